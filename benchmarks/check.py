@@ -8,7 +8,7 @@ import argparse
 import numpy as np
 from scipy.stats import nct, t
 
-from multicard.analysis.regressions import REGRESSION, Pair, judge
+from multicard.analysis.comparison.regressions import REGRESSION, Pair, judge
 
 CONFIGURATIONS, TOLERANCE = 20, 0.03
 SPREADS, REPEATS = (0.005, 0.01, 0.02), (3, 5, 8)

@@ -18,7 +18,7 @@ from typing import Any
 import matplotlib
 
 import multicard
-from multicard.analysis.device_time import PARTS, device_time
+from multicard.analysis.runs.device_time import PARTS, device_time
 from multicard.api.traces import TraceAnalysis
 from multicard.figures.style import styled
 from multicard.figures.timeline import timeline

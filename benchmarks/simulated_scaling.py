@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from multicard.analysis.alpha_beta import fit
-from multicard.analysis.prediction import predict
-from multicard.analysis.prediction_fits import Point
-from multicard.analysis.prediction_laws import Network
+from multicard.analysis.scaling.alpha_beta import fit
+from multicard.analysis.scaling.prediction import predict
+from multicard.analysis.scaling.prediction_fits import Point
+from multicard.analysis.scaling.prediction_laws import Network
 from multicard.experiment.workload import Traffic
 
 SAMPLES, REPEATS, NOISE = 64.0, 3, 0.02

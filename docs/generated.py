@@ -3,10 +3,10 @@
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from multicard.analysis.claims import SHIPPED, read_claims
-from multicard.analysis.claims_page import page as claims_page
 from multicard.experiment.parameters_page import page as parameters_page
 from multicard.figures.__main__ import page as figures_page
+from multicard.papers.claims import SHIPPED, read_claims
+from multicard.papers.page import page as claims_page
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

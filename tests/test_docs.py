@@ -4,7 +4,7 @@ import doctest
 from importlib import import_module
 
 from conftest import ROOT
-from multicard.analysis.measures import MEASURES
+from multicard.analysis.runs.measures import MEASURES
 from multicard.core.layout import EPOCH_COLUMNS, FROM_FIRST_RANK, OUTCOMES, STEP_COLUMNS
 from multicard.core.reasons import WORDINGS
 from multicard.launch.job import OF_EVERY_RANK

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from multicard.analysis.run_files import read_activity, read_record
+from multicard.analysis.runs.run_files import read_activity, read_record
 from multicard.archive.pack import _read_record
 from multicard.archive.unpack import is_own, read_manifest
 from multicard.core.errors import TraceError, UserError

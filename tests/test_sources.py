@@ -19,6 +19,7 @@ PACKAGES: dict[str, set[str] | None] = {
     "workloads": {"core", "record", "experiment"},
     "trace": {"core", "profilers"},
     "analysis": {"core", "experiment", "trace"},
+    "papers": {"core", "experiment", "analysis"},
     "figures": {"core", "experiment", "workloads", "analysis"},
     "archive": {"core", "profilers", "experiment", "trace", "analysis"},
     "adopt": {"core", "profilers", "experiment", "trace", "analysis", "archive"},

@@ -13,8 +13,8 @@ import pytest
 from multicard.adopt.align import aligned
 from multicard.adopt.archive import gather
 from multicard.adopt.table import read_table
-from multicard.analysis.measures import measure_run
-from multicard.analysis.notices import notices
+from multicard.analysis.runs.measures import measure_run
+from multicard.analysis.runs.notices import notices
 from multicard.trace.files import open_trace
 from multicard.trace.find_steps import FoundSteps, HostSteps, Owner, find_steps
 

@@ -7,8 +7,8 @@ from typing import Any
 from synthetic_results import SCATTERED, STEADY, Row, images, made, texts
 
 from conftest import ROOT
-from multicard.analysis.claims import JudgedClaim, judge, read_claims
 from multicard.analysis.evidence import Evidence
+from multicard.papers.claims import JudgedClaim, judge, read_claims
 
 CLAIMS = read_claims(ROOT / "resources" / "claims.yaml")
 Experiment = tuple[list[list[Row]], dict[str, list[Row]]]

@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from multicard.analysis.breakdown import COLUMNS, complete
 from multicard.analysis.evidence import Evidence, MeasuredRun, read_evidence
-from multicard.analysis.measures import MEASURES_OF
-from multicard.analysis.per_run import trace_shares
-from multicard.analysis.scaling import add_scaling
+from multicard.analysis.runs.breakdown import COLUMNS, complete
+from multicard.analysis.runs.measures import MEASURES_OF
+from multicard.analysis.runs.per_run import trace_shares
+from multicard.analysis.scaling.speedup import add_scaling
 from multicard.analysis.scenario_tables import SCHEMAS, ScenarioTables, store
 from multicard.core.files import write_json
 from multicard.experiment.parameters import as_columns, run_id

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from multicard.analysis.alpha_beta import fit
+from multicard.analysis.scaling.alpha_beta import fit
 from multicard.analysis.statistics import Interval
 
 SIZES = np.array([4.0**power for power in range(5, 15)])  # 1 KiB to 256 MiB

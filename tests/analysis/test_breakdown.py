@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from multicard.analysis.bottlenecks import Kind
-from multicard.analysis.breakdown import COLUMNS, PARTS, complete, of_steps, parts_of
-from multicard.analysis.thread_times import thread_times
-from multicard.analysis.windows import Window
+from multicard.analysis.bottlenecks.bottlenecks import Kind
+from multicard.analysis.runs.breakdown import COLUMNS, PARTS, complete, of_steps, parts_of
+from multicard.analysis.runs.thread_times import thread_times
+from multicard.analysis.runs.windows import Window
 
 
 def steps(pitches: Any, rank: int = 0, **seconds: Any) -> pd.DataFrame:

@@ -7,9 +7,9 @@ import pytest
 from scipy.stats import nct
 from scipy.stats import t as student
 
-from multicard.analysis.claim_limits import Comparison
-from multicard.analysis.claim_tests import Compare, Reaches
-from multicard.analysis.claim_verdicts import Verdict, holm_levels, judge_together, same_blocks
+from multicard.papers.limits import Comparison
+from multicard.papers.tests import Compare, Reaches
+from multicard.papers.verdicts import Verdict, holm_levels, judge_together, same_blocks
 
 
 def gain(above: float | None = None, below: float | None = None) -> Compare:

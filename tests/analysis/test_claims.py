@@ -22,8 +22,8 @@ from claim_worlds import (
 )
 from synthetic_results import GPU, images, made, make_results, texts, with_provenance
 
-from multicard.analysis.claims import COLUMNS, TEST_COLUMNS, claims_table, comparisons_table, judge, pooled_table
 from multicard.analysis.evidence import read_evidence
+from multicard.papers.claims import COLUMNS, TEST_COLUMNS, claims_table, comparisons_table, judge, pooled_table
 
 # One of the experiments that refute each claim.
 REFUTING = {claim: experiment for claim, numbers, experiment in FALSE if 0 in numbers}

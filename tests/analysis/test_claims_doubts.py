@@ -18,10 +18,10 @@ from claim_worlds import (
 )
 from synthetic_results import images, made, texts
 
-from multicard.analysis.claim_limits import job_of
-from multicard.analysis.claims import TestResult
+from multicard.analysis.choice.observation import observed_once
 from multicard.analysis.evidence import Configuration, Provenance
-from multicard.analysis.observation import observed_once
+from multicard.papers.claims import TestResult
+from multicard.papers.limits import job_of
 
 PROFILERS = ("none", "kineto", "nsys")
 

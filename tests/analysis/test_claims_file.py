@@ -9,13 +9,13 @@ from claim_worlds import CLAIMS, TRUE, verdict_on
 from synthetic_results import Row, images, made, make_results
 
 from conftest import ROOT
-from multicard.analysis.claims import Claim, judge, read_claims
 from multicard.analysis.evidence import OBSERVATION, Evidence, read_evidence
 from multicard.cli import main
 from multicard.core.errors import UserError
 from multicard.experiment.load import read_experiment
 from multicard.experiment.machine import Machine
 from multicard.experiment.runs import expand
+from multicard.papers.claims import Claim, judge, read_claims
 
 
 @pytest.mark.parametrize(

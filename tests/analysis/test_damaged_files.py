@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from multicard.analysis.consistency import check_run
-from multicard.analysis.measures import measure_run
 from multicard.analysis.outputs import write_scenario
+from multicard.analysis.runs.consistency import check_run
+from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.scenario_tables import ScenarioTables, tables_of
 from multicard.archive.pack import pack
 from multicard.cli import main

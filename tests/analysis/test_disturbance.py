@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multicard.analysis.conditions import condition_columns, disturbance
-from multicard.analysis.deviations import deviation, tear_down_problem
+from multicard.analysis.runs.conditions import condition_columns, disturbance
+from multicard.analysis.runs.deviations import deviation, tear_down_problem
 
 
 def host(

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from analysis.synthetic_results import Row, images, made
-from multicard.analysis.gain import gains
+from multicard.analysis.scaling.gain import gains
 
 FALLING, RISING, ONCE = (1.1, 1.0, 0.9), (0.9, 1.0, 1.1), (1.0,)
 

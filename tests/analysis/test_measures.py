@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from vision_records import ELAPSED, change_steps, record, with_activity
 
-from multicard.analysis.consistency import check_run
-from multicard.analysis.measures import measure_run, outcome_of, outcome_table, runs_table
-from multicard.analysis.notices import notices
+from multicard.analysis.runs.consistency import check_run
+from multicard.analysis.runs.measures import measure_run, outcome_of, outcome_table, runs_table
+from multicard.analysis.runs.notices import notices
 from multicard.cli.status import _run_status
 from multicard.core.errors import UserError
 from multicard.core.files import write_json

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from figures.measured import gathered, pictures, texts
-from multicard.analysis.notices import notices
 from multicard.analysis.provenance import notes
+from multicard.analysis.runs.notices import notices
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.layout import GATHERED_ACTIVITIES
 from multicard.experiment.figures import FIGURES

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from multicard.analysis.measures import MEASURES_OF, runs_table
-from multicard.analysis.scaling import add_scaling
+from multicard.analysis.runs.measures import MEASURES_OF, runs_table
+from multicard.analysis.scaling.speedup import add_scaling
 from multicard.analysis.table_files import latex, markdown, write_table
 from multicard.analysis.tables import measures_table, scaling_models_table, speedup_table, write_scenario_tables
 from multicard.core.layout import WRITTEN_TABLES

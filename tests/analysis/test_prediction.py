@@ -14,14 +14,14 @@ from synthetic_results import GPU, Row, images, made, make_results, repeated, wi
 from conftest import ROOT
 from limits.machine_record import SIZES, all_reduce
 from limits.machine_record import record as machine_record
-from multicard.analysis.alpha_beta import AlphaBeta
 from multicard.analysis.machine_limits import MachineLimits
-from multicard.analysis.prediction import checks, missed, predict
-from multicard.analysis.prediction_fits import Point
-from multicard.analysis.prediction_groups import series
-from multicard.analysis.prediction_laws import Network, communication_s
-from multicard.analysis.prediction_series import Series, checked_line
-from multicard.analysis.prediction_tables import checks_table, predictions_table
+from multicard.analysis.scaling.alpha_beta import AlphaBeta
+from multicard.analysis.scaling.prediction import checks, missed, predict
+from multicard.analysis.scaling.prediction_fits import Point
+from multicard.analysis.scaling.prediction_groups import series
+from multicard.analysis.scaling.prediction_laws import Network, communication_s
+from multicard.analysis.scaling.prediction_series import Series, checked_line
+from multicard.analysis.scaling.prediction_tables import checks_table, predictions_table
 from multicard.analysis.statistics import Interval
 from multicard.api.results import Predictions
 from multicard.cli import main

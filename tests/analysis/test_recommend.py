@@ -7,13 +7,13 @@ from typing import Any, get_args
 import pytest
 from synthetic_results import GPU, OTHERWISE, SCATTERED, Row, images, made, make_results, texts
 
-from multicard.analysis.best import Choice, choices
-from multicard.analysis.bottlenecks import Kind, bottlenecks
+from multicard.analysis.bottlenecks.bottlenecks import Kind, bottlenecks
+from multicard.analysis.bottlenecks.general_options import GENERAL_OPTIONS
+from multicard.analysis.bottlenecks.tuning_options import TUNING_OPTIONS, Neighbours, advice
+from multicard.analysis.choice.best import Choice, choices
+from multicard.analysis.choice.recommend import as_markdown, recommendations
+from multicard.analysis.choice.tradeoff import Demand
 from multicard.analysis.evidence import Configuration, Evidence, read_evidence
-from multicard.analysis.general_options import GENERAL_OPTIONS
-from multicard.analysis.recommend import as_markdown, recommendations
-from multicard.analysis.tradeoff import Demand
-from multicard.analysis.tuning_options import TUNING_OPTIONS, Neighbours, advice
 from multicard.cli import main
 from multicard.core.errors import UserError
 from multicard.experiment.config import PARAMETERS

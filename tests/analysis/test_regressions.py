@@ -7,11 +7,11 @@ import pytest
 from scipy.stats import binom, ttest_ind
 from scipy.stats import t as student
 
-from multicard.analysis.regressions import MEASURES, Pair, judge
-from multicard.analysis.result_comparison import Configuration, Side
-from multicard.analysis.sessions import sessions_of
+from multicard.analysis.comparison.regressions import MEASURES, Pair, judge
+from multicard.analysis.comparison.result_comparison import Configuration, Side
+from multicard.analysis.comparison.version_history import history
+from multicard.analysis.runs.sessions import sessions_of
 from multicard.analysis.statistics import repeats_needed
-from multicard.analysis.version_history import history
 
 TOLERANCE = 0.03
 SPREAD = (1.0, 1.01, 0.99)  # of repeats

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from scipy.stats import ttest_ind
 
-from multicard.analysis.result_comparison import (
+from multicard.analysis.comparison.result_comparison import (
     Change,
     ResultComparison,
     Side,

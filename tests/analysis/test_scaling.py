@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from scipy.stats import gmean, ttest_1samp
 
-from multicard.analysis.measures import MEASURES, MEASURES_OF
-from multicard.analysis.scaling import add_scaling, fits, over_repeats, speedups, speedups_of
+from multicard.analysis.runs.measures import MEASURES, MEASURES_OF
+from multicard.analysis.scaling.speedup import add_scaling, fits, over_repeats, speedups, speedups_of
 from multicard.experiment.config import PARAMETERS
 from multicard.experiment.workload import WORKLOADS
 from multicard.workloads.llm.parameters import LlmParameters

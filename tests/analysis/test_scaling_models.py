@@ -8,7 +8,7 @@ from scipy.optimize import curve_fit
 from scipy.stats import f as fisher
 from scipy.stats import t as student
 
-from multicard.analysis.scaling_models import Scaling, fit_scaling_models, karp_flatt
+from multicard.analysis.scaling.models import Scaling, fit_scaling_models, karp_flatt
 
 N = np.array([1, 2, 3, 4, 6, 8], dtype=float)
 

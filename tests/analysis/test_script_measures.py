@@ -10,13 +10,13 @@ import pytest
 from vision_records import change_steps
 
 from multicard.analysis import provenance
-from multicard.analysis.consistency import check_run
 from multicard.analysis.evidence import read_evidence
-from multicard.analysis.measures import measure_run
-from multicard.analysis.notices import notices, remarks
 from multicard.analysis.outputs import write_scenario
 from multicard.analysis.overview import measures_shown, overview
 from multicard.analysis.provenance import notes
+from multicard.analysis.runs.consistency import check_run
+from multicard.analysis.runs.measures import measure_run
+from multicard.analysis.runs.notices import notices, remarks
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.cli.status import _run_status
 from multicard.experiment.parameters import run_id

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from multicard.analysis.stationarity import FEWEST, LEVEL, autocorrelation, change_p_value, outlying_steps, stationarity
+from multicard.analysis.runs.stationarity import (
+    FEWEST,
+    LEVEL,
+    autocorrelation,
+    change_p_value,
+    outlying_steps,
+    stationarity,
+)
 
 
 def noise(kind: str, rng: np.random.Generator, count: int) -> np.ndarray:

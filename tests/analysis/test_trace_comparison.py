@@ -12,8 +12,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.data import DataLoader, Dataset
 
-from multicard.analysis.step_periods import ratio_of_medians, step_periods
-from multicard.analysis.trace_comparison import PERIOD, compare_captures
+from multicard.analysis.comparison.trace_comparison import PERIOD, compare_captures
+from multicard.analysis.runs.step_periods import ratio_of_medians, step_periods
 from multicard.cli.compare import compare_traces
 from multicard.trace.files import open_trace
 from multicard.trace.tables import STEPS, ActivityTables, activity_tables

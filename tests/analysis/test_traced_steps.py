@@ -5,8 +5,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from multicard.analysis.consistency import check_run
-from multicard.analysis.run_files import RunFiles
+from multicard.analysis.runs.consistency import check_run
+from multicard.analysis.runs.run_files import RunFiles
 from multicard.core.files import write_json
 from multicard.core.layout import PHASES
 from multicard.trace.extract import extract_run

@@ -20,11 +20,11 @@ from synthetic_results import (
     with_provenance,
 )
 
-from multicard.analysis.answers import answer_lines
-from multicard.analysis.best import choices
+from multicard.analysis.choice.answers import answer_lines
+from multicard.analysis.choice.best import choices
+from multicard.analysis.choice.tradeoff import Demand, Training, tradeoffs
+from multicard.analysis.choice.tradeoff_table import as_table
 from multicard.analysis.evidence import Evidence, read_evidence
-from multicard.analysis.tradeoff import Demand, Training, tradeoffs
-from multicard.analysis.tradeoff_table import as_table
 from multicard.cli import main
 from multicard.cli._command import duration_s, memory_bytes
 from multicard.core.errors import UserError

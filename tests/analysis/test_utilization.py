@@ -11,9 +11,9 @@ from vision_records import ELAPSED, record, with_activity
 
 from limits.machine_record import IDLE
 from multicard.analysis.machine_limits import MachineLimits
-from multicard.analysis.measures import measure_run
 from multicard.analysis.outputs import write_scenario
 from multicard.analysis.peaks import PEAKS
+from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.analysis.utilization import MEASURES, peak_rate, utilization, within_peaks
 from multicard.core.files import write_json

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from multicard.analysis.warmup import transient_steps, without_transient
+from multicard.analysis.runs.warmup import transient_steps, without_transient
 from multicard.experiment.parameters import AUTO_WARMUP, run_id
 from multicard.workloads.vision.parameters import VisionParameters
 

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from multicard.analysis.window_comparison import LEVEL, block_length, expected_data_shares, windows_differ
-from multicard.analysis.windows import Window
+from multicard.analysis.runs.window_comparison import LEVEL, block_length, expected_data_shares, windows_differ
+from multicard.analysis.runs.windows import Window
 
 
 def window(data_s: float, rest_s: float) -> Window:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from multicard.analysis.windows import Window
+from multicard.analysis.runs.windows import Window
 from multicard.record.capture import Capture
 from multicard.record.recorder import Recorder
 

@@ -14,8 +14,8 @@ import pytest
 
 from limits.machine_record import record as machine_record
 from multicard.analysis.machine_limits import MachineLimits
-from multicard.analysis.measures import measure_run
 from multicard.analysis.outputs import write_scenario
+from multicard.analysis.runs.measures import measure_run
 from multicard.archive.pack import pack
 from multicard.archive.unpack import read_manifest, unpack
 from multicard.core.errors import UserError

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from multicard.analysis.measures import measure_run
+from multicard.analysis.runs.measures import measure_run
 from multicard.archive.configuration import experiment_of
 from multicard.archive.pack import pack
 from multicard.archive.unpack import read_manifest, unpack

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from multicard.analysis.run_files import read_record
+from multicard.analysis.runs.run_files import read_record
 from multicard.core.errors import UserError
 from multicard.core.reasons import Reason, describe_reason
 

@@ -6,13 +6,13 @@ import pandas as pd
 import yaml
 
 from conftest import ROOT
-from multicard.analysis.claims import COLUMNS, COMPARISON_COLUMNS, SHIPPED, TEST_COLUMNS, read_claims
-from multicard.analysis.claims_page import page as claims_page
-from multicard.analysis.measures import outcome_table
+from multicard.analysis.runs.measures import outcome_table
 from multicard.analysis.scenario_tables import SCHEMAS
 from multicard.analysis.tables import COSTS, scaling_models_table, speedup_table
 from multicard.experiment.figures import FIGURES as CATALOG
 from multicard.figures.__main__ import page
+from multicard.papers.claims import COLUMNS, COMPARISON_COLUMNS, SHIPPED, TEST_COLUMNS, read_claims
+from multicard.papers.page import page as claims_page
 
 FIGURES, FILES = page(), (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from forked_ranks import forked_ranks
-from multicard.analysis.measures import measure_run
+from multicard.analysis.runs.measures import measure_run
 from multicard.core.files import write_json
 from multicard.experiment.workload import WORKLOADS
 from multicard.launch import job

@@ -19,7 +19,7 @@ from emulated_jobs import GPU_NAME
 
 from conftest import ROOT
 from emulated_gpu.fixtures import EmulatedGpus
-from multicard.analysis.measures import measure_run
+from multicard.analysis.runs.measures import measure_run
 from multicard.core.reasons import describe_reason
 from multicard.experiment.models import Model
 from multicard.trace.export import export_run

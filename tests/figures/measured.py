@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from multicard.analysis.measures import MEASURES_OF
-from multicard.analysis.scaling import add_scaling
+from multicard.analysis.runs.measures import MEASURES_OF
+from multicard.analysis.scaling.speedup import add_scaling
 from multicard.analysis.scenario_tables import MEASURES, SCHEMAS, ScenarioTables, store
 from multicard.experiment.parameters import as_columns
 from multicard.experiment.workload import WORKLOADS

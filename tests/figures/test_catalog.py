@@ -27,9 +27,9 @@ from figures.measured import (
     texts,
     words,
 )
-from multicard.analysis.comparisons import varied
-from multicard.analysis.measures import MEASURES_OF
+from multicard.analysis.comparison.comparisons import varied
 from multicard.analysis.provenance import notes
+from multicard.analysis.runs.measures import MEASURES_OF
 from multicard.analysis.scenario_tables import OUTCOME_TABLE
 from multicard.experiment.config import PARAMETERS, FigureName
 from multicard.experiment.figures import FIGURES

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from figures.measured import closed, heading, legend, measured
-from multicard.analysis.comparisons import ORDER, gains
+from multicard.analysis.comparison.comparisons import ORDER, gains
 from multicard.experiment.workload import WORKLOADS
 from multicard.figures.gains import gain
 from multicard.figures.style import NothingToShow

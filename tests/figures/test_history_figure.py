@@ -3,8 +3,8 @@
 from typing import Any
 
 from figures.measured import closed
+from multicard.analysis.comparison.version_history import Point
 from multicard.analysis.statistics import Interval
-from multicard.analysis.version_history import Point
 from multicard.figures.history import draw_history
 
 

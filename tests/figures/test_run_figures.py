@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from figures.measured import closed, gathered, group_names, heading, legend, lengths, measured, two_repeats, words
-from multicard.analysis.breakdown import PARTS
+from multicard.analysis.runs.breakdown import PARTS
 from multicard.core.layout import STEP_COLUMNS
 from multicard.figures import steps, utilization
 from multicard.figures.costs import energy, profiler_overhead

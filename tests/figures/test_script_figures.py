@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from figures.measured import closed, heading, legend
-from multicard.analysis.scaling import add_scaling
+from multicard.analysis.scaling.speedup import add_scaling
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.load import check
 from multicard.experiment.parameters import as_columns

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from multicard.analysis.device_time import PARTS
+from multicard.analysis.runs.device_time import PARTS
 from multicard.figures.timeline import timeline
 from multicard.trace.files import open_trace
 from multicard.trace.tables import activity_tables

@@ -23,7 +23,7 @@ from rows import COLUMNS, judge
 from safetensors.torch import save_file
 from snakemake.utils import update_config
 
-from multicard.analysis.run_files import read_record
+from multicard.analysis.runs.run_files import read_record
 from multicard.archive.allowed import Allowed
 from multicard.archive.matrix import Matrix
 from multicard.archive.pack import pack

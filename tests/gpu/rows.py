@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.conditions import condition_columns
-from multicard.analysis.consistency import check_run
-from multicard.analysis.measures import measure_run
-from multicard.analysis.run_files import RunFiles, read_record, read_table
+from multicard.analysis.runs.conditions import condition_columns
+from multicard.analysis.runs.consistency import check_run
+from multicard.analysis.runs.measures import measure_run
+from multicard.analysis.runs.run_files import RunFiles, read_record, read_table
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, STEPS
 from multicard.core.reasons import describe_reason
 from multicard.experiment.parameters import JobParameters

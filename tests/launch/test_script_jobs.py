@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 from conftest import ROOT
-from multicard.analysis.measures import measure_run
+from multicard.analysis.runs.measures import measure_run
 from multicard.core.reasons import describe_reason
 from multicard.experiment.workload import WORKLOADS
 from multicard.launch import job as job_module

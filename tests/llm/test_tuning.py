@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 
 from conftest import ROOT
 from forked_ranks import forked_ranks
-from multicard.analysis.consistency import check_run
-from multicard.analysis.measures import measure_run
+from multicard.analysis.runs.consistency import check_run
+from multicard.analysis.runs.measures import measure_run
 from multicard.core.files import read_json
 from multicard.core.layout import PHASES
 from multicard.core.reasons import describe_reason

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -14,12 +15,12 @@ from made import ADVICE, CLAIM_TESTS, CLAIMS, HOSTILE, PLANS, RUNS, bars, judged
 from analysis.synthetic_results import images, make_results
 from conftest import ROOT
 from limits.machine_record import record as machine_record
-from multicard.analysis.claims import interval_words
 from multicard.analysis.statistics import Interval
 from multicard.core.errors import UserError
 from multicard.figures.draw import save
 from multicard.figures.search import draw_search
 from multicard.limits.keep import keep
+from multicard.papers.limits import quantity_words
 from multicard.report.conclusions import claims_of, markdown
 from multicard.report.environment import environment
 from multicard.report.page import write_report
@@ -268,7 +269,7 @@ def test_the_report_words_a_number_as_the_finding_does(tmp_path: Path) -> None:
     assert ratio.pooled.startswith("0.688 (97.5% CI 0.5 to 1, n=") and ratio.single.endswith("0.5 to 0.875")
     for each, pooled in ((tests.iloc[0], share.pooled), (tests.iloc[1], ratio.pooled)):
         found = Interval(0.6875, 0.5, 1.0, int(each["blocks"]), coverage=each["level"])
-        assert pooled == interval_words(found, each["quantity"])
+        assert pooled == found.format(partial(quantity_words, quantity=each["quantity"]))
 
 
 def test_each_claim_says_its_test_what_would_refute_it_whether_it_can_be_judged_and_the_verdict(page: str) -> None:

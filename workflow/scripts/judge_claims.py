@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from multicard.analysis.outputs import write_claims
 from multicard.core.errors import reported
+from multicard.papers.outputs import write_claims
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("scenarios", nargs="*", help="names of the scenarios to judge by")

@@ -8,7 +8,7 @@ from typing import Any
 from multicard.adopt.record import write_run
 from multicard.adopt.table import TracedRun
 from multicard.adopt.traced import Traced, look_into
-from multicard.analysis.run_files import RunFiles
+from multicard.analysis.runs.run_files import RunFiles
 from multicard.archive.pack import pack
 from multicard.archive.unpack import read_manifest
 from multicard.core.errors import UserError

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from multicard.adopt.traced import Traced
-from multicard.analysis.run_files import RunFiles
+from multicard.analysis.runs.run_files import RunFiles
 from multicard.core.errors import TraceError, UserError
 from multicard.core.files import described, write_csv, write_json
 from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, FROM_FIRST_RANK, RUN, STEP_COLUMNS, STEPS

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.run_files import read_object
+from multicard.analysis.runs.run_files import read_object
 from multicard.analysis.scenario_tables import ScenarioTables, cpus_of, machine, versions
 from multicard.analysis.statistics import product_of
 from multicard.core.errors import UserError

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal, TypeVar
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from multicard.analysis.alpha_beta import AlphaBeta, fit
-from multicard.analysis.conditions import disturbance
 from multicard.analysis.evidence import names_synthetic
-from multicard.analysis.run_files import read_object
+from multicard.analysis.runs.conditions import disturbance
+from multicard.analysis.runs.run_files import read_object
+from multicard.analysis.scaling.alpha_beta import AlphaBeta, fit
 from multicard.analysis.scenario_tables import MACHINE_TABLE, ScenarioTables
 from multicard.analysis.statistics import Interval, product_of
 from multicard.core.errors import UserError, first_fault

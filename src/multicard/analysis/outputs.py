@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from multicard.analysis.breakdown import complete
-from multicard.analysis.claims import claims_table, comparisons_table, judge, pooled_table, read_claims
+from multicard.analysis.choice.recommend import as_markdown
 from multicard.analysis.evidence import read_evidence
 from multicard.analysis.machine_limits import read_machine
-from multicard.analysis.measures import measure_run, outcome_of, outcome_table, runs_table
-from multicard.analysis.per_run import trace_shares
 from multicard.analysis.provenance import notes, synthetic
-from multicard.analysis.recommend import as_markdown
-from multicard.analysis.run_files import RunFiles
-from multicard.analysis.scaling import add_scaling
+from multicard.analysis.runs.breakdown import complete
+from multicard.analysis.runs.measures import measure_run, outcome_of, outcome_table, runs_table
+from multicard.analysis.runs.per_run import trace_shares
+from multicard.analysis.runs.run_files import RunFiles
+from multicard.analysis.scaling.speedup import add_scaling
 from multicard.analysis.scenario_tables import (
     MACHINE_TABLE,
     MEASURES,
@@ -68,22 +67,6 @@ def write_scenario(
     written = [MEASURES, OUTCOME_TABLE, MACHINE_TABLE, *(f"{name}.parquet" for name in SCENARIO_TABLES)]
     written += [f"{name}.{suffix}" for name in WRITTEN_TABLES for suffix in ("csv", "md", "tex")]
     write_json(out / SCENARIO_INDEX, {"files": [described(out / name) for name in written]})
-
-
-def write_claims(
-    claims: Path, results: Path, scenarios: Sequence[str], verdicts: Path, tests: Path, comparisons: Path
-) -> None:
-    """Check the claims against the scenarios of a results folder: CSVs with a row per claim, test and comparison.
-
-    Raises
-    ------
-    UserError
-        If the claims are faulty, or a scenario's measures are not there.
-    """
-    judged = judge(read_claims(claims), read_evidence(results, scenarios))
-    _write(claims_table(judged), verdicts)
-    _write(pooled_table(judged), tests)
-    _write(comparisons_table(judged), comparisons)
 
 
 def write_recommendations(results: Path, scenarios: Sequence[str], out: Path) -> None:

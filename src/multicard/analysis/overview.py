@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from multicard.analysis.breakdown import COLUMNS, COMMUNICATION
-from multicard.analysis.scaling import configurations, over_repeats, throughputs_of
+from multicard.analysis.runs.breakdown import COLUMNS, COMMUNICATION
+from multicard.analysis.scaling.speedup import configurations, over_repeats, throughputs_of
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.experiment.workload import workload_of
 

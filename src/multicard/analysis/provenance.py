@@ -5,7 +5,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal
 
 from multicard.analysis.evidence import names_synthetic
-from multicard.analysis.notices import (
+from multicard.analysis.runs.notices import (
     ADOPTED,
     DEVIATES,
     DISTURBED,

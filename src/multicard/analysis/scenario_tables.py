@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from multicard.analysis.run_files import RunFiles, read_parquet
-from multicard.analysis.warmup import warmup_is_found, without_transient
+from multicard.analysis.runs.run_files import RunFiles, read_parquet
+from multicard.analysis.runs.warmup import warmup_is_found, without_transient
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write, read_object
 from multicard.core.layout import EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, SCENARIO_INDEX, STEP_COLUMNS

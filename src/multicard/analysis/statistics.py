@@ -18,12 +18,14 @@ Statistics 6, 1979. Geometric means of ratios: Philip Fleming and John Wallace, 
 
 import math
 from bisect import bisect_left
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from scipy.special import nctdtr, stdtr, stdtrit
+
+from multicard.core.units import confidence, number
 
 LEVEL = 0.95
 ROUNDING = 1e-9  # how far from the expected ratio one of equals may come out
@@ -62,6 +64,15 @@ class Interval:
     left_out: int = 0
     coverage: float | None = None
     p_value: float | None = None
+
+    def format(self, show: Callable[[float], str] = number) -> str:
+        """The value with its interval, as `show` words numbers.
+
+        >>> Interval(1.25, 1.2, 1.3, 3, coverage=0.95).format(), Interval(1.25, None, None, 1).format()
+        ('1.25 (95% CI 1.2 to 1.3, n=3)', '1.25 (n=1)')
+        """
+        ends = (None if end is None else show(end) for end in (self.low, self.high))
+        return f"{show(self.value)} {confidence(*ends, self.repeats, self.coverage or LEVEL)}"
 
 
 def mean_of(values: Blocks | Values, against: float | None = None, level: float = LEVEL) -> Interval:

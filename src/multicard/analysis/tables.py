@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from multicard.analysis.scaling import ENDS, RATES, fits, over_repeats, speedups, throughputs_of
+from multicard.analysis.scaling.speedup import ENDS, RATES, fits, over_repeats, speedups, throughputs_of
 from multicard.analysis.table_files import SYMBOLS, write_table
 from multicard.core.layout import WRITTEN_TABLES
 from multicard.experiment.config import parameters_in

@@ -12,8 +12,8 @@ from multicard.analysis.machine_limits import (
     products_disturbed,
 )
 from multicard.analysis.peaks import PEAKS
-from multicard.analysis.run_files import RunFiles
-from multicard.analysis.scaling import configurations
+from multicard.analysis.runs.run_files import RunFiles
+from multicard.analysis.scaling.speedup import configurations
 from multicard.core.text import gpu_name
 from multicard.experiment.workload import Operations, Workload
 from multicard.trace.collectives import bus_bandwidth

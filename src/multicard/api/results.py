@@ -12,22 +12,21 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from multicard.analysis.best import GOALS, Goal
-from multicard.analysis.claims import SHIPPED, claims_table, judge, read_claims
+from multicard.analysis.choice.best import GOALS, Goal
+from multicard.analysis.choice.recommend import as_markdown
+from multicard.analysis.choice.tradeoff import Demand, tradeoffs
+from multicard.analysis.choice.tradeoff_table import as_table
+from multicard.analysis.comparison.regressions import RegressionCheck, check_sides, unlike_hardware
+from multicard.analysis.comparison.result_comparison import MACHINE, Side, compare_sides, read_side
+from multicard.analysis.comparison.version_history import Point, history
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.machine_limits import MachineLimits, read_machine
-from multicard.analysis.prediction import Check
-from multicard.analysis.prediction_groups import series, short_names
-from multicard.analysis.prediction_series import checked_line
-from multicard.analysis.prediction_tables import checks_table, predictions_table
-from multicard.analysis.recommend import as_markdown
-from multicard.analysis.regressions import RegressionCheck, check_sides, unlike_hardware
-from multicard.analysis.result_comparison import MACHINE, Side, compare_sides, read_side
+from multicard.analysis.scaling.prediction import Check
+from multicard.analysis.scaling.prediction_groups import series, short_names
+from multicard.analysis.scaling.prediction_series import checked_line
+from multicard.analysis.scaling.prediction_tables import checks_table, predictions_table
 from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables
 from multicard.analysis.tables import speedup_table
-from multicard.analysis.tradeoff import Demand, tradeoffs
-from multicard.analysis.tradeoff_table import as_table
-from multicard.analysis.version_history import Point, history
 from multicard.api.display import Markdown, summary_html, unmanaged
 from multicard.archive.configuration import experiment_of
 from multicard.archive.unpack import place_runs, read_manifest
@@ -38,6 +37,7 @@ from multicard.core.text import counted
 from multicard.experiment.config import ARCHIVE, Experiment
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.load import read_experiment
+from multicard.papers.claims import SHIPPED, claims_table, judge, read_claims
 from multicard.report.assemble import Drawn, check_free, draw, measure
 from multicard.report.results import Plan
 

@@ -206,8 +206,8 @@ class TraceAnalysis:
         """
         import pandas as pd
 
-        from multicard.analysis.step_periods import outlying, step_periods
-        from multicard.analysis.trace_comparison import COLUMNS, compare_captures
+        from multicard.analysis.comparison.trace_comparison import COLUMNS, compare_captures
+        from multicard.analysis.runs.step_periods import outlying, step_periods
 
         sides = {"a": self._of_steps(), "b": other._of_steps()}
         rows, basis = compare_captures(*sides.values())
@@ -219,7 +219,7 @@ class TraceAnalysis:
         return found
 
     def _of_steps(self) -> ActivityTables:
-        from multicard.analysis.trace_comparison import COMPARED
+        from multicard.analysis.comparison.trace_comparison import COMPARED
 
         if self.scope == STEPS:
             return self._activity

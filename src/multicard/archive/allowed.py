@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from multicard.analysis.conditions import SLOWDOWNS
 from multicard.analysis.evidence import SYNTHETIC
 from multicard.analysis.machine_limits import NAMES
+from multicard.analysis.runs.conditions import SLOWDOWNS
 from multicard.core.layout import OUTCOMES, PHASES
 from multicard.core.reasons import WORDINGS
 from multicard.core.secrets import TOKEN

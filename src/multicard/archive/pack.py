@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from multicard import __version__
 from multicard.analysis.machine_limits import read_machine
-from multicard.analysis.run_files import RunFiles
+from multicard.analysis.runs.run_files import RunFiles
 from multicard.archive.allowed import COLUMNS, UNSAID, Allowed, Numbered, given, text
 from multicard.archive.configuration import configuration_of
 from multicard.archive.manifest import FORMAT, MANIFEST, check_suffix

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from multicard.analysis.run_files import RunFiles
+from multicard.analysis.runs.run_files import RunFiles
 from multicard.archive.manifest import FILES
 from multicard.core.errors import UserError
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN

@@ -47,9 +47,9 @@ def print_results(experiment: "Experiment", config: Path, profile: Path | None =
         If a scenario was not measured.
     """
     from multicard.analysis.evidence import read_evidence
-    from multicard.analysis.gain import gains
     from multicard.analysis.overview import measures_shown, overview
     from multicard.analysis.provenance import notes, remarks
+    from multicard.analysis.scaling.gain import gains
     from multicard.analysis.scenario_tables import MEASURES, ScenarioTables
     from multicard.cli._console import console
     from multicard.core.terminal import plain

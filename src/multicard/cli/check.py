@@ -14,7 +14,7 @@ from multicard.core.errors import UserError
 from multicard.core.text import counted, first_of, printable
 
 if TYPE_CHECKING:
-    from multicard.analysis.regressions import Judgement, RegressionCheck
+    from multicard.analysis.comparison.regressions import Judgement, RegressionCheck
     from multicard.api.results import Results
 
 LONGEST = 20  # lines of remarks of a kind
@@ -103,11 +103,11 @@ def read_runs(path: Path) -> "Results":
 def worded(judgement: "Judgement") -> str:
     """By how much a measure changed, with its interval and the repeats behind it.
 
-    >>> from multicard.analysis.regressions import Pair, judge
+    >>> from multicard.analysis.comparison.regressions import Pair, judge
     >>> worded(judge([Pair("a", "iteration_time", [1.00, 1.01, 0.99], [1.11, 1.10, 1.09])], 0.03, 0.0)[0])
     '10.0% slower (95% CI 7.6% to 12.4%, n=3)'
     """
-    from multicard.analysis.regressions import MEASURES
+    from multicard.analysis.comparison.regressions import MEASURES
     from multicard.core.units import percent
 
     if judgement.change.value is None:
@@ -131,7 +131,7 @@ def worded(judgement: "Judgement") -> str:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from multicard.analysis.regressions import MEASURES, REGRESSION
+    from multicard.analysis.comparison.regressions import MEASURES, REGRESSION
 
     tolerance = tolerance_of(arguments.tolerance)
     measures = list(dict.fromkeys(arguments.measure.split(",")))
@@ -198,14 +198,14 @@ def _problems(found: "RegressionCheck", arguments: argparse.Namespace) -> list[s
 
 def line_of(judgement: "Judgement") -> str:
     """A judgement in one line: its verdict, in capitals if it is a regression, first, then the configuration."""
-    from multicard.analysis.regressions import REGRESSION
+    from multicard.analysis.comparison.regressions import REGRESSION
 
     verdict = judgement.verdict.upper() if judgement.verdict == REGRESSION else judgement.verdict
     return f"{verdict} {judgement.configuration}: {worded(judgement)}"
 
 
 def _print(found: "RegressionCheck", arguments: argparse.Namespace) -> None:
-    from multicard.analysis.regressions import CANNOT_TELL, REGRESSION, UNDECIDED, WITHIN
+    from multicard.analysis.comparison.regressions import CANNOT_TELL, REGRESSION, UNDECIDED, WITHIN
     from multicard.cli._console import console
     from multicard.core.terminal import plain
 
@@ -244,7 +244,7 @@ def _write_junit(path: Path, found: "RegressionCheck", problems: list[str]) -> N
     """Write a test case per configuration and measure: a regression fails, what is not decided is skipped."""
     from xml.etree import ElementTree
 
-    from multicard.analysis.regressions import REGRESSION, WITHIN
+    from multicard.analysis.comparison.regressions import REGRESSION, WITHIN
     from multicard.core.files import atomic_write
 
     suite = ElementTree.Element(

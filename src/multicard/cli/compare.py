@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
 def compare_traces(a: Path, b: Path) -> None:
     """Print what differs between two traces: the step period first, then the largest difference."""
     from multicard import read_trace
-    from multicard.analysis.trace_comparison import COMPARED
+    from multicard.analysis.comparison.trace_comparison import COMPARED
     from multicard.cli._console import console, rows_table
     from multicard.core.terminal import plain
 
@@ -60,7 +60,7 @@ def _periods(found: "pd.DataFrame") -> list[str]:
     """The answer in lines: how many times as fast, outlying steps, and numbers of collectives that differ."""
     import pandas as pd
 
-    from multicard.analysis.trace_comparison import PERIOD
+    from multicard.analysis.comparison.trace_comparison import PERIOD
     from multicard.core.units import number, percent, show
 
     periods = found[found["name"] == PERIOD]
@@ -127,7 +127,7 @@ def _changes(changes: "pd.DataFrame") -> "Table":
     import pandas as pd
     from rich.table import Table
 
-    from multicard.analysis.result_comparison import CANNOT_TELL
+    from multicard.analysis.comparison.result_comparison import CANNOT_TELL
     from multicard.core.terminal import plain
     from multicard.core.units import heading, show
 

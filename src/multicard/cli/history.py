@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Draw a measure of each configuration over versions, and print where it became worse."""
-    from multicard.analysis.regressions import MEASURES, ONE_SESSION, REGRESSION
+    from multicard.analysis.comparison.regressions import MEASURES, ONE_SESSION, REGRESSION
     from multicard.api.results import follow, hardware_differences, is_synthetic
     from multicard.cli._console import console
     from multicard.core.terminal import plain

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print recommendations, or the trainings as JSON."""
     from multicard import read_results
-    from multicard.analysis.tradeoff import Demand
+    from multicard.analysis.choice.tradeoff import Demand
 
     deadline, memory = arguments.deadline, arguments.max_memory
     demand = {

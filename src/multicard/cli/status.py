@@ -106,10 +106,10 @@ def _run_status(
     `cannot_run`: why it cannot run here. `job`: its job in Slurm's queue. `row`: its measures, if a table has them,
     that was made at `measured_s`. `check`: measure a finished run that is in no table.
     """
-    from multicard.analysis.conditions import disturbance
-    from multicard.analysis.deviations import deviation, tear_down_problem
-    from multicard.analysis.notices import notices
-    from multicard.analysis.run_files import RunFiles
+    from multicard.analysis.runs.conditions import disturbance
+    from multicard.analysis.runs.deviations import deviation, tear_down_problem
+    from multicard.analysis.runs.notices import notices
+    from multicard.analysis.runs.run_files import RunFiles
     from multicard.archive.whole import check_files
     from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN
     from multicard.core.reasons import describe_reason
@@ -136,7 +136,7 @@ def _run_status(
 
     import pandas as pd
 
-    from multicard.analysis.measures import measure_run
+    from multicard.analysis.runs.measures import measure_run
 
     row = row or measure_run(files)
     remarks += notices(row)

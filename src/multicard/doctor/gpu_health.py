@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from multicard.analysis.conditions import SLOWDOWNS
+from multicard.analysis.runs.conditions import SLOWDOWNS
 from multicard.doctor.checks import Check
 
 Gpu = dict[str, Any]  # as multicard.doctor.probe.of_gpu describes it

@@ -9,15 +9,15 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from multicard.analysis.comparisons import overheads, varied
+from multicard.analysis.choice.learning import learning_words
+from multicard.analysis.choice.pareto import front
+from multicard.analysis.choice.tradeoff import Demand, Tradeoff, Training, tradeoffs
+from multicard.analysis.choice.tradeoff_table import as_table
+from multicard.analysis.comparison.comparisons import overheads, varied
 from multicard.analysis.evidence import DEVICE_WORDS, evidence_of, place_words
-from multicard.analysis.learning import learning_words
-from multicard.analysis.notices import UNCOUNTED
-from multicard.analysis.pareto import front
-from multicard.analysis.scaling import over_repeats
+from multicard.analysis.runs.notices import UNCOUNTED
+from multicard.analysis.scaling.speedup import over_repeats
 from multicard.analysis.scenario_tables import ScenarioTables
-from multicard.analysis.tradeoff import Demand, Tradeoff, Training, tradeoffs
-from multicard.analysis.tradeoff_table import as_table
 from multicard.core.text import counted, for_figure, plural
 from multicard.core.units import JOULES, MINUTES, number, unit_for
 from multicard.experiment.workload import workload_of

@@ -7,8 +7,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from multicard.analysis import per_run
-from multicard.analysis.scaling import over_repeats
+from multicard.analysis.runs import per_run
+from multicard.analysis.scaling.speedup import over_repeats
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.units import MINUTES, unit_for
 from multicard.figures.bars import group_axis, height_of, stacked, whiskers

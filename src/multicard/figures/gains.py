@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
 
-from multicard.analysis.comparisons import ORDER, configurations, gains, means, varied
+from multicard.analysis.comparison.comparisons import ORDER, configurations, gains, means, varied
 from multicard.core.text import for_figure
 from multicard.core.units import SECONDS, unit_for
 from multicard.figures.bars import grouped, limits

@@ -9,8 +9,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from multicard.analysis.regressions import REGRESSION, Judgement
-from multicard.analysis.version_history import Point
+from multicard.analysis.comparison.regressions import REGRESSION, Judgement
+from multicard.analysis.comparison.version_history import Point
 from multicard.core.text import counted, for_figure, natural
 from multicard.core.units import heading, unit_for, units_of
 from multicard.figures.series import configuration_names
@@ -30,7 +30,7 @@ def draw_history(
     Parameters
     ----------
     points
-        As `multicard.analysis.version_history.history` gives them, some with values.
+        As `multicard.analysis.comparison.version_history.history` gives them, some with values.
     versions
         Names, in their order.
     tolerance

@@ -7,8 +7,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from multicard.analysis import per_run
-from multicard.analysis.comparisons import varied
+from multicard.analysis.comparison.comparisons import varied
+from multicard.analysis.runs import per_run
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.experiment.workload import workload_of
 from multicard.figures.series import device_labels, only_count, unit

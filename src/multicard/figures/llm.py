@@ -5,7 +5,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from multicard.analysis.comparisons import configurations, tokens_per_rank, varied
+from multicard.analysis.comparison.comparisons import configurations, tokens_per_rank, varied
 from multicard.core.units import BYTES, SECONDS, unit_for
 from multicard.figures.bars import absent, group_axis, grouped, places, stacked, whiskers
 from multicard.figures.labelling import label_points

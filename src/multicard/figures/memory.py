@@ -6,8 +6,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from multicard.analysis import per_run
-from multicard.analysis.comparisons import configurations, varied
+from multicard.analysis.comparison.comparisons import configurations, varied
+from multicard.analysis.runs import per_run
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.text import counted
 from multicard.core.units import BYTES, MINUTES, unit_for

@@ -9,11 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from multicard.analysis.comparisons import varied
+from multicard.analysis.comparison.comparisons import varied
 from multicard.analysis.evidence import evidence_of, place_words
 from multicard.analysis.machine_limits import machines_of
-from multicard.analysis.prediction_groups import series
-from multicard.analysis.prediction_series import Forecast, Series
+from multicard.analysis.scaling.prediction_groups import series
+from multicard.analysis.scaling.prediction_series import Forecast, Series
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.analysis.statistics import Interval
 from multicard.core.units import SECONDS, number, percent, unit_for

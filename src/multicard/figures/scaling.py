@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter, ScalarFormatter
 
-from multicard.analysis.comparisons import varied
-from multicard.analysis.notices import UNCOUNTED
-from multicard.analysis.scaling import over_repeats, throughput_of
+from multicard.analysis.comparison.comparisons import varied
+from multicard.analysis.runs.notices import UNCOUNTED
+from multicard.analysis.scaling.speedup import over_repeats, throughput_of
 from multicard.core.units import MINUTES, SECONDS, unit_for
 from multicard.figures.bars import Colour, whiskers
 from multicard.figures.series import device_axis, labels, only_count, unit

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from multicard.analysis.comparisons import varied
+from multicard.analysis.comparison.comparisons import varied
 from multicard.analysis.evidence import DEVICE_WORDS
 from multicard.core.text import counted, for_figure, plural
 from multicard.core.units import ARGS_PREFIX

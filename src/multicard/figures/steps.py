@@ -4,8 +4,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from multicard.analysis import per_run
-from multicard.analysis.comparisons import means, quantiles_of_steps, varied
+from multicard.analysis.comparison.comparisons import means, quantiles_of_steps, varied
+from multicard.analysis.runs import per_run
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.layout import PHASES
 from multicard.core.units import MINUTES, SECONDS, unit_for

@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, NullFormatter
 
-from multicard.analysis import per_run
-from multicard.analysis.comparisons import means, varied
-from multicard.analysis.device_time import PARTS
-from multicard.analysis.scaling import over_repeats
+from multicard.analysis.comparison.comparisons import means, varied
+from multicard.analysis.runs import per_run
+from multicard.analysis.runs.device_time import PARTS
+from multicard.analysis.scaling.speedup import over_repeats
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.text import for_figure
 from multicard.core.units import BYTES, SECONDS, unit_for

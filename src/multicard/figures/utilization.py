@@ -5,8 +5,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from multicard.analysis.breakdown import COLUMNS
-from multicard.analysis.comparisons import configurations, means
+from multicard.analysis.comparison.comparisons import configurations, means
+from multicard.analysis.runs.breakdown import COLUMNS
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.units import OPERATIONS_PER_S, unit_for
 from multicard.figures.bars import absent, group_axis, height_of, stacked, whiskers

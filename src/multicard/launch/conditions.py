@@ -1,7 +1,7 @@
 """The CPUs of a machine around a run, and who else used them meanwhile.
 
 What cannot be read is None: a missing number must not end a job. Whether a run counts as disturbed is judged later
-from these numbers, by `multicard.analysis.conditions`.
+from these numbers, by `multicard.analysis.runs.conditions`.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 Ranks call nothing of NVML's: they leave the times of their measured steps, by the clock that all processes of a node
 share (`time.monotonic`), and samples are cut to these afterwards. What cannot be read is None: a missing number must
-not end a job. Whether a run counts as disturbed is judged later, by `multicard.analysis.conditions`.
+not end a job. Whether a run counts as disturbed is judged later, by `multicard.analysis.runs.conditions`.
 """
 
 import csv

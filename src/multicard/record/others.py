@@ -1,6 +1,6 @@
 """Who else used the CPUs of a node while its measured steps ran.
 
-Whether a run counts as disturbed is judged later, from these numbers, by `multicard.analysis.conditions`.
+Whether a run counts as disturbed is judged later, from these numbers, by `multicard.analysis.runs.conditions`.
 """
 
 import time

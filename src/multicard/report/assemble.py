@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from multicard.analysis.claims import SHIPPED
-from multicard.analysis.outputs import write_claims, write_recommendations, write_scenario
-from multicard.analysis.run_files import read_object
+from multicard.analysis.outputs import write_recommendations, write_scenario
+from multicard.analysis.runs.run_files import read_object
 from multicard.archive.whole import first_missing
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
@@ -18,6 +17,8 @@ from multicard.experiment.config import Experiment
 from multicard.experiment.runs import expand
 from multicard.figures.draw import draw_scenario
 from multicard.limits.keep import keep
+from multicard.papers.claims import SHIPPED
+from multicard.papers.outputs import write_claims
 from multicard.report.page import write_report
 from multicard.report.results import CLAIM_TESTS, CLAIMS, RECOMMENDATIONS, REPORT, Plan
 

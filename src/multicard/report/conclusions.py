@@ -9,10 +9,10 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
 
-from multicard.analysis.claim_limits import quantity_words
-from multicard.analysis.claims import NOT_MEASURED
 from multicard.core.text import counted
 from multicard.core.units import confidence
+from multicard.papers.claims import NOT_MEASURED
+from multicard.papers.limits import quantity_words
 from multicard.report.wording import in_words
 
 LAST = ("not judged", NOT_MEASURED)  # verdicts that say nothing of the claim

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from multicard.analysis.conditions import condition_columns
 from multicard.analysis.machine_limits import Line, MachineLimits, lines, read_machine
+from multicard.analysis.runs.conditions import condition_columns
 from multicard.core.layout import machine_records
 from multicard.report.environment import Facts, machine_facts
 from multicard.report.results import FigureFiles, figure_files

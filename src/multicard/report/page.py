@@ -10,11 +10,11 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from multicard.analysis.claims import NOT_MEASURED
 from multicard.core.files import atomic_write
 from multicard.core.layout import SEARCHES, search_tables
 from multicard.core.text import counted
 from multicard.experiment.figures import FIGURES
+from multicard.papers.claims import NOT_MEASURED
 from multicard.report.conclusions import claims_of, markdown
 from multicard.report.environment import environment
 from multicard.report.machines import MachinePage, machine_pages

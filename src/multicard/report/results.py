@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 
 from multicard.analysis.evidence import read_evidence
-from multicard.analysis.gain import gains
 from multicard.analysis.provenance import notes
-from multicard.analysis.run_files import read_object
+from multicard.analysis.runs.run_files import read_object
+from multicard.analysis.scaling.gain import gains
 from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables, check_whole
 from multicard.core.errors import UserError
 from multicard.core.layout import NOT_RUN, OUTCOMES, RUN, RUN_NAME

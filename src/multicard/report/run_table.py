@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.notices import notices, remarks
+from multicard.analysis.runs.notices import notices, remarks
 from multicard.report.results import Results
 from multicard.report.wording import Measure, cell, is_number, measure
 

@@ -7,13 +7,13 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from multicard.analysis.best import per_distinct
+from multicard.analysis.choice.best import per_distinct
 from multicard.analysis.evidence import Provenance, as_stated, names_synthetic
 from multicard.analysis.machine_limits import MachineLimits, loader_rates, read_machine
-from multicard.analysis.measures import measure_run
-from multicard.analysis.notices import disturbance_notice
 from multicard.analysis.pooling import Pool
-from multicard.analysis.run_files import RunFiles
+from multicard.analysis.runs.measures import measure_run
+from multicard.analysis.runs.notices import disturbance_notice
+from multicard.analysis.runs.run_files import RunFiles
 from multicard.analysis.scenario_tables import machine
 from multicard.analysis.statistics import Interval, verdict
 from multicard.archive.matrix import Matrix

@@ -1,0 +1,1 @@
+"""Which configuration and how many devices to use."""

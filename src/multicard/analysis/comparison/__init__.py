@@ -1,0 +1,1 @@
+"""What differs between configurations, results, versions and traces."""

@@ -1,0 +1,140 @@
+"""What varies among the runs of a scenario, and configurations of them compared: what figures draw."""
+
+from collections.abc import Mapping, Sequence
+from typing import get_args
+
+import numpy as np
+import pandas as pd
+from pydantic.fields import FieldInfo
+
+from multicard.analysis.pooling import Pool
+from multicard.analysis.scaling.speedup import over_repeats
+from multicard.analysis.statistics import Interval, corrected, verdict
+from multicard.experiment.config import parameters_in
+from multicard.experiment.workload import WORKLOADS, Workload, workload_of
+
+
+def _values(parameter: str) -> tuple[object, ...]:
+    """Values of a parameter, as its type lists them; what is off comes first."""
+    kind = next(fields[parameter].annotation for work in WORKLOADS.values() if parameter in (fields := _fields(work)))
+    every = (False, True) if kind is bool else get_args(kind)
+    return tuple(sorted(every, key=lambda value: value != "none"))
+
+
+def _fields(work: Workload) -> Mapping[str, FieldInfo]:
+    return work.parameters.model_fields
+
+
+# Values in the order in which each is compared with the first that completed.
+ORDER = {
+    name: _values(name) for name in ("precision", "pin_memory", "loader", "layout", "binding", "preset", "profiler")
+}
+
+QUANTILES = {"p1_s": 0.01, "p25_s": 0.25, "median_s": 0.5, "p75_s": 0.75, "p99_s": 0.99}
+
+
+def varied(measures: pd.DataFrame, besides: tuple[str, ...]) -> list[str]:
+    """Parameters with more than one value among the runs, except those named and those that follow the preset."""
+    names = [name for name in parameters_in(measures) if name not in besides]
+    return workload_of(measures).varying(measures, names)
+
+
+def means(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
+    """Mean of each value over the completed repeats of a configuration: its parameters, `repeats`, the values."""
+    completed = measures[measures["outcome"] == "completed"]
+    groups = completed.groupby(_parameters(measures), sort=False, dropna=False)
+    return pd.DataFrame({"repeats": groups.size(), **groups[values].mean()}).reset_index()
+
+
+def configurations(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
+    """As `over_repeats`, with a row also for each configuration that no repeat completed.
+
+    Rows have the `outcome`, completed where one repeat did; without a completed one `repeats` is 0, values are empty.
+    """
+    by = _parameters(measures)
+    outcomes = measures["outcome"].where(measures["outcome"] != "completed")
+    every = measures.assign(outcome=outcomes).groupby(by, sort=False, dropna=False)["outcome"].first().reset_index()
+    data = every.merge(over_repeats(measures, values), on=by, how="left")
+    data["repeats"] = data["repeats"].fillna(0).astype(int)
+    data["outcome"] = data["outcome"].where(data["repeats"] == 0, "completed")
+    return data
+
+
+def gains(measures: pd.DataFrame, parameter: str) -> pd.DataFrame:
+    """Speed gain over the base value: one row per compared value and configuration of the other parameters.
+
+    Columns: `base`, `value`, the other varied parameters, `devices`, `repeats` compared; `gain` = time per step with
+    the base over time with the value − 1, its interval `gain_low` and `gain_high` (empty where one of them has one
+    repeat), and the `verdict` of `statistics`: whether that is `more`, `less` or no (`none`) speed, corrected for all
+    rows. Profilers are those that were used: `auto` is another on each machine.
+    """
+    if parameter == "profiler" and "profiler_used" in measures:
+        measures = measures.assign(profiler=measures["profiler_used"].fillna(measures["profiler"]))
+    completed = measures[(measures["outcome"] == "completed") & measures["iteration_time_s"].notna()]
+    by = [*varied(measures, besides=(parameter, "devices", "repeat")), "devices"]
+    present = [value for value in ORDER[parameter] if (completed[parameter] == value).any()]
+    samples, pairs, rows = [], [], []
+    groups = [(key, group) for key, group in completed.groupby(by, sort=False, dropna=False)]
+    places = {}
+    for number, (_, group) in enumerate(groups):
+        for value in present:
+            if times := group[group[parameter] == value].set_index("repeat")["iteration_time_s"].to_dict():
+                places[number, value] = len(samples)
+                samples.append(times)
+    for value in present[1:]:
+        for number, (key, _) in enumerate(groups):
+            if (number, present[0]) in places and (number, value) in places:
+                pairs.append((places[number, present[0]], places[number, value]))
+                rows.append({"base": present[0], "value": value, **dict(zip(by, key, strict=True))})
+    pool = Pool(samples)
+    ratios = [pool.ratio(*pair) for pair in pairs]
+    columns = ["base", "value", *by, "repeats", "gain", "gain_low", "gain_high", "verdict"]
+    found = pd.concat([pd.DataFrame(rows, columns=columns[:-5]), _excess("gain", ratios)], axis="columns")
+    return found[columns]
+
+
+def overheads(measures: pd.DataFrame) -> pd.DataFrame:
+    """Profiling overhead of each configuration that has one.
+
+    Gives its parameters, `repeats`, `profiler_overhead`, `profiler_overhead_low` and `profiler_overhead_high`: the
+    geometric mean over repeats of profiled over measured iteration time, less 1, and the `verdict`, corrected for all
+    rows.
+    """
+    known = measures[(measures["outcome"] == "completed") & measures["profiler_overhead"].notna()]
+    groups = known.groupby(_parameters(measures), sort=False, dropna=False)[["repeat", "profiler_overhead"]]
+    data = groups.size().reset_index().drop(columns=0)
+    pool = Pool([dict(zip(own["repeat"], 1 + own["profiler_overhead"], strict=True)) for _, own in groups])
+    return pd.concat([data, _excess("profiler_overhead", [pool.mean(at) for at in range(len(data))])], axis=1)
+
+
+def _excess(name: str, ratios: Sequence[Interval]) -> pd.DataFrame:
+    """Ratios less 1 with their bounds, the `repeats`, and the `verdict` on each, corrected for all."""
+    parts = {"": "value", "_low": "low", "_high": "high"}
+    numbers = {
+        f"{name}{end}": np.array([getattr(each, part) for each in ratios], dtype=float) - 1
+        for end, part in parts.items()
+    }
+    verdicts = pd.Series([verdict(each) for each in corrected(ratios)], dtype=object)
+    return pd.DataFrame(
+        {"repeats": pd.Series([each.repeats for each in ratios], dtype=int), **numbers, "verdict": verdicts}
+    )
+
+
+def quantiles_of_steps(steps: pd.DataFrame) -> pd.DataFrame:
+    """Quantiles of the step times of each `configuration`: its `steps`, the `lowest_s`, `QUANTILES`, `highest_s`."""
+    rows = []
+    for name, times in steps.groupby("configuration", sort=False)["duration_s"]:
+        found = dict(zip(QUANTILES, np.quantile(times, list(QUANTILES.values())), strict=True))
+        ends = times.min(), times.max()
+        rows.append({"configuration": name, "steps": len(times), "lowest_s": ends[0], **found, "highest_s": ends[1]})
+    return pd.DataFrame(rows)
+
+
+def tokens_per_rank(data: pd.DataFrame) -> pd.DataFrame:
+    """Tokens of a step and rank, without padding (`tokens`) and with it (`padded_tokens`)."""
+    tokens = data["tokens_per_step"] / data["devices"]
+    return pd.DataFrame({"tokens": tokens, "padded_tokens": tokens / (1 - data["padding_share"].fillna(0.0))})
+
+
+def _parameters(measures: pd.DataFrame) -> list[str]:
+    return [name for name in parameters_in(measures) if name != "repeat"]

@@ -1,0 +1,1 @@
+"""What one run measured, whether to believe it, and where its steps go."""

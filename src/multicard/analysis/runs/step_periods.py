@@ -1,0 +1,74 @@
+"""Periods of the steps of a capture, from the start of each to the start of the next, and what their medians tell."""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import stdtrit
+
+from multicard.analysis.runs.stationarity import FAR
+from multicard.trace.steps import DEVICE, STEP
+from multicard.trace.tables import ActivityTables
+
+MOST_BLOCKS, LEAST_STEPS = 8, 3  # blocks of a capture, and steps of each
+OUTLYING = 0.1  # part of the median by which an outlying step differs from it at least
+
+
+class Ratio(NamedTuple):
+    """A ratio of medians with its 95% interval, which is unknown for few steps."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+def step_periods(found: ActivityTables) -> np.ndarray:
+    """Seconds from the start of each step to the start of the next, in order; empty without two steps of one process.
+
+    By each device that tells its own steps, else by each process; the mean over them.
+    """
+    starts: dict[tuple[object, ...], list[float]] = {}
+    for row in found.rows.get("timeline", []):
+        if row["scope"] == STEP and row["extent"] == DEVICE:
+            starts.setdefault((row["report"], row["process"], row["device"]), []).append(row["start_s"])
+    if max(map(len, starts.values()), default=0) < 2:
+        starts = {}
+        for row in found.rows.get("phases", []):
+            if row["phase"] == STEP:
+                starts.setdefault((row["report"], row["process"]), []).append(row["start_s"])
+    periods = [np.diff(own) for own in starts.values() if len(own) > 1]
+    shortest = min(map(len, periods), default=0)
+    return np.mean([own[:shortest] for own in periods], axis=0) if shortest else np.empty(0)
+
+
+def outlying(periods: np.ndarray) -> list[int]:
+    """Numbers, from 1, of the steps whose period stands out from the others."""
+    away = np.abs(periods - np.median(periods))
+    far = max(FAR * np.median(away), OUTLYING * np.median(periods))
+    return [int(at) + 1 for at in np.flatnonzero(away > far)]
+
+
+def ratio_of_medians(periods: np.ndarray, base: np.ndarray) -> Ratio:
+    """Median period over that of `base`.
+
+    The interval is by sectioning: logarithms of the medians of consecutive blocks, which keep what neighbours have in
+    common, vary about that of all steps (Asmussen and Glynn, Stochastic Simulation, 2007, III.5; Welch's degrees of
+    freedom). It covers what varies within the two captures, not from one run to another.
+    """
+    value = float(np.median(periods) / np.median(base))
+    errors = [_squared_error(own) for own in (periods, base)]
+    if None in errors:
+        return Ratio(value, None, None)
+    squares = [square for square, _ in errors]
+    total = sum(squares)
+    freedom = total**2 / sum(square**2 / degrees for square, degrees in errors) if total else 1.0
+    half = float(stdtrit(freedom, 0.975)) * total**0.5
+    return Ratio(value, value * float(np.exp(-half)), value * float(np.exp(half)))
+
+
+def _squared_error(periods: np.ndarray) -> tuple[float, int] | None:
+    """Squared standard error of the logarithm of a median, and its degrees of freedom; None for too few steps."""
+    count = min(MOST_BLOCKS, len(periods) // LEAST_STEPS)
+    if count < 2 or periods.min() <= 0:
+        return None
+    medians = np.log([np.median(block) for block in np.array_split(periods, count)])
+    return float(((medians - np.log(np.median(periods))) ** 2).sum() / (count - 1) / count), count - 1

@@ -1,0 +1,295 @@
+"""Speed-up and efficiency against one device, what they imply, and the spread over repeats."""
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from multicard.analysis.pooling import Pool
+from multicard.analysis.scaling.models import SCALING_MODELS, Fit, fit_scaling_models, karp_flatt
+from multicard.analysis.statistics import Interval, product_of, ratio_by_block
+from multicard.core.units import PERCENT, units_of
+from multicard.experiment.config import parameters_in
+from multicard.experiment.workload import Workload, workload_of
+
+RATES = ("throughput_samples_per_s", "tokens_per_s", "steps_per_s")  # work over time, by what counts it
+ENDS = ("", "_low", "_high")
+SAME_WORK = 0.05  # relative difference of the samples of a step up to which they are the same
+BASELINE_DIFFERS = ("strategy", "devices", "nodes")  # parameters in which a baseline may differ
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """Rates of a configuration by block of repeats, beside those of its baseline.
+
+    Attributes
+    ----------
+    baseline
+        Index of the configuration on one device that it is compared with, or -1.
+    rates, base
+        Work per second by block: its own, and the baseline's (empty without one).
+    over_blocks
+        Speed-up over the blocks, with its interval.
+    """
+
+    baseline: int
+    rates: Mapping[int, float]
+    base: Mapping[int, float]
+    over_blocks: Interval
+
+    @cached_property
+    def base_rate(self) -> float:
+        """Geometric mean of the baseline's rates; not a number without one."""
+        mean = product_of([(1.0, self.base)]).value
+        return math.nan if mean is None else mean
+
+    @property
+    def by_block(self) -> dict[int, float]:
+        """Speed-up in each block that both have."""
+        return ratio_by_block(self.rates, self.base)
+
+    def of_repeat(self, repeat: int) -> float:
+        """Speed-up of one repeat, over the baseline's mean where its block has none; not a number if unknown."""
+        base = self.base.get(repeat, self.base_rate)
+        return self.rates.get(repeat, math.nan) / base if base else math.nan
+
+
+def speedups_of(configurations: Iterable[tuple[Hashable, Workload, str, int, Mapping[int, float]]]) -> list[Speedup]:
+    """Compare each configuration with its baseline.
+
+    Parameters
+    ----------
+    configurations
+        Of each: what it shares with its baseline (all but `BASELINE_DIFFERS`), its workload, the value of the
+        workload's `method`, its number of devices, and its rates by block.
+    """
+    rows = list(configurations)
+    on_one = {
+        (shared, method): index
+        for index, (shared, _, method, devices, rates) in enumerate(rows)
+        if rates and devices == 1
+    }
+    together: dict[Hashable, list[int]] = {}
+    for index, (shared, *_) in enumerate(rows):
+        together.setdefault(shared, []).append(index)
+    pools = {shared: Pool([*(rows[index][-1] for index in own), {}]) for shared, own in together.items()}
+    found = []
+    for place, (shared, work, method, _, rates) in enumerate(rows):
+        baselines = ((shared, base) for base in work.baselines(method))
+        index = next((on_one[each] for each in baselines if each in on_one), -1)
+        own = together[shared]
+        ratio = pools[shared].ratio(own.index(place), own.index(index) if index >= 0 else len(own))
+        found.append(Speedup(index, rates, rows[index][-1] if index >= 0 else {}, ratio))
+    return found
+
+
+def add_scaling(measures: pd.DataFrame) -> pd.DataFrame:
+    """Add `baseline`, `speedup` and `efficiency` to the measures of one scenario.
+
+    Speed-up is the throughput over that of the baseline: the run with the same other parameters on one device, of
+    vision runs under the strategy `single` where the scenario has it, else under the same strategy. Throughput counts
+    distinct samples in vision runs, tokens in LLM runs. The baseline is the repeat of the same number, else the
+    geometric mean of all its repeats. Efficiency is the speed-up per device. Where there is no baseline both are empty,
+    and so is efficiency where no such run has another number of devices.
+    """
+    of, compared = _compared(measures)
+    row = compared.iloc[of].set_axis(measures.index)
+    completed = measures["outcome"] == "completed"
+    of_runs = [each.of_repeat(repeat) for each, repeat in zip(row["compared"], measures["repeat"], strict=True)]
+    speedup = pd.Series(of_runs, index=measures.index, dtype=float).where(completed)
+    scaled = {"speedup": speedup, "efficiency": (speedup / measures["devices"]).where(row["several_counts"])}
+    return measures.assign(
+        baseline=row["baseline"].where(completed).astype("string"),
+        **{name: column.astype("Float64") for name, column in scaled.items()},
+    )
+
+
+def over_repeats(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
+    """Each value of each configuration over its completed repeats.
+
+    Gives one row per configuration in the order of `measures`: its parameters, `repeats`, and for each value
+    `<value>`, `<value>_low` and `<value>_high`. A value is the geometric mean with its 95% interval, of shares and of
+    what is not above zero throughout the arithmetic mean (`pooling.Pool.mean`); `speedup` and `efficiency` are those of
+    `speedups`. Bounds are empty where fewer than two repeats are known.
+    """
+    is_completed = (measures["outcome"] == "completed").to_numpy(dtype=bool)
+    completed = measures[is_completed]
+    of, table = configurations(completed)
+    table["repeats"] = np.bincount(of, minlength=len(table))
+    places = _places(of, len(table))
+    scaling = None
+    for value in values:
+        if value in ("speedup", "efficiency"):
+            if scaling is None:
+                of_all, compared = _compared(measures)
+                firsts = [at[0] for at in places]
+                scaling = compared.iloc[of_all[is_completed][firsts]].reset_index(drop=True)
+            table = table.assign(**{f"{value}{end}": scaling[f"{value}{end}"] for end in ENDS})
+        else:
+            repeats, numbers = completed["repeat"].to_numpy(), _numbers(completed[value]).to_numpy()
+            samples = [{repeats[i]: numbers[i] for i in at if np.isfinite(numbers[i])} for at in places]
+            table = table.assign(**_columns(value, _means(value, samples)))
+    return table
+
+
+def speedups(measures: pd.DataFrame) -> pd.DataFrame:
+    """Speed-up, efficiency and serial fraction of each configuration of one scenario, with intervals over repeats.
+
+    Gives one row per configuration that a run completed: its parameters, `scaling` (of LLM runs always weak, of
+    scripts by the samples of their steps, or unknown),
+    `repeats`, `baseline`, `baseline_repeats`, and `speedup`, `efficiency` and `serial_fraction` with `…_low` and
+    `…_high`. The first two are as in `add_scaling`. The serial fraction is Karp and Flatt's, of a pass over the same
+    data: under strong scaling of every step, under weak scaling only of the pass, since steps grow with the devices.
+    """
+    _, compared = _compared(measures)
+    return (
+        compared[compared["repeats"] > 0]
+        .drop(columns=["compared", "base_work", "several_counts"])
+        .reset_index(drop=True)
+    )
+
+
+def fits(measures: pd.DataFrame) -> list[tuple[pd.Series, Fit]]:
+    """Fit the models of its kind of scaling to the runs of each series that differ in the devices only.
+
+    The time of a run is that of a step with the baseline's work, per device under weak scaling, at the run's
+    throughput. It is the run's own iteration time, except that samples which all ranks repeat count once, so that
+    models and speed-up agree: under plain ddp, repeated work is in the communication term. Where a series has no run on
+    one device, those of the baseline stand there.
+
+    Gives the parameters of each series, `scaling` among them, with each of its fits.
+    """
+    _, compared = _compared(measures)
+    compared = compared[compared["repeats"] > 0].reset_index(drop=True)
+    of, series = configurations(compared, besides=("devices", "repeat"))
+    found = []
+    for at, (_, parameters) in zip(_places(of, len(series)), series.iterrows(), strict=True):
+        rows = list(compared.iloc[at].itertuples())
+        points = [(row.devices, rate) for row in rows for rate in row.compared.rates.values()]
+        if all(devices > 1 for devices, _ in points):
+            points += [(1, rate) for rate in rows[0].compared.base.values()]
+        devices = [count for count, _ in points]
+        work = [rows[0].base_work * (count if parameters["scaling"] == "weak" else 1) for count in devices]
+        seconds = [own / rate for own, (_, rate) in zip(work, points, strict=True)]
+        if parameters["scaling"] in SCALING_MODELS:
+            fitted = fit_scaling_models(devices, seconds, parameters["scaling"])
+        else:
+            reason = "samples per step neither stay the same nor grow with the devices"
+            fitted = [replace(fit, reason=reason) for fit in fit_scaling_models([], [], "weak")]
+        if pd.isna(compared["baseline"].iloc[at[0]]):
+            fitted = [replace(fit, reason="no completed run on one device to compare with") for fit in fitted]
+        found += [(parameters, fit) for fit in fitted]
+    return found
+
+
+def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
+    """Compare each configuration with its baseline.
+
+    Gives the number of each run's configuration, and by that number what `speedups` gives, of all configurations;
+    with `compared` (its `Speedup`), `base_work` (samples or tokens of a step of the baseline) and `several_counts`
+    (whether efficiency has a meaning).
+    """
+    of, table = configurations(measures)
+    completed = (measures["outcome"] == "completed").to_numpy()
+    rates = _numbers(measures[workload_of(measures).unit.throughput]).where(completed)
+    repeats = measures["repeat"].tolist()
+    known = [{repeats[i]: rates.iloc[i] for i in at if np.isfinite(rates.iloc[i])} for at in _places(of, len(table))]
+    workload = workload_of(table)
+    way, devices = table[workload.method], table["devices"]
+    alike, _ = configurations(table, besides=(*BASELINE_DIFFERS, "repeat"))
+    found = speedups_of((*row[:1], workload, *row[1:]) for row in zip(alike, way, devices, known, strict=True))
+    base_of = np.array([each.baseline for each in found], dtype=int)
+    is_known = np.array([bool(rates) for rates in known], dtype=bool)
+    several = (devices.where(is_known).groupby(alike).transform("nunique") > 1).to_numpy(dtype=bool)
+    # The same in all repeats of vision runs, nearly so in those of LLM runs.
+    work = (rates * _numbers(measures["iteration_time_s"])).groupby(of).median().to_numpy()
+    base_work = np.where(base_of >= 0, work[base_of], np.nan)
+
+    speedup = pd.DataFrame(_columns("speedup", [each.over_blocks for each in found]))
+    speedup.loc[base_of == np.arange(len(table)), ["speedup_low", "speedup_high"]] = np.nan
+    efficiency = speedup.div(devices.where(several), axis=0)
+    # More speed-up is less serial work, so the bounds change places.
+    turned = {"speedup": "", "speedup_low": "_high", "speedup_high": "_low"}
+    serial = {f"serial_fraction{end}": karp_flatt(speedup[name], devices) for name, end in turned.items()}
+    return of, table.assign(
+        scaling=table.get("scaling", "weak" if workload.scales_weakly else _kind(work, base_work, devices, alike)),
+        repeats=np.bincount(of[completed], minlength=len(table)),
+        baseline=[workload.baseline_words(way.iloc[number]) if number >= 0 else None for number in base_of],
+        baseline_repeats=[len(each.base) for each in found],
+        **speedup,
+        **efficiency.rename(columns=lambda name: name.replace("speedup", "efficiency")),
+        **{f"serial_fraction{end}": serial[f"serial_fraction{end}"] for end in ENDS},
+        compared=pd.Series(found, dtype=object),
+        base_work=base_work,
+        several_counts=several,
+    )
+
+
+def throughput_of(measures: pd.DataFrame) -> str:
+    """Name of the throughput of a table of runs: in its workload's unit, or in steps where that is known of none."""
+    rate = workload_of(measures).unit.throughput
+    return "steps_per_s" if "steps_per_s" in measures and measures[rate].isna().all() else rate
+
+
+def throughputs_of(measures: pd.DataFrame) -> list[str]:
+    """The same, and that in tokens where it is known of any run."""
+    has_tokens = "tokens_per_s" in measures and measures["tokens_per_s"].notna().any()
+    return list(dict.fromkeys([throughput_of(measures), *(["tokens_per_s"] if has_tokens else [])]))
+
+
+def configurations(table: pd.DataFrame, besides: tuple[str, ...] = ("repeat",)) -> tuple[np.ndarray, pd.DataFrame]:
+    """Number of each row's configuration, in the order of their first rows; and the parameters of each.
+
+    Rows are of one configuration when all parameters agree, except those in `besides`; empty is equal to empty.
+    """
+    by = [name for name in parameters_in(table) if name not in besides]
+    groups = table.groupby(by, sort=False, dropna=False)
+    return groups.ngroup().to_numpy(dtype=int), groups.size().reset_index()[by]
+
+
+def _kind(work: np.ndarray, base_work: np.ndarray, devices: pd.Series, alike: np.ndarray) -> pd.Series:
+    """Kind of scaling of configurations that do not state it, by the work of their steps over the baseline's.
+
+    Of those that are `alike` but for their devices: `strong` where it stays the same, `weak` where it grows with the
+    devices, else `unknown`.
+    """
+    ratio = pd.Series(work / base_work)[(devices > 1).to_numpy()]
+    several = devices[devices > 1]
+    kinds = pd.Series("unknown", index=devices.index)
+    for kind, expected in (("strong", 1.0), ("weak", several)):
+        fits_it = pd.Series(np.isclose(ratio, expected, rtol=SAME_WORK), index=several.index)
+        of_group = fits_it.groupby(alike[several.index]).all()
+        kinds[[bool(of_group.get(group, False)) for group in alike]] = kind
+    return kinds
+
+
+def _places(of: np.ndarray, count: int) -> list[np.ndarray]:
+    """Rows of each of `count` configurations."""
+    return [np.flatnonzero(of == number) for number in range(count)]
+
+
+def _numbers(column: pd.Series) -> pd.Series:
+    """Give a column as floating-point numbers, not a number where it is empty."""
+    return pd.Series(column.astype("Float64").to_numpy(dtype=float, na_value=np.nan), index=column.index)
+
+
+def _means(value: str, samples: Sequence[Mapping[int, float]]) -> list[Interval]:
+    """Means of the samples of a value; those of shares stay within 0 and 1."""
+    is_share = units_of(value) is PERCENT
+    pool = Pool(samples, logs=not is_share and all(number > 0 for own in samples for number in own.values()))
+    found = [pool.mean(index) for index in range(len(samples))]
+    if not is_share or not all(0 <= number <= 1 for own in samples for number in own.values()):
+        return found
+    return [
+        each if each.low is None else replace(each, low=max(0.0, each.low), high=min(1.0, each.high)) for each in found
+    ]
+
+
+def _columns(value: str, intervals: Sequence[Interval]) -> dict[str, np.ndarray]:
+    return {
+        f"{value}{end}": np.array([getattr(each, end[1:] or "value") for each in intervals], dtype=float)
+        for end in ENDS
+    }

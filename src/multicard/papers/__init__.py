@@ -1,0 +1,1 @@
+"""The claims of two papers, and their tests."""
