@@ -8,10 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree
-
-import pandas as pd
 
 from multicard.analysis.comparison.changes import (
     BETTER,
@@ -32,14 +29,11 @@ from multicard.core.files import atomic_write
 from multicard.core.layout import RUN
 from multicard.core.terminal import plain
 from multicard.core.text import counted, first_of, printable
-from multicard.core.units import heading, percent, show
+from multicard.core.units import percent, show
 from multicard.experiment.config import ARCHIVE
 from multicard.figures.draw import FORMATS, save
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-LONGEST = 20  # lines of remarks of a kind
+LONGEST = 20  # names in a line
 OTHER_SESSIONS = (
     "cannot tell: results of different sessions, and no repeats show how much sessions differ: repeat one side an hour "
     "later or on another node, or state the difference, as with --session-spread 2%"
@@ -88,7 +82,7 @@ def compare_results(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(asdict(found) | {"problems": problems}, indent=2))
     else:
-        _print(found, names)
+        _print(found, names, arguments.verbose)
     if figure:
         save(*draw_versions(versions, found, names, (measures or ["iteration_time"])[0]), figure)
         print(printable(f"figure: {figure}.png, .svg, .pdf; its numbers: {figure}.csv"))
@@ -174,23 +168,18 @@ def worded(change: Change) -> str:
     return f"{one(found.value)} (95% CI {interval}, {repeats}){why}"
 
 
-def line_of(change: Change) -> str:
-    """A change in one line: its verdict first, in capitals if it is a regression, then the configuration."""
-    verdict = change.verdict.upper() if change.verdict == REGRESSION else change.verdict
-    return f"{verdict} {change.configuration}: {worded(change)}"
+def line_of(change: Change, regression: str = REGRESSION.upper()) -> str:
+    """A change in one line: its verdict first, then the configuration, the two values, and by how much they differ."""
+    values = [show(change.column, each) for each in (change.a, change.b) if each is not None]
+    verdict = regression if change.verdict == REGRESSION else change.verdict
+    both = f"{' → '.join(values)}, " if len(values) == 2 else ""
+    return f"{verdict} {change.configuration}: {both}{worded(change)}"
 
 
-def _print(found: Comparison, names: Sequence[str]) -> None:
-    """The answer in a line, then what is behind it."""
+def _print(found: Comparison, names: Sequence[str], verbose: bool) -> None:
+    """The answer in a line for each measure, then what is behind it."""
     terminal = console()
-    for line in _summary(found):
-        terminal.print(plain(line), soft_wrap=True)
-    if found.tolerance is None and len(names) == 2 and found.changes:
-        terminal.print("", _table(found, names), "")
-    else:
-        for line in _changes(found, names):
-            terminal.print(plain(line), soft_wrap=True)
-    for line in _remarks(found, names[-2:]):
+    for line in (*_summary(found), *_changes(found, names, verbose), *_remarks(found, names[-2:], verbose)):
         terminal.print(plain(line), soft_wrap=True)
 
 
@@ -207,69 +196,53 @@ def _summary(found: Comparison) -> Iterable[str]:
         WITHIN: f"within the tolerance of {100 * (tolerance or 0):g}%",
         CANNOT_TELL: CANNOT_TELL,
     }
+    alike = []
     for measure in dict.fromkeys(each.measure for each in found.changes):
         own = [each.verdict for each in found.changes if each.measure == measure]
+        if tolerance is None and not {REGRESSION, BETTER} & set(own):
+            alike.append(measure.replace("_", " "))
+            continue
         shown = [kind for kind in words if kind in own or (kind == REGRESSION and tolerance is not None)]
         counts = ", ".join(f"{own.count(kind)} {words[kind]}" for kind in shown)
         yield f"{measure.replace('_', ' ')}: {counts} of {counted(len(own), 'configuration')}"
+    if alike:
+        yield f"no difference shown: {', '.join(alike)}"
 
 
-def _changes(found: Comparison, names: Sequence[str]) -> Iterable[str]:
+def _changes(found: Comparison, names: Sequence[str], verbose: bool) -> Iterable[str]:
     hidden = [each for each in found.in_one_session if not each.change.low > (found.tolerance or 0.0)]
-    several = len(names) > 2
-    for kind in (REGRESSION, BETTER, *(() if several else (UNDECIDED, CANNOT_TELL))):
+    several, judged = len(names) > 2, found.tolerance is not None
+    kinds = [REGRESSION, BETTER, *([UNDECIDED, CANNOT_TELL] if verbose or (judged and not several) else [])]
+    for kind in [*kinds, *([WITHIN] if verbose else [])]:
         told = set()
         for each in found.of(kind):
             before, after = each.versions
             # What is worse than the version before is not said again of the first.
-            if each in hidden or (each.configuration, each.measure, after) in told:
+            if (each in hidden and not verbose) or (each.configuration, each.measure, after) in told:
                 continue
             told.add((each.configuration, each.measure, after))
-            yield (f"{names[before]} to {names[after]}: " if several else "") + line_of(each)
+            line = line_of(each) if judged else line_of(each, "worse")
+            yield f"{names[before]} to {names[after]}: {line}" if several else line
     if found.in_one_session:
         yield OTHER_SESSIONS
 
 
-def _remarks(found: Comparison, names: Sequence[str]) -> Iterable[str]:
+def _remarks(found: Comparison, names: Sequence[str], verbose: bool) -> Iterable[str]:
     before, after = names
     if found.apart:
         yield APART
     yield from (f"not compared {name}: {why}" for name, why in found.not_compared.items())
     differences = [*found.hardware, *found.environment]
     yield from (f"differs: {what}: {a} in {before}, {b} in {after}" for what, a, b in differences)
-    doubts = [f"in doubt: {before if side == 'a' else after} {run}: {why}" for side, run, why in found.doubts]
-    yield from doubts[:LONGEST]
-    if len(doubts) > LONGEST:
-        yield f"in doubt: {len(doubts) - LONGEST} more runs"
     for listed, where in ((found.missing, f"in {before} only"), (found.added, f"in {after} only")):
         if listed:
             yield f"{counted(len(listed), 'configuration')} {where}: {first_of(listed, LONGEST)}"
-
-
-def _table(found: Comparison, names: Sequence[str]) -> "Table":
-    from rich.table import Table
-
-    caption = (
-        "Geometric means over repeats, and the change with its 95% CI by the scatter of all configurations. The last "
-        "column is corrected for the number of rows (Holm's method, 5%); time and rate of the same work are one."
-    )
-    table = Table(caption=caption, title_justify="left", caption_justify="left")
-    for name in ("configuration", "measure", *names, "change", "verdict"):
-        table.add_column(plain(name), justify="right" if name in names else "left")
-    last = None
-    for each in found.changes:
-        measure = MEASURES.get(each.measure)
-        words = {REGRESSION: measure.worse, BETTER: measure.better} if measure else {}
-        column = each.column or each.measure
-        table.add_row(
-            plain("" if each.configuration == last else each.configuration),
-            heading(column),
-            *("" if pd.isna(value) else show(column, value) for value in (each.a, each.b)),
-            plain(worded(each)),
-            words.get(each.verdict, each.verdict),
-        )
-        last = each.configuration
-    return table
+    for side, name in (("a", before), ("b", after)):
+        doubts = [f"{run}: {why}" for of, run, why in found.doubts if of == side]
+        if verbose or len(doubts) == 1:
+            yield from (f"in doubt: {name} {each}" for each in doubts)
+        elif doubts:
+            yield f"in doubt: {len(doubts)} runs of {name} (--verbose lists them); the first: {doubts[0]}"
 
 
 def _problems(found: Comparison, allow_missing: bool) -> list[str]:
