@@ -70,7 +70,7 @@ def test_the_slower_configuration_is_one_line(
     # 4 degrees of freedom of one configuration, and 9.6% with the 8 of both.
     assert first.startswith(f"REGRESSION {run}: ")
     assert first.endswith(" ms, 10.0% slower (95% CI 9.6% to 10.4%, n=3)")
-    assert any("_r3: disturbed: other processes: 1.5 CPUs" in each for each in doubts)
+    assert any(each.startswith("in doubt: ") and " runs of slower (--verbose lists them)" in each for each in doubts)
     assert last == "iteration time: 1 regression, 1 within the tolerance of 3% of 2 configurations"
 
     suite = ElementTree.parse(tmp_path / "found.xml").getroot()
@@ -79,6 +79,10 @@ def test_the_slower_configuration_is_one_line(
     }  # fmt: skip
     [failure] = suite.iter("failure")
     assert failure.get("message") == first
+
+    check(baseline, slower, "--verbose")
+    busy = f"in doubt: slower {run}_r3: disturbed: other processes: 1.5 CPUs"
+    assert any(each.startswith(busy) for each in capsys.readouterr().out.splitlines())
 
     assert check(baseline, slower, "--json") == 1
     found = json.loads(capsys.readouterr().out)
