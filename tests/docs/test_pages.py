@@ -45,9 +45,9 @@ SHELL = ("sh", "bash", "console", "")  # an indented block has no language
 RUN_HERE = (
     r"source \.venv/bin/activate",
     r"multicard (runs|status)( --config config/[\w-]+\.yaml)?( --profile slurm)?",
-    r"multicard figures",
+    r"multicard report (--list-figures|results --claims)",
     r"multicard scale .*--dry-run.*",
-    r"multicard (claims|recommend|predict) .*results.*",
+    r"multicard (recommend|predict) .*results.*",
     r"multicard analyze \S+ --out \S+",
     r"multicard compare \S+\.sqlite \S+\.sqlite",
     r"snakemake .* --dry-run",
@@ -70,12 +70,12 @@ RUN_ELSEWHERE = (
     (r"multicard scale --devices 1,2,4 .*", "tests/cli/test_scale_command.py", 'shell_commands("README.md")'),
     # The commands of this page tests/cli/test_own_training.py runs.
     (r"multicard (?:scale|run) .*", "docs/own-training.md", "{0}\n"),
-    (r"multicard adopt .*", "tests/cli/test_adopt_command.py", 'shell_commands("docs/adopt.md")'),
+    (r"multicard analyze --as-runs .*", "tests/cli/test_adopt_command.py", 'shell_commands("docs/adopt.md")'),
     (r"multicard archive .*", "tests/archive/test_recorded.py", '"archive"'),
-    (r"multicard draw .*", "tests/test_draw.py", 'main(["draw"'),
+    (r"multicard report .*", "tests/test_draw.py", 'main(["report"'),
     (r"multicard compare (results|\S+\.tar\.gz) \S*results$", "tests/test_compare_command.py", 'main(["compare"'),
     (r"multicard compare .*--(fail-above|figure) .*", "tests/cli/test_compare_results.py", 'main(["compare"'),
-    (r"multicard machine.*", "tests/limits/test_machine_command.py", '"machine"'),
+    (r"multicard doctor --measure.*", "tests/limits/test_machine_command.py", '"--measure"'),
     (r"multicard tune .*", "tests/search/test_tune_command.py", 'main(["tune"'),
     (r"multicard doctor.*", "tests/doctor/test_doctor_command.py", '"doctor"'),
 )

@@ -206,7 +206,7 @@ class Results:
         return pd.concat(found, ignore_index=True)
 
     def figure(self, name: str, scenario: str | None = None) -> Figure:
-        """Draw a figure of the catalog (`multicard figures`) of one scenario; see `ScenarioResults.figure`."""
+        """Draw a figure of the catalog of one scenario; see `ScenarioResults.figure`."""
         return self.scenario(scenario).figure(name)
 
     def claims(self, file: str | Path | None = None) -> pd.DataFrame:
@@ -394,7 +394,7 @@ class ScenarioResults:
         return self._tables.table(table)
 
     def figure(self, name: str) -> Figure:
-        """Draw a figure of the catalog (`multicard figures`). One with nothing to show says why.
+        """Draw a figure of the catalog (`multicard report --list-figures`). One with nothing to show says why.
 
         Raises
         ------
