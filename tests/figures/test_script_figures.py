@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from figures.measured import closed, heading, legend
+from figures.measured import closed, heading, legend, words
 from multicard.analysis.scaling.speedup import add_scaling
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.load import check
@@ -43,9 +43,11 @@ def test_series_are_the_own_parameters_and_values_those_of_the_closed_form() -> 
     assert drawn(left)["batch_size 64, amp bf16"] == pytest.approx([32, 40])  # ms: 64 × 0.5, and 8 more
     assert drawn(right)["batch_size 64, amp bf16"] == pytest.approx([64 / 0.032, 128 / 0.040])
     assert {"args.batch_size", "args.amp"} <= set(data)
-    left, right = closed(speedup(synthetic())[0]).axes
-    assert drawn(left)["batch_size 32, amp none"] == pytest.approx([1, 2 * 32 / 40])
-    assert drawn(right)["batch_size 32, amp none"] == pytest.approx([1, 32 / 40])
+    figure, data = speedup(synthetic())
+    [axes] = closed(figure).axes
+    assert drawn(axes)["batch_size 32, amp none"] == pytest.approx([1, 2 * 32 / 40])
+    assert data.loc[data["series"] == "batch_size 32, amp none", "efficiency"].tolist() == pytest.approx([1, 32 / 40])
+    assert "80% efficient" in words(axes)
 
 
 def test_throughput_is_in_steps_where_samples_are_not_known() -> None:

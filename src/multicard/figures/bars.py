@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from multicard.figures.style import HATCHES, colours
+from multicard.figures.style import HATCHES, Colour, colours
 
 PAGE_IN = 8.5  # for the rows of a figure, so that it fits on a page with its axis and legend
 LEAST_IN = 0.15  # of a row, so that its name in small print is legible
@@ -15,7 +15,7 @@ SMALL_IN = 0.2  # below which names are in small print
 GROUP = 0.8  # width of a group, in distances between groups
 WIDEST = 0.5  # of a single bar
 
-Colour = str | tuple[float, float, float]
+
 Places = dict[tuple[str, str], float]
 
 

@@ -1,7 +1,7 @@
 """What a result costs: time against device-hours of a whole training, energy, and the overhead of profiling."""
 
 from collections.abc import Sequence
-from itertools import cycle, pairwise
+from itertools import cycle
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -13,24 +13,22 @@ from multicard.analysis.choice.learning import learning_words
 from multicard.analysis.choice.pareto import front
 from multicard.analysis.choice.tradeoff import Demand, Tradeoff, Training, tradeoffs
 from multicard.analysis.choice.tradeoff_table import as_table
-from multicard.analysis.comparison.comparisons import overheads, varied
+from multicard.analysis.comparison.comparisons import overheads
 from multicard.analysis.evidence import DEVICE_WORDS, evidence_of, place_words
 from multicard.analysis.runs.notices import UNCOUNTED
-from multicard.analysis.scaling.speedup import over_repeats
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.text import counted, for_figure, plural
 from multicard.core.units import JOULES, MINUTES, number, unit_for
 from multicard.experiment.workload import workload_of
-from multicard.figures.bars import Colour, group_axis, height_of, limits, whiskers
-from multicard.figures.labelling import Box, label_points
-from multicard.figures.scaling import axis_of_devices, lines_by_devices
+from multicard.figures.bars import Colour, height_of, limits
+from multicard.figures.labelling import boxes_of, label_points
+from multicard.figures.points import draw_series, height_for, series_of
 from multicard.figures.series import configuration_names, labels
-from multicard.figures.style import MARKERS, WEAK, WIDTH_IN, NothingToShow, colours, explain_marks, legend_below
+from multicard.figures.style import MARKERS, WIDTH_IN, NothingToShow, colours, legend_below
 
 ANY_WORK = 1e6  # samples of a training whose length is not known
 HOURS = ((86400.0, "days"), (3600.0, "h"), *MINUTES)
 HOURS_OF = {"cuda": "GPU-hours", "cpu": "Process-hours"}
-PIECES = 12  # of a line, between which labels may stand
 WORSE = "hollow: another is better"
 
 
@@ -61,7 +59,7 @@ def tradeoff(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
         used[0].plot([], [], color=looks[""][0], label="Pareto front")
     legend_below(figure, *used)
     for axes, job in zip(used, found, strict=True):
-        label_points(axes, _points(job), _drawn(axes))
+        label_points(axes, _points(job), boxes_of(axes))
     return figure, as_table(found, Demand())
 
 
@@ -125,18 +123,6 @@ def _points(job: Tradeoff) -> list[tuple[float, float, str]]:
     return points
 
 
-def _drawn(axes: Axes) -> list[Box]:
-    """Boxes around the points and along the bars and lines of a panel."""
-    lines = [line.get_xydata() for line in axes.get_lines()]
-    lines += [segment for each in axes.collections for segment in each.get_segments()]
-    boxes = []
-    for line in lines:
-        for start, end in zip(line, line[1:] if len(line) > 1 else line, strict=False):
-            along = np.linspace(start, end, PIECES)
-            boxes += [(*np.minimum(a, b), *np.maximum(a, b)) for a, b in pairwise(along)]
-    return boxes
-
-
 def _learning(job: Tradeoff, training: Training) -> str:
     """What tells the learning of a training from that of others of its job; empty where nothing does."""
     told = {name for each in job.trainings for name in each.changes}
@@ -150,13 +136,10 @@ def energy(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     if measures[value].isna().all():
         why = " (a CPU has no meter)" if set(measures["device"]) == {"cpu"} else ": the GPUs were not metered"
         raise NothingToShow(f"no energy was recorded{why}")
-    data = over_repeats(measures, [value])
-    data.insert(0, "series", labels(data, varied(measures, besides=("devices", "repeat"))))
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, 3.2))
+    data, runs = series_of(measures, [value])
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, height_for(data)))
     scale, unit = unit_for(data[value], JOULES)
-    lines_by_devices(axes, data, value, scale)
-    axes.set(title=f"Energy per {of}, all GPUs", ylabel=f"Energy per {of} ({unit})")
-    axis_of_devices(axes, data)
+    draw_series(axes, data, value, f"Energy per {of}, all GPUs", f"Energy per {of} ({unit})", scale, runs)
     legend_below(figure, axes)
     return figure, data
 
@@ -168,25 +151,10 @@ def profiler_overhead(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     if data.empty:
         raise NothingToShow("no profiled steps were recorded")
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.0 + height_of(len(data), 0.26)))
-    axes.axvline(0, color="0.3", linewidth=1.0, zorder=1)
-    below, above = whiskers(data, "profiler_overhead", 100.0)
-    for verdict, rows in data.groupby("verdict"):
-        axes.errorbar(
-            100 * rows["profiler_overhead"].astype(float),
-            rows.index,
-            xerr=[below[rows.index], above[rows.index]],
-            linestyle="none",
-            marker="o",
-            markersize=5,
-            capsize=3,
-            color="#0173b2",
-            label="_",
-            **WEAK.get(verdict, {}),
-        )
-    explain_marks(axes, set(data["verdict"]))
-    names = data["configuration"].tolist()
-    left, right = limits(100 * data["profiler_overhead"], *axes.get_xlim())
-    group_axis(axes, names, horizontal=True)
-    axes.set(xlim=(min(left, 0), right), xlabel="Profiling overhead (%)", title="Profiling overhead")
+    shown, label = data.assign(series=data["configuration"]), "Profiling overhead (%)"
+    draw_series(axes, shown, "profiler_overhead", "Profiling overhead", label, 100.0, baseline=0, several=False)
+    if len(data) > 1:
+        left, right = limits(100 * data["profiler_overhead"], *axes.get_xlim())
+        axes.set_xlim(min(left, 0), right)
     legend_below(figure, axes)
     return figure, data

@@ -14,6 +14,7 @@ from multicard.analysis.provenance import notes, synthetic
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.files import atomic_write
 from multicard.experiment.figures import FIGURES
+from multicard.figures.points import bars_of, mark_cuts
 from multicard.figures.style import WIDTH_IN, NothingToShow, note_above, styled
 
 FORMATS = ("png", "svg", "pdf")
@@ -74,8 +75,23 @@ def draw(name: str, tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
         except NothingToShow as nothing:
             why = str(nothing)
             figure, data = _empty(f"{why[0].upper()}{why[1:]}"), pd.DataFrame({"nothing_to_show": [why]})
-        note_above(figure, notes(tables, entry.profiled))
+        for axes in figure.axes:
+            mark_cuts(axes)
+        note_above(figure, [*notes(tables, entry.profiled), *_repeats(figure, data)])
     return figure, data
+
+
+def _repeats(figure: Figure, data: pd.DataFrame) -> list[str]:
+    """How many repeats there are behind each mean, and what the whiskers are."""
+    counts = data["repeats"][data["repeats"] > 0] if "repeats" in data else pd.Series(dtype=int)
+    if counts.empty:
+        return []
+    low, high = int(counts.min()), int(counts.max())
+    if high == 1:
+        return ["n=1: a single repeat of each, so no intervals"]
+    n = f"n={low}" if low == high else f"n={low} to {high}"
+    whiskers = any(bars_of(container) for axes in figure.axes for container in axes.containers)
+    return [f"Mean of {n} repeats{', 95% CI' if whiskers else ''}"]
 
 
 def _empty(why: str) -> Figure:

@@ -6,21 +6,19 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 
 from multicard.analysis.comparison.comparisons import ORDER, configurations, gains, means, varied
 from multicard.core.text import for_figure
 from multicard.core.units import SECONDS, unit_for
 from multicard.figures.bars import grouped, limits
-from multicard.figures.series import device_axis, device_labels, labels, unit
+from multicard.figures.points import draw_series, height_for
+from multicard.figures.series import device_labels, labels, unit
 from multicard.figures.style import (
-    DASHES,
     MARKERS,
-    WEAK,
     WIDTH_IN,
     NothingToShow,
     colours,
-    explain_marks,
     legend_below,
     ordered_colours,
     say,
@@ -68,20 +66,25 @@ def gain(measures: pd.DataFrame, parameter: str) -> tuple[Figure, pd.DataFrame]:
     accuracy = parameter == "precision" and measures["test_accuracy"].notna().any()
     count = len(compared) + accuracy
 
-    figure, panels = plt.subplots(1, count, figsize=(WIDTH_IN, 3.2), squeeze=False)
+    several = data["devices"].nunique() > 1 or accuracy
+    height = 3.2 if several else height_for(data)
+    figure, panels = plt.subplots(1, count, figsize=(WIDTH_IN, height), squeeze=False)
     names = list(dict.fromkeys(data["series"]))
     by_size = others == ["image_size"]
     look = dict(zip(names, (ordered_colours if by_size else colours)(len(names)), strict=True))
-    for axes, value in zip(panels[0], compared, strict=False):
-        _gains(axes, data[data["value"] == value], look, sorted(data["devices"].unique()), names)
-        base = data["base"].iloc[0]
-        axes.set(title=f"{_worded(parameter, value)} over {_worded(parameter, base)}", xlabel=device_axis(measures))
-    low, high = (f([axes.get_ylim()[end] for axes in panels[0][: len(compared)]]) for f, end in ((min, 0), (max, 1)))
+    shared = [0.0, 0.0]
+    for index, (axes, value) in enumerate(zip(panels[0], compared, strict=False)):
+        own, base = data[data["value"] == value].assign(device=measures["device"].iloc[0]), data["base"].iloc[0]
+        title = f"{_worded(parameter, value)} over {_worded(parameter, base)}"
+        draw_series(
+            axes, own, "gain", title, "Speed gain (%)", 100.0,
+            palette=look if len(names) > 1 else None, baseline=0, named=index == 0, several=several,
+        )  # fmt: skip
+        low, high = axes.get_ylim() if several else axes.get_xlim()
+        shared = [min(shared[0], low), max(shared[1], high)]
     for axes in panels[0][: len(compared)]:
-        axes.set_ylim(limits(100 * data["gain"], low, high))
-    panels[0][0].set_ylabel("Speed gain (%)")
-    for axes in panels[0][1 : len(compared)]:
-        axes.tick_params(labelleft=False)
+        if axes.containers:
+            (axes.set_ylim if several else axes.set_xlim)(limits(100 * data["gain"], *shared))
     if accuracy:
         _accuracy(panels[0][-1], measures, parameter, look)
     legend_below(figure, *panels[0])
@@ -107,45 +110,6 @@ def _why_empty(measures: pd.DataFrame, parameter: str) -> str:
 
 def _worded(parameter: str, value: object) -> str:
     return WORDED.get((parameter, value)) or unit(parameter, value)
-
-
-def _gains(axes: Axes, data: pd.DataFrame, look: dict, devices: list[int], names: list[str]) -> None:
-    """Draw a line of points per series; a point's marker says whether it shows a difference."""
-    axes.axhline(0, color="0.3", linewidth=1.0, zorder=1)
-    for index, name in enumerate(names):
-        rows = data[data["series"] == name].sort_values("devices")
-        offset = OFFSET * (index - (len(names) - 1) / 2)
-        where = [devices.index(count) + offset for count in rows["devices"]]
-        marker, colour = MARKERS[index % len(MARKERS)], look[name]
-        axes.errorbar(
-            where,
-            100 * rows["gain"],
-            yerr=[100 * (rows["gain"] - rows["gain_low"]), 100 * (rows["gain_high"] - rows["gain"])],
-            label=name if len(names) > 1 else "_",
-            color=colour,
-            marker=marker,
-            linestyle=DASHES[index % len(DASHES)] if len(devices) > 1 else "none",
-            capsize=3,
-            markersize=5,
-        )
-        for weak, fill in WEAK.items():
-            those = (rows["verdict"] == weak).tolist()
-            axes.plot(
-                [at for at, drawn in zip(where, those, strict=True) if drawn],
-                100 * rows["gain"][those],
-                linestyle="none",
-                marker=marker,
-                markersize=5,
-                color=colour,
-                zorder=3,
-                **fill,
-            )
-    explain_marks(axes, set(data["verdict"]))
-    axes.set_xlim(-0.5, len(devices) - 0.5)
-    axes.xaxis.set_major_locator(FixedLocator(range(len(devices))))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticklabels([str(count) for count in devices])
-    axes.grid(visible=False, axis="x")
 
 
 def _accuracy(axes: Axes, measures: pd.DataFrame, parameter: str, look: dict) -> None:

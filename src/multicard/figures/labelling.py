@@ -1,6 +1,7 @@
 """Labels of points, placed where they cover neither points nor each other."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,6 +13,19 @@ GAP = 5.0  # between a label and what is drawn, in points
 # How much farther away a label may be, in points; from the second on a line joins it with its point.
 DISTANCES = (0.0, 8.0, 16.0, 26.0)
 DIRECTIONS = ((0, 1), (0, -1), (-1, 0), (1, 0), (-1, 1), (1, -1), (-1, -1), (1, 1))
+PIECES = 12  # of a line, between which labels may stand
+
+
+def boxes_of(axes: Axes) -> list[Box]:
+    """Boxes around the points and along the bars and lines of a panel."""
+    lines = [line.get_xydata() for line in axes.get_lines()]
+    lines += [segment for each in axes.collections for segment in each.get_segments()]
+    boxes = []
+    for line in lines:
+        for start, end in zip(line, line[1:] if len(line) > 1 else line, strict=False):
+            along = np.linspace(start, end, PIECES)
+            boxes += [(*np.minimum(a, b), *np.maximum(a, b)) for a, b in pairwise(along)]
+    return boxes
 
 
 def label_points(

@@ -17,7 +17,7 @@ from multicard.analysis.scaling.prediction_series import Forecast, Series
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.analysis.statistics import Interval
 from multicard.core.units import SECONDS, number, percent, unit_for
-from multicard.figures.scaling import IDEAL, LINEAR_TO, OFFSET, ticks_of_devices
+from multicard.figures.points import IDEAL, LINEAR_TO, OFFSET, ticks_of_devices
 from multicard.figures.series import labels
 from multicard.figures.style import MARKERS, WIDTH_IN, NothingToShow, colours, legend_below
 

@@ -15,9 +15,13 @@ from matplotlib.legend_handler import HandlerTuple
 
 from multicard.core.text import for_figure
 
+Colour = str | tuple[float, float, float]
+
 WIDTH_IN = 7.0  # text width of a journal page
 
 ROWS, ROW_IN = 2, 0.17  # of a legend: as many as figures have space for, and the height of another, in inches
+
+FONTS = ["Source Sans 3", "Source Sans Pro", "Inter", "Liberation Sans", "Arial", "Helvetica", "DejaVu Sans"]
 
 NOTE_WIDTH, NOTE_IN = 125, 0.14  # characters of a line over a figure, and its height in inches
 
@@ -52,7 +56,9 @@ def styled() -> Iterator[None]:
         "savefig.dpi": 200,
         "figure.constrained_layout.use": True,
         "figure.constrained_layout.wspace": 0.06,
-        "font.family": "DejaVu Sans",
+        # The first that is installed; glyphs that it lacks are from the font that Matplotlib brings.
+        "font.family": ["sans-serif", "DejaVu Sans"],
+        "font.sans-serif": FONTS,
         "axes.titlelocation": "left",
         # A title at the top of its axes: to find out at every drawing that nothing is in its way takes a tenth of the
         # time. So no axis has ticks or a factor (1e6) up there.

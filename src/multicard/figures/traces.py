@@ -12,13 +12,12 @@ from matplotlib.ticker import EngFormatter, NullFormatter
 from multicard.analysis.comparison.comparisons import means, varied
 from multicard.analysis.runs import per_run
 from multicard.analysis.runs.device_time import PARTS
-from multicard.analysis.scaling.speedup import over_repeats
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.text import for_figure
 from multicard.core.units import BYTES, SECONDS, unit_for
 from multicard.figures.bars import group_axis, height_of, stacked
 from multicard.figures.labelling import label_points
-from multicard.figures.scaling import axis_of_devices, lines_by_devices
+from multicard.figures.points import draw_series, series_of
 from multicard.figures.series import configuration_names, device_axis, labels
 from multicard.figures.style import (
     HATCHES,
@@ -52,13 +51,10 @@ def time_shares(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     if found.isna().all(axis=None):
         raise NothingToShow(f"none of the four shares was recorded{why_not(tables)}")
     measures = tables.with_values(found)
-    data = over_repeats(measures, list(SHARES))
-    data.insert(0, "series", labels(data, varied(measures, besides=("devices", "repeat"))))
+    data, runs = series_of(measures, list(SHARES))
     figure, panels = plt.subplots(2, 2, figsize=(WIDTH_IN, 5.0))
     for axes, (name, (title, label)) in zip(panels.flat, SHARES.items(), strict=True):
-        lines_by_devices(axes, data, name, 100.0)
-        axes.set(title=title, ylabel=label)
-        axis_of_devices(axes, data)
+        draw_series(axes, data, name, title, label, 100.0, runs)
     legend_below(figure, *panels.flat)
     return figure, data
 

@@ -5,7 +5,8 @@ REPEATS = "are 95% confidence intervals, by the scatter of all configurations of
 RATIOS = "are 95% confidence intervals, of ratios paired by repeat, and cut where they leave the panel"
 NONE = "a single repeat has none"
 
-POINTS = f"Points are means over repeats. Whiskers {REPEATS}; {NONE}."
+DOTS = "Small dots are single repeats, and an arrowhead marks a whisker that the panel cuts."
+POINTS = f"Marks are means over repeats. Whiskers {REPEATS}; {NONE}. {DOTS}"
 BARS = f"Bars are means over repeats. Whiskers {REPEATS}; {NONE}."
 MARKS = (
     "A hollow mark is inconclusive: not significant at the 5% level, corrected by Holm's method for all points of the "

@@ -1,7 +1,7 @@
 """Figures over the number of devices."""
 
 from multicard.experiment.figures import Figure
-from multicard.figures.catalog._words import BARS, NONE, POINTS, RATIOS, REPEATS
+from multicard.figures.catalog._words import BARS, DOTS, NONE, POINTS, RATIOS, REPEATS
 
 FIGURES = (
     Figure(
@@ -23,10 +23,11 @@ FIGURES = (
         order=12,
         question="What does each additional device gain?",
         caption="Speed-up: throughput (distinct samples for vision runs and scripts, tokens for LLM runs) relative to "
-        "one device (strategy single where the scenario has it). Efficiency: speed-up divided by the number of "
-        "devices. The thin line is ideal scaling. Points are geometric means of the ratios of repeats. Whiskers "
-        f"{RATIOS}; {NONE}.",
-        limits="Without a completed run on one device both panels are empty. Under weak scaling the global batch grows "
+        "one device (strategy single where the scenario has it). The efficiency written at the most devices is the "
+        "speed-up divided by their number. The thin line is ideal scaling, and the axis of devices says whether "
+        "scaling is weak or strong. Marks are geometric means of the ratios of repeats. Whiskers "
+        f"{RATIOS}; {NONE}. {DOTS}",
+        limits="Without a completed run on one device the panel is empty. Under weak scaling the global batch grows "
         "with the number of devices, so the same number of passes over the data means fewer updates; `accuracy` shows "
         "the effect.",
         answers="A, figures 1 and 4",
@@ -40,7 +41,7 @@ FIGURES = (
         caption="Time: duration of one pass over the training data (time per step × steps per pass). Efficiency: "
         "speed-up over one device, divided by the number of devices; the thin line is ideal scaling. Points are "
         "means over repeats, of efficiency geometric means of ratios. Whiskers of times "
-        f"{REPEATS}; those of efficiency {RATIOS}; {NONE}.",
+        f"{REPEATS}; those of efficiency {RATIOS}; {NONE}. {DOTS}",
         limits="A pass need not have been run in full: with `steps_per_epoch` the time is extrapolated from the "
         "measured steps. Evaluation between epochs is not included.",
         answers="A, figure 2",
