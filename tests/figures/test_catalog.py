@@ -152,9 +152,6 @@ def test_axes_carry_units_and_the_kind_of_device() -> None:
     left, right = closed(iteration_time(pictures())[0]).axes
     assert left.get_ylabel() == "Time per step (ms)"
     assert left.get_xlabel() == "CPU processes (weak scaling: a batch on each)"
-        "Time per step (ms)",
-        "CPU processes (weak scaling: a batch on each)",
-    )
     assert right.get_ylabel() == "Distinct samples per second"
     left, right = closed(iteration_time(texts())[0]).axes
     assert (heading(right), right.get_ylabel()) == ("Throughput, without padding", "Tokens per second")
