@@ -48,6 +48,7 @@ def grouped(
     scale: float = 1.0,
     horizontal: bool = False,
     palette: Sequence[Colour] | None = None,
+    runs: pd.DataFrame | None = None,
 ) -> None:
     """Draw one group of bars per value of `by`, with one bar per `series`; whiskers are the interval over repeats.
 
@@ -69,6 +70,8 @@ def grouped(
         Whether bars lie.
     palette
         Colours of the series; None for those of `style.colours`.
+    runs
+        A row per run with the same columns, of which each is a small dot where there are several.
     """
     groups, names = list(dict.fromkeys(data[by])), list(dict.fromkeys(data["series"]))
     at, width = places(groups, names)
@@ -88,6 +91,9 @@ def grouped(
             edgecolor="0.2",
             linewidth=0.5,
         )
+        if runs is not None and (rows["repeats"] > 1).any():
+            own = runs[runs["series"] == name]
+            dots(axes, [at[group, name] for group in own[by]], own[value].astype(float) * scale, horizontal)
         for place, (_, row) in zip(where, rows.iterrows(), strict=True):
             if pd.isna(row[value]):
                 absent(axes, place, row, horizontal)
@@ -136,6 +142,12 @@ def stacked(
             linewidth=0.4,
         )
         reached = reached + lengths
+
+
+def dots(axes: Axes, places: Iterable[float], values: Iterable[float], horizontal: bool = False) -> None:
+    """Draw the values of single repeats at the places of their means."""
+    look = {"linestyle": "none", "marker": ".", "markersize": 5, "color": "0.25", "alpha": 0.6, "zorder": 4}
+    axes.plot(*((values, places) if horizontal else (places, values)), label="single repeat", **look)
 
 
 def absent(axes: Axes, place: float, row: pd.Series, horizontal: bool = False) -> None:

@@ -38,17 +38,22 @@ OFFSET = 0.09  # between neighbouring series, in ticks of the axis
 def precision(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Iteration time and test accuracy per precision, one group of bars per precision."""
     data = configurations(measures, ["iteration_time_s", "test_accuracy"])
-    data.insert(0, "series", device_labels(data, varied(measures, besides=("precision", "devices", "repeat"))))
+    others = varied(measures, besides=("precision", "devices", "repeat"))
+    data.insert(0, "series", device_labels(data, others))
+    runs = measures[measures["outcome"] == "completed"]
+    runs = runs.assign(series=device_labels(runs, others))
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 3.0))
     scale, unit = unit_for(data["iteration_time_s"], SECONDS)
-    grouped(left, data, "precision", "iteration_time_s", scale)
+    grouped(left, data, "precision", "iteration_time_s", scale, runs=runs)
     left.set(title="Iteration time", ylabel=f"Time per step ({unit})")
-    grouped(right, data, "precision", "test_accuracy")
+    grouped(right, data, "precision", "test_accuracy", runs=runs)
     right.set(title="Test accuracy", ylabel="After the last epoch", ylim=(0, 1.04))
     right.yaxis.set_major_formatter(PercentFormatter(1.0))
-    if data["series"].nunique() > 1:
-        legend_below(figure, left)
+    if data["series"].nunique() == 1:
+        for container in left.containers:
+            container.set_label("_")
+    legend_below(figure, left)
     return figure, data
 
 

@@ -152,7 +152,7 @@ def _panel(axes: Axes, own: list[Point], since: Since, tolerance: float | None, 
             axes.annotate(
                 why.replace("_", " "), (point.version, 0), xycoords=("data", "axes fraction"),
                 xytext=(0, 3), textcoords="offset points", rotation=90, ha="center", va="bottom", fontsize="x-small",
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+                bbox={"facecolor": axes.get_facecolor(), "edgecolor": "none", "pad": 1},
             )  # fmt: skip
     # Small noise may not look large: the axis spans at least four times the tolerance on both sides.
     reach = 1.1 * max(4 * (tolerance or 0.0) * first, 0.01 * first, np.nanmax(np.abs([low - first, high - first])))

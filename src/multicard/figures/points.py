@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 from multicard.analysis.comparison.comparisons import varied
 from multicard.analysis.scaling.speedup import over_repeats
 from multicard.analysis.statistics import Interval
-from multicard.figures.bars import height_of, whiskers
+from multicard.figures.bars import dots, height_of, whiskers
 from multicard.figures.series import device_axis, labels
 from multicard.figures.style import DASHES, MARKERS, WEAK, Colour, colours, explain_marks, filled, say
 
@@ -139,9 +139,8 @@ def draw_series(
             axes.plot(*at(place(rows[which]), means[which]), **weak, **fill)
         if runs is not None:
             own = runs[(runs["series"] == name) & runs["devices"].isin(rows.loc[rows["repeats"] > 1, "devices"])]
-            look = {"linestyle": "none", "marker": ".", "markersize": 5, "color": "0.25", "alpha": 0.6, "zorder": 4}
             if len(own):
-                axes.plot(*at(place(own), own[value].astype(float) * scale), label="single repeat", **look)
+                dots(axes, place(own), own[value].astype(float) * scale, horizontal=not several)
     if "verdict" in data:
         explain_marks(axes, set(known["verdict"]))
     highest = 2 * known[value].max() * scale

@@ -6,6 +6,7 @@ from matplotlib.figure import Figure
 
 from multicard.analysis.comparison.comparisons import means, quantiles_of_steps, varied
 from multicard.analysis.runs import per_run
+from multicard.analysis.runs.breakdown import COLUMNS
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.layout import PHASES
 from multicard.core.units import MINUTES, SECONDS, unit_for
@@ -21,17 +22,22 @@ from multicard.figures.style import (
     colours,
     legend_below,
 )
+from multicard.figures.timeline import LOOKS
 from multicard.workloads.vision.measures import ACCURACY
+from multicard.workloads.vision.strategy import STRATEGIES
 
 PARTS = (*PHASES, "evaluation", "other")  # of a step, which add up to it
 LOOK = {name: (PHASE_COLOURS[name], HATCHES[index % len(HATCHES)]) for index, name in enumerate(PARTS)}
+COMMUNICATION = "exposed communication"
 
 
 def step_breakdown(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Mean time per step in each phase, one bar per configuration; parts of a bar add up to the step."""
     columns = [f"{name}_s" for name in PARTS]
     # Only workloads that evaluate inside a pass have a column of that.
-    data = means(measures.reindex(columns=list(dict.fromkeys((*measures, *columns)))), columns)
+    measures = measures.reindex(columns=list(dict.fromkeys((*measures, *columns, COLUMNS[COMMUNICATION]))))
+    measures = measures.assign(exposed_communication_s=_in_backward(measures))
+    data = means(measures, [*columns, "exposed_communication_s"])
     names = configuration_names(measures, data)
     data.insert(0, "configuration", names)
     times = data[columns].astype(float).fillna(0.0)
@@ -41,12 +47,30 @@ def step_breakdown(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.3 + height_of(len(data))))
     scale, unit = unit_for(times.sum(axis=1), SECONDS)
     # Parts that none of these runs has are left out.
-    parts = {name: times[f"{name}_s"] * scale for name in PARTS if times[f"{name}_s"].any()}
-    stacked(axes, range(len(data)), parts, LOOK, horizontal=True)
+    apart = data["exposed_communication_s"].astype(float).fillna(0.0)
+    data = data if apart.any() else data.drop(columns="exposed_communication_s")
+    shown = times.assign(backward_s=times["backward_s"] - apart)
+    parts = {}
+    for name in PARTS:
+        parts |= {name: shown[f"{name}_s"] * scale} if times[f"{name}_s"].any() else {}
+        parts |= {COMMUNICATION: apart * scale} if name == "backward" and apart.any() else {}
+    stacked(axes, range(len(data)), parts, LOOK | {COMMUNICATION: LOOKS[COMMUNICATION]}, horizontal=True)
     group_axis(axes, names, horizontal=True)
     axes.set(xlabel=f"Mean time per step ({unit})", title="Phases of a step")
     legend_below(figure, axes)
     return figure, data
+
+
+def _in_backward(measures: pd.DataFrame) -> pd.Series:
+    """Exposed communication of a step in seconds, where a trace tells it and all of it is within the backward phase.
+
+    It is where a strategy reduces gradients only: one that shards the model also gathers weights in other phases.
+    """
+    share = measures[COLUMNS[COMMUNICATION]].astype(float)
+    names = measures["strategy"] if "strategy" in measures else pd.Series("", measures.index)
+    reduces = names.map(lambda name: name in STRATEGIES and not STRATEGIES[name].shards_model).astype(bool)
+    seconds = (share * measures["iteration_time_s"].astype(float)).where(reduces)
+    return seconds.clip(upper=measures["backward_s"].astype(float))
 
 
 def step_times(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:

@@ -52,7 +52,7 @@ def time_shares(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
         raise NothingToShow(f"none of the four shares was recorded{why_not(tables)}")
     measures = tables.with_values(found)
     data, runs = series_of(measures, list(SHARES))
-    figure, panels = plt.subplots(2, 2, figsize=(WIDTH_IN, 5.0))
+    figure, panels = plt.subplots(2, 2, figsize=(WIDTH_IN, 5.0 if len(data) > 1 else 2.6))
     for axes, (name, (title, label)) in zip(panels.flat, SHARES.items(), strict=True):
         draw_series(axes, data, name, title, label, 100.0, runs)
     legend_below(figure, *panels.flat)
@@ -84,10 +84,10 @@ def memory_transfers(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 1.4 + height_of(len(names), 0.3)), sharey=True)
     scale, unit = unit_for(seconds[list(times)].sum(axis=1), SECONDS)
     _bars(left, seconds, list(times), look, scale)
-    left.set(title="Memory operations: time", xlabel=f"Time per step and GPU ({unit})")
+    left.set(title="Time of transfers", xlabel=f"Time per step and GPU ({unit})")
     scale, unit = unit_for(sizes[list(times)].sum(axis=1), BYTES)
     _bars(right, sizes, list(times), look, scale)
-    right.set(title="Memory operations: bytes", xlabel=f"Bytes per step and GPU ({unit})")
+    right.set(title="Bytes of transfers", xlabel=f"Bytes per step and GPU ({unit})")
     legend_below(figure, left)
     kinds = list(times)
     data = seconds.rename(columns={kind: f"{kind} (s)" for kind in kinds})
@@ -103,8 +103,8 @@ def collectives(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, max(3.0, 1.4 + height_of(len(seconds), 0.3))))
     scale, unit = unit_for(seconds[list(times)].sum(axis=1), SECONDS)
     _bars(left, seconds, list(times), look, scale)
-    left.set(title="Collectives: time", xlabel=f"Time per step and GPU ({unit})")
-    right.set_title("Collectives: bus bandwidth")
+    left.set(title="Time of collectives", xlabel=f"Time per step and GPU ({unit})")
+    right.set_title("Bus bandwidth")
     points = _draw_rates(right, rates, list(times), look)
     legend_below(figure, left, right)
     if len({count for *_, count in points}) > 1:
@@ -178,7 +178,7 @@ def device_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
         color="black",
         label="busy time of one GPU",
     )
-    axes.set(xlim=(0, 100), xlabel="Share of the profiled time (%)", title="Time of a GPU, mean over GPUs")
+    axes.set(xlim=(0, 100), xlabel="Share of the profiled time (%)", title="Time of a GPU")
     legend_below(figure, axes)
     return figure, data
 

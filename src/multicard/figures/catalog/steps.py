@@ -9,7 +9,8 @@ FIGURES = (
         question="Where does the time of a step go?",
         caption="Mean duration of an optimizer step, split into phases, and evaluation inside a pass, by each "
         "rank's own clock: mean over ranks and measured steps, mean over repeats. With several ranks the backward "
-        "phase includes gradient synchronization.",
+        "phase includes gradient synchronization; where a trace tells the exposed part of it, and the strategy only "
+        "reduces gradients, that part is drawn apart.",
         limits="It does not show what a GPU does: on a GPU a phase lasts from when the device reaches its beginning "
         "until it reaches its end, on a CPU from call to call. Waiting for other ranks is not separated; see "
         "`device_time` and the table `stragglers`.",
