@@ -31,7 +31,7 @@ def series_of(measures: pd.DataFrame, values: Sequence[str]) -> tuple[pd.DataFra
     names = varied(measures, besides=("devices", "repeat"))
     data, runs = over_repeats(measures, list(values)), measures[measures["outcome"] == "completed"]
     data.insert(0, "series", labels(data, names))
-    return data, runs.assign(series=labels(runs, names))
+    return data, runs.copy().assign(series=labels(runs, names))
 
 
 def height_for(data: pd.DataFrame) -> float:

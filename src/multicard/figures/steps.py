@@ -35,7 +35,7 @@ def step_breakdown(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Mean time per step in each phase, one bar per configuration; parts of a bar add up to the step."""
     columns = [f"{name}_s" for name in PARTS]
     # Only workloads that evaluate inside a pass have a column of that.
-    measures = measures.reindex(columns=list(dict.fromkeys((*measures, *columns, COLUMNS[COMMUNICATION]))))
+    measures = measures.reindex(columns=list(dict.fromkeys((*measures, *columns, COLUMNS[COMMUNICATION])))).copy()
     measures = measures.assign(exposed_communication_s=_in_backward(measures))
     data = means(measures, [*columns, "exposed_communication_s"])
     names = configuration_names(measures, data)
