@@ -5,7 +5,7 @@
 
 A table has a row for each measurement: `devices`, `throughput_samples_per_s` or `tokens_per_s`, and other columns that
 together name the job. Where it has a column `node`, several nodes measured the same job: three of those that ran on a
-number of devices, drawn anew 200 times, are three repeats, and an interval holds if the geometric mean of all nodes is
+number of devices, drawn 200 times, are three repeats, and an interval holds if the geometric mean of all nodes is
 inside. Else each row is one measurement.
 
 The width of intervals depends on `Prior.deviation`, which was chosen by the first table: the smallest of `DEVIATIONS`
@@ -27,7 +27,7 @@ from multicard.analysis.scaling.posterior import Prior
 from multicard.analysis.scaling.prediction import PRIOR, predict
 
 RATES = ("throughput_samples_per_s", "tokens_per_s")
-DEVIATIONS = (0.005, 0.007, 0.01, 0.015, 0.02, 0.03)
+DEVIATIONS = (0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02)
 HOLDS = 0.95
 CHOOSING = 30  # resamplings by which a deviation is chosen
 

@@ -59,7 +59,7 @@ def test_draws_have_the_mean_and_the_width_of_the_normal_model() -> None:
     place = np.array([0.0, 1.0, 3.0])
     found = draw(repeats, lambda z: np.zeros((len(z), 3)), [place], 0, prior)
     # The later point is nearer to what is asked: by Gauss, of level a and walk b at it.
-    noise, walk = 0.01**2 / 3, 0.02**2
+    noise, walk = 0.01**2 / 3, 0.02**2 + 0.01**2  # the scatter of repeats adds to the walk
     covariance = np.array([[noise, 0], [0, noise + walk]])
     level = np.array([0.01, 0.04]) @ np.linalg.inv(covariance).sum(axis=1) / np.linalg.inv(covariance).sum()
     at_two = level + walk / (walk + noise) * (0.04 - level)

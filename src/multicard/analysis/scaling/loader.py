@@ -77,7 +77,8 @@ def _as_alone(
     if (logs[1:] > _at_most(others)).any():
         return None
     target = logs[0] + errors[0] * np.random.default_rng(3).standard_normal(DRAWS)
-    return Draws(target, target, np.zeros((DRAWS, 0)), np.zeros(DRAWS))
+    nothing = np.zeros(DRAWS)
+    return Draws(target, target, nothing[:, None], nothing, nothing)
 
 
 def _fitted(

@@ -34,15 +34,16 @@ class Prior:
         Median of what the first doubling of the devices adds to a step, as a share of it, and the standard deviation of
         its logarithm.
     deviation, deviation_spread
-        The same of the random walk's standard deviation over one doubling.
+        The same of the random walk's standard deviation over one doubling, beside the scatter of repeats: jobs whose
+        repeats scatter more deviate more, so that both add up in squares.
     noise, noise_freedom
         Relative scatter of repeats, and the degrees of freedom that this is worth.
     """
 
     growth: float = 0.01
     growth_spread: float = 2.0
-    deviation: float = 0.015
-    deviation_spread: float = 1.4
+    deviation: float = 0.01
+    deviation_spread: float = 1.0
     noise: float = 0.01
     noise_freedom: float = 2.0
 
@@ -59,14 +60,15 @@ class Draws:
         Log time at the first point.
     unknowns
         Standard normal numbers that the curve was called with, draws × dimensions.
-    deviation
-        Of the random walk over one doubling.
+    deviation, expected
+        Standard deviation of the random walk over one doubling, and its median before the measurement.
     """
 
     target: Array
     level: Array
     unknowns: Array
     deviation: Array
+    expected: Array
 
 
 def draw(
@@ -106,30 +108,31 @@ def draw(
 
     def parts(z: Array) -> tuple[Array, ...]:
         noise = (squares + prior.noise_freedom * prior.noise**2) / chdtri(freedom, ndtr(z[:, 0]))
-        deviation = prior.deviation * np.exp(prior.deviation_spread * z[:, 1])
+        expected = np.sqrt(prior.deviation**2 + noise)
+        deviation = expected * np.exp(prior.deviation_spread * z[:, 1])
         steps = curve(z[:, 2:])
         variance = deviation[:, None] ** 2 * spread + noise[:, None]
         left = (means - steps[:, :points]) @ basis.T
         precision = (ones**2 / variance).sum(axis=1)
         level = (ones * left / variance).sum(axis=1) / precision
-        misfit = ((left - level[:, None] * ones) ** 2 / variance).sum(axis=1)
-        likelihood = -0.5 * (misfit + np.log(variance).sum(axis=1) + np.log(precision))
+        left_over = ((left - level[:, None] * ones) ** 2 / variance).sum(axis=1)
+        likelihood = -0.5 * (left_over + np.log(variance).sum(axis=1) + np.log(precision))
         if at_most is not None:
             exceeds = (steps[:, points + 1 :] + level[:, None] > at_most).any(axis=1)
             likelihood = np.where(exceeds, -np.inf, likelihood)
-        return likelihood, deviation, steps, variance, left, precision, level
+        return likelihood, expected, deviation, steps, variance, left, precision, level
 
     z = _importance(lambda z: parts(z)[0], dimensions + 2)
     if z is None:
         return None
-    _, deviation, steps, variance, left, precision, level = parts(z)
+    _, expected, deviation, steps, variance, left, precision, level = parts(z)
     of_level, of_walk = np.random.default_rng(1).standard_normal((2, DRAWS))
     level = level + of_level / np.sqrt(precision)
     left = left - level[:, None] * ones
     known = deviation**2 * (toward * left / variance).sum(axis=1)
     rest = deviation**2 * walk[points, points] - deviation**4 * (toward**2 / variance).sum(axis=1)
     target = steps[:, points] + level + known + np.sqrt(np.maximum(0.0, rest)) * of_walk
-    return Draws(target, level + steps[:, 0], z[:, 2:], deviation)
+    return Draws(target, level + steps[:, 0], z[:, 2:], deviation, expected)
 
 
 def _importance(log_likelihood: Callable[[Array], Array], dimensions: int) -> Array | None:

@@ -129,9 +129,9 @@ def predict(
         target = np.maximum(target, loads.target) if waits else compete(target, loads.target)
         base = np.maximum(base, loads.level) if points[0].waits else base
     runs = sum(len(each.step_s) for each in points)
-    deviation = float(np.median(busy.deviation))
+    deviation, expected = (float(np.median(each)) for each in (busy.deviation, busy.expected))
     caveats = superlinear_words(superlinear(points, prior))
-    if deviation > DEVIATES * prior.deviation:
+    if deviation > DEVIATES * expected:
         caveats.append(
             f"the runs deviate from every curve of the model, by {percent(deviation)} in a doubling of the devices"
         )
