@@ -87,7 +87,7 @@ def test_runs_of_a_strategy_go_with_its_baseline_on_one_device(tmp_path: Path) -
     assert table.loc[2, "reason"].startswith("runs on one number of devices only")
     assert found.forecast(4).prediction.reason == "measured: 140 ms per step"
     # More GPUs than a node of the records had, which list four, are a caveat.
-    why = "8 GPUs on one node, while runs were recorded where 4 could be used"
+    why = "more GPUs on one node than runs were recorded with, where 4 could be used"
     assert why in forecast.prediction.caveats and "could be used" not in str(found.forecast(3).prediction.caveats)
 
 

@@ -83,14 +83,14 @@ def _names(predictions: "pd.DataFrame", names: dict[str, str]) -> dict[tuple[str
 
 def _answer(row: Row, unit: str) -> list[str]:
     """How much faster than one device, or how fast where none ran; and below it what else is predicted."""
-    from multicard.core.units import BYTES, percent, with_unit
+    from multicard.core.units import BYTES, number, percent, with_unit
 
     of_one, memory = (row[name] if row[name] == row[name] else None for name in ("speedup", "memory_bytes"))
-    answer = throughput = f"{_with_interval(row, 'throughput_per_s')} {unit}/s"
+    answer = f"{_with_interval(row, 'throughput_per_s')} {unit}/s"
     rest = [f"step {_time(row, 'step_time_s')}"]
     if of_one is not None:
         answer = f"{_with_interval(row, 'speedup', '×')} of one, {percent(row['efficiency'])} efficient"
-        rest.append(throughput)
+        rest.append(f"{number(row['throughput_per_s'])} {unit}/s")
     if memory is not None:
         rest.append(f"{with_unit(memory, BYTES)} per device")
     rest.append(f"mostly {row['bound']}")

@@ -31,6 +31,7 @@ from multicard.core.units import percent
 
 PRIOR = Prior()
 SHAPES = (-1.0, 1.5)  # of growth: the exponent p
+SHOWN_BY = 3  # numbers of devices, by which communication that some of them hide shows
 DEVIATES = 3  # times as much as the prior has, from which on runs contradict any curve of the model
 
 
@@ -138,8 +139,8 @@ def predict(
     if runs == len(points):
         caveats.append(f"no repeats: their scatter is taken to be about {percent(prior.noise)}, as in public tables")
     caveats += [silent] if silent else []
-    if network is None:
-        caveats.append(f"{unknown}: hidden communication may become exposed")
+    if network is None and len({each.count for each in points}) < SHOWN_BY:
+        caveats.append(f"{unknown}, and two numbers of devices do not show communication that both hide")
     sizes = [each.samples for each in points]
     if not min(sizes) * (1 - SAME) <= samples <= max(sizes) * (1 + SAME):
         caveats.append("a device gets fewer or more samples than in any run: its time is extrapolated")
@@ -179,10 +180,11 @@ def _busy(
     sizes = np.array([*(each.samples for each in points), samples]) / points[0].samples
     several = not np.allclose(sizes, 1.0, rtol=SAME)
     first_s = float(np.mean(points[0].busy_s))
+    usual = prior.growth * (np.sqrt(sizes.min()) if several else 1.0)  # of a step between the first and the shortest
 
     def compute(z: Array) -> Array:
         """Over that of the first point."""
-        fixed = np.minimum(1.0, prior.growth * np.exp(prior.growth_spread * z[:, 2:3]))
+        fixed = np.minimum(1.0, usual * np.exp(prior.growth_spread * z[:, 2:3]))
         return fixed + (1 - fixed) * sizes if several else np.ones_like(counts)
 
     def exposed(z: Array) -> Array:
@@ -194,7 +196,7 @@ def _busy(
         return np.maximum(0.0, np.column_stack([places[int(each)] - hidden for each in counts])) / first_s
 
     def curve(z: Array) -> Array:
-        added = prior.growth * np.exp(prior.growth_spread * z[:, :1])
+        added = usual * np.exp(prior.growth_spread * z[:, :1])
         shape = SHAPES[0] + (SHAPES[1] - SHAPES[0]) * ndtr(z[:, 1:2])
         shows = exposed(z)
         own = np.maximum(1 - shows[:, :1], SAME) * compute(z)

@@ -159,9 +159,7 @@ class Series:
         caveats = [*predicted.caveats]
         there = self._gpus_of_node
         if there is not None and of_node > there:
-            caveats.append(
-                f"{counted(of_node, 'GPU')} on one node, while runs were recorded where {there} could be used"
-            )
+            caveats.append(f"more GPUs on one node than runs were recorded with, where {there} could be used")
         if computing is not None:
             caveats.append(
                 "no run on one device: computing is the smallest run less the exposed communication of its trace"
