@@ -100,6 +100,11 @@ def test_two_counts_tell_no_law() -> None:
     assert found.low < 0.135 < found.value < 0.24 < found.high
 
 
+def test_fewer_devices_than_any_run_had_are_predicted_too() -> None:
+    found = predict([point(4, 0.12), point(8, 0.14)], 2, 2, 64.0).step_s
+    assert holds(found, 0.1, within=0.06) and found.high < 0.14  # 20 ms for each doubling
+
+
 def test_ranks_that_share_a_loader_wait_longer_the_more_they_are() -> None:
     # The node loads 800 samples/s; a device computes 64 in 0.1 s.
     shared = [point(1, 0.1), point(2, 0.16, waited=0.06), point(4, 0.32, waited=0.22)]

@@ -27,21 +27,19 @@ def loading(
     the loader was measured alone with the workers of all ranks of a node, it is as fast as that, times a factor.
     """
     waiting = [each for each in points if each.waits]
-    others = [each for each in points if not each.waits]
-    if alone is not None:
-        found = _as_alone(waiting, others, count, local, samples, alone, prior)
-        if found is not None:
-            return found, None if waiting else "the loader never made a rank wait: it is taken to be as fast as alone"
+    asked = Point(count, local, samples, (), ())
+    if alone is not None and (found := _as_alone(waiting, asked, points, alone, prior)):
+        return found, None if waiting else "the loader never made a rank wait: it is taken to be as fast as alone"
     if not waiting:
         return None, "the loader never made a rank wait, so its limit is not known"
-    asked = [(each.local, each.samples) for each in waiting] + [(local, samples)]
-    ranks, sizes = np.array([*asked, *((each.local, each.samples) for each in others)], dtype=float).T
+    others = [each for each in points if not each.waits]
+    ranks, sizes = np.array([(each.local, each.samples) for each in (*waiting, asked, *others)], dtype=float).T
 
     def curve(z: Array) -> Array:
         shared = np.sin(np.pi / 2 * ndtr(z[:, :1])) ** 2  # rather none or all than between
         return np.log(sizes) + shared * np.log(ranks)
 
-    return _fitted(waiting, others, count, curve, 1, prior), None
+    return _fitted(waiting, asked, others, curve, prior), None
 
 
 def compete(busy: Array, loaded: Array) -> Array:
@@ -52,49 +50,35 @@ def compete(busy: Array, loaded: Array) -> Array:
 
 
 def _as_alone(
-    waiting: Sequence[Point],
-    others: Sequence[Point],
-    count: int,
-    local: int,
-    samples: float,
-    alone: Alone,
-    prior: Prior,
+    waiting: Sequence[Point], asked: Point, points: Sequence[Point], alone: Alone, prior: Prior
 ) -> Draws | None:
     """As fast as alone, or where ranks waited slower by a factor.
 
     None where its rate is not known for the ranks of any of the nodes, or the runs contradict it.
     """
-    others = [each for each in others if alone(each.local)]
-    asked = [*((each.local, each.samples) for each in waiting), (local, samples)]
-    rates = [alone(ranks) for ranks, _ in (*asked, *((each.local, each.samples) for each in others))]
+    others = [each for each in points if not each.waits and alone(each.local)]
+    places = [*waiting, asked, *others]
+    rates = [alone(each.local) for each in places]
     if not all(rates):
         return None
-    work = np.array([ranks * size for ranks, size in (*asked, *((each.local, each.samples) for each in others))])
-    logs = np.log(work / [each.value for each in rates])
-    errors = np.array([standard_error(each) for each in rates])
+    logs = np.log([each.local * each.samples / rate.value for each, rate in zip(places, rates, strict=True)])
+    errors = np.array([standard_error(rate) for rate in rates])
     if waiting:
-        return _fitted(waiting, others, count, lambda z: logs + errors * z[:, :1], 1, prior)
+        return _fitted(waiting, asked, others, lambda z: logs + errors * z[:, :1], prior)
     if (logs[1:] > _at_most(others)).any():
         return None
-    target = logs[0] + errors[0] * np.random.default_rng(3).standard_normal(DRAWS)
-    nothing = np.zeros(DRAWS)
+    target, nothing = logs[0] + errors[0] * np.random.default_rng(3).standard_normal(DRAWS), np.zeros(DRAWS)
     return Draws(target, target, nothing[:, None], nothing, nothing)
 
 
 def _fitted(
-    waiting: Sequence[Point],
-    others: Sequence[Point],
-    count: int,
-    curve: Callable[[Array], Array],
-    dimensions: int,
-    prior: Prior,
+    waiting: Sequence[Point], asked: Point, others: Sequence[Point], curve: Callable[[Array], Array], prior: Prior
 ) -> Draws | None:
-    counts = np.array([*(each.count for each in waiting), count])
-    place = np.log2(counts / counts[0])
+    counts = np.array([each.count for each in (*waiting, asked)])
     repeats = [np.array(each.step_s) for each in waiting]
-    return draw(repeats, curve, [place], dimensions, prior, _at_most(others) if others else None)
+    return draw(repeats, curve, [np.log2(counts / counts[0])], 1, prior, _at_most(others) if others else None)
 
 
 def _at_most(points: Sequence[Point]) -> Array:
     """Log of what loading takes at most where no rank waited."""
-    return np.array([np.log(np.mean(each.step_s) * (1 + SAME)) for each in points])
+    return np.log([np.mean(each.step_s) * (1 + SAME) for each in points])

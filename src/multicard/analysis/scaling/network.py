@@ -46,7 +46,9 @@ class Network:
         if devices < 2 or not traffic:
             return np.zeros(len(ring))
         alpha_s, bytes_per_s = (
-            np.exp([_log(interval) + standard_error(interval) * errors for interval in intervals])  # counts × draws
+            np.exp(
+                [np.log(interval.value) + standard_error(interval) * errors for interval in intervals]
+            )  # counts × draws
             for intervals, errors in (
                 ([self.fits[each].alpha_s for each in counts], latency),
                 ([self.fits[each].beta_bytes_per_s for each in counts], bandwidth),
@@ -71,7 +73,3 @@ def standard_error(interval: Interval) -> float:
     if interval.low is None or not 0 < interval.low < interval.high < np.inf:
         return 0.0
     return float(np.log(interval.high / interval.low)) / (2 * TWO_SIDED)
-
-
-def _log(interval: Interval) -> float:
-    return float(np.log(interval.value))

@@ -31,6 +31,7 @@ from multicard.core.units import percent
 
 PRIOR = Prior()
 SHAPES = (-1.0, 1.5)  # of growth: the exponent p
+LEAST = 1e-3  # of a step on the smallest number of devices, that any draw takes to compute
 SHOWN_BY = 3  # numbers of devices, by which communication that some of them hide shows
 DEVIATES = 3  # times as much as the prior has, from which on runs contradict any curve of the model
 
@@ -199,13 +200,13 @@ def _busy(
         added = usual * np.exp(prior.growth_spread * z[:, :1])
         shape = SHAPES[0] + (SHAPES[1] - SHAPES[0]) * ndtr(z[:, 1:2])
         shows = exposed(z)
-        own = np.maximum(1 - shows[:, :1], SAME) * compute(z)
-        return np.log(own + shows + added * _growth(counts / counts[0], shape))
+        own = np.maximum(1 - shows[:, :1], LEAST) * compute(z)
+        return np.log(np.maximum(own + shows + added * _growth(counts / counts[0], shape), LEAST))
 
     places = [np.log2(counts / counts[0]), np.log2(sizes)] if several else [np.log2(counts / counts[0])]
     found = draw([each.busy_s for each in points], curve, places, 7 if network else 3 if several else 2, prior)
     z = found.unknowns
-    own = np.maximum(1 - exposed(z)[:, 0], SAME) * np.broadcast_to(compute(z), (len(z), len(counts)))[:, -1]
+    own = np.maximum(1 - exposed(z)[:, 0], LEAST) * np.broadcast_to(compute(z), (len(z), len(counts)))[:, -1]
     return found, np.exp(found.level) * own
 
 

@@ -192,40 +192,27 @@ class Series:
     def _samples(self, devices: int) -> float | None:
         """Samples of a device on so many; None where that cannot be told."""
         known = {count: each for (_, count), one in self.configurations.items() if (each := samples_of_device(one))}
-        if not known:
-            return None
-        most = max(known)
-        if len(known) > 1:
-            if all(np.isclose(each, known[most], rtol=SAME_WORK) for each in known.values()):
-                return known[most]
-            if all(np.isclose(each * count, known[most] * most, rtol=SAME_WORK) for count, each in known.items()):
-                return known[most] * most / devices
-            return None
-        work = self.of.workload
-        kind = self.of["scaling"] or ("weak" if work.scales_weakly else None)
-        return {"weak": known[most], "strong": known[most] * most / devices}.get(kind)
+        if len(known) != 1:
+            return _on_devices(known, devices)
+        [(count, samples)] = known.items()
+        kind = self.of["scaling"] or ("weak" if self.of.workload.scales_weakly else None)
+        return {"weak": samples, "strong": samples * count / devices}.get(kind)
 
     def _rate(self, step_s: Interval, devices: int) -> Interval | None:
         """Work per second: that of a step, which stays or grows with the devices, over its time."""
-        work = {count: own for (_, count), each in self.configurations.items() if (own := self._work(each))}
-        if not work:
-            return None
-        most = max(work)
-        grows = work[most] * devices / most
-        if len(work) > 1:
-            stays = all(np.isclose(each, work[most], rtol=SAME_WORK) for each in work.values())
-            grown = all(np.isclose(each / count, work[most] / most, rtol=SAME_WORK) for count, each in work.items())
-            of_step = work[most] if stays else grows if grown else None
+        work = {count: own / count for (_, count), each in self.configurations.items() if (own := self._work(each))}
+        if len(work) != 1:
+            of_device = _on_devices(work, devices)
         else:
-            now, then = (self._parameters(count) for count in (most, devices))
-            samples = self._samples(devices)
+            [(count, own)] = work.items()
+            now, then, samples = self._parameters(count), self._parameters(devices), self._samples(devices)
             if now is None or then is None or samples is None:
                 return None
             share, later = (self.of.workload.distinct_share(_as_record(each)) for each in (now, then))
-            of_step = grows * samples / (samples_of_device(self.of) or samples) * later / share
-        if of_step is None:
+            of_device = own * samples / (samples_of_device(self.of) or samples) * later / share
+        if of_device is None:
             return None
-        value, low, high = (None if end is None else of_step / end for end in (step_s.value, step_s.high, step_s.low))
+        value, low, high = (of_device * devices / end for end in (step_s.value, step_s.high, step_s.low))
         return Interval(value, low, high, step_s.repeats, coverage=step_s.coverage)
 
     def _work(self, configuration: Configuration) -> float | None:
@@ -364,6 +351,18 @@ def samples_of_device(configuration: Configuration) -> float | None:
         known = [rates[repeat] * seconds[repeat] for repeat in rates if repeat in seconds]
         if known:
             return round(median(known) / configuration["devices"], 6)
+    return None
+
+
+def _on_devices(known: Mapping[int, float], devices: int) -> float | None:
+    """What a device has of a step on so many, if it stays as it is, or all together do; None where neither does."""
+    if not known:
+        return None
+    most = max(known)
+    if all(np.isclose(each, known[most], rtol=SAME_WORK) for each in known.values()):
+        return known[most]
+    if all(np.isclose(each * count, known[most] * most, rtol=SAME_WORK) for count, each in known.items()):
+        return known[most] * most / devices
     return None
 
 
