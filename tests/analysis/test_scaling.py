@@ -80,17 +80,6 @@ def repeats(*throughputs: float | None, **parameters: Any) -> list[dict[str, Any
     return [parameters | {"repeat": i + 1, "throughput": each} for i, each in enumerate(throughputs)]
 
 
-def steps(strategy: str, scaling: str, seconds: dict[int, float]) -> list[dict[str, Any]]:
-    """Rows of a configuration on several device counts, with the throughput that steps of 64 samples have."""
-    return [
-        {
-            "strategy": strategy, "scaling": scaling, "devices": n, "seconds": each,
-            "throughput": 64 * (n if scaling == "weak" and strategy != "ddp" else 1) / each,
-        }
-        for n, each in seconds.items()
-    ]  # fmt: skip
-
-
 def ends(row: dict[str, Any], value: str) -> list[float]:
     return [row[f"{value}{end}"] for end in ("", "_low", "_high")]
 
