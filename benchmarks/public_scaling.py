@@ -98,12 +98,10 @@ def choose(jobs: Sequence[Job], repeats: int) -> dict[str, Prior]:
             holds[deviation][job.name] = float(np.mean([each[1] for own in held for each in own]))
     found = {}
     for name in ("", *(job.name for job in jobs)):
-        enough = [
-            deviation
-            for deviation, own in holds.items()
-            if np.mean([held for other, held in own.items() if other != name]) >= HOLDS
-        ]
-        found[name] = replace(PRIOR, deviation=min(enough, default=max(DEVIATIONS)))
+        others = [job.name for job in jobs if job.name != name]
+        enough = [each for each, own in holds.items() if others and np.mean([own[job] for job in others]) >= HOLDS]
+        widest = max(DEVIATIONS) if others else PRIOR.deviation
+        found[name] = replace(PRIOR, deviation=min(enough, default=widest))
     return found
 
 
