@@ -303,6 +303,9 @@ def test_nodes_are_predicted_from_runs_on_fewer_nodes(tmp_path: Path) -> None:
     assert step_s.value == pytest.approx(0.2, rel=0.02) and step_s.low < 0.2 < step_s.high  # 20 ms for each doubling
     assert forecast.speedup is None and forecast.measured == (1, 2, 4)
     assert [(devices, nodes) for devices, nodes, check in found.checks if check.error is not None] == [(16, 4)]
+    alone = only(tmp_path / "alone", rows + runs({1: 0.1}))
+    speedup = alone.forecast(32, nodes=8).speedup
+    assert speedup.low < 16 < speedup.high and speedup.value == pytest.approx(32 * 0.1 / 0.2, rel=0.05)
 
 
 def test_the_command_has_a_table_for_each_configuration_and_says_everything_once(

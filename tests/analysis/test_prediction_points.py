@@ -146,6 +146,12 @@ def test_a_shared_batch_is_computed_as_fast_as_batches_of_its_size_on_one_device
     assert beyond.caveats[-1] == "a device gets fewer or more samples than in any run: its time is extrapolated"
 
 
+def test_what_is_gained_is_over_the_first_run_on_one_device() -> None:
+    others = [point(1, 0.1 * samples / 64, samples) for samples in (128, 32, 16)]
+    found = predict([point(1, 0.1), point(2, 0.05, 32), *others], 4, 4, 16.0)
+    assert holds(found.gain, 4.0, within=0.05)
+
+
 def test_what_nothing_tells_is_refused_with_the_reason() -> None:
     network = known(1e-6, 1e9, 1e6)
     for found, why in (

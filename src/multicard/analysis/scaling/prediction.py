@@ -104,7 +104,7 @@ def predict(
     Parameters
     ----------
     points
-        Runs, of which those on one device may have several numbers of samples.
+        Runs, of which those on one device may have several numbers of samples, that of the others' baseline first.
     count, local, samples
         What is asked for.
     network
@@ -118,7 +118,7 @@ def predict(
     prior
         What is known before any run.
     """
-    points = sorted(points, key=lambda each: (each.count, -each.samples))
+    points = sorted(points, key=lambda each: each.count)
     unknown = unknown or "no α–β of this machine"
     reason = _refusal(points, samples, network, unknown)
     if reason:

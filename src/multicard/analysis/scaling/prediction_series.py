@@ -21,13 +21,10 @@ from multicard.analysis.scaling.prediction import Check, Prediction, checks, pre
 from multicard.analysis.scaling.speedup import SAME_WORK
 from multicard.analysis.statistics import Interval, scaled
 from multicard.core.text import counted
-from multicard.core.units import percent
 from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import JobParameters, nested
 from multicard.experiment.workload import Traffic
 
-DEVIATES = 0.25  # of all-reduces from their α–β, from which on a caveat says so
-FAR = 8  # times the most devices that ran, beyond which a caveat says so
 ALIKE_BUT_FOR = ("devices", "nodes")
 HAS_EVERYTHING = Machine(cpus=1, gpus=8, profilers=()).hypothetical()  # what is predicted need not run here
 
@@ -41,7 +38,7 @@ class Forecast:
     throughput
         Units of work per second; None where the work of a step on so many devices is not known.
     speedup
-        Over the run on one device; None without one. Its interval has the scatter of that run too.
+        Over the run on one device; None without one. Its interval has the scatter of that run too, on one node.
     measured
         Numbers of devices, or of nodes, that it is predicted from.
     memory_bytes
@@ -164,16 +161,13 @@ class Series:
             caveats.append(
                 "no run on one device: computing is the smallest run less the exposed communication of its trace"
             )
-        most = max(count for _, count in self.configurations)
-        if devices > FAR * most:
-            caveats.append(f"{devices / most:.0f} times as many devices as in any run")
-        if network and (deviation := max(each.residual for each in network.fits.values())) >= DEVIATES:
-            caveats.append(f"all-reduces of this machine deviate by {percent(deviation)} from their α–β")
         predicted = replace(predicted, caveats=tuple(caveats))
         rate, speedup = self._rate(predicted.step_s, devices), None
         alone = self.configurations.get((1, 1))
-        if rate and alone and nodes == 1 and (work := self._work(alone)):
-            speedup = scaled(predicted.gain, rate.value * predicted.step_s.value / work)
+        if rate and alone and (work := self._work(alone)):
+            # Between nodes the first point is no run on one device, whose scatter is then left out.
+            of_step = rate.value * predicted.step_s.value / work
+            speedup = scaled(predicted.gain, of_step) if nodes == 1 else scaled(rate, 1 / alone.mean(alone.rate))
         measured = tuple(sorted({each.count for each in points}))
         return Forecast(devices, nodes, predicted, rate, speedup, self._memory(devices), measured)
 
