@@ -85,12 +85,18 @@ def _answer(row: Row, unit: str) -> list[str]:
     """How much faster than one device, or how fast where none ran; and below it what else is predicted."""
     from multicard.core.units import BYTES, number, percent, with_unit
 
-    of_one, memory = (row[name] if row[name] == row[name] else None for name in ("speedup", "memory_bytes"))
-    answer = f"{_with_interval(row, 'throughput_per_s')} {unit}/s"
-    rest = [f"step {_time(row, 'step_time_s')}"]
+    rate, of_one, memory = (
+        None if row[name] is None or row[name] != row[name] else row[name]
+        for name in ("throughput_per_s", "speedup", "memory_bytes")
+    )
+    step = f"step {_time(row, 'step_time_s')}"
     if of_one is not None:
         answer = f"{_with_interval(row, 'speedup', '×')} of one, {percent(row['efficiency'])} efficient"
-        rest.append(f"{number(row['throughput_per_s'])} {unit}/s")
+        rest = [step, f"{number(rate)} {unit}/s"]
+    elif rate is not None:
+        answer, rest = f"{_with_interval(row, 'throughput_per_s')} {unit}/s", [step]
+    else:
+        answer, rest = step, []
     if memory is not None:
         rest.append(f"{with_unit(memory, BYTES)} per device")
     rest.append(f"mostly {row['bound']}")
@@ -116,8 +122,7 @@ def _checked(row: Row) -> tuple[str, ...]:
 def _devices(row: Row) -> str:
     from multicard.analysis.evidence import DEVICE_WORDS
 
-    devices = counted(row["devices"], DEVICE_WORDS[row["device"]])
-    return devices + (f" on {row['nodes']} nodes" if row["nodes"] > 1 else "")
+    return _count(row).replace(str(row["devices"]), counted(row["devices"], DEVICE_WORDS[row["device"]]), 1)
 
 
 def _count(row: Row) -> str:
