@@ -46,13 +46,10 @@ def scaled_rows(job: Choices) -> list[Choice]:
 def speed_words(row: Choice, job: Choices, ratio: Interval) -> str:
     """How many times as fast as one device so many are; `ratio` has the p-value for all that are shown together."""
     one = "1 GPU" if job.device == "cuda" else "1"
-    doubt = {"none": ", no significant difference", "unknown": ", one repeat, so it may be noise"}.get(
-        verdict(ratio), ""
-    )
-    return (
-        f"{counted(row.devices, DEVICE_WORDS[job.device])}: {times_words(ratio, f'as fast as {one}')}{doubt}, "
-        f"{number(row.devices / ratio.value)}× the {HOURS[job.device]}"
-    )
+    doubts = {"none": "no significant difference", "unknown": "one repeat, so it may be noise"}
+    hours = f"{number(row.devices / ratio.value)}× the {HOURS[job.device]}"
+    of = counted(row.devices, DEVICE_WORDS[job.device])
+    return f"{of}: {times_words(ratio, f'as fast as {one}')}, {doubts.get(verdict(ratio), hours)}"
 
 
 def how_many(job: Choices) -> str:

@@ -111,6 +111,12 @@ class JobAdvice:
     basis: str
     lost: list[str]
     details: list[Detail]
+    step: str
+
+    @property
+    def answer(self) -> str:
+        """The first sentence."""
+        return self.points[0][1] if self.points else "no run completed"
 
 
 @dataclass(frozen=True)
@@ -192,12 +198,10 @@ def _job(job: Choices, place: str, found: dict[int, Recommendation], demand: Dem
         (_deadline_label(demand), each)
         for each in (demanded(job, demand) if demand != Demand(goal=demand.goal) else [])
     ]
-    kinds = [
-        asked,
-        [("How many devices", how_many(job))] if job.rows or job.configurations else [],
-        [("Which configuration", each) for each in which(job, demand)],
-        [("If you may change", each) for each in changed(job, demand)],
-    ]
+    many = [("How many devices", how_many(job))] if job.configurations else []
+    others = [("Which configuration", each) for each in which(job, demand)]
+    changes = [("If you may change", each) for each in changed(job, demand)]
+    kinds = [asked, many, others, changes] if scaled_rows(job) else [asked, others, changes, many]
     points = [point for kind in kinds for point in kind[:1]]
     more = [point for kind in kinds for point in kind[1:]]
     step = _step(base)
@@ -214,6 +218,7 @@ def _job(job: Choices, place: str, found: dict[int, Recommendation], demand: Dem
         basis=basis(job, demand) if job.rows else "",
         lost=[f"{each.words()}: {lost_words(each)}" for each in job.lost],
         details=[_detail(each) for each in own],
+        step=step,
     )
 
 
@@ -306,7 +311,8 @@ def _tiles(job: Choices, base: Recommendation | None, demand: Demand) -> list[Ti
         sure = SURE[verdict(row.speedup)]
     if base.report.largest:
         share = percent(base.report.parts[base.report.largest])
-        tiles.append(Tile("Largest part of the step", share, base.report.largest))
+        on = counted(base.report.configuration["devices"], DEVICE_WORDS[job.device])
+        tiles.append(Tile("Largest part of the step", share, f"{base.report.largest}, on {on}"))
     return [*tiles, Tile("How sure", sure, _doubts(job))]
 
 
