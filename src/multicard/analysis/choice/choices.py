@@ -298,7 +298,13 @@ def _candidates(
 def _ordered(rows: list[Choice]) -> list[Choice]:
     """Rows with what they change; those of the reference learning first, then by devices and time."""
     groups = _together(rows, lambda each: key_of(each.learning))
-    ranked = sorted(groups.values(), key=lambda own: (-len({each.devices for each in own}), -len(own)))
+    besides_batch = _together(rows, _besides_batch)  # which weak scaling changes
+
+    def rank(own: list[Choice]) -> tuple[int, ...]:
+        family = besides_batch[_besides_batch(own[0])]
+        return -len({each.devices for each in own}), -len({each.devices for each in family}), -len(own)
+
+    ranked = sorted(groups.values(), key=rank)
     if not ranked:
         return []
     reference = ranked[0][0].learning
@@ -308,6 +314,10 @@ def _ordered(rows: list[Choice]) -> list[Choice]:
         for group in ranked
         for each in sorted(group, key=lambda one: (one.devices, one.time_s.value))
     ]
+
+
+def _besides_batch(row: Choice) -> tuple[Any, ...]:
+    return key_of({name: value for name, value in row.learning.items() if name != BATCH})
 
 
 def _compared(rows: list[Choice], goal: str) -> list[Choice]:
