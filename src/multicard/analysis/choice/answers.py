@@ -1,8 +1,6 @@
 """What the table of choices says, in sentences: how many devices, which recipe, and what meets a deadline or budget."""
 
 from collections.abc import Sequence
-from itertools import groupby
-from statistics import geometric_mean
 
 from multicard.analysis.choice.choices import Choice, Choices
 from multicard.analysis.choice.demand import Demand
@@ -18,11 +16,12 @@ from multicard.analysis.choice.table import (
 from multicard.analysis.evidence import DEVICE_WORDS
 from multicard.analysis.statistics import Interval, corrected, scaled, verdict
 from multicard.core.text import counted, listed, plural
-from multicard.core.units import number, percent, with_unit
+from multicard.core.units import number, with_unit
 from multicard.experiment.parameters import nested
 from multicard.experiment.workload import BATCH
 
-MOST = 3  # alternatives that are spelled out
+MOST = 3  # trainings that learn otherwise, of which an answer is given
+DEADLINE_WORDS = {"met": "in time", "may miss": "may miss it", "missed": "too late"}
 GOAL_WORDS = {
     "throughput": "fastest",
     "time_to_accuracy": "soonest at 98% accuracy",
@@ -38,9 +37,8 @@ def scaled_rows(job: Choices) -> list[Choice]:
 
     Under weak scaling the batch grows with the devices, so it may differ.
     """
-    alike = [each for each in job.rows if not each.refused and set(each.changes) <= {BATCH} and each.speedup.value]
-    own = groupby(sorted(alike, key=lambda each: each.devices), lambda each: each.devices)
-    return [max(rows, key=lambda each: geometric_mean(each.rates.values())) for devices, rows in own if devices > 1]
+    alike = [each for each in job.rows if set(each.changes) <= {BATCH} and each.speedup.value and each.devices > 1]
+    return job.best_of_each_count(alike)
 
 
 def speed_words(row: Choice, job: Choices, ratio: Interval) -> str:
@@ -78,24 +76,19 @@ def which(job: Choices, demand: Demand) -> list[str]:
     """The best of each number of devices on which several configurations of a training were measured."""
     lines = []
     for best in job.rows:
-        if not best.is_best or best.rivals < 2:
+        rivals = [each for each in job.rows if each.ratio and job.are_rivals(each, best)]
+        if not best.is_best or not rivals:
             continue
-        rivals = [each for each in job.rows if each.devices == best.devices and each.changes == best.changes]
-        rivals = sorted((each for each in rivals if each.ratio), key=lambda each: abs(each.ratio.value - 1))
         where = counted(best.devices, DEVICE_WORDS[job.device])
         where += f" ({changes_words(best.changes)})" if best.changes else ""
         head = f"{GOAL_WORDS[demand.goal]} of {best.rivals} on {where}"
-        text = f"{head}: {job.recipe(best)}, {value_words(best, job, demand)}"
-        for standing, own in (("not significantly worse", False), ("worse", True)):
-            named = [
-                f"{job.recipe(each)}, {times_words(each.ratio, COMPARED[demand.goal])}"
-                for each in rivals
-                if each.is_worse is own
-            ]
-            if named:
-                more = f" and {len(named) - 1} more" if len(named) > 1 else ""
-                text += f"; {standing}: {named[0]}{more}"
-        lines.append(text)
+        nearest = min(rivals, key=lambda each: (each.is_worse, abs(each.ratio.value - 1)))
+        standing = "worse" if nearest.is_worse else "not significantly worse"
+        more = f" and {len(rivals) - 1} more" if len(rivals) > 1 else ""
+        lines.append(
+            f"{head}: {job.recipe(best)}, {value_words(best, job, demand)}; {standing}: {job.recipe(nearest)}, "
+            f"{times_words(nearest.ratio, COMPARED[demand.goal])}{more}"
+        )
     return lines
 
 
@@ -127,32 +120,49 @@ def value_words(row: Choice, job: Choices, demand: Demand) -> str:
 
 def demanded(job: Choices, demand: Demand) -> list[str]:
     """What meets a demand: a sentence for the reference training, and for each other one if that may change."""
-    if not job.rows:
-        return []
-    if not job.length_known and demand.deadline_s:
-        return [
-            f"no answer: the length of the training in {plural(2, job.unit)} was not recorded, `--samples N` states it"
-        ]
-    groups = job.groups
-    lines = [_group_answer(job, group, demand, changes=index > 0) for index, group in enumerate(groups[: 1 + MOST])]
-    if len(groups) > 1 + MOST:
-        lines.append(f"{len(groups) - 1 - MOST} more choices of what is learned from a sample: `--json`")
+    if job.rows and demand.deadline_s and not job.length_known:
+        what = f"the length of the training in {plural(2, job.unit)}"
+        return [f"no answer: {what} was not recorded, `--samples N` states it"]
+    told = {name for each in job.rows for name in each.changes}
+    lines = []
+    for group in job.groups[: 1 + MOST]:
+        first = group[0]
+        head = f"if you may change {changes_words(first.changes)}: " if first.changes else ""
+        if told and not head:
+            head = (
+                f"with {learning_words({name: first.learning.get(name) for name in first.learning if name in told})}: "
+            )
+        lines.append(head + _answer(job, group, demand))
     return lines
 
 
-def _group_answer(job: Choices, group: Sequence[Choice], demand: Demand, changes: bool) -> str:
-    """One sentence or two for trainings with the same learning."""
-    head = f"if you may change {changes_words(group[0].changes)}" if changes else f"with {_reference_words(job)}"
-    counts = [each for each in group if not each.refused]
-    if not counts:
+def _answer(job: Choices, group: Sequence[Choice], demand: Demand) -> str:
+    """What trainings with the same learning take on each number of devices, those that meet a deadline first."""
+    counted_in = [each for each in group if not each.refused]
+    if not counted_in:
         known = [each for each in group if not each.unknown]
         verdict = "none meets what is asked" if len(known) == len(group) else "none is known to meet what is asked"
-        return f"{head}: {verdict}: {_why_refused(job, known or group)}"
-    best = job.best_of_each_count(group)
-    words = _with_deadline(job, counts, best, demand, changes) if demand.deadline_s else _without(job, best, demand)
-    if not changes and len({each.devices for each in group}) == 1 < len({each.devices for each in job.rows}):
-        words += f". No other number of {plural(2, DEVICE_WORDS[job.device])} was measured with these"
-    return f"{head}: {words}"
+        return f"{verdict}: {_why_refused(job, known or group)}"
+    if not demand.deadline_s:
+        best = sorted(job.best_of_each_count(group), key=lambda each: each.time_s.value)
+        return "; ".join(f"{_devices(job, each)} ({_numbers(job, each, demand)})" for each in best)
+
+    def rank(row: Choice) -> tuple[int, float]:
+        return list(DEADLINE_WORDS).index(row.deadline(demand.deadline_s)), row.device_hours
+
+    best = {}
+    for each in sorted(counted_in, key=rank):  # the cheapest that meets it, else that may, on each number
+        best.setdefault(each.devices, each)
+    parts = [
+        f"{_devices(job, each)} {DEADLINE_WORDS[each.deadline(demand.deadline_s)]} ({_numbers(job, each, demand)})"
+        for each in best.values()
+    ]
+    met = any(each.deadline(demand.deadline_s) == "met" for each in best.values())
+    text = f"for a deadline of {duration_words(demand.deadline_s)}: {'' if met else 'none is sure; '}{'; '.join(parts)}"
+    if met or job.device != "cuda" or group[0].changes:  # a prediction is of the settings of runs
+        return text
+    most = max(each.devices for each in job.rows)
+    return f"{text}. `multicard predict` says what more GPUs may give, such as `--devices {2 * most}`"
 
 
 def _why_refused(job: Choices, group: Sequence[Choice]) -> str:
@@ -169,65 +179,11 @@ def _why_refused(job: Choices, group: Sequence[Choice]) -> str:
     return "; ".join(f"on {listed(list(map(str, own)))} {plural(max(own), word)}: {why}" for why, own in counts.items())
 
 
-def _with_deadline(job: Choices, group: Sequence[Choice], best: Sequence[Choice], demand: Demand, changes: bool) -> str:
-    limit = f"for a deadline of {duration_words(demand.deadline_s)}"
-    verdicts = {id(each): each.deadline(demand.deadline_s) for each in group}
-    met = [each for each in group if verdicts[id(each)] == "met"]
-    if not met:
-        may = [each for each in group if verdicts[id(each)] == "may miss"]
-        fastest = min(may or best, key=lambda each: each.time_s.value)
-        which, numbers = _devices(job, fastest), _numbers(job, fastest, demand)
-        if may:
-            return f"{limit}: none is sure to meet it; {which} ({numbers}) may miss it"
-        answer = f"{limit}: none that was measured meets it; the fastest, {which}, misses it ({numbers})"
-        # A prediction is of the settings of runs, so of the reference.
-        return answer if changes or job.device != "cuda" else f"{answer}. {_predict_more(job)}"
-    chosen = min(met, key=lambda each: (each.device_hours, each.devices))
-    parts = [f"{limit}: {_devices(job, chosen)} ({_numbers(job, chosen, demand)})"]
-    for each in best:
-        if each.devices == chosen.devices:
-            continue
-        verdict = verdicts[id(each)]
-        if verdict == "met":
-            more = percent(each.device_hours / chosen.device_hours - 1, signed=True)
-            time = duration_words(each.time_s.value) if each.time_s.high else time_words(each)
-            parts.append(f"{_devices(job, each)}: {time}, {more} {HOURS[job.device]}")
-        else:
-            may = "may miss it" if verdict == "may miss" else f"miss{'es' if each.devices == 1 else ''} it"
-            parts.append(f"{_devices(job, each)} {may} ({time_words(each)})")
-    return "; ".join(parts)
-
-
-def _predict_more(job: Choices) -> str:
-    """How to learn what more devices than any that were measured would give."""
-    most = max(job.rows, key=lambda each: each.devices)
-    nodes = most.configuration["nodes"] or 1
-    option = f"--devices {2 * most.devices}" + (f" --nodes {2 * nodes}" if nodes > 1 else "")
-    return f"On more GPUs: `multicard predict` with your results and `{option}`"
-
-
-def _without(job: Choices, best: Sequence[Choice], demand: Demand) -> str:
-    fastest = min(best, key=lambda each: each.time_s.value)
-    cheapest = min(best, key=lambda each: each.device_hours)
-    words = f"{_devices(job, fastest)} ({_numbers(job, fastest, demand)})"
-    if len(best) == 1:
-        return words
-    fewest = f"fewest {HOURS[job.device]}"
-    if fastest is cheapest:
-        return f"fastest, with the {fewest}: {words}"
-    return f"fastest: {words}; {fewest}: {_devices(job, cheapest)} ({_numbers(job, cheapest, demand)})"
-
-
 def _devices(job: Choices, row: Choice) -> str:
     devices = counted(row.devices, DEVICE_WORDS[job.device])
-    if row.rivals < 2:
-        return devices
-    equal = [
-        each for each in job.rows
-        if each.devices == row.devices and each.changes == row.changes and not each.is_worse and not each.refused
-    ]  # fmt: skip
-    others = counted(len(equal) - 1, "other") if len(equal) > 1 else ""
-    return f"{devices} with {job.recipe(row)}" + (f", or {others} that may be as good" if others else "")
+    equal = sum(job.are_rivals(each, row) and not each.is_worse and not each.refused for each in job.rows)
+    others = f", or {counted(equal - 1, 'other')} that may be as good" if equal > 1 else ""
+    return f"{devices} with {job.recipe(row)}{others}" if row.rivals > 1 else devices
 
 
 def _numbers(job: Choices, row: Choice, demand: Demand) -> str:
@@ -253,37 +209,15 @@ def missing_words(job: Choices) -> str | None:
     return f"{stated}, the same on other numbers of devices, to learn how many it needs"
 
 
-def _reference_words(job: Choices) -> str:
-    """What the reference learns with, less what is as always: its defaults, unless others change them."""
-    first = job.rows[0]
-    configuration = first.configuration
-    told = {name for each in job.rows for name in each.changes}
-    told |= set(configuration.workload.parameters.HEADLINE)
-    shown = {
-        name: value
-        for name, value in first.learning.items()
-        if name in told or name not in configuration.parameters or value != configuration.default(name)
-    }
-    return learning_words(shown)
-
-
-def basis(job: Choices, demand: Demand) -> str:
+def basis(job: Choices) -> str:
     """What the times rest on."""
-    lines = [f"The training: {length_words(job)}."]
-    windows = [each.measured_s for each in job.rows if each.measured_s]
-    if windows:
-        least, longest = min(windows), max(each.time_s.value for each in job.rows)
-        lines.append(
-            f"Throughput was measured over {duration_words(least)} or more, and is taken to stay what it was"
-            + (f" in a training up to {number(longest / least)} times as long" if longest > least else "")
-            + "; start, tests and saving are not included."
-        )
-    if not any(each.energy_j for each in job.rows):
-        why = "a CPU has no meter" if job.device == "cpu" else "the GPUs were not metered"
-        lines.append(f"Energy: not recorded ({why}).")
-    if demand.gpu_hour_cost is not None and job.device == "cpu":
-        lines.append("Cost: not known, as no GPU was measured.")
-    alone = sum(each.time_s.repeats == 1 for each in job.rows)
-    if alone:
-        lines.append(f"{counted(alone, 'configuration')} with one repeat: no interval, and nothing is shown worse.")
-    return " ".join(lines)
+    windows = [seconds for each in job.rows for seconds in each.configuration.values("elapsed_s")]
+    text = f"The training: {length_words(job)}."
+    if not windows:
+        return text
+    least, longest = min(windows), max(each.time_s.value for each in job.rows)
+    return (
+        f"{text} Throughput was measured over {duration_words(least)} or more, and is taken to stay what it was"
+        + (f" in a training up to {number(longest / least)} times as long" if longest > least else "")
+        + "; start, tests and saving are not included."
+    )

@@ -39,8 +39,6 @@ class Choice:
     ----------
     learning
         What decides how much is learned from a sample.
-    rates
-        Work per second by repeat.
     time_s
         Geometric mean over repeats with its 95% interval, by the scatter of all configurations of the job; no bounds
         for one repeat.
@@ -48,8 +46,6 @@ class Choice:
         Over the same configuration on one device; its value is None without one.
     energy_j, memory_bytes
         None where not recorded.
-    measured_s
-        The shortest measured window of its repeats.
     value
         Of the goal, over repeats; None where it was not measured.
     quality
@@ -75,12 +71,10 @@ class Choice:
 
     configuration: Configuration
     learning: Learning
-    rates: Mapping[int, float]
     time_s: Interval
     speedup: Interval
     energy_j: float | None
     memory_bytes: float | None
-    measured_s: float | None
     value: Interval | None = None
     quality: float | None = None
     refused: str | None = None
@@ -159,6 +153,11 @@ class Choices:
         """Of those that count and learn as the reference does, at most with a batch that grows with the devices."""
         rows = [each for each in self.rows if not each.refused and set(each.changes) <= {BATCH}]
         return min(rows, key=lambda each: each.time_s.value, default=None)
+
+    @staticmethod
+    def are_rivals(one: Choice, other: Choice) -> bool:
+        """Whether they are of the same training on as many devices."""
+        return one.devices == other.devices and one.changes == other.changes
 
     def best_of_each_count(self, rows: Sequence[Choice]) -> list[Choice]:
         """The fastest of those that count on each number of devices, the fewest devices first."""
@@ -263,19 +262,17 @@ def _choices(
     pool, learned = Pool([rates for _, rates in candidates]), learnings([each for each, _ in candidates])
     same = _together(alike, _besides_length)
     rows = []
-    for index, (each, rates) in enumerate(candidates):
+    for index, (each, _) in enumerate(candidates):
         rate, per_unit = pool.mean(index), energy(each)
         low, high = (end and work / end for end in (rate.high, rate.low))
         joules = product_of([(1.0, per_unit)]).value if per_unit else None
         row = Choice(
             each,
             learned[index],
-            rates,
             replace(rate, value=work / rate.value, low=low, high=high),
             speedups[id(each)],
             joules and joules * work,
             max(peak_memory(each).values(), default=None),
-            min(each.values("elapsed_s"), default=None),
         )
         reached = judged(same[_besides_length(each)], row.memory_bytes, demand, work, of_pass)
         rows.append(replace(row, quality=reached.quality, refused=reached.refused, unknown=reached.unknown))

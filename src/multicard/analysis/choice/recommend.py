@@ -215,7 +215,7 @@ def _job(job: Choices, place: str, found: dict[int, Recommendation], demand: Dem
         more=more,
         tiles=_tiles(job, base, demand),
         table=in_words(job, demand),
-        basis=basis(job, demand) if job.rows else "",
+        basis=basis(job) if job.rows else "",
         lost=[f"{each.words()}: {lost_words(each)}" for each in job.lost],
         details=[_detail(each) for each in own],
         step=step,

@@ -40,7 +40,7 @@ def as_table(found: Sequence[Choices], demand: Demand) -> pd.DataFrame:
             "time_s": each.time_s.value, "time_s_low": each.time_s.low, "time_s_high": each.time_s.high,
             "speedup": each.speedup.value, "speedup_low": each.speedup.low, "speedup_high": each.speedup.high,
             "device_hours": each.device_hours, "cost": cost_of(each, demand), "energy_j": each.energy_j,
-            "peak_memory_bytes": each.memory_bytes, "measured_s": each.measured_s, "quality": each.quality,
+            "peak_memory_bytes": each.memory_bytes, "quality": each.quality,
             "deadline": each.deadline(demand.deadline_s) if demand.deadline_s else None,
             "not_worse": not each.refused and not each.is_worse, "refused": each.refused,
         }
