@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from multicard.analysis.choice.choices import Choice, Choices
 from multicard.analysis.choice.demand import Demand
-from multicard.analysis.choice.learning import changes_words, learning_words
+from multicard.analysis.choice.learning import changes_from, changes_words, learning_words
 from multicard.analysis.choice.table import (
     ENERGY,
     HOURS,
@@ -18,7 +18,6 @@ from multicard.analysis.statistics import Interval, corrected, scaled, verdict
 from multicard.core.text import counted, listed, plural
 from multicard.core.units import number, with_unit
 from multicard.experiment.parameters import nested
-from multicard.experiment.workload import BATCH
 
 MOST = 3  # trainings that learn otherwise, of which an answer is given
 DEADLINE_WORDS = {"met": "in time", "may miss": "may miss it", "missed": "too late"}
@@ -33,11 +32,8 @@ VALUE_UNITS = {"time_to_accuracy": "s to 98% accuracy", "energy": "J per {}", "m
 
 
 def scaled_rows(job: Choices) -> list[Choice]:
-    """The fastest row of each number of devices that has a speed-up and learns as the reference does.
-
-    Under weak scaling the batch grows with the devices, so it may differ.
-    """
-    alike = [each for each in job.rows if set(each.changes) <= {BATCH} and each.speedup.value and each.devices > 1]
+    """The fastest row of each number of devices that has a speed-up and learns as the reference does."""
+    alike = [each for each in job.rows if each.is_alike and each.speedup.value and each.devices > 1]
     return job.best_of_each_count(alike)
 
 
@@ -100,7 +96,8 @@ def changed(job: Choices, demand: Demand) -> list[str]:
     for row in sorted(rows, key=lambda each: sign * each.gain.value):
         on = counted(row.devices, DEVICE_WORDS[job.device])
         doubt = {"none": ", no significant difference", "unknown": ", one repeat"}.get(verdict(row.gain), "")
-        lines.append(f"{changes_words(row.changes)}: {times_words(row.gain, COMPARED[demand.goal])}{doubt} on {on}")
+        what = changes_words(changes_from(row.instead_of, row.learning))
+        lines.append(f"{what}: {times_words(row.gain, COMPARED[demand.goal])}{doubt} on {on}")
     return lines
 
 

@@ -65,8 +65,9 @@ class Choice:
         Whether the best of its rivals is significantly better.
     rivals
         How many configurations were compared, itself among them.
-    gain
-        The goal's value of the best of a training over that of the best of the reference training on as many devices.
+    gain, instead_of
+        The goal's value of the best of a training over that of the best on as many devices that `is_alike`, and what
+        that one learns.
     """
 
     configuration: Configuration
@@ -85,6 +86,12 @@ class Choice:
     is_worse: bool = False
     rivals: int = 0
     gain: Interval | None = None
+    instead_of: Learning | None = None
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether it learns as the reference does, at most with a batch that grows with the devices."""
+        return set(self.changes) <= {BATCH}
 
     @property
     def devices(self) -> int:
@@ -150,8 +157,8 @@ class Choices:
 
     @property
     def fastest(self) -> Choice | None:
-        """Of those that count and learn as the reference does, at most with a batch that grows with the devices."""
-        rows = [each for each in self.rows if not each.refused and set(each.changes) <= {BATCH}]
+        """Of those that count and learn as the reference does."""
+        rows = [each for each in self.rows if not each.refused and each.is_alike]
         return min(rows, key=lambda each: each.time_s.value, default=None)
 
     @staticmethod
@@ -337,8 +344,9 @@ def _compared(rows: list[Choice], goal: str) -> list[Choice]:
             found[best] = replace(found[best], is_best=True, rivals=len(rivals))
             for index, ratio in zip(others, pool.against_best(best, others), strict=True):
                 found[index] = replace(found[index], ratio=ratio, is_worse=verdict(ratio) == worse, rivals=len(rivals))
-        first, *changed = bests
-        if not rows[first].changes:
-            for index, gain in zip(changed, pool.against_best(first, changed, among=len(own)), strict=True):
-                found[index] = replace(found[index], gain=gain)
+        reference = next((index for index in bests if rows[index].is_alike), None)
+        changed = [index for index in bests if index != reference]
+        if reference is not None:
+            for index, gain in zip(changed, pool.against_best(reference, changed, among=len(own)), strict=True):
+                found[index] = replace(found[index], gain=gain, instead_of=rows[reference].learning)
     return found

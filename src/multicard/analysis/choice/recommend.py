@@ -262,15 +262,15 @@ def _next(job: Choices, base: Recommendation | None, demand: Demand) -> list[str
         lines += [f"{each.name}: {each.measured}" for each in helped[:1]]
         options = sorted(part.untried, key=lambda each: LEARNS_OTHERWISE in each.notes)
         names = [f"{each.name} ({each.notes})" if each.notes else each.name for each in options]
-        names = (names or part.general)[:MOST_OPTIONS]
-        if names:
+        named = listed(names[:MOST_OPTIONS], "or") or "; ".join(part.general[:MOST_OPTIONS])
+        if named:
             of = "the memory" if bottleneck.kind == "memory" else bottleneck.kind
             since = f"{percent(bottleneck.share)} of the {base.report.of} is {of}"
             if bottleneck.kind == "memory":
                 since = "it needs too much memory"
             elif bottleneck.kind == "padding":
                 since = f"{percent(bottleneck.share)} of the tokens are padding"
-            lines.append(f"{listed(names, 'or')}, since {since}{f'; {part.bound}' if part.bound else ''}")
+            lines.append(f"{named}, since {since}{f'; {part.bound}' if part.bound else ''}")
         if len(lines) >= MOST_NEXT:
             break
     return lines[:MOST_NEXT]
