@@ -11,7 +11,6 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup, escape
 
-from multicard.analysis.choice.recommend import JobAdvice
 from multicard.core.files import atomic_write
 from multicard.core.layout import SEARCHES, search_tables
 from multicard.core.text import counted
@@ -86,8 +85,12 @@ def render(results: Results, machines: Sequence[MachinePage] = (), searches: Seq
 def _scenario(scenario: Scenario, records: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     where = environment(records[run] for run in scenario.runs["run"] if run in records)
     jobs = scenario.advice.jobs if scenario.advice else []
-    answers = [_of_job(each, each.answer, len(jobs)) for each in jobs[:MOST_ANSWERS]]
-    steps = [_of_job(each, each.step, len(jobs)) for each in jobs[:MOST_ANSWERS] if each.step]
+    answers = [
+        f"{job.name}: {' '.join(job.answers)}" if len(jobs) > 1 else " ".join(job.answers)
+        for job in jobs[:MOST_ANSWERS]
+        if job.answers
+    ]
+    steps = [each.step for each in jobs[:MOST_ANSWERS] if each.step]
     return {
         "name": scenario.name,
         "question": scenario.question,
@@ -102,16 +105,10 @@ def _scenario(scenario: Scenario, records: Mapping[str, dict[str, Any]]) -> dict
     }
 
 
-def _of_job(job: JobAdvice, text: str, jobs: int) -> str:
-    """A sentence, with its job where there are several."""
-    sentence = f"{text[:1].upper()}{text[1:]}."
-    return f"{job.name}: {sentence}" if jobs > 1 else sentence
-
-
 def _figure(figure: FigureFiles, answers: Sequence[str], steps: Sequence[str]) -> dict[str, Any]:
     of_step = FIGURES[figure.name].profiled or figure.name in ("step_breakdown", "step_times")
     return {
-        "finding": " ".join(steps if of_step else answers),
+        "finding": f"{'; '.join(steps)}." if of_step and steps else " ".join(answers),
         "name": figure.name,
         "title": in_words(figure.name),
         "words": FIGURES[figure.name],

@@ -20,6 +20,7 @@ from multicard.core.units import number, with_unit
 from multicard.experiment.parameters import nested
 
 MOST = 3  # trainings that learn otherwise, of which an answer is given
+NOT_KNOWN = "not known"
 DEADLINE_WORDS = {"met": "in time", "may miss": "may miss it", "missed": "too late"}
 GOAL_WORDS = {
     "throughput": "fastest",
@@ -53,10 +54,10 @@ def how_many(job: Choices) -> str:
     if not rows:
         counts = sorted({each.devices for each in known})
         if not counts:
-            return "not known: no completed run says its throughput"
+            return f"{NOT_KNOWN}: no completed run says its throughput"
         if len(counts) == 1:
             only = counted(counts[0], DEVICE_WORDS[job.device])
-            return f"not known: only {only} {'was' if counts[0] == 1 else 'were'} measured"
+            return f"{NOT_KNOWN}: only {only} {'was' if counts[0] == 1 else 'were'} measured"
         return f"no run on one device to compare with; {_times(job)}"
     ratios = corrected([each.speedup for each in rows])
     pairs = sorted(zip(rows, ratios, strict=True), key=lambda pair: -pair[1].value)
@@ -69,9 +70,9 @@ def _times(job: Choices) -> str:
 
 
 def which(job: Choices, demand: Demand) -> list[str]:
-    """The best of each number of devices on which several configurations of a training were measured."""
+    """The best of each number of devices on which several configurations of a training were measured, most first."""
     lines = []
-    for best in job.rows:
+    for best in sorted(job.rows, key=lambda each: (not each.is_alike, -each.devices)):
         rivals = [each for each in job.rows if each.ratio and job.are_rivals(each, best)]
         if not best.is_best or not rivals:
             continue
@@ -145,7 +146,8 @@ def _answer(job: Choices, group: Sequence[Choice], demand: Demand) -> str:
         return "; ".join(f"{_devices(job, each)} ({_numbers(job, each, demand)})" for each in best)
 
     def rank(row: Choice) -> tuple[int, float]:
-        return list(DEADLINE_WORDS).index(row.deadline(demand.deadline_s)), row.device_hours
+        verdict = row.deadline(demand.deadline_s)
+        return list(DEADLINE_WORDS).index(verdict), row.device_hours if verdict == "met" else row.time_s.value
 
     best = {}
     for each in sorted(counted_in, key=rank):  # the cheapest that meets it, else that may, on each number

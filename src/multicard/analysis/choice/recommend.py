@@ -26,6 +26,7 @@ from multicard.analysis.bottlenecks.tuning_options import (
     effect,
 )
 from multicard.analysis.choice.answers import (
+    NOT_KNOWN,
     basis,
     changed,
     demanded,
@@ -47,9 +48,12 @@ WORTHWHILE = 1.02  # gain below which an option that was not tried is not named
 LEARNS_OTHERWISE = "may change accuracy"
 MOST_JOBS = 2  # that are answered at once
 MOST_NEXT = 2
+MOST_CHANGES = 3
 MOST_OPTIONS = 3
 MOST_DOUBTS = 3
-SURE = {"more": "Faster", "less": "Slower", "none": "Not decided", "unknown": "One repeat"}
+SURE = {"more": "Significant", "less": "Significantly slower", "none": "Not significant", "unknown": "One repeat"}
+MANY, WHICH, CHANGE = "How many devices", "Which configuration", "If you may change"
+ANSWERS = (MANY, WHICH, CHANGE)
 UNKNOWN_STEP = "where the step goes was not recorded"
 
 
@@ -114,9 +118,17 @@ class JobAdvice:
     step: str
 
     @property
-    def answer(self) -> str:
-        """The first sentence."""
-        return self.points[0][1] if self.points else "no run completed"
+    def answers(self) -> list[str]:
+        """Sentences that answer what was compared."""
+        found = [(label, text) for label, text in self.points if label in ANSWERS]
+        known = [each for each in found if not each[1].startswith(NOT_KNOWN)] or found
+        texts = [f"{label} {text}" if label == CHANGE else text for label, text in known]
+        return [f"{each[:1].upper()}{each[1:]}." for each in texts]
+
+    @property
+    def rest(self) -> list[tuple[str, str]]:
+        """The points that are no answers."""
+        return [each for each in self.points if each[0] not in ANSWERS]
 
 
 @dataclass(frozen=True)
@@ -198,9 +210,10 @@ def _job(job: Choices, place: str, found: dict[int, Recommendation], demand: Dem
         (_deadline_label(demand), each)
         for each in (demanded(job, demand) if demand != Demand(goal=demand.goal) else [])
     ]
-    many = [("How many devices", how_many(job))] if job.configurations else []
-    others = [("Which configuration", each) for each in which(job, demand)]
-    changes = [("If you may change", each) for each in changed(job, demand)]
+    many = [(MANY, how_many(job))] if job.configurations else []
+    others = [(WHICH, each) for each in which(job, demand)]
+    gains = changed(job, demand)
+    changes = [(CHANGE, "; ".join(part)) for part in (gains[:MOST_CHANGES], gains[MOST_CHANGES:]) if part]
     kinds = [asked, many, others, changes] if scaled_rows(job) else [asked, others, changes, many]
     points = [point for kind in kinds for point in kind[:1]]
     more = [point for kind in kinds for point in kind[1:]]
