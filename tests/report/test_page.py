@@ -135,15 +135,6 @@ def test_without_claims_or_workloads_there_are_no_such_sections(copy: Path) -> N
     assert "No recommendations were made." in page
 
 
-@pytest.mark.parametrize(("workloads", "shown"), [(("adopted", "script"), False), (("adopted", "vision"), True)])
-def test_claims_about_other_workloads_are_left_out(copy: Path, workloads: tuple[str, str], shown: bool) -> None:
-    for scenario, workload in zip(("processes", "techniques"), workloads, strict=True):
-        path = copy / "scenarios" / scenario / "measures.csv"
-        pd.read_csv(path).assign(workload=workload, strategy="ddp-ds", device="cpu").to_csv(path, index=False)
-    page = written(copy, {"processes": Plan(), "techniques": Plan()})
-    assert ("DALI beats the DataLoader." in section(page, "claims")) == ('href="#claims"' in page) == shown
-
-
 def test_without_a_plan_it_shows_what_the_folder_holds(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no scenario, expected"):
         read_results(tmp_path)

@@ -16,7 +16,6 @@ from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, Scenario
 from multicard.core.errors import UserError
 from multicard.core.layout import NOT_RUN, OUTCOMES, RUN, RUN_NAME
 from multicard.experiment.figures import FIGURES
-from multicard.experiment.workload import WORKLOADS
 
 ORDER = (*OUTCOMES, NOT_RUN)
 
@@ -59,8 +58,9 @@ class Scenario:
 
     @property
     def outcomes(self) -> dict[str, int]:
-        """Number of runs per outcome, those that occur."""
-        return count_outcomes(self.runs["outcome"])
+        """Number of runs per outcome that occurs, in the outcomes' order."""
+        counts = Counter(self.runs["outcome"].astype(str))
+        return {name: counts[name] for name in sorted(counts, key=lambda n: (ORDER.index(n) if n in ORDER else 99, n))}
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,6 @@ class Results:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "runs", _distinct(self.scenarios))
-
-    @property
-    def is_judged(self) -> bool:
-        """Whether claims are checked on the workload of any of its runs, or no run tells its workload."""
-        workloads = {str(name) for each in self.scenarios for name in each.measures.get("workload", ())}
-        return not workloads or any(name in workloads and work.is_judged for name, work in WORKLOADS.items())
 
 
 def read_results(folder: Path, plans: Mapping[str, Plan] | None = None) -> Results:
@@ -114,12 +108,6 @@ def read_results(folder: Path, plans: Mapping[str, Plan] | None = None) -> Resul
         claim_tests=_table(folder / CLAIM_TESTS, "claim", "test", "verdict") if claims.exists() else None,
         advice=_advice_of_all([each for each in evidence.values() if each]),
     )
-
-
-def count_outcomes(outcomes: pd.Series) -> dict[str, int]:
-    """Number of runs per outcome that occurs, in the outcomes' order."""
-    counts = Counter(outcomes.astype(str))
-    return {name: counts[name] for name in sorted(counts, key=lambda n: (ORDER.index(n) if n in ORDER else 99, n))}
 
 
 def _found(folder: Path, scenario: str) -> Plan:

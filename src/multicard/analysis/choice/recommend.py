@@ -18,7 +18,6 @@ from multicard.analysis.bottlenecks.tuning_options import (
     DIFFERENT,
     HIGHER,
     LOWER,
-    TUNING_OPTIONS,
     Advice,
     Neighbours,
     Tried,
@@ -74,7 +73,6 @@ class Part(NamedTuple):
     untried: list[Option]
     general: list[str]
     bound: str
-    exhausted: bool
 
 
 class Detail(NamedTuple):
@@ -83,7 +81,6 @@ class Detail(NamedTuple):
     name: str
     facts: str
     parts: list[Part]
-    unknown: bool
     caveats: list[str]
 
 
@@ -180,7 +177,8 @@ def advise(evidence: Evidence, demand: Demand | None = None) -> Recommendations:
     if made_up:
         which = "All" if made_up == len(evidence.runs) else "Some"
         notes.append(f"{which} runs have synthetic timings: no machine takes these times.")
-    order = sorted(range(len(jobs)), key=lambda index: (not scaled_rows(tables[index]), -_runs(tables[index])))
+    runs = [sum(len(each.completed) for each in table.configurations) for table in tables]
+    order = sorted(range(len(jobs)), key=lambda index: (not scaled_rows(tables[index]), -runs[index]))
     return Recommendations([jobs[index] for index in order], notes)
 
 
@@ -204,10 +202,9 @@ def _template() -> jinja2.Template:
 
 def _job(job: Choices, place: str, found: dict[int, Recommendation], demand: Demand) -> JobAdvice:
     own = [found[id(each)] for each in (*job.configurations, *job.lost)]
-    of = _in_question(job)
-    base = found[id(of)] if of else None
+    base = found[id(_in_question(job))]
     asked = [
-        (_deadline_label(demand), each)
+        ("Deadline" if demand.deadline_s else "The training", each)
         for each in (demanded(job, demand) if demand != Demand(goal=demand.goal) else [])
     ]
     many = [(MANY, how_many(job))] if job.configurations else []
@@ -226,7 +223,7 @@ def _job(job: Choices, place: str, found: dict[int, Recommendation], demand: Dem
         name=f"{job.job}, on {place}" if place else job.job,
         points=points,
         more=more,
-        tiles=_tiles(job, base, demand),
+        tiles=_tiles(job, base),
         table=in_words(job, demand),
         basis=basis(job) if job.rows else "",
         lost=[f"{each.words()}: {lost_words(each)}" for each in job.lost],
@@ -235,35 +232,23 @@ def _job(job: Choices, place: str, found: dict[int, Recommendation], demand: Dem
     )
 
 
-def _runs(job: Choices) -> int:
-    return sum(len(each.completed) for each in job.configurations)
-
-
-def _deadline_label(demand: Demand) -> str:
-    return "Deadline" if demand.deadline_s else "The training"
-
-
-def _in_question(job: Choices) -> Configuration | None:
+def _in_question(job: Choices) -> Configuration:
     """The configuration that advice is about: the fastest on several devices, else on one, else any."""
     fastest = min(scaled_rows(job), key=lambda each: each.time_s.value, default=job.fastest)
-    return fastest.configuration if fastest else next(iter((*job.configurations, *job.lost)), None)
+    return fastest.configuration if fastest else (*job.configurations, *job.lost)[0]
 
 
-def _step(base: Recommendation | None) -> str:
-    if base is None:
-        return ""
+def _step(base: Recommendation) -> str:
     lines = summary([base.report])
     on = counted(base.report.configuration["devices"], DEVICE_WORDS[base.report.configuration["device"]])
     return f"{on}: {lines[0]}" if lines else (UNKNOWN_STEP if base.report.configuration.completed else "")
 
 
-def _next(job: Choices, base: Recommendation | None, demand: Demand) -> list[str]:
+def _next(job: Choices, base: Recommendation, demand: Demand) -> list[str]:
     """What to try, each with its reason, what was measured to help first."""
     lines = []
     if (demand.deadline_s or not scaled_rows(job)) and (missing := missing_words(job)):
         lines.append(missing)
-    if base is None:
-        return lines
     configuration = base.report.configuration
     for bottleneck, advised in base.advised:
         part = _part(configuration, bottleneck, advised)
@@ -305,10 +290,10 @@ def _doubts(job: Choices) -> str:
     return "; ".join(said)
 
 
-def _tiles(job: Choices, base: Recommendation | None, demand: Demand) -> list[Tile]:
+def _tiles(job: Choices, base: Recommendation) -> list[Tile]:
     """The best configuration, the speed-up, the largest part of the step, and how sure that is."""
     best = job.fastest
-    if base is None or best is None:
+    if best is None:
         return []
     devices = counted(best.devices, DEVICE_WORDS[job.device])
     notes = "; ".join(
@@ -337,8 +322,7 @@ def _detail(recommendation: Recommendation) -> Detail:
         facts.append(f"{with_unit(step_s, SECONDS)} per step")
     facts.append(configuration.provenance.machine or "machine unknown")
     parts = [_part(configuration, *pair) for pair in recommendation.advised]
-    unknown = not parts and bool(configuration.completed)
-    return Detail(configuration.words(), ", ".join(facts), parts, unknown, report.caveats)
+    return Detail(configuration.words(), ", ".join(facts), parts, report.caveats)
 
 
 def _part(configuration: Configuration, bottleneck: Bottleneck, advised: Sequence[Advice]) -> Part:
@@ -352,9 +336,8 @@ def _part(configuration: Configuration, bottleneck: Bottleneck, advised: Sequenc
     untried = [Option(*_named(each)) for each in advised if not each.tried and is_worthwhile]
     general = _general(configuration, bottleneck) if is_worthwhile else []
     bound = "" if bottleneck.gain is None else f"about {bottleneck.gain:.2f} times as fast if it took no time"
-    exhausted = not advised and not general and bool(TUNING_OPTIONS[bottleneck.kind])
     kind = bottleneck.kind[0].upper() + bottleneck.kind[1:]
-    return Part(kind, bottleneck.evidence, tried, untried, general, bound, exhausted)
+    return Part(kind, bottleneck.evidence, tried, untried, general, bound)
 
 
 def _named(each: Advice) -> tuple[str, str]:
