@@ -32,10 +32,14 @@ COMPARED = {"throughput": "as fast", "time_to_accuracy": "the time", "energy": "
 VALUE_UNITS = {"time_to_accuracy": "s to 98% accuracy", "energy": "J per {}", "memory": "GB of peak memory per device"}
 
 
-def scaled_rows(job: Choices) -> list[Choice]:
-    """The fastest row of each number of devices that has a speed-up and learns as the reference does."""
+def speedups(job: Choices) -> list[tuple[Choice, Interval]]:
+    """The fastest row of each number of devices that has a speed-up and learns as the reference does, with that.
+
+    The p-values are corrected for their number.
+    """
     alike = [each for each in job.rows if each.is_alike and each.speedup.value and each.devices > 1]
-    return job.best_of_each_count(alike)
+    rows = job.best_of_each_count(alike)
+    return list(zip(rows, corrected([each.speedup for each in rows]), strict=True))
 
 
 def speed_words(row: Choice, job: Choices, ratio: Interval) -> str:
@@ -49,9 +53,9 @@ def speed_words(row: Choice, job: Choices, ratio: Interval) -> str:
 
 def how_many(job: Choices) -> str:
     """How much faster each number of devices is than one, the fastest first; or why that is not known."""
-    rows = scaled_rows(job)
+    found = speedups(job)
     known = [each for each in job.rows if not each.refused]
-    if not rows:
+    if not found:
         counts = sorted({each.devices for each in known})
         if not counts:
             return f"{NOT_KNOWN}: no completed run says its throughput"
@@ -59,8 +63,7 @@ def how_many(job: Choices) -> str:
             only = counted(counts[0], DEVICE_WORDS[job.device])
             return f"{NOT_KNOWN}: only {only} {'was' if counts[0] == 1 else 'were'} measured"
         return f"no run on one device to compare with; {_times(job)}"
-    ratios = corrected([each.speedup for each in rows])
-    pairs = sorted(zip(rows, ratios, strict=True), key=lambda pair: -pair[1].value)
+    pairs = sorted(found, key=lambda pair: -pair[1].value)
     return "; ".join(speed_words(row, job, ratio) for row, ratio in pairs)
 
 

@@ -31,7 +31,7 @@ from multicard.analysis.choice.answers import (
     demanded,
     how_many,
     missing_words,
-    scaled_rows,
+    speedups,
     which,
 )
 from multicard.analysis.choice.choices import Choices, choices
@@ -62,6 +62,11 @@ class Option(NamedTuple):
     name: str
     notes: str = ""
     measured: str = ""
+
+    @property
+    def title(self) -> str:
+        """Its name with the notes."""
+        return f"{self.name} ({self.notes})" if self.notes else self.name
 
 
 class Part(NamedTuple):
@@ -178,7 +183,7 @@ def advise(evidence: Evidence, demand: Demand | None = None) -> Recommendations:
         which = "All" if made_up == len(evidence.runs) else "Some"
         notes.append(f"{which} runs have synthetic timings: no machine takes these times.")
     runs = [sum(len(each.completed) for each in table.configurations) for table in tables]
-    order = sorted(range(len(jobs)), key=lambda index: (not scaled_rows(tables[index]), -runs[index]))
+    order = sorted(range(len(jobs)), key=lambda index: (not speedups(tables[index]), -runs[index]))
     return Recommendations([jobs[index] for index in order], notes)
 
 
@@ -211,7 +216,7 @@ def _job(job: Choices, place: str, found: dict[int, Recommendation], demand: Dem
     others = [(WHICH, each) for each in which(job, demand)]
     gains = changed(job, demand)
     changes = [(CHANGE, "; ".join(part)) for part in (gains[:MOST_CHANGES], gains[MOST_CHANGES:]) if part]
-    kinds = [asked, many, others, changes] if scaled_rows(job) else [asked, others, changes, many]
+    kinds = [asked, many, others, changes] if speedups(job) else [asked, others, changes, many]
     points = [point for kind in kinds for point in kind[:1]]
     more = [point for kind in kinds for point in kind[1:]]
     step = _step(base)
@@ -234,7 +239,7 @@ def _job(job: Choices, place: str, found: dict[int, Recommendation], demand: Dem
 
 def _in_question(job: Choices) -> Configuration:
     """The configuration that advice is about: the fastest on several devices, else on one, else any."""
-    fastest = min(scaled_rows(job), key=lambda each: each.time_s.value, default=job.fastest)
+    fastest = min((row for row, _ in speedups(job)), key=lambda each: each.time_s.value, default=job.fastest)
     return fastest.configuration if fastest else (*job.configurations, *job.lost)[0]
 
 
@@ -247,7 +252,7 @@ def _step(base: Recommendation) -> str:
 def _next(job: Choices, base: Recommendation, demand: Demand) -> list[str]:
     """What to try, each with its reason, what was measured to help first."""
     lines = []
-    if (demand.deadline_s or not scaled_rows(job)) and (missing := missing_words(job)):
+    if (demand.deadline_s or not speedups(job)) and (missing := missing_words(job)):
         lines.append(missing)
     configuration = base.report.configuration
     for bottleneck, advised in base.advised:
@@ -257,9 +262,9 @@ def _next(job: Choices, base: Recommendation, demand: Demand) -> list[str]:
             for each, option in zip([each for each in advised if each.tried], part.tried, strict=True)
             if any(verdict(tried.speed) == "more" for tried in each.tried)
         ]
-        lines += [f"{each.name}: {each.measured}" for each in helped[:1]]
+        lines += [f"{each.title}: {each.measured}" for each in helped[:1]]
         options = sorted(part.untried, key=lambda each: LEARNS_OTHERWISE in each.notes)
-        names = [f"{each.name} ({each.notes})" if each.notes else each.name for each in options]
+        names = [each.title for each in options]
         named = listed(names[:MOST_OPTIONS], "or") or "; ".join(part.general[:MOST_OPTIONS])
         if named:
             of = "the memory" if bottleneck.kind == "memory" else bottleneck.kind
@@ -300,13 +305,14 @@ def _tiles(job: Choices, base: Recommendation) -> list[Tile]:
         filter(None, (job.recipe(best), f"{number(job.work / best.time_s.value)} {plural(2, job.unit)} per second"))
     )
     tiles, sure = [Tile("Fastest that was measured", devices, notes)], counted(best.time_s.repeats, "repeat")
-    row = next((each for each in scaled_rows(job) if each.configuration is base.report.configuration), None)
-    if row is not None:
-        first, _, rest = row.speedup.format().partition(" ")
+    for row, ratio in speedups(job):
+        if row.configuration is not base.report.configuration:
+            continue
+        first, _, rest = ratio.format().partition(" ")
         on = counted(row.devices, DEVICE_WORDS[job.device])
-        efficient = f"{percent(row.speedup.value / row.devices)} efficient"
+        efficient = f"{percent(ratio.value / row.devices)} efficient"
         tiles.append(Tile(f"Speed-up of {on} over 1", f"{first}×", f"{rest[1:-1]}; {efficient}"))
-        sure = SURE[verdict(row.speedup)]
+        sure = SURE[verdict(ratio)]
     if base.report.largest:
         share = percent(base.report.parts[base.report.largest])
         on = counted(base.report.configuration["devices"], DEVICE_WORDS[job.device])
