@@ -280,7 +280,7 @@ def test_a_batch_that_grows_with_the_devices_is_another_choice(tmp_path: Path) -
     assert "if you may change global batch size: 64 → 128: for a deadline of 20 min: 2 GPUs" in text
     assert "Try next: devices: [1, 2, 4], strategy: ddp-ds, batch_size: 64, scaling: strong, the same on" in text
     # How much faster more of them are is known nevertheless, by their throughput.
-    assert "How many devices: 4 GPUs: 3.4× as fast as 1 GPU" in text and "1.18× the GPU-hours" in text
+    assert "How many devices: 4 GPUs (weak scaling): 3.4× as fast as 1 GPU" in text and "1.18× the GPU-hours" in text
 
 
 def test_only_what_reached_the_floor_after_as_many_samples_counts(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from multicard.analysis.statistics import Interval, corrected, scaled, verdict
 from multicard.core.text import counted, listed, plural
 from multicard.core.units import number, with_unit
 from multicard.experiment.parameters import nested
+from multicard.experiment.workload import BATCH
 
 MOST = 3  # trainings that learn otherwise, of which an answer is given
 NOT_KNOWN = "not known"
@@ -47,7 +48,7 @@ def speed_words(row: Choice, job: Choices, ratio: Interval) -> str:
     one = "1 GPU" if job.device == "cuda" else "1"
     doubts = {"none": "no significant difference", "unknown": "one repeat, so it may be noise"}
     hours = f"{number(row.devices / ratio.value)}× the {HOURS[job.device]}"
-    of = counted(row.devices, DEVICE_WORDS[job.device])
+    of = counted(row.devices, DEVICE_WORDS[job.device]) + (" (weak scaling)" if BATCH in row.changes else "")
     return f"{of}: {times_words(ratio, f'as fast as {one}')}, {doubts.get(verdict(ratio), hours)}"
 
 

@@ -306,7 +306,8 @@ def _ordered(rows: list[Choice]) -> list[Choice]:
 
     def rank(own: list[Choice]) -> tuple[int, ...]:
         family = besides_batch[_besides_batch(own[0])]
-        return -len({each.devices for each in own}), -len({each.devices for each in family}), -len(own)
+        counts, of_family = ({each.devices for each in rows} for rows in (own, family))
+        return -len(counts), -len(of_family), min(counts), -len(own)
 
     ranked = sorted(groups.values(), key=rank)
     if not ranked:
