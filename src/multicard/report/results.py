@@ -22,7 +22,6 @@ ORDER = (*OUTCOMES, NOT_RUN)
 CLAIMS = "claims.csv"
 CLAIM_TESTS = "claims_tests.csv"
 REPORT = "report.html"
-RECOMMENDATIONS = "recommendations.md"
 
 
 @dataclass(frozen=True)
