@@ -111,6 +111,20 @@ def test_energy_is_per_image_or_token_in_joules(workload: str, of: str, measure:
     assert axes.containers[0].lines[0].get_ydata().tolist() == pytest.approx([1000 * value, 2000 * value])
 
 
+def test_exposed_communication_is_apart_from_backward_where_a_trace_tells_it_and_only_gradients_are_reduced() -> None:
+    parts = {"iteration_time_s": 0.1, "forward_s": 0.03, "backward_s": 0.06, "other_s": 0.01, "device": "cuda"}
+    rows = [parts | {"strategy": name, "devices": 2} for name in ("ddp-ds", "fsdp")]
+    measures = measured("vision", *rows).assign(exposed_communication_share=0.2)
+    figure, data = steps.step_breakdown(measures)
+    [axes] = closed(figure).axes
+    drawn = lengths(axes)
+    # A fifth of 100 ms of the first; the second also gathers weights in the forward phase.
+    assert drawn["exposed communication"] == pytest.approx([20, 0])
+    assert drawn["backward"] == pytest.approx([40, 60])
+    assert sum(each[0] for each in drawn.values()) == pytest.approx(100)
+    assert data["backward_s"].tolist() == pytest.approx([0.06, 0.06])
+
+
 def test_an_overhead_whose_interval_includes_zero_is_hollow() -> None:
     rows = [
         {"strategy": "ddp-ds", "devices": n, "repeat": i, "profiler_overhead": value}
@@ -128,17 +142,3 @@ def test_an_overhead_whose_interval_includes_zero_is_hollow() -> None:
     assert [list(mark.get_ydata()) for mark in marks if mark.get_fillstyle() == "bottom"] == [[2]]
     assert legend(figure) == [["hollow: inconclusive", "half-filled: one repeat, cannot tell"]]
     assert axes.get_xlabel() == "Profiling overhead (%)"
-
-
-def test_exposed_communication_is_apart_from_backward_where_a_trace_tells_it_and_only_gradients_are_reduced() -> None:
-    parts = {"iteration_time_s": 0.1, "forward_s": 0.03, "backward_s": 0.06, "other_s": 0.01, "device": "cuda"}
-    rows = [parts | {"strategy": name, "devices": 2} for name in ("ddp-ds", "fsdp")]
-    measures = measured("vision", *rows).assign(exposed_communication_share=0.2)
-    figure, data = steps.step_breakdown(measures)
-    [axes] = closed(figure).axes
-    drawn = lengths(axes)
-    # A fifth of 100 ms of the first; the second also gathers weights in the forward phase.
-    assert drawn["exposed communication"] == pytest.approx([20, 0])
-    assert drawn["backward"] == pytest.approx([40, 60])
-    assert sum(each[0] for each in drawn.values()) == pytest.approx(100)
-    assert data["backward_s"].tolist() == pytest.approx([0.06, 0.06])

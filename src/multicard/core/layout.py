@@ -32,7 +32,11 @@ ARCHIVED_TABLES = ("phases", *GATHERED_ACTIVITIES)  # what of a run's an archive
 # What is gathered of a scenario's runs, a Parquet file each; and what is written of it as CSV, Markdown and LaTeX.
 SCENARIO_TABLES = (*GATHERED_ACTIVITIES, "steps", "epochs", "runs_info")
 SCENARIO_INDEX = "tables.json"  # names, sizes and checksums of both
-WRITTEN_TABLES = ("table_costs", "table_speedup", "table_scaling_models")
+WRITTEN_TABLES = ("table_costs", "table_speedup")
+
+# What follows from all scenarios: verdicts on claims, on their tests and comparisons; what to try.
+CLAIMS, CLAIM_TESTS, CLAIM_COMPARISONS = "claims.csv", "claims_tests.csv", "claims_comparisons.csv"
+RECOMMENDATIONS = "recommendations.md"
 
 MACHINES = "machine"  # folder of the machines' limits in the results
 ANY_NODE = "cluster"  # in the name of a record of limits: of a node that the cluster chose
