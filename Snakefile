@@ -35,6 +35,10 @@ include: "workflow/rules/report.smk"
 report: "workflow/report/workflow.rst"
 
 
+# For the console (`logger: multicard` in the profiles).
+logger.info(f"{len(MATRIX.runs)} runs planned", extra={"matrix": MATRIX})
+
+
 onstart:
     drop_kept(Path(RESULTS) / "runs", forced_runs())
     on_slurm = ON_CLUSTER and shutil.which("squeue") is not None

@@ -32,8 +32,10 @@ ARCHIVED_TABLES = ("phases", *GATHERED_ACTIVITIES)  # what of a run's an archive
 # What is gathered of a scenario's runs, a Parquet file each; and what is written of it as CSV, Markdown and LaTeX.
 SCENARIO_TABLES = (*GATHERED_ACTIVITIES, "steps", "epochs", "runs_info")
 SCENARIO_INDEX = "tables.json"  # names, sizes and checksums of both
+HEADLINE = "headline.json"  # what it found, in a sentence
 WRITTEN_TABLES = ("table_costs", "table_speedup", "table_scaling_models")
 
+LAUNCHES = "logs/launch_run"  # folder in the results of what the launchers of runs say
 MACHINES = "machine"  # folder of the machines' limits in the results
 ANY_NODE = "cluster"  # in the name of a record of limits: of a node that the cluster chose
 SEARCHES = "search"  # folder of the searches in the results
