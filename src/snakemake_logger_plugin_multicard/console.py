@@ -68,7 +68,8 @@ class Console:
         self._drawn = ""  # the current state, as it stands on the terminal
         self._lock, self._over = lock, threading.Event()
         self._began, self._last_end, self._next_line = time.monotonic(), 0.0, 0.0
-        self._scenario_of = {run.id: name for name, runs in matrix.scenarios.items() for run in runs}
+        # Of scenarios that share a run the first.
+        self._scenario_of = {run.id: name for name, runs in reversed(matrix.scenarios.items()) for run in runs}
 
     def begin(self, jobs: Mapping[str, int]) -> None:
         """Say what is to be done, by the number of jobs of each rule."""
@@ -119,10 +120,11 @@ class Console:
 
     def end(self) -> None:
         """Print the results if all was made, else where to read on."""
-        self._show("")
-        if not self.results or self._over.is_set():
-            return
-        self._over.set()
+        with self._lock:
+            self._show("")
+            if not self.results or self._over.is_set():
+                return
+            self._over.set()
         if self.has_failed:
             self.error(f"not all was made: {_log_file()} says more; the same command makes what is missing")
         elif self.jobs_left <= 0:
@@ -137,6 +139,8 @@ class Console:
         """Keep the last line of a terminal up to date; elsewhere say now and then how far the cluster is."""
         while not self._over.wait(LOOK_S):
             with self._lock:
+                if self._over.is_set():
+                    break
                 if self._live:
                     self._show(self._state())
                 elif self._jobs and time.monotonic() > self._next_line:

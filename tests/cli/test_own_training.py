@@ -69,13 +69,15 @@ def test_the_table_has_a_row_of_each_configuration_and_what_two_processes_gain(f
     assert sorted((row[0], row[1], row[-1]) for row in rows) == [
         (devices, batch, "completed") for devices in "12" for batch in ("16", "64")
     ]
-    assert [line.partition(":")[0] for line in printed.splitlines()[-3:]] == ["next", "next", "report"]
-    assert printed.splitlines()[-1] == "report: results/report.html"
+    report, following = printed.splitlines()[-2:]
+    assert report == "report: results/report.html" and following.startswith("next: for intervals, repeats: 3 in ")
     assert (folder / "results" / "report.html").stat().st_size > 0
     found = measures(folder)
     slowest, fastest = found[found["devices"] == 2]["speedup"].sort_values()
-    [line] = [line for line in printed.splitlines() if line.startswith("2 CPU processes: ")]
-    assert line.startswith(f"2 CPU processes: speed-up {slowest:.3g} to {fastest:.3g}; one repeat, so ")
+    mean = (slowest * fastest) ** 0.5
+    said = re.search(r"^scale: 2 processes ([\d.]+)× \(n=1\) on average over 2 configurations \((.+?)\), ", printed, re.M)
+    assert float(said[1]) == pytest.approx(mean, rel=0.005)
+    assert said[2] == f"{slowest:.3g}× to {fastest:.3g}×"
 
 
 def test_the_commands_that_go_on_from_there_work(

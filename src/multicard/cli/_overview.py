@@ -124,10 +124,8 @@ def _next_step(experiment: "Experiment", config: Path, outcomes: Mapping[str, st
     """What to do next, with what for; `outcomes` by run."""
     failed = sum(outcome != "completed" for outcome in outcomes.values())
     if failed and not experiment.recorded:
-        again = f"multicard run {shlex.quote(str(config))} --retry-failed"
-        return (
-            f"{failed} of {counted(len(outcomes), 'run')} did not complete: see their log.txt; {again} runs them again"
-        )
+        lost = f"{failed} of {counted(len(outcomes), 'run')} did not complete: see their log.txt"
+        return f"{lost}; multicard run {shlex.quote(str(config))} --retry-failed runs them again"
     if not experiment.recorded and all(scenario.repeats == 1 for scenario in experiment.scenarios.values()):
         return f"for intervals, repeats: 3 in {config}, then the same command; what was measured stays"
     return f"for what to try and the best configuration, multicard recommend {shlex.quote(experiment.results)}"
