@@ -1,4 +1,4 @@
-"""False alarms and power of `multicard check`, by simulation with known truth, as tables for README.md.
+"""False alarms and power of `multicard compare --fail-above`, by simulation with known truth, as tables for README.md.
 
 Repeats are lognormal; a family is a check of 20 configurations against a tolerance of 3%.
 """
@@ -8,7 +8,7 @@ import argparse
 import numpy as np
 from scipy.stats import nct, t
 
-from multicard.analysis.comparison.regressions import REGRESSION, Pair, judge
+from multicard.analysis.comparison.changes import REGRESSION, Pair, judge
 
 CONFIGURATIONS, TOLERANCE = 20, 0.03
 SPREADS, REPEATS = (0.005, 0.01, 0.02), (3, 5, 8)

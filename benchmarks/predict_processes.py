@@ -1,6 +1,6 @@
 """Predict two CPU processes from one, and four from one and two, and measure them.
 
-    multicard machine --device cpu --devices 2 --seconds 0.5 --results FOLDER
+    multicard doctor --measure --device cpu --devices 2 --seconds 0.5 --results FOLDER
     python benchmarks/predict_processes.py --results FOLDER
 
 Runs the embedded vision job on one, two and four processes, three repeats in turn, with a batch for each and with one

@@ -77,7 +77,7 @@ def measured(job: Job, devices: int, rng: np.random.Generator) -> Point:
 
 
 def network(job: Job, counts: Sequence[int], rng: np.random.Generator) -> Network:
-    """All-reduces of a job's machine, as `multicard machine` fits them, and what a step exchanges."""
+    """All-reduces of a job's machine, as `multicard doctor --measure` fits them, and what a step exchanges."""
     fits = {}
     for n in counts:
         times = job.all_reduce_s(n, MESSAGE_SIZES) * np.exp(0.05 * rng.standard_normal(len(MESSAGE_SIZES)))

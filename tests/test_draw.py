@@ -1,4 +1,4 @@
-"""`multicard draw` makes of what was recorded all that the workflow makes of runs."""
+"""`multicard report` makes of what was recorded all that the workflow makes of runs."""
 
 import json
 import shutil
@@ -51,7 +51,7 @@ def numbers(folder: Path) -> dict[str, str]:
 
 def refused(*arguments: Path | str) -> str:
     with pytest.raises(SystemExit) as stopped:
-        main(["draw", *map(str, arguments)])
+        main(["report", *map(str, arguments)])
     [line] = str(stopped.value.code).splitlines()
     return line
 
@@ -65,7 +65,7 @@ def test_figures_are_those_that_the_workflow_draws(
     asked = [str(archive)] if given == "archive" else [str(recorded_results), "--config", str(config)]
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    main(["draw", *asked, "--out", "drawn"])
+    main(["report", *asked, "--out", "drawn"])
     assert [path.name for path in Path().iterdir()] == ["drawn"]
     out = Path("drawn")
     assert numbers(out) == numbers(drawn_by_the_workflow(recorded_results, tmp_path / "workflow"))
@@ -85,7 +85,7 @@ def test_figures_are_those_that_the_workflow_draws(
     assert [record.get("recorded", {}).get("archive") for record in records] == [
         "two.tar.gz" if given == "archive" else None
     ] * 2
-    main(["claims", "drawn"])  # it is a results folder like any other
+    main(["report", "drawn", "--claims"])  # it is a results folder like any other
 
 
 def test_limits_of_machines_are_shown(recorded_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_limits_of_machines_are_shown(recorded_results: Path, tmp_path: Path, mo
     pack(experiment(source, scenarios=ASKED), tmp_path / "two.tar.gz")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "drawn").mkdir()  # an empty folder is taken
-    main(["draw", "two.tar.gz", "--out", "drawn"])
+    main(["report", "two.tar.gz", "--out", "drawn"])
     assert (tmp_path / "drawn/machine/1-cuda.png").stat().st_size > 0
     page = (tmp_path / "drawn/report.html").read_text(encoding="utf-8")
     assert "host-2, GPUs" in page and "matrix multiplication" in page and "node07" not in page
@@ -140,7 +140,7 @@ def test_an_incomplete_run_is_listed_and_a_damaged_one_is_named(
     config = write_configuration(tmp_path / "a.yaml", Path("results"), scenarios=ASKED)
     third = add_run(extracted_run, results, repeat=3)
     (third / "activity" / "cuda_api.parquet").unlink()
-    main(["draw", str(results), "--out", str(tmp_path / "out"), "--config", str(config)])
+    main(["report", str(results), "--out", str(tmp_path / "out"), "--config", str(config)])
     [reason] = pd.read_csv(tmp_path / "out/scenarios/recorded/runs.csv")["reason"].dropna()
     assert reason == "incomplete: activity/cuda_api.parquet is missing"
     (third / "activity" / "cuda_api.parquet").write_bytes(b"PAR1")

@@ -117,7 +117,7 @@ def test_what_is_wrong_is_said_in_a_line_and_nothing_is_written(lines: Sequence[
     path = table(folder, *lines)
     before = sorted(folder.rglob("*"))
     with pytest.raises(SystemExit) as stopped:
-        main(["adopt", "ours.csv"])
+        main(["analyze", "--as-runs", "ours.csv"])
     [line] = str(stopped.value).splitlines()
     assert fault.format(table=path.name) in line
     assert line.startswith("ours.csv")
@@ -145,7 +145,7 @@ def test_a_dry_run_shows_what_the_traces_hold_and_writes_nothing(
     trace(folder / "one_of_four.json", LENGTHS, kernels=[(1, GEMM), (2, UPDATE)])
     table(folder, "trace,devices,warmup_steps", "two.sqlite,2,1", "bare.json,1,", "one_of_four.json,4,")
     before = sorted(folder.rglob("*"))
-    main(["adopt", "ours.csv", "--dry-run"])
+    main(["analyze", "--as-runs", "ours.csv", "--dry-run"])
     rows = [
         [cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines() if "│" in line
     ]

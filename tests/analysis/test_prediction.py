@@ -289,7 +289,7 @@ def test_what_is_not_known_of_samples_and_bytes_is_told_apart(tmp_path: Path) ->
         found = only(tmp_path / name, rows)
         assert found.forecast(8).prediction.reason.startswith(why)
     links = {2: AlphaBeta(exact(1e-9), exact(1e9), 0.0)}
-    assert replace(found, links={})._no_network(1) == "no α–β of this machine (see multicard machine)"
+    assert replace(found, links={})._no_network(1) == "no α–β of this machine (see multicard doctor --measure)"
     assert replace(found, links=links)._no_network(1) == "the bytes of a step are not known (a trace has them)"
 
 

@@ -75,8 +75,8 @@ def test_an_archive_gives_what_its_folder_gives(recorded_results: Path, recorded
     assert len(archive.measures) == 2 and len(archive.steps) > 0
     assert archive.runs["outcome"].tolist() == ["completed"] * 2
     found = archive.compare(multicard.read_results(recorded_results))
-    assert set(found.changes["verdict"]) <= {"inconclusive", "cannot tell"}
-    assert (found.only_a, found.only_b) == ([], [])
+    assert set(found.table["verdict"]) <= {"undecided", "cannot tell"}
+    assert (found.missing, found.added) == ([], [])
     assert "<table" in found._repr_html_() and "recorded" in archive._repr_html_()
     [training] = archive.tradeoff(samples=1000, gpu_hour_cost=2.5).itertuples()
     one, two = archive.measures["throughput_samples_per_s"]

@@ -1,4 +1,4 @@
-"""`multicard adopt` from traces to the report: numbers follow from the synthetic traces by hand."""
+"""`multicard analyze --as-runs` from traces to the report: numbers follow from the synthetic traces by hand."""
 
 import gzip
 import json
@@ -29,7 +29,7 @@ def packed(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a user with traces, after `multicard adopt`."""
+    """The folder of a user with traces, after `multicard analyze --as-runs`."""
     folder = tmp_path_factory.mktemp("adopted") / "my traces"
     trace(folder / "one-gpu.sqlite", ONE)
     trace(folder / "two-gpus.sqlite", TWO, TWO)
@@ -121,10 +121,10 @@ def test_adopting_again_changes_nothing_and_another_table_replaces_nothing_unask
     assert len(read_manifest(folder / "adopted.tar.gz").runs) == 5
     assert read_results(folder / "adopted.tar.gz").measures["iteration_time_s"].notna().sum() == 4
     before = (folder / "adopted.tar.gz").read_bytes()
-    main(["adopt", "traces.csv"])
+    main(["analyze", "--as-runs", "traces.csv"])
     assert (folder / "adopted.tar.gz").read_bytes() == before
     other = folder / "other.csv"
     other.write_text("".join(TABLE.splitlines(keepends=True)[:3]))
     with pytest.raises(SystemExit, match=r"adopted.tar.gz: exists and holds something else; --overwrite replaces it"):
-        main(["adopt", "other.csv"])
+        main(["analyze", "--as-runs", "other.csv"])
     assert (folder / "adopted.tar.gz").read_bytes() == before

@@ -80,7 +80,7 @@ def test_what_reads_results_names_a_run_that_lost_a_file(config: Path, capsys: p
     path.unlink()
     for command in (
         ("recommend", results, "--config", config, "--json"),
-        ("draw", results, "--config", config, "--out", config.parent / "drawn"),
+        ("report", results, "--config", config, "--out", config.parent / "drawn"),
     ):
         code, _, err = run(capsys, *command)
         [named] = err.splitlines()

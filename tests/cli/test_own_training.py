@@ -75,7 +75,8 @@ def test_the_table_has_a_row_of_each_configuration_and_what_two_processes_gain(f
     found = measures(folder)
     slowest, fastest = found[found["devices"] == 2]["speedup"].sort_values()
     mean = (slowest * fastest) ** 0.5
-    said = re.search(r"^scale: 2 processes ([\d.]+)× \(n=1\) on average over 2 configurations \((.+?)\), ", printed, re.M)
+    words = r"^scale: 2 processes ([\d.]+)× \(n=1\) on average over 2 configurations \((.+?)\), "
+    said = re.search(words, printed, re.M)
     assert float(said[1]) == pytest.approx(mean, rel=0.005)
     assert said[2] == f"{slowest:.3g}× to {fastest:.3g}×"
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from figures.measured import closed
-from multicard.analysis.comparison.version_history import Point
+from multicard.analysis.comparison.results import Point
 from multicard.analysis.statistics import Interval
 from multicard.figures.history import draw_history
 
@@ -12,7 +12,7 @@ def over_versions(configuration: str, **parameters: Any) -> list[Point]:
     """One configuration that stays as fast in two versions."""
     common = {"workload": "vision", "strategy": "ddp", "device": "cuda", "devices": 4} | parameters
     return [
-        Point(configuration, common, version, [1.0, 1.0], Interval(1.0, 0.9, 1.1, 2), "iteration_time_s", ["completed"])
+        Point(configuration, common, version, Interval(1.0, 0.9, 1.1, 2), "iteration_time_s", ["completed"])
         for version in range(2)
     ]
 
@@ -26,7 +26,7 @@ def test_long_titles_stay_over_their_panels_and_are_told_apart_to_the_last_word(
             scaling="weak" if index % 2 else "strong", layout="nhwc" if index % 2 else "nchw",
         )
     ]  # fmt: skip
-    figure = closed(draw_history(points, ["1.0", "1.1"], 0.03, synthetic=False)[0])
+    figure = closed(draw_history(points, [], ["1.0", "1.1"], 0.03, synthetic=False)[0])
     figure.draw_without_rendering()
     panels = sorted(figure.axes, key=lambda axes: axes.get_position().x0)
     for axes in panels:
@@ -40,7 +40,7 @@ def test_ids_of_several_workloads_are_wrapped_as_well() -> None:
     identity = "vision-" + "strategy-ddp-" * 6
     points = over_versions(identity) + over_versions("other", workload="llm", technique="lora")
     points += over_versions("third", workload="llm", technique="full")
-    figure = closed(draw_history(points, ["1.0", "1.1"], 0.03, synthetic=False)[0])
+    figure = closed(draw_history(points, [], ["1.0", "1.1"], 0.03, synthetic=False)[0])
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert "\n" in max(titles, key=len)
     assert max(len(line) for title in titles for line in title.split("\n")) <= 26

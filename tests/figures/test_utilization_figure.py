@@ -39,7 +39,7 @@ def test_without_a_trace_phases_tell_and_without_a_peak_the_rate(tmp_path: Path)
     measures = measured("vision", {"device": "cpu", "achieved_flop_per_s": 2e9} | parts)
     left, right = closed(draw("utilization", gathered(tmp_path, measures))[0]).axes
     assert lengths(left) == {"_": [2.0]}
-    assert left.get_xlabel() == "Rate per device (GFLOP/s);\nfor the peak: multicard machine"
+    assert left.get_xlabel() == "Rate per device (GFLOP/s);\nfor the peak: multicard doctor --measure"
     assert lengths(right) == {
         "compute": pytest.approx([60]), "memory operations": pytest.approx([10]), "data loading": pytest.approx([20]),
         "other": pytest.approx([10]),

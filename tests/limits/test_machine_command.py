@@ -1,4 +1,4 @@
-"""`multicard machine` on the CPUs of this machine, as a user types it; it need not be idle."""
+"""`multicard doctor --measure` on the CPUs of this machine, as a user types it; it need not be idle."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ LLM = ROOT / "config" / "paper-llm.yaml"
 def test_everything_is_measured_counted_printed_and_drawn(tmp_path: Path) -> None:
     scenario = {"question": "?", "fixed": JOB, "vary": {"num_workers": [0, 1]}, "figures": ["step_breakdown"]}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"scenarios": {"a": scenario}}))
-    command = [MULTICARD, "machine", "--device", "cpu", "--devices", "2", "--config", "mine.yaml"]
+    command = [MULTICARD, "doctor", "--measure", "--device", "cpu", "--devices", "2", "--config", "mine.yaml"]
     command += ["--seconds", "0.02", "--loader-seconds", "0.2"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=2400, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -78,7 +78,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stopped:
-        main(["machine", *options])
+        main(["doctor", "--measure", *options])
     [line] = str(stopped.value).splitlines()
     assert line.startswith(says)
     assert list(tmp_path.iterdir()) == []
@@ -96,6 +96,6 @@ def test_a_configuration_without_images_leaves_out_the_loaders(
         return made | {"parts": [part | {"problem": None} for part in made["parts"]]}
 
     monkeypatch.setattr("multicard.limits.measure.measure_machine", measure)
-    main(["machine", "--device", "cpu", "--config", str(LLM), "--results", str(tmp_path)])
+    main(["doctor", "--measure", "--device", "cpu", "--config", str(LLM), "--results", str(tmp_path)])
     assert asked == [([], [])]
     assert f"{LLM}: no vision run that can run here on cpu: " in capsys.readouterr().err

@@ -60,7 +60,7 @@ def write_archive(traced: Sequence[Traced], made: Path, archive: Path) -> dict[s
         If the runs cannot be those of one archive.
     """
     config = configuration([each.run for each in traced], _figures(traced, made / "runs"))
-    experiment = check(config, "multicard adopt", outside=False)
+    experiment = check(config, "multicard analyze --as-runs", outside=False)
     pack(experiment.model_copy(update={"results": str(made)}), archive)
     return {"scenarios": read_manifest(archive).experiment["scenarios"]}
 
@@ -101,7 +101,7 @@ def configuration(runs: Sequence[TracedRun], figures: Sequence[str]) -> dict[str
         "figures": list(figures),
     }
     config = {"scenarios": {SCENARIO: scenario}}
-    expanded = distinct(expand(check(config, "multicard adopt", outside=False)))
+    expanded = distinct(expand(check(config, "multicard analyze --as-runs", outside=False)))
     for run in runs:
         if run.id not in expanded:
             raise UserError(f"{run.where}: states a value that another row writes otherwise, such as 1 and 1.0")

@@ -1,4 +1,4 @@
-"""The limits of a machine as `multicard machine` recorded them: rates with their spread, and the fit of all-reduces."""
+"""Limits of a machine, recorded by `multicard doctor --measure`: rates with their spread, the fit of all-reduces."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -144,7 +144,7 @@ class MachineLimits(BaseModel):
 
 
 def read_machine(path: Path) -> MachineLimits:
-    """Read a record of `multicard machine`.
+    """Read a record of `multicard doctor --measure`.
 
     Raises
     ------

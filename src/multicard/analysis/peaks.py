@@ -1,7 +1,7 @@
 """What vendors state that a GPU computes at most, in dense matrix products: operations per second by precision.
 
 By the whole name that NVIDIA's driver gives a GPU, so that none is taken for another. fp64 is by tensor cores where
-these have it, fp32 without TF32. What is not here is to be measured, with `multicard machine`.
+these have it, fp32 without TF32. What is not here is to be measured, with `multicard doctor --measure`.
 
 Sources: for the V100 https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf
 and for the A100 https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet-nvidia-us-2188504-web.pdf;

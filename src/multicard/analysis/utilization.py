@@ -27,12 +27,12 @@ MEASURES: dict[str, str] = {
     "for all repeats of a configuration of which one was faster than that, which is then not its limit",
     "mfu": "model FLOP utilization: achieved_flop_per_s / peak_flop_per_s",
     "hfu": "hardware FLOP utilization: the same of hardware_flop_per_step",
-    "mfu_of": "whose peak that is: `measured` by multicard machine on such a device (`measured, disturbed` where "
-    "something else ran then, so that it may be too low), or stated by the `vendor`",
+    "mfu_of": "whose peak that is: `measured` by multicard doctor --measure on such a device (`measured, disturbed` "
+    "where something else ran then, so that it may be too low), or stated by the `vendor`",
     "bus_bandwidth_bytes_per_s": "bytes that a GPU's collectives of recorded sizes moved over their time, as "
     "nccl-tests counts them; of the GPU that waited least for others",
-    "loader_ceiling_samples_per_s": "samples that the loaders of all ranks give at most: what multicard machine "
-    "measured of one alone, times ranks; to compare with processed_samples_per_s",
+    "loader_ceiling_samples_per_s": "samples that the loaders of all ranks give at most: what multicard doctor "
+    "--measure found of one alone, times ranks; to compare with processed_samples_per_s",
 }
 
 

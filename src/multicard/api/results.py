@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
-from itertools import combinations
 from pathlib import Path
 
 import pandas as pd
@@ -16,9 +15,9 @@ from multicard.analysis.choice.best import GOALS, Goal
 from multicard.analysis.choice.recommend import as_markdown
 from multicard.analysis.choice.tradeoff import Demand, tradeoffs
 from multicard.analysis.choice.tradeoff_table import as_table
-from multicard.analysis.comparison.regressions import RegressionCheck, check_sides, unlike_hardware
-from multicard.analysis.comparison.result_comparison import MACHINE, Side, compare_sides, read_side
-from multicard.analysis.comparison.version_history import Point, history
+from multicard.analysis.comparison.changes import OUTCOME
+from multicard.analysis.comparison.results import Comparison, compare, over_versions
+from multicard.analysis.comparison.sides import MACHINE, Side, read_side
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.machine_limits import MachineLimits, read_machine
 from multicard.analysis.scaling.prediction import Check
@@ -207,7 +206,7 @@ class Results:
         return pd.concat(found, ignore_index=True)
 
     def figure(self, name: str, scenario: str | None = None) -> Figure:
-        """Draw a figure of the catalog (`multicard figures`) of one scenario; see `ScenarioResults.figure`."""
+        """Draw a figure of the catalog of one scenario; see `ScenarioResults.figure`."""
         return self.scenario(scenario).figure(name)
 
     def claims(self, file: str | Path | None = None) -> pd.DataFrame:
@@ -293,46 +292,18 @@ class Results:
             machines = [read_machine(path) for path in machine_records(self._runs.parent)]
         return Predictions(self._evidence, machines, devices, nodes)
 
-    def compare(self, other: "Results") -> "ResultsComparison":
-        """Compare with other results, configuration by configuration.
-
-        Raises
-        ------
-        UserError
-            If a file of a run is missing or damaged.
-        """
-        return ResultsComparison(self, other)
-
-    def check(
+    def compare(
         self,
         new: "Results",
-        tolerance: float = 0.03,
-        measures: Sequence[str] = ("iteration_time",),
+        tolerance: float | None = None,
+        measures: Sequence[str] | None = None,
         session_spread: float | None = None,
-    ) -> RegressionCheck:
-        """Judge whether new results are worse than these by more than a tolerance, configuration by configuration.
+    ) -> Comparison:
+        """Compare with newer results, configuration by configuration: see `compare_versions`.
 
-        Parameters
-        ----------
-        new
-            What is checked.
-        tolerance
-            Share of the baseline by which a measure may be worse.
-        measures
-            Some of `iteration_time`, `throughput`, `memory` and `energy`.
-        session_spread
-            By how much sessions (other days, nodes) differ, as a standard deviation of the logarithm. By default it is
-            read from repeats that span sessions; without such nothing is told of sides measured in different sessions.
-
-        Raises
-        ------
-        UserError
-            If a file of a run is missing or damaged.
+        Its `table` has a row per configuration and measure: `a`, `b`, the `change` with its interval, the `verdict`.
         """
-        found = check_sides(self._side, new._side, tolerance, measures, session_spread)
-        if any(_is_archive(each.path) for each in (self, new)):  # which hold no names of machines
-            found = replace(found, environment=[row for row in found.environment if row[0] != MACHINE])
-        return found
+        return compare_versions([self, new], tolerance, measures, session_spread)
 
     def draw(self, out: str | Path, claims: str | Path = SHIPPED) -> Drawn:
         """Write all tables, figures, conclusions and the report to a new folder, as the workflow does after its runs.
@@ -423,7 +394,7 @@ class ScenarioResults:
         return self._tables.table(table)
 
     def figure(self, name: str) -> Figure:
-        """Draw a figure of the catalog (`multicard figures`). One with nothing to show says why.
+        """Draw a figure of the catalog (`multicard report --list-figures`). One with nothing to show says why.
 
         Raises
         ------
@@ -481,75 +452,56 @@ class Predictions:
         ]
 
 
-class ResultsComparison:
-    """Two sets of results, configuration by configuration.
-
-    Attributes
-    ----------
-    changes
-        One row per configuration and measure: geometric means over repeats `a` and `b`, `ratio` (b over a) with its
-        95% interval `low` to `high`, `repeats_a`, `repeats_b`, and the `verdict` on b, corrected for all rows. One
-        repeat gives no interval, and so no verdict.
-    environment
-        What else differs: `what`, and its values in `a` and in `b`. Archives hold no names of machines.
-    outcomes
-        Runs with another outcome: `run`, `a`, `b`.
-    only_a, only_b
-        Ids of the runs that the other side does not have.
-    notices
-        Completed runs whose numbers are in doubt: `in` (`a` or `b`), `run`, `why`.
-    """
-
-    def __init__(self, a: Results, b: Results) -> None:
-        found = compare_sides(a._side, b._side)
-        named = not any(_is_archive(each.path) for each in (a, b))
-        rows = [
-            (
-                each.configuration, each.measure, each.a, each.b, each.ratio.value, each.ratio.low, each.ratio.high,
-                *each.repeats, each.verdict,
-            )
-            for each in found.changes
-        ]  # fmt: skip
-        columns = ["configuration", "measure", "a", "b", "ratio", "low", "high", "repeats_a", "repeats_b", "verdict"]
-        self.changes = pd.DataFrame(rows, columns=columns)
-        self.environment = pd.DataFrame(
-            [row for row in found.environment if named or row[0] != MACHINE], columns=["what", "a", "b"]
-        )
-        self.outcomes = pd.DataFrame(found.outcomes, columns=["run", "a", "b"])
-        self.only_a, self.only_b = found.only_a, found.only_b
-        self.notices = pd.DataFrame(found.notices, columns=["in", "run", "why"])
-
-    def _repr_html_(self) -> str:
-        facts = {f"Runs in {side} only": str(len(runs)) for side, runs in (("a", self.only_a), ("b", self.only_b))}
-        return summary_html("Comparison", facts, self.changes)
-
-
-def follow(
+def compare_versions(
     versions: Sequence[Results],
-    tolerance: float = 0.03,
-    measure: str = "iteration_time",
+    tolerance: float | None = None,
+    measures: Sequence[str] | None = None,
     session_spread: float | None = None,
-) -> list[Point]:
-    """Follow a measure of each configuration over versions, given in their order; see `Results.check`.
+) -> Comparison:
+    """Compare two or more results, the oldest first: each with the one before it and with the first.
+
+    Parameters
+    ----------
+    versions
+        Results; archives hold no names of machines.
+    tolerance
+        Share by which a measure may be worse; None to tell every difference.
+    measures
+        Some of `iteration_time`, `throughput`, `speedup`, `memory`, `energy`, `accuracy`, `loss`; all by default.
+    session_spread
+        By how much sessions (other days, nodes) differ, as a standard deviation of the logarithm. By default it is
+        read from repeats that span sessions; without such nothing is told of sides measured in different sessions
+        where a tolerance is given.
 
     Raises
     ------
     UserError
         If a file of a run is missing or damaged.
     """
-    return history([each._side for each in versions], tolerance, measure, session_spread)
+    found = compare([each._side for each in versions], tolerance, measures, session_spread)
+    if any(_is_archive(each.path) for each in versions[-2:]):
+        found = replace(found, environment=[row for row in found.environment if row[0] != MACHINE])
+    return found
 
 
-def hardware_differences(versions: Sequence[Results]) -> list[tuple[str, str, str]]:
-    """What differs in hardware between any two versions: what, and its two values."""
+def draw_versions(
+    versions: Sequence[Results], found: Comparison, names: Sequence[str], measure: str
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw a measure of each configuration over versions, with what became worse marked; and the numbers shown.
+
+    Raises
+    ------
+    UserError
+        If no version has the measure.
+    """
+    from multicard.figures.history import draw_history
+
     sides = [each._side for each in versions]
-    found = [row for one, other in combinations(sides, 2) for row in unlike_hardware(one, other)]
-    return list(dict.fromkeys(found))
-
-
-def is_synthetic(results: Results) -> bool:
-    """Whether runs are synthetic, by the names of their machines."""
-    return results._side.is_synthetic
+    points = over_versions(sides, measure)
+    if all(point.mean.value is None for point in points):
+        raise UserError(f"{measure} was not measured in any version")
+    changes = [each for each in found.changes if each.measure in (measure, OUTCOME)]
+    return draw_history(points, changes, names, found.tolerance, any(each.is_synthetic for each in sides))
 
 
 def _is_archive(path: Path) -> bool:

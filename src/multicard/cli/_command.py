@@ -104,7 +104,7 @@ def name_damaged(damaged: Mapping[str, str]) -> None:
         print(without_escapes(line), file=sys.stderr)
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
+def add_device(parser: argparse._ActionsContainer) -> None:
     """Add the kind of device."""
     parser.add_argument(
         "--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto (default): cuda if there is a GPU"

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from multicard.cli._as_runs import add_arguments as add_arguments_of_runs
+from multicard.cli._as_runs import make_runs
 from multicard.cli._command import Command, refuse_unwritable
 
 if TYPE_CHECKING:
@@ -22,8 +24,9 @@ MANY_EVENTS = 2_000_000  # from which on a progress bar is worth its line
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the trace, and what to make of it."""
     parser.add_argument(
-        "path", type=Path, help="trace file (.sqlite, .nsys-rep, .json or .json.gz), or a folder of them"
-    )
+        "path", type=Path,
+        help="trace (.sqlite, .nsys-rep, .json or .json.gz), or a folder of them; with --as-runs a table of traces",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for the tables, as Parquet and CSV")
     parser.add_argument("--json", action="store_true", help="print the tables as JSON")
     parser.add_argument(
@@ -46,9 +49,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write the events for ui.perfetto.dev: .json, or .json.gz to compress it",
     )
 
+    parser.add_argument(
+        "--as-runs", action="store_true",
+        help="make runs, figures and a report of traces: the path is a CSV with a row per trace, whose columns are "
+        "trace, devices and parameters of your own",
+    )  # fmt: skip
+    add_arguments_of_runs(parser)
+
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print a summary of a trace; write its tables and events where that is asked for."""
+    """Print a summary of a trace; write its tables and events where that is asked for. Or make runs of traces."""
+    if arguments.as_runs:
+        make_runs(arguments.path, arguments)
+        return
     from rich.console import Console
 
     from multicard import read_trace
@@ -124,4 +137,6 @@ def _progress() -> Iterator[Callable[[int, int], None] | None]:
         yield advance
 
 
-COMMAND = Command("analyze", 40, "summarize a trace", add_arguments, run)
+COMMAND = Command(
+    "analyze", 40, "say where the time of a trace goes, or make a report of many traces", add_arguments, run
+)

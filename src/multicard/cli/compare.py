@@ -1,35 +1,70 @@
 """`multicard compare`."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from multicard.cli._command import Command
-from multicard.core.text import counted, first_of
+from multicard.core.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.table import Table
 
-LONGEST = 20  # names in a list on the terminal
+LONGEST = 20  # outlying steps in a line
 LONGEST_TABLE = 30  # differences between two traces
+CANNOT_TELL_CODE = 2  # as for a faulty command line; 1 is a regression
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the two sides."""
-    what = "a trace as for analyze, a results folder, or an archive of recorded runs"
-    parser.add_argument("a", type=Path, help=f"baseline: {what}")
-    parser.add_argument("b", type=Path, help="what to compare with the baseline, of the same kind")
+    """Add what is compared, and for results what counts as worse and where else to report it."""
+    add = parser.add_argument
+    add(
+        "paths", type=Path, nargs="+", metavar="PATH",
+        help="two traces as for analyze; or results folders and archives of recorded runs, the oldest first",
+    )  # fmt: skip
+    results = parser.add_argument_group("of results").add_argument
+    results("--fail-above", metavar="X%", help="exit with 1 if a measure is worse by more, with 2 if that is unknown")
+    results(
+        "--measure", metavar="NAME,...",
+        help="some of iteration_time, throughput, speedup, memory, energy, accuracy, loss (default: all; with "
+        "--fail-above: iteration_time)",
+    )  # fmt: skip
+    results(
+        "--session-spread", metavar="X%",
+        help="by how much sessions (days, nodes) differ (standard deviation); needed where no repeats span sessions",
+    )  # fmt: skip
+    results("--allow-other-machine", action="store_true", help="judge although the hardware differs")
+    results("--allow-missing", action="store_true", help="accept that configurations of the baseline were not run")
+    results("--verbose", action="store_true", help="also list what is undecided, and each run in doubt")
+    results("--json", action="store_true", help="print what was found as JSON")
+    results("--junit", type=Path, metavar="FILE", help="also write it as JUnit's XML, which CI systems show")
+    results("--figure", type=Path, metavar="FILE", help="draw a measure over the versions, in three formats")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print what differs between two traces, or two sets of results."""
+    """Print what differs; with --fail-above exit with 1 for a regression, with 2 where that cannot be told."""
     from multicard.api.results import holds_results
 
-    if holds_results(arguments.a) or holds_results(arguments.b):
-        compare_results(arguments.a, arguments.b)
-    else:
-        compare_traces(arguments.a, arguments.b)
+    try:
+        if len(arguments.paths) < 2:
+            raise UserError("expected two paths or more, the oldest first")
+        if any(map(holds_results, arguments.paths)):
+            from multicard.cli._compared_results import compare_results
+
+            code = compare_results(arguments)
+        else:
+            if len(arguments.paths) > 2:
+                raise UserError(f"expected two traces, found {len(arguments.paths)}")
+            compare_traces(*arguments.paths)
+            code = 0
+    except UserError as error:
+        if arguments.fail_above is None:
+            raise
+        print(error, file=sys.stderr)  # whose usual code is that of a regression
+        code = CANNOT_TELL_CODE
+    if code:
+        sys.exit(code)
 
 
 def compare_traces(a: Path, b: Path) -> None:
@@ -91,75 +126,10 @@ def _periods(found: "pd.DataFrame") -> list[str]:
     return lines
 
 
-def compare_results(a: Path, b: Path) -> None:
-    """Print what changed per configuration from the results `a` to the results `b`, and what else differs."""
-    from multicard import read_results
-    from multicard.api.results import holds_results
-    from multicard.cli._console import console, text_table
-    from multicard.core.errors import UserError
-    from multicard.core.layout import RUN
-    from multicard.core.terminal import plain
-
-    for path, other in ((a, b), (b, a)):
-        if not holds_results(path):
-            raise UserError(f"{path}: expected results as in {other}: a folder with runs/*/{RUN}, or an archive")
-    found = read_results(a).compare(read_results(b))
-    terminal = console()
-    terminal.print(plain(f"a: {a}, b: {b}"), "")
-    if len(found.changes):
-        terminal.print(_changes(found.changes), "")
-    else:
-        terminal.print("cannot tell: no configuration completed in both", "")
-    for title, table in (
-        ("Other differences, of the runs in both", found.environment),
-        ("Runs with different outcomes", found.outcomes),
-        (f"Runs whose numbers are in doubt: {len(found.notices)}, up to {LONGEST} are shown", found.notices[:LONGEST]),
-    ):
-        if len(table):
-            headings = ["" if name == "what" else name for name in table]
-            terminal.print(text_table(title, headings, table.to_numpy().tolist()), "")
-    for side, runs in (("a", found.only_a), ("b", found.only_b)):
-        if runs:
-            terminal.print(plain(f"{counted(len(runs), 'run')} in {side} only: {first_of(runs, LONGEST)}"), "")
-
-
-def _changes(changes: "pd.DataFrame") -> "Table":
-    import pandas as pd
-    from rich.table import Table
-
-    from multicard.analysis.comparison.result_comparison import CANNOT_TELL
-    from multicard.core.terminal import plain
-    from multicard.core.units import heading, show
-
-    caption = (
-        "Geometric means over repeats, and their ratio b/a with its 95% CI by the scatter of all configurations. "
-        "The last column is corrected for the number of rows (Holm's method, 5%); time and rate "
-        "of the same work are one. "
-    )
-    if (changes["verdict"] == CANNOT_TELL).any():
-        caption += "One repeat gives no interval, so a difference may be noise."
-    table = Table(caption=caption, title_justify="left", caption_justify="left")
-    for name in ("configuration", "measure", "a", "b", "b/a", "interval", "repeats", "b is"):
-        table.add_column(name, justify="right" if name in ("a", "b", "b/a", "repeats") else "left")
-    last = None
-    for change in changes.itertuples():
-        table.add_row(
-            plain("" if change.configuration == last else change.configuration),
-            heading(change.measure),
-            *("" if pd.isna(value) else show(change.measure, value) for value in (change.a, change.b)),
-            "" if pd.isna(change.ratio) else f"{change.ratio:.3f}",
-            "" if pd.isna([change.low, change.high]).any() else f"{change.low:.3f} to {change.high:.3f}",
-            f"{change.repeats_a} / {change.repeats_b}",
-            change.verdict,
-        )
-        last = change.configuration
-    return table
-
-
 COMMAND = Command(
     "compare",
     50,
-    "list what got slower or faster from one trace to another, or from one set of results to another",
+    "list what got slower or faster between two traces, or between results; with --fail-above, judge it for CI",
     add_arguments,
     run,
 )

@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 
 from multicard.cli._command import Command
+from multicard.cli._measure_machine import add_arguments as add_arguments_of_measuring
+from multicard.cli._measure_machine import measure
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,10 +21,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Snakemake profile to check (default: profiles/slurm if it exists)",
     )
     parser.add_argument("--json", action="store_true", help="print the checks as JSON")
+    parser.add_argument(
+        "--measure", action="store_true",
+        help="measure the limits of this machine instead: compute, memory, copies, all-reduces; with --config also the "
+        "loaders of its vision runs, and steps without one",
+    )  # fmt: skip
+    add_arguments_of_measuring(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print what this machine has and what is missing; exit with 1 when something is wrong."""
+    if arguments.measure:
+        measure(arguments)
+        return
     from multicard.cli._console import console
     from multicard.doctor.examine import examine, print_checks
 
@@ -30,4 +41,6 @@ def run(arguments: argparse.Namespace) -> None:
         sys.exit(1)
 
 
-COMMAND = Command("doctor", 30, "check this machine, and suggest a remedy for each problem", add_arguments, run)
+COMMAND = Command(
+    "doctor", 30, "check this machine and name a remedy for each problem, or measure its limits", add_arguments, run
+)

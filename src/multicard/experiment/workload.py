@@ -147,7 +147,7 @@ class Workload(ABC):
         Parameters whose defaults follow from another one, by the name of that one.
     loader_parameters, step_parameters
         Parameters that the rate of its loader alone depends on, beside the number of workers, and those that the time
-        of a step without a loader does; empty where `multicard machine` measures neither.
+        of a step without a loader does; empty where `multicard doctor --measure` measures neither.
     batch_parameters
         Parameters that set how many samples one device computes, and nothing else there.
     """

@@ -9,8 +9,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from multicard.analysis.comparison.regressions import REGRESSION, Judgement
-from multicard.analysis.comparison.version_history import Point
+from multicard.analysis.comparison.changes import OUTCOME, REGRESSION, Change
+from multicard.analysis.comparison.results import Point
 from multicard.core.text import counted, for_figure, natural
 from multicard.core.units import heading, unit_for, units_of
 from multicard.figures.series import configuration_names
@@ -21,20 +21,28 @@ TITLE_PER_IN, TITLE_IN = 11, 0.14  # characters of a title per inch of its panel
 MOST = 24  # panels
 LONGEST = 14  # characters of a version's name at an axis
 
+Since = dict[tuple[str, int], dict[str, Change]]
+
 
 def draw_history(
-    points: Sequence[Point], versions: Sequence[str], tolerance: float, synthetic: bool
+    points: Sequence[Point],
+    changes: Sequence[Change],
+    versions: Sequence[str],
+    tolerance: float | None,
+    synthetic: bool,
 ) -> tuple[Figure, pd.DataFrame]:
-    """Draw a panel per configuration: medians with their intervals, the tolerance around the first, regressions.
+    """Draw a panel per configuration: means with their intervals, the tolerance around the first, regressions.
 
     Parameters
     ----------
     points
-        As `multicard.analysis.comparison.version_history.history` gives them, some with values.
+        As `multicard.analysis.comparison.results.over_versions` gives them, some with values.
+    changes
+        Of their measure and of how runs end.
     versions
         Names, in their order.
     tolerance
-        With which the points were judged.
+        With which the changes were judged, if with one.
     synthetic
         Whether runs are synthetic, which is said above.
 
@@ -43,31 +51,42 @@ def draw_history(
     Figure, pandas.DataFrame
         And the numbers shown, of configurations without a panel as well.
     """
-    lines = _lines(points)
-    worse = {name: any(_is_worse(point) for point in own) for name, own in lines.items()}
-    shown = [name for name in lines if any(point.values for point in lines[name])]
+    lines: dict[str, list[Point]] = {}
+    for point in points:
+        lines.setdefault(point.configuration, []).append(point)
+    shown = [name for name in lines if any(_is_known(point) for point in lines[name])]
     left_out = max(0, len(shown) - MOST)
     if left_out:  # those that became worse come first
-        kept = sorted(shown, key=lambda name: not worse[name])[:MOST]
+        worse = {each.configuration for each in changes if each.verdict == REGRESSION}
+        kept = sorted(shown, key=lambda name: name not in worse)[:MOST]
         shown = [name for name in shown if name in kept]
     with styled():
-        figure = _draw({name: lines[name] for name in shown}, versions, tolerance)
+        figure = _draw({name: lines[name] for name in shown}, _since(changes), versions, tolerance)
         notes = ["Synthetic: no real machine was measured"] if synthetic else []
         if left_out:
             notes.append(f"{counted(left_out, 'configuration')} without a panel: see the table beside the figure")
         note_above(figure, notes)
-    data = _table(points, versions)
+    data = _table(points, _since(changes), versions)
     return figure, data.assign(synthetic=True) if synthetic else data
 
 
-def _lines(points: Sequence[Point]) -> dict[str, list[Point]]:
-    lines: dict[str, list[Point]] = {}
-    for point in points:
-        lines.setdefault(point.configuration, []).append(point)
-    return lines
+def _since(changes: Sequence[Change]) -> Since:
+    """The changes of each configuration and version since the version before, and since the first."""
+    found: Since = {}
+    for each in changes:
+        before, after = each.versions
+        if each.measure == OUTCOME:  # of runs that do not complete any more
+            found.setdefault((each.configuration, after), {})["previous"] = each
+            continue
+        own = found.setdefault((each.configuration, after), {})
+        if own.get("previous", each).measure != OUTCOME and before >= own.get("previous", each).versions[0]:
+            own["previous"] = each
+        if before <= own.get("first", each).versions[0]:
+            own["first"] = each
+    return found
 
 
-def _draw(named: dict[str, list[Point]], versions: Sequence[str], tolerance: float) -> Figure:
+def _draw(named: dict[str, list[Point]], since: Since, versions: Sequence[str], tolerance: float | None) -> Figure:
     titled = zip(_titles(named), named.values(), strict=True)
     titles, lines = zip(*sorted(titled, key=lambda pair: natural(pair[0])), strict=True)
     columns = 2 if len(lines) == 4 else min(COLUMNS, len(lines))
@@ -81,7 +100,7 @@ def _draw(named: dict[str, list[Point]], versions: Sequence[str], tolerance: flo
     covered = any(point.mean.low is not None for own in lines for point in own)
     whiskers = f"mean of repeats{', 95% CI' if covered else ''}"
     for axes, own, title in zip(panels, lines, titles, strict=False):
-        _panel(axes, own, tolerance, whiskers)
+        _panel(axes, own, since, tolerance, whiskers)
         axes.set_title(title, fontsize="small")
     for axes in panels[len(lines) :]:
         axes.remove()
@@ -96,13 +115,14 @@ def _draw(named: dict[str, list[Point]], versions: Sequence[str], tolerance: flo
     return figure
 
 
-def _panel(axes: Axes, own: list[Point], tolerance: float, whiskers: str) -> None:
+def _panel(axes: Axes, own: list[Point], since: Since, tolerance: float | None, whiskers: str) -> None:
     column = next(point.column for point in own if point.column)
-    known = [point for point in own if point.values]
+    known = [point for point in own if _is_known(point)]
     factor, unit = unit_for([point.mean.value for point in known], units_of(column) or ((1.0, ""),))
     first = known[0].mean.value * factor
-    band = [first * (1 - tolerance), first * (1 + tolerance)]
-    axes.axhspan(*band, color="0.88", zorder=0, label=f"first version ±{100 * tolerance:g}%")
+    if tolerance is not None:
+        band = [first * (1 - tolerance), first * (1 + tolerance)]
+        axes.axhspan(*band, color="0.88", zorder=0, label=f"first version ±{100 * tolerance:g}%")
     # None is not a number here: a version without values is a gap in the line.
     means = [point.mean for point in own]
     ends = [(each.value, each.low or each.value, each.high or each.value) for each in means]
@@ -112,8 +132,11 @@ def _panel(axes: Axes, own: list[Point], tolerance: float, whiskers: str) -> Non
         places, value, [value - low, high - value],
         color=colours(1)[0], marker="o", markersize=4, linewidth=1, capsize=2, label=whiskers,
     )  # fmt: skip
-    steps = [_regressed(point.since_previous) for point in own]
-    creeps = [_regressed(point.since_first) and not step for point, step in zip(own, steps, strict=True)]
+    steps, of_first = (
+        [_regressed(since.get((point.configuration, point.version), {}).get(name)) for point in own]
+        for name in ("previous", "first")
+    )
+    creeps = [first and not step for first, step in zip(of_first, steps, strict=True)]
     for marked, marker, label in (
         (steps, "X", "worse than the version before"), (creeps, "D", "worse than the first version only")
     ):  # fmt: skip
@@ -123,7 +146,7 @@ def _panel(axes: Axes, own: list[Point], tolerance: float, whiskers: str) -> Non
                 linestyle="none", marker=marker, markersize=7, color="0.1", zorder=5, label=label,
             )  # fmt: skip
     for point in own:
-        if point.outcomes and not point.values:
+        if point.outcomes and not _is_known(point):
             # Runs that completed may lack the measure.
             why = next((each for each in point.outcomes if each != "completed"), "not recorded")
             axes.annotate(
@@ -132,7 +155,7 @@ def _panel(axes: Axes, own: list[Point], tolerance: float, whiskers: str) -> Non
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
             )  # fmt: skip
     # Small noise may not look large: the axis spans at least four times the tolerance on both sides.
-    reach = 1.1 * max(4 * tolerance * first, 0.01 * first, np.nanmax(np.abs([low - first, high - first])))
+    reach = 1.1 * max(4 * (tolerance or 0.0) * first, 0.01 * first, np.nanmax(np.abs([low - first, high - first])))
     axes.set_ylim(max(0.0, first - reach), first + reach)
     axes.set_ylabel(heading(column, unit), fontsize="small")
 
@@ -146,28 +169,29 @@ def _titles(lines: dict[str, list[Point]]) -> list[str]:
     return configuration_names(measures, measures)
 
 
-def _regressed(judgement: Judgement | None) -> bool:
-    return judgement is not None and judgement.verdict == REGRESSION
+def _regressed(change: Change | None) -> bool:
+    return change is not None and change.verdict == REGRESSION
 
 
-def _is_worse(point: Point) -> bool:
-    return _regressed(point.since_previous) or _regressed(point.since_first)
+def _is_known(point: Point) -> bool:
+    return point.mean.value is not None
 
 
-def _table(points: Sequence[Point], versions: Sequence[str]) -> pd.DataFrame:
+def _table(points: Sequence[Point], since: Since, versions: Sequence[str]) -> pd.DataFrame:
     rows = []
     for point in points:
         row = {
             "configuration": point.configuration, "version": versions[point.version], "measure": point.column,
             "mean": point.mean.value, "low": point.mean.low, "high": point.mean.high,
-            "repeats": len(point.values), "outcomes": ", ".join(dict.fromkeys(point.outcomes)),
+            "repeats": point.mean.repeats, "outcomes": ", ".join(dict.fromkeys(point.outcomes)),
         }  # fmt: skip
-        for name, judgement in (("previous", point.since_previous), ("first", point.since_first)):
-            change = judgement.change if judgement else None
+        for name in ("previous", "first"):
+            judged = since.get((point.configuration, point.version), {}).get(name)
+            change = judged.change if judged else None
             row |= {
                 f"since_{name}{end}": getattr(change, end.removeprefix("_") or "value", None)
                 for end in ("", "_low", "_high")
             }
-            row[f"since_{name}_verdict"] = judgement.verdict if judgement else None
+            row[f"since_{name}_verdict"] = judged.verdict if judged else None
         rows.append(row)
     return pd.DataFrame(rows)

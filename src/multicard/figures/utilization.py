@@ -30,7 +30,7 @@ LOOK = {
 }
 MEASURES = ("mfu", "hfu", "achieved_flop_per_s")
 LEAST = 1e-3  # share of a step from which on a part is drawn
-HOW = "for the peak: multicard machine"
+HOW = "for the peak: multicard doctor --measure"
 NAME_WIDTH, NAME_LINES = 34, 2  # characters of a line of a configuration's name, and its lines
 LABEL_WIDTH = 24  # characters of a line under the narrow panel
 COLOUR = PHASE_COLOURS["optimizer"]

@@ -16,8 +16,8 @@ The rules that all tests share are in [How numbers are measured](measuring.md#cl
 `resources/claims.yaml`.
 
 The verdicts on your runs, with the numbers and whether they can be judged at all, are in `results/report.html` and
-`results/claims.csv`, and `multicard claims results` prints them. **This project had no GPU: no claim about GPUs is
-judged by runs of its own.**
+`results/claims.csv`, and `multicard report results --claims` prints them. **This project had no GPU: no claim about
+GPUs is judged by runs of its own.**
 """
 
 

@@ -282,7 +282,7 @@ class Series:
         if nodes > 1:
             return "no α–β of the network between nodes"
         if not self.links:
-            return "no α–β of this machine (see multicard machine)"
+            return "no α–β of this machine (see multicard doctor --measure)"
         return None if self._traffic(2) is not None else "the bytes of a step are not known (a trace has them)"
 
     def _parameters(self, devices: int, nodes: int | None = None) -> JobParameters | None:

@@ -57,8 +57,8 @@ FIGURES = (
         "over measured time, less 1; the thin line is none. Bars at hollow marks are intervals that reach over every "
         "law that the runs do not contradict, of about 95% if one of them holds; without repeats there is none. "
         "Arrows state the ends of intervals that the axis cuts off.",
-        limits="It uses the runs of the scenario alone, and the limits of the machine as `multicard machine` had "
-        "measured them when the scenario was measured. Without these, two numbers of devices predict a third, and one "
+        limits="It uses the runs of the scenario alone, and the limits of the machine as `multicard doctor "
+        "--measure` had measured them by then. Without these, two numbers of devices predict a third, and one "
         "predicts nothing.",
         axis="devices",
         drawing="multicard.figures.prediction:prediction",

@@ -1,4 +1,4 @@
-"""The entry of runs that `multicard adopt` makes of traces."""
+"""The entry of runs that `multicard analyze --as-runs` makes of traces."""
 
 from collections.abc import Mapping
 from pathlib import Path

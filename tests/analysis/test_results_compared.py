@@ -4,18 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy.stats import ttest_ind
 
-from multicard.analysis.comparison.result_comparison import (
-    Change,
-    ResultComparison,
-    Side,
-    compare_sides,
-    environment_differences,
-    read_side,
-)
+from multicard.analysis.comparison.changes import Change
+from multicard.analysis.comparison.results import Comparison, compare
+from multicard.analysis.comparison.sides import Side, environment_differences, read_side
 from multicard.analysis.scenario_tables import machine
 from multicard.core.text import gpu_name
 from multicard.workloads.script.parameters import ScriptParameters
@@ -42,12 +36,12 @@ def both(one: Side, other: Side) -> Side:
     return Side(one.records | other.records, one.configurations | other.configurations)
 
 
-def of(found: ResultComparison, measure: str) -> Change:
+def of(found: Comparison, measure: str) -> Change:
     [change] = [each for each in found.changes if each.measure == measure]
     return change
 
 
-def words(found: ResultComparison) -> dict[str, str]:
+def words(found: Comparison) -> dict[str, str]:
     return {change.measure: change.verdict for change in found.changes}
 
 
@@ -59,30 +53,24 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Side:
 
 def test_a_slower_machine_is_slower_and_uses_as_much_memory(plain: Side, tmp_path: Path) -> None:
     b = results(tmp_path, 1.5)
-    found = compare_sides(plain, b)
-    slower = ("iteration_time_s", "throughput_samples_per_s", "steps_per_s")
-    assert words(found) == dict.fromkeys(slower, "slower") | {"peak_memory_bytes": "inconclusive"}
-    time = of(found, "iteration_time_s")
-    assert time.ratio.value == pytest.approx(1.5)
+    found = compare([plain, b])
+    slower = ("iteration_time", "throughput")
+    assert words(found) == dict.fromkeys(slower, "regression") | {"memory": "undecided"}
+    time = of(found, "iteration_time")
+    assert time.change.value == pytest.approx(0.5)
     logs = np.log(REPEATS)
     expected = ttest_ind(logs + np.log(1.5), logs, equal_var=False).confidence_interval()
-    assert (time.ratio.low, time.ratio.high) == pytest.approx(tuple(np.exp(expected)), rel=1e-3)
+    assert (time.change.low, time.change.high) == pytest.approx(tuple(np.exp(expected) - 1), rel=1e-2)
     assert time.repeats == (3, 3)
-    assert (found.outcomes, found.only_a, found.only_b, found.environment) == ([], [], [], [])
-    assert {words(compare_sides(b, plain))[name] for name in slower} == {"faster"}
+    assert (found.missing, found.added, found.hardware, found.environment) == ([], [], [], [])
+    assert {words(compare([b, plain]))[name] for name in slower} == {"better"}
 
 
 def test_runs_whose_numbers_are_in_doubt_are_named(tmp_path: Path) -> None:
-    p = ScriptParameters(command=["train.py"], device="cpu")
-    folders = [write_run(tmp_path / name, p, STEP_S) for name in "ab"]
-    steps = pd.read_csv(folders[1] / "steps.csv")
-    # In b every measured step waits for data half of its time, the profiled ones never.
-    measured = steps["window"] == "measured"
-    steps = steps.assign(start_s=(steps["step"] - 1) * 0.2, duration_s=0.1, data_s=0.0)
-    steps.loc[measured, ["duration_s", "data_s"]] = [0.2, 0.1]
-    steps.to_csv(folders[1] / "steps.csv", index=False)
-    [(side, run, why)] = compare_sides(*(read_side([folder]) for folder in folders)).notices
-    assert (side, run) == ("b", folders[1].name) and "data share 0.0% instead of 50%" in why
+    busy = {"others_cpu_s": 30.0, "stolen_cpu_s": 0.0, "wall_s": 20.0}
+    a = results(tmp_path / "a", 1, repeats=(1.0,))
+    b = results(tmp_path / "b", 1, repeats=(1.0,), conditions=[busy])
+    assert compare([a, b]).doubts == [("b", *b.records, "disturbed: other processes: 1.5 CPUs")]
 
 
 @pytest.mark.slow
@@ -99,50 +87,48 @@ def test_results_that_scale_less_are_told_from_results_that_are_slower(tmp_path:
 
     # Two devices have twice the samples in a step.
     a = scaled("a", 1, 1)
-    two = of(compare_sides(a, scaled("b", 1, 1.6)), "speedup")
+    two = of(compare([a, scaled("b", 1, 1.6)]), "speedup")
     # Repeats of a side are paired, so all have the same speed-up, whatever the scatter of their times.
-    assert two.verdict == "scales worse"
-    assert (two.ratio.value, two.ratio.low, two.ratio.high) == pytest.approx((1 / 1.6,) * 3)
-    slower = compare_sides(a, scaled("c", 2, 2))
-    assert {c.verdict for c in slower.changes if c.measure == "iteration_time_s"} == {"slower"}
-    assert of(slower, "speedup").verdict == "inconclusive"
+    assert two.verdict == "regression"
+    assert (two.change.value, two.change.low, two.change.high) == pytest.approx((1 - 1 / 1.6,) * 3)
+    slower = compare([a, scaled("c", 2, 2)])
+    assert {c.verdict for c in slower.changes if c.measure == "iteration_time"} == {"regression"}
+    assert of(slower, "speedup").verdict == "undecided"
 
 
 def test_time_and_throughput_of_the_same_work_are_one_comparison(plain: Side, tmp_path: Path) -> None:
-    found = compare_sides(plain, results(tmp_path, 1.01))
+    found = compare([plain, results(tmp_path, 1.01)])
     logs = np.log(REPEATS)
     alone = ttest_ind(logs + np.log(1.01), logs, equal_var=False).pvalue
     # Time and rates are one of two; the memory, which is equal, has a p-value of 1.
-    for name in ("iteration_time_s", "throughput_samples_per_s", "steps_per_s"):
-        assert of(found, name).ratio.p_value == pytest.approx(2 * alone, rel=1e-2)
+    for name in ("iteration_time", "throughput"):
+        assert of(found, name).change.p_value == pytest.approx(2 * alone, rel=1e-2)
 
 
 def test_a_difference_within_the_spread_or_of_one_repeat_is_none(plain: Side, tmp_path: Path) -> None:
-    within = compare_sides(plain, results(tmp_path / "within", 1.002))
-    assert words(within)["iteration_time_s"] == "inconclusive"
-    found = compare_sides(plain, results(tmp_path / "one", 9, repeats=(1.0,)))
+    within = compare([plain, results(tmp_path / "within", 1.002)])
+    assert words(within)["iteration_time"] == "undecided"
+    found = compare([plain, results(tmp_path / "one", 9, repeats=(1.0,))])
     assert set(words(found).values()) == {"cannot tell"}
-    assert (found.changes[0].ratio.low, found.changes[0].repeats) == (None, (3, 1))
-    assert len(found.only_a) == 2
+    assert (found.changes[0].change.low, found.changes[0].repeats) == (None, (3, 1))
 
 
 def test_configurations_are_kept_apart_and_missing_runs_are_named(plain: Side, tmp_path: Path) -> None:
     more, others = results(tmp_path / "a", 1, size=16), results(tmp_path / "b", 1, size=32)
-    found = compare_sides(both(plain, more), both(plain, others))
+    found = compare([both(plain, more), both(plain, others)])
     [configuration] = {change.configuration for change in found.changes}
     assert configuration in {each.name for each in plain.configurations.values()}
-    assert (found.only_a, found.only_b) == (list(more.records), list(others.records))
+    names = [[each.name for each in side.configurations.values()] for side in (more, others)]
+    assert [found.missing, found.added] == names
 
 
 def test_a_measure_that_only_one_side_has_is_listed(plain: Side, tmp_path: Path) -> None:
     ranks = [{"rank": rank, "pid": 1, "observed": {}, "energy": [{"energy_j": 5.0}]} for rank in (0, 1)]
     metered = results(tmp_path, 1, repeats=(1.0, 1.0), ranks=ranks)
-    for sides, verdict, repeats in (
-        ((plain, metered), "measured in b only", (0, 2)),
-        ((metered, plain), "measured in a only", (2, 0)),
-    ):
-        change = of(compare_sides(*sides), "energy_per_sample_j")
-        assert (change.verdict, change.repeats, change.ratio.value) == (verdict, repeats, None)
+    for sides, repeats in (((plain, metered), (0, 2)), ((metered, plain), (2, 0))):
+        change = of(compare(sides), "energy")
+        assert (change.verdict, change.repeats, change.change.value) == ("cannot tell", repeats, None)
+        assert change.reason == f"energy was not measured in {'ab'[repeats.index(0)]}"
         assert [value is None for value in (change.a, change.b)] == [count == 0 for count in repeats]
 
 
@@ -158,9 +144,16 @@ def test_another_machine_driver_version_and_outcome_and_disturbed_runs_are_liste
         "outcome": "out_of_memory",
         "conditions": [{"others_cpu_s": 30.0, "stolen_cpu_s": 0.0, "wall_s": 20.0}],
     }
-    found = compare_sides(plain, results(tmp_path, 1, repeats=(1.0,), **other))
-    assert found.outcomes == [(next(iter(plain.records)), "completed", "out_of_memory")]
-    assert {name: (before, after) for name, before, after in found.environment} == {
+    compared = results(tmp_path, 1, repeats=(1.0,), **other)
+    found = compare([plain, compared])
+    [lost] = found.changes
+    assert (lost.measure, lost.reason) == ("outcome", "out_of_memory in 1 of 1 run; 3 completed before")
+    assert {
+        name: (before, after)
+        for name, before, after in environment_differences(
+            list(plain.records.values())[:1], list(compared.records.values())
+        )
+    } == {
         "machine": ("synthetic", "another"),
         "GPUs": ("not recorded", "NVIDIA H100 (80.0 GB)"),
         "number of GPUs": ("not recorded", "2"),

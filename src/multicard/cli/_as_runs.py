@@ -1,4 +1,4 @@
-"""`multicard adopt`."""
+"""Runs, figures and a report of traces that exist already: `multicard analyze --as-runs`."""
 
 import argparse
 import filecmp
@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from multicard.cli._command import Command, needs_writing, results_of
+from multicard.cli._command import needs_writing, results_of
 from multicard.core.files import atomic_write
 
 if TYPE_CHECKING:
@@ -19,23 +19,19 @@ CONFIG = Path("adopted.yaml")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the table, and where everything goes."""
-    add = parser.add_argument
-    add("table", type=Path, help="CSV with a row per trace: its columns trace and devices, and parameters of your own")
+    """Add how the runs are made, and where everything goes."""
+    add = parser.add_argument_group("with --as-runs").add_argument
     add("--step-range", metavar="NAME", help="range (NVTX, record_function) that is a step (default: found by itself)")
     add("--results", metavar="FOLDER", help="where everything goes (default: results-adopted, by the configuration)")
     add(
-        "--config-out",
-        type=Path,
-        default=CONFIG,
-        metavar="FILE",
+        "--config-out", type=Path, default=CONFIG, metavar="FILE",
         help="configuration to write, an archive of the runs beside it (default: %(default)s)",
-    )
+    )  # fmt: skip
     add("--overwrite", action="store_true", help="replace a configuration and an archive that differ")
     add("--dry-run", action="store_true", help="show what the traces hold; write nothing")
 
 
-def run(arguments: argparse.Namespace) -> None:
+def make_runs(table: Path, arguments: argparse.Namespace) -> None:
     """Make runs of the traces of a table, draw their figures, and print their results."""
     import yaml
 
@@ -49,9 +45,9 @@ def run(arguments: argparse.Namespace) -> None:
     path: Path = arguments.config_out
     archive = path.with_suffix(".tar.gz")
     places = {"results": arguments.results or results_of(path), "recorded": [str(archive)]}
-    runs = read_table(arguments.table, arguments.step_range)
+    runs = read_table(table, arguments.step_range)
     # Before much is read.
-    check(places | configuration(runs, ["device_time"]), "multicard adopt", outside=False)
+    check(places | configuration(runs, ["device_time"]), "multicard analyze --as-runs", outside=False)
     with tempfile.TemporaryDirectory(prefix="multicard-", ignore_cleanup_errors=True) as name:
         scratch = Path(name)
         traced, errors = gather(runs, None if arguments.dry_run else scratch / "made")
@@ -62,8 +58,8 @@ def run(arguments: argparse.Namespace) -> None:
         if arguments.dry_run:
             return
         config = places | write_archive(traced, scratch / "made", scratch / archive.name)
-        check(config | {"recorded": []}, "multicard adopt")
-        command = printable(shlex.join(["multicard", "adopt", str(arguments.table)]))
+        check(config | {"recorded": []}, "multicard analyze --as-runs")
+        command = printable(shlex.join(["multicard", "analyze", "--as-runs", str(table)]))
         (scratch / path.name).write_text(
             f"# Written by {command}. The runs are in the archive, and nothing is launched:\n"
             f"#     multicard run {path}\n{yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=120)}",
@@ -110,6 +106,3 @@ def _put(files: dict[Path, Path], overwrite: bool) -> None:
     for made, file in to_write.items():
         with atomic_write(file) as temporary:
             shutil.copyfile(made, temporary)
-
-
-COMMAND = Command("adopt", 9, "make runs, figures and a report of traces that exist already", add_arguments, run)

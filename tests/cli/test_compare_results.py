@@ -1,4 +1,4 @@
-"""`multicard check` and `multicard history` of copies of a real run, slower by a known factor (synthetic)."""
+"""`multicard compare` of copies of a real run, slower by a known factor (synthetic): judged, and over versions."""
 
 import json
 from collections.abc import Callable
@@ -52,8 +52,9 @@ def slower(extracted_run: Path, baseline: Path) -> Path:
 
 def check(*arguments: object) -> int:
     """Exit code of the command."""
+    limit = [] if any(str(each).startswith("--fail-above") for each in arguments) else ["--fail-above", "3%"]
     try:
-        main(["check", *map(str, arguments)])
+        main(["compare", *map(str, arguments), *limit])
     except SystemExit as stopped:
         return stopped.code
     return 0
@@ -63,13 +64,14 @@ def test_the_slower_configuration_is_one_line(
     baseline: Path, slower: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert check(baseline, slower, "--junit", tmp_path / "found.xml") == 1
-    first, *doubts, last = capsys.readouterr().out.splitlines()
+    last, first, *doubts = capsys.readouterr().out.splitlines()
     [run] = {path.name.removesuffix("_r1") for path in baseline.glob("runs/*seed7*_r1")}
     # Logarithms of all four samples deviate by 0.002: log 1.1 plus and minus t × 0.002 × √(2/3), which is 9.5% with the
     # 4 degrees of freedom of one configuration, and 9.6% with the 8 of both.
-    assert first == f"REGRESSION {run}: 10.0% slower (95% CI 9.6% to 10.4%, n=3)"
-    assert any(each.startswith(f"in doubt: new {run}_r3: disturbed: other processes: 1.5 CPUs") for each in doubts)
-    assert last == "2 configurations compared by iteration_time: 1 regression, 1 within the tolerance of 3%"
+    assert first.startswith(f"REGRESSION {run}: ")
+    assert first.endswith(" ms, 10.0% slower (95% CI 9.6% to 10.4%, n=3)")
+    assert any(each.startswith("in doubt: ") and " runs of slower (--verbose lists them)" in each for each in doubts)
+    assert last == "iteration time: 1 regression, 1 within the tolerance of 3% of 2 configurations"
 
     suite = ElementTree.parse(tmp_path / "found.xml").getroot()
     assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
@@ -78,9 +80,13 @@ def test_the_slower_configuration_is_one_line(
     [failure] = suite.iter("failure")
     assert failure.get("message") == first
 
+    check(baseline, slower, "--verbose")
+    busy = f"in doubt: slower {run}_r3: disturbed: other processes: 1.5 CPUs"
+    assert any(each.startswith(busy) for each in capsys.readouterr().out.splitlines())
+
     assert check(baseline, slower, "--json") == 1
     found = json.loads(capsys.readouterr().out)
-    changes = {each["configuration"]: each["change"]["value"] for each in found["judgements"]}
+    changes = {each["configuration"]: each["change"]["value"] for each in found["changes"]}
     assert changes == pytest.approx({run: FACTOR - 1} | dict.fromkeys(changes.keys() - {run}, 0), abs=1e-9)
 
 
@@ -88,11 +94,11 @@ def test_a_change_within_the_tolerance_and_an_archive_as_baseline(
     baseline: Path, slower: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert check(slower, baseline) == 0  # faster
-    assert check(baseline, slower, "--tolerance", "10%", "--measure", "throughput") == 0  # less by 1 - 1 / 1.1
-    assert "0 regressions, 2 within the tolerance of 10%" in capsys.readouterr().out
+    assert check(baseline, slower, "--fail-above", "10%", "--measure", "throughput") == 0  # less by 1 - 1 / 1.1
+    assert "0 regressions, 2 within the tolerance of 10% of 2 configurations" in capsys.readouterr().out
     pack(experiment(baseline, 3), tmp_path / "v1.tar.gz")  # of one of the configurations
     assert check(tmp_path / "v1.tar.gz", slower, "--measure", "throughput,memory") == 0
-    assert "not in the baseline: " in capsys.readouterr().out
+    assert "1 configuration in slower only: " in capsys.readouterr().out
 
 
 def test_runs_that_end_otherwise_are_a_regression(
@@ -104,7 +110,7 @@ def test_runs_that_end_otherwise_are_a_regression(
     old = results(extracted_run, results(extracted_run, tmp_path / "old", repeats=2), repeats=2, seed=7)
     new = results(extracted_run, results(extracted_run, tmp_path, change=lost, repeats=2), repeats=2, seed=7)
     assert check(old, new) == 1
-    assert ": out_of_memory in 2 of 2 runs; 2 completed in the baseline\n" in capsys.readouterr().out
+    assert ": out_of_memory in 2 of 2 runs; 2 completed before\n" in capsys.readouterr().out
     assert check(new, old) == 0
     assert ": completed for the first time\n" in capsys.readouterr().out
 
@@ -138,9 +144,9 @@ def test_what_cannot_be_told_has_a_code_of_its_own(
     assert missing.startswith("1 configuration of the baseline not in the new results: ")
     assert [line.startswith(nothing) for line in said(old, apart, "--allow-missing")] == [True]
     for arguments, line in (
-        ([old, tmp_path / "none"], f"{tmp_path / 'none'}: expected results: "),
-        ([old, old, "--tolerance=3"], "--tolerance: found '3', expected a percentage"),
-        ([old, old, "--tolerance=100%"], "--tolerance: found '100%', expected a percentage"),
+        ([old, tmp_path / "none"], f"{tmp_path / 'none'}: expected results as in "),
+        ([old, old, "--fail-above=3"], "--fail-above: found '3', expected a percentage"),
+        ([old, old, "--fail-above=100%"], "--fail-above: found '100%', expected a percentage"),
         ([old, old, "--junit", old], f"--junit: cannot write to {old}: {old} is a folder"),
         ([old, old, "--measure", "speed"], "--measure: found 'speed', expected some of "),
     ):
@@ -148,12 +154,11 @@ def test_what_cannot_be_told_has_a_code_of_its_own(
         assert found.startswith(line)
 
 
-def test_history_is_drawn_with_its_numbers(
+def test_versions_are_drawn_with_their_numbers(
     baseline: Path, slower: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main(["history", str(baseline), str(slower), "--out", str(tmp_path / "history")])
-    line, files = capsys.readouterr().out.splitlines()
-    assert line.startswith("baseline to slower: REGRESSION ") and "10.0% slower" in line
+    assert check(baseline, slower, "--figure", tmp_path / "history.png") == 1
+    *_, files = capsys.readouterr().out.splitlines()
     assert files == f"figure: {tmp_path}/history.png, .svg, .pdf; its numbers: {tmp_path}/history.csv"
     assert {path.suffix for path in tmp_path.iterdir()} == {".png", ".svg", ".pdf", ".csv"}
     shown = (tmp_path / "history.svg").read_text()
@@ -164,8 +169,23 @@ def test_history_is_drawn_with_its_numbers(
     assert table["since_previous_verdict"].tolist() == ["within tolerance", "regression"]
 
 
-def test_history_of_one_version_an_unknown_measure_or_no_name_of_a_figure_is_refused(baseline: Path) -> None:
-    for arguments in ([baseline], [baseline, baseline, "--measure", "speed"], [baseline, baseline, "--out", "."]):
+def test_of_three_versions_each_line_says_between_which_and_only_the_last_one_fails(
+    extracted_run: Path, baseline: Path, slower: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = results(extracted_run, results(extracted_run, tmp_path / "again"), seed=7)
+    assert check(baseline, again, slower) == 1
+    assert capsys.readouterr().out.splitlines()[1].startswith("again to slower: REGRESSION ")
+    assert check(baseline, slower, again) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("baseline to slower: REGRESSION ")
+
+
+def test_faulty_command_lines_are_one_line(baseline: Path) -> None:
+    for arguments in (
+        [baseline],
+        [baseline, baseline, "--measure", "speed"],
+        [baseline, baseline, "--figure", "."],
+        [baseline, baseline, "--junit", "x.xml"],
+    ):
         with pytest.raises(SystemExit) as stopped:
-            main(["history", *map(str, arguments)])
+            main(["compare", *map(str, arguments)])
         assert len(str(stopped.value).splitlines()) == 1

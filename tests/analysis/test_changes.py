@@ -7,9 +7,9 @@ import pytest
 from scipy.stats import binom, ttest_ind
 from scipy.stats import t as student
 
-from multicard.analysis.comparison.regressions import MEASURES, Pair, judge
-from multicard.analysis.comparison.result_comparison import Configuration, Side
-from multicard.analysis.comparison.version_history import history
+from multicard.analysis.comparison.changes import MEASURES, Pair, judge
+from multicard.analysis.comparison.results import compare, over_versions
+from multicard.analysis.comparison.sides import Configuration, Side
 from multicard.analysis.runs.sessions import sessions_of
 from multicard.analysis.statistics import repeats_needed
 
@@ -23,14 +23,15 @@ def pair(times: float, name: str = "a", measure: str = "iteration_time") -> Pair
 
 def side(**values: Sequence[float]) -> Side:
     """Results with these iteration times of each configuration; without any, its run ran out of memory."""
+    runs = [f"{name}_r{n}" for name, times in values.items() for n in range(len(times) or 2)]
     return Side(
-        {},
+        {run: {"profiler": {"used": "none"}} for run in runs},
         {
             name: Configuration(
                 name,
                 {"workload": "vision"},
                 {f"{name}_r{n}": "completed" for n, _ in enumerate(times)} or {f"{name}_r1": "out_of_memory"},
-                {"iteration_time_s": list(times)} if times else {},
+                {"iteration_time_s": {f"{name}_r{n}": each for n, each in enumerate(times)}} if times else {},
                 {},
             )
             for name, times in values.items()
@@ -76,8 +77,8 @@ def test_one_of_many_needs_more_evidence_than_one_alone() -> None:
 
 def test_without_an_interval_nothing_is_told() -> None:
     for measure, new, said in (
-        ("iteration_time", [9.0], "one repeat (new)"),
-        ("energy", [], "energy was not measured in the new results"),
+        ("iteration_time", [9.0], "one repeat (b)"),
+        ("energy", [], "energy was not measured in b"),
         ("energy", [0.0, 1.0, 1.0], "energy is 0 in a repeat"),
     ):
         [found] = judge([Pair("a", measure, SPREAD, new)], TOLERANCE, 0.0)
@@ -118,40 +119,55 @@ def test_families_without_a_regression_rarely_show_one() -> None:
     assert binom.sf(wrong - 1, families, 0.05) > 1e-3
 
 
-def test_history_finds_a_step_and_what_creeps() -> None:
+def test_a_step_and_what_creeps_are_found_over_versions() -> None:
     def times(*factors: float) -> list[Side]:
         return [side(a=[factor * each for each in (1.0, 1.001, 0.999)]) for factor in factors]
 
-    def verdicts(versions: list[Side]) -> list[tuple[str, str]]:
-        return [
-            tuple(found.verdict if found else "" for found in (point.since_previous, point.since_first))
-            for point in history(versions, TOLERANCE, session_spread=0.0)
-        ]
+    def verdicts(versions: list[Side]) -> dict[tuple[int, int], str]:
+        return {each.versions: each.verdict for each in compare(versions, TOLERANCE, session_spread=0.0).changes}
 
     worse, within = "regression", "within tolerance"
-    assert verdicts(times(1, 1.1, 1.1)) == [("", ""), (worse, worse), (within, worse)]
-    assert verdicts(times(1, 1.02, 1.04, 1.06)) == [("", ""), (within, within), (within, worse), (within, worse)]
+    assert verdicts(times(1, 1.1, 1.1)) == {(0, 1): worse, (1, 2): within, (0, 2): worse}
+    creeping = verdicts(times(1, 1.02, 1.04, 1.06))
+    assert creeping == {
+        (0, 1): within, (1, 2): within, (2, 3): within, (0, 2): worse, (0, 3): worse
+    }  # fmt: skip
 
 
-def test_history_passes_over_versions_without_numbers_and_tells_runs_that_begin_to_fail() -> None:
+def test_versions_without_numbers_are_passed_over_and_runs_that_begin_to_fail_are_told() -> None:
     versions = [side(a=[1.0, 1.001]), side(a=[]), side(b=[1.0]), side(a=[1.5, 1.501])]
-    a, b = (found := history(versions, session_spread=0.0))[:4], found[4:]
-    assert [point.previous for point in a] == [None, 0, 0, 0]
-    assert a[1].since_previous.reason == "out_of_memory in 1 of 1 run; 2 completed in the baseline"
-    assert (a[2].outcomes, a[2].since_previous) == ([], None)
-    assert a[3].since_previous.change.value == pytest.approx(0.5, rel=1e-2)
-    assert [len(point.values) for point in b] == [0, 0, 1, 0]
+    lost, slower = compare(versions, TOLERANCE, session_spread=0.0).changes
+    assert (lost.versions, lost.verdict) == ((0, 1), "regression")
+    assert lost.reason == "out_of_memory in 1 of 1 run; 2 completed before"
+    assert slower.versions == (0, 3) and slower.change.value == pytest.approx(0.5, rel=1e-2)
+    shown = {
+        (point.configuration, point.version): point.mean.repeats for point in over_versions(versions, "iteration_time")
+    }
+    assert [shown["a", place] for place in range(4)] == [2, 0, 0, 2]
+    assert [shown["b", place] for place in range(4)] == [0, 0, 1, 0]
     # One run fails beside others that complete.
     before, after = side(a=[1.0, 1.001, 0.999]), side(a=[1.0, 1.001])
     after.configurations["a"].outcomes["a_r3"] = "out_of_memory"
-    _, point = history([before, after])
-    assert (point.since_previous.verdict, len(point.values)) == ("regression", 2)
-    assert "out_of_memory in 1 of 3 runs" in point.since_previous.reason
+    after.records["a_r3"] = after.records["a_r0"]
+    [lost] = [each for each in compare([before, after]).changes if each.measure == "outcome"]
+    assert lost.verdict == "regression" and "out_of_memory in 1 of 3 runs" in lost.reason
+
+
+def test_without_a_tolerance_every_difference_counts() -> None:
+    def told(times: float) -> tuple[str, float]:
+        [found] = compare([side(a=list(SPREAD)), side(a=[times * each for each in SPREAD])]).changes
+        return found.verdict, found.change.value
+
+    assert told(1.5) == ("regression", pytest.approx(0.5))
+    assert told(1 / 1.5) == ("better", pytest.approx(1 / 1.5 - 1))
+    assert told(1.002) == ("undecided", pytest.approx(0.002))
+    # Neither side says when it ran, so sessions may differ as much: that is said beside the verdicts.
+    assert compare([side(a=list(SPREAD)), side(a=list(SPREAD))]).apart
 
 
 def test_throughput_is_that_of_what_the_workload_counts() -> None:
-    values = {"throughput_samples_per_s": [1.0], "tokens_per_s": [2.0], "energy_per_sample_j": [3.0]}
-    values["energy_per_token_j"] = [4.0]
+    names = ("throughput_samples_per_s", "tokens_per_s", "energy_per_sample_j", "energy_per_token_j")
+    values = {name: {"a_r1": 1.0} for name in names}
     columns = [
         [MEASURES[measure].of(Configuration("a", {"workload": work}, {}, values, {})) for work in ("vision", "llm")]
         for measure in ("throughput", "energy")

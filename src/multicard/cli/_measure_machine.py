@@ -1,11 +1,11 @@
-"""`multicard machine`."""
+"""The limits of this machine: `multicard doctor --measure`."""
 
 import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from multicard.cli._command import Command, add_device, device_of, numbers_of_devices
+from multicard.cli._command import add_device, device_of, numbers_of_devices
 from multicard.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -14,29 +14,22 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what to measure, for how long, and where to keep it."""
-    add = parser.add_argument
-    add_device(parser)
+    group = parser.add_argument_group("with --measure")
+    add_device(group)
+    add = group.add_argument
     add("--devices", metavar="N,...", help="numbers of devices for all-reduces (default: powers of two, and all)")
-    add(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="also measure loaders of this configuration's vision runs, and steps without one",
-    )
     add("--seconds", type=float, default=1.0, metavar="S", help="time of each measurement (default: %(default)s)")
     add(
         "--loader-seconds", type=float, default=10.0, metavar="S",
         help="time of each number of loader workers (default: %(default)s)",
     )  # fmt: skip
     add(
-        "--results",
-        type=Path,
-        metavar="FOLDER",
-        help="results folder (default: that of the configuration, else results)",
-    )
+        "--results", type=Path, metavar="FOLDER",
+        help="where the record goes (default: the results folder of the configuration, else results)",
+    )  # fmt: skip
 
 
-def run(arguments: argparse.Namespace) -> None:
+def measure(arguments: argparse.Namespace) -> None:
     """Measure this machine, keep the record, and print it; exit with 1 where something could not be measured."""
     from multicard.core.files import unwritable
     from multicard.core.layout import machine_file
@@ -91,7 +84,3 @@ def print_limits(limits: "MachineLimits", path: Path) -> None:
     terminal.print(text_table("Limits of this machine", ("Limit", "Of", "Median", "Interval"), rows))
     for line in (*limits.notes, f"record: {path}"):
         terminal.print(plain(line), soft_wrap=True)
-
-
-COMMAND = Command("machine", 35, "measure the limits of this machine: compute, memory, copies, all-reduces, loaders",
-                  add_arguments, run)  # fmt: skip

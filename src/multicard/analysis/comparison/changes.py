@@ -1,0 +1,292 @@
+"""The one comparison of results: what became slower, faster or larger from one set to the next, and by how much.
+
+A change is the ratio of geometric means less one, with a sign by which worse is above zero: 0.1 of an iteration time is
+10% longer, of a throughput 10% less. It is told from a tolerance, or from no change where none is given, by a t test of
+logarithms at 5%, by the scatter of all configurations of both sides (`pooling`), corrected for all that are judged
+together (Holm); time and rate of the same work are one test. A change is a regression if it is worse than the tolerance
+and differs from it. Where nothing is worse than the tolerance, at most one family in forty shows a regression, since
+only one side of the test counts. It is within the tolerance if its own interval is, which is not corrected: to call all
+of a family within it wrongly, each that is not has to be called so (Roger Berger, Technometrics 24, 1982).
+
+Repeats of one session share an offset that they do not show. Sides that ran in the same sessions are compared within
+them. Else the values are means of sessions, and their scatter tells, if any configuration was measured in several; or
+the spread of sessions is stated; or nothing can be told. Memory does not depend on the session.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from multicard.analysis.comparison.sides import (
+    Configuration,
+)
+from multicard.analysis.pooling import Pool
+from multicard.analysis.scaling.speedup import RATES
+from multicard.analysis.statistics import LEVEL, Interval, corrected, mean_of, product_of, repeats_needed
+from multicard.core.units import percent
+from multicard.experiment.parameters import DEFAULT_WORKLOAD
+from multicard.experiment.workload import WORKLOADS
+
+REGRESSION, BETTER, UNDECIDED, WITHIN = "regression", "better", "undecided", "within tolerance"
+CANNOT_TELL = "cannot tell"
+Verdict = Literal["regression", "better", "undecided", "within tolerance", "cannot tell"]
+OUTCOME = "outcome"  # the measure of a change of how runs end
+ONE_SESSION = "each side ran in a session of its own, which may be as far off"
+FEWEST_REPEATS = 3  # advised where nothing is known of the spread: two have an interval, and hardly ever a verdict
+SAME_WORK = 1e-6  # relative difference of the work of a step up to which it is the same
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is compared: its columns, of which a run has one; whether more is worse; words for worse and better."""
+
+    columns: tuple[str, ...]
+    more_is_worse: bool
+    worse: str
+    better: str
+    of_session: bool = True  # whether sessions differ in it
+
+    @property
+    def sign(self) -> int:
+        """1 where more is worse, else -1."""
+        return 1 if self.more_is_worse else -1
+
+    def of(self, configuration: Configuration) -> str | None:
+        """The column that a configuration has, that of its workload's unit first."""
+        work = WORKLOADS.get(configuration.parameters.get("workload", DEFAULT_WORKLOAD))
+        own = (work.unit.throughput, work.unit.energy) if work else ()
+        columns = sorted(self.columns, key=lambda column: column not in own)
+        return next((column for column in columns if column in configuration.values), None)
+
+
+MEASURES: dict[str, Measure] = {
+    "iteration_time": Measure(("iteration_time_s",), True, "slower", "faster"),
+    "throughput": Measure(RATES, False, "less throughput", "more throughput"),
+    "speedup": Measure(("speedup",), False, "less speed-up", "more speed-up"),
+    "memory": Measure(("peak_memory_bytes",), True, "more memory", "less memory", False),
+    "energy": Measure(("energy_per_sample_j", "energy_per_token_j"), True, "more energy", "less energy"),
+    "accuracy": Measure(("test_accuracy",), False, "lower accuracy", "higher accuracy", False),
+    "loss": Measure(("test_loss", "loss_at_end"), True, "higher loss", "lower loss", False),
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Values of a measure of one configuration, over the repeats of two versions.
+
+    `sessions` has the session of each value of both; None where it is not known. `versions` are their places.
+    """
+
+    configuration: str
+    measure: str
+    a: Sequence[float]
+    b: Sequence[float]
+    sessions: tuple[Sequence[int], Sequence[int]] | None = None
+    versions: tuple[int, int] = (0, 1)
+    column: str | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """One measure of one configuration in two versions.
+
+    Attributes
+    ----------
+    configuration
+        Id of its runs, less the repeat.
+    measure
+        One of `MEASURES`; `OUTCOME` where runs that completed before do not any more.
+    a, b
+        Geometric means over repeats, in the unit of `column`; None without values.
+    change
+        By how much b is worse, as a share of a, with its own 95% interval; its p-value is corrected.
+    repeats
+        Completed runs with the measure, of both.
+    verdict
+        See the module; `better` only where there is no tolerance.
+    reason
+        What more there is to say.
+    repeats_needed
+        Of each side where it is undecided, to find a change of twice the tolerance with a probability of 80%, by the
+        spread of these repeats.
+    versions
+        Places of the two among what is compared.
+    """
+
+    configuration: str
+    measure: str
+    a: float | None
+    b: float | None
+    change: Interval
+    repeats: tuple[int, int]
+    verdict: Verdict
+    reason: str | None = None
+    repeats_needed: int | None = None
+    versions: tuple[int, int] = (0, 1)
+    column: str | None = None
+
+
+def judge(pairs: Sequence[Pair], tolerance: float | None, session_spread: float | None = None) -> list[Change]:
+    """Judge changes that are reported together, each against the tolerance.
+
+    >>> slower = Pair("a", "iteration_time", [1.00, 1.01, 0.99], [1.11, 1.10, 1.09], ([1, 1, 1], [1, 1, 1]))
+    >>> [(found.verdict, round(found.change.value, 3)) for found in judge([slower], 0.03)]
+    [('regression', 0.1)]
+    """
+    ratios: dict[int, tuple[Interval, float | None, bool]] = {}
+    for measure in {pair.measure for pair in pairs}:
+        own = [index for index, pair in enumerate(pairs) if pair.measure == measure]
+        limit = 1 + MEASURES[measure].sign * (tolerance or 0.0)
+        ratios |= zip(own, _ratios([pairs[index] for index in own], limit, session_spread), strict=True)
+    found = [ratios[index] for index in range(len(pairs))]
+    tests = _tests(pairs)
+    own_test = {test: found[test][0] for test in dict.fromkeys(tests)}
+    adjusted = dict(zip(own_test, corrected(list(own_test.values())), strict=True))
+    comparisons = max(1, sum(ratio.p_value is not None for ratio in adjusted.values()))
+    return [
+        _change(
+            pair, replace(ratio, p_value=ratio.p_value and adjusted[test].p_value),
+            tolerance, comparisons, deviation, one_session,
+        )
+        for pair, test, (ratio, deviation, one_session) in zip(pairs, tests, found, strict=True)
+    ]  # fmt: skip
+
+
+def _tests(pairs: Sequence[Pair]) -> list[int]:
+    """Number of the test of each pair: time and rate are one where the work of a step is the same in all runs."""
+    times = {
+        (pair.configuration, pair.versions): (index, pair)
+        for index, pair in enumerate(pairs)
+        if pair.measure == "iteration_time"
+    }
+    found = []
+    for index, pair in enumerate(pairs):
+        at, time = times.get((pair.configuration, pair.versions), (index, pair))
+        twin = pair.measure == "throughput" and _same_work([*time.a, *time.b], [*pair.a, *pair.b])
+        found.append(at if twin else index)
+    return found
+
+
+def _same_work(times: list[float], rates: list[float]) -> bool:
+    """Whether time per step × rate, the work of a step, is the same in all runs."""
+    if not times or len(times) != len(rates):
+        return False
+    work = [time * rate for time, rate in zip(times, rates, strict=True)]
+    return max(work) - min(work) <= SAME_WORK * max(work)
+
+
+def typical(values: Sequence[float]) -> float | None:
+    """Geometric mean; the arithmetic one where it has none; None without values."""
+    mean = product_of([(1.0, values)]).value
+    return mean_of(values).value if mean is None else mean
+
+
+def _ratios(pairs: Sequence[Pair], limit: float, spread: float | None) -> list[tuple[Interval, float | None, bool]]:
+    """Ratios of one measure, the scatter of repeats where more of them would tell, and whether sessions hide the rest.
+
+    Such a ratio has the interval of the repeats within its sessions, and no p-value.
+    """
+    within = Pool([values for pair in pairs for values in (pair.a, pair.b)])
+    means = Pool([each for pair in pairs for each in _by_session(pair)])
+    found = []
+    for place, pair in enumerate(pairs):
+        at = 2 * place + 1, 2 * place
+        sets = [set(own) for own in pair.sessions] if pair.sessions else None
+        if not MEASURES[pair.measure].of_session or (sets and sets[0] == sets[1] and len(sets[0]) == 1):
+            found.append((within.ratio(*at, limit), within.deviation(*at), False))
+        elif spread is not None:
+            found.append(
+                (within.ratio(*at, limit, offset=spread), within.deviation(*at) if spread == 0 else None, False)
+            )
+        elif sets and (ratio := means.ratio(*at, limit, single=True)).p_value is not None:
+            found.append((ratio, None, False))
+        else:
+            ratio = within.ratio(*at, limit)
+            found.append((replace(ratio, p_value=None), None, ratio.p_value is not None))
+    return found
+
+
+def _by_session(pair: Pair) -> list[dict[int, float]]:
+    """Geometric mean of each session of both sides; nothing where sessions are not known, or a value is not above 0."""
+    if pair.sessions is None or min((*pair.a, *pair.b), default=0) <= 0:
+        return [{}, {}]
+    sides = zip((pair.a, pair.b), pair.sessions, strict=True)
+    return [
+        {
+            each: typical([value for value, of in zip(values, own, strict=True) if of == each])
+            for each in dict.fromkeys(own)
+        }
+        for values, own in sides
+    ]
+
+
+def _change(
+    pair: Pair, ratio: Interval, tolerance: float | None, comparisons: int, deviation: float | None, one_session: bool
+) -> Change:
+    measure = MEASURES[pair.measure]
+    change = _worse(ratio, measure)
+    verdict, reason, needed = UNDECIDED, None, None
+    if change.p_value is None:
+        verdict, reason = CANNOT_TELL, ONE_SESSION if one_session else _why_unknown(pair)
+    elif change.value > (tolerance or 0.0) and change.p_value <= 1 - LEVEL:
+        verdict = REGRESSION
+    elif tolerance is None:
+        verdict = BETTER if change.value < 0 and change.p_value <= 1 - LEVEL else UNDECIDED
+    elif change.high <= tolerance:
+        verdict = WITHIN
+    else:
+        needed = None if deviation is None else _repeats_needed(deviation, measure, tolerance, comparisons)
+        reason = _why_undecided(change, needed, min(map(len, (pair.a, pair.b))), tolerance, comparisons)
+    return Change(
+        configuration=pair.configuration,
+        measure=pair.measure,
+        a=typical(pair.a),
+        b=typical(pair.b),
+        change=change,
+        repeats=(len(pair.a), len(pair.b)),
+        verdict=verdict,
+        reason=reason,
+        repeats_needed=needed,
+        versions=pair.versions,
+        column=pair.column,
+    )
+
+
+def _worse(ratio: Interval, measure: Measure) -> Interval:
+    """The change that a ratio of new to baseline is: worse is above zero."""
+    ends = [None if end is None else measure.sign * (end - 1) for end in (ratio.low, ratio.high)]
+    low, high = ends[:: measure.sign]
+    return replace(ratio, value=None if ratio.value is None else measure.sign * (ratio.value - 1), low=low, high=high)
+
+
+def _why_unknown(pair: Pair) -> str:
+    for side, values in (("a", pair.a), ("b", pair.b)):
+        if len(values) == 0:
+            return f"{pair.measure} was not measured in {side}"
+    if min(*pair.a, *pair.b) <= 0:  # as of a meter that counts in steps longer than the window
+        return f"{pair.measure} is 0 in a repeat, so there is no ratio"
+    sides = [side for side, values in (("a", pair.a), ("b", pair.b)) if len(values) == 1]
+    return f"one repeat ({' and '.join(sides)}), so no spread is known: run {FEWEST_REPEATS} or more of each"
+
+
+def _why_undecided(
+    change: Interval, needed: int | None, repeats: int, tolerance: float, comparisons: int
+) -> str | None:
+    """What keeps a change from being told, and how many repeats would."""
+    parts = []
+    if change.low > tolerance:
+        parts.append(f"may be chance among {comparisons} comparisons, while the interval is of this one alone")
+    elif needed is not None and needed <= repeats:
+        parts.append("close to the tolerance")
+    if needed is not None and needed > repeats:
+        parts.append(f"repeat each about {needed} times to find a change of {percent(2 * tolerance, decimals=1)}")
+    return "; ".join(parts) or None
+
+
+def _repeats_needed(deviation: float, measure: Measure, tolerance: float, comparisons: int) -> int | None:
+    """Repeats of each side to find a change of twice the tolerance; None where that has no number, or is too large."""
+    limit, change = (1 + measure.sign * share for share in (tolerance, 2 * tolerance))
+    if tolerance == 0 or change <= 0:
+        return None
+    return repeats_needed(deviation, abs(math.log(change / limit)), comparisons)

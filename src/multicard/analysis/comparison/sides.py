@@ -1,0 +1,175 @@
+"""Sets of results to compare: the runs of each by configuration, and what differs between the places they ran in.
+
+A configuration is what its runs share: all parameters but the repeat.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pydantic import ValidationError
+
+from multicard.analysis.evidence import names_synthetic
+from multicard.analysis.runs.conditions import disturbance, how_many
+from multicard.analysis.runs.measures import measure_run
+from multicard.analysis.runs.notices import notices
+from multicard.analysis.runs.run_files import read_record
+from multicard.analysis.scaling.speedup import RATES, add_scaling
+from multicard.core.text import gpu_name
+from multicard.core.units import BYTES, with_unit
+from multicard.experiment.parameters import as_columns
+from multicard.experiment.workload import parameters_of
+
+COLUMNS = (
+    "iteration_time_s", *RATES, "speedup", "peak_memory_bytes", "energy_per_sample_j", "energy_per_token_j",
+    "test_accuracy", "test_loss", "loss_at_end",
+)  # fmt: skip
+MACHINE = "machine"  # the entry of the environment that is its name
+HARDWARE = ("processor", "logical_cpus", "usable_cpus", "GPUs", "number of GPUs")  # the entries that set the speed
+NOT_RECORDED = "not recorded"
+DISTURBED_RUNS = "disturbed runs"  # the entry that counts them
+REPEAT = re.compile(r"_r\d+(?=$|_[0-9a-f]{12}$)")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The runs of one configuration: its name, its parameters but the repeat, and what its runs measured.
+
+    Attributes
+    ----------
+    name
+        Id of its runs, less the repeat.
+    parameters
+        As columns of measures.csv.
+    outcomes
+        Outcome of each run, by its id.
+    values
+        Of each of `COLUMNS` those of the completed runs that have it, by their ids.
+    doubts
+        Of completed runs whose numbers are in doubt: their ids, and why.
+    """
+
+    name: str
+    parameters: dict[str, Any]
+    outcomes: dict[str, str]
+    values: dict[str, dict[str, float]]
+    doubts: dict[str, list[str]]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One set of results: the record of each run by its id, and the configurations by what tells them apart."""
+
+    records: dict[str, dict[str, Any]]
+    configurations: dict[str, Configuration]
+
+    def records_of(self, keys: Collection[str]) -> list[dict[str, Any]]:
+        """Records of the runs of some configurations."""
+        return [self.records[run] for key in keys for run in self.configurations[key].outcomes]
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether there are synthetic runs, by the names of machines, processors or GPUs."""
+        facts = _facts(list(self.records.values()), ())
+        return names_synthetic(value for name in (MACHINE, "processor", "GPUs") for value in facts.get(name, ()))
+
+
+def read_side(folders: Sequence[Path]) -> Side:
+    """Measure one set of run directories.
+
+    Raises
+    ------
+    UserError
+        If a file of a run is missing or damaged.
+    """
+    records: dict[str, dict[str, Any]] = {}
+    configurations: dict[str, Configuration] = {}
+    for row, record in zip(_measured(folders), map(read_record, folders), strict=True):
+        run = row["run"]
+        records[run] = record
+        parameters = as_columns({name: value for name, value in _stated(record).items() if name != "repeat"})
+        found = configurations.setdefault(
+            repr(sorted(parameters.items())), Configuration(REPEAT.sub("", run), parameters, {}, {}, {})
+        )
+        found.outcomes[run] = row["outcome"]
+        if why := notices(row):
+            found.doubts[run] = why
+        for column in COLUMNS if row["outcome"] == "completed" else ():
+            if not pd.isna(row.get(column)):
+                found.values.setdefault(column, {})[run] = float(row[column])
+    return Side(records, configurations)
+
+
+def _stated(record: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a run, with the defaults of those that came after it was recorded."""
+    try:
+        return parameters_of(record["parameters"]).model_dump(mode="json")
+    except ValidationError:
+        return record["parameters"]
+
+
+def _measured(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """Measures of each run, with the speed-up of those on several devices."""
+    rows = [measure_run(folder) for folder in folders]
+    for name in {row["workload"] for row in rows}:
+        alike = [row for row in rows if row["workload"] == name]
+        for row, speedup in zip(alike, add_scaling(pd.DataFrame(alike))["speedup"], strict=True):
+            row["speedup"] = speedup if row["devices"] > 1 else None
+    return rows
+
+
+def environment_differences(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    """What differs between the machines, versions, variables and data of two sets of records, see `environment`."""
+    variables = sorted({name for record in [*a, *b] for name in record.get("variables") or {}})
+    sides = [_facts(records, variables) for records in (a, b)]
+    names = dict.fromkeys(name for side in sides for name in side)
+    rows = [(name, *(", ".join(sorted(side.get(name, ()))) or NOT_RECORDED for side in sides)) for name in names]
+    differing = [(name, before, after) for name, before, after in rows if before != after]
+    disturbed = [[text for record in records if (text := disturbance(record))] for records in (a, b)]
+    if any(disturbed):
+        counts = [how_many(texts, len(records)) for texts, records in zip(disturbed, (a, b), strict=True)]
+        differing.append((DISTURBED_RUNS, *counts))
+    return differing
+
+
+def unlike_hardware(one: Side, other: Side) -> list[tuple[str, str, str]]:
+    """What differs in hardware between the runs of the configurations that two sets of results share."""
+    shared = [key for key in one.configurations if key in other.configurations]
+    differences = environment_differences(one.records_of(shared), other.records_of(shared))
+    return [row for row in differences if row[0] in HARDWARE and NOT_RECORDED not in row]
+
+
+def _facts(records: list[dict[str, Any]], variables: Sequence[str]) -> dict[str, set[str]]:
+    """Where and on what the runs ran, and with which environment variables: all values of each fact."""
+    facts: dict[str, set[str]] = {}
+
+    def add(name: str, value: Any) -> None:
+        if value is not None:
+            facts.setdefault(name, set()).add(str(value))
+
+    for record in records:
+        host, hardware = record.get("host") or {}, record.get("hardware") or {}
+        add(MACHINE, host.get("name"))
+        add("system", host.get("system"))
+        for name in ("processor", "logical_cpus", "usable_cpus", "memory_bytes"):
+            add(name, hardware.get(name))
+        for gpu in hardware.get("gpus") or []:
+            memory = gpu.get("memory_bytes")
+            add("GPUs", gpu_name(gpu.get("name")) + (f" ({with_unit(memory, BYTES)})" if memory else ""))
+        if hardware.get("gpus"):
+            add("number of GPUs", len(hardware["gpus"]))
+        for name, version in (record.get("versions") or {}).items():
+            add(f"version of {name}", version)
+        for name in variables if record.get("variables") is not None else ():
+            add(f"variable {name}", record["variables"].get(name, "not set"))
+        add("profiler", record["profiler"]["used"])
+        script = record.get("script") or {}
+        add(f"script {script.get('file')}", script["sha256"][:12] if script.get("sha256") else None)
+        for kind in ("data", "model"):
+            source = record.get(kind) or {}
+            digests = [file.get("sha256", "")[:12] for file in source.get("files") or []]
+            add(f"{kind} {source.get({'data': 'dataset'}.get(kind, kind))}", " ".join(digests) or None)
+    return facts
