@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from conftest import ROOT, TINY
+from multicard.archive.matrix import Matrix
 from multicard.cli import main
 from multicard.cli._pipeline import run_pipeline
 from multicard.cli.run import FirstRuns, forget_failed, run_and_print
@@ -102,7 +103,7 @@ def test_failed_runs_are_run_again_where_their_script_has_changed_or_all_are_ask
         known = {"script": {"file": "train.py", "sha256": sha256}}
         failed(runs, fails, "no data here", **known)
         failed(runs, completes, "", "completed", **known)
-        forget_failed(experiment, every)
+        forget_failed(Matrix.plan(experiment), every)
         return sorted(record.parent.name for record in runs.glob("*/run.json"))
 
     assert left(every=False) == [fails, completes]

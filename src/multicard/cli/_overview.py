@@ -103,12 +103,14 @@ def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
     from multicard.cli.run import read_record
     from multicard.core.text import first_of
     from multicard.experiment.runs import distinct, expand
+    from multicard.experiment.workload import WORKLOADS
 
     if experiment.recorded:
         return
     folder = Path(experiment.results) / "runs"
     measured: dict[str, dict[str, bool]] = defaultdict(dict)  # whether the script of each run has changed
-    for run in distinct(expand(experiment)).values():
+    runs = distinct(expand(experiment)).values()
+    for run in (each for each in runs if WORKLOADS[each.parameters.workload].script(each.parameters)):
         if (script := ((record := read_record(folder / run.id)).get("script") or {}).get("file")) is not None:
             measured[script][run.id] = has_changed(run, record)
     there = {record.parent.name for record in folder.glob(f"*/{RUN}")}

@@ -13,6 +13,7 @@ ALIKE = 3  # first runs of a matrix that end it if they fail alike
 SOME_FAILED = 3  # exit code
 
 if TYPE_CHECKING:
+    from multicard.archive.matrix import Matrix
     from multicard.experiment.config import Experiment
     from multicard.experiment.parameters import JobParameters
 
@@ -124,28 +125,27 @@ def run_and_print(
 
     if options:
         sys.exit(0 if run_pipeline(config, profile, options) else 1)
-    forget_failed(experiment, retry_failed)
-    watch = None if keep_going or profile else FirstRuns.of(experiment)
+    matrix = Matrix.plan(experiment)
+    forget_failed(matrix, retry_failed)
+    watch = None if keep_going or profile else FirstRuns.of(matrix)
     made = run_pipeline(config, profile, **({"why_stop": watch.why_stop} if watch else {}))
     folder = Path(experiment.results) / "runs"
-    outcomes = {read_record(folder / run).get("outcome") for run in Matrix.plan(experiment).runnable()}
+    outcomes = {read_record(folder / run).get("outcome") for run in matrix.runnable()}
     if not made or "completed" not in outcomes:
         sys.exit(1)
     if outcomes != {"completed"}:
         sys.exit(SOME_FAILED)
 
 
-def forget_failed(experiment: "Experiment", every: bool) -> None:
+def forget_failed(matrix: "Matrix", every: bool) -> None:
     """Remove the records of runs that did not complete and whose script has changed since, or of `every` such run.
 
     So these run again.
     """
-    from multicard.archive.matrix import Matrix
     from multicard.cli._overview import has_changed
     from multicard.core.layout import RUN
 
-    matrix = Matrix.plan(experiment)
-    folder = Path(experiment.results) / "runs"
+    folder = Path(matrix.experiment.results) / "runs"
     for run in matrix.planned():
         record = read_record(folder / run)
         if record.get("outcome", "completed") != "completed" and (every or has_changed(matrix.runs[run], record)):
@@ -159,11 +159,9 @@ class FirstRuns:
         self.folder, self.planned = folder, planned
 
     @classmethod
-    def of(cls, experiment: "Experiment") -> "FirstRuns | None":
+    def of(cls, matrix: "Matrix") -> "FirstRuns | None":
         """None where a run has completed, or too few are planned."""
-        from multicard.archive.matrix import Matrix
-
-        folder, planned = Path(experiment.results) / "runs", Matrix.plan(experiment).planned()
+        folder, planned = Path(matrix.experiment.results) / "runs", matrix.planned()
         outcomes = {run: read_record(folder / run).get("outcome") for run in planned}
         missing = [run for run, outcome in outcomes.items() if outcome is None]
         return None if "completed" in outcomes.values() or len(missing) <= ALIKE else cls(folder, missing)
