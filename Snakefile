@@ -47,6 +47,7 @@ onstart:
             refuse_orphans(Path.cwd())
         name_jobs_after_runs()
     ending = end_as_by_ctrl_c(on_slurm)
+    logger.info("Started", extra={"ending": ending})
     if on_slurm:
         QueueWatch(Path.cwd(), datetime.now(), logger.warning).start(ending)
 

@@ -1,11 +1,13 @@
 """Snakemake's console under multicard's profiles (`logger: multicard`): runs and results in place of jobs and files.
 
-It prints by Snakemake's events, and by the plan that the Snakefile hands over as the attribute `matrix` of a log
-record. Everything else is in Snakemake's log file, and what a job prints in the job's own.
+It prints by Snakemake's events, and by two things that the Snakefile hands over as attributes of log records: the plan
+(`matrix`), and what is set when the pipeline is told to end (`ending`). Everything else is in Snakemake's log file, and
+what a job prints in the job's own.
 """
 
 import logging
 import sys
+import threading
 from dataclasses import dataclass, field
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
@@ -42,6 +44,8 @@ class LogHandler(LogHandlerBase):
         own = self.common_settings
         self._console = self._matrix = self._cause = None
         self._held: list[logging.LogRecord] = []
+        self._warnings: set[str] = set()
+        self._ending = threading.Event()  # set when the pipeline is told to end
         self._mode = FULL if own.dryrun else self.settings.console if self.settings else RESULTS
         self._all = ColorizingTextHandler(
             own.nocolor,
@@ -60,6 +64,8 @@ class LogHandler(LogHandlerBase):
                 self._all.handle(record)
             elif matrix := getattr(record, "matrix", None):
                 self._matrix = matrix
+            elif ending := getattr(record, "ending", None):
+                self._ending = ending
             else:
                 self._tell(record)
         except OSError:
@@ -69,6 +75,8 @@ class LogHandler(LogHandlerBase):
 
     def _tell(self, record: logging.LogRecord) -> None:
         event, news = getattr(record, "event", None), record.__dict__
+        if event and self._ending.is_set():
+            return  # jobs fail because they are ended
         if event == LogEvent.ERROR and news["exception"] == "RuleException":
             self._cause = record  # that a command failed, which the job's own error says better if it follows
             return
@@ -83,7 +91,9 @@ class LogHandler(LogHandlerBase):
 
             self._console = Console(self._matrix, news["configfiles"], self.lock, results=self._mode == RESULTS)
         elif event is None and record.levelno >= logging.WARNING and record.module != NO_NEWS:
-            self._say(record.getMessage())
+            if record.getMessage() not in self._warnings:  # the plugin for Slurm warns of each job
+                self._warnings.add(record.getMessage())
+                self._say(record.getMessage())
         elif event == LogEvent.ERROR:
             # At the end Snakemake says once more that jobs have failed.
             if not (self._console and self._console.has_failed and news["exception"] == "WorkflowError"):
@@ -114,7 +124,7 @@ class LogHandler(LogHandlerBase):
     def close(self) -> None:
         """Print what comes last."""
         try:
-            if self._cause:
+            if self._cause and not self._ending.is_set():
                 self._say(self._cause.getMessage(), failed=True)
             if self._console:
                 self._console.end()

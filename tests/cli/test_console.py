@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -142,10 +143,25 @@ def test_a_job_that_fails_has_a_line_with_its_last_words_and_its_log(
     ]
 
 
+def test_jobs_that_are_ended_with_the_pipeline_are_no_failures(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipeline, ending = Pipeline(folder), threading.Event()
+    pipeline.say("Started", ending=ending)
+    pipeline.begins(launch_run=1)
+    job = pipeline.starts("launch_run", "run a", run="a")
+    ending.set()
+    pipeline.say("exit code 130", logging.ERROR, event=LogEvent.ERROR, exception="RuleException")
+    pipeline.fails(job)
+    pipeline.handler.close()
+    assert capsys.readouterr().err == ""
+
+
 def test_what_no_job_failed_of_and_warnings_are_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pipeline = Pipeline(folder)
     pipeline.begins(launch_run=1)
-    pipeline.say("Slurm job 7 is waiting: AssocMaxJobsLimit", logging.WARNING)
+    for _ in range(2):
+        pipeline.say("Slurm job 7 is waiting: AssocMaxJobsLimit", logging.WARNING)
     pipeline.say("MissingInputException in rule a", logging.ERROR, event=LogEvent.ERROR, exception="RuleException")
     pipeline.handler.close()
     assert capsys.readouterr().err.splitlines()[:2] == [
