@@ -54,6 +54,9 @@ def test_of_another_parameter_the_second_value_is_compared_with_the_first(tmp_pa
     assert said(100, 97) == "nhwc 3.0% slower than nchw (95% CI 3.0% to 3.0%, n=3)"
     assert said(100, 125) == "nhwc 25% faster than nchw (95% CI 25% to 25%, n=3)"
     assert said(100, 250, repeats=ONCE) == "nhwc 2.50× as fast as nchw (n=1)"
+    # The ratios of the blocks are 0.6 × (9/11, 1, 11/9): from 0.6 / 1.6462 to 0.6 × 1.6462.
+    scattered = of(tmp_path, images(100, FALLING), images(60, RISING, layout="nhwc"))
+    assert scattered.words == "nhwc 40% slower than nchw (95% CI 1.2% to 64%, n=3)"
 
 
 def test_of_more_values_the_fastest_is_compared_with_the_next(tmp_path: Path) -> None:

@@ -63,8 +63,11 @@ def test_a_configuration_has_a_row_with_intervals_where_there_are_repeats(
 
 def test_several_scenarios_have_no_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_results(tmp_path, [row(1, 0.1)], [row(2, 0.1)])
+    outcomes = pd.DataFrame({"run": ["a"], "outcome": ["not run"], "reason": ["needs 8 GPUs"]})
+    outcomes.to_csv(tmp_path / "scenarios" / "s1" / "runs.csv", index=False)
     shown(tmp_path, "s0", "s1")
-    report, following = capsys.readouterr().out.splitlines()
+    *caveats, report, following = capsys.readouterr().out.splitlines()
+    assert caveats == ["s1: 1 cannot run here: needs 8 GPUs", "s1: Without numbers: 1 not run here"]
     assert report == f"report: {tmp_path}/report.html"
     assert following == "next: for intervals, repeats: 3 in mine.yaml, then the same command; what was measured stays"
 
