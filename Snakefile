@@ -36,7 +36,7 @@ report: "workflow/report/workflow.rst"
 
 
 # For the console (`logger: multicard` in the profiles).
-logger.info(f"{len(MATRIX.runs)} runs planned", extra={"matrix": MATRIX})
+logger.info(f"Runs planned: {len(MATRIX.runs)}", extra={"matrix": MATRIX})
 
 
 onstart:

@@ -94,7 +94,7 @@ def test_the_commands_that_go_on_from_there_work(
     assert Path("ours.tar.gz").stat().st_size > 0
     recommended = said["recommend"].replace("\\", "")  # of Markdown
     assert "batch_size: 64" in recommended and "args." not in recommended
-    main(["compare", "results", "ours.tar.gz"])
+    main(["compare", "results", "ours.tar.gz", "--verbose"])
     compared = capsys.readouterr().out
     assert all(run.removesuffix("_r1") in compared for run in measures(folder).index)
 
