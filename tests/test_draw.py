@@ -37,8 +37,10 @@ def drawn_by_the_workflow(results: Path, folder: Path) -> Path:
     """What the programs of the workflow make of the same runs."""
     scripts, scenario = ROOT / "workflow" / "scripts", folder / "scenarios" / "recorded"
     runs = sorted((results / "runs").iterdir())
+    folder.mkdir()
+    write_json(folder / "runs.json", {"folders": list(map(str, runs)), "not_run": {}})
     for program in (
-        ["measure_scenario.py", *runs, "--out", scenario],
+        ["measure_scenario.py", folder / "runs.json", "--out", scenario],
         ["draw_figures.py", *FIGURES, "--scenario", scenario, "--out", folder / "figures" / "recorded"],
     ):
         subprocess.run([sys.executable, scripts / program[0], *program[1:]], check=True)

@@ -184,10 +184,10 @@ def for_runs(partition: str, **options: Any) -> dict[str, Any]:
         ("debug,gpu", 2870, {}, "minutes asked for: launch_run 2880, ", ""),
         ("debug", 60, {"set-resources": {"launch_run": {"runtime": 25}}}, "minutes asked for: launch_run 25, ", ""),
         # The steps of a group run one after the other, those of one stage side by side.
-        ("debug", 20, {"groups": {"judge_claims": "end", "recommend": "end", "write_report": "end"}}, "end 20", ""),
+        ("debug", 20, {"groups": {"conclude": "end", "write_report": "end"}}, "end 20", ""),
         (
             "debug", 20,
-            {"groups": ["measure_scenario=all", "draw_figures=all", "judge_claims=all", "write_report=all"]},
+            {"groups": ["measure_scenario=all", "draw_figures=all", "conclude=all", "write_report=all"]},
             "all asks for 40 min, its partition allows 30: the job would stay pending", "set-resources",
         ),
         ("gpu", 20, {"set-resources": {"write_report": {"runtime": 31, "slurm_partition": "debug"}}},
@@ -203,12 +203,14 @@ def test_a_partition_must_allow_the_time_that_rules_and_groups_ask_for(
 
 
 def test_small_steps_are_checked_without_a_configuration(look: Look) -> None:
-    profile = for_runs("debug", **{"set-resources": {"export_trace": {"mem_mb": 16001}}})
+    profile = for_runs("debug", **{"set-resources": {"extract_activity": {"mem_mb": 16001}}})
     found = look(profile, fits=runs.on_nodes)
     assert "launch_run" not in found["profile: time"].found
-    assert found["profile: memory"].found.startswith("export_trace asks for up to 16001 MB of a node, which has 16000")
-    profile = for_runs("debug", groups={"judge_claims": "end", "recommend": "end", "write_report": "end"})
-    for components, verdict in ((5, "ok"), (6, "error")):  # side by side, of 3000 MB; the nodes have 16000
+    assert found["profile: memory"].found.startswith(
+        "extract_activity asks for up to 16001 MB of a node, which has 16000"
+    )
+    profile = for_runs("debug", groups={"conclude": "end", "write_report": "end"})
+    for components, verdict in ((10, "ok"), (11, "error")):  # side by side, of 1500 MB; the nodes have 16000
         profile["group-components"] = [f"end={components}"]
         assert look(profile, fits=runs.on_nodes)["profile: memory"].verdict == verdict
 

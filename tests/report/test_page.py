@@ -190,10 +190,13 @@ def test_a_broken_file_is_named_in_one_line(copy: Path, file: str, content: byte
 
 @pytest.mark.slow
 def test_the_program_runs_by_hand(page: str, folder: Path, tmp_path: Path) -> None:
-    plans = {name: {"question": plan.question, "figures": plan.figures} for name, plan in PLANS.items()}
+    plans = tmp_path / "plans.json"
+    plans.write_text(
+        json.dumps({name: {"question": plan.question, "figures": plan.figures} for name, plan in PLANS.items()})
+    )
     command = [
         sys.executable, str(ROOT / "workflow/scripts/make_report.py"), "--results", str(folder),
-        "--scenarios", json.dumps(plans), "--out", str(tmp_path / "report.html"),
+        "--scenarios", str(plans), "--out", str(tmp_path / "report.html"),
     ]  # fmt: skip
     subprocess.run(command, check=True)
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == page

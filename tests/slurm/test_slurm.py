@@ -139,14 +139,16 @@ def test_doctor_compares_every_request_with_the_partition(finished: Path, monkey
         return found_by_doctor(map(asdict, slurm_checks(profile, demanded=True, fits=partial(on_nodes, matrix=matrix))))
 
     shipped = found()
-    assert shipped["profile: time"].startswith("ok: minutes asked for: launch_run 25, trace 20, figures 20, ")
+    assert shipped["profile: time"].startswith(
+        "ok: minutes asked for: launch_run 25, extract_activity 20, figures 20, "
+    )
     assert "Slurm refuses it" not in shipped["profile: memory"]
-    more = {"export_trace": {"runtime": 60}, "extract_activity": {"runtime": 60, "mem_mb": 16000}}
+    more = {"extract_activity": {"runtime": 120, "mem_mb": 16000}}
     refused = found(**{"set-resources": more})
-    stays = "error: trace asks for 120 min, its partition allows 60: the job would stay pending"
+    stays = "error: extract_activity asks for 120 min, its partition allows 60: the job would stay pending"
     assert refused["profile: time"] == stays
     assert refused["profile: memory"] == (
-        "error: trace asks for up to 16000 MB of a node, which has 8192: Slurm refuses it"
+        "error: extract_activity asks for up to 16000 MB of a node, which has 8192: Slurm refuses it"
     )
 
 

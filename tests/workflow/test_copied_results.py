@@ -52,6 +52,12 @@ def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     return forked_python.snakemake(folder, *command, *arguments)
 
 
+def measured(folder: Path, dry: subprocess.CompletedProcess[str]) -> list[str]:
+    """Folders of the runs that the scenario would be measured of."""
+    [runs] = re.findall(r'measure_scenario.py" (\S+) ', dry.stdout + dry.stderr)
+    return json.loads((folder / runs).read_text())["folders"]
+
+
 def planned(folder: Path) -> list[str]:
     dry = snakemake(folder, "--dry-run")
     assert dry.returncode == 0, dry.stdout + dry.stderr
@@ -82,11 +88,11 @@ def test_results_of_a_machine_that_had_more_are_drawn_here_and_never_measured_ag
     assert "nodes2" in elsewhere
     dry = snakemake(tmp_path, "--dry-run", "--printshellcmds", "--forcerun", "launch_run")
     assert dry.returncode == 0, dry.stdout + dry.stderr
-    assert f"runs/{elsewhere}" in re.search("measure_scenario.py.*", dry.stdout + dry.stderr)[0]
+    assert f"results/runs/{elsewhere}" in measured(tmp_path, dry)
     repeated = re.findall(r"^Job \d+: run (.+)$", dry.stdout + dry.stderr, re.M)
     assert repeated and elsewhere not in repeated
     # With other parameters it is another run, of which there is nothing.
     record = tmp_path / "results/runs" / elsewhere / "run.json"
     record.write_text(record.read_text().replace('"batch_size": 8', '"batch_size": 9'))
     dry = snakemake(tmp_path, "--dry-run", "--printshellcmds")
-    assert f"runs/{elsewhere}" not in re.search("measure_scenario.py.*", dry.stdout + dry.stderr)[0]
+    assert f"results/runs/{elsewhere}" not in measured(tmp_path, dry)

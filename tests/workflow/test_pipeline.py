@@ -42,7 +42,7 @@ RUN = "vision_digits_16px_{}_warmup2_profiled3_width0.25_batch8_epochs1_steps8_r
 ONE, TWO = RUN.format("ddp-ds_cpu1_fp32"), RUN.format("ddp-ds_cpu2_fp32")
 LIMIT_S = 1800
 # What is made from all scenarios together, again when one of them changes.
-TOGETHER = ["check the papers' claims", "recommend what to change", "write the report"]
+TOGETHER = ["check the papers' claims, and recommend what to change", "write the report"]
 MADE_OF_A_SCENARIO = ("measure the scenario", "draw the figures of the scenario")
 
 
@@ -110,7 +110,7 @@ def planned(folder: Path, *arguments: str) -> list[str]:
 
 
 def all_of_run(run: str) -> list[str]:
-    return [f"run {run}", f"export the trace of {run}", f"extract the activity tables of {run}"]
+    return [f"run {run}", f"read the trace of {run}"]
 
 
 @pytest.fixture(scope="module")
@@ -193,8 +193,8 @@ def test_a_second_start_does_nothing_and_a_deleted_index_of_activity_tables_is_m
         plan = planned(finished)
     finally:
         aside.rename(index)
-    assert f"extract the activity tables of {ONE}" in plan
-    assert not [job for job in plan if job.startswith(("run ", "export "))]
+    assert f"read the trace of {ONE}" in plan
+    assert not [job for job in plan if job.startswith("run ")]
 
 
 def test_a_changed_and_an_added_scenario_run_what_is_new_in_them_alone(finished: Path) -> None:

@@ -78,8 +78,7 @@ def project(folder: Path, experiment: dict[str, Any]) -> None:
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, folder / name)
     (folder / "workflow/scripts/launch_run.py").write_text(LAUNCHER)
     (folder / "workflow/scripts/prepare_data.py").write_text(PREPARER)
-    for script, file in (("export_trace", "trace/exported.json"), ("extract_activity", "activity/tables.json")):
-        (folder / f"workflow/scripts/{script}.py").write_text(READER.format(files=[file]))
+    (folder / "workflow/scripts/extract_activity.py").write_text(READER.format(files=["activity/tables.json"]))
     (folder / "mine.yaml").write_text(yaml.safe_dump(experiment, sort_keys=False))
 
 
@@ -118,7 +117,7 @@ def test_the_local_profile_reads_traces_after_the_last_run_of_their_group(tmp_pa
     project(tmp_path, {"fixed": TINY, "scenarios": {"first": first, "second": second, "third": third}})
     snakemake(tmp_path, "--profile", "profiles/local", "--cores", "2", until="extract_activity")
     kinds = ["trace" if name == "trace" else "run" for name, _ in started(tmp_path)]
-    assert kinds == ["run"] * 4 + ["trace"] * 8 + ["run"] + ["trace"] * 2
+    assert kinds == ["run"] * 4 + ["trace"] * 4 + ["run"] + ["trace"]
 
 
 def test_runs_that_this_machine_starts_follow_each_other_though_a_cluster_is_stated(tmp_path: Path) -> None:

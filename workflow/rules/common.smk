@@ -1,4 +1,5 @@
 # What the rules share: the checked configuration and the runs it expands into.
+import hashlib
 import json
 import os
 import re
@@ -11,7 +12,7 @@ from pathlib import Path
 import multicard
 from multicard.archive.matrix import Matrix
 from multicard.core.errors import UserError, reported
-from multicard.core.files import sha256
+from multicard.core.files import atomic_write, sha256
 from multicard.core.layout import (
     ANY_NODE,
     LAUNCHES,
@@ -95,10 +96,11 @@ def near(path):
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def program(script, *packages):
-    """Inputs of a rule: its script, and packages or modules (patterns) of the library that decide what it makes.
+def code(script, *packages):
+    """Parameter of a rule: a digest of its script, and of packages or modules (patterns) of the library that it uses.
 
-    When one changes, what was made is made again. docs/extending.md says which rules leave out what, and why.
+    When one changes, what was made is made again. docs/extending.md says which rules leave out what, and why. As inputs
+    these files would be looked at once for every job.
     """
     library = Path(multicard.__file__).parent
     found = [path for package in packages for path in library.glob(package)]
@@ -106,15 +108,31 @@ def program(script, *packages):
         file
         for path in found
         for file in (path.rglob("*") if path.is_dir() else [path])
+        if file.is_file() and "__pycache__" not in file.parts
     ]
-    return dict(
-        script=near(SCRIPTS / script),
-        code=sorted(
-            near(file)
-            for file in files
-            if file.is_file() and "__pycache__" not in file.parts
-        ),
+    digest = hashlib.sha256()
+    for file in (SCRIPTS / script, *sorted(files)):
+        digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def in_file(content):
+    """Path of a file with this as JSON, for what is too long for a command line: Linux allows 128 KiB.
+
+    It is named by its content, so another content is another parameter. It lies with Snakemake's own files, since a
+    dry run needs it too.
+    """
+    text = json.dumps(content)
+    path = Path(
+        ".snakemake",
+        "multicard",
+        f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json",
     )
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    return str(path)
 
 
 # What workloads say of measures, units and baselines; how they train is left out.
@@ -281,10 +299,10 @@ def run_memory(wildcards, attempt):
 
 
 def requested(name):
-    """Resource function: what a run asks of a cluster, and nothing on this machine or to leave an outcome only."""
+    """Resource function: what a run asks of a cluster, and nothing to leave an outcome only."""
 
     def amount(wildcards, attempt):
-        if ON_CLUSTER and attempt <= ATTEMPTS:
+        if attempt <= ATTEMPTS:
             stated = workflow.resource_settings.overwrite_resources
             whole_memory = "mem_mb" not in stated.get("launch_run", {})
             return request(MATRIX.runs[wildcards.run], EXPERIMENT, whole_memory)[name]

@@ -3,7 +3,6 @@
 
 rule measure_scenario:
     input:
-        **program("measure_scenario.py", "experiment", "analysis", *MEASURING),
         records=scenario_files("run.json"),
         steps=scenario_files("steps.csv"),
         epochs=scenario_files("epochs.csv"),
@@ -31,26 +30,31 @@ rule measure_scenario:
     resources:
         **small("measure_scenario"),
     params:
+        code=code("measure_scenario.py", "experiment", "analysis", *MEASURING),
         out=lambda wildcards, output: str(Path(output.measures).parent),
-        folders=lambda wildcards, input: [
-            str(Path(record).parent) for record in input.records
-        ],
         machines=[str(path) for path in machine_records(Path(RESULTS))],
         # Another record makes the measures again, but these ask for none.
         limits=[sha256(path) for path in machine_records(Path(RESULTS))],
-        not_run=lambda wildcards: json.dumps(MATRIX.not_runnable(wildcards.scenario)),
+        runs=lambda wildcards: in_file(
+            {
+                "folders": [
+                    f"{RESULTS}/runs/{run}"
+                    for run in MATRIX.runnable(wildcards.scenario)
+                ],
+                "not_run": MATRIX.not_runnable(wildcards.scenario),
+            }
+        ),
         question=question,
     message:
         "measure the scenario {wildcards.scenario}"
     shell:
-        "python {input.script:q} --not-run {params.not_run:q} --out {params.out:q}"
-        " --machines {params.machines:q} -- {params.folders:q} 2> {log:q}"
+        'python "$SCRIPTS/measure_scenario.py" {params.runs:q} --out {params.out:q}'
+        " --machines {params.machines:q} 2> {log:q}"
 
 
 # One program draws all figures of a scenario: to load the libraries takes longer than to draw.
 rule draw_figures:
     input:
-        **program("draw_figures.py", "figures"),
         measures=f"{RESULTS}/scenarios/{{scenario}}/measures.csv",
         outcomes=f"{RESULTS}/scenarios/{{scenario}}/runs.csv",
         tables=f"{RESULTS}/scenarios/{{scenario}}/{SCENARIO_INDEX}",
@@ -70,6 +74,7 @@ rule draw_figures:
     resources:
         **small("draw_figures"),
     params:
+        code=code("draw_figures.py", "figures"),
         figures=lambda wildcards: MATRIX.figures()[wildcards.scenario],
         scenario=lambda wildcards, input: str(Path(input.measures).parent),
         question=question,
@@ -78,5 +83,5 @@ rule draw_figures:
     message:
         "draw the figures of the scenario {wildcards.scenario}"
     shell:
-        "python {input.script:q}"
+        'python "$SCRIPTS/draw_figures.py"'
         " --scenario {params.scenario:q} --out {output:q} {params.figures:q} 2> {log:q}"

@@ -3,7 +3,6 @@
 
 rule write_report:
     input:
-        **program("make_report.py", "report"),
         tables=expand(
             "{results}/scenarios/{scenario}/{file}",
             results=RESULTS,
@@ -22,7 +21,8 @@ rule write_report:
     resources:
         **small("write_report"),
     params:
-        plans=lambda wildcards: json.dumps(MATRIX.plans()),  # a question may hold braces
+        code=code("make_report.py", "report"),
+        plans=lambda wildcards: in_file(MATRIX.plans()),
         # Records of machines and searches that are there: others make the report again, but the report asks for none.
         machines=[sha256(path) for path in machine_records(Path(RESULTS))],
         searches=[sha256(path) for path in search_tables(Path(RESULTS))],
@@ -30,5 +30,5 @@ rule write_report:
     message:
         "write the report"
     shell:
-        "python {input.script:q} --results {params.results:q} --scenarios {params.plans:q}"
+        'python "$SCRIPTS/make_report.py" --results {params.results:q} --scenarios {params.plans:q}'
         " --out {output:q} 2> {log:q}"

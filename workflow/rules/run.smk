@@ -73,7 +73,8 @@ rule launch_run:
         *EXPERIMENT.modules,
     threads: run_threads
     resources:
-        **{name: requested(name) for name in REQUESTED},
+        # Every function costs 0.1 ms for each run that is planned.
+        **({name: requested(name) for name in REQUESTED} if ON_CLUSTER else {}),
         mem_mb=run_memory,
         # On a cluster more than the run's own limit, which is to end it first.
         runtime=EXPERIMENT.time_limit_min + (AROUND_MIN if ON_CLUSTER else 0),
@@ -105,7 +106,6 @@ if MATRIX.recorded.archives:
 
     rule unpack_recorded:
         input:
-            **program("unpack_recorded.py"),
             archives=sorted(map(str, set(MATRIX.recorded.archives.values()))),
         output:
             [f"{RESULTS}/runs/{run}/run.json" for run in MATRIX.recorded.archives],
@@ -114,8 +114,9 @@ if MATRIX.recorded.archives:
         priority: MATRIX.first_priority
         localrule: True
         params:
-            runs=lambda wildcards: json.dumps(MATRIX.recorded.by_archive()),
+            code=code("unpack_recorded.py"),
+            runs=lambda wildcards: in_file(MATRIX.recorded.by_archive()),
         message:
             "unpack the recorded runs"
         shell:
-            "python {input.script:q} --runs {params.runs:q} --out {RESULTS:q}/runs 2> {log:q}"
+            'python "$SCRIPTS/unpack_recorded.py" --runs {params.runs:q} --out {RESULTS:q}/runs 2> {log:q}'

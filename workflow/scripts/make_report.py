@@ -12,15 +12,15 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--results", type=Path, required=True, help="results folder of the experiment")
 parser.add_argument(
     "--scenarios",
-    help='questions and figures by scenario, in order, as JSON: {"name": {"question": "…", "figures": ["…"]}}; '
+    type=Path,
+    help='JSON file, questions and figures by scenario, in order: {"name": {"question": "…", "figures": ["…"]}}; '
     "without it, all in the folder",
 )
 parser.add_argument("--out", type=Path, required=True, help="HTML file to write")
 arguments = parser.parse_args()
 plans = None
 if arguments.scenarios:
-    plans = {
-        name: Plan(each["question"], tuple(each["figures"])) for name, each in json.loads(arguments.scenarios).items()
-    }
+    stated = json.loads(arguments.scenarios.read_text(encoding="utf-8"))
+    plans = {name: Plan(each["question"], tuple(each["figures"])) for name, each in stated.items()}
 with reported():
     write_report(arguments.results, arguments.out, plans)

@@ -36,6 +36,10 @@ HEADLINE = "headline.json"  # what it found, in a sentence
 WRITTEN_TABLES = ("table_costs", "table_speedup", "table_scaling_models")
 
 LAUNCHES = "logs/launch_run"  # folder in the results of what the launchers of runs say
+# What follows from all scenarios: verdicts on claims, on their tests and comparisons; what to try.
+CLAIMS, CLAIM_TESTS, CLAIM_COMPARISONS = "claims.csv", "claims_tests.csv", "claims_comparisons.csv"
+RECOMMENDATIONS = "recommendations.md"
+
 MACHINES = "machine"  # folder of the machines' limits in the results
 ANY_NODE = "cluster"  # in the name of a record of limits: of a node that the cluster chose
 SEARCHES = "search"  # folder of the searches in the results

@@ -5,12 +5,11 @@ from pathlib import Path
 
 from multicard.analysis.evidence import read_evidence
 from multicard.core.files import atomic_write
+from multicard.core.layout import CLAIM_COMPARISONS, CLAIM_TESTS, CLAIMS
 from multicard.papers.claims import claims_table, comparisons_table, judge, pooled_table, read_claims
 
 
-def write_claims(
-    claims: Path, results: Path, scenarios: Sequence[str], verdicts: Path, tests: Path, comparisons: Path
-) -> None:
+def write_claims(claims: Path, results: Path, scenarios: Sequence[str]) -> None:
     """Check the claims against the scenarios of a results folder: CSVs with a row per claim, test and comparison.
 
     Raises
@@ -19,10 +18,10 @@ def write_claims(
         If the claims are faulty, or a scenario's measures are not there.
     """
     judged = judge(read_claims(claims), read_evidence(results, scenarios))
-    for table, path in (
-        (claims_table(judged), verdicts),
-        (pooled_table(judged), tests),
-        (comparisons_table(judged), comparisons),
+    for table, name in (
+        (claims_table(judged), CLAIMS),
+        (pooled_table(judged), CLAIM_TESTS),
+        (comparisons_table(judged), CLAIM_COMPARISONS),
     ):
-        with atomic_write(path) as temporary:
+        with atomic_write(results / name) as temporary:
             table.to_csv(temporary, index=False)

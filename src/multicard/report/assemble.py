@@ -20,7 +20,7 @@ from multicard.limits.keep import keep
 from multicard.papers.claims import SHIPPED
 from multicard.papers.outputs import write_claims
 from multicard.report.page import write_report
-from multicard.report.results import CLAIM_TESTS, CLAIMS, RECOMMENDATIONS, REPORT, Plan
+from multicard.report.results import RECOMMENDATIONS, REPORT, Plan
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,9 @@ def draw(measured: Path, plans: Mapping[str, Plan], out: Path, claims: Path = SH
         shutil.copytree(measured, made, dirs_exist_ok=True)
         for name, plan in plans.items():
             draw_scenario(plan.figures, made / "scenarios" / name, made / "figures" / name)
-        tables = (made / name for name in (CLAIMS, CLAIM_TESTS, "claims_comparisons.csv"))
         for path in machine_records(made):  # of archives they have no figures yet
             keep(read_object(path), path)
-        write_claims(claims, made, list(plans), *tables)
+        write_claims(claims, made, list(plans))
         write_recommendations(made, list(plans), made / RECOMMENDATIONS)
         write_report(made, made / REPORT, plans)
         runs = len(list(made.glob(f"runs/*/{RUN}")))

@@ -11,10 +11,13 @@ from multicard.profilers import PROFILERS
 def export_run(folder: Path) -> None:
     """Make readable files of what the profiler left; the manifest exported.json lists them, or says why there are none.
 
-    A report that does not export is no error here, since the run itself is sound.
+    A report that does not export is no error here, since the run itself is sound. What was exported of these captures
+    and is still there is not exported again.
     """
     trace = folder / TRACE
-    captured = read_object(trace / CAPTURED)
+    captured, of = read_object(trace / CAPTURED), sha256(trace / CAPTURED)
+    if _is_exported(trace, of):
+        return
     profiler, missing, files = PROFILERS[captured["profiler"]], captured["missing"], []
     for entry in captured["files"]:
         path = trace / entry["name"]
@@ -31,4 +34,17 @@ def export_run(folder: Path) -> None:
         if old.name.endswith(profiler.readable) and old.name not in keep:
             old.unlink()
     exported = {"profiler": profiler.name, "missing": missing, "files": [] if missing else files}
-    write_json(trace / EXPORTED, exported)
+    write_json(trace / EXPORTED, exported | {"captured_sha256": of})
+
+
+def _is_exported(trace: Path, captured: str) -> bool:
+    """Whether the captures of this checksum were exported, and what they became is as it was written."""
+    if not (trace / EXPORTED).is_file():
+        return False
+    exported = read_object(trace / EXPORTED)
+    files = exported.get("files")
+    return (
+        exported.get("captured_sha256") == captured
+        and bool(files)
+        and all((path := trace / file["name"]).is_file() and sha256(path) == file["sha256"] for file in files)
+    )
