@@ -125,9 +125,9 @@ class Console:
             if not self.results or self._over.is_set():
                 return
             self._over.set()
-        if self.has_failed:
+        if self._has_begun and self.jobs_left > 0 and self.has_failed:
             self.error(f"not all was made: {_log_file()} says more; the same command makes what is missing")
-        elif self.jobs_left <= 0:
+        elif self.jobs_left <= 0 and (self._has_begun or not self.has_failed):  # a job may succeed when tried again
             if not self._has_begun:
                 self.line("Nothing to be done: the results are there")
             for scenario in self.matrix.scenarios:

@@ -143,6 +143,21 @@ def test_a_job_that_fails_has_a_line_with_its_last_words_and_its_log(
     ]
 
 
+def test_a_job_that_succeeds_when_it_is_tried_again_leaves_results(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[Any] = []
+    monkeypatch.setattr("snakemake_logger_plugin_multicard.console.print_results", lambda *given: shown.append(given))
+    pipeline = Pipeline(folder)
+    pipeline.begins(launch_run=1)
+    run = pipeline.matrix.planned()[0]
+    pipeline.fails(pipeline.starts("launch_run", f"run {run}", run=run), message="SLURM-job '7' failed")
+    pipeline.runs(run)
+    pipeline.handler.close()
+    assert capsys.readouterr().err == f"failed: run {run}: SLURM-job '7' failed\n"
+    assert len(shown) == 1
+
+
 def test_jobs_that_are_ended_with_the_pipeline_are_no_failures(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
