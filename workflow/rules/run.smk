@@ -96,7 +96,8 @@ rule launch_run:
     shell:
         'python "$SCRIPTS/launch_run.py"'
         " --parameters {params.parameters:q} {params.inputs:q} --out {params.folder:q}"
-        " --time-limit-min {resources.time_limit_min} 2> {log.launcher:q}"
+        " --time-limit-min {resources.time_limit_min}"
+        " 2> {log.launcher:q}"
 
 
 # Runs that an archive holds are taken from there. All at once: an archive can only be read from its beginning.
