@@ -155,7 +155,8 @@ class Console:
                 f"{self.ended} of {counted(self.total, 'run')} ended, {running} running, {len(runs) - running} queued"
             )
         elif runs:
-            text = self._named(runs[0], self.ended + 1, _last_line(self.folder / LAUNCHES / f"{runs[0]}.txt", PROGRESS))
+            progress = _last_line(self.folder / LAUNCHES / f"{runs[0]}.txt", f"{PROGRESS}  ")  # the job's own, indented
+            text = self._named(runs[0], self.ended + 1, progress)
         else:
             text = next((job.message for job in self._jobs.values()), "")
         if runs and self.ended:
@@ -226,7 +227,7 @@ def _last_line(file: Path, prefix: str | None = None) -> str | None:
             lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
     except OSError:
         return None
-    mine = [line for line in lines if line.startswith(prefix or PROGRESS) == (prefix is not None)]
+    mine = [line for line in lines if (line.startswith(prefix) if prefix else not line.startswith(PROGRESS))]
     return printable(mine[-1].removeprefix(prefix or "").strip(), LONGEST) if mine else None
 
 

@@ -229,7 +229,7 @@ def test_on_a_terminal_the_last_line_is_the_current_run_with_its_step_and_the_ti
     pipeline.begins(launch_run=2)
     first, second = pipeline.matrix.planned()[:2]
     pipeline.runs(first)
-    Path(f"results/logs/launch_run/{second}.txt").write_text("multicard: starting\nmulticard:   step 7 of 60\n")
+    Path(f"results/logs/launch_run/{second}.txt").write_text("multicard:   step 7 of 60\nmulticard: a: remark\n")
     pipeline.starts("launch_run", f"run {second}", run=second)
     said = ""
     while "step 7 of 60" not in said:
