@@ -10,9 +10,9 @@ from synthetic_results import GPU, OTHERWISE, SCATTERED, Row, images, made, make
 from multicard.analysis.bottlenecks.bottlenecks import Kind, bottlenecks
 from multicard.analysis.bottlenecks.general_options import GENERAL_OPTIONS
 from multicard.analysis.bottlenecks.tuning_options import TUNING_OPTIONS, Neighbours, advice
-from multicard.analysis.choice.best import Choice, choices
-from multicard.analysis.choice.recommend import as_markdown, recommendations
-from multicard.analysis.choice.tradeoff import Demand
+from multicard.analysis.choice.choices import Choice, choices
+from multicard.analysis.choice.demand import Demand, Goal
+from multicard.analysis.choice.recommend import advise, as_markdown, recommendations
 from multicard.analysis.evidence import Configuration, Evidence, read_evidence
 from multicard.cli import main
 from multicard.core.errors import UserError
@@ -137,14 +137,18 @@ def test_no_bound_is_given_on_computing_or_nearly_the_whole_step(tmp_path: Path)
 
 def test_time_of_a_capture_in_no_phase_and_in_stalls_is_named(tmp_path: Path) -> None:
     def first(name: str, row: Row, **others: Any) -> str:
-        return as_markdown(made(tmp_path / name, [row | {"devices": 1}], **others)).splitlines()[2]
+        text = as_markdown(made(tmp_path / name, [row | {"devices": 1}], **others))
+        return next(line for line in text.splitlines() if line.startswith("- Largest part of the step: "))
 
     of_capture = {"timeline": [timeline(0, idle_other=0.6) | {"scope": "capture"}]}
     assert first("a", ADOPTED, tables=of_capture) == (
-        "- 60% of the capture is idle for a reason that the trace does not show; then compute (40%)."
+        "- Largest part of the step: 1 GPU: 60% of the capture is idle for a reason that the trace does not show; "
+        "then compute (40%)"
     )
     unseen = {"device": "cpu", "other_share": 0.99, "compute_share": 0.01}
-    assert first("b", SCRIPT | unseen).startswith("- 99% of the step is in none of the phases seen")
+    assert first("b", SCRIPT | unseen).endswith(
+        "1 CPU process: 99% of the step is in none of the phases seen; then compute (1.0%)"
+    )
     stalls = {"device": "cpu", "devices": 1, "stalls_share": 0.42, "compute_share": 0.58}
     text = as_markdown(made(tmp_path / "c", [SCRIPT | stalls | {"stalled_steps": "4 of 200: 50, 100, 150, 200"}]))
     assert "42% of the step: stalls" in text and "4 of 200: 50, 100, 150, 200" in text
@@ -337,33 +341,39 @@ def test_general_advice_fits_the_devices(tmp_path: Path) -> None:
     assert f"{GENERALLY}: a smaller batch per device" in lost and "sharded" not in lost
 
 
+def best_of(evidence: Evidence, goal: Goal = "throughput", **demand: float) -> list[Choice]:
+    """The best of each training on each number of devices."""
+    return [row for job in choices(evidence, Demand(goal=goal, **demand)) for row in job.rows if row.is_best]
+
+
 def test_the_best_for_each_goal_is_found_per_number_of_devices(tmp_path: Path) -> None:
     measures = {"energy_per_sample_j": 2.0, "processed_samples_per_s": 100.0, "peak_memory_bytes": 20e9}
     rows = images(100, time_to_accuracy_s=50.0, **measures)
-    rows += images(150, precision="fp16", time_to_accuracy_s=70.0, **measures | {"peak_memory_bytes": 10e9})
+    rows += images(150, layout="nhwc", time_to_accuracy_s=70.0, **measures | {"peak_memory_bytes": 10e9})
     # One of whose repeats reached the accuracy soonest, and the others never.
-    never = images(90, precision="bf16", time_to_accuracy_s=10.0, peak_memory_bytes=30e9)
+    never = images(90, num_workers=4, time_to_accuracy_s=10.0, peak_memory_bytes=30e9)
     rows += [row | ({"time_to_accuracy_s": None} if row["repeat"] > 1 else {}) for row in never]
-    rows += images(300, devices=4) + images(200, devices=4, precision="fp16")
+    rows += images(300, devices=4) + images(200, devices=4, layout="nhwc")
     evidence = made(tmp_path, rows)
-    best = {
-        (goal, c.devices): c for goal in ("throughput", "time_to_accuracy", "memory") for c in choices(evidence, goal)
-    }
-    assert {key: c.best["precision"] for key, c in best.items() if c.best} == {
-        ("throughput", 1): "fp16", ("throughput", 4): "fp32", ("time_to_accuracy", 1): "fp32", ("memory", 1): "fp16",
+    goals: tuple[Goal, ...] = ("throughput", "time_to_accuracy", "memory")
+    best = {(goal, row.devices): row for goal in goals for row in best_of(evidence, goal)}
+    assert {key: row.configuration["layout"] for key, row in best.items()} == {
+        ("throughput", 1): "nhwc", ("throughput", 4): "nchw", ("time_to_accuracy", 1): "nchw", ("memory", 1): "nhwc",
     }  # fmt: skip
-    assert all(c.decided for c in best.values())
     assert best["throughput", 1].value.value == pytest.approx(150, rel=1e-4)
+    for goal in goals:
+        rivals = [row for job in choices(evidence, Demand(goal=goal)) for row in job.rows if row.ratio]
+        assert rivals and all(row.is_worse for row in rivals)
 
 
-def test_the_best_says_what_it_changes_of_what_is_learned(tmp_path: Path) -> None:
+def test_a_training_that_learns_otherwise_stands_beside_and_does_not_compete(tmp_path: Path) -> None:
     evidence = made(tmp_path, images(100) + images(110, layout="nhwc") + images(150, precision="fp16"))
-    [choice] = choices(evidence, "throughput")
-    assert choice.best["precision"] == "fp16" and choice.changes == {"precision": ("fp32", "fp16")}
-    assert choice.unchanged.best["layout"] == "nhwc" and choice.unchanged.candidates == 2
-    text = as_markdown(evidence, ["throughput"])
-    assert "| better than the 2 others; changes precision: fp32 → fp16 |" in text
-    assert "| without that change: better than the other one |" in text
+    first, second = best_of(evidence)
+    assert (first.configuration["layout"], first.changes, first.rivals) == ("nhwc", {}, 2)
+    assert (second.changes, second.rivals) == ({"precision": ("fp32", "fp16")}, 1)
+    text = as_markdown(evidence).replace("\\", "")
+    assert "fastest of 2 on 1 GPU: layout: nhwc, 110 images per second" in text
+    assert "- If you may change: precision: fp32 → fp16: 1.36× as fast (95% CI" in text
 
 
 def test_options_that_change_what_is_learned_say_so(tmp_path: Path) -> None:
@@ -379,57 +389,48 @@ def test_options_that_change_what_is_learned_say_so(tmp_path: Path) -> None:
 def test_what_did_not_learn_enough_is_not_the_best(tmp_path: Path) -> None:
     rows = images(100, test_accuracy=0.99) + images(150, layout="nhwc", test_accuracy=0.6) + images(200, compile=True)
     rows = [row | {"estimated_epoch_time_s": 6000 / row["throughput_samples_per_s"]} for row in rows]
-    text = as_markdown(made(tmp_path, rows), ["throughput"], Demand(min_accuracy=0.98))
-    assert "## Best measured configuration with an accuracy of 0.98 or more" in text
-    assert "the only one measured; 2 excluded by the limits" in text
+    evidence = made(tmp_path, rows)
+    [row] = best_of(evidence, min_accuracy=0.98)
+    assert (row.configuration["layout"], row.configuration["compile"], row.rivals) == ("nchw", False, 1)
+    text = as_markdown(evidence, Demand(min_accuracy=0.98))
+    assert "| excluded: accuracy 0.598 |" in text and "| unknown: accuracy not recorded |" in text
 
 
 def test_energy_counts_samples_that_ranks_repeat_once(tmp_path: Path) -> None:
     factors = (1.0, 1.0)
     same = {"devices": 4, "energy_per_sample_j": 1.0, "processed_samples_per_s": 400.0}
     rows = images(100, factors, strategy="ddp", **same) + images(400, factors, strategy="ddp-ds", **same)
-    [choice] = choices(made(tmp_path / "a", rows), "energy")
-    assert choice.best["strategy"] == "ddp-ds" and choice.value.value == pytest.approx(1.0)
+    found = {row.configuration["strategy"]: row.value.value for row in best_of(made(tmp_path / "a", rows), "energy")}
+    assert found == pytest.approx({"ddp": 4.0, "ddp-ds": 1.0})
     # A meter that did not move gives no energy.
     rows = texts(1.0, energy_per_token_j=0.0) + texts(2.0, technique="qlora", energy_per_token_j=5.0)
     evidence = made(tmp_path / "b", rows)
-    [choice] = choices(evidence, "energy")
-    assert (choice.best["technique"], choice.candidates) == ("qlora", 1)
-    assert "# Recommendations" in as_markdown(evidence, demand=Demand(samples=1e6))
-
-
-def test_a_memory_limit_leaves_out_what_needs_more(tmp_path: Path) -> None:
-    rows = images(100, peak_memory_bytes=5e9) + images(200, precision="fp16", peak_memory_bytes=30e9)
-    evidence = made(tmp_path, rows + images(300, precision="bf16"))
-    [choice] = choices(evidence, "throughput", max_memory_bytes=10e9)
-    assert choice.best["precision"] == "fp32" and choice.excluded == 2
-    text = as_markdown(evidence, ["throughput"], Demand(max_memory_bytes=1e9))
-    assert "none of 3 configurations is known to be within the limits" in text
+    assert [row.configuration["technique"] for row in best_of(evidence, "energy")] == ["qlora"]
+    assert "# Recommendations" in as_markdown(evidence, Demand(samples=1e6))
 
 
 def test_a_rival_without_an_interval_is_reported(tmp_path: Path) -> None:
-    rival, overlapping = images(95, (1.0,), precision="fp16"), images(99, OTHERWISE, precision="bf16")
-    for name, rows, why in (
-        ("one", images(100) + rival, "one repeat only); possibly just as good: precision: fp16"),
-        ("both", images(100, SCATTERED) + rival + overlapping, "no significant difference or one repeat only)"),
-        ("overlapping", images(100, SCATTERED) + overlapping, "no significant difference)"),
+    rival, overlapping = images(95, (1.0,), layout="nhwc"), images(99, OTHERWISE, num_workers=4)
+    for name, rows, standings in (
+        ("one", images(100) + rival, ["best of 2", "one repeat, so not compared"]),
+        ("overlapping", images(100, SCATTERED) + overlapping, ["best of 2", "not significantly worse than the best"]),
     ):
-        assert f"inconclusive ({why}" in as_markdown(made(tmp_path / name, rows))
+        [job] = advise(made(tmp_path / name, rows)).jobs
+        assert [row[-1] for row in job.table.rows] == standings
 
 
 def test_the_best_of_many_has_to_differ_more_than_the_better_of_two(tmp_path: Path) -> None:
     # Logarithms of ratios to one rival: 0.345, 0.182 and 0.259, so t is 5.6 and p 3%.
     slow = (0.85, 1.0, 1.0)
-    rows = images(100, slow) + images(120, (1.0, 1.0, 1.08), precision="fp16")
-    two = made(tmp_path / "two", rows)
-    [choice] = choices(two, "throughput")
-    assert choice.decided
+    rows = images(100, slow) + images(120, (1.0, 1.0, 1.08), num_workers=1)
+    [job] = choices(made(tmp_path / "two", rows), Demand())
+    assert [row.is_worse for row in job.rows] == [False, True]
     # Others that scatter as far, as far behind: each pair of four may be the one that is compared.
-    for layout, precision in (("nchw", "bf16"), ("nhwc", "fp32"), ("nhwc", "fp16")):
+    for layout, workers in (("nchw", 2), ("nhwc", 0), ("nhwc", 1)):
         scatter = (1.1, 1.0, 0.9) if layout == "nhwc" else slow
-        rows += images(99, scatter, precision=precision, layout=layout)
-    [choice] = choices(made(tmp_path / "four", rows), "throughput")
-    assert not choice.decided and choice.tied
+        rows += images(99, scatter, num_workers=workers, layout=layout)
+    [job] = choices(made(tmp_path / "four", rows), Demand())
+    assert job.rows[0].rivals == 5 and not all(row.is_worse for row in job.rows[1:])
 
 
 def test_results_without_runs_say_so(tmp_path: Path) -> None:
@@ -446,55 +447,83 @@ def test_cpu_and_synthetic_timings_are_marked(tmp_path: Path) -> None:
     assert "say nothing about GPUs" in text
     assert r"\<script\>\|\*x\* \# y" in text
     gpu = GPU | {"name": "synthetic GPU"}
-    assert "Some runs have synthetic timings" in as_markdown(made(tmp_path / "b", images(100), gpu=gpu))
+    assert "All runs have synthetic timings" in as_markdown(made(tmp_path / "b", images(100), gpu=gpu))
     # Those of synthetic images on a GPU are real.
     rows = images(100, dataset="synthetic", estimated_epoch_time_s=60.0)
-    text = as_markdown(made(tmp_path / "c", rows, source="synthetic"), demand=Demand(epochs=2))
-    assert "synthetic timings" not in text and "No answer" not in text
+    text = as_markdown(made(tmp_path / "c", rows, source="synthetic"), Demand(epochs=2))
+    assert "synthetic timings" not in text and "no answer" not in text
 
 
 def test_candidates_differ_in_a_choice_and_do_the_same_work(tmp_path: Path) -> None:
-    def found(name: str, rows: list[Row]) -> Choice:
-        [choice] = choices(made(tmp_path / name, rows), "throughput")
-        return choice
+    def found(name: str, rows: list[Row]) -> list[Choice]:
+        [job] = choices(made(tmp_path / name, rows))
+        return job.rows
 
     # Not in how they were observed.
-    choice = found("one", images(100, (0.9, 1, 1.1), profiler="none") + images(101, (1.1, 0.9, 1), profiler="nsys"))
-    assert (choice.candidates, choice.decided) == (1, False)
+    [row] = found("one", images(100, (0.9, 1, 1.1), profiler="none") + images(101, (1.1, 0.9, 1), profiler="nsys"))
+    assert row.rivals == 1
     # One is compared as the others were observed, although it was faster otherwise.
-    rows = images(100, profiler="nsys") + images(120, profiler="none") + images(110, precision="fp16", profiler="nsys")
-    choice = found("two", rows)
-    assert (choice.candidates, choice.best["precision"], choice.decided) == (2, "fp16", True)
+    rows = images(100, profiler="nsys") + images(120, profiler="none") + images(110, layout="nhwc", profiler="nsys")
+    best, other = found("two", rows)
+    assert (best.configuration["layout"], other.configuration["profiler"], other.is_worse) == ("nhwc", "nsys", True)
     # Not in how long they are.
     rows = images(100, steps_per_epoch=50) + images(100, steps_per_epoch=60)
-    choice = found("length", rows + images(90, num_workers=4, steps_per_epoch=50))
-    assert choice.differing == ("num_workers",) and choice.decided
+    evidence = made(tmp_path / "length", rows + images(90, num_workers=4, steps_per_epoch=50))
+    [job] = choices(evidence)
+    assert job.recipe_names == ("num_workers",) and [row.is_worse for row in job.rows] == [False, True]
     # Preference tuning is other work.
     rows = texts(1.0) + texts(2.0, technique="dpo") + texts(3.0, technique="qlora")
-    found = choices(made(tmp_path / "texts", rows), "throughput")
-    assert [(each.best["technique"], each.candidates) for each in found] == [("lora", 2), ("dpo", 1)]
+    jobs = choices(made(tmp_path / "texts", rows))
+    assert [[row.configuration["technique"] for row in job.rows] for job in jobs] == [["lora", "qlora"], ["dpo"]]
 
 
 def test_a_rival_that_is_better_in_the_blocks_of_both_is_not_beaten(tmp_path: Path) -> None:
     # The best of all repeats has its lead from a block that the rival lacks.
-    rows = images(100, (1.0, 1.01, 0.99, 3.0)) + images(120, (1.0, 1.01, 0.99), precision="fp16")
-    [choice] = choices(made(tmp_path, rows), "throughput")
-    assert choice.best["precision"] == "fp32"
-    assert not choice.decided and [each["precision"] for each in choice.tied] == ["fp16"]
+    rows = images(100, (1.0, 1.01, 0.99, 3.0)) + images(120, (1.0, 1.01, 0.99), layout="nhwc")
+    [job] = choices(made(tmp_path, rows))
+    assert [(row.configuration["layout"], row.is_worse) for row in job.rows] == [("nchw", False), ("nhwc", False)]
+
+
+def test_the_answer_has_few_lines_however_many_jobs_there_are(tmp_path: Path) -> None:
+    rows = [
+        row
+        for size in (32, 64, 128, 224)
+        for devices, rate in ((1, 100), (2, 190))
+        for workers in (0, 4)
+        for row in images(
+            rate + workers,
+            image_size=size,
+            devices=devices,
+            num_workers=workers,
+            data_share=0.3,
+            estimated_epoch_time_s=1e4 / rate,
+        )
+    ]
+    rows += images(300, precision="bf16", image_size=32) + images(80, precision="fp16", image_size=32)
+    lines = as_markdown(made(tmp_path, rows), Demand(deadline_s=60, gpu_hour_cost=1), verbose=False).splitlines()
+    assert len(lines) <= 25 and lines[-1] == "2 more: `--verbose`."
+    said = "".join(lines)
+    for each in (
+        "as fast as 1 GPU (95% CI",
+        "Largest part of the step: 2 GPUs:",
+        "Try next: ",
+        "Deadline: ",
+        "How sure: ",
+    ):
+        assert each in said
 
 
 def test_the_command_prints_recommendations_for_one_goal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = SCRIPT | {"command": ["train.py", "{batch_size}"], "args": {"batch_size": 8}, "devices": 1}
     results = make_results(
         tmp_path,
-        images(100) + images(150, precision="fp16"),
+        images(100, peak_memory_bytes=2e9) + images(150, layout="nhwc", peak_memory_bytes=4e9),
         [row | {"throughput_samples_per_s": 9.0, "data_share": 0.3, "profiler_overhead": 0.2}],
     )
-    main(["recommend", str(results), "--goal", "throughput"])
+    main(["recommend", str(results), "--goal", "memory", "--verbose"])
     printed = capsys.readouterr().out
-    assert "### Throughput" in printed and "### Energy" not in printed
-    row = "| mnist, 224 px, mobilenet_v2 | 1 GPU | precision: fp16 | 150 (95% CI 149 to 151, n=3) images per second |"
-    assert row in printed
+    assert "least memory of 2 on 1 GPU: layout: nchw, 2 GB of peak memory per device (95% CI 1.99 to 2.01" in printed
+    assert "worse: layout: nhwc, 2× the memory" in printed
     # The terminal shows no escapes of Markdown.
     assert "(profiler_overhead)" in printed and "\\" not in printed
     assert r"(profiler\_overhead)" in as_markdown(read_evidence(results))

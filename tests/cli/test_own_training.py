@@ -93,7 +93,7 @@ def test_the_commands_that_go_on_from_there_work(
     assert said["status"].splitlines()[-1] == "4 completed"
     assert Path("ours.tar.gz").stat().st_size > 0
     recommended = said["recommend"].replace("\\", "")  # of Markdown
-    assert "batch_size: 64" in recommended and "args." not in recommended
+    assert "batch_size: 16 → 64" in recommended and "args." not in recommended
     main(["compare", "results", "ours.tar.gz", "--verbose"])
     compared = capsys.readouterr().out
     assert all(run.removesuffix("_r1") in compared for run in measures(folder).index)

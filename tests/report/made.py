@@ -174,24 +174,11 @@ CLAIM_TESTS = pd.DataFrame(
     }
 )
 
-ADVICE = f"""# What to do
-
-## Waiting for data {HOSTILE}
-
-- **0.31** of the step: try `workers: 4`. <b onclick="document.title='taken'">now</b>
-- [a link](javascript:document.title='taken') ![a picture](http://example.org/b.png)
-
-| a | b |
-|---|---|
-| 1 | 2 |
-"""
-
 
 def judged(folder: Path) -> Path:
-    """Add what the claims and recommendations say."""
+    """Add what the claims say."""
     CLAIMS.to_csv(folder / "claims.csv", index=False)
     CLAIM_TESTS.to_csv(folder / "claims_tests.csv", index=False)
-    (folder / "recommendations.md").write_text(ADVICE)
     return folder
 
 

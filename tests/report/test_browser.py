@@ -9,6 +9,7 @@ from made import HOSTILE, PLANS, QUESTION, REASON, RUNS, judged, results
 
 from browser import CHROMIUM, Browser, browser
 from multicard.report.page import write_report
+from multicard.report.run_table import short_names
 
 pytestmark = [
     pytest.mark.rare,
@@ -20,6 +21,7 @@ SHOWN = f"{ROWS}.filter((row) => !row.hidden).map((row) => row.cells[0].textCont
 NAMED = {"image", "img", "button", "link", "figure", "region", "searchbox", "checkbox"}
 LANDMARKS = ("banner", "navigation", "main", "contentinfo")
 STRUCTURE = ("figure", "table", "rowheader", "columnheader", "caption")
+SHORT = dict(zip((name for name, *_ in RUNS), short_names([name for name, *_ in RUNS])[1], strict=True))
 TITLE = "multicard: 3 questions, 7 runs"
 
 
@@ -59,7 +61,7 @@ def test_the_page_itself_may_fetch_nothing(opened: Browser) -> None:
 def test_hostile_text_is_shown_as_the_text_that_it_is(opened: Browser) -> None:
     assert opened.run("document.title") == TITLE
     text = opened.run("document.body.innerText")
-    for shown in (QUESTION, REASON, f"killed {HOSTILE}", f"QLoRA is the smallest. {HOSTILE}", "<b onclick="):
+    for shown in (QUESTION, REASON, f"killed {HOSTILE}", f"QLoRA is the smallest. {HOSTILE}"):
         assert shown in text
     assert HOSTILE in opened.run("document.querySelector('figure details').textContent")
     assert opened.run("document.scripts.length") == 1
@@ -94,7 +96,7 @@ def test_a_heading_sorts_by_numbers_both_ways_from_the_keyboard(opened: Browser)
     opened.run(f"{heading}.querySelector('button').focus()")
     opened.key("Enter", 13, "\r")
     assert opened.run(f"{heading}.ariaSort") == "ascending"
-    times = {name: time for name, _, _, _, _, time in RUNS}
+    times = {SHORT[name]: time for name, _, _, _, _, time in RUNS}
     known = sorted((name for name in times if times[name]), key=times.get)
     empty = [name for name in times if not times[name]]
     assert opened.run(SHOWN) == [*known, *empty]
@@ -110,12 +112,12 @@ def test_words_outcome_and_scenario_filter_the_runs(opened: Browser) -> None:
         opened.run(f"{field}.value = '{value}'; {field}.dispatchEvent(new Event('input', {{bubbles: true}}))")
         return opened.run(SHOWN)
 
-    assert put("words", "DDP-ds cpu2") == ["vision_digits_ddp-ds_cpu2_r1", "vision_digits_ddp-ds_cpu2_r2"]
+    assert put("words", "cpu2") == [SHORT["vision_digits_ddp-ds_cpu2_r1"], SHORT["vision_digits_ddp-ds_cpu2_r2"]]
     assert opened.run("document.getElementById('shown').textContent") == "2 of 7 runs shown"
-    assert put("outcome", "out_of_memory") == ["vision_digits_ddp-ds_cpu2_r2"]
+    assert put("outcome", "out_of_memory") == [SHORT["vision_digits_ddp-ds_cpu2_r2"]]
     put("words", "")
     put("outcome", "")
-    assert put("scenario", "techniques") == ["llm_tiny_lora_cpu1_r1", "llm_tiny_dpo_cpu1_r1"]
+    assert put("scenario", "techniques") == [SHORT["llm_tiny_lora_cpu1_r1"], SHORT["llm_tiny_dpo_cpu1_r1"]]
     opened.run("document.querySelector('#filter button').click()")
     opened.wait(f"{SHOWN}.length === 7")
 

@@ -6,24 +6,27 @@ import shutil
 import subprocess
 import sys
 from functools import partial
+from html import escape
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from made import ADVICE, CLAIM_TESTS, CLAIMS, HOSTILE, PLANS, RUNS, bars, judged, lines, record, results
+from made import CLAIM_TESTS, CLAIMS, HOSTILE, PLANS, RUNS, bars, judged, lines, record, results
 
-from analysis.synthetic_results import images, make_results
+from analysis.synthetic_results import Row, images, make_results
 from conftest import ROOT
 from limits.machine_record import record as machine_record
+from multicard.analysis.choice.recommend import advise
+from multicard.analysis.evidence import read_evidence
 from multicard.analysis.statistics import Interval
 from multicard.core.errors import UserError
 from multicard.figures.draw import save
 from multicard.figures.search import draw_search
 from multicard.limits.keep import keep
 from multicard.papers.limits import quantity_words
-from multicard.report.conclusions import claims_of, markdown
+from multicard.report.conclusions import claims_of
 from multicard.report.environment import environment
-from multicard.report.page import write_report
+from multicard.report.page import for_the_dark, write_report
 from multicard.report.results import Plan, read_results
 from multicard.report.run_table import run_table
 from multicard.report.tables import numbers_table
@@ -72,40 +75,64 @@ def test_the_same_input_gives_the_same_bytes(page: str, copy: Path) -> None:
     assert page == written(copy)
 
 
-def test_the_overview_opens_with_how_much_faster_the_most_devices_are(tmp_path: Path) -> None:
-    speeds = {1: 100.0, 2: 180.0, 4: 250.0}
-    ones, alone = (
-        [row for n, speed in speeds.items() for row in images(speed, (1.0, 1.01, 0.99), devices=n)],
-        images(50.0),
-    )
-    folder = make_results(tmp_path, alone, ones)
-    for table in folder.glob("scenarios/*/measures.csv"):
+def measured(folder: Path, *scenarios: list[Row]) -> str:
+    """The page of synthetic runs; the files that the workflow writes of them are their measures."""
+    made = make_results(folder, *scenarios)
+    for table in made.glob("scenarios/*/measures.csv"):
         shutil.copyfile(table, table.with_name("runs.csv"))
-    overview = written(folder, None).partition('id="overview-title"')[2]
-    said = re.search(r'<p class="answer"><strong>(.*?)</strong>', overview)[1]
-    assert re.fullmatch(r"4 GPUs: speed-up 2\.50* \(95% CI .*, n=3\)", said)
-    assert overview.index(said) < overview.index("<dl")
+    return written(made, None)
 
 
-def test_without_claims_and_recommendations_it_says_so(copy: Path) -> None:
-    (copy / "claims.csv").unlink()
-    (copy / "recommendations.md").unlink()
+def test_the_first_screen_says_how_much_faster_where_the_step_goes_and_how_sure_that_is(tmp_path: Path) -> None:
+    speeds = {1: 100.0, 2: 180.0, 4: 250.0}
+    # Three repeats whose logarithms do not scatter about their ratio.
+    ones = [row for n, speed in speeds.items() for row in images(speed, (1.0, 1.01, 0.99), devices=n, data_share=0.1)]
+    alone = images(50.0, precision="bf16", data_share=0.3, disturbance="other processes: 1.6 CPUs")
+    overview = section(measured(tmp_path, alone, ones), "overview")
+    tiles = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd><dd class=\"more\">(.*?)</dd>", overview)
+    assert [(title, value) for title, value, _ in tiles] == [
+        ("Fastest that was measured", "4 GPUs"), ("Speed-up of 4 GPUs over 1", "2.5×"),
+        ("Largest part of the step", "90%"), ("How sure", "Significant"),
+    ]  # fmt: skip
+    assert tiles[1][2].startswith("95% CI 2.5 to 2.5, n=3; 62% efficient") and "disturbed in 3 of" in tiles[3][2]
+    # Under each question is its answer.
+    answers = re.findall(r"<li><a href=\"#scenario-(\d)\">.*?</a>\s*<p>(.*?)</p>", overview)
+    assert [number for number, _ in answers] == ["1", "2"]
+    assert answers[0][1] == "Not known: only 1 GPU was measured."
+    assert answers[1][1].startswith(
+        "4 GPUs (weak scaling): 2.5× as fast as 1 GPU (95% CI 2.5 to 2.5, n=3), 1.6× the GPU-hours; 2 GPUs"
+    )
+    assert 'class="badge completed"' not in overview
+
+
+def test_numbers_on_the_page_are_those_of_the_recommendations(tmp_path: Path) -> None:
+    rows = images(100, data_share=0.4) + images(150, num_workers=8) + images(190, devices=2, num_workers=8)
+    page = measured(tmp_path, rows)
+    [job] = advise(read_evidence(tmp_path)).jobs
+    for row in job.table.rows:
+        assert re.search(r"\s*".join(f"<t[hd][^>]*>{re.escape(escape(cell))}</t[hd]>" for cell in row), page)
+    for _, text in job.points:
+        assert escape(text) in page
+    assert "<code>higher num_workers</code> (loads in more processes): 50% faster (95% CI" in page
+
+
+def test_what_all_runs_share_is_said_once_above_their_table(tmp_path: Path) -> None:
+    rows = images(100, (1.0, 1.0)) + images(150, (1.0, 1.0), num_workers=8)
+    runs = section(measured(tmp_path, rows), "runs")
+    assert re.findall(r"<th scope=\"row\"[^>]*><code>(.*?)</code>", runs.replace("<wbr>", "")) == [
+        "vision_r1", "vision_r2", "vision_workers8_r1", "vision_workers8_r2",
+    ]  # fmt: skip
+    assert "vision_… mnist, 224px, ddp-ds, cuda1, fp32; Scenario s0; Outcome completed; Devices 1." in runs
+    assert '<th scope="col">Scenario</th>' not in runs
+
+
+def test_without_claims_or_workloads_there_are_no_such_sections(copy: Path) -> None:
+    assert 'id="claims"' in written(copy, FEW)
+    table = pd.read_csv(copy / "claims.csv").assign(verdict="not measured here")
+    table.to_csv(copy / "claims.csv", index=False)
     page = written(copy, FEW)
-    assert "No claims were checked." in page
+    assert "claims" not in page.partition("<main")[2].lower()
     assert "No recommendations were made." in page
-
-
-@pytest.mark.parametrize(("workloads", "shown"), [(("adopted", "script"), False), (("adopted", "vision"), True)])
-def test_claims_about_other_workloads_are_counted_and_left_out(
-    copy: Path, workloads: tuple[str, str], shown: bool
-) -> None:
-    for scenario, workload in zip(("processes", "techniques"), workloads, strict=True):
-        path = copy / "scenarios" / scenario / "measures.csv"
-        pd.read_csv(path).assign(workload=workload, strategy="ddp-ds").to_csv(path, index=False)
-    page = written(copy, {"processes": Plan(), "techniques": Plan()})
-    claims = section(page, "claims")
-    assert ("Left out: 3 claims" in claims) != shown
-    assert ("DALI beats the DataLoader." in claims) == ("<dt>Claims</dt>" in page) == shown
 
 
 def test_without_a_plan_it_shows_what_the_folder_holds(folder: Path, tmp_path: Path) -> None:
@@ -143,7 +170,7 @@ def test_a_search_is_shown_with_what_each_of_its_runs_gave(copy: Path) -> None:
 
 
 def test_runs_that_were_not_run_are_listed_once_per_reason(page: str) -> None:
-    incomplete = section(page, "incomplete")
+    incomplete = section(page, "runs").partition("<h3>Not run here</h3>")[2]
     assert incomplete.count(f"needs 8 GPUs, this machine has 0 {ESCAPED}") == 1
     assert "out of memory" in incomplete and "cuda8" in incomplete
 
@@ -174,7 +201,6 @@ def test_a_run_named_like_a_path_is_not_followed(copy: Path) -> None:
         ("runs/llm_tiny_lora_cpu1_r1/run.json", b"[]", "run.json: found list, expected an object"),
         ("claims.csv", b"claim,verdict\n", "claims.csv: no column claim_text"),
         ("claims_tests.csv", b"claim,test\n", "claims_tests.csv: no column verdict"),
-        ("recommendations.md", b"\xff", "recommendations.md: not UTF-8"),
     ],
 )
 def test_a_broken_file_is_named_in_one_line(copy: Path, file: str, content: bytes | None, line: str) -> None:
@@ -239,22 +265,16 @@ def test_every_figure_has_the_lines_about_runs_without_numbers(page: str, folder
         "processes": ["Without numbers: 1 out of memory"], "techniques": [],
         "gpus": ["Without numbers: 1 not run here"],
     }  # fmt: skip
-    assert page.count(". Without numbers: 1 out of memory. ") == 2  # and in the words for their pictures
+    assert page.count("<li>Without numbers: 1 out of memory.</li>") == 1
+    assert '<span class="badge out-of-memory">1 out of memory</span>' in section(page, "overview")
 
 
-def test_html_in_markdown_is_text_and_its_headings_are_below_the_section_s_own() -> None:
-    html = markdown(ADVICE)
-    assert html.startswith("<h3>Waiting for data &lt;script&gt;")
-    assert "<b" not in html and "<img" not in html and "[a link](javascript:" in html
-    assert "<td>1</td>" in html
-    assert markdown("# Title\n\ntext") == "<p>text</p>\n"
-
-
-def test_many_parts_are_closed_and_few_are_open() -> None:
-    for parts, closed in ((4, 0), (8, 8), (9, 10)):
-        page = markdown("\n\n".join(["## All", *(f"### Part {n}\n\ntext" for n in range(parts))]))
-        assert page.count("<h4>Part") == page.count("<p>text") == parts
-        assert page.count("<details>") == page.count("</details>") == closed
+def test_a_picture_has_greys_for_the_dark_and_keeps_its_hues(page: str) -> None:
+    svg = '<svg><path style="fill: #ffffff"/><path style="fill: #0173b2; stroke: #000000"/><text>a</text></svg>'
+    dark = for_the_dark(svg).partition("@media (prefers-color-scheme: dark)")[2]
+    # White is the page's surface, black is its text.
+    assert '[style*="fill: #ffffff"]{fill:#1a1f25 !important}' in dark
+    assert '[style*="stroke: #000000"]{stroke:#e6e9ee !important}' in dark and "0173b2" not in dark
 
 
 def test_claims_that_were_judged_come_first_and_those_not_measured_last() -> None:

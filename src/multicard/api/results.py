@@ -11,10 +11,10 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from multicard.analysis.choice.best import GOALS, Goal
+from multicard.analysis.choice.choices import choices
+from multicard.analysis.choice.demand import Demand
 from multicard.analysis.choice.recommend import as_markdown
-from multicard.analysis.choice.tradeoff import Demand, tradeoffs
-from multicard.analysis.choice.tradeoff_table import as_table
+from multicard.analysis.choice.table import as_table
 from multicard.analysis.comparison.changes import OUTCOME
 from multicard.analysis.comparison.results import Comparison, compare, over_versions
 from multicard.analysis.comparison.sides import MACHINE, Side, read_side
@@ -230,40 +230,41 @@ class Results:
         """
         return claims_table(judge(read_claims(Path(file or SHIPPED)), self._evidence))
 
-    def recommendations(self, goals: Sequence[Goal] = GOALS, **demand: float | None) -> Markdown:
-        """What limits each configuration, what to try, and the best one for each goal, as Markdown.
+    def recommendations(self, verbose: bool = True, **demand: float | str | None) -> Markdown:
+        """How much faster more devices are, where the step goes, and what to try next, as Markdown.
 
         Parameters
         ----------
-        goals
-            Some of `throughput`, `time_to_accuracy`, `energy` and `memory`.
+        verbose
+            With the table of choices and all configurations.
         demand
-            As in `tradeoff`; how many devices that takes is answered first. `max_memory_bytes` leaves out
-            configurations that need more per device.
+            As in `choices`.
 
         Raises
         ------
         UserError
             If nothing was measured, or a value is out of its range.
         """
-        return Markdown(as_markdown(self._evidence, goals, Demand(**demand)))
+        return Markdown(as_markdown(self._evidence, Demand(**demand), verbose))
 
-    def tradeoff(self, **demand: float | None) -> pd.DataFrame:
+    def choices(self, **demand: float | str | None) -> pd.DataFrame:
         """What a whole training takes in each configuration, on every number of devices that was measured.
 
         Parameters
         ----------
         demand
-            What it is to meet: `deadline_s`, `gpu_hour_cost`, `max_memory_bytes`, `min_accuracy`, `max_loss`; and its
-            length: `samples` (of language models tokens) or `epochs`.
+            What it is to meet: `deadline_s`, `gpu_hour_cost`, `max_memory_bytes`, `min_accuracy`, `max_loss`; its
+            length: `samples` (of language models tokens) or `epochs`; and the `goal` by which the best is found:
+            `throughput`, `time_to_accuracy`, `energy` or `memory`.
 
         Returns
         -------
         pandas.DataFrame
-            One row per configuration: `job`, `devices`, `learning` and what of it `changes` from the job's first rows,
-            `time_s` with `time_s_low` and `time_s_high` (both empty for one repeat), `device_hours`, `cost`,
-            `energy_j`, `peak_memory_bytes`, `deadline` (`met`, `may miss`, `missed`), `on_front`, and `refused`, why it
-            does not meet the demand. The last rows are configurations of which no run completed, without times.
+            One row per configuration: `job`, `devices`, its `recipe`, `learning` and what of it `changes` from the
+            job's first rows, `time_s` with `time_s_low` and `time_s_high` (both empty for one repeat), `speedup` over
+            one device, `device_hours`, `cost`, `energy_j`, `peak_memory_bytes`, `deadline` (`met`, `may miss`,
+            `missed`), `not_worse` (than the best of the same training on as many devices, as far as is shown), and
+            `refused`, why it does not meet the demand. The last rows are configurations of which no run completed.
 
         Raises
         ------
@@ -271,7 +272,7 @@ class Results:
             If nothing was measured, or a value is out of its range.
         """
         asked = Demand(**demand)
-        return as_table(tradeoffs(self._evidence, asked), asked)
+        return as_table(choices(self._evidence, asked), asked)
 
     def predictions(self, devices: Sequence[int], nodes: int = 1) -> "Predictions":
         """Predict step time, throughput and memory on numbers of devices; see docs/prediction.md.

@@ -22,10 +22,11 @@ OPTIONS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the goal, what a training is to meet, and the results."""
     add, either = parser.add_argument, parser.add_mutually_exclusive_group()
-    either.add_argument(
+    add(
         "--goal",
         choices=["throughput", "time_to_accuracy", "energy", "memory"],
-        help="what to optimize (default: all four)",
+        default="throughput",
+        help="by what the best is found (default: throughput)",
     )
     add("--deadline", metavar="TIME", help="how many GPUs train in this time, such as 6h, 90min or 2h30m")
     add("--gpu-hour-cost", type=float, metavar="X", help="price of an hour of one GPU, in any currency")
@@ -38,20 +39,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="length of the training in samples, of language models in tokens, such as 1.2e6; or in passes over the "
         "data, such as 90epochs (default: that of the longest run)",
     )
-    either.add_argument("--json", action="store_true", help="print what a training takes in each configuration as JSON")
+    either.add_argument("--json", action="store_true", help="print the table of choices as JSON")
+    either.add_argument("--verbose", action="store_true", help="add the table of choices and every configuration")
     add_results(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print recommendations, or the trainings as JSON."""
+    """Print recommendations, or the table of choices as JSON."""
     from multicard import read_results
-    from multicard.analysis.choice.tradeoff import Demand
+    from multicard.analysis.choice.demand import Demand
 
     deadline, memory = arguments.deadline, arguments.max_memory
     demand = {
         "deadline_s": None if deadline is None else duration_s("--deadline", deadline),
         "max_memory_bytes": None if memory is None else memory_bytes("--max-memory", memory),
-        **{name: getattr(arguments, name) for name in ("gpu_hour_cost", "min_accuracy", "max_loss")},
+        **{name: getattr(arguments, name) for name in ("gpu_hour_cost", "min_accuracy", "max_loss", "goal")},
         **_length(arguments.samples),
     }
     try:
@@ -62,10 +64,9 @@ def run(arguments: argparse.Namespace) -> None:
     results = read_results(arguments.results, arguments.config)
     name_damaged(results.damaged)
     if arguments.json:
-        print(f'{{"configurations": {results.tradeoff(**demand).to_json(orient="records", indent=2)}}}')
+        print(f'{{"configurations": {results.choices(**demand).to_json(orient="records", indent=2)}}}')
         return
-    goals = {"goals": (arguments.goal,)} if arguments.goal else {}
-    print(without_escapes(results.recommendations(**goals, **demand)), end="")
+    print(without_escapes(results.recommendations(arguments.verbose, **demand)), end="")
 
 
 def _length(text: str | None) -> dict[str, float]:
@@ -81,7 +82,7 @@ def _length(text: str | None) -> dict[str, float]:
 COMMAND = Command(
     "recommend",
     100,
-    "list each configuration's bottlenecks, what to try, how many GPUs a deadline needs, and the best configuration",
+    "say how much faster more GPUs are, where the step goes, and what to try next",
     add_arguments,
     run,
 )

@@ -9,10 +9,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from multicard.analysis.choice.choices import Choice, Choices, choices
+from multicard.analysis.choice.demand import Demand
 from multicard.analysis.choice.learning import learning_words
-from multicard.analysis.choice.pareto import front
-from multicard.analysis.choice.tradeoff import Demand, Tradeoff, Training, tradeoffs
-from multicard.analysis.choice.tradeoff_table import as_table
+from multicard.analysis.choice.table import as_table
 from multicard.analysis.comparison.comparisons import overheads, varied
 from multicard.analysis.evidence import DEVICE_WORDS, evidence_of, place_words
 from multicard.analysis.runs.notices import UNCOUNTED
@@ -27,7 +27,6 @@ from multicard.figures.scaling import axis_of_devices, lines_by_devices
 from multicard.figures.series import configuration_names, labels
 from multicard.figures.style import MARKERS, WEAK, WIDTH_IN, NothingToShow, colours, explain_marks, legend_below
 
-ANY_WORK = 1e6  # samples of a training whose length is not known
 HOURS = ((86400.0, "days"), (3600.0, "h"), *MINUTES)
 HOURS_OF = {"cuda": "GPU-hours", "cpu": "Process-hours"}
 PIECES = 12  # of a line, between which labels may stand
@@ -36,10 +35,10 @@ WORSE = "hollow: another is better"
 
 def tradeoff(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Time of a whole training against its device-hours, a point per configuration, a panel per job and machine."""
-    found = [job for job in tradeoffs(evidence_of(tables), fallback=ANY_WORK) if job.trainings]
+    found = [job for job in choices(evidence_of(tables)) if job.rows]
     if not found:
         raise NothingToShow(f"{UNCOUNTED}: state samples_per_step")
-    groups = list(dict.fromkeys(_learning(job, each) for job in found for each in job.trainings))
+    groups = list(dict.fromkeys(_learning(job, each) for job in found for each in job.rows))
     looks = dict(zip(groups, zip(colours(len(groups)), cycle(MARKERS)), strict=False))
     rows, columns = -(-len(found) // 2), min(2, len(found))
     height = 3.6 if columns == 1 else 0.6 + 2.8 * rows
@@ -54,26 +53,26 @@ def tradeoff(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     for axes in panels.flat[len(found) :]:
         axes.remove()
     used = list(panels.flat[: len(found)])
-    if any(not each.on_front for job in found for each in job.trainings):
+    if any(not _is_good(each) for job in found for each in job.rows):
         used[0].plot([], [], linestyle="none", marker="o", color="0.3", markerfacecolor="white", label=WORSE)
     drawn = any(len(_line(group)) > 1 for job in found for group in job.groups)
     if drawn and len(groups) == 1 and groups[0] == "":  # nothing to tell apart
-        used[0].plot([], [], color=looks[""][0], label="Pareto front")
+        used[0].plot([], [], color=looks[""][0], label="best on each number")
     legend_below(figure, *used)
     for axes, job in zip(used, found, strict=True):
         label_points(axes, _points(job), _drawn(axes))
     return figure, as_table(found, Demand())
 
 
-def _tradeoff_panel(axes: Axes, job: Tradeoff, looks: dict[str, tuple[Colour, str]]) -> None:
+def _tradeoff_panel(axes: Axes, job: Choices, looks: dict[str, tuple[Colour, str]]) -> None:
     """Points with the range of a training, and through the front of each learning a line."""
-    trainings = job.trainings
+    trainings = job.rows
     scale, unit = unit_for([each.time_s.value for each in trainings], HOURS)
     for group in job.groups:
         name = _learning(job, group[0])
         colour, marker = looks[name]
         for shown, fill in ((True, colour), (False, "white")):
-            own = [each for each in group if each.on_front is shown]
+            own = [each for each in group if _is_good(each) is shown]
             if not own:
                 continue
             times = np.array([each.time_s.value for each in own])
@@ -92,10 +91,6 @@ def _tradeoff_panel(axes: Axes, job: Tradeoff, looks: dict[str, tuple[Colour, st
                 [each.time_s.value * scale for each in line],
                 color=colour, linewidth=1.0, zorder=1, label="_",
             )  # fmt: skip
-    line = _line(trainings)
-    if len(job.groups) > 1 and len(line) > 1:
-        hours, times = [each.device_hours for each in line], [each.time_s.value * scale for each in line]
-        axes.plot(hours, times, color="0.5", linestyle=":", linewidth=1.0, zorder=1, label="front if that may change")
     axes.set(
         xlabel=f"{HOURS_OF[job.device]} of the training",
         ylabel=f"Time of the training ({unit})",
@@ -105,21 +100,22 @@ def _tradeoff_panel(axes: Axes, job: Tradeoff, looks: dict[str, tuple[Colour, st
     axes.set(xlim=(0, 1.15 * right), ylim=(0, 1.1 * top))
 
 
-def _line(group: Sequence[Training]) -> list[Training]:
-    """Trainings that the test leaves on the front of a group, by time."""
-    counted_in = [each for each in group if not each.refused]
-    is_on = front([each.measured for each in counted_in])
-    chosen = [each for each, is_one in zip(counted_in, is_on, strict=True) if is_one]
-    return sorted(chosen, key=lambda one: one.time_s.value)
+def _line(group: Sequence[Choice]) -> list[Choice]:
+    """The best of a group on each number of devices, by time."""
+    return sorted((each for each in group if each.is_best), key=lambda one: one.time_s.value)
 
 
-def _points(job: Tradeoff) -> list[tuple[float, float, str]]:
-    scale, _ = unit_for([each.time_s.value for each in job.trainings], HOURS)
+def _is_good(row: Choice) -> bool:
+    return not row.refused and not row.is_worse
+
+
+def _points(job: Choices) -> list[tuple[float, float, str]]:
+    scale, _ = unit_for([each.time_s.value for each in job.rows], HOURS)
     points = []
-    for each in job.trainings:
+    for each in job.rows:
         parameters = pd.DataFrame([dict(each.configuration.parameters)])
         name = counted(each.devices, DEVICE_WORDS[job.device]) + "".join(
-            f", {text}" for text in labels(parameters, list(each.naming)) if each.naming
+            f", {text}" for text in labels(parameters, list(job.recipe_names)) if each.rivals > 1
         )
         points.append((each.device_hours, each.time_s.value * scale, name))
     return points
@@ -137,9 +133,9 @@ def _drawn(axes: Axes) -> list[Box]:
     return boxes
 
 
-def _learning(job: Tradeoff, training: Training) -> str:
+def _learning(job: Choices, training: Choice) -> str:
     """What tells the learning of a training from that of others of its job; empty where nothing does."""
-    told = {name for each in job.trainings for name in each.changes}
+    told = {name for each in job.rows for name in each.changes}
     return for_figure(learning_words({name: value for name, value in training.learning.items() if name in told}), 90)
 
 

@@ -12,7 +12,7 @@ from multicard.analysis.runs.run_files import read_object
 from multicard.archive.whole import first_missing
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
-from multicard.core.layout import MACHINES, RUN, machine_records
+from multicard.core.layout import MACHINES, RECOMMENDATIONS, RUN, machine_records
 from multicard.experiment.config import Experiment
 from multicard.experiment.runs import expand
 from multicard.figures.draw import draw_scenario
@@ -20,7 +20,7 @@ from multicard.limits.keep import keep
 from multicard.papers.claims import SHIPPED
 from multicard.papers.outputs import write_claims
 from multicard.report.page import write_report
-from multicard.report.results import RECOMMENDATIONS, REPORT, Plan
+from multicard.report.results import REPORT, Plan
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,19 @@
-"""Conclusions of the experiment for the page: verdicts on the claims, and recommendations."""
+"""Verdicts on the papers' claims, for the page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
-from markupsafe import Markup
 
 from multicard.core.text import counted
 from multicard.core.units import confidence
 from multicard.papers.claims import NOT_MEASURED
 from multicard.papers.limits import quantity_words
+from multicard.report.results import Results
 from multicard.report.wording import in_words
 
 LAST = ("not judged", NOT_MEASURED)  # verdicts that say nothing of the claim
-
-# More parts than this under one heading are collapsed one by one, and beyond the second limit all together too.
-OPEN_PARTS = 4
-SEEN_PARTS = 8
-
-SCROLL = '<div class="scroll" role="group" aria-label="Table" tabindex="0">'
-
 
 # Facts of a claim that are shown at once, and those that the table of its tests has.
 SHOWN = ("refuted_if", "can_be_judged")
@@ -51,6 +42,13 @@ class Claim:
     tests: list[ClaimTest]
     shown: list[tuple[str, str]]
     more: list[tuple[str, str]]
+
+
+def judged_claims(results: Results) -> list[Claim]:
+    """Give the claims if any was judged by these runs; none otherwise."""
+    if results.claims is None or results.claims["verdict"].isin(LAST).all():
+        return []
+    return claims_of(results.claims, results.claim_tests)
 
 
 def claims_of(table: pd.DataFrame, tests: pd.DataFrame) -> list[Claim]:
@@ -91,47 +89,3 @@ def _claim_test(row: Mapping[str, Any]) -> ClaimTest:
         refuted_if=row.get("refuted_if", ""),
         not_judged_because=row.get("not_judged_because", ""),
     )
-
-
-def markdown(text: str) -> Markup:
-    """Turn Markdown into HTML below a heading of the page. HTML in it is shown as text, pictures are left out.
-
-    Where a part has more than a few parts of its own, these are closed until asked for.
-    """
-    parser = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
-    tokens = parser.parse(text)
-    if tokens and tokens[0].type == "heading_open" and tokens[0].tag == "h1":
-        tokens = tokens[3:]  # the section has a heading already
-    for token in tokens:
-        if token.type in ("heading_open", "heading_close"):
-            token.tag = f"h{min(6, max(3, int(token.tag[1]) + 1))}"
-    html = ""
-    for part in _split(tokens, "h3"):
-        first, *rest = _split(part, "h4")
-        html += parser.renderer.render(first, parser.options, {})
-        inner = [
-            (parser.renderer.render(each[:3], parser.options, {}), parser.renderer.render(each[3:], parser.options, {}))
-            for each in rest
-        ]
-        if len(inner) > OPEN_PARTS:
-            parts = "".join(_closed(heading.strip(), content) for heading, content in inner)
-            html += _closed(f"All {len(inner)}", parts) if len(inner) > SEEN_PARTS else parts
-        else:
-            html += "".join(heading + content for heading, content in inner)
-    # A wide table scrolls by itself. Text that looks like this tag is escaped by now.
-    html = html.replace("<table>", f"{SCROLL}<table>").replace("</table>", "</table></div>")
-    return Markup(html)
-
-
-def _closed(summary: str, content: str) -> str:
-    return f"<details><summary>{summary}</summary>\n{content}</details>\n"
-
-
-def _split(tokens: Sequence[Token], tag: str) -> list[list[Token]]:
-    """Cut before each heading of a level; the first part is what stands before them."""
-    parts: list[list[Token]] = [[]]
-    for token in tokens:
-        if token.type == "heading_open" and token.tag == tag and token.level == 0:
-            parts.append([])
-        parts[-1].append(token)
-    return parts

@@ -2,20 +2,21 @@
 
 import base64
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import pandas as pd
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from multicard.core.files import atomic_write
 from multicard.core.layout import SEARCHES, search_tables
 from multicard.core.text import counted
 from multicard.experiment.figures import FIGURES
 from multicard.papers.claims import NOT_MEASURED
-from multicard.report.conclusions import claims_of, markdown
+from multicard.report.conclusions import judged_claims
 from multicard.report.environment import environment
 from multicard.report.machines import MachinePage, machine_pages
 from multicard.report.results import (
@@ -24,7 +25,6 @@ from multicard.report.results import (
     Plan,
     Results,
     Scenario,
-    count_outcomes,
     figure_files,
     read_results,
 )
@@ -34,6 +34,8 @@ from multicard.report.wording import in_words
 
 # A larger SVG has so many points that the PNG is the better picture.
 LARGEST_SVG_BYTES = 1_000_000
+MOST_ANSWERS = 3  # under a question
+DARK_TEXT, DARK_PAGE = (0xE6, 0xE9, 0xEE), (0x1A, 0x1F, 0x25)  # as in page.css
 
 
 def write_report(results: Path, out: Path, plans: Mapping[str, Plan] | None = None) -> None:
@@ -54,7 +56,7 @@ def render(results: Results, machines: Sequence[MachinePage] = (), searches: Seq
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters |= {"words": in_words, "counted": counted}
+    templates.filters |= {"words": in_words, "counted": counted, "code": _code}
     scenarios = [_scenario(each, results.records) for each in results.scenarios]
     number = 0
     for each in scenarios:
@@ -67,17 +69,14 @@ def render(results: Results, machines: Sequence[MachinePage] = (), searches: Seq
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii"),
         scenarios=scenarios,
-        outcomes=count_outcomes(results.runs["outcome"]),
+        most_answers=MOST_ANSWERS,
         runs=run_table(results),
         incomplete=_incomplete(results.runs),
-        claims=None if results.claims is None else claims_of(results.claims, results.claim_tests),
+        claims=judged_claims(results),
         not_measured=NOT_MEASURED,
-        is_judged=results.is_judged,
-        verdicts=None if results.claims is None else results.claims["verdict"].value_counts(sort=False).to_dict(),
-        recommendations=None if results.recommendations is None else markdown(results.recommendations),
+        advice=results.advice,
         environment=environment(results.records.values()),
         records=len(results.records),
-        gain=results.gain,
         machines=[(each, each.figure and _picture(each.figure)) for each in machines],
         searches=[(each.name, _picture(each), numbers_table(each.numbers)) for each in searches],
     )
@@ -85,20 +84,31 @@ def render(results: Results, machines: Sequence[MachinePage] = (), searches: Seq
 
 def _scenario(scenario: Scenario, records: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     where = environment(records[run] for run in scenario.runs["run"] if run in records)
+    jobs = scenario.advice.jobs if scenario.advice else []
+    answers = [
+        f"{job.name}: {' '.join(job.answers)}" if len(jobs) > 1 else " ".join(job.answers)
+        for job in jobs[:MOST_ANSWERS]
+        if job.answers
+    ]
+    steps = [each.step for each in jobs[:MOST_ANSWERS] if each.step]
     return {
         "name": scenario.name,
         "question": scenario.question,
-        "outcomes": scenario.outcomes,
+        "outcomes": {name: count for name, count in scenario.outcomes.items() if name != "completed"},
         "runs": len(scenario.runs),
         "mixed": where.mixed,
         "synthetic": where.synthetic,
         "notes": scenario.notes,
-        "figures": [_figure(each) for each in scenario.figures],
+        "jobs": jobs,
+        "answers": answers,
+        "figures": [_figure(each, answers, steps) for each in scenario.figures],
     }
 
 
-def _figure(figure: FigureFiles) -> dict[str, Any]:
+def _figure(figure: FigureFiles, answers: Sequence[str], steps: Sequence[str]) -> dict[str, Any]:
+    of_step = FIGURES[figure.name].profiled or figure.name in ("step_breakdown", "step_times")
     return {
+        "finding": f"{'; '.join(steps)}." if of_step and steps else " ".join(answers),
         "name": figure.name,
         "title": in_words(figure.name),
         "words": FIGURES[figure.name],
@@ -114,7 +124,30 @@ def _picture(figure: FigureFiles) -> str | None:
     path, kind = figure.svg, "image/svg+xml"
     if path is None or (path.stat().st_size > LARGEST_SVG_BYTES and figure.png):
         path, kind = figure.png, "image/png"
-    return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}" if path else None
+    if path is None:
+        return None
+    content = path.read_bytes()
+    if path == figure.svg:
+        content = for_the_dark(content.decode("utf-8")).encode("utf-8")
+    return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def for_the_dark(svg: str) -> str:
+    """Add to a picture how its greys look on a dark page: white as the page, black as its text; hues stay."""
+    rules = ["text{fill:#e6e9ee}"]
+    for name, grey, level in sorted(set(re.findall(r"(fill|stroke): (#([0-9a-f]{2})\3\3)\b", svg))):
+        light = int(level, 16) / 255
+        dark = "".join(
+            f"{round(text + (page - text) * light):02x}" for text, page in zip(DARK_TEXT, DARK_PAGE, strict=True)
+        )
+        rules.append(f'[style*="{name}: {grey}"]{{{name}:#{dark} !important}}')
+    body, end, rest = svg.rpartition("</svg>")
+    return f"{body}<style>@media (prefers-color-scheme: dark){{{''.join(rules)}}}</style>{end}{rest}"
+
+
+def _code(text: str) -> Markup:
+    """Text from files, with what stands in backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _incomplete(runs: pd.DataFrame) -> dict[str, list[tuple[str, str, list[str]]]]:

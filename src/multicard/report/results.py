@@ -8,24 +8,20 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.evidence import read_evidence
+from multicard.analysis.choice.recommend import Recommendations, advise
+from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.provenance import notes
 from multicard.analysis.runs.run_files import read_object
-from multicard.analysis.scaling.gain import gains
 from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables, check_whole
 from multicard.core.errors import UserError
 from multicard.core.layout import NOT_RUN, OUTCOMES, RUN, RUN_NAME
 from multicard.experiment.figures import FIGURES
-from multicard.experiment.workload import WORKLOADS
 
 ORDER = (*OUTCOMES, NOT_RUN)
-
-FASTER = "speed-up "  # in a line of `gains` that says it
 
 CLAIMS = "claims.csv"
 CLAIM_TESTS = "claims_tests.csv"
 REPORT = "report.html"
-RECOMMENDATIONS = "recommendations.md"
 
 
 @dataclass(frozen=True)
@@ -57,11 +53,13 @@ class Scenario:
     measures: pd.DataFrame
     figures: list[FigureFiles]
     notes: list[str]  # lines about runs without numbers or with doubtful ones, as above the printed figures
+    advice: Recommendations | None = None  # None where no run tells its workload
 
     @property
     def outcomes(self) -> dict[str, int]:
-        """Number of runs per outcome, those that occur."""
-        return count_outcomes(self.runs["outcome"])
+        """Number of runs per outcome that occurs, in the outcomes' order."""
+        counts = Counter(self.runs["outcome"].astype(str))
+        return {name: counts[name] for name in sorted(counts, key=lambda n: (ORDER.index(n) if n in ORDER else 99, n))}
 
 
 @dataclass(frozen=True)
@@ -72,18 +70,11 @@ class Results:
     records: dict[str, dict[str, Any]]  # run.json by run, of the runs that have one
     claims: pd.DataFrame | None
     claim_tests: pd.DataFrame | None
-    recommendations: str | None
-    gain: tuple[str, str] | None  # a scenario, and how many times as fast as one its most devices are
+    advice: Recommendations | None
     runs: pd.DataFrame = field(init=False)  # as runs.csv, each run once, with the names of its `scenarios` as a list
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "runs", _distinct(self.scenarios))
-
-    @property
-    def is_judged(self) -> bool:
-        """Whether claims are checked on the workload of any of its runs, or no run tells its workload."""
-        workloads = {str(name) for each in self.scenarios for name in each.measures.get("workload", ())}
-        return not workloads or any(name in workloads and work.is_judged for name, work in WORKLOADS.items())
 
 
 def read_results(folder: Path, plans: Mapping[str, Plan] | None = None) -> Results:
@@ -106,44 +97,43 @@ def read_results(folder: Path, plans: Mapping[str, Plan] | None = None) -> Resul
         plans = dict(sorted(plans.items()))
     if not plans:
         raise UserError(f"{folder}: no scenario, expected scenarios/<name>/runs.csv")
-    scenarios = [_scenario(folder, name, plan) for name, plan in plans.items()]
+    evidence = {name: _evidence(folder, name) for name in plans}
+    scenarios = [_scenario(folder, name, plan, evidence[name]) for name, plan in plans.items()]
     claims = folder / CLAIMS
-    recommendations = folder / RECOMMENDATIONS
     return Results(
         scenarios=scenarios,
         records=_records(folder / "runs", scenarios),
         claims=_table(claims, "claim", "claim_text", "verdict", "refuted_if") if claims.exists() else None,
         claim_tests=_table(folder / CLAIM_TESTS, "claim", "test", "verdict") if claims.exists() else None,
-        recommendations=_text(recommendations) if recommendations.exists() else None,
-        gain=next(filter(None, (_gain(folder, scenario) for scenario in scenarios)), None),
+        advice=_advice_of_all([each for each in evidence.values() if each]),
     )
-
-
-def count_outcomes(outcomes: pd.Series) -> dict[str, int]:
-    """Number of runs per outcome that occurs, in the outcomes' order."""
-    counts = Counter(outcomes.astype(str))
-    return {name: counts[name] for name in sorted(counts, key=lambda n: (ORDER.index(n) if n in ORDER else 99, n))}
 
 
 def _found(folder: Path, scenario: str) -> Plan:
     return Plan(figures=tuple(sorted(path.stem for path in (folder / "figures" / scenario).glob("*.csv"))))
 
 
-def _scenario(folder: Path, name: str, plan: Plan) -> Scenario:
+def _evidence(folder: Path, scenario: str) -> Evidence | None:
+    measures = _table(folder / "scenarios" / scenario / MEASURES)
+    return read_evidence(folder, [scenario]) if "workload" in measures and len(measures) else None
+
+
+def _advice_of_all(evidence: list[Evidence]) -> Recommendations | None:
+    """Of the runs of all scenarios, each once."""
+    runs = {run.run: run for each in reversed(evidence) for run in reversed(each.runs)}
+    ordered = [runs[name] for name in dict.fromkeys(run.run for each in evidence for run in each.runs)]
+    return advise(Evidence(ordered, [each.scenarios[0] for each in evidence])) if ordered else None
+
+
+def _scenario(folder: Path, name: str, plan: Plan, evidence: Evidence | None) -> Scenario:
     tables = folder / "scenarios" / name
     runs = _table(tables / OUTCOME_TABLE, "run", "outcome", "reason")
     drawn = [figure_files(folder / "figures" / name, name, figure) for figure in plan.figures]
     measures = _table(tables / MEASURES)
     figures = [one for one in drawn if one]
     profiled = any(FIGURES[one.name].profiled for one in figures if one.name in FIGURES)
-    return Scenario(name, plan.question, runs, measures, figures, notes(ScenarioTables(tables), profiled))
-
-
-def _gain(folder: Path, scenario: Scenario) -> tuple[str, str] | None:
-    if "workload" not in scenario.measures:  # no run tells what it is
-        return None
-    found = [line for line in gains(read_evidence(folder, [scenario.name])) if FASTER in line]
-    return (scenario.name, found[-1]) if found else None
+    advice = advise(evidence) if evidence else None
+    return Scenario(name, plan.question, runs, measures, figures, notes(ScenarioTables(tables), profiled), advice)
 
 
 def figure_files(folder: Path, scenario: str, name: str) -> FigureFiles | None:
@@ -184,10 +174,3 @@ def _table(path: Path, *words: str) -> pd.DataFrame:
         if column not in table:
             raise UserError(f"{path}: no column {column}")
     return table
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 ({error})") from None

@@ -23,9 +23,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A run."""
+    """A run: its id, that without the parts that all runs share, and its cells."""
 
     run: str
+    short: str
     outcome: str
     scenarios: list[str]
     cells: list[Cell]
@@ -33,14 +34,15 @@ class Row:
 
 @dataclass(frozen=True)
 class RunTable:
-    """Headings of the columns after run, scenario and outcome, whether they hold numbers, and the rows."""
+    """Headings of the columns after the run, whether they hold numbers, the rows, and what is the same in all."""
 
     columns: list[tuple[str, bool]]
     rows: list[Row]
+    same: list[tuple[str, str]]
 
 
 def run_table(results: Results) -> RunTable:
-    """Give one row per run in the order of the scenarios; empty columns are left out."""
+    """Give one row per run in the order of the scenarios, without columns that are empty or the same in all rows."""
     measures = _measures(results)
     shown = {
         name: measure(name, measures[name]) for name in MEASURES if name in measures and measures[name].notna().any()
@@ -48,23 +50,61 @@ def run_table(results: Results) -> RunTable:
     runs = results.runs
     wall = pd.to_numeric(runs.get("wall_time_s", pd.Series("", index=runs.index)), errors="coerce")
     how_long = measure("wall_time_s", wall)
-    reasons = runs["reason"].astype(bool).any()
-    doubts = {run: "; ".join([*notices(values), *remarks(values)]) for run, values in measures.iterrows()}
-    bound = "bound" in measures and measures["bound"].notna().any()
-    columns = [("Devices", True), *((how.heading, True) for how in shown.values())]
-    columns += [*([("Bound", False)] if bound else []), (how_long.heading, True)]
-    columns += [("Started", False), *([("Reason", False)] if reasons else [])]
-    columns += [("Notices", False)] if any(doubts.values()) else []
+    starts = runs.get("started", pd.Series("", index=runs.index)).astype(str).str[:16].str.replace("T", " ")
+    days = set(starts.str[:10])
+    started = f"Started ({min(days)})" if len(days) == 1 and min(days) else "Started"
     rows = []
     for index, run in runs.iterrows():
-        known = measures.loc[run["run"]] if run["run"] in measures.index else {}
-        cells = [_number(known.get("devices"), None), *(_number(known.get(name), how) for name, how in shown.items())]
-        cells += [Cell(cell("bound", known.get("bound")))] if bound else []
-        cells += [_number(wall[index], how_long), Cell(str(run.get("started", ""))[:16].replace("T", " "))]
-        cells += [Cell(run["reason"])] if reasons else []
-        cells += [Cell(doubts.get(run["run"], ""))] if any(doubts.values()) else []
-        rows.append(Row(run["run"], run["outcome"], run["scenarios"], cells))
-    return RunTable(columns, rows)
+        is_known = run["run"] in measures.index
+        known = measures.loc[run["run"]] if is_known else {}
+        rows.append(
+            {
+                "Scenario": Cell(", ".join(run["scenarios"])),
+                "Outcome": Cell(cell("outcome", run["outcome"])),
+                "Devices": _number(known.get("devices"), None),
+                **{how.heading: _number(known.get(name), how) for name, how in shown.items()},
+                "Bound": Cell(cell("bound", known.get("bound"))),
+                how_long.heading: _number(wall[index], how_long),
+                started: Cell(starts[index].removeprefix(started[9:-1]).strip()),
+                "Reason": Cell(run["reason"]),
+                "Notices": Cell("; ".join([*notices(known), *remarks(known)]) if is_known else ""),
+            }
+        )
+    columns = {heading: [row[heading] for row in rows] for heading in rows[0]}
+    alike = {heading for heading, cells in columns.items() if len(rows) > 1 and len({each.text for each in cells}) == 1}
+    kept = [name for name, cells in columns.items() if name not in alike and any(each.text for each in cells)]
+    same = [(name, columns[name][0].text) for name in columns if name in alike and columns[name][0].text]
+    common, short = short_names([str(name) for name in runs["run"]])
+    return RunTable(
+        [(name, any(each.number is not None for each in columns[name])) for name in kept],
+        [
+            Row(run["run"], name, run["outcome"], run["scenarios"], [row[each] for each in kept])
+            for (_, run), name, row in zip(runs.iterrows(), short, rows, strict=True)
+        ],
+        common + same,
+    )
+
+
+def short_names(names: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Parts that all names with the same first part share, and the names without them.
+
+    >>> short_names(["vision_digits_cpu1_r1", "vision_digits_cpu2_r1", "llm_tiny_r1"])
+    ([('vision_…', 'digits, r1')], ['vision_cpu1', 'vision_cpu2', 'llm_tiny_r1'])
+    """
+    alike: dict[str, list[list[str]]] = {}
+    for name in names:
+        alike.setdefault(name.partition("_")[0], []).append(name.split("_")[1:])
+    common = {
+        first: [part for part in rest[0] if all(part in own for own in rest)] if len(rest) > 1 else []
+        for first, rest in alike.items()
+    }
+    short = [
+        "_".join((first, *(part for part in rest if part not in common[first])))
+        for first, *rest in (name.split("_") for name in names)
+    ]
+    if len(set(short)) < len(set(names)):
+        return [], names
+    return [(f"{first}_…", ", ".join(parts)) for first, parts in common.items() if parts], short
 
 
 def _measures(results: Results) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from multicard.analysis.choice.best import per_distinct
+from multicard.analysis.choice.demand import per_distinct
 from multicard.analysis.evidence import Provenance, as_stated, names_synthetic
 from multicard.analysis.machine_limits import MachineLimits, loader_rates, read_machine
 from multicard.analysis.pooling import Pool

@@ -1,111 +1,174 @@
-"""How many devices a training needs, in words: an answer for each job, or why there is none."""
+"""What the table of choices says, in sentences: how many devices, which recipe, and what meets a deadline or budget."""
 
-import re
-import shlex
 from collections.abc import Sequence
-from itertools import groupby
 
-from multicard.analysis.choice.learning import changes_words, learning_words
-from multicard.analysis.choice.tradeoff import Demand, Tradeoff, Training, tradeoffs
-from multicard.analysis.choice.tradeoff_table import cost_of, length_words, lost_words
-from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence, place_words
-from multicard.analysis.runs.notices import NOTICES
-from multicard.core.text import counted, for_markdown, listed, plural
-from multicard.core.units import BYTES, UNKNOWN, Units, confidence, number, percent, with_unit
+from multicard.analysis.choice.choices import Choice, Choices
+from multicard.analysis.choice.demand import Demand
+from multicard.analysis.choice.learning import changes_from, changes_words, learning_words
+from multicard.analysis.choice.table import (
+    ENERGY,
+    HOURS,
+    cost_of,
+    duration_words,
+    length_words,
+    time_words,
+)
+from multicard.analysis.evidence import DEVICE_WORDS
+from multicard.analysis.statistics import Interval, corrected, scaled, verdict
+from multicard.core.text import counted, listed, plural
+from multicard.core.units import number, with_unit
 from multicard.experiment.parameters import nested
+from multicard.experiment.workload import BATCH
 
-ENERGY: Units = ((3.6e6, "kWh"), (3.6e3, "Wh"), (1.0, "J"))
-MOST_ROWS = 12  # of a table; beyond, only the front
-MOST_CHANGES = 5  # choices of batch, precision and the like that are spelled out
-HOURS = {"cuda": "GPU-hours", "cpu": "process-hours"}
+MOST = 3  # trainings that learn otherwise, of which an answer is given
+NOT_KNOWN = "not known"
+DEADLINE_WORDS = {"met": "in time", "may miss": "may miss it", "missed": "too late"}
+GOAL_WORDS = {
+    "throughput": "fastest",
+    "time_to_accuracy": "soonest at 98% accuracy",
+    "energy": "least energy",
+    "memory": "least memory",
+}
+COMPARED = {"throughput": "as fast", "time_to_accuracy": "the time", "energy": "the energy", "memory": "the memory"}
+VALUE_UNITS = {"time_to_accuracy": "s to 98% accuracy", "energy": "J per {}", "memory": "GB of peak memory per device"}
 
 
-def answer_lines(evidence: Evidence, demand: Demand) -> list[str]:
-    """Answer as Markdown, a part for each job; text from files is escaped."""
-    found = tradeoffs(evidence, demand)
+def speedups(job: Choices) -> list[tuple[Choice, Interval]]:
+    """The fastest row of each number of devices that has a speed-up and learns as the reference does, with that.
+
+    The p-values are corrected for their number.
+    """
+    alike = [each for each in job.rows if each.is_alike and each.speedup.value and each.devices > 1]
+    rows = job.best_of_each_count(alike)
+    return list(zip(rows, corrected([each.speedup for each in rows]), strict=True))
+
+
+def speed_words(row: Choice, job: Choices, ratio: Interval) -> str:
+    """How many times as fast as one device so many are; `ratio` has the p-value for all that are shown together."""
+    one = "1 GPU" if job.device == "cuda" else "1"
+    doubts = {"none": "no significant difference", "unknown": "one repeat, so it may be noise"}
+    hours = f"{number(row.devices / ratio.value)}× the {HOURS[job.device]}"
+    of = counted(row.devices, DEVICE_WORDS[job.device]) + (" (weak scaling)" if BATCH in row.changes else "")
+    return f"{of}: {times_words(ratio, f'as fast as {one}')}, {doubts.get(verdict(ratio), hours)}"
+
+
+def how_many(job: Choices) -> str:
+    """How much faster each number of devices is than one, the fastest first; or why that is not known."""
+    found = speedups(job)
+    known = [each for each in job.rows if not each.refused]
     if not found:
-        return []
-    lines = ["## Time and cost of the whole training", ""]
-    for job, place in zip(found, place_words([(job.machine, job.versions) for job in found]), strict=True):
-        where = f", on {place}" if place else ""
-        lines += [f"### {for_markdown(f'{job.job}{where}')}", "", *_job_lines(job, evidence, demand), *_lost(job)]
+        counts = sorted({each.devices for each in known})
+        if not counts:
+            return f"{NOT_KNOWN}: no completed run says its throughput"
+        if len(counts) == 1:
+            only = counted(counts[0], DEVICE_WORDS[job.device])
+            return f"{NOT_KNOWN}: only {only} {'was' if counts[0] == 1 else 'were'} measured"
+        return f"no run on one device to compare with; {_times(job)}"
+    pairs = sorted(found, key=lambda pair: -pair[1].value)
+    return "; ".join(speed_words(row, job, ratio) for row, ratio in pairs)
+
+
+def _times(job: Choices) -> str:
+    best = job.best_of_each_count(job.groups[0])
+    return "; ".join(f"{counted(each.devices, DEVICE_WORDS[job.device])}: {time_words(each)}" for each in best)
+
+
+def which(job: Choices, demand: Demand) -> list[str]:
+    """The best of each number of devices on which several configurations of a training were measured, most first."""
+    lines = []
+    for best in sorted(job.rows, key=lambda each: (not each.is_alike, -each.devices)):
+        rivals = [each for each in job.rows if each.ratio and job.are_rivals(each, best)]
+        if not best.is_best or not rivals:
+            continue
+        where = counted(best.devices, DEVICE_WORDS[job.device])
+        where += f" ({changes_words(best.changes)})" if best.changes else ""
+        head = f"{GOAL_WORDS[demand.goal]} of {best.rivals} on {where}"
+        nearest = min(rivals, key=lambda each: (each.is_worse, abs(each.ratio.value - 1)))
+        standing = "worse" if nearest.is_worse else "not significantly worse"
+        more = f" and {len(rivals) - 1} more" if len(rivals) > 1 else ""
+        lines.append(
+            f"{head}: {job.recipe(best)}, {value_words(best, job, demand)}; {standing}: {job.recipe(nearest)}, "
+            f"{times_words(nearest.ratio, COMPARED[demand.goal])}{more}"
+        )
     return lines
 
 
-def duration_words(seconds: float) -> str:
-    """A duration by its two largest units.
-
-    >>> duration_words(18_600), duration_words(200_000), duration_words(12.34), duration_words(3599.9)
-    ('5 h 10 min', '2 d 8 h', '12.3 s', '1 h')
-    """
-    for size, unit, below in ((86400, "d", "h"), (3600, "h", "min"), (60, "min", "s")):
-        step = {"d": 3600, "h": 60, "min": 1}[unit]
-        if seconds >= size - step / 2:
-            whole, rest = divmod(round(seconds / step), size // step)
-            return f"{whole} {unit}" + (f" {rest} {below}" if rest else "")
-    return f"{number(seconds)} s"
-
-
-def _job_lines(job: Tradeoff, evidence: Evidence, demand: Demand) -> list[str]:
-    if job.work is None or not job.trainings:
-        return [
-            f"No answer: the length of the training in {plural(2, job.unit)}, or the throughput, was not recorded. "
-            "`--samples N` states the length; where no sample was counted, `samples_per_step` of a script does.",
-            "",
-        ]
-    runs = [run for each in job.trainings for run in each.configuration.completed]
-    synthetic = sum(run.synthetic for run in runs)
+def changed(job: Choices, demand: Demand) -> list[str]:
+    """What a change of what is learned gains over the best without it, the most first."""
+    rows = [each for each in job.rows if each.gain is not None and each.gain.value is not None]
+    sign = -1 if demand.goal == "throughput" else 1
     lines = []
-    if synthetic == len(runs):
-        lines.append("No answer: all of these runs have synthetic timings; no machine takes the times below.")
-    elif synthetic:
-        lines.append(f"{synthetic} of {counted(len(runs), 'run')} have synthetic timings: no machine took them.")
-    if job.device == "cpu":
-        lines.append("No answer for GPUs: only CPU processes were measured, and what follows is about them.")
-        if demand.gpu_hour_cost is not None:
-            lines.append("No cost: no GPU was measured.")
-    groups = job.groups
-    for index, group in enumerate(groups[: 1 + MOST_CHANGES]):
-        lines.append(_group_answer(job, group, demand, changed=index > 0))
-    if len(groups) > 1 + MOST_CHANGES:
-        lines.append(f"{len(groups) - 1 - MOST_CHANGES} more choices of what is learned from a sample: `--json`.")
-    counts = sorted({each.devices for each in job.trainings})
-    noun = DEVICE_WORDS[job.device]
-    first = groups[0][0].configuration
-    text = [line for each in lines for line in (each, "")]
-    if len(counts) == 1:
-        text += [
-            f"Only {counted(counts[0], noun)} {'was' if counts[0] == 1 else 'were'} measured, so how many are needed "
-            "is not known.",
-            "",
-        ]
-    alone = len({each.devices for each in groups[0]}) == 1
-    if first.workload.launches and alone and (len(counts) == 1 or first.workload.on_several(first.parameters)):
-        missing = _missing_runs(first)
-        fence = "`" * (1 + max(2, *(len(each) for line in missing for each in re.findall("`+", line)), 0))
-        text += ["Missing are runs such as these:", "", f"{fence}yaml", *missing, fence, ""]
-    elif len(counts) == 1:
-        text += ["Missing are runs on others.", ""]
-    return [*text, *_table(job, demand), *_basis(job), ""]
+    for row in sorted(rows, key=lambda each: sign * each.gain.value):
+        on = counted(row.devices, DEVICE_WORDS[job.device])
+        doubt = {"none": ", no significant difference", "unknown": ", one repeat"}.get(verdict(row.gain), "")
+        what = changes_words(changes_from(row.instead_of, row.learning))
+        lines.append(f"{what}: {times_words(row.gain, COMPARED[demand.goal])}{doubt} on {on}")
+    return lines
 
 
-def _group_answer(job: Tradeoff, group: Sequence[Training], demand: Demand, changed: bool) -> str:
-    """One sentence or two for trainings with the same learning."""
-    head = f"If you may change {changes_words(group[0].changes)}" if changed else f"With {_reference_words(job)}"
+def times_words(ratio: Interval, what: str) -> str:
+    """A ratio in words, such as `0.93× as fast (95% CI 0.9 to 0.96, n=3)`."""
+    first, _, rest = ratio.format().partition(" ")
+    return f"{first}× {what} {rest}"
+
+
+def value_words(row: Choice, job: Choices, demand: Demand) -> str:
+    """The value of the goal, with its interval."""
+    value = scaled(row.value, 1e-9) if demand.goal == "memory" else row.value
+    unit = VALUE_UNITS.get(demand.goal, f"{plural(2, job.unit)} per second").format(job.unit)
+    first, _, rest = value.format().partition(" ")
+    return f"{first} {unit} {rest}"
+
+
+def demanded(job: Choices, demand: Demand) -> list[str]:
+    """What meets a demand: a sentence for the reference training, and for each other one if that may change."""
+    if job.rows and demand.deadline_s and not job.length_known:
+        what = f"the length of the training in {plural(2, job.unit)}"
+        return [f"no answer: {what} was not recorded, `--samples N` states it"]
+    told = {name for each in job.rows for name in each.changes}
+    lines = []
+    for group in job.groups[: 1 + MOST]:
+        first = group[0]
+        head = f"if you may change {changes_words(first.changes)}: " if first.changes else ""
+        if told and not head:
+            head = (
+                f"with {learning_words({name: first.learning.get(name) for name in first.learning if name in told})}: "
+            )
+        lines.append(head + _answer(job, group, demand))
+    return lines
+
+
+def _answer(job: Choices, group: Sequence[Choice], demand: Demand) -> str:
+    """What trainings with the same learning take on each number of devices, those that meet a deadline first."""
     counted_in = [each for each in group if not each.refused]
     if not counted_in:
         known = [each for each in group if not each.unknown]
-        why = _why_refused(job, known or group)
         verdict = "none meets what is asked" if len(known) == len(group) else "none is known to meet what is asked"
-        return f"**{for_markdown(head)}**: {verdict}: {for_markdown(why)}."
-    best = [min(own, key=lambda each: each.time_s.value) for _, own in groupby(counted_in, lambda each: each.devices)]
-    words = _with_deadline(job, counted_in, best, demand, changed) if demand.deadline_s else _without(job, best, demand)
-    if not changed and len({each.devices for each in group}) == 1 < len({each.devices for each in job.trainings}):
-        words += f". No other number of {plural(2, DEVICE_WORDS[job.device])} was measured with these"
-    return f"**{for_markdown(head)}**: {words}."
+        return f"{verdict}: {_why_refused(job, known or group)}"
+    if not demand.deadline_s:
+        best = sorted(job.best_of_each_count(group), key=lambda each: each.time_s.value)
+        return "; ".join(f"{_devices(job, each)} ({_numbers(job, each, demand)})" for each in best)
+
+    def rank(row: Choice) -> tuple[int, float]:
+        verdict = row.deadline(demand.deadline_s)
+        return list(DEADLINE_WORDS).index(verdict), row.device_hours if verdict == "met" else row.time_s.value
+
+    best = {}
+    for each in sorted(counted_in, key=rank):  # the cheapest that meets it, else that may, on each number
+        best.setdefault(each.devices, each)
+    parts = [
+        f"{_devices(job, each)} {DEADLINE_WORDS[each.deadline(demand.deadline_s)]} ({_numbers(job, each, demand)})"
+        for each in best.values()
+    ]
+    met = any(each.deadline(demand.deadline_s) == "met" for each in best.values())
+    text = f"for a deadline of {duration_words(demand.deadline_s)}: {'' if met else 'none is sure; '}{'; '.join(parts)}"
+    if met or job.device != "cuda" or group[0].changes:  # a prediction is of the settings of runs
+        return text
+    most = max(each.devices for each in job.rows)
+    return f"{text}. `multicard predict` says what more GPUs may give, such as `--devices {2 * most}`"
 
 
-def _why_refused(job: Tradeoff, group: Sequence[Training]) -> str:
+def _why_refused(job: Choices, group: Sequence[Choice]) -> str:
     """Why trainings do not count; on which numbers of devices, unless on all for the same reason."""
     of_count: dict[int, dict[str, None]] = {}
     for each in group:
@@ -119,197 +182,45 @@ def _why_refused(job: Tradeoff, group: Sequence[Training]) -> str:
     return "; ".join(f"on {listed(list(map(str, own)))} {plural(max(own), word)}: {why}" for why, own in counts.items())
 
 
-def _with_deadline(
-    job: Tradeoff, group: Sequence[Training], best: Sequence[Training], demand: Demand, changed: bool
-) -> str:
-    limit = f"for a deadline of {duration_words(demand.deadline_s)}"
-    verdicts = {id(each): each.deadline(demand.deadline_s) for each in group}
-    met = [each for each in group if verdicts[id(each)] == "met"]
-    if not met:
-        may = [each for each in group if verdicts[id(each)] == "may miss"]
-        fastest = min(may or best, key=lambda each: each.time_s.value)
-        which, numbers = _devices(job, fastest), _numbers(job, fastest, demand)
-        if may:
-            return f"{limit}: none is sure to meet it; {which} ({numbers}) may miss it"
-        answer = f"{limit}: none that was measured meets it; the fastest, {which}, misses it ({numbers})"
-        # A prediction is of the settings of runs, so of the reference.
-        return answer if changed or job.device != "cuda" else f"{answer}. {_predict_more(job)}"
-    chosen = min(met, key=lambda each: (each.device_hours, each.devices))
-    parts = [f"{limit}: {_devices(job, chosen, bold=True)} ({_numbers(job, chosen, demand)})"]
-    for each in best:
-        if each.devices == chosen.devices:
-            continue
-        verdict = verdicts[id(each)]
-        if verdict == "met":
-            more = percent(each.device_hours / chosen.device_hours - 1, signed=True)
-            time = duration_words(each.time_s.value) if each.time_s.high else _time(each)
-            parts.append(f"{_devices(job, each)}: {time}, {more} {HOURS[job.device]}")
-        else:
-            may = "may miss it" if verdict == "may miss" else f"miss{'es' if each.devices == 1 else ''} it"
-            parts.append(f"{_devices(job, each)} {may} ({_time(each)})")
-    return "; ".join(parts)
+def _devices(job: Choices, row: Choice) -> str:
+    devices = counted(row.devices, DEVICE_WORDS[job.device])
+    equal = sum(job.are_rivals(each, row) and not each.is_worse and not each.refused for each in job.rows)
+    others = f", or {counted(equal - 1, 'other')} that may be as good" if equal > 1 else ""
+    return f"{devices} with {job.recipe(row)}{others}" if row.rivals > 1 else devices
 
 
-def _predict_more(job: Tradeoff) -> str:
-    """How to learn what more devices than any that were measured would give."""
-    most = max(job.trainings, key=lambda each: each.devices)
-    nodes = most.configuration["nodes"] or 1
-    option = f"--devices {2 * most.devices}" + (f" --nodes {2 * nodes}" if nodes > 1 else "")
-    return f"On more GPUs: `multicard predict` with your results and `{option}`"
-
-
-def _without(job: Tradeoff, best: Sequence[Training], demand: Demand) -> str:
-    fastest = min(best, key=lambda each: each.time_s.value)
-    cheapest = min(best, key=lambda each: each.device_hours)
-    if len(best) == 1:
-        return f"{_devices(job, fastest, bold=True)} ({_numbers(job, fastest, demand)})"
-    if fastest is cheapest:
-        return f"fastest, with the fewest {HOURS[job.device]}: {_devices(job, fastest, bold=True)} " + (
-            f"({_numbers(job, fastest, demand)})"
-        )
-    return (
-        f"fastest: {_devices(job, fastest, bold=True)} ({_numbers(job, fastest, demand)}); fewest {HOURS[job.device]}: "
-        f"{_devices(job, cheapest, bold=True)} ({_numbers(job, cheapest, demand)})"
-    )
-
-
-def _devices(job: Tradeoff, training: Training, bold: bool = False) -> str:
-    devices = counted(training.devices, DEVICE_WORDS[job.device])
-    naming = training.configuration.naming(training.naming)
-    rivals = [
-        each
-        for each in job.trainings
-        if each.on_front and each.devices == training.devices and each.learning == training.learning
-    ]
-    others = counted(len(rivals) - 1, "other") if len(rivals) > 1 else ""
-    text = f"{devices} with {naming}" + (f", or {others} that may be as good" if others else "") if naming else devices
-    return f"**{for_markdown(text)}**" if bold else for_markdown(text)
-
-
-def _numbers(job: Tradeoff, training: Training, demand: Demand) -> str:
-    parts = [_time(training), f"{number(training.device_hours)} {HOURS[job.device]}"]
-    if training.energy_j:
-        parts.append(with_unit(training.energy_j, ENERGY))
-    if (cost := cost_of(training, demand)) is not None:
+def _numbers(job: Choices, row: Choice, demand: Demand) -> str:
+    parts = [time_words(row), f"{number(row.device_hours)} {HOURS[job.device]}"]
+    if row.energy_j:
+        parts.append(with_unit(row.energy_j, ENERGY))
+    if (cost := cost_of(row, demand)) is not None:
         parts.append(f"cost {number(cost)}")
     return ", ".join(parts)
 
 
-def _time(training: Training) -> str:
-    time = training.time_s
-    ends = (None if end is None else duration_words(end) for end in (time.low, time.high))
-    return f"{duration_words(time.value)} [{confidence(*ends, time.repeats)[1:-1]}]"  # stands in parentheses
+def missing_words(job: Choices) -> str | None:
+    """What to measure where one number of devices alone was, so that the others are of the same training."""
+    if not job.rows or not job.rows[0].configuration.workload.launches:
+        return None
+    first = job.rows[0].configuration
+    counts = {each.devices for each in job.rows}
+    several = first.workload.on_several(first.parameters)
+    if len(counts) > 1 and (not several or len({each.devices for each in job.groups[0]}) > 1):
+        return None
+    wanted = {"devices": sorted({1, 2, 4, *counts}), **nested(several)}
+    stated = ", ".join(f"{name}: {value}" for name, value in wanted.items())
+    return f"{stated}, the same on other numbers of devices, to learn how many it needs"
 
 
-def _table(job: Tradeoff, demand: Demand) -> list[str]:
-    rows = job.trainings
-    hidden = 0
-    if len(rows) > MOST_ROWS:
-        rows = [each for each in rows if each.on_front]
-        hidden = len(job.trainings) - len(rows)
-    rows, beyond = rows[:MOST_ROWS], len(rows[MOST_ROWS:])
-    quality = demand.min_accuracy or demand.max_loss
-    prices = demand.gpu_hour_cost is not None and job.device == "cuda"
-    heads = ["Devices", "Configuration", "Changes", "Time", HOURS[job.device], "Energy"]
-    heads += ["Cost"] * prices + ["Memory per device"] + ["Reached"] * bool(quality) + ["Verdict"]
-    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
-    for each in rows:
-        cells = [
-            counted(each.devices, DEVICE_WORDS[job.device]),
-            each.configuration.naming(each.naming) or UNKNOWN,
-            changes_words(each.changes) or UNKNOWN,
-            _time(each),
-            number(each.device_hours),
-            with_unit(each.energy_j, ENERGY) if each.energy_j else UNKNOWN,
-        ]
-        cells += [number(cost_of(each, demand))] if prices else []
-        cells += [with_unit(each.memory_bytes, BYTES) if each.memory_bytes else UNKNOWN]
-        cells += [UNKNOWN if each.quality is None else number(each.quality)] if quality else []
-        lines.append(f"| {' | '.join(for_markdown(cell) for cell in [*cells, _verdict(each, demand)])} |")
-    lines.append("")
-    left_out = [f"{hidden} that others are better than"] * (hidden > 0) + [f"{beyond} more"] * (beyond > 0)
-    return [*lines, f"Not shown: {', '.join(left_out)}.", ""] if left_out else lines
-
-
-def _verdict(training: Training, demand: Demand) -> str:
-    if training.refused:
-        return f"{'unknown' if training.unknown else 'excluded'}: {training.refused}"
-    front = "" if training.on_front else "others are better"
-    met = {"met": "meets the deadline", "may miss": "may miss the deadline", "missed": "misses the deadline"}
-    in_time = met[training.deadline(demand.deadline_s)] if demand.deadline_s else ""
-    in_time += " by one repeat" if in_time and training.time_s.high is None else ""
-    runs, completed = len(training.configuration.runs), len(training.configuration.completed)
-    lost = f"{completed} of {counted(runs, 'run')} completed" if completed < runs else ""
-    return "; ".join(filter(None, (in_time, front or (not in_time and "none is shown to be better"), lost)))
-
-
-def _lost(job: Tradeoff) -> list[str]:
-    """Configurations of which no run completed, and why."""
-    words = [f"{each.words()}: {lost_words(each)}" for each in job.lost[:MOST_ROWS]]
-    words += [f"{len(job.lost) - MOST_ROWS} more: `--json`"] if len(job.lost) > MOST_ROWS else []
-    if not words:
-        return []
-    return ["Excluded, since no run of them completed:", "", *(f"- {for_markdown(each)}" for each in words), ""]
-
-
-def _basis(job: Tradeoff) -> list[str]:
-    """What the numbers rest on."""
-    lines = [f"The training: {length_words(job)}."]
-    windows = [each.measured_s for each in job.trainings if each.measured_s]
-    if windows:
-        least, longest = min(windows), max(each.time_s.value for each in job.trainings)
-        lines.append(
-            f"Throughput was measured over {duration_words(least)} or more, and is taken to stay what it was"
-            + (f" in a training up to {number(longest / least)} times as long" if longest > least else "")
-            + "; start, tests and saving are not included."
-        )
-    if not any(each.energy_j for each in job.trainings):
-        why = "a CPU has no meter" if job.device == "cpu" else "the GPUs were not metered"
-        lines.append(f"Energy: not recorded ({why}).")
-    alone = sum(each.time_s.repeats == 1 for each in job.trainings)
-    if alone:
-        lines.append(f"{counted(alone, 'configuration')} with one repeat: no interval, and nothing is shown worse.")
-    runs = [run for each in job.trainings for run in each.configuration.completed]
-    doubts = {kind: sum(notice(run.values) is not None for run in runs) for kind, notice in NOTICES.items()}
-    caveats = [f"{kind} ({count} of {counted(len(runs), 'run')})" for kind, count in doubts.items() if count]
-    return [" ".join([*lines, *([f"Caveats: {', '.join(caveats)}."] if caveats else [])])]
-
-
-def _missing_runs(configuration: Configuration) -> list[str]:
-    """A scenario that measures the same on other numbers of devices, as YAML."""
-    import yaml
-
-    left_out = ("devices", "nodes")
-    stated = {
-        name: value
-        for name, value in configuration.parameters.items()
-        if value is not None and name not in left_out and value != configuration.default(name)
-    }
-    if isinstance(stated.get("command"), str):
-        stated["command"] = shlex.split(stated["command"])
-    counts = sorted({1, 2, 4, configuration["devices"]})
-    stated |= {"device": configuration["device"], "workload": configuration["workload"]}
-    fixed = nested(stated | configuration.workload.on_several(configuration.parameters))
-    scenario = {
-        "question": "How many devices does it need?",
-        "fixed": fixed,
-        "vary": {"devices": counts},
-        "repeats": 3,
-        "figures": ["tradeoff", "speedup"],
-    }
-    text = yaml.safe_dump({"scenarios": {"how_many": scenario}}, sort_keys=False, allow_unicode=True, width=100)
-    return text.rstrip().splitlines()
-
-
-def _reference_words(job: Tradeoff) -> str:
-    """What the reference learns with, less what is as always: its defaults, unless others change them."""
-    first = job.trainings[0]
-    configuration = first.configuration
-    told = {name for each in job.trainings for name in each.changes}
-    told |= set(configuration.workload.parameters.HEADLINE)
-    shown = {
-        name: value
-        for name, value in first.learning.items()
-        if name in told or name not in configuration.parameters or value != configuration.default(name)
-    }
-    return learning_words(shown)
+def basis(job: Choices) -> str:
+    """What the times rest on."""
+    windows = [seconds for each in job.rows for seconds in each.configuration.values("elapsed_s")]
+    text = f"The training: {length_words(job)}."
+    if not windows:
+        return text
+    least, longest = min(windows), max(each.time_s.value for each in job.rows)
+    return (
+        f"{text} Throughput was measured over {duration_words(least)} or more, and is taken to stay what it was"
+        + (f" in a training up to {number(longest / least)} times as long" if longest > least else "")
+        + "; start, tests and saving are not included."
+    )

@@ -1,10 +1,16 @@
-"""Recommendations in words: the best configuration for each goal, and for each configuration what to try next.
+"""Recommendations: for each job how many devices, the largest part of its step, what to try next, and how sure that is.
 
+`advise` gives them as objects of plain words; recommendations.md and the report are made of these by a template each.
 Parameters have the names of the configuration file, so that a recommendation can be copied into it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import jinja2
 
 from multicard.analysis.bottlenecks.bottlenecks import LEAST, Bottleneck, BottleneckReport, bottlenecks, summary
 from multicard.analysis.bottlenecks.general_options import GENERAL_OPTIONS
@@ -12,30 +18,132 @@ from multicard.analysis.bottlenecks.tuning_options import (
     DIFFERENT,
     HIGHER,
     LOWER,
-    TUNING_OPTIONS,
     Advice,
     Neighbours,
     Tried,
     advice,
     effect,
 )
-from multicard.analysis.choice.answers import answer_lines
-from multicard.analysis.choice.best import GOALS, Choice, Goal, choices
-from multicard.analysis.choice.learning import changes_words
-from multicard.analysis.choice.tradeoff import Demand, reaching
+from multicard.analysis.choice.answers import (
+    NOT_KNOWN,
+    basis,
+    changed,
+    demanded,
+    how_many,
+    missing_words,
+    speedups,
+    which,
+)
+from multicard.analysis.choice.choices import Choices, choices
+from multicard.analysis.choice.demand import Demand
+from multicard.analysis.choice.table import WordTable, in_words, lost_words
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence, place_words
-from multicard.analysis.statistics import scaled
-from multicard.core.text import counted, for_markdown
-from multicard.core.units import BYTES, SECONDS, number, with_unit
+from multicard.analysis.runs.notices import NOTICES
+from multicard.analysis.statistics import verdict
+from multicard.core.text import counted, for_markdown, listed, plural
+from multicard.core.units import SECONDS, number, percent, with_unit
 
-UNITS: dict[Goal, str] = {
-    "throughput": "{}s per second",
-    "time_to_accuracy": "s to 98% accuracy",
-    "energy": "J per {}",
-    "memory": "GB of peak memory per device",
-}
 WORTHWHILE = 1.02  # gain below which an option that was not tried is not named
 LEARNS_OTHERWISE = "may change accuracy"
+MOST_JOBS = 2  # that are answered at once
+MOST_NEXT = 2
+MOST_CHANGES = 3
+MOST_OPTIONS = 3
+MOST_DOUBTS = 3
+SURE = {"more": "Significant", "less": "Significantly slower", "none": "Not significant", "unknown": "One repeat"}
+MANY, WHICH, CHANGE = "How many devices", "Which configuration", "If you may change"
+ANSWERS = (MANY, WHICH, CHANGE)
+UNKNOWN_STEP = "where the step goes was not recorded"
+
+
+class Option(NamedTuple):
+    """Something to try: its name, why or with which reservation, and what was measured with it."""
+
+    name: str
+    notes: str = ""
+    measured: str = ""
+
+    @property
+    def title(self) -> str:
+        """Its name with the notes."""
+        return f"{self.name} ({self.notes})" if self.notes else self.name
+
+
+class Part(NamedTuple):
+    """A bottleneck in words, what was tried against it, what was not, and about how much that can gain."""
+
+    kind: str
+    evidence: str
+    tried: list[Option]
+    untried: list[Option]
+    general: list[str]
+    bound: str
+
+
+class Detail(NamedTuple):
+    """A configuration: facts, and the parts of its step with options."""
+
+    name: str
+    facts: str
+    parts: list[Part]
+    caveats: list[str]
+
+
+class Tile(NamedTuple):
+    """One of the numbers that a job is known by."""
+
+    title: str
+    value: str
+    notes: str = ""
+
+
+@dataclass(frozen=True)
+class JobAdvice:
+    """What is recommended for a job on one machine.
+
+    Attributes
+    ----------
+    points
+        Label and sentence, the answer first.
+    more
+        Further sentences of the same kinds, for which the first screen is too small.
+    """
+
+    name: str
+    points: list[tuple[str, str]]
+    more: list[tuple[str, str]]
+    tiles: list[Tile]
+    table: WordTable
+    basis: str
+    lost: list[str]
+    details: list[Detail]
+    step: str
+
+    @property
+    def answers(self) -> list[str]:
+        """Sentences that answer what was compared."""
+        found = [(label, text) for label, text in self.points if label in ANSWERS]
+        known = [each for each in found if not each[1].startswith(NOT_KNOWN)] or found
+        texts = [f"{label} {text}" if label == CHANGE else text for label, text in known]
+        return [f"{each[:1].upper()}{each[1:]}." for each in texts]
+
+    @property
+    def rest(self) -> list[tuple[str, str]]:
+        """The points that are no answers."""
+        return [each for each in self.points if each[0] not in ANSWERS]
+
+
+@dataclass(frozen=True)
+class Recommendations:
+    """What is recommended for each job, those with an answer first, and what holds for all of them."""
+
+    jobs: list[JobAdvice]
+    notes: list[str]
+
+    @property
+    def shown(self) -> list[JobAdvice]:
+        """Jobs that are answered at once."""
+        return self.jobs[:MOST_JOBS]
 
 
 @dataclass(frozen=True)
@@ -58,168 +166,205 @@ def recommendations(evidence: Evidence) -> list[Recommendation]:
     ]
 
 
-def as_markdown(evidence: Evidence, goals: Sequence[Goal] = GOALS, demand: Demand | None = None) -> str:
-    """Give all recommendations as Markdown, with a demand the answer to it first; text from files is escaped."""
-    found = recommendations(evidence)
-    lines = ["# Recommendations", ""]
-    if not any(each.report.configuration.completed for each in found):
-        lines += ["No run completed, so there is nothing to recommend.", ""]
-    lines += _overview(found)
+def advise(evidence: Evidence, demand: Demand | None = None) -> Recommendations:
+    """Give what the measurements recommend, as objects of plain text, in part from files."""
+    demand = demand or Demand()
+    found = {id(each.report.configuration): each for each in recommendations(evidence)}
+    tables = choices(evidence, demand)
+    places = place_words([(job.machine, job.versions) for job in tables])
+    jobs = [_job(*pair, found, demand) for pair in zip(tables, places, strict=True)]
+    notes = []
+    if not any(each.completed for each in evidence.configurations):
+        notes.append("No run completed, so there is nothing to recommend.")
     if any(run.values.get("device") == "cpu" for run in evidence.runs):
-        lines += ["Measurements on CPU processes say nothing about GPUs.", ""]
-    if any(run.synthetic for run in evidence.runs):
-        lines += ["Some runs have synthetic timings: no machine takes these times.", ""]
-    if demand is not None and demand != Demand():
-        lines += answer_lines(evidence, demand)
-    lines += _best_lines(evidence, goals, demand or Demand())
-    lines += ["## Bottlenecks", ""]
-    for each in found:
-        lines += _configuration_lines(each)
-    return "\n".join(lines).rstrip() + "\n"
+        notes.append("Measurements on CPU processes say nothing about GPUs.")
+    made_up = sum(run.synthetic for run in evidence.runs)
+    if made_up:
+        which = "All" if made_up == len(evidence.runs) else "Some"
+        notes.append(f"{which} runs have synthetic timings: no machine takes these times.")
+    runs = [sum(len(each.completed) for each in table.configurations) for table in tables]
+    order = sorted(range(len(jobs)), key=lambda index: (not speedups(tables[index]), -runs[index]))
+    return Recommendations([jobs[index] for index in order], notes)
 
 
-def _best_lines(evidence: Evidence, goals: Sequence[Goal], demand: Demand) -> list[str]:
-    limit = demand.max_memory_bytes
-    asked = [f"within {with_unit(limit, BYTES)} per device"] if limit is not None else []
-    asked += [f"with an accuracy of {number(demand.min_accuracy)} or more"] if demand.min_accuracy else []
-    asked += [f"with a loss of {number(demand.max_loss)} or less"] if demand.max_loss else []
-    lines = [" ".join(["## Best measured configuration", *asked]), ""]
-    admitted = reaching(evidence, demand)
-    for goal in goals:
-        found = choices(evidence, goal, limit, admitted)
-        lines += [f"### {goal.replace('_', ' ').capitalize()}", ""]
-        if not found:
-            lines += ["Not measured by any completed run.", ""]
+def as_markdown(evidence: Evidence, demand: Demand | None = None, verbose: bool = True) -> str:
+    """Give the recommendations as Markdown, the answers first; text from files is escaped."""
+    found = advise(evidence, demand)
+    return _template().render(found=found, verbose=verbose).rstrip() + "\n"
+
+
+@cache
+def _template() -> jinja2.Template:
+    templates = jinja2.Environment(  # Markdown, which the filter `md` escapes
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters |= {"md": for_markdown}
+    return templates.get_template("recommendations.md.j2")
+
+
+def _job(job: Choices, place: str, found: dict[int, Recommendation], demand: Demand) -> JobAdvice:
+    own = [found[id(each)] for each in (*job.configurations, *job.lost)]
+    base = found[id(_in_question(job))]
+    asked = [
+        ("Deadline" if demand.deadline_s else "The training", each)
+        for each in (demanded(job, demand) if demand != Demand(goal=demand.goal) else [])
+    ]
+    many = [(MANY, how_many(job))] if job.configurations else []
+    others = [(WHICH, each) for each in which(job, demand)]
+    gains = changed(job, demand)
+    changes = [(CHANGE, "; ".join(part)) for part in (gains[:MOST_CHANGES], gains[MOST_CHANGES:]) if part]
+    kinds = [asked, many, others, changes] if speedups(job) else [asked, others, changes, many]
+    points = [point for kind in kinds for point in kind[:1]]
+    more = [point for kind in kinds for point in kind[1:]]
+    step = _step(base)
+    points += [("Largest part of the step", step)] if step else []
+    points += [("Try next", each) for each in _next(job, base, demand)]
+    doubts = _doubts(job)
+    points += [("How sure", doubts)] if doubts else []
+    return JobAdvice(
+        name=f"{job.job}, on {place}" if place else job.job,
+        points=points,
+        more=more,
+        tiles=_tiles(job, base),
+        table=in_words(job, demand),
+        basis=basis(job) if job.rows else "",
+        lost=[f"{each.words()}: {lost_words(each)}" for each in job.lost],
+        details=[_detail(each) for each in own],
+        step=step,
+    )
+
+
+def _in_question(job: Choices) -> Configuration:
+    """The configuration that advice is about: the fastest on several devices, else on one, else any."""
+    fastest = min((row for row, _ in speedups(job)), key=lambda each: each.time_s.value, default=job.fastest)
+    return fastest.configuration if fastest else (*job.configurations, *job.lost)[0]
+
+
+def _step(base: Recommendation) -> str:
+    lines = summary([base.report])
+    on = counted(base.report.configuration["devices"], DEVICE_WORDS[base.report.configuration["device"]])
+    return f"{on}: {lines[0]}" if lines else (UNKNOWN_STEP if base.report.configuration.completed else "")
+
+
+def _next(job: Choices, base: Recommendation, demand: Demand) -> list[str]:
+    """What to try, each with its reason, what was measured to help first."""
+    lines = []
+    if (demand.deadline_s or not speedups(job)) and (missing := missing_words(job)):
+        lines.append(missing)
+    configuration = base.report.configuration
+    for bottleneck, advised in base.advised:
+        part = _part(configuration, bottleneck, advised)
+        helped = [
+            option
+            for each, option in zip([each for each in advised if each.tried], part.tried, strict=True)
+            if any(verdict(tried.speed) == "more" for tried in each.tried)
+        ]
+        lines += [f"{each.title}: {each.measured}" for each in helped[:1]]
+        options = sorted(part.untried, key=lambda each: LEARNS_OTHERWISE in each.notes)
+        names = [each.title for each in options]
+        named = listed(names[:MOST_OPTIONS], "or") or "; ".join(part.general[:MOST_OPTIONS])
+        if named:
+            of = "the memory" if bottleneck.kind == "memory" else bottleneck.kind
+            since = f"{percent(bottleneck.share)} of the {base.report.of} is {of}"
+            if bottleneck.kind == "memory":
+                since = "it needs too much memory"
+            elif bottleneck.kind == "padding":
+                since = f"{percent(bottleneck.share)} of the tokens are padding"
+            lines.append(f"{named}, since {since}{f'; {part.bound}' if part.bound else ''}")
+        if len(lines) >= MOST_NEXT:
+            break
+    return lines[:MOST_NEXT]
+
+
+def _doubts(job: Choices) -> str:
+    """What could change the answer: repeats, and what was the matter with the runs."""
+    runs = [run for each in job.configurations for run in each.completed]
+    if not runs:
+        return ""
+    repeats = sorted({len(each.completed) for each in job.configurations})
+    said = [f"{repeats[0]} to {repeats[-1]} repeats" if len(repeats) > 1 else counted(repeats[0], "repeat")]
+    said[0] += " of each configuration" if len(job.configurations) > 1 else ""
+    counts = {kind: sum(notice(run.values) is not None for run in runs) for kind, notice in NOTICES.items()}
+    kinds = sorted((kind for kind, count in counts.items() if count), key=lambda kind: -counts[kind])
+    said += [f"{kind} in {counts[kind]} of {counted(len(runs), 'run')}" for kind in kinds[:MOST_DOUBTS]]
+    if lost := sum(len(each.runs) for each in job.lost):
+        said.append(f"{counted(lost, 'run')} of {counted(len(job.lost), 'configuration')} never completed")
+    return "; ".join(said)
+
+
+def _tiles(job: Choices, base: Recommendation) -> list[Tile]:
+    """The best configuration, the speed-up, the largest part of the step, and how sure that is."""
+    best = job.fastest
+    if best is None:
+        return []
+    devices = counted(best.devices, DEVICE_WORDS[job.device])
+    notes = "; ".join(
+        filter(None, (job.recipe(best), f"{number(job.work / best.time_s.value)} {plural(2, job.unit)} per second"))
+    )
+    tiles, sure = [Tile("Fastest that was measured", devices, notes)], counted(best.time_s.repeats, "repeat")
+    for row, ratio in speedups(job):
+        if row.configuration is not base.report.configuration:
             continue
-        compared = [choice for choice in found if choice.candidates + choice.excluded > 1]
-        alone = len({choice.job for choice in found} - {choice.job for choice in compared})
-        if alone:
-            which = f"{alone} jobs have" if alone > 1 else "1 job has"
-            lines += [f"{which} one configuration per number of devices, so there is nothing to rank.", ""]
-        if not compared:
-            continue
-        lines += ["| Job | Devices | Best | Measured | Verdict |", "|---|---|---|---|---|"]
-        places = dict(zip(map(id, found), place_words([(each.machine, each.versions) for each in found]), strict=True))
-        for choice in compared:
-            lines.append(_choice_line(choice, goal, places[id(choice)]))
-            if choice.unchanged:
-                lines.append(_choice_line(choice.unchanged, goal, places[id(choice)], "without that change: "))
-        lines += [""]
-    return lines
+        first, _, rest = ratio.format().partition(" ")
+        on = counted(row.devices, DEVICE_WORDS[job.device])
+        efficient = f"{percent(ratio.value / row.devices)} efficient"
+        tiles.append(Tile(f"Speed-up of {on} over 1", f"{first}×", f"{rest[1:-1]}; {efficient}"))
+        sure = SURE[verdict(ratio)]
+    if base.report.largest:
+        share = percent(base.report.parts[base.report.largest])
+        on = counted(base.report.configuration["devices"], DEVICE_WORDS[job.device])
+        tiles.append(Tile("Largest part of the step", share, f"{base.report.largest}, on {on}"))
+    return [*tiles, Tile("How sure", sure, _doubts(job))]
 
 
-def _choice_line(choice: Choice, goal: Goal, place: str, head: str = "") -> str:
-    where = f" ({for_markdown(place)})" if place else ""
-    devices = f"{counted(choice.devices, DEVICE_WORDS[choice.device])}{where}"
-    if choice.best is None:
-        lost = f"none of {counted(choice.excluded, 'configuration')} is known to be within the limits"
-        return f"| {for_markdown(choice.job)} | {devices} | – | – | {lost} |"
-    unit = UNITS[goal].format(choice.best.workload.unit.name)
-    value = scaled(choice.value, 1e-9) if goal == "memory" else choice.value
-    best = for_markdown(_own_words(choice, choice.best))
-    cells = for_markdown(choice.job), devices, best, f"{value.format()} {unit}", head + _decision(choice)
-    return f"| {' | '.join(cells)} |"
-
-
-def _decision(choice: Choice) -> str:
-    besides = f"; changes {for_markdown(changes_words(choice.changes))}" if choice.changes else ""
-    besides += f"; {choice.excluded} excluded by the limits" if choice.excluded else ""
-    if choice.candidates == 1:
-        return f"the only one measured{besides}"
-    if choice.decided:
-        others = choice.candidates - 1
-        than = f"the {others} others" if others > 1 else "the other one"
-        return f"better than {than}{besides}"
-    names = "; ".join(for_markdown(_own_words(choice, each)) for each in choice.tied[:3])
-    more = f"; and {len(choice.tied) - 3} more" if len(choice.tied) > 3 else ""
-    overlap = choice.of_one_repeat < len(choice.tied)
-    why = " or ".join(["no significant difference"] * overlap + ["one repeat only"] * (choice.of_one_repeat > 0))
-    return f"inconclusive ({why}); possibly just as good: {names}{more}{besides}"
-
-
-def _own_words(choice: Choice, configuration: Configuration) -> str:
-    """Name a configuration by what distinguishes it from the others of the job."""
-    return configuration.naming(choice.differing) or configuration.words(in_short=True)
-
-
-def _overview(found: Sequence[Recommendation]) -> list[str]:
-    """Where the steps go, over all configurations."""
-    reports = [each.report for each in found]
-    lines = [f"- {line[0].upper()}{line[1:]}." for line in summary(reports)]
-    unknown = sum(bool(report.configuration.completed) and not report.parts for report in reports)
-    if unknown:
-        every = counted(len(reports), "configuration")
-        lines.append(f"- {unknown} of {every}: where the step goes was not recorded.")
-    return [*lines, ""] if lines else []
-
-
-def _configuration_lines(recommendation: Recommendation) -> list[str]:
+def _detail(recommendation: Recommendation) -> Detail:
     report = recommendation.report
-    lines = [f"### {for_markdown(report.configuration.words())}", ""]
-    step_s = report.configuration.mean("iteration_time_s")
-    where = report.configuration.provenance.machine
-    facts = [f"{len(report.configuration.completed)} of {counted(len(report.configuration.runs), 'run')} completed"]
-    if step_s:
+    configuration = report.configuration
+    facts = [f"{len(configuration.completed)} of {counted(len(configuration.runs), 'run')} completed"]
+    if step_s := configuration.mean("iteration_time_s"):
         facts.append(f"{with_unit(step_s, SECONDS)} per step")
-    facts.append(for_markdown(where) if where else "machine unknown")
-    lines += [", ".join(facts) + ".", ""]
-    for rank, (bottleneck, advised) in enumerate(recommendation.advised, 1):
-        lines.append(
-            f"{rank}. **{bottleneck.kind[0].upper()}{bottleneck.kind[1:]}**: {for_markdown(bottleneck.evidence)}."
-        )
-        lines += [f"   - {line}" for line in _advice_lines(bottleneck, advised)]
-        general = _general_lines(report.configuration, bottleneck)
-        lines += [f"   - {line}" for line in general]
-        if not advised and not general and TUNING_OPTIONS[bottleneck.kind]:
-            lines.append("   - No tuning option left to try.")
-    if not recommendation.advised and report.configuration.completed:
-        lines.append("Where the step goes was not recorded.")
-    if report.caveats:
-        lines += ["", f"Caveats: {'; '.join(for_markdown(each) for each in report.caveats)}."]
-    return [*lines, ""]
+    facts.append(configuration.provenance.machine or "machine unknown")
+    parts = [_part(configuration, *pair) for pair in recommendation.advised]
+    return Detail(configuration.words(), ", ".join(facts), parts, report.caveats)
 
 
-def _advice_lines(bottleneck: Bottleneck, advised: Sequence[Advice]) -> list[str]:
-    """A line per option that was measured, and one for all others, with what they can gain."""
-    named = {}
-    for each in advised:
-        notes = [each.option.description, LEARNS_OTHERWISE if each.learns_otherwise else ""]
-        known = "; ".join(filter(None, notes))
-        named[id(each)] = f"`{each.option.name}`" + (f" ({known})" if known else "")
-    lines = [
-        f"{named[id(each)]}: {'; '.join(_tried_words(each, tried) for tried in each.tried)}."
+def _part(configuration: Configuration, bottleneck: Bottleneck, advised: Sequence[Advice]) -> Part:
+    """What can be done about a bottleneck; options that can gain almost nothing are named only if they were tried."""
+    is_worthwhile = bottleneck.gain is None or bottleneck.gain >= WORTHWHILE
+    tried = [
+        Option(*_named(each), "; ".join(_tried_words(each, one) for one in each.tried))
         for each in advised
         if each.tried
     ]
-    others = [named[id(each)] for each in advised if not each.tried]
-    if not others or not _is_worthwhile(bottleneck):
-        return lines
-    return [*lines, f"Untried{_bound_words(bottleneck)}: {', '.join(others)}."]
+    untried = [Option(*_named(each)) for each in advised if not each.tried and is_worthwhile]
+    general = _general(configuration, bottleneck) if is_worthwhile else []
+    bound = "" if bottleneck.gain is None else f"about {bottleneck.gain:.2f} times as fast if it took no time"
+    kind = bottleneck.kind[0].upper() + bottleneck.kind[1:]
+    return Part(kind, bottleneck.evidence, tried, untried, general, bound)
 
 
-def _general_lines(configuration: Configuration, bottleneck: Bottleneck) -> list[str]:
-    """A line of what to change in a program whose options are its own, with what it can gain; or none."""
-    if not configuration.workload.has_own_options or not _is_worthwhile(bottleneck):
+def _named(each: Advice) -> tuple[str, str]:
+    notes = each.option.description, LEARNS_OTHERWISE if each.learns_otherwise else ""
+    return each.option.name, "; ".join(filter(None, notes))
+
+
+def _general(configuration: Configuration, bottleneck: Bottleneck) -> list[str]:
+    """What to change in a program whose options are its own."""
+    if not configuration.workload.has_own_options:
         return []
-    options = [
+    return [
         f"{option.description}{f' ({LEARNS_OTHERWISE})' if option.learns_otherwise else ''}"
         for option in GENERAL_OPTIONS[bottleneck.kind]
         if option.applies(configuration)
         and not (option.pins and bottleneck.pageable is not None and bottleneck.pageable < LEAST)
     ]
-    return [f"To change in the program{_bound_words(bottleneck)}: {'; '.join(options)}."] if options else []
-
-
-def _is_worthwhile(bottleneck: Bottleneck) -> bool:
-    return bottleneck.gain is None or bottleneck.gain >= WORTHWHILE
-
-
-def _bound_words(bottleneck: Bottleneck) -> str:
-    return "" if bottleneck.gain is None else f" (about {bottleneck.gain:.2f} times as fast if it took no time)"
 
 
 def _tried_words(each: Advice, tried: Tried) -> str:
     open_changes = [name for name, change in each.option.changes.items() if change in (HIGHER, LOWER, DIFFERENT)]
-    values = f" with {for_markdown(tried.configuration.naming(open_changes))}" if open_changes else ""
+    values = f" with {tried.configuration.naming(open_changes)}" if open_changes else ""
     speed, memory = effect(tried.speed), effect(tried.memory, ("more", "less"))
     return f"{speed}{values}" + (f", peak memory: {memory}" if tried.memory.value is not None else "")

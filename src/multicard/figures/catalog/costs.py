@@ -9,14 +9,14 @@ FIGURES = (
         order=60,
         question="How many devices: what does a shorter training cost in device-hours?",
         caption="Time of the whole training (as many samples, or tokens, for all: the most epochs of the runs) at the "
-        "measured throughput, against the hours of all its devices together. A line joins those "
-        "that no other is shown to be better than, of all that learn in the same way: with the same global batch "
+        "measured throughput, against the hours of all its devices together. A line joins the "
+        "best on each number of devices, of all that learn in the same way: with the same global batch "
         "size, precision, learning rate and technique. What differs in these has another colour, and is not the same "
-        "training; a dotted line joins those that none of all is shown to be better than. "
+        "training. "
         "Each job, kind of machine and set of versions has a panel. "
         "Points are geometric means over repeats. "
-        f"Bars are 95% confidence intervals; {NONE}. At a hollow mark another that learns in the same way is better: "
-        "shown, at the 5% level by Holm's method, in time, device-hours or energy, and no worse in the rest.",
+        f"Bars are 95% confidence intervals; {NONE}. At a hollow mark the best that learns in the same way on as "
+        "many devices is faster, at the 5% level, corrected for its having been chosen.",
         limits="The time is extrapolated from the measured steps: start, tests and saving are not in it. Whether the "
         "training reaches its accuracy is not shown (see `accuracy`). Where the length of a pass is not known, the "
         "training has a million samples.",

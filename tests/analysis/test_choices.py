@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from synthetic_results import (
     GPU,
     OTHERWISE,
@@ -20,17 +19,16 @@ from synthetic_results import (
     with_provenance,
 )
 
-from multicard.analysis.choice.answers import answer_lines
-from multicard.analysis.choice.best import choices
-from multicard.analysis.choice.tradeoff import Demand, Training, tradeoffs
-from multicard.analysis.choice.tradeoff_table import as_table
+from multicard.analysis.choice.choices import Choice, choices
+from multicard.analysis.choice.demand import Demand
+from multicard.analysis.choice.recommend import as_markdown
+from multicard.analysis.choice.table import as_table
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.cli import main
 from multicard.cli._command import duration_s, memory_bytes
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
-from multicard.experiment.config import Scenario
-from multicard.experiment.load import check
+from multicard.core.text import without_escapes
 
 PASS = 10_000  # images
 RATES = {1: 100.0, 2: 190.0, 4: 340.0}  # images per second on so many GPUs
@@ -57,20 +55,13 @@ def scaled(results: Path) -> Evidence:
     return read_evidence(results)
 
 
-def trainings(evidence: Evidence, **demand: float) -> dict[int, Training]:
-    [job] = tradeoffs(evidence, Demand(**demand))
-    return {each.devices: each for each in job.trainings}
+def trainings(evidence: Evidence, **demand: float) -> dict[int, Choice]:
+    [job] = choices(evidence, Demand(**demand))
+    return {each.devices: each for each in job.rows}
 
 
 def answered(evidence: Evidence, **demand: float) -> str:
-    return "\n".join(answer_lines(evidence, Demand(**demand)))
-
-
-def missing_runs(text: str) -> Scenario:
-    """The scenario that an answer asks for."""
-    snippet = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])
-    experiment = check(snippet | {"datasets": {"mnist": {"source": "mnist", "folder": "m"}}}, "snippet", outside=False)
-    return experiment.scenarios["how_many"]
+    return without_escapes(as_markdown(evidence, Demand(**demand)))
 
 
 def test_time_and_hours_follow_from_the_rates(scaled: Evidence) -> None:
@@ -82,7 +73,7 @@ def test_time_and_hours_follow_from_the_rates(scaled: Evidence) -> None:
     assert found[4].device_hours == pytest.approx(4 * 588.235 / 3600, rel=1e-4)
     # Logarithms of 0.997, 1 and 1.003 have a deviation of 0.003, and a mean of three reaches 4.303 / √3 of it.
     assert found[1].time_s.high == pytest.approx(2000 * (1 + 0.003 * 4.303 / 3**0.5), rel=1e-4)
-    assert all(each.on_front for each in found.values())
+    assert all(each.is_best for each in found.values())
 
 
 def test_repeats_that_did_not_complete_and_doubts_are_told(tmp_path: Path) -> None:
@@ -90,7 +81,7 @@ def test_repeats_that_did_not_complete_and_doubts_are_told(tmp_path: Path) -> No
     rows[-1]["outcome"] = "out_of_memory"
     text = answered(made(tmp_path, rows), deadline_s=1200)
     assert "meets the deadline; 2 of 3 runs completed |" in text
-    assert "Caveats: disturbed (3 of 5 runs)." in text
+    assert "How sure: 2 to 3 repeats of each configuration; disturbed in 3 of 5 runs" in text
 
 
 def test_what_never_completed_is_named_with_its_reason(tmp_path: Path) -> None:
@@ -106,7 +97,7 @@ def test_what_never_completed_is_named_with_its_reason(tmp_path: Path) -> None:
     why = "failed in 1 of 3 runs, out of memory in 2 of 3 runs"
     assert "4 GPUs" in text and why in text
     demand = Demand(max_memory_bytes=1e9)
-    table = as_table(tradeoffs(evidence, demand), demand).set_index("devices")
+    table = as_table(choices(evidence, demand), demand).set_index("devices")
     assert table.loc[4, ["refused", "repeats"]].tolist() == [why, 0]
     assert len(table) == 3 and table["time_s"].isna().tolist() == [False, False, True]
 
@@ -139,8 +130,8 @@ def test_a_run_of_another_length_counts_whichever_profiler_observed_it(tmp_path:
 def test_one_repeat_says_that_its_interval_is_unknown(tmp_path: Path) -> None:
     evidence = made(tmp_path, trained(1, 100, (1.0,)) + trained(2, 190, (1.0,)))
     text = answered(evidence, deadline_s=120, epochs=1)
-    assert "**1 GPU** (1 min 40 s [n=1], " in text
-    assert "2 GPUs: 52.6 s [n=1], +5.3% GPU-hours" in text  # 2 / 1.9
+    assert "1 GPU in time (1 min 40 s [n=1], " in text
+    assert "2 GPUs in time (52.6 s [n=1], " in text
     assert text.count("| meets the deadline by one repeat |") == 2
 
 
@@ -156,40 +147,36 @@ def test_versions_are_never_taken_together(tmp_path: Path) -> None:
         )
         for torch in ("2.11.0", "2.10.0")
     )
-    [job] = tradeoffs(same, Demand())  # who observes is no choice
-    assert len(job.trainings) == 3
-    assert [len(job.trainings) for job in tradeoffs(other, Demand())] == [3, 3]
-    heads = [line for line in answer_lines(other, Demand()) if line.startswith("### ")]
+    [job] = choices(same, Demand())  # who observes is no choice
+    assert len(job.rows) == 3
+    assert [len(job.rows) for job in choices(other, Demand())] == [3, 3]
+    heads = [line for line in answered(other).splitlines() if line.startswith("## mnist")]
     assert [head.split(", on ")[1] for head in heads] == ["torch 2.10.0", "torch 2.11.0"]
-    assert [choice.versions for choice in choices(other, "throughput") if choice.devices == 1] == [
-        "torch 2.10.0", "torch 2.11.0",
-    ]  # fmt: skip
 
 
 def test_a_deadline_is_answered_in_words(scaled: Evidence) -> None:
     text = answered(scaled, deadline_s=1200, gpu_hour_cost=2.5, epochs=20)
     # 2 × 1052.63 s are 0.585 hours; 4 × 588.2 s are 11.8% more of them.
     assert (
-        "for a deadline of 20 min: **2 GPUs** (17 min 33 s [95% CI 17 min 25 s to 17 min 41 s, n=3], 0.585 GPU-hours, "
-        "cost 1.46); "
-        "1 GPU misses it (33 min 20 s [95% CI 33 min 5 s to 33 min 35 s, n=3]); 4 GPUs: 9 min 48 s, +12% GPU-hours."
+        "for a deadline of 20 min: 2 GPUs in time (17 min 33 s [95% CI 17 min 25 s to 17 min 41 s, n=3], "
+        "0.585 GPU-hours, cost 1.46); 4 GPUs in time (9 min 48 s [95% CI 9 min 44 s to 9 min 53 s, n=3], 0.654 "
+        "GPU-hours, cost 1.63); 1 GPU too late (33 min 20 s [95% CI 33 min 5 s to 33 min 35 s, n=3], 0.556 GPU-hours, "
+        "cost 1.39)\n"
     ) in text
-    for said in ("200,000 images (20 epochs of 10,000)", "up to 40.1 times as long", "Energy: not recorded"):
+    for said in ("200,000 images (20 epochs of 10,000)", "up to 40.1 times as long"):
         assert said in text
     none = answered(scaled, deadline_s=60, epochs=20)
-    assert "none that was measured meets it; the fastest, 4 GPUs, misses it" in none and "`--devices 8`" in none
-    # Without a deadline the ends of the front are named.
+    assert "for a deadline of 1 min: none is sure; 4 GPUs too late (9 min 48 s" in none and "`--devices 8`" in none
+    # Without a deadline each number is named, the fastest first.
     text = answered(scaled, epochs=20)
-    assert "fastest: **4 GPUs** (9 min 48 s" in text and "fewest GPU-hours: **1 GPU** (33 min 20 s" in text
+    assert "The training: 4 GPUs (9 min 48 s" in text and "; 1 GPU (33 min 20 s" in text
 
 
 def test_predictions_are_of_what_changes_nothing_and_of_more_than_was_measured(tmp_path: Path) -> None:
     rows = scaled_runs() + trained(8, 500, precision="bf16") + trained(2, 250, precision="bf16")
-    answers = [
-        line for line in answered(made(tmp_path, rows), deadline_s=1, epochs=20).splitlines() if "misses" in line
-    ]
-    told = {line.split("**")[1]: "`--devices 16`" in line for line in answers if line.startswith("**")}
-    assert list(told.values()) == [True, False] and "If you may change" in list(told)[1]
+    text = answered(made(tmp_path, rows), deadline_s=1, epochs=20)
+    lines = [line for line in text.splitlines() if line.startswith("- Deadline")]
+    assert ["`--devices 16`" in line for line in lines] == [True, False] and "if you may change" in lines[1]
 
 
 def test_jobs_that_see_only_their_own_gpus_are_of_one_machine(scaled: Evidence) -> None:
@@ -198,7 +185,7 @@ def test_jobs_that_see_only_their_own_gpus_are_of_one_machine(scaled: Evidence) 
     alike = with_provenance(scaled, machine=lambda run: place.format(run.values["devices"], "H100"))
     assert list(trainings(alike)) == [1, 2, 4]
     other = with_provenance(scaled, machine=lambda run: place.format(1, "A100" if run is scaled.runs[0] else "H100"))
-    assert len(tradeoffs(other)) == 2
+    assert len(choices(other)) == 2
 
 
 def test_a_repeat_that_diverged_reached_nothing(tmp_path: Path) -> None:
@@ -230,61 +217,70 @@ def test_a_spread_around_the_deadline_may_miss_it(tmp_path: Path) -> None:
     found = trainings(evidence, epochs=1)
     assert [found[1].deadline(limit) for limit in (50, 110, 200)] == ["missed", "may miss", "met"]
     text = answered(evidence, deadline_s=110, epochs=1)
-    assert "**2 GPUs** (52.6 s" in text and "1 GPU may miss it (1 min 40 s" in text
+    assert "2 GPUs in time (52.6 s" in text and "1 GPU may miss it (1 min 40 s" in text
     alone = made(tmp_path / "alone", trained(1, 100, SCATTERED))
-    assert "none is sure to meet it; 1 GPU (1 min 40 s [" in answered(alone, deadline_s=110, epochs=1)
+    assert "none is sure; 1 GPU may miss it (1 min 40 s [" in answered(alone, deadline_s=110, epochs=1)
     # Another one that may meet it is named.
     rows = trained(1, 100) + trained(1, 95, SCATTERED, num_workers=1)
     text = answered(made(tmp_path / "other", rows), deadline_s=95, epochs=1)
-    assert "1 GPU with num\\_workers: 1, or 1 other that may be as good (1 min 45 s [" in text
+    assert "1 GPU with num_workers: 1, or 1 other that may be as good may miss it (1 min 45 s [" in text
 
 
-def test_only_what_is_shown_to_be_worse_leaves_the_front(tmp_path: Path) -> None:
+def test_only_what_is_shown_to_be_worse_is_called_worse(tmp_path: Path) -> None:
     rows = trained(2, 100) + trained(2, 60, num_workers=1) + trained(2, 99, OTHERWISE, num_workers=2)
     rows += trained(2, 50, (1.0,), num_workers=3) + trained(1, 120, num_workers=4)
-    [job] = tradeoffs(made(tmp_path, rows), Demand())
-    on_front = {(each.devices, each.configuration["num_workers"]): each.on_front for each in job.trainings}
-    # One GPU is faster than any two. A single repeat shows nothing.
-    assert on_front == {(1, 4): True, (2, 0): False, (2, 1): False, (2, 2): False, (2, 3): True}
+    [job] = choices(made(tmp_path, rows), Demand())
+    worse = {(each.devices, each.configuration["num_workers"]): each.is_worse for each in job.rows}
+    # A single repeat shows nothing.
+    assert worse == {(1, 4): False, (2, 0): False, (2, 1): True, (2, 2): False, (2, 3): False}
     rows = trained(2, 100) + trained(2, 99, OTHERWISE, num_workers=2)
     text = answered(made(tmp_path / "two", rows), epochs=1)
-    assert "**2 GPUs with num\\_workers: 0, or 1 other that may be as good** (1 min 40 s" in text
+    assert "2 GPUs with num_workers: 0, or 1 other that may be as good (1 min 40 s" in text
+    assert "fastest of 2 on 2 GPUs: num_workers: 0, 100 images per second" in text
+    assert "not significantly worse: num_workers: 2, 0.99× as fast (95% CI" in text
 
 
-def test_more_energy_is_no_way_to_the_front_and_less_is(tmp_path: Path) -> None:
+def test_the_best_is_that_for_the_goal(tmp_path: Path) -> None:
     def metered(rate: float, joules: float, workers: int) -> list[Row]:
         meter = {"energy_per_sample_j": joules, "processed_samples_per_s": rate}
         return trained(1, rate, num_workers=workers, **meter)
 
-    [job] = tradeoffs(
-        made(tmp_path, metered(100, 2.0, 0) + metered(90, 1.0, 1) + metered(80, 2.5, 2)), Demand(samples=10)
-    )
-    assert [(each.configuration["num_workers"], each.on_front) for each in job.trainings] == [
-        (0, True), (1, True), (2, False),
-    ]  # fmt: skip
-    assert [each.energy_j for each in job.trainings] == pytest.approx([20, 10, 25], rel=1e-4)
+    evidence = made(tmp_path, metered(100, 2.0, 0) + metered(90, 1.0, 1) + metered(80, 2.5, 2))
+    for goal, best, ratios in (("throughput", 0, {1: 0.9, 2: 0.8}), ("energy", 1, {0: 2.0, 2: 2.5})):
+        [job] = choices(evidence, Demand(samples=10, goal=goal))
+        rows = {each.configuration["num_workers"]: each for each in job.rows}
+        assert rows[best].is_best and all(rows[other].is_worse for other in ratios)
+        assert {other: rows[other].ratio.value for other in ratios} == pytest.approx(ratios, rel=1e-4)
+    assert [each.energy_j for each in job.rows] == pytest.approx([20, 10, 25], rel=1e-4)
 
 
 def test_precision_and_batch_are_never_traded_silently(tmp_path: Path) -> None:
     rows = scaled_runs() + trained(2, 400, precision="bf16") + trained(2, 500, batch_size=128)
     evidence = made(tmp_path, rows)
     text = answered(evidence, deadline_s=1200, epochs=20)
-    first, *others = [line for line in text.splitlines() if line.startswith("**")]
-    assert first.startswith("**With global batch size: 64, precision: fp32**: for a deadline of 20 min: **2 GPUs**")
-    assert {line.split("**")[1] for line in others} == {
-        "If you may change global batch size: 64 → 128", "If you may change precision: fp32 → bf16",
-    }  # fmt: skip
-    [job] = tradeoffs(evidence, Demand())
-    assert all(each.on_front for each in job.trainings)  # none is worse than one that learns otherwise
+    first, *others = [line for line in text.splitlines() if line.startswith("- Deadline: ")]
+    assert first.startswith(
+        "- Deadline: with global batch size: 64, precision: fp32: for a deadline of 20 min: 2 GPUs in"
+    )
+    assert {line.partition(": for ")[0] for line in others} == {
+        "- Deadline: if you may change global batch size: 64 → 128",
+        "- Deadline: if you may change precision: fp32 → bf16",
+    }
+    # 500 and 400 images per second in place of 190.
+    assert "- If you may change: global batch size: 64 → 128: 2.63× as fast (95% CI" in text
+    assert "; precision: fp32 → bf16: 2.11× as fast (95% CI" in text
+    [job] = choices(evidence, Demand())
+    assert not any(each.is_worse for each in job.rows)  # none is worse than one that learns otherwise
 
 
 def test_a_batch_that_grows_with_the_devices_is_another_choice(tmp_path: Path) -> None:
     rows = [row for n, rate in RATES.items() for row in trained(n, rate, scaling="weak")]
     text = answered(made(tmp_path, rows), deadline_s=1200, epochs=20)
-    assert "**With global batch size: 64, precision: fp32**: for a deadline of 20 min: none" in text
-    assert "No other number of GPUs was measured with these." in text
-    assert "**If you may change global batch size: 64 → 128**: for a deadline of 20 min: **2 GPUs**" in text
-    assert (missing_runs(text).fixed.batch_size, missing_runs(text).fixed.scaling) == (64, "strong")
+    assert "with global batch size: 64: for a deadline of 20 min: none is sure; 1 GPU too late" in text
+    assert "if you may change global batch size: 64 → 128: for a deadline of 20 min: 2 GPUs" in text
+    assert "Try next: devices: [1, 2, 4], strategy: ddp-ds, batch_size: 64, scaling: strong, the same on" in text
+    # How much faster more of them are is known nevertheless, by their throughput.
+    assert "How many devices: 4 GPUs (weak scaling): 3.4× as fast as 1 GPU" in text and "1.18× the GPU-hours" in text
 
 
 def test_only_what_reached_the_floor_after_as_many_samples_counts(tmp_path: Path) -> None:
@@ -326,11 +322,11 @@ def test_tokens_are_the_work_of_language_models(tmp_path: Path) -> None:
         row | {"estimated_epoch_time_s": 500 / row["tokens_per_s"], "loss_at_end": 2.0, "tokens_per_step": 4.0}
         for row in texts(0.5, (1.0, 1.0), steps=115) + texts(0.5, (1.0, 1.0), steps=115, technique="full")
     ]
-    [job] = tradeoffs(made(tmp_path, rows), Demand(max_loss=2.1))
+    [job] = choices(made(tmp_path, rows), Demand(max_loss=2.1))
     assert (job.unit, job.work) == ("token", pytest.approx(500))
     # 5 + 115 + 5 steps of 4 tokens: as many as the pass has.
-    assert [each.refused for each in job.trainings] == [None, None]
-    assert job.trainings[1].changes["technique"] == ("lora", "full")
+    assert [each.refused for each in job.rows] == [None, None]
+    assert job.rows[1].changes["technique"] == ("lora", "full")
 
 
 def test_measured_batches_that_differ_by_a_last_one_are_equal(tmp_path: Path) -> None:
@@ -339,45 +335,34 @@ def test_measured_batches_that_differ_by_a_last_one_are_equal(tmp_path: Path) ->
         times = {"iteration_time_s": batch / rate, "throughput_samples_per_s": rate, "steps_per_s": rate / batch}
         return repeated(row | {"devices": devices} | times, (1.0, 1.0))
 
-    [job] = tradeoffs(
+    [job] = choices(
         made(tmp_path, script(1, 64, 100) + script(2, 63.2, 190) + script(4, 128, 300)), Demand(samples=1e4)
     )
-    assert [each.learning["global batch size"] for each in job.trainings] == [64, 64, 128]
+    assert [each.learning["global batch size"] for each in job.rows] == [64, 64, 128]
     unknown = made(tmp_path / "b", script(1, 64, 100))
-    assert "No answer: the length of the training in samples" in answered(unknown, deadline_s=60)
+    assert "no answer: the length of the training in samples was not recorded" in answered(unknown, deadline_s=60)
 
 
-def test_processes_and_synthetic_runs_give_no_answer_for_gpus(tmp_path: Path) -> None:
+def test_processes_and_synthetic_runs_are_said_to_be_such(tmp_path: Path) -> None:
     text = answered(made(tmp_path / "a", scaled_runs(device="cpu"), gpu=None), deadline_s=1200, gpu_hour_cost=2.5)
-    for said in ("No answer for GPUs: only CPU processes were measured", "No cost: no GPU", "**2 CPU processes**"):
+    for said in ("say nothing about GPUs", "20 min: 2 CPU processes in time ("):
         assert said in text
-    assert "GPU-hours" not in text and "Energy: not recorded (a CPU has no meter)." in text
+    assert "GPU-hours" not in text and "cost" not in text.lower()  # of which processes have none
     text = answered(made(tmp_path / "b", scaled_runs(), gpu=GPU | {"name": "synthetic GPU"}), deadline_s=1200)
-    assert "No answer: all of these runs have synthetic timings" in text
+    assert "All runs have synthetic timings: no machine takes these times." in text
 
 
 def test_one_number_of_devices_says_what_to_run(tmp_path: Path) -> None:
     for strategy, devices, scaling, missing in (
-        ("single", 1, "weak", ("ddp-ds", 64, "strong")),
-        ("ddp-ds", 4, "weak", ("ddp-ds", 256, "strong")),
-        ("dp", 4, "strong", ("dp", 64, "strong")),
+        ("single", 1, "weak", "strategy: ddp-ds, batch_size: 64, scaling: strong"),
+        ("ddp-ds", 4, "weak", "strategy: ddp-ds, batch_size: 256, scaling: strong"),
+        ("dp", 4, "strong", "strategy: dp, batch_size: 64, scaling: strong"),
         # Ranks without a distributed sampler train on the same samples, so 32 of 64 are distinct.
-        ("ddp", 2, "strong", ("ddp", 32, "weak")),
+        ("ddp", 2, "strong", "strategy: ddp, batch_size: 32, scaling: weak"),
     ):
         rows = trained(devices, 100, precision="bf16", strategy=strategy, scaling=scaling)
         text = answered(made(tmp_path / strategy, rows), deadline_s=1200)
-        assert "so how many are needed is not known" in text
-        scenario = missing_runs(text)
-        assert scenario.vary.devices == [1, 2, 4] and scenario.fixed.precision == "bf16"
-        assert (scenario.fixed.strategy, scenario.fixed.batch_size, scenario.fixed.scaling) == missing
-
-
-def test_backticks_of_a_command_do_not_end_the_block(tmp_path: Path) -> None:
-    row = {"workload": "script", "command": ["train.py", "```", "x"], "device": "cuda"}
-    rows = repeated(row | {"throughput_samples_per_s": 100.0}, (1.0, 1.0))
-    text = answered(made(tmp_path, rows), samples=1e4)
-    snippet = yaml.safe_load(text.split("````yaml\n")[1].split("\n````\n")[0])
-    assert snippet["scenarios"]["how_many"]["fixed"]["command"] == ["train.py", "```", "x"]
+        assert f"not known: only {devices} GPU" in text and f"Try next: devices: [1, 2, 4], {missing}, the same" in text
 
 
 def test_durations_and_sizes_are_read() -> None:
@@ -409,7 +394,10 @@ def test_the_command_answers_first_and_as_json(results: Path, capsys: pytest.Cap
     demand = ["--deadline", "20m", "--gpu-hour-cost", "2.5", "--max-memory", "80GB", "--samples", "20epochs"]
     main(["recommend", str(results), "--goal", "throughput", "--deadline", "20m"])
     printed = capsys.readouterr().out
-    assert printed.index("for a deadline of 20 min: **2 GPUs**") < printed.index("## Best measured configuration")
+    assert printed.index("for a deadline of 20 min: 2 GPUs in time") < printed.index("How many devices: 4 GPUs: 3.4×")
+    assert "| Devices |" not in printed and len(printed.splitlines()) <= 25
+    main(["recommend", str(results), "--verbose", "--deadline", "20m"])
+    assert "| Devices | Time | Speed-up |" in capsys.readouterr().out
     main(["recommend", str(results), "--json", *demand])
     rows = json.loads(capsys.readouterr().out)["configurations"]
     assert [(row["devices"], row["deadline"], row["refused"]) for row in rows] == [
