@@ -72,7 +72,7 @@ def main() -> None:
     found = read_results(results, config).predictions([8])
     columns = ["configuration", "devices", "predicted_s", "predicted_s_low", "predicted_s_high", "measured_s"]
     print(found.checks[[*columns, "prediction_error", "inside", "reason"]].to_string())
-    print(found.predictions[["configuration", "laws", "reason"]].to_string(), *found.verdicts, sep="\n")
+    print(found.predictions[["configuration", "bound", "reason"]].to_string(), *found.verdicts, sep="\n")
     print(yaml.safe_dump(found.predictions["caveats"].tolist()))
 
 

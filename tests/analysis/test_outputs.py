@@ -12,7 +12,7 @@ import pytest
 from multicard.analysis.runs.measures import MEASURES_OF, runs_table
 from multicard.analysis.scaling.speedup import add_scaling
 from multicard.analysis.table_files import latex, markdown, write_table
-from multicard.analysis.tables import measures_table, scaling_models_table, speedup_table, write_scenario_tables
+from multicard.analysis.tables import measures_table, speedup_table, write_scenario_tables
 from multicard.core.layout import WRITTEN_TABLES
 from multicard.workloads.vision.parameters import VisionParameters
 
@@ -99,28 +99,11 @@ def test_the_table_of_speedups_has_scaling_baseline_and_serial_fraction() -> Non
     assert dict(zip(headings, four, strict=True))["serial fraction (%)"] == "10.0"
 
 
-def test_the_table_of_scaling_models_has_parameters_intervals_tests_and_reason() -> None:
-    table = scaling_models_table(synthetic())
-    assert table["formula"].tolist() == ["T1 n / (n − s (n − 1))", "T1 + c (n − 1)"]
-    # Three repeats on one device and on two, one on four.
-    for name, expected in (("points", 7), ("device_counts", 3), ("degrees_of_freedom", 5)):
-        assert table[name].tolist() == [expected] * 2
-    assert "parallel_share" not in table
-    headings, gustafson, linear = cells(markdown(table, "Models"))
-    assert headings[headings.index("formula") + 1 : headings.index("points")] == [
-        "T1 (ms)", "s (%)", "c (ms)", "residual (%)", "lack of fit p value", "prediction error (%)"
-    ]  # fmt: skip
-    assert re.fullmatch(r"[\d.]+ \[[\d.]+, [\d.]+\]", linear[headings.index("c (ms)")])
-    assert gustafson[headings.index("c (ms)")] == "–"
-    assert table["others"].iloc[1].startswith("T1 + c ")
-
-
 def test_a_caption_says_what_brackets_and_errors_are_where_there_are_any() -> None:
     assert "Geometric means of the ratios of repeats, in brackets the 95% CI" in markdown(
         speedup_table(synthetic()), ""
     )
     assert "in brackets the 95% CI" in markdown(measures_table(synthetic(), ["iteration_time_s"]), "Times")
-    assert "In brackets 95% intervals of the parameters" in markdown(scaling_models_table(synthetic()), "Models")
     assert markdown(pd.DataFrame({"a": [1]}), "Plain").splitlines()[0] == "Plain."
 
 
@@ -139,12 +122,12 @@ def test_tables_of_several_scenarios_can_stand_in_one_document(tmp_path: Path) -
         write_scenario_tables(synthetic(), tmp_path / scenario)
     written = {path: path.read_text() for path in tmp_path.glob("*/*.tex")}
     labels = [re.search(r"\\label\{(.*?)\}", text)[1] for text in written.values()]
-    assert len(labels) == len(set(labels)) == 6
+    assert len(labels) == len(set(labels)) == 4
     assert "tab:an_other-table_speedup" in labels
     for path, text in written.items():
         name = path.parent.name.replace("_", r"\_")
         assert rf"\caption{{Scenario {name}: " in text
-    assert (tmp_path / "an-other/table_scaling_models.md").read_text().startswith("Scenario an-other: scaling models")
+    assert (tmp_path / "an-other/table_speedup.md").read_text().startswith("Scenario an-other: speed-up")
 
 
 def test_captions_and_a_column_mark_synthetic_runs_and_unlike_machines(tmp_path: Path) -> None:
@@ -195,9 +178,8 @@ def test_hostile_text_stays_in_its_latex_cell() -> None:
 def test_latex_compiles(tmp_path: Path) -> None:
     tables = {
         "speedup": speedup_table(synthetic()),
-        "models": scaling_models_table(synthetic()),
         "hostile": pd.DataFrame({"name": [HOSTILE, "[x]", "*"], HOSTILE: [1.5, -2.5, None]}),
-        "empty": scaling_models_table(add_scaling(runs_table([]))),
+        "empty": speedup_table(add_scaling(runs_table([]))),
     }
     document = [r"\documentclass{article}", r"\usepackage{booktabs}", r"\begin{document}"]
     for name, table in tables.items():
@@ -211,7 +193,7 @@ def test_latex_compiles(tmp_path: Path) -> None:
 
 def test_a_table_without_rows_has_its_headings() -> None:
     none = add_scaling(runs_table([]))
-    for table in (measures_table(none, ["iteration_time_s"]), speedup_table(none), scaling_models_table(none)):
+    for table in (measures_table(none, ["iteration_time_s"]), speedup_table(none)):
         assert table.empty
         [headings] = cells(markdown(table, "Nothing"))
         assert len(headings) >= 4

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import gmean, ttest_1samp
 
 from multicard.analysis.runs.measures import MEASURES, MEASURES_OF
-from multicard.analysis.scaling.speedup import add_scaling, fits, over_repeats, speedups, speedups_of
+from multicard.analysis.scaling.speedup import add_scaling, karp_flatt, over_repeats, speedups, speedups_of
 from multicard.experiment.config import PARAMETERS
 from multicard.experiment.workload import WORKLOADS
 from multicard.workloads.llm.parameters import LlmParameters
@@ -78,17 +78,6 @@ def test_the_baseline_has_the_same_other_parameters_and_is_the_repeat_of_the_sam
 def repeats(*throughputs: float | None, **parameters: Any) -> list[dict[str, Any]]:
     """Rows of the repeats of a configuration."""
     return [parameters | {"repeat": i + 1, "throughput": each} for i, each in enumerate(throughputs)]
-
-
-def steps(strategy: str, scaling: str, seconds: dict[int, float]) -> list[dict[str, Any]]:
-    """Rows of a configuration on several device counts, with the throughput that steps of 64 samples have."""
-    return [
-        {
-            "strategy": strategy, "scaling": scaling, "devices": n, "seconds": each,
-            "throughput": 64 * (n if scaling == "weak" and strategy != "ddp" else 1) / each,
-        }
-        for n, each in seconds.items()
-    ]  # fmt: skip
 
 
 def ends(row: dict[str, Any], value: str) -> list[float]:
@@ -191,51 +180,21 @@ def test_speedup_of_texts_is_in_tokens_and_under_weak_scaling() -> None:
     _, two = speedups(pd.DataFrame(rows)).to_dict("records")
     speedup = (165 / 100 * 187 / 120) ** 0.5
     assert (two["speedup"], two["scaling"], two["baseline"]) == (pytest.approx(speedup), "weak", "lora, 1 device")
-    [(parameters, gustafson), _] = fits(pd.DataFrame(rows))
-    assert parameters["scaling"] == "weak"
-    # S = 2 − s, of the mean rates: 176 tokens per second over 110.
-    assert gustafson.parameters["serial_share"] == pytest.approx(2 - 1.6)
-    assert (gustafson.points, gustafson.device_counts) == (4, 2)
 
 
-def test_laws_are_fitted_to_each_series_by_its_kind_of_scaling() -> None:
-    counts = (1, 2, 4, 8)
-    strong = steps("ddp-ds", "strong", {n: 0.2 * (0.1 + 0.9 / n) for n in counts})
-    weak = steps("fsdp", "weak", {n: 0.2 + 0.01 * (n - 1) for n in counts})
-    found = fits(measures(*strong, *weak))
-    assert [(p["strategy"], p["scaling"], fit.model.name) for p, fit in found] == [
-        ("ddp-ds", "strong", "Amdahl"), ("ddp-ds", "strong", "Amdahl and communication"),
-        ("fsdp", "weak", "Gustafson"), ("fsdp", "weak", "Communication"),
-    ]  # fmt: skip
-    assert found[0][1].parameters == pytest.approx({"one_device_s": 0.2, "parallel_share": 0.9})
-    assert found[3][1].model.formula == "T1 + c (n − 1)"
-    assert found[3][1].parameters == pytest.approx({"one_device_s": 0.2, "communication_s": 0.01})
-
-
-def test_where_a_series_has_no_run_on_one_device_the_baseline_stands_there() -> None:
-    alone = steps("single", "strong", {1: 0.2})
-    others = steps("ddp-ds", "strong", {n: 0.2 * (0.2 + 0.8 / n) for n in (2, 4)})
-    [single, _, amdahl, _] = [fit for _, fit in fits(measures(*alone, *others))]
-    assert single.reason == "one device count only: no efficiency claim"
-    assert amdahl.points == 3
-    assert amdahl.parameters == pytest.approx({"one_device_s": 0.2, "parallel_share": 0.8})
-
-
-def test_samples_that_every_rank_repeats_are_no_gain_to_a_law_either() -> None:
-    found = fits(measures(*steps("ddp", "weak", {1: 0.1, 2: 0.1, 4: 0.1})))
-    # Each step takes as long, and brings one batch of new samples: four batches take four steps.
-    assert found[0][1].parameters["serial_share"] == pytest.approx(1.0)
-    assert found[1][1].parameters == pytest.approx({"one_device_s": 0.1, "communication_s": 0.1})
-    # A series without a baseline is refused.
-    lost = fits(measures(*steps("ddp-ds", "weak", {2: 0.1, 4: 0.1})))
-    assert {fit.reason for _, fit in lost} == {"no completed run on one device to compare with"}
+def test_the_serial_fraction_of_amdahls_speedup_is_the_serial_share() -> None:
+    n = np.array([2, 4, 8])
+    for share in (0.0, 0.1, 1.0):
+        assert karp_flatt(1 / (share + (1 - share) / n), n) == pytest.approx([share] * 3)
+    # Slower than one device, and faster than ideal.
+    assert karp_flatt([0.5, 5.0], [4, 4]) == pytest.approx([(2 - 0.25) / 0.75, (0.2 - 0.25) / 0.75])
+    assert np.isnan(karp_flatt([1.0, np.nan, 0.0], [1, 2, 2])).all()
 
 
 def test_an_empty_scenario_stays_empty() -> None:
     assert add_scaling(measures()).empty
     assert over_repeats(measures(), ["iteration_time_s"]).empty
     assert speedups(measures()).empty
-    assert fits(measures()) == []
     lost = add_scaling(measures({"strategy": "ddp", "outcome": "failed"}))
     assert speedups(lost).empty
     assert over_repeats(lost, ["speedup", "iteration_time_s"]).empty

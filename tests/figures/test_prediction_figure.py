@@ -63,7 +63,7 @@ def test_with_a_check_there_are_its_errors(tmp_path: Path) -> None:
 
 
 def test_an_interval_that_the_axis_cuts_off_ends_in_an_arrow_with_its_end(tmp_path: Path) -> None:
-    figure, data = prediction(job(tmp_path, {1: 0.1, 2: 0.12}, factors=(0.8, 1.25)))
+    figure, data = prediction(job(tmp_path, {1: 0.1, 2: 0.12}, factors=(0.3, 3.0)))
     [axes] = closed(figure).axes
     high = 1000 * data.set_index("devices").loc[4, "predicted_s_high"]
     top = axes.get_ylim()[1]

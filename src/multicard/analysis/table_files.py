@@ -24,16 +24,9 @@ RATIOS = (
     "Geometric means of the ratios of repeats, in brackets the 95% CI by the scatter of all configurations; one repeat "
     "has none."
 )
-FITS = (
-    "In brackets 95% intervals of the parameters by Student's t, which hold if the model does. Lack of fit: F test of "
-    "the means against the model, by the scatter of repeats. Prediction error: of the time on the largest number of "
-    "devices, as predicted from the others."
-)
 
 # Too wide for a page beside the rest.
-ONLY_IN_CSV = ("baseline_repeats", "scaling_model", "others", "synthetic")
-# Parameters of scaling models, as in their formulas.
-SYMBOLS = {"one_device_s": "T1", "parallel_share": "p", "serial_share": "s", "communication_s": "c"}
+ONLY_IN_CSV = ("baseline_repeats", "synthetic")
 
 
 def write_table(table: pd.DataFrame, stem: Path, caption: str, label: str) -> None:
@@ -97,7 +90,7 @@ def _cells(table: pd.DataFrame) -> pd.DataFrame:
     for name in _shown(table):
         factor, unit = _unit(name, table[name]) if _is_number(table[name]) else (1.0, "")
         texts = _numbers(table, name, factor) if _is_number(table[name]) else [_word(each) for each in table[name]]
-        columns[heading(SYMBOLS.get(name, name), unit).strip()] = texts
+        columns[heading(name, unit).strip()] = texts
     return pd.DataFrame(columns, dtype=str)
 
 
@@ -127,6 +120,5 @@ def _word(value: object) -> str:
 
 def _caption(table: pd.DataFrame, caption: str) -> str:
     ends = {name.rpartition("_")[2] for name in table}
-    notes = {"speedup": RATIOS, "prediction_error": FITS}
-    note = next((note for name, note in notes.items() if name in table), INTERVALS)
-    return " ".join([f"{caption.strip().rstrip('.')}.", *([note] if "low" in ends or note is FITS else [])])
+    note = RATIOS if "speedup" in table else INTERVALS
+    return " ".join([f"{caption.strip().rstrip('.')}.", *([note] if "low" in ends else [])])

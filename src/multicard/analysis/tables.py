@@ -1,26 +1,17 @@
-"""Tables of a scenario: measures, speed-up and fitted scaling models."""
+"""Tables of a scenario: measures, and speed-up."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from multicard.analysis.scaling.speedup import ENDS, RATES, fits, over_repeats, speedups, throughputs_of
-from multicard.analysis.table_files import SYMBOLS, write_table
+from multicard.analysis.scaling.speedup import RATES, over_repeats, speedups, throughputs_of
+from multicard.analysis.table_files import write_table
 from multicard.core.layout import WRITTEN_TABLES
 from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import workload_of
 
 COSTS = ("iteration_time_s", *RATES, "peak_memory_bytes", "test_accuracy")
-
-SCALING_MODELS = (
-    "scaling models, fitted to the step times. Intervals take the chosen communication term as given; where it is in "
-    "doubt they cover less than 95%."
-)
-
-# Columns about a fitted scaling model.
-TESTS = ("residual", "lack_of_fit_p_value", "prediction_error")
-COUNTS = ("points", "device_counts", "degrees_of_freedom")
 
 
 def write_scenario_tables(
@@ -46,8 +37,8 @@ def write_scenario_tables(
     costs = [name for name in COSTS if name in measures and (name in shown or name not in RATES)]
     for name, table, caption in zip(
         WRITTEN_TABLES,
-        (measures_table(measures, costs), speedup_table(measures), scaling_models_table(measures)),
-        ("time and memory of a step.", "speed-up over one device.", SCALING_MODELS),
+        (measures_table(measures, costs), speedup_table(measures)),
+        ("time and memory of a step.", "speed-up over one device."),
         strict=True,
     ):
         marked = table.assign(synthetic=synthetic) if synthetic else table
@@ -63,31 +54,6 @@ def measures_table(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
 def speedup_table(measures: pd.DataFrame) -> pd.DataFrame:
     """Give `speedups` with the parameters that vary."""
     return _of_what_varies(speedups(measures), also=("scaling",))
-
-
-def scaling_models_table(measures: pd.DataFrame) -> pd.DataFrame:
-    """Fitted scaling models, one row per series and model, with the parameters that vary.
-
-    Columns: `scaling`, `scaling_model`, `formula`, the parameters of the models with `…_low` and `…_high`, `residual`,
-    `lack_of_fit_p_value`, `prediction_error`, `points`, `device_counts`, `degrees_of_freedom` and `caveats`, as in
-    `scaling_models.Fit`; `reason` where a model was not fitted; `others`, the residuals with other communication terms.
-    """
-    rows = []
-    for parameters, fit in fits(measures):
-        row = {**parameters, "scaling_model": fit.model.name, "formula": fit.model.formula}
-        for name in SYMBOLS:
-            low, high = fit.intervals.get(name) or (None, None)
-            row |= {name: fit.parameters.get(name), f"{name}_low": low, f"{name}_high": high}
-        row |= {name: getattr(fit, name) for name in (*TESTS, *COUNTS)}
-        others = "; ".join(f"{formula}: {residual:.2%}" for formula, residual in fit.others.items())
-        rows.append(row | {"caveats": "; ".join(fit.caveats) or None, "reason": fit.reason, "others": others or None})
-    numbers = [*(f"{name}{end}" for name in SYMBOLS for end in ENDS), *TESTS]
-    columns = ["scaling", "scaling_model", "formula", *numbers, *COUNTS, "caveats", "reason", "others"]
-    table = pd.DataFrame(rows, columns=None if rows else columns).astype(dict.fromkeys(numbers, float))
-    # Columns that no model here has are left out.
-    empty = [name for name in (*SYMBOLS, "caveats", "reason", "others") if rows and table[name].isna().all()]
-    dropped = [name for name in table if name.removesuffix("_low").removesuffix("_high") in empty]
-    return _of_what_varies(table.drop(columns=dropped), also=("scaling",))
 
 
 def _of_what_varies(table: pd.DataFrame, also: tuple[str, ...] = ()) -> pd.DataFrame:

@@ -425,9 +425,9 @@ class Predictions:
     Attributes
     ----------
     predictions
-        One row per configuration and number of devices: `step_time_s` and `throughput_per_s` with `…_low` and
-        `…_high`, `speedup`, `efficiency`, `memory_bytes` (of a device), `bound`, `laws`, `caveats`, or the `reason` why
-        there is none.
+        One row per configuration and number of devices: `step_time_s`, `throughput_per_s` and `speedup` with `…_low`
+        and `…_high`, `efficiency`, `memory_bytes` (of a device), `bound`, the `measured` numbers of devices that it is
+        made from, `caveats`, or the `reason` why there is none.
     checks
         One row per measured number of devices: `predicted_s` from the smaller ones, with `…_low` and `…_high`,
         `measured_s`, `prediction_error` (predicted over measured, less 1), `inside` (the interval).
@@ -447,7 +447,7 @@ class Predictions:
         self.units = {each.words: each.of.workload.unit.name for each in found}
         by_machine: dict[str | None, list[Check]] = {}
         for each in found:
-            by_machine.setdefault(each.of.provenance.kind, []).extend(check for *_, check in each.checks())
+            by_machine.setdefault(each.of.provenance.kind, []).extend(check for *_, check in each.checks)
         self.verdicts = [
             f"{machine or 'machine unknown'}: {checked_line(checks)}" for machine, checks in by_machine.items()
         ]

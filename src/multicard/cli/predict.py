@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from multicard.cli._command import Command, add_results, numbers_of_devices
 from multicard.core.errors import UserError
-from multicard.core.text import listed, plural
+from multicard.core.text import counted, listed, plural
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Row = dict[str, Any]
 SERIES = ["configuration", "machine", "versions"]  # columns that tell series apart
-
-# But for the throughput, whose unit depends on the workload.
-HEADINGS = ("Devices", "Step time\n[95% interval]", "Speed-up\n(efficiency)", "Memory\nper device", "Bound")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,9 +46,9 @@ def run(arguments: argparse.Namespace) -> None:
         configuration, name = series[0], names[series]
         known = rows[rows["reason"].isna()].to_dict("records")
         if known:
-            headings = (*HEADINGS[:2], f"Throughput\n({plural(2, found.units[configuration])}/s)", *HEADINGS[2:])
-            terminal.print(text_table(name, headings, [_predicted(row) for row in known]))
-            for line in _basis(known):
+            unit = plural(2, found.units[configuration])
+            answers = [line for row in known for line in _answer(row, unit)]
+            for line in (name, *answers, *_caveats(known)):
                 terminal.print(plain(line), soft_wrap=True)
             terminal.print()
         reasons = _by_text((_reason(row), row) for row in rows[rows["reason"].notna()].to_dict("records"))
@@ -84,20 +81,29 @@ def _names(predictions: "pd.DataFrame", names: dict[str, str]) -> dict[tuple[str
     return found
 
 
-def _predicted(row: Row) -> tuple[str, ...]:
-    from multicard.core.units import BYTES, UNKNOWN, number, number_in, percent, with_unit
+def _answer(row: Row, unit: str) -> list[str]:
+    """How much faster than one device, or how fast where none ran; and below it what else is predicted."""
+    from multicard.core.units import BYTES, number, percent, with_unit
 
-    speedup = (
-        UNKNOWN if row["speedup"] != row["speedup"] else f"{number(row['speedup'])} ({percent(row['efficiency'])})"
+    rate, of_one, memory = (
+        None if row[name] is None or row[name] != row[name] else row[name]
+        for name in ("throughput_per_s", "speedup", "memory_bytes")
     )
-    return (
-        _count(row),
-        _time(row, "step_time_s"),
-        number_in(*(row[f"throughput_per_s{end}"] for end in ("", "_low", "_high"))),
-        speedup,
-        UNKNOWN if row["memory_bytes"] != row["memory_bytes"] else with_unit(row["memory_bytes"], BYTES),
-        row["bound"],
-    )
+    step = f"step {_time(row, 'step_time_s')}"
+    if of_one is not None:
+        answer = f"{_with_interval(row, 'speedup', '×')} of one, {percent(row['efficiency'])} efficient"
+        rest = [step, f"{number(rate)} {unit}/s"]
+    elif rate is not None:
+        answer, rest = f"{_with_interval(row, 'throughput_per_s')} {unit}/s", [step]
+    else:
+        answer, rest = step, []
+    if memory is not None:
+        rest.append(f"{with_unit(memory, BYTES)} per device")
+    rest.append(f"mostly {row['bound']}")
+    return [
+        f"  {_devices(row)}: {answer}, from {row['measured']}{' nodes' if row['nodes'] > 1 else ''} measured",
+        f"    {', '.join(rest)}",
+    ]
 
 
 def _checked(row: Row) -> tuple[str, ...]:
@@ -113,27 +119,38 @@ def _checked(row: Row) -> tuple[str, ...]:
     )
 
 
+def _devices(row: Row) -> str:
+    from multicard.analysis.evidence import DEVICE_WORDS
+
+    return _count(row).replace(str(row["devices"]), counted(row["devices"], DEVICE_WORDS[row["device"]]), 1)
+
+
 def _count(row: Row) -> str:
     return f"{row['devices']}" + (f" on {row['nodes']} nodes" if row["nodes"] > 1 else "")
 
 
 def _time(row: Row, name: str) -> str:
-    from multicard.core.units import SECONDS, number_in, unit_for
+    from multicard.core.units import SECONDS, unit_for
 
     scale, unit = unit_for([row[name]], SECONDS)
-    ends = (row[f"{name}{end}"] for end in ("", "_low", "_high"))
-    return f"{number_in(*(None if end is None else scale * end for end in ends))} {unit}"
+    return _with_interval(row, name, f" {unit}", scale)
 
 
-def _basis(rows: list[Row]) -> list[str]:
-    """The laws and caveats of the predictions of one configuration, each once; of which, unless of all."""
-    laws = _by_text((row["laws"], row) for row in rows)
-    caveats = _by_text((each, row) for row in rows for each in filter(None, row["caveats"].split("; ")))
-    return [
-        f"  {kind}{'' if len(own) == len(rows) else f', {_counts(own)}'}: {text}"
-        for kind, found in (("Fitted laws", laws), ("Caveat", caveats))
-        for text, own in found.items()
-    ]
+def _with_interval(row: Row, name: str, unit: str = "", scale: float = 1.0) -> str:
+    """A value with its interval, such as 6.9× (95% CI 6.2–7.5)."""
+    from multicard.core.units import UNKNOWN, number_in
+
+    ends = [row[f"{name}{end}"] for end in ("", "_low", "_high")]
+    if any(end is None or end != end for end in ends):
+        return UNKNOWN
+    value, low, high = number_in(*(scale * end for end in ends)).replace("[", "").replace("]", "").split(" ")
+    return f"{value}{unit} (95% CI {low.rstrip(',')}–{high})"
+
+
+def _caveats(rows: list[Row]) -> list[str]:
+    """The caveats of the predictions of one configuration, each once; of which, unless of all."""
+    found = _by_text((each, row) for row in rows for each in filter(None, row["caveats"].split("; ")))
+    return [f"  Caveat{'' if len(own) == len(rows) else f', {_counts(own)}'}: {text}" for text, own in found.items()]
 
 
 def _by_text(pairs: Iterable[tuple[str, Row]]) -> dict[str, list[Row]]:

@@ -33,7 +33,7 @@ ARCHIVED_TABLES = ("phases", *GATHERED_ACTIVITIES)  # what of a run's an archive
 SCENARIO_TABLES = (*GATHERED_ACTIVITIES, "steps", "epochs", "runs_info")
 SCENARIO_INDEX = "tables.json"  # names, sizes and checksums of both
 HEADLINE = "headline.json"  # what it found, in a sentence
-WRITTEN_TABLES = ("table_costs", "table_speedup", "table_scaling_models")
+WRITTEN_TABLES = ("table_costs", "table_speedup")
 
 LAUNCHES = "logs/launch_run"  # folder in the results of what the launchers of runs say
 # What follows from all scenarios: verdicts on claims, on their tests and comparisons; what to try.

@@ -82,7 +82,7 @@ def _labels(found: list[Series], names: list[str]) -> list[str]:
 
 def _rows(each: Series) -> list[dict[str, Any]]:
     """Measured numbers of devices of one node with their predictions, and twice the largest."""
-    checked = {devices: check for devices, nodes, check in each.checks() if nodes == 1}
+    checked = {devices: check for devices, nodes, check in each.checks if nodes == 1}
     counts = sorted(devices for nodes, devices in each.configurations if nodes == 1)
     rows = []
     for devices in counts:

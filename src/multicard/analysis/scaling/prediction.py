@@ -1,39 +1,39 @@
-"""Step time on a number of devices that did not run, from runs on others.
+"""Step time on a number of devices that did not run, from runs on others: one model, by Bayes.
 
-T(n) = max(L(n), C(n) + E(n)): the loader, or what a device computes and the communication that it does not hide.
-Without the wait for data, a step is C + E. Where it waits, it is L.
+T(n) = max(loading(n), compute(n) + exposed(n) + growth(n)), times a random walk over the doublings of n.
 
-- C grows with the samples of a device. Where one device ran several batch sizes it is a constant and a part per sample.
-- With the latency α and the bandwidth β of all-reduces on this machine and the bytes that a step exchanges, the time of
-  communication K(n) = messages · α(n) + bytes on the bus / β(n) is known. Two laws say how much of it shows:
-  max(0, K − hidden), where computing hides as much whatever n is, and a share of K. Or none of it shows.
-- Else a communication term of the scaling models is fitted: that of a ring's bandwidth (1 − 1/n), log2 n, or n − 1; all
-  of it, or what it is more than on a number of devices between the smallest and the largest.
-- L is either each rank's own, or the ranks of a node share what the node can load. Where the loader was measured alone
-  on this machine with the workers of all ranks of a node, it is that, times one factor where ranks waited.
+- Compute grows with the samples of a device, but for a fixed share, which runs with several batch sizes tell.
+- Exposed is what the backward pass does not hide of the collectives of a step, max(0, alone(n) − hidden), where α and β
+  of all-reduces on this machine and the bytes that a step exchanges are known; else it is a part of growth.
+- Growth is c (n^p − 1) / (2^p − 1) with −1 < p < 1.5, relative to the smallest number of devices: with p = −1 the
+  1 − 1/n of a ring's bandwidth, with 0 the log2 n of a tree or of waiting for the slowest, with 1 the n − 1 of a ring's
+  latency. Exposed communication shows in it, serial work under strong scaling, and whatever else devices cost.
+- The walk is what no such curve has. By it an interval grows with the doublings between the runs and what is asked.
+- Loading: `multicard.analysis.scaling.loader`.
 
-No run tells which law holds further on. Every law counts that the runs do not contradict (F test of lack of fit at 1%):
-the value is their geometric mean, the interval reaches over all of them. That of a law comes from a parametric
-bootstrap: means by count scatter as Student's t with the pooled scatter of repeats says, logarithms of α and β as their
-intervals say. So it covers the truth with about 95% or more where one of the laws holds. It is stretched by what the
-nearest law deviates where the runs contradict all, and by what the interval of the last check missed: the largest
-count, left out. A check predicts a count from smaller ones alone.
-
-Norman Draper and Harry Smith, Applied Regression Analysis, 3rd ed., section 2.1; Bradley Efron and Robert Tibshirani,
-An Introduction to the Bootstrap, section 6.5. α and β: `multicard.analysis.scaling.alpha_beta`.
+What is known before any run (`posterior.Prior`) is from public tables; docs/prediction.md says how often intervals held
+there. The value is the median of the draws, the interval has their middle 95%: of the true time, not of another run.
 """
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import ndtr
 
 from multicard.analysis.runs.breakdown import COMMUNICATION, COMPUTE, DATA
-from multicard.analysis.scaling.prediction_fits import SAME, Point, admitted, drawn
-from multicard.analysis.scaling.prediction_laws import Network, busy_laws
-from multicard.analysis.scaling.prediction_loader import Alone, loader_laws
+from multicard.analysis.scaling.loader import Alone, compete, loading
+from multicard.analysis.scaling.network import Network
+from multicard.analysis.scaling.points import SAME, Point, one_for_each_count, superlinear, superlinear_words
+from multicard.analysis.scaling.posterior import Array, Draws, Prior, draw
 from multicard.analysis.statistics import LEVEL, Interval, product_of
+from multicard.core.units import percent
+
+PRIOR = Prior()
+SHAPES = (-1.0, 1.5)  # of growth: the exponent p
+LEAST = 1e-3  # of a step on the smallest number of devices, that any draw takes to compute
+SHOWN_BY = 3  # numbers of devices, by which communication that some of them hide shows
+DEVIATES = 3  # times as much as the prior has, from which on runs contradict any curve of the model
 
 
 @dataclass(frozen=True)
@@ -43,19 +43,19 @@ class Prediction:
     Attributes
     ----------
     step_s
-        Seconds of a step; without bounds where no repeats tell the scatter. `repeats` is the number of runs behind it.
+        Seconds of a step. `repeats` is the number of runs behind it.
+    gain
+        Time of a step on the smallest number of devices over this.
     compute_s, communication_s, loader_s
-        Its terms, means of the laws; of the loader None where it never made a rank wait.
-    laws
-        Those that count, in words.
+        Terms of the step; of the loader None where it never made a rank wait and was not measured alone.
     """
 
     count: int
     step_s: Interval | None
+    gain: Interval | None = None
     compute_s: float | None = None
     communication_s: float | None = None
     loader_s: float | None = None
-    laws: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
     reason: str | None = None
 
@@ -71,11 +71,10 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Check:
-    """A measured count as predicted from the smaller ones, of which the `largest` is one."""
+    """A measured count as predicted from the smaller ones."""
 
     predicted: Prediction
     measured: Interval
-    largest: int
 
     @property
     def error(self) -> float | None:
@@ -86,7 +85,7 @@ class Check:
     def inside(self) -> bool | None:
         """Whether the interval holds the measured mean; None where there is none."""
         step = self.predicted.step_s
-        return None if step is None or step.low is None else step.low <= self.measured.value <= step.high
+        return None if step is None else step.low <= self.measured.value <= step.high
 
 
 def predict(
@@ -95,106 +94,126 @@ def predict(
     local: int,
     samples: float,
     network: Network | None = None,
-    beyond: float = 0.0,
     unknown: str | None = None,
     alone: Alone | None = None,
+    computing: float | None = None,
+    prior: Prior = PRIOR,
 ) -> Prediction:
     """Predict the time of a step.
 
     Parameters
     ----------
     points
-        Runs, of which those on one device may have several numbers of samples.
+        Runs, of which those on one device may have several numbers of samples, that of the others' baseline first.
     count, local, samples
         What is asked for.
     network
         What is known of communication; None for nothing.
-    beyond
-        By how much the last check was outside of its interval, by `missed`.
     unknown
         Why nothing is known of communication.
     alone
         What is known of the loader beside the runs.
+    computing
+        Share of a step on the smallest number of devices that is not exposed communication; None for all of it.
+    prior
+        What is known before any run.
     """
-    points = sorted(points, key=lambda each: (each.count, each.samples))
+    points = sorted(points, key=lambda each: each.count)
     unknown = unknown or "no α–β of this machine"
     reason = _refusal(points, samples, network, unknown)
     if reason:
         return Prediction(count, None, reason=reason)
-    rng = np.random.default_rng(0)
-    busy, busy_noise = drawn([each.busy_s for each in points], rng)
-    laws = busy_laws(points, count, samples, network, rng)
-    fitted = admitted([law(busy) for law in laws], points, busy[0], busy_noise)
-    loaders, caveats = loader_laws(points, count, local, samples, rng, alone)
-    main = [each for each in fitted if not each.only_bounds] or fitted
-    compute = _mean([each.compute for each in main])
-    busy_s = _mean([each.target[0] for each in main])
-    totals, values = (
-        [
-            each.target if loader is None else np.maximum(each.target, loader.target)
-            for each, loader in itertools.product(laws, loaders or [None])
-        ]
-        for laws in (fitted, main)
-    )
-    value = _mean([total[0] for total in values])
-    low = high = None
-    counts = {each.count for each in points}
-    if len(counts) == 1:
-        caveats = (*caveats, "no interval: runs on one number of devices do not show what grows with them")
-    elif busy_noise is not None:
-        beyond += max(each.deviation for each in (*fitted, *loaders))
-        ends = np.array([np.quantile(total[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) for total in totals])
-        low, high = (float(end) for end in (ends[:, 0].min() * np.exp(-beyond), ends[:, 1].max() * np.exp(beyond)))
-        if low <= 0:  # as far as the repeats tell, a step might take no time
-            low = high = None
-            caveats = (*caveats, "no interval: the repeats are too few for how much they scatter")
-    words = tuple(dict.fromkeys(each.words for each in (*main, *loaders)))
-    if busy_noise is None and len(counts) > 1:
-        caveats = (*caveats, "no interval: no repeats")
-    if network is None:
-        caveats = (*caveats, f"{unknown}: hidden communication may become exposed")
+    busy, own_s = _busy(points, count, samples, network, prior)
+    loads, silent = loading(points, count, local, samples, alone, prior)
+    target, base = busy.target, busy.level
+    if loads is not None:
+        waits = any(each.waits for each in points)
+        target = np.maximum(target, loads.target) if waits else compete(target, loads.target)
+        base = np.maximum(base, loads.level) if points[0].waits else base
+    runs = sum(len(each.step_s) for each in points)
+    deviation, expected = (float(np.median(each)) for each in (busy.deviation, busy.expected))
+    caveats = superlinear_words(superlinear(points, prior))
+    if deviation > DEVIATES * expected:
+        caveats.append(
+            f"the runs deviate from every curve of the model, by {percent(deviation)} in a doubling of the devices"
+        )
+    if runs == len(points):
+        caveats.append(f"no repeats: their scatter is taken to be about {percent(prior.noise)}, as in public tables")
+    caveats += [silent] if silent else []
+    if network is None and len({each.count for each in points}) < SHOWN_BY:
+        caveats.append(f"{unknown}, and two numbers of devices do not show communication that both hide")
     sizes = [each.samples for each in points]
     if not min(sizes) * (1 - SAME) <= samples <= max(sizes) * (1 + SAME):
-        caveats = (*caveats, "a device gets fewer or more samples than in any run: its time is extrapolated")
+        caveats.append("a device gets fewer or more samples than in any run: its time is extrapolated")
+    compute_s = float(np.median(own_s)) * (1.0 if computing is None else computing)
     return Prediction(
         count,
-        Interval(value, low, high, sum(len(each.step_s) for each in points), coverage=None if low is None else LEVEL),
-        compute,
-        max(0.0, busy_s - compute),
-        _mean([each.target[0] for each in loaders]) if loaders else None,
-        words,
-        caveats,
+        _interval(target, runs),
+        _interval(base - target, runs),
+        compute_s,
+        max(0.0, float(np.exp(np.median(busy.target))) - compute_s),
+        float(np.exp(np.median(loads.target))) if loads is not None else None,
+        tuple(caveats),
     )
 
 
 def checks(
-    points: Sequence[Point], network: Network | None = None, unknown: str | None = None, alone: Alone | None = None
+    points: Sequence[Point],
+    network: Network | None = None,
+    unknown: str | None = None,
+    alone: Alone | None = None,
+    prior: Prior = PRIOR,
 ) -> list[Check]:
     """Predict each count but the smallest from the smaller ones; those of one device with other samples stay."""
     found = []
-    for point in _scaled(points)[1:]:
+    for point in one_for_each_count(points)[1:]:
         smaller = [each for each in points if each.count < point.count]
-        beyond = missed(found, point.count)
-        predicted = predict(smaller, point.count, point.local, point.samples, network, beyond, unknown, alone)
-        largest = max(each.count for each in smaller)
-        found.append(Check(predicted, product_of([(1.0, point.step_s)]), largest))
+        predicted = predict(smaller, point.count, point.local, point.samples, network, unknown, alone, prior=prior)
+        found.append(Check(predicted, product_of([(1.0, point.step_s)])))
     return found
 
 
-def missed(found: Sequence[Check], count: int) -> float:
-    """How far the interval of a count is to be stretched, as a logarithm, for what the last check missed.
+def _busy(
+    points: Sequence[Point], count: int, samples: float, network: Network | None, prior: Prior
+) -> tuple[Draws, Array]:
+    """Draws of the step without the wait for data, and of what a device computes of it in seconds."""
+    counts = np.array([*(each.count for each in points), count], dtype=float)
+    sizes = np.array([*(each.samples for each in points), samples]) / points[0].samples
+    several = not np.allclose(sizes, 1.0, rtol=SAME)
+    first_s = float(np.mean(points[0].busy_s))
+    usual = prior.growth * (np.sqrt(sizes.min()) if several else 1.0)  # of a step between the first and the shortest
 
-    As far as the check with an interval was outside of it, times as many devices as are to be added, over those that
-    the check added: what no law has may grow with them. 0 where it was inside, or there is none.
-    """
-    counts = [check.predicted.count for check in found]
-    for place in reversed(range(len(found))):
-        step, measured = found[place].predicted.step_s, found[place].measured.value
-        if step is not None and step.low is not None:
-            outside = max(0.0, float(np.log(step.low / measured)), float(np.log(measured / step.high)))
-            added = counts[place] - found[place].largest
-            return outside * max(1.0, (count - counts[-1]) / added)
-    return 0.0
+    def compute(z: Array) -> Array:
+        """Over that of the first point."""
+        fixed = np.minimum(1.0, usual * np.exp(prior.growth_spread * z[:, 2:3]))
+        return fixed + (1 - fixed) * sizes if several else np.ones_like(counts)
+
+    def exposed(z: Array) -> Array:
+        """Over the step of the first point."""
+        if network is None:
+            return np.zeros((len(z), 1))
+        hidden = ndtr(z[:, 3]) * (network.hideable_s or first_s)
+        places = {int(each): network.alone_s(int(each), ndtr(z[:, 4]), z[:, 5], z[:, 6]) for each in set(counts)}
+        return np.maximum(0.0, np.column_stack([places[int(each)] - hidden for each in counts])) / first_s
+
+    def curve(z: Array) -> Array:
+        added = usual * np.exp(prior.growth_spread * z[:, :1])
+        shape = SHAPES[0] + (SHAPES[1] - SHAPES[0]) * ndtr(z[:, 1:2])
+        shows = exposed(z)
+        own = np.maximum(1 - shows[:, :1], LEAST) * compute(z)
+        return np.log(np.maximum(own + shows + added * _growth(counts / counts[0], shape), LEAST))
+
+    places = [np.log2(counts / counts[0]), np.log2(sizes)] if several else [np.log2(counts / counts[0])]
+    found = draw([each.busy_s for each in points], curve, places, 7 if network else 3 if several else 2, prior)
+    z = found.unknowns
+    own = np.maximum(1 - exposed(z)[:, 0], LEAST) * np.broadcast_to(compute(z), (len(z), len(counts)))[:, -1]
+    return found, np.exp(found.level) * own
+
+
+def _growth(times: Array, shape: Array) -> Array:
+    """(n^p − 1) / (2^p − 1): 0 on as many devices as the smallest number, 1 on twice as many."""
+    shape = np.where(abs(shape) < 1e-6, 1e-6, shape)
+    return np.expm1(shape * np.log(times)) / np.expm1(shape * np.log(2))
 
 
 def _refusal(points: Sequence[Point], samples: float, network: Network | None, unknown: str) -> str | None:
@@ -211,11 +230,6 @@ def _refusal(points: Sequence[Point], samples: float, network: Network | None, u
     return None
 
 
-def _scaled(points: Sequence[Point]) -> list[Point]:
-    """One point for each count: of one device that with the most samples."""
-    return list({each.count: each for each in sorted(points, key=lambda each: (each.count, each.samples))}.values())
-
-
-def _mean(values: Sequence[float]) -> float:
-    """Geometric mean; 0 where one is."""
-    return float(np.exp(np.mean(np.log(values)))) if min(values) > 0 else 0.0
+def _interval(logs: Array, runs: int) -> Interval:
+    low, value, high = (float(np.exp(each)) for each in np.quantile(logs, [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2]))
+    return Interval(value, low, high, runs, coverage=LEVEL)

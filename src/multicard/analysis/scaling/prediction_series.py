@@ -15,19 +15,16 @@ from multicard.analysis.choice.learning import values_of
 from multicard.analysis.evidence import Configuration
 from multicard.analysis.machine_limits import MachineLimits, loader_rates
 from multicard.analysis.scaling.alpha_beta import AlphaBeta
-from multicard.analysis.scaling.prediction import Check, Prediction, checks, missed, predict
-from multicard.analysis.scaling.prediction_fits import Point
-from multicard.analysis.scaling.prediction_laws import Network
+from multicard.analysis.scaling.network import Network
+from multicard.analysis.scaling.points import Point
+from multicard.analysis.scaling.prediction import Check, Prediction, checks, predict
 from multicard.analysis.scaling.speedup import SAME_WORK
-from multicard.analysis.statistics import Interval, product_of, scaled
+from multicard.analysis.statistics import Interval, scaled
 from multicard.core.text import counted
-from multicard.core.units import percent
 from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import JobParameters, nested
 from multicard.experiment.workload import Traffic
 
-DEVIATES = 0.25  # of all-reduces from their α–β, from which on a caveat says so
-FAR = 8  # times the most devices that ran, beyond which a caveat says so
 ALIKE_BUT_FOR = ("devices", "nodes")
 HAS_EVERYTHING = Machine(cpus=1, gpus=8, profilers=()).hypothetical()  # what is predicted need not run here
 
@@ -41,7 +38,9 @@ class Forecast:
     throughput
         Units of work per second; None where the work of a step on so many devices is not known.
     speedup
-        Over the run on one device; None without one. Its interval has the scatter of that run too.
+        Over the run on one device; None without one. Its interval has the scatter of that run too, on one node.
+    measured
+        Numbers of devices, or of nodes, that it is predicted from.
     memory_bytes
         Peak of a device.
     """
@@ -52,6 +51,7 @@ class Forecast:
     throughput: Interval | None = None
     speedup: Interval | None = None
     memory_bytes: float | None = None
+    measured: tuple[int, ...] = ()
 
     @property
     def efficiency(self) -> Interval | None:
@@ -114,7 +114,6 @@ class Series:
                 found.append(self._point(each, own, devices // own))
         if nodes == 1:
             found += [self._point(each, 1, 1) for each in self.batches]
-            found += [] if (1, 1) in self.configurations else self._without_communication()
         return [each for each in found if each is not None]
 
     def network(self, nodes: int) -> Network | None:
@@ -125,6 +124,7 @@ class Series:
         hideable = smallest.values("backward_s")
         return Network(self.links, lambda devices: self._traffic(devices) or [], median(hideable) if hideable else None)
 
+    @cached_property
     def checks(self) -> list[tuple[int, int, Check]]:
         """Each measured number of devices, and of nodes, as predicted from the smaller ones."""
         of_one_node = checks(self.points(1), self.network(1), self._no_network(1), self._loader_alone)
@@ -133,7 +133,7 @@ class Series:
             over = self.points(2, of_node)
             found += [
                 (each.predicted.count * of_node, each.predicted.count, each)
-                for each in checks(over, unknown=self._no_network(2), alone=self._loader_alone)
+                for each in checks(over, None, self._no_network(2), self._loader_alone)
             ]
         return found
 
@@ -148,31 +148,28 @@ class Series:
         if samples is None:
             return Forecast(devices, nodes, Prediction(devices, None, reason=self._no_samples))
         count, unknown = devices if nodes == 1 else nodes, self._no_network(nodes)
-        alone = self._loader_alone
-        beyond = missed(checks(points, network, alone=alone), count)
-        predicted = predict(points, count, of_node, samples, network, beyond, unknown, alone)
+        computing = self._computing_share if nodes == 1 else None
+        predicted = predict(points, count, of_node, samples, network, unknown, self._loader_alone, computing)
         if predicted.step_s is None:
             why = "; ".join(each for each in (predicted.reason, self.elsewhere) if each)
             return Forecast(devices, nodes, Prediction(devices, None, reason=why))
+        caveats = [*predicted.caveats]
         there = self._gpus_of_node
         if there is not None and of_node > there:
-            why = f"{counted(of_node, 'GPU')} on one node, while runs were recorded where {there} could be used"
-            predicted = replace(predicted, caveats=(*predicted.caveats, why))
-        if nodes == 1 and (1, 1) not in self.configurations:
-            why = "no run on one device: computing is the smallest run less the exposed communication of its trace"
-            predicted = replace(predicted, caveats=(*predicted.caveats, why))
-        most = max(count for _, count in self.configurations)
-        if devices > FAR * most:
-            why = f"{devices / most:.0f} times as many devices as in any run: no law was seen to hold that far"
-            predicted = replace(predicted, caveats=(*predicted.caveats, why))
-        if network and (deviation := max(each.residual for each in network.fits.values())) >= DEVIATES:
-            why = f"all-reduces of this machine deviate by {percent(deviation)} from their α–β"
-            predicted = replace(predicted, caveats=(*predicted.caveats, why))
-        rate = self._rate(predicted.step_s, devices)
+            caveats.append(f"more GPUs on one node than runs were recorded with, where {there} could be used")
+        if computing is not None:
+            caveats.append(
+                "no run on one device: computing is the smallest run less the exposed communication of its trace"
+            )
+        predicted = replace(predicted, caveats=tuple(caveats))
+        rate, speedup = self._rate(predicted.step_s, devices), None
         alone = self.configurations.get((1, 1))
-        base = product_of([(1.0, alone.blocks(alone.rate))]) if alone else None
-        speedup = _over(rate, base) if rate and base and base.value else None
-        return Forecast(devices, nodes, predicted, rate, speedup, self._memory(devices))
+        if rate and alone and (work := self._work(alone)):
+            # Between nodes the first point is no run on one device, whose scatter is then left out.
+            of_step = rate.value * predicted.step_s.value / work
+            speedup = scaled(predicted.gain, of_step) if nodes == 1 else scaled(rate, 1 / alone.mean(alone.rate))
+        measured = tuple(sorted({each.count for each in points}))
+        return Forecast(devices, nodes, predicted, rate, speedup, self._memory(devices), measured)
 
     # The work of a step -----------------------------------------------------------------------------------------------
 
@@ -189,45 +186,33 @@ class Series:
     def _samples(self, devices: int) -> float | None:
         """Samples of a device on so many; None where that cannot be told."""
         known = {count: each for (_, count), one in self.configurations.items() if (each := samples_of_device(one))}
-        if not known:
-            return None
-        most = max(known)
-        if len(known) > 1:
-            if all(np.isclose(each, known[most], rtol=SAME_WORK) for each in known.values()):
-                return known[most]
-            if all(np.isclose(each * count, known[most] * most, rtol=SAME_WORK) for count, each in known.items()):
-                return known[most] * most / devices
-            return None
-        work = self.of.workload
-        kind = self.of["scaling"] or ("weak" if work.scales_weakly else None)
-        return {"weak": known[most], "strong": known[most] * most / devices}.get(kind)
+        if len(known) != 1:
+            return _on_devices(known, devices)
+        [(count, samples)] = known.items()
+        kind = self.of["scaling"] or ("weak" if self.of.workload.scales_weakly else None)
+        return {"weak": samples, "strong": samples * count / devices}.get(kind)
 
     def _rate(self, step_s: Interval, devices: int) -> Interval | None:
         """Work per second: that of a step, which stays or grows with the devices, over its time."""
-        work = {
-            count: rate * seconds
-            for (_, count), each in self.configurations.items()
-            if (rate := each.mean(each.rate)) and (seconds := each.mean("iteration_time_s"))
-        }
-        if not work:
-            return None
-        most = max(work)
-        grows = work[most] * devices / most
-        if len(work) > 1:
-            stays = all(np.isclose(each, work[most], rtol=SAME_WORK) for each in work.values())
-            grown = all(np.isclose(each / count, work[most] / most, rtol=SAME_WORK) for count, each in work.items())
-            of_step = work[most] if stays else grows if grown else None
+        work = {count: own / count for (_, count), each in self.configurations.items() if (own := self._work(each))}
+        if len(work) != 1:
+            of_device = _on_devices(work, devices)
         else:
-            now, then = (self._parameters(count) for count in (most, devices))
-            samples = self._samples(devices)
+            [(count, own)] = work.items()
+            now, then, samples = self._parameters(count), self._parameters(devices), self._samples(devices)
             if now is None or then is None or samples is None:
                 return None
             share, later = (self.of.workload.distinct_share(_as_record(each)) for each in (now, then))
-            of_step = grows * samples / (samples_of_device(self.of) or samples) * later / share
-        if of_step is None:
+            of_device = own * samples / (samples_of_device(self.of) or samples) * later / share
+        if of_device is None:
             return None
-        value, low, high = (None if end is None else of_step / end for end in (step_s.value, step_s.high, step_s.low))
+        value, low, high = (of_device * devices / end for end in (step_s.value, step_s.high, step_s.low))
         return Interval(value, low, high, step_s.repeats, coverage=step_s.coverage)
+
+    def _work(self, configuration: Configuration) -> float | None:
+        """Units of work of a step; None where that is not known."""
+        rate, seconds = configuration.mean(configuration.rate), configuration.mean("iteration_time_s")
+        return rate * seconds if rate and seconds else None
 
     def _memory(self, devices: int) -> float | None:
         """Peak of a device: of the most devices that were measured, and what the workload says that others change."""
@@ -326,19 +311,13 @@ class Series:
         # More workers than CPUs are no faster.
         return rates.get(min(workers, max(cpus, p.workers_of_rank)) if cpus else workers)
 
-    def _without_communication(self) -> list[Point]:
-        """In the place of a run on one device, the smallest on several less its exposed communication by the trace."""
+    @cached_property
+    def _computing_share(self) -> float | None:
+        """Share of the smallest run that is not exposed communication, by its trace; None with a run on one device."""
         (nodes, _), smallest = min(self.configurations.items(), key=lambda one: one[0])
-        samples = samples_of_device(smallest)
-        steps = {
-            run.repeat: seconds * (1 - share)
-            for run in smallest.completed
-            if (seconds := run.number("iteration_time_s"))
-            and is_known(share := self.traced.get(run.run, {}).get("exposed communication"))
-        }
-        if nodes > 1 or samples is None or not steps:
-            return []
-        return [Point(1, 1, samples, tuple(steps.values()), tuple(self._waited(smallest, steps).values()))]
+        shares = [self.traced.get(run.run, {}).get("exposed communication") for run in smallest.completed]
+        known = [share for share in shares if is_known(share)]
+        return None if (1, 1) in self.configurations or nodes > 1 or not known else 1 - median(known)
 
     def _traffic(self, devices: int) -> Sequence[Traffic] | None:
         p = self._parameters(devices)
@@ -369,17 +348,16 @@ def samples_of_device(configuration: Configuration) -> float | None:
     return None
 
 
-def _over(rate: Interval, base: Interval) -> Interval:
-    """Their ratio, whose logarithm reaches as far as those of both together, as of independent errors.
-
-    The base is among the runs that the rate is predicted from, which makes the truth narrower rather than wider.
-    """
-    if None in (rate.low, base.low):
-        return replace(rate, value=rate.value / base.value, low=None, high=None, coverage=None)
-    value = rate.value / base.value
-    below = math.hypot(math.log(rate.value / rate.low), math.log(base.high / base.value))
-    above = math.hypot(math.log(rate.high / rate.value), math.log(base.value / base.low))
-    return replace(rate, value=value, low=value * math.exp(-below), high=value * math.exp(above))
+def _on_devices(known: Mapping[int, float], devices: int) -> float | None:
+    """What a device has of a step on so many, if it stays as it is, or all together do; None where neither does."""
+    if not known:
+        return None
+    most = max(known)
+    if all(np.isclose(each, known[most], rtol=SAME_WORK) for each in known.values()):
+        return known[most]
+    if all(np.isclose(each * count, known[most] * most, rtol=SAME_WORK) for count, each in known.items()):
+        return known[most] * most / devices
+    return None
 
 
 def _as_record(p: JobParameters) -> dict[str, Any]:

@@ -5,20 +5,17 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.scaling.prediction_laws import words_of
 from multicard.analysis.scaling.prediction_series import Series
 from multicard.analysis.statistics import Interval
+from multicard.core.text import listed
 
 ENDS = ("", "_low", "_high")
+ABOUT = ("configuration", "machine", "versions", "device", "devices", "nodes")
 PREDICTED = (
-    "configuration", "machine", "versions", "devices", "nodes", *(f"step_time_s{end}" for end in ENDS),
-    *(f"throughput_per_s{end}" for end in ENDS), "speedup", "efficiency", "memory_bytes", "bound", "laws", "caveats",
-    "reason",
+    *ABOUT, *(f"{name}{end}" for name in ("step_time_s", "throughput_per_s", "speedup") for end in ENDS), "efficiency",
+    "memory_bytes", "bound", "measured", "caveats", "reason",
 )  # fmt: skip
-CHECKED = (
-    "configuration", "machine", "versions", "devices", "nodes", *(f"predicted_s{end}" for end in ENDS), "measured_s",
-    "prediction_error", "inside", "reason",
-)  # fmt: skip
+CHECKED = (*ABOUT, *(f"predicted_s{end}" for end in ENDS), "measured_s", "prediction_error", "inside", "reason")
 
 
 def predictions_table(found: Sequence[Series], devices: Sequence[int], nodes: int = 1) -> pd.DataFrame:
@@ -32,12 +29,12 @@ def predictions_table(found: Sequence[Series], devices: Sequence[int], nodes: in
                 _about(each, count, nodes)
                 | _ends("step_time_s", predicted.step_s)
                 | _ends("throughput_per_s", forecast.throughput)
+                | _ends("speedup", forecast.speedup)
                 | {
-                    "speedup": forecast.speedup.value if forecast.speedup else None,
                     "efficiency": forecast.efficiency.value if forecast.efficiency else None,
                     "memory_bytes": forecast.memory_bytes,
                     "bound": predicted.bound,
-                    "laws": words_of(predicted.laws),
+                    "measured": listed([str(each) for each in forecast.measured]),
                     "caveats": "; ".join(predicted.caveats),
                     "reason": predicted.reason,
                 }
@@ -49,7 +46,7 @@ def checks_table(found: Sequence[Series]) -> pd.DataFrame:
     """A row for each measured number of devices that smaller ones may predict; `reason` where they do not."""
     rows: list[dict[str, Any]] = []
     for each in found:
-        for devices, nodes, check in each.checks():
+        for devices, nodes, check in each.checks:
             rows.append(
                 _about(each, devices, nodes)
                 | _ends("predicted_s", check.predicted.step_s)
@@ -66,7 +63,7 @@ def checks_table(found: Sequence[Series]) -> pd.DataFrame:
 def _about(each: Series, devices: int, nodes: int) -> dict[str, Any]:
     place = each.of.provenance
     where = {"machine": place.machine or "machine unknown", "versions": place.software or "versions unknown"}
-    return {"configuration": each.words, **where, "devices": devices, "nodes": nodes}
+    return {"configuration": each.words, **where, "device": each.of["device"], "devices": devices, "nodes": nodes}
 
 
 def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:

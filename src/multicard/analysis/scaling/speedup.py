@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from multicard.analysis.pooling import Pool
-from multicard.analysis.scaling.models import SCALING_MODELS, Fit, fit_scaling_models, karp_flatt
 from multicard.analysis.statistics import Interval, product_of, ratio_by_block
 from multicard.core.units import PERCENT, units_of
 from multicard.experiment.config import parameters_in
@@ -145,52 +144,30 @@ def speedups(measures: pd.DataFrame) -> pd.DataFrame:
     data: under strong scaling of every step, under weak scaling only of the pass, since steps grow with the devices.
     """
     _, compared = _compared(measures)
-    return (
-        compared[compared["repeats"] > 0]
-        .drop(columns=["compared", "base_work", "several_counts"])
-        .reset_index(drop=True)
-    )
+    return compared[compared["repeats"] > 0].drop(columns=["compared", "several_counts"]).reset_index(drop=True)
 
 
-def fits(measures: pd.DataFrame) -> list[tuple[pd.Series, Fit]]:
-    """Fit the models of its kind of scaling to the runs of each series that differ in the devices only.
+def karp_flatt(speedup: Sequence[float] | np.ndarray, devices: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Serial fraction that a speed-up S on n devices implies: (1/S − 1/n) / (1 − 1/n).
 
-    The time of a run is that of a step with the baseline's work, per device under weak scaling, at the run's
-    throughput. It is the run's own iteration time, except that samples which all ranks repeat count once, so that
-    models and speed-up agree: under plain ddp, repeated work is in the communication term. Where a series has no run on
-    one device, those of the baseline stand there.
+    It is 0 for the ideal speed-up, 1 for none, more than 1 where devices slow the job down, and below 0 where the
+    speed-up is over n. One that grows with n points at communication or other overhead, one that stays at serial work:
+    Alan Karp and Horace Flatt, CACM 33(5), 1990. Not a number on one device, and where the speed-up is not known.
 
-    Gives the parameters of each series, `scaling` among them, with each of its fits.
+    >>> karp_flatt([4.0, 2.0, 1.0], [4, 4, 4]).round(3).tolist()
+    [0.0, 0.333, 1.0]
     """
-    _, compared = _compared(measures)
-    compared = compared[compared["repeats"] > 0].reset_index(drop=True)
-    of, series = configurations(compared, besides=("devices", "repeat"))
-    found = []
-    for at, (_, parameters) in zip(_places(of, len(series)), series.iterrows(), strict=True):
-        rows = list(compared.iloc[at].itertuples())
-        points = [(row.devices, rate) for row in rows for rate in row.compared.rates.values()]
-        if all(devices > 1 for devices, _ in points):
-            points += [(1, rate) for rate in rows[0].compared.base.values()]
-        devices = [count for count, _ in points]
-        work = [rows[0].base_work * (count if parameters["scaling"] == "weak" else 1) for count in devices]
-        seconds = [own / rate for own, (_, rate) in zip(work, points, strict=True)]
-        if parameters["scaling"] in SCALING_MODELS:
-            fitted = fit_scaling_models(devices, seconds, parameters["scaling"])
-        else:
-            reason = "samples per step neither stay the same nor grow with the devices"
-            fitted = [replace(fit, reason=reason) for fit in fit_scaling_models([], [], "weak")]
-        if pd.isna(compared["baseline"].iloc[at[0]]):
-            fitted = [replace(fit, reason="no completed run on one device to compare with") for fit in fitted]
-        found += [(parameters, fit) for fit in fitted]
-    return found
+    s, n = np.asarray(speedup, dtype=float), np.asarray(devices, dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        fraction = (1 / s - 1 / n) / (1 - 1 / n)
+    return np.where((n > 1) & (s > 0), fraction, np.nan)
 
 
 def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     """Compare each configuration with its baseline.
 
     Gives the number of each run's configuration, and by that number what `speedups` gives, of all configurations;
-    with `compared` (its `Speedup`), `base_work` (samples or tokens of a step of the baseline) and `several_counts`
-    (whether efficiency has a meaning).
+    with `compared` (its `Speedup`) and `several_counts` (whether efficiency has a meaning).
     """
     of, table = configurations(measures)
     completed = (measures["outcome"] == "completed").to_numpy()
@@ -223,7 +200,6 @@ def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
         **efficiency.rename(columns=lambda name: name.replace("speedup", "efficiency")),
         **{f"serial_fraction{end}": serial[f"serial_fraction{end}"] for end in ENDS},
         compared=pd.Series(found, dtype=object),
-        base_work=base_work,
         several_counts=several,
     )
 

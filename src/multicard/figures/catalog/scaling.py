@@ -54,9 +54,8 @@ FIGURES = (
         question="What would more devices gain, and do such predictions hold?",
         caption="Time per step: measured (filled: geometric means over repeats), and predicted from the runs on fewer "
         "devices (hollow), for each number of devices that was measured and for twice the largest. Error: predicted "
-        "over measured time, less 1; the thin line is none. Bars at hollow marks are intervals that reach over every "
-        "law that the runs do not contradict, of about 95% if one of them holds; without repeats there is none. "
-        "Arrows state the ends of intervals that the axis cuts off.",
+        "over measured time, less 1; the thin line is none. Bars at hollow marks are 95% intervals. Arrows state the "
+        "ends of intervals that the axis cuts off.",
         limits="It uses the runs of the scenario alone, and the limits of the machine as `multicard doctor "
         "--measure` had measured them by then. Without these, two numbers of devices predict a third, and one "
         "predicts nothing.",
