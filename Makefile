@@ -9,19 +9,19 @@ DEEPSPEED := $(VENV)/deepspeed/ready
 # A worker for each of two cores, and one for while tests wait, as those on Slurm do. Files run in the order of
 # tests/conftest.py, where the plugin would put those with the most tests first.
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
-SNAKEMAKE := $(BIN)/snakemake --profile profiles/local --configfile '$(CONFIG)'
 
 # Byte code is kept, whatever the caller's environment says: the many processes would compile the same sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-fast test-rare emulated-gpu gpu-check lint docs lock clean
+.PHONY: demo snakemake-report test test-all test-fast test-rare emulated-gpu gpu-check lint docs lock clean
 
 demo: $(READY)
+	@$(BIN)/multicard run '$(CONFIG)'
+
+# Snakemake's own report, after the demo: how each file was made.
+snakemake-report: $(READY)
 	@results=$$($(BIN)/multicard config results --config '$(CONFIG)') && \
-	$(SNAKEMAKE) && \
-	$(SNAKEMAKE) --report "$$results/snakemake-report.html" && \
-	$(BIN)/multicard status --config '$(CONFIG)' && \
-	echo "Report: $$results/report.html  Figures: $$results/figures/  How each file was made: $$results/snakemake-report.html"
+	$(BIN)/snakemake --profile profiles/local --configfile '$(CONFIG)' --report "$$results/snakemake-report.html"
 
 # Everything that a user can break.
 test: $(READY) $(DEEPSPEED)

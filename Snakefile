@@ -35,6 +35,10 @@ include: "workflow/rules/report.smk"
 report: "workflow/report/workflow.rst"
 
 
+# For the console (`logger: multicard` in the profiles).
+logger.info(f"Runs planned: {len(MATRIX.runs)}", extra={"matrix": MATRIX})
+
+
 onstart:
     drop_kept(Path(RESULTS) / "runs", forced_runs())
     on_slurm = ON_CLUSTER and shutil.which("squeue") is not None
@@ -43,6 +47,7 @@ onstart:
             refuse_orphans(Path.cwd())
         name_jobs_after_runs()
     ending = end_as_by_ctrl_c(on_slurm)
+    logger.info("Started", extra={"ending": ending})
     if on_slurm:
         QueueWatch(Path.cwd(), datetime.now(), logger.warning).start(ending)
 

@@ -1,4 +1,4 @@
-"""The table that `multicard run` and `multicard scale` print at the end, of synthetic runs."""
+"""What comes last on the console, with a table where there is one scenario: of synthetic runs."""
 
 import io
 import json
@@ -28,25 +28,21 @@ def row(devices: int, seconds: float | None, **others: Any) -> dict[str, Any]:
     return stated | {"iteration_time_s": seconds, "throughput_samples_per_s": rate} | others
 
 
-def shown(folder: Path) -> bool:
-    completed, _ = print_results(
-        Experiment.model_validate({"results": str(folder), "scenarios": {"s0": ASKED}}), Path("mine.yaml")
-    )
-    return completed
+def shown(folder: Path, *scenarios: str) -> None:
+    asked = dict.fromkeys(scenarios or ["s0"], ASKED)
+    print_results(Experiment.model_validate({"results": str(folder), "scenarios": asked}), Path("mine.yaml"))
 
 
-def printed(
-    folder: Path, capsys: pytest.CaptureFixture[str], *rows: dict[str, Any], **reasons: str
-) -> tuple[bool, str]:
-    """Whether a run completed, and what is printed, with single spaces; `reasons` by the number of a run."""
+def printed(folder: Path, capsys: pytest.CaptureFixture[str], *rows: dict[str, Any], **reasons: str) -> str:
+    """What is printed, with single spaces; `reasons` by the number of a run."""
     make_results(folder, rows)
     path = folder / "scenarios" / "s0" / "measures.csv"
     measures = pd.read_csv(path).astype({"reason": object})
     for at, reason in reasons.items():
         measures.loc[int(at.removeprefix("run")), "reason"] = reason
     measures.to_csv(path, index=False)
-    completed = shown(folder)
-    return completed, re.sub(r"[ │┃]+", " ", capsys.readouterr().out)
+    shown(folder)
+    return re.sub(r"[ │┃]+", " ", capsys.readouterr().out)
 
 
 def test_a_configuration_has_a_row_with_intervals_where_there_are_repeats(
@@ -54,8 +50,7 @@ def test_a_configuration_has_a_row_with_intervals_where_there_are_repeats(
 ) -> None:
     scatter = {1: (0.9, 1.0, 1.1), 2: (1.1, 1.0, 0.9)}
     rows = [one for n in scatter for one in repeated(row(n, 0.1, data_share=0.25), scatter[n])]
-    completed, text = printed(tmp_path, capsys, *rows)
-    assert completed
+    text = printed(tmp_path, capsys, *rows)
     assert "Which is [bold]faster[/bold]?" in text
     # Geometric means: logarithms scatter by 0.1004, × 4.303 / √3. Of the share the mean, ± 4.303 × 0.025 / √3.
     assert "\n 1 99.7 [77.7, 127.9] 79.7 [62.1, 102.3] 1.00 100" in text
@@ -63,14 +58,25 @@ def test_a_configuration_has_a_row_with_intervals_where_there_are_repeats(
     assert "\n 2 99.7 [77.7, 127.9] 159 [124, 205] 2.00 [1.21, 3.29] " in text
     assert "25.0 [18.8, 31.2]" in text and "\nin brackets: the 95% CI over repeats\n" in text
     assert "exposed communication: read from traces of GPUs only" in text
-    assert text.splitlines()[-1] == f"report: {tmp_path}/report.html"
+    assert text.splitlines()[-2] == f"report: {tmp_path}/report.html"
+
+
+def test_several_scenarios_have_no_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_results(tmp_path, [row(1, 0.1)], [row(2, 0.1)])
+    outcomes = pd.DataFrame({"run": ["a"], "outcome": ["not run"], "reason": ["needs 8 GPUs"]})
+    outcomes.to_csv(tmp_path / "scenarios" / "s1" / "runs.csv", index=False)
+    shown(tmp_path, "s0", "s1")
+    *caveats, report, following = capsys.readouterr().out.splitlines()
+    assert caveats == ["s1: 1 cannot run here: needs 8 GPUs", "s1: Without numbers: 1 not run here"]
+    assert report == f"report: {tmp_path}/report.html"
+    assert following == "next: for intervals, repeats: 3 in mine.yaml, then the same command; what was measured stays"
 
 
 def test_files_that_runs_changed_are_named_after_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_results(tmp_path, [row(1, 0.1), row(2, 0.1, outcome="failed")])
     path = tmp_path / "scenarios" / "s0" / "measures.csv"
     pd.read_csv(path).assign(folder_changes=["checkpoint.pt and 2 more", "log.txt"]).to_csv(path, index=False)
-    assert shown(tmp_path)
+    shown(tmp_path)
     says = "Changed in your folder: 2 of 2 runs (the first: checkpoint.pt and 2 more)"
     assert says in capsys.readouterr().out.splitlines()
 
@@ -105,14 +111,13 @@ def words_in(tables: list[Table], width: int) -> set[str]:
 
 def test_failures_have_their_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [row(1, 0.1), row(2, None, outcome="failed"), row(4, None, outcome="out_of_memory")]
-    completed, text = printed(tmp_path, capsys, *rows, run1="rank 1: no such file: a\x1b[1m", run2="rank 0: 3 GiB")
-    assert completed
+    text = printed(tmp_path, capsys, *rows, run1="rank 1: no such file: a\x1b[1m", run2="rank 0: 3 GiB")
     lines = text.splitlines()
     assert {" 2 – – – failed ", " 4 – – – out of memory "} <= set(lines)
     assert {"failed: rank 1: no such file: a�[1m", "out of memory: rank 0: 3 GiB"} <= set(lines)
     outcomes = pd.DataFrame({"run": ["a", "b"], "outcome": ["not run"] * 2, "reason": ["needs 8 GPUs"] * 2})
     outcomes.to_csv(tmp_path / "scenarios" / "s0" / "runs.csv", index=False)
-    assert shown(tmp_path)
+    shown(tmp_path)
     assert "2 cannot run here: needs 8 GPUs" in capsys.readouterr().out.splitlines()
 
 
@@ -121,25 +126,21 @@ def test_where_no_run_completed_or_none_was_measured_that_is_the_answer(
 ) -> None:
     with pytest.raises(UserError, match="s0: not measured"):
         shown(tmp_path)
-    completed, text = printed(tmp_path, capsys, row(1, None, outcome="timed_out"), run0="exceeded its time limit")
-    assert not completed
+    text = printed(tmp_path, capsys, row(1, None, outcome="timed_out"), run0="exceeded its time limit")
     assert "timed out: exceeded its time limit" in text
 
 
-def test_what_was_gained_and_what_to_do_next_come_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, text = printed(tmp_path, capsys, row(1, 0.1), row(2, 0.1, data_share=0.25), row(4, None, outcome="failed"))
-    gain, *following, report = text.splitlines()[-5:]
-    assert gain == (
-        "2 GPUs: speed-up 2.00 (n=1); one repeat, so a difference may be noise; mostly compute or communication "
-        "(75% of the step); largest other cost data loading (25%, 25.0 ms)"
-    )
-    assert following == [
-        f"next: for why runs did not complete, log.txt in their folders in {tmp_path}/runs; "
-        "multicard run mine.yaml --retry-failed runs them again",
-        "next: for intervals, repeats: 3 in mine.yaml, then multicard run mine.yaml; what was measured stays",
-        f"next: for what to try and the best configuration, multicard recommend {tmp_path}",
+def test_what_to_do_next_comes_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(tmp_path / "a", capsys, row(1, 0.1), row(2, 0.1), row(4, None, outcome="failed"))
+    assert text.splitlines()[-2:] == [
+        f"report: {tmp_path}/a/report.html",
+        "next: 1 of 3 runs did not complete: see their log.txt; multicard run mine.yaml --retry-failed runs them again",
     ]
-    assert report == f"report: {tmp_path}/report.html"
+    several = {"s0": ASKED | {"repeats": 3}}
+    make_results(tmp_path / "b", repeated(row(1, 0.1)))
+    print_results(Experiment.model_validate({"results": str(tmp_path / "b"), "scenarios": several}), Path("mine.yaml"))
+    said = f"next: for what to try and the best configuration, multicard recommend {tmp_path}/b"
+    assert capsys.readouterr().out.splitlines()[-1] == said
 
 
 def scripts(folder: Path, *names: str) -> Experiment:
@@ -186,5 +187,5 @@ def test_why_the_wait_for_data_is_not_known_is_said_of_scripts_and_of_traces(
     print_results(scripts(tmp_path, "train.py"), Path("mine.yaml"))
     assert "data wait: no loader of PyTorch's was seen\n" in capsys.readouterr().out
     adopted = {"workload": "adopted", "device": "cuda", "iteration_time_s": 0.1}
-    _, text = printed(tmp_path / "adopted", capsys, adopted)
+    text = printed(tmp_path / "adopted", capsys, adopted)
     assert "data wait: traces do not tell it\n" in text

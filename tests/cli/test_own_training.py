@@ -69,13 +69,16 @@ def test_the_table_has_a_row_of_each_configuration_and_what_two_processes_gain(f
     assert sorted((row[0], row[1], row[-1]) for row in rows) == [
         (devices, batch, "completed") for devices in "12" for batch in ("16", "64")
     ]
-    assert [line.partition(":")[0] for line in printed.splitlines()[-3:]] == ["next", "next", "report"]
-    assert printed.splitlines()[-1] == "report: results/report.html"
+    report, following = printed.splitlines()[-2:]
+    assert report == "report: results/report.html" and following.startswith("next: for intervals, repeats: 3 in ")
     assert (folder / "results" / "report.html").stat().st_size > 0
     found = measures(folder)
     slowest, fastest = found[found["devices"] == 2]["speedup"].sort_values()
-    [line] = [line for line in printed.splitlines() if line.startswith("2 CPU processes: ")]
-    assert line.startswith(f"2 CPU processes: speed-up {slowest:.3g} to {fastest:.3g}; one repeat, so ")
+    mean = (slowest * fastest) ** 0.5
+    words = r"^scale: 2 processes ([\d.]+)× \(n=1\) on average over 2 configurations \((.+?)\), "
+    said = re.search(words, printed, re.M)
+    assert float(said[1]) == pytest.approx(mean, rel=0.005)
+    assert said[2] == f"{slowest:.3g}× to {fastest:.3g}×"
 
 
 def test_the_commands_that_go_on_from_there_work(
@@ -91,7 +94,7 @@ def test_the_commands_that_go_on_from_there_work(
     assert Path("ours.tar.gz").stat().st_size > 0
     recommended = said["recommend"].replace("\\", "")  # of Markdown
     assert "batch_size: 16 → 64" in recommended and "args." not in recommended
-    main(["compare", "results", "ours.tar.gz"])
+    main(["compare", "results", "ours.tar.gz", "--verbose"])
     compared = capsys.readouterr().out
     assert all(run.removesuffix("_r1") in compared for run in measures(folder).index)
 

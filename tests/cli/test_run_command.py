@@ -1,11 +1,9 @@
-"""`multicard run`: how Snakemake is started, what is told of it, and what it is told."""
+"""`multicard run`: how Snakemake is started, stopped and ended, and what the exit code says."""
 
-import os
 import signal
 import subprocess
 import sys
 import time
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 import yaml
 
 from conftest import ROOT, TINY
+from multicard.archive.matrix import Matrix
 from multicard.cli import main
 from multicard.cli._pipeline import run_pipeline
 from multicard.cli.run import FirstRuns, forget_failed, run_and_print
@@ -21,92 +20,48 @@ from multicard.core.errors import UserError
 from multicard.core.files import write_json
 from multicard.experiment.load import check
 from multicard.experiment.runs import distinct, expand
-from multicard.launch.signals import ON_SLURM
-from multicard.launch.slurm_watch import QueueWatch
 
 PYTHON = sys.executable  # a fixture replaces it
-LINES = """host: node7
-launch_run         1
-Job 3: prepare the data set digits
-1 of 4 steps (25%) done
-Job 2: run a_r1
-multicard: a_r1: starting, profiler none
-multicard:   step 7 of 60
-multicard: a_r1: completed, 12.3 ms per step (8 s)
-Finished jobid: 2 (Rule: launch_run)
-2 of 4 steps (50%) done
-Job 0: write the report
-"""
 
 
 @pytest.fixture
 def snakemake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A program in the place of Python with Snakemake: it leaves its arguments, and does what `then` says."""
     program = tmp_path / "python"
-    program.write_text(
-        f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/arguments\ncat {tmp_path}/lines\n. {tmp_path}/then\n'
-    )
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/arguments\necho said\n. {tmp_path}/then\n')
     program.chmod(0o755)
-    (tmp_path / "lines").write_text(LINES)
     (tmp_path / "then").write_text("exit 0\n")
     monkeypatch.setattr("multicard.cli._pipeline.sys.executable", str(program))
     return tmp_path
 
 
-def test_a_line_is_told_of_each_step(snakemake: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run_pipeline(Path("mine.yaml"))
-    assert capfd.readouterr().out.splitlines() == [
-        "[0/1 runs] prepare the data set digits",
-        "[0/1 runs] a_r1: starting, profiler none",
-        "[0/1 runs]   step 7 of 60",
-        "[1/1 runs] a_r1: completed, 12.3 ms per step (8 s)",
-        "[1/1 runs] write the report",
-    ]
-    given = (snakemake / "arguments").read_text().splitlines()
-    assert given[:3] == ["-P", "-m", "snakemake"]
-    assert given[given.index("--configfile") + 1] == "mine.yaml"
-    assert given[given.index("--snakefile") + 1] == str(ROOT / "Snakefile")
-    assert given[given.index("--profile") + 1] == str(ROOT / "profiles" / "local")
-
-
-def test_on_a_cluster_runs_are_steps_too_and_why_a_job_waits_is_told_once(
-    snakemake: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_snakemake_prints_the_results_or_errors_alone_or_with_options_all(
+    snakemake: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    squeue = snakemake / "bin" / "squeue"
-    squeue.parent.mkdir()
-    squeue.write_text(f"#!/bin/sh\necho '7|PENDING|AssocMaxJobsLimit|2026-01-01T00:00:00|{snakemake}|rule_a'\n")
-    squeue.chmod(0o755)
-    monkeypatch.setenv("PATH", str(squeue.parent), prepend=os.pathsep)
-    said: list[str] = []
-    watch = QueueWatch(snakemake, datetime(2025, 1, 1), said.append)
-    watch.look()
-    watch.look()
-    steps = [line for line in LINES.splitlines() if not line.startswith("multicard: ")]
-    (snakemake / "lines").write_text("".join(f"{line}\n" for line in (*said, *steps, ON_SLURM)))
-    for targets in ((), ["results/measured"]):
-        assert run_pipeline(Path("mine.yaml"), Path("profiles/slurm"), targets=targets)
-    waits = "Slurm job 7 (rule_a) is waiting: AssocMaxJobsLimit"
-    told = ["[0/1 runs] prepare the data set digits", "[0/1 runs] run a_r1", "[1/1 runs] write the report"]
-    assert capfd.readouterr().out.splitlines() == [waits, *told, ON_SLURM, waits, ON_SLURM]
-    assert "profiles/slurm" in (snakemake / "arguments").read_text().splitlines()
+    def given(**others: Any) -> list[str]:
+        assert run_pipeline(Path("mine.yaml"), **others)
+        return (snakemake / "arguments").read_text().splitlines()
+
+    plain = given()
+    assert plain[:3] == ["-P", "-m", "snakemake"]
+    assert plain[plain.index("--configfile") + 1] == "mine.yaml"
+    assert plain[plain.index("--snakefile") + 1] == str(ROOT / "Snakefile")
+    assert plain[plain.index("--profile") + 1] == str(ROOT / "profiles" / "local")
+    assert plain[-4:] == ["--logger", "multicard", "--logger-multicard-console", "results"]
+    assert given(targets=["results/measured"])[-2:] == ["errors", "results/measured"]
+    other = given(profile=Path("profiles/slurm"), options=["--dry-run", "results/report.html"])
+    assert other[other.index("--profile") + 1] == "profiles/slurm"
+    assert other[-3:] == ["full", "--dry-run", "results/report.html"]
+    assert capfd.readouterr().out == "said\n" * 3
 
 
-def test_with_options_all_is_snakemake_s(snakemake: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run_pipeline(Path("mine.yaml"), options=["--dry-run", "results/report.html"])
-    assert capfd.readouterr().out == LINES
-    given = (snakemake / "arguments").read_text().splitlines()
-    assert given[-2:] == ["--dry-run", "results/report.html"]
-
-
-def test_where_it_fails_or_is_stopped_that_is_said(snakemake: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (snakemake / "then").write_text("echo 'LockException: Directory cannot be locked.' >&2; exit 1\n")
+def test_where_it_fails_or_is_stopped_that_is_said(snakemake: Path) -> None:
+    (snakemake / "then").write_text("exit 1\n")
     assert not run_pipeline(Path("mine.yaml"))
-    assert capfd.readouterr().err.splitlines()[-1] == "LockException: Directory cannot be locked."
     (snakemake / "then").write_text("trap 'exit 1' TERM\nfor turn in $(seq 600); do sleep 0.1; done\nexit 0\n")
-    asked = []
+    asked = iter([None, "enough"])
     with pytest.raises(UserError, match=r"^enough$"):
-        run_pipeline(Path("mine.yaml"), why_stop=lambda run: asked.append(run) or "enough")
-    assert asked == ["a_r1"]
+        run_pipeline(Path("mine.yaml"), why_stop=lambda: next(asked))
 
 
 def failed(folder: Path, run: str, message: str, outcome: str = "failed", **others: Any) -> str:
@@ -117,18 +72,22 @@ def failed(folder: Path, run: str, message: str, outcome: str = "failed", **othe
 
 
 def test_first_runs_that_fail_alike_stop_the_others(tmp_path: Path) -> None:
-    def stops(*ends: tuple[str, str]) -> list[bool]:
-        watch = FirstRuns(tmp_path, 12)
-        return [bool(watch.why_stop(failed(tmp_path, f"r{at}", *end))) for at, end in enumerate(ends)]
+    def said(*ends: tuple[str, str]) -> list[str | None]:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        watch = FirstRuns(folder, [f"r{at}" for at in range(12)])
+        found = [watch.why_stop()]
+        for at, end in enumerate(ends):
+            failed(folder, f"r{at}", *end)
+            found.append(watch.why_stop())
+        return found
 
     alike = ("no file at 0x7f", "failed")
-    assert stops(alike, ("no file at 0x81", "failed"), alike, alike) == [False, False, True, False]
-    assert stops(alike, alike, ("another error", "failed")) == [False] * 3
-    assert stops(alike, alike, ("", "completed"), alike) == [False] * 4
-    assert stops(*[("no memory", "out_of_memory")] * 4) == [False] * 4, "others may need less"
-    said = FirstRuns(tmp_path, 12)
-    [line] = [line for _ in range(3) if (line := said.why_stop(failed(tmp_path, "r0", "no data here")))]
-    assert "the first 3 of 12 runs failed alike: rank 0: no data here" in line and "--keep-going" in line
+    *none, line = said(alike, ("no file at 0x81", "failed"), alike)
+    assert none == [None] * 3
+    assert "the first 3 of 12 runs failed alike: rank 0: no file at 0x7f" in line and "--keep-going" in line
+    assert said(alike, alike, ("another error", "failed"), alike) == [None] * 5
+    assert said(alike, alike, ("", "completed"), alike) == [None] * 5
+    assert said(*[("no memory", "out_of_memory")] * 4) == [None] * 5, "others may need less"
 
 
 def test_failed_runs_are_run_again_where_their_script_has_changed_or_all_are_asked_for(tmp_path: Path) -> None:
@@ -144,7 +103,7 @@ def test_failed_runs_are_run_again_where_their_script_has_changed_or_all_are_ask
         known = {"script": {"file": "train.py", "sha256": sha256}}
         failed(runs, fails, "no data here", **known)
         failed(runs, completes, "", "completed", **known)
-        forget_failed(experiment, every)
+        forget_failed(Matrix.plan(experiment), every)
         return sorted(record.parent.name for record in runs.glob("*/run.json"))
 
     assert left(every=False) == [fails, completes]
@@ -154,17 +113,21 @@ def test_failed_runs_are_run_again_where_their_script_has_changed_or_all_are_ask
 
 
 @pytest.mark.parametrize(
-    ("results", "made", "code"),
-    [((True, False), True, None), ((True, True), True, 3), ((False, True), True, 1), ((True, False), False, 1)],
+    ("outcomes", "made", "code"),
+    [("cc", True, None), ("cf", True, 3), ("c", True, 3), ("ff", True, 1), ("", True, 1), ("cc", False, 1)],
 )
 def test_the_exit_code_tells_whether_runs_failed(
-    results: tuple[bool, bool], made: bool, code: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    outcomes: str, made: bool, code: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("multicard.cli._overview.print_results", lambda *_: results)
     monkeypatch.setattr("multicard.cli._pipeline.run_pipeline", lambda *_, **__: made)
+    scenarios = {"formats": EXPERIMENT["scenarios"]["formats"] | {"repeats": 2}}
+    experiment = check(EXPERIMENT | {"scenarios": scenarios, "results": "results"}, "mine.yaml", outside=False)
+    monkeypatch.chdir(tmp_path)
+    for run, outcome in zip(distinct(expand(experiment)), outcomes, strict=False):
+        failed(Path("results/runs"), run, "", {"c": "completed", "f": "failed"}[outcome])
     found = None
     try:
-        run_and_print(check(EXPERIMENT, "mine.yaml", outside=False), tmp_path / "mine.yaml")
+        run_and_print(experiment, tmp_path / "mine.yaml")
     except SystemExit as stopped:
         found = stopped.code
     assert found == code

@@ -6,6 +6,7 @@ Their runs replay a finished one; tests/launch/test_resume.py ends and resumes r
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,27 +32,29 @@ EXPERIMENT: dict[str, Any] = {
     },
 }
 LIMIT_S = 300
+LAUNCHERS = "results/logs/launch_run"
+ENDED = re.compile(r"^multicard: .*: (?:completed|diverged).* \(\d+ s\)$", re.M)
 
 
 def started(folder: Path, variables: dict[str, str]) -> subprocess.Popen[str]:
-    """Start a pipeline in a session of its own, as a terminal would."""
+    """Start a pipeline in a session of its own, as a terminal would, without what launchers said before."""
+    shutil.rmtree(folder / LAUNCHERS, ignore_errors=True)
     return subprocess.Popen(
-        SNAKEMAKE, cwd=folder, env=environment() | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        SNAKEMAKE, cwd=folder, env=environment() | variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         text=True, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # were it under nohup
     )  # fmt: skip
 
 
-def wait_for(pipeline: subprocess.Popen[str], *texts: str) -> None:
-    """Read until it has printed these one after the other."""
-    said, left = "", list(texts)
-    for line in pipeline.stdout:
-        said += line
-        if left[0] in line:
-            left.pop(0)
-        if not left:
+def wait_for(pipeline: subprocess.Popen[str], folder: Path, text: str, ended: int = 0) -> None:
+    """Wait until a run that is at work has said it, and so many have ended."""
+    while pipeline.poll() is None:
+        said = [log.read_text() for log in folder.glob(f"{LAUNCHERS}/*.txt")]
+        working = [log for log in said if not ENDED.search(log)]
+        if len(said) - len(working) >= ended and any(text in log for log in working):
             return
-    pytest.fail(f"the pipeline did not print {left[0]!r}:\n{said[-3000:]}")
+        time.sleep(0.05)
+    pytest.fail(f"no run said {text!r}")
 
 
 def at_work(folder: Path) -> list[psutil.Process]:
@@ -113,7 +116,7 @@ def test_a_pipeline_ended_by_ctrl_c_hangup_sigterm_or_a_kill_goes_on_where_it_wa
         (end_by_sigterm, "resuming after epoch"),
     ):
         pipeline = started(folder, variables)
-        wait_for(pipeline, when)
+        wait_for(pipeline, folder, when)
         if end == end_by_ctrl_c:  # meanwhile another one is refused
             second = snakemake(folder)
             assert second.returncode != 0
@@ -131,7 +134,7 @@ def test_a_pipeline_ended_by_ctrl_c_hangup_sigterm_or_a_kill_goes_on_where_it_wa
     # The kernel's kill, in the middle of the run after a whole one.
     ends.write_text("1")
     pipeline = started(folder, variables)
-    wait_for(pipeline, " s)", "checkpoint after epoch")
+    wait_for(pipeline, folder, "checkpoint after epoch", ended=1)
     os.killpg(pipeline.pid, signal.SIGKILL)
     pipeline.communicate(timeout=LIMIT_S)
     assert nobody_left(folder), at_work(folder)
@@ -145,10 +148,10 @@ def test_a_pipeline_ended_by_ctrl_c_hangup_sigterm_or_a_kill_goes_on_where_it_wa
     assert len([line for line in planned(folder) if line.startswith("run ")]) == 2
 
     ends.write_text("3")
+    shutil.rmtree(folder / LAUNCHERS)
     done = snakemake(folder, variables=variables)
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said[-3000:]
-    assert len(re.findall(r"^multicard: .*: (?:completed|diverged).* \(\d+ s\)$", said, re.M)) == 2
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    assert len([log for log in folder.glob(f"{LAUNCHERS}/*.txt") if ENDED.search(log.read_text())]) == 2
     assert (folder / "results/report.html").exists()
     assert not hidden(folder)
     records = [json.loads(path.read_text()) for path in runs.glob("*/run.json")]

@@ -46,11 +46,24 @@ TOGETHER = ["check the papers' claims, and recommend what to change", "write the
 MADE_OF_A_SCENARIO = ("measure the scenario", "draw the figures of the scenario")
 
 
+# The command of a copy of the project: as installed it has the pipeline of the clone.
+OF_COPY = f"""#!{sys.executable}
+from pathlib import Path
+from multicard.cli import _pipeline, main
+_pipeline.pipeline_folder = Path.cwd
+main()
+"""
+
+
 def project(folder: Path, experiment: dict[str, Any] = EXPERIMENT) -> Path:
     """Copy the project and give it a small experiment and this environment."""
     made = {".git", ".venv", ".snakemake", "results", "data", "__pycache__", ".pytest_cache", ".ruff_cache"}
     shutil.copytree(ROOT, folder, ignore=lambda _, names: made & set(names))
     (folder / ".venv").symlink_to(sys.prefix)
+    (folder / "bin").mkdir()
+    (folder / "bin/snakemake").symlink_to(Path(sys.prefix) / "bin" / "snakemake")
+    (folder / "bin/multicard").write_text(OF_COPY)
+    (folder / "bin/multicard").chmod(0o755)
     write(folder, experiment)
     return folder
 
@@ -73,9 +86,9 @@ def environment(nsys: bool = False) -> dict[str, str]:
     return os.environ | {"PATH": os.environ["PATH"] if nsys else path_without_nsys()}
 
 
-def make(folder: Path) -> subprocess.CompletedProcess[str]:
+def make(folder: Path, target: str = "demo") -> subprocess.CompletedProcess[str]:
     # -o: the environment is this one, whatever its age.
-    command = ["make", "-o", ".venv/ready", "demo", f"CONFIG={CONFIG}"]
+    command = ["make", "-o", ".venv/ready", target, f"CONFIG={CONFIG}", "BIN=bin"]
     return subprocess.run(
         command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
@@ -106,8 +119,28 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = project(tmp_path_factory.mktemp("finished") / "my project")
     done = make(folder)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "2 completed" in done.stdout.splitlines()  # so its records agree with their traces
+    (folder / "said").write_text(done.stdout)
     return folder
+
+
+def test_the_demo_says_what_it_found(finished: Path) -> None:
+    said, step = (finished / "said").read_text(), r"[\d.]+ m?s per step"
+    assert re.match(r"2 runs; results: results/; log: \.snakemake/log/\S+\.snakemake\.log\n", said)
+    runs = re.findall(rf"^run (\d) of 2: processes devices=([12]): {step}$", said, re.M)
+    assert [number for number, _ in runs] == ["1", "2"] and sorted(devices for _, devices in runs) == ["1", "2"]
+    speedup = r"2 processes [\d.]+× \(n=1\), \d+% efficient → results/figures/processes/speedup\.png"
+    assert re.search(rf"^processes: {speedup}$", said, re.M)
+    assert re.search(r"^formats: [\d.]+ m?s \(n=1\) per step → results/figures/formats/step_times\.png$", said, re.M)
+    report, following = said.splitlines()[-2:]
+    assert report == "report: results/report.html"
+    assert following.startswith(f"next: for intervals, repeats: 3 in {CONFIG}")
+    assert len(said.splitlines()) < 20
+
+
+def test_records_agree_with_their_traces(finished: Path) -> None:
+    command = [str(Path(sys.prefix) / "bin" / "multicard"), "status", "--config", CONFIG]
+    done = subprocess.run(command, cwd=finished, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 completed")
 
 
 def test_every_stage_leaves_its_files(finished: Path) -> None:
@@ -128,6 +161,7 @@ def test_every_stage_leaves_its_files(finished: Path) -> None:
     for rank in (0, 1):
         for phase in ("step", "data", "transfer", "forward", "backward", "optimizer"):
             assert per_step[rank, phase] == TINY["profiled_steps"]
+    assert make(finished, "snakemake-report").returncode == 0
     report = (results / "snakemake-report.html").read_text()
     for part in ("speedup.png", "step_times.png", "runs.csv", "measures.csv", "Does a second process help?"):
         assert part in report

@@ -15,6 +15,7 @@ from multicard.core.errors import UserError, reported
 from multicard.core.files import atomic_write, sha256
 from multicard.core.layout import (
     ANY_NODE,
+    LAUNCHES,
     RUN,
     RUN_NAME,
     SCENARIO_INDEX,

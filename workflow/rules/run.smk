@@ -63,7 +63,8 @@ rule launch_run:
         epochs=f"{RESULTS}/runs/{{run}}/epochs.csv",
         captured=f"{RESULTS}/runs/{{run}}/trace/captured.json",
     log:
-        f"{RESULTS}/runs/{{run}}/log.txt",
+        launcher=f"{RESULTS}/{LAUNCHES}/{{run}}.txt",
+        job=f"{RESULTS}/runs/{{run}}/log.txt",
     wildcard_constraints:
         # Runs that were measured elsewhere cannot be repeated here.
         run=f"(?!({any_of(MATRIX.measured)})/){RUN_NAME.pattern}",
@@ -96,6 +97,7 @@ rule launch_run:
         'python "$SCRIPTS/launch_run.py"'
         " --parameters {params.parameters:q} {params.inputs:q} --out {params.folder:q}"
         " --time-limit-min {resources.time_limit_min}"
+        " 2> {log.launcher:q}"
 
 
 # Runs that an archive holds are taken from there. All at once: an archive can only be read from its beginning.

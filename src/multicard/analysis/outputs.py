@@ -1,18 +1,20 @@
 """The files that a scenario's runs, and all scenarios together, become: measures, tables, verdicts, recommendations."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
 
 from multicard.analysis.choice.recommend import as_markdown
-from multicard.analysis.evidence import read_evidence
+from multicard.analysis.evidence import evidence_of, read_evidence
 from multicard.analysis.machine_limits import read_machine
 from multicard.analysis.provenance import notes, synthetic
 from multicard.analysis.runs.breakdown import complete
 from multicard.analysis.runs.measures import measure_run, outcome_of, outcome_table, runs_table
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.analysis.runs.run_files import RunFiles
+from multicard.analysis.scaling.headline import headline
 from multicard.analysis.scaling.speedup import add_scaling
 from multicard.analysis.scenario_tables import (
     MACHINE_TABLE,
@@ -26,13 +28,13 @@ from multicard.analysis.scenario_tables import (
 from multicard.analysis.tables import write_scenario_tables
 from multicard.analysis.utilization import within_peaks
 from multicard.core.files import atomic_write, described, write_json
-from multicard.core.layout import SCENARIO_INDEX, SCENARIO_TABLES, WRITTEN_TABLES
+from multicard.core.layout import HEADLINE, SCENARIO_INDEX, SCENARIO_TABLES, WRITTEN_TABLES
 
 
 def write_scenario(
     folders: Sequence[Path], not_run: Mapping[str, str], out: Path, machines: Sequence[Path] = ()
 ) -> None:
-    """Write measures.csv, runs.csv and the tables of a scenario to the folder `out`, and last an index of the tables.
+    """Write measures.csv, runs.csv, the headline and tables of a scenario to `out`, and last an index of the tables.
 
     Parameters
     ----------
@@ -63,6 +65,7 @@ def write_scenario(
     _write(outcome_table(outcomes, not_run), out / OUTCOME_TABLE)
     _write(measures, out / MEASURES)
     write_scenario_tables(measures, out, notes(tables), synthetic(tables))
+    write_json(out / HEADLINE, asdict(headline(evidence_of(ScenarioTables(out)))))
     write_json(out / MACHINE_TABLE, {"machines": [each.model_dump(mode="json") for each in limits]})
     written = [MEASURES, OUTCOME_TABLE, MACHINE_TABLE, *(f"{name}.parquet" for name in SCENARIO_TABLES)]
     written += [f"{name}.{suffix}" for name in WRITTEN_TABLES for suffix in ("csv", "md", "tex")]

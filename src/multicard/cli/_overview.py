@@ -1,4 +1,4 @@
-"""What a finished experiment says at a glance: a table of each scenario's configurations, and where the report is."""
+"""What comes last on the console of a finished experiment: caveats, where the report is, and what to do next."""
 
 import shlex
 from collections import Counter, defaultdict
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from multicard.core.errors import UserError
 from multicard.core.layout import RUN
+from multicard.core.text import counted
 from multicard.core.units import ARGS_PREFIX, UNKNOWN, heading, number_in, unit_for, units_of
 
 if TYPE_CHECKING:
@@ -36,37 +37,37 @@ KEY_WIDTH = 12  # of names and values of parameters, which may be folded
 SHOWN_RUNS = 3  # by their names, in a line
 
 
-def print_results(experiment: "Experiment", config: Path, profile: Path | None = None) -> tuple[bool, bool]:
-    """Print every scenario, what to do next and where the report is; whether any run completed, and whether any failed.
+def print_results(experiment: "Experiment", config: Path) -> None:
+    """Print what could change the results of the scenarios, where the report is, and what to do next.
 
-    `config`: the file that states the experiment.
+    Of a single scenario there is a table of its configurations before. `config`: the file that states the experiment.
 
     Raises
     ------
     UserError
         If a scenario was not measured.
     """
-    from multicard.analysis.evidence import read_evidence
     from multicard.analysis.overview import measures_shown, overview
     from multicard.analysis.provenance import notes, remarks
-    from multicard.analysis.scaling.gain import gains
     from multicard.analysis.scenario_tables import MEASURES, ScenarioTables
     from multicard.cli._console import console
     from multicard.core.terminal import plain
     from multicard.experiment.workload import workload_of
 
-    results, terminal, completed, failed = Path(experiment.results), console(), False, False
+    results, terminal = Path(experiment.results), console()
+    outcomes: dict[str, str] = {}  # scenarios may share runs
+    said: list[str] = []
     for name, scenario in experiment.scenarios.items():
         folder = results / "scenarios" / name
         if not (folder / MEASURES).is_file():
-            raise UserError(f"{folder}: not measured; Snakemake's messages above say why")
-        tables, lines = ScenarioTables(folder), []
-        if len(tables.measures):
+            raise UserError(f"{folder}: not measured")
+        tables = ScenarioTables(folder)
+        outcomes |= tables.measures.reindex(columns=["run", "outcome"]).set_index("run")["outcome"].to_dict()
+        alone, lines = len(experiment.scenarios) == 1, []
+        if alone and len(tables.measures):
             rows, shown = overview(tables), measures_shown(tables)
             for table in overview_tables(scenario.question, rows, shown, terminal.width):
                 terminal.print(table)
-            completed = completed or bool(tables.completed)
-            failed = failed or len(tables.completed) < len(tables.measures)
             if rows["iteration_time_s_low"].notna().any():
                 lines.append("in brackets: the 95% CI over repeats")
             if tables.completed:
@@ -79,17 +80,10 @@ def print_results(experiment: "Experiment", config: Path, profile: Path | None =
             ]
         lines += [f"{count} cannot run here: {reason}" for reason, count in Counter(tables.reasons_not_run).items()]
         lines += [*notes(tables, profiled=True), *remarks(tables)]
-        if tables.completed:
-            lines += gains(read_evidence(results, [name]))
-        for line in dict.fromkeys(lines):
-            terminal.print(plain(line), soft_wrap=True)
-    for line in _changed_scripts(experiment):
-        terminal.print(plain(line), soft_wrap=True)
-    again = ["multicard", "run", str(config), *(["--profile", str(profile)] if profile else [])]
-    for line in _next_steps(experiment, config, shlex.join(again), completed, failed):
-        terminal.print(plain(f"next: {line}"), soft_wrap=True)
-    terminal.print(plain(f"report: {results / 'report.html'}"), soft_wrap=True)
-    return completed, failed
+        said += [line if alone else f"{name}: {line}" for line in lines]
+    said += [*_changed_scripts(experiment), f"report: {results / 'report.html'}"]
+    for line in [*dict.fromkeys(said), f"next: {_next_step(experiment, config, outcomes)}"]:
+        terminal.print(plain(line), soft_wrap=True, highlight=False)
 
 
 def has_changed(run: "Run", record: Mapping[str, Any]) -> bool:
@@ -107,14 +101,16 @@ def has_changed(run: "Run", record: Mapping[str, Any]) -> bool:
 def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
     """A line for each script that has changed since it was measured: completed runs are not made again for that."""
     from multicard.cli.run import read_record
-    from multicard.core.text import counted, first_of
+    from multicard.core.text import first_of
     from multicard.experiment.runs import distinct, expand
+    from multicard.experiment.workload import WORKLOADS
 
     if experiment.recorded:
         return
     folder = Path(experiment.results) / "runs"
     measured: dict[str, dict[str, bool]] = defaultdict(dict)  # whether the script of each run has changed
-    for run in distinct(expand(experiment)).values():
+    runs = distinct(expand(experiment)).values()
+    for run in (each for each in runs if WORKLOADS[each.parameters.workload].script(each.parameters)):
         if (script := ((record := read_record(folder / run.id)).get("script") or {}).get("file")) is not None:
             measured[script][run.id] = has_changed(run, record)
     there = {record.parent.name for record in folder.glob(f"*/{RUN}")}
@@ -126,16 +122,15 @@ def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
             yield f"{script} has changed since {which} measured; delete {what} to measure them again"
 
 
-def _next_steps(experiment: "Experiment", config: Path, again: str, completed: bool, failed: bool) -> Iterator[str]:
-    """Commands that lead on, with what for."""
-    results = shlex.quote(experiment.results)
+def _next_step(experiment: "Experiment", config: Path, outcomes: Mapping[str, str]) -> str:
+    """What to do next, with what for; `outcomes` by run."""
+    failed = sum(outcome != "completed" for outcome in outcomes.values())
     if failed and not experiment.recorded:
-        where = f"log.txt in their folders in {results}/runs"
-        yield f"for why runs did not complete, {where}; {again} --retry-failed runs them again"
-    if completed:
-        if not experiment.recorded and all(scenario.repeats == 1 for scenario in experiment.scenarios.values()):
-            yield f"for intervals, repeats: 3 in {config}, then {again}; what was measured stays"
-        yield f"for what to try and the best configuration, multicard recommend {results}"
+        lost = f"{failed} of {counted(len(outcomes), 'run')} did not complete: see their log.txt"
+        return f"{lost}; multicard run {shlex.quote(str(config))} --retry-failed runs them again"
+    if not experiment.recorded and all(scenario.repeats == 1 for scenario in experiment.scenarios.values()):
+        return f"for intervals, repeats: 3 in {config}, then the same command; what was measured stays"
+    return f"for what to try and the best configuration, multicard recommend {shlex.quote(experiment.results)}"
 
 
 def overview_tables(title: str, rows: "pd.DataFrame", measures: list[str], width: int) -> list["Table"]:

@@ -13,6 +13,7 @@ ALIKE = 3  # first runs of a matrix that end it if they fail alike
 SOME_FAILED = 3  # exit code
 
 if TYPE_CHECKING:
+    from multicard.archive.matrix import Matrix
     from multicard.experiment.config import Experiment
     from multicard.experiment.parameters import JobParameters
 
@@ -110,7 +111,7 @@ def run_and_print(
     retry_failed: bool = False,
     keep_going: bool = False,
 ) -> None:
-    """Run an experiment, which `config` states, and print its results unless Snakemake was given options.
+    """Run an experiment, which `config` states; its results are printed unless Snakemake is given options.
 
     Exits with 1 unless all was made and a run completed, with `SOME_FAILED` where others did not.
 
@@ -119,32 +120,32 @@ def run_and_print(
     UserError
         If the first runs failed alike, unless `keep_going`.
     """
-    from multicard.cli._overview import print_results
+    from multicard.archive.matrix import Matrix
     from multicard.cli._pipeline import run_pipeline
 
     if options:
         sys.exit(0 if run_pipeline(config, profile, options) else 1)
-    forget_failed(experiment, retry_failed)
-    watch = None if keep_going or profile else FirstRuns.of(experiment)
+    matrix = Matrix.plan(experiment)
+    forget_failed(matrix, retry_failed)
+    watch = None if keep_going or profile else FirstRuns.of(matrix)
     made = run_pipeline(config, profile, **({"why_stop": watch.why_stop} if watch else {}))
-    completed, failed = print_results(experiment, config, profile)
-    if not completed or not made:
+    folder = Path(experiment.results) / "runs"
+    outcomes = {read_record(folder / run).get("outcome") for run in matrix.runnable()}
+    if not made or "completed" not in outcomes:
         sys.exit(1)
-    if failed:
+    if outcomes != {"completed"}:
         sys.exit(SOME_FAILED)
 
 
-def forget_failed(experiment: "Experiment", every: bool) -> None:
+def forget_failed(matrix: "Matrix", every: bool) -> None:
     """Remove the records of runs that did not complete and whose script has changed since, or of `every` such run.
 
     So these run again.
     """
-    from multicard.archive.matrix import Matrix
     from multicard.cli._overview import has_changed
     from multicard.core.layout import RUN
 
-    matrix = Matrix.plan(experiment)
-    folder = Path(experiment.results) / "runs"
+    folder = Path(matrix.experiment.results) / "runs"
     for run in matrix.planned():
         record = read_record(folder / run)
         if record.get("outcome", "completed") != "completed" and (every or has_changed(matrix.runs[run], record)):
@@ -152,38 +153,42 @@ def forget_failed(experiment: "Experiment", every: bool) -> None:
 
 
 class FirstRuns:
-    """Watches the first runs of a matrix of which none has completed."""
+    """Watches the first runs of a matrix of which none has completed; `planned`: those that have no record yet."""
 
-    def __init__(self, folder: Path, planned: int) -> None:
-        self.folder, self.planned, self.ends = folder, planned, []
+    def __init__(self, folder: Path, planned: Sequence[str]) -> None:
+        self.folder, self.planned = folder, planned
 
     @classmethod
-    def of(cls, experiment: "Experiment") -> "FirstRuns | None":
+    def of(cls, matrix: "Matrix") -> "FirstRuns | None":
         """None where a run has completed, or too few are planned."""
-        from multicard.archive.matrix import Matrix
+        folder, planned = Path(matrix.experiment.results) / "runs", matrix.planned()
+        outcomes = {run: read_record(folder / run).get("outcome") for run in planned}
+        missing = [run for run, outcome in outcomes.items() if outcome is None]
+        return None if "completed" in outcomes.values() or len(missing) <= ALIKE else cls(folder, missing)
 
-        folder, planned = Path(experiment.results) / "runs", Matrix.plan(experiment).planned()
-        has_completed = any(read_record(folder / run).get("outcome") == "completed" for run in planned)
-        return None if has_completed or len(planned) <= ALIKE else cls(folder, len(planned))
-
-    def why_stop(self, run: str) -> str | None:
-        """Why no more runs should start, now that one has ended; None where they should.
+    def why_stop(self) -> str | None:
+        """Why no more runs should start; None where they should, or where too few have ended to tell.
 
         Failures are alike if outcome and reason are, whatever their numbers. One run out of memory says nothing of
         others.
         """
         from multicard.core.reasons import describe_reason
 
-        record = read_record(self.folder / run)
-        reason = record.get("reason") or {}
-        kind = [record.get("outcome"), reason.get("code"), re.sub(r"0x[0-9a-f]+|\d+", "#", reason.get("message") or "")]
-        self.ends.append(kind)
-        if len(self.ends) != ALIKE or any(each != kind for each in self.ends) or kind[0] not in ("failed", "timed_out"):
+        ended = [record for run in self.planned[:ALIKE] if (record := read_record(self.folder / run))]
+        if len(ended) < ALIKE or ended[0]["outcome"] not in ("failed", "timed_out") or len(set(map(_kind, ended))) > 1:
             return None
+        reason = ended[-1].get("reason") or {}
         return (
-            f"stopped: the first {ALIKE} of {self.planned} runs failed alike: {describe_reason(reason)}; the same "
+            f"stopped: the first {ALIKE} of {len(self.planned)} runs failed alike: {describe_reason(reason)}; the same "
             "command with --keep-going runs the others, and once the script has changed, all"
         )
+
+
+def _kind(record: dict[str, Any]) -> tuple[Any, ...]:
+    """Outcome and reason of a run, whatever the numbers in it."""
+    reason = record.get("reason") or {}
+    message = re.sub(r"0x[0-9a-f]+|\d+", "#", reason.get("message") or "")
+    return record["outcome"], reason.get("code"), message
 
 
 def read_record(folder: Path) -> dict[str, Any]:

@@ -32,8 +32,10 @@ ARCHIVED_TABLES = ("phases", *GATHERED_ACTIVITIES)  # what of a run's an archive
 # What is gathered of a scenario's runs, a Parquet file each; and what is written of it as CSV, Markdown and LaTeX.
 SCENARIO_TABLES = (*GATHERED_ACTIVITIES, "steps", "epochs", "runs_info")
 SCENARIO_INDEX = "tables.json"  # names, sizes and checksums of both
+HEADLINE = "headline.json"  # what it found, in a sentence
 WRITTEN_TABLES = ("table_costs", "table_speedup")
 
+LAUNCHES = "logs/launch_run"  # folder in the results of what the launchers of runs say
 # What follows from all scenarios: verdicts on claims, on their tests and comparisons; what to try.
 CLAIMS, CLAIM_TESTS, CLAIM_COMPARISONS = "claims.csv", "claims_tests.csv", "claims_comparisons.csv"
 RECOMMENDATIONS = "recommendations.md"

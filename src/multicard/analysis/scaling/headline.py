@@ -1,0 +1,141 @@
+"""What a scenario found, in one sentence: what more devices gain, or how what else it varies compares."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from multicard.analysis.evidence import Configuration, Evidence
+from multicard.analysis.pooling import Pool
+from multicard.analysis.scaling.speedup import BASELINE_DIFFERS, speedups_of
+from multicard.analysis.statistics import Interval, pooled_ratio, verdict
+from multicard.core.text import counted
+from multicard.core.units import SECONDS, confidence, number, number_in, percent, with_unit
+
+ONE_DEVICE = {"cpu": "process", "cuda": "GPU"}
+STEP_TIME = "iteration_time_s"
+AS_FACTOR = 2.0  # how many times as fast, from where a percentage is hard to read
+NO_SAMPLES = (
+    "speed-up unknown, since the samples of a step are not: state them (--samples-per-step or --samples-per-device)"
+)
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The result of a scenario.
+
+    Attributes
+    ----------
+    words
+        It in a sentence, without a point at its end.
+    varied
+        What is compared: `devices`, or the parameters that vary; empty where nothing is.
+    value
+        How many times as fast, with its interval; the step time in seconds where nothing is compared; None where
+        nothing is known.
+    """
+
+    words: str
+    varied: tuple[str, ...] = ()
+    value: Interval | None = None
+
+
+def headline(evidence: Evidence) -> Headline:
+    """The result of one scenario.
+
+    With several numbers of devices it is the speed-up of the largest that completed, by `scaling.speedups_of`: over
+    several configurations the geometric mean, and their range. Else it is the ratio of speeds (work over time; of step
+    times where the work is not known): of two configurations the second's to the first's, of more the fastest's to the
+    next one's, tested as one that its own values chose.
+    """
+    done = [each for each in evidence.configurations if each.completed]
+    if not done:
+        return Headline("no run completed")
+    return _speedup(done) or _comparison(done)
+
+
+def _speedup(done: Sequence[Configuration]) -> Headline | None:
+    if len({each["devices"] for each in done}) == 1:
+        return None
+    if not any(each.blocks(each.rate) for each in done):
+        return Headline(NO_SAMPLES, ("devices",))
+    compared = speedups_of(
+        (
+            each.rest(BASELINE_DIFFERS), each.workload, each[each.workload.method], each["devices"],
+            each.blocks(each.rate),
+        )
+        for each in done
+    )  # fmt: skip
+    known = [
+        (each["devices"], each["device"], found)
+        for each, found in zip(done, compared, strict=True)
+        if each["devices"] > 1 and found.over_blocks.value is not None
+    ]
+    if not known:
+        return None
+    devices, device = max((devices, device) for devices, device, _ in known)
+    found = [each for *kind, each in known if kind == [devices, device]]
+    ratios = [each.over_blocks.value for each in found]
+    value = found[0].over_blocks if len(found) == 1 else pooled_ratio([(each.rates, each.base) for each in found])
+    words = f"{_devices(devices, device)} {_times(value)}"
+    if len(found) > 1:
+        words += f" on average over {len(found)} configurations ({number(min(ratios))}× to {number(max(ratios))}×)"
+    words += f", {percent(value.value / devices)} efficient"
+    return Headline(words + (", no difference shown" if verdict(value) == "none" else ""), ("devices",), value)
+
+
+def _comparison(done: Sequence[Configuration]) -> Headline:
+    table = pd.DataFrame([dict(each.parameters) for each in done])
+    varied = tuple(done[0].workload.varying(table, list(table)))
+    samples, by_step = [each.blocks(each.rate) for each in done], not all(each.blocks(each.rate) for each in done)
+    if by_step:
+        samples = [{repeat: 1 / time for repeat, time in each.blocks(STEP_TIME).items()} for each in done]
+    pool = Pool(samples)
+    means = [pool.mean(index) for index in range(len(done))]
+    order = sorted((at for at in range(len(done)) if means[at].value), key=lambda at: means[at].value, reverse=True)
+    if not order:
+        return Headline("no step was measured")
+    if len(order) == 1 or not varied:
+        value = Pool([each.blocks(STEP_TIME) for each in done]).mean(order[0])
+        return Headline(f"{value.format(lambda seconds: with_unit(seconds, SECONDS))} per step", (), value)
+    if len(order) == 2:
+        this, base = max(order), min(order)
+        value, rank = pool.ratio(this, base), ""
+    else:
+        this, base = order[:2]
+        [value], rank = map(_inverse, pool.against_best(this, [base], len(order))), "the fastest, "
+    names = [each.naming(varied) for each in done]
+    if varied == ("devices",):
+        names = [_devices(each["devices"], each["device"]) for each in done]
+    elif len(varied) == 1:
+        names = [name.partition(": ")[2] for name in names]
+    return Headline(_compared(names[this], names[base], value, rank, " per step" * by_step), varied, value)
+
+
+def _compared(this: str, base: str, ratio: Interval, rank: str, unit: str) -> str:
+    value, low, high = ratio.value, ratio.low, ratio.high
+    ends = [None if end is None else percent(end - 1, signed=True) for end in (low, high)]
+    if verdict(ratio) == "none":
+        return f"no difference shown between {this} and {base} {confidence(*ends, ratio.repeats)}"
+    if not 1 / AS_FACTOR < value < AS_FACTOR:
+        return f"{this} {rank}{_times(ratio, f' as fast{unit} as {base}')}"
+    if value < 1:  # the bounds change places
+        ends = [None if end is None else percent(1 - end) for end in (high, low)]
+    else:
+        ends = [None if end is None else percent(end - 1) for end in (low, high)]
+    how = f"{percent(abs(value - 1))} {'slower' if value < 1 else 'faster'}{unit}"
+    return f"{this} {rank}{how} than {base} {confidence(*ends, ratio.repeats)}"
+
+
+def _inverse(ratio: Interval) -> Interval:
+    ends = (None if end is None else 1 / end for end in (ratio.value, ratio.high, ratio.low))
+    return Interval(*ends, ratio.repeats, ratio.left_out, ratio.coverage, ratio.p_value)
+
+
+def _times(ratio: Interval, of: str = "") -> str:
+    value, _, rest = number_in(ratio.value, ratio.low, ratio.high, ratio.repeats).partition(" ")
+    return f"{value}×{of} {rest}"
+
+
+def _devices(number: int, kind: str) -> str:
+    return counted(number, ONE_DEVICE[kind])

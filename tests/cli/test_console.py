@@ -1,0 +1,274 @@
+"""What Snakemake's console shows under `logger: multicard`: told by Snakemake's events, of a planned experiment."""
+
+import logging
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from snakemake_interface_logger_plugins.common import LogEvent
+from snakemake_interface_logger_plugins.registry import LoggerPluginRegistry
+
+from conftest import TINY
+from multicard.archive.matrix import Matrix
+from multicard.core.files import write_json
+from multicard.experiment.load import check
+from snakemake_logger_plugin_multicard import LogHandler, LogHandlerSettings
+
+OUTPUT = {
+    "printshellcmds": False, "nocolor": True, "quiet": None, "debug_dag": False, "verbose": False,
+    "show_failed_logs": True, "stdout": False, "dryrun": False,
+}  # fmt: skip
+FORMATS = {"question": "?", "vary": {"precision": ["fp32", "fp64"]}, "repeats": 2, "figures": ["step_times"]}
+
+
+class Pipeline:
+    """A pipeline that says to the handler what Snakemake says of one."""
+
+    def __init__(self, folder: Path, console: str = "results", starts: bool = True, **output: bool) -> None:
+        self.folder = folder
+        plan = {"results": "results", "fixed": TINY, "scenarios": {"formats": FORMATS}}
+        self.matrix = Matrix.plan(check(plan, "mine.yaml", outside=False))
+        self.handler = LogHandler(SimpleNamespace(**OUTPUT | output), LogHandlerSettings(console))
+        self.jobs: dict[str, int] = {}
+        self.say("4 runs planned", matrix=self.matrix)
+        if starts:
+            self.say("started", event=LogEvent.WORKFLOW_STARTED, configfiles=[str(folder / "mine.yaml")])
+
+    def say(self, text: str | None, level: int = logging.INFO, **facts: Any) -> None:
+        """Hand over a log record."""
+        module = facts.pop("module", "workflow")
+        record = logging.LogRecord("snakemake", level, f"{module}.py", 1, text, None, None)
+        record.__dict__ |= facts
+        self.handler.handle(record)
+
+    def begins(self, **jobs: int) -> None:
+        """Say how many jobs of each rule there are."""
+        stats = jobs | {"total": sum(jobs.values())}
+        self.say("Job stats", event=LogEvent.RUN_INFO, stats=stats)
+
+    def starts(self, rule: str, message: str, **of: str) -> int:
+        """Start a job; its number."""
+        job = self.jobs.setdefault(message, len(self.jobs) + 1)
+        facts = {"jobid": job, "rule_name": rule, "wildcards": of, "rule_msg": message}
+        self.say(f"Rule: {rule}", event=LogEvent.JOB_INFO, **facts)
+        return job
+
+    def ends(self, job: int) -> None:
+        """End it."""
+        self.say("Finished", event=LogEvent.JOB_FINISHED, job_id=job)
+
+    def runs(self, run: str, **record: Any) -> None:
+        """Start a run, which leaves its record and two steps, and end it."""
+        job = self.starts("launch_run", f"run {run}", run=run)
+        write_json(self.folder / "results" / "runs" / run / "run.json", {"outcome": "completed"} | record)
+        steps = "rank,epoch,window,start_s,duration_s\n0,1,measured,0.0,0.02\n0,1,measured,0.02,0.03\n"
+        (self.folder / "results" / "runs" / run / "steps.csv").write_text(steps)
+        self.ends(job)
+
+    def draws(self, words: str, varied: list[str]) -> None:
+        """Leave the result and a figure of the scenario."""
+        found = {"words": words, "varied": varied, "value": {"value": 0.9}}
+        write_json(self.folder / "results/scenarios/formats/headline.json", found)
+        figure = self.folder / "results/figures/formats/step_times.png"
+        figure.parent.mkdir(parents=True)
+        figure.write_bytes(b"")
+        self.ends(self.starts("draw_figures", "draw the figures of the scenario formats", scenario="formats"))
+
+    def fails(self, job: int, *logs: str, message: str | None = None) -> None:
+        """Say that a job failed."""
+        facts = {"jobid": job, "log": list(logs), "rule_msg": message, "indent": False}
+        self.say("Error in rule", logging.ERROR, event=LogEvent.JOB_ERROR, **facts)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("runs", "scenarios/formats", "logs/launch_run"):
+        (tmp_path / "results" / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_snakemake_finds_the_plugin_by_its_name() -> None:
+    plugin = LoggerPluginRegistry().get_plugin("multicard")
+    assert (plugin.log_handler, plugin.settings_cls) == (LogHandler, LogHandlerSettings)
+
+
+def test_each_run_has_a_line_and_each_scenario_its_result(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline = Pipeline(folder)
+    pipeline.begins(prepare_data=1, launch_run=2, draw_figures=1)
+    pipeline.ends(pipeline.starts("prepare_data", "prepare the data set digits", dataset="digits"))
+    first, second = pipeline.matrix.planned()[:2]
+    reason = {"code": "error", "rank": 0, "message": "no such file"}
+    pipeline.runs(first)
+    pipeline.runs(second, outcome="failed", reason=reason)
+    pipeline.say(None, event=LogEvent.PROGRESS, done=3, total=4)
+    pipeline.draws("fp64 10% slower than fp32 (n=2)", ["precision"])
+    parameters = [pipeline.matrix.runs[run].parameters for run in (first, second)]
+    names = [f"formats precision={p.precision} repeat {p.repeat}" for p in parameters]
+    said = capsys.readouterr()
+    # Two steps in 0.05 s.
+    assert said.out.splitlines() == [
+        "2 runs; results: results/; log: .snakemake/log",
+        "prepare the data set digits",
+        f"run 1 of 2: {names[0]}: 25.0 ms per step",
+        f"run 2 of 2: {names[1]}: failed, rank 0: no such file; log: results/runs/{second}/log.txt",
+        "formats: fp64 10% slower than fp32 (n=2) → results/figures/formats/step_times.png",
+    ]
+    assert said.err == ""
+
+
+def test_a_job_that_fails_has_a_line_with_its_last_words_and_its_log(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipeline = Pipeline(folder)
+    pipeline.begins(launch_run=2)
+    first, second = pipeline.matrix.planned()[:2]
+    log = f"results/logs/launch_run/{first}.txt"
+    Path(log).write_text("a disk is full\nmulticard:   step 7 of 60\n")
+    command = "CalledProcessError in file run.smk, line 98"
+    for run, logs, message in ((first, [log, "none.txt"], None), (second, [], "SLURM-job '7' failed")):
+        job = pipeline.starts("launch_run", f"run {run}", run=run)
+        pipeline.say(command, logging.ERROR, event=LogEvent.ERROR, exception="RuleException")
+        pipeline.fails(job, *logs, message=message)
+    pipeline.say("Exiting because a job execution failed.", logging.ERROR, module="job_scheduler")
+    pipeline.say("At least one job did not complete", logging.ERROR, event=LogEvent.ERROR, exception="WorkflowError")
+    pipeline.handler.close()
+    assert capsys.readouterr().err.splitlines() == [
+        f"failed: run {first}: a disk is full; log: {log}",
+        f"failed: run {second}: SLURM-job '7' failed",
+        "not all was made: .snakemake/log says more; the same command makes what is missing",
+    ]
+
+
+def test_a_job_that_succeeds_when_it_is_tried_again_leaves_results(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[Any] = []
+    monkeypatch.setattr("snakemake_logger_plugin_multicard.console.print_results", lambda *given: shown.append(given))
+    pipeline = Pipeline(folder)
+    pipeline.begins(launch_run=1)
+    run = pipeline.matrix.planned()[0]
+    pipeline.fails(pipeline.starts("launch_run", f"run {run}", run=run), message="SLURM-job '7' failed")
+    pipeline.runs(run)
+    pipeline.handler.close()
+    assert capsys.readouterr().err == f"failed: run {run}: SLURM-job '7' failed\n"
+    assert len(shown) == 1
+
+
+def test_jobs_that_are_ended_with_the_pipeline_are_no_failures(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipeline, ending = Pipeline(folder), threading.Event()
+    pipeline.say("Started", ending=ending)
+    pipeline.begins(launch_run=1)
+    job = pipeline.starts("launch_run", "run a", run="a")
+    ending.set()
+    pipeline.say("exit code 130", logging.ERROR, event=LogEvent.ERROR, exception="RuleException")
+    pipeline.fails(job)
+    pipeline.handler.close()
+    assert capsys.readouterr().err == ""
+
+
+def test_what_no_job_failed_of_and_warnings_are_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline = Pipeline(folder)
+    pipeline.begins(launch_run=1)
+    for _ in range(2):
+        pipeline.say("Slurm job 7 is waiting: AssocMaxJobsLimit", logging.WARNING)
+    pipeline.say("MissingInputException in rule a", logging.ERROR, event=LogEvent.ERROR, exception="RuleException")
+    pipeline.handler.close()
+    assert capsys.readouterr().err.splitlines()[:2] == [
+        "Slurm job 7 is waiting: AssocMaxJobsLimit", "MissingInputException in rule a",
+    ]  # fmt: skip
+
+
+def test_jobs_of_a_group_fail_in_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline = Pipeline(folder)
+    pipeline.begins(judge_claims=1, recommend=1)
+    jobs = [pipeline.starts(rule, rule) for rule in ("judge_claims", "recommend")]
+    Path("results/logs/recommend.txt").write_text("measures.csv: missing\n")
+    infos = [{"jobid": job, "log": [f"results/logs/{rule}.txt"]} for job, rule in zip(jobs, pipeline.jobs, strict=True)]
+    facts = {"job_error_info": infos, "aux_logs": [], "groupid": "conclusions"}
+    pipeline.say("Error in group", logging.ERROR, event=LogEvent.GROUP_ERROR, **facts)
+    pipeline.say(
+        "Error in rule", logging.ERROR, event=LogEvent.JOB_ERROR, jobid=jobs[0], log=[], rule_msg=None, indent=True
+    )
+    said = "failed: judge_claims; recommend: measures.csv: missing; log: results/logs/recommend.txt\n"
+    assert capsys.readouterr().err == said
+
+
+def test_with_only_errors_nothing_else_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline = Pipeline(folder, "errors")
+    pipeline.begins(launch_run=1)
+    pipeline.runs(pipeline.matrix.planned()[0])
+    pipeline.say("Slurm job 7 is waiting: AssocMaxJobsLimit", logging.WARNING)
+    pipeline.handler.close()
+    assert capsys.readouterr() == ("", "Slurm job 7 is waiting: AssocMaxJobsLimit\n")
+
+
+@pytest.mark.parametrize("stated", [{"console": "full"}, {"dryrun": True, "stdout": True}, {"starts": False}])
+def test_a_dry_run_what_runs_nothing_and_the_full_console_are_snakemake_s(
+    stated: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipeline = Pipeline(folder, **stated)
+    pipeline.say("Unlocked working directory.")
+    pipeline.handler.close()
+    said = capsys.readouterr()
+    assert (said.out if "stdout" in stated else said.err).splitlines()[-1] == "Unlocked working directory."
+
+
+def test_on_a_terminal_the_last_line_is_the_current_run_with_its_step_and_the_time_left(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("snakemake_logger_plugin_multicard.console.LOOK_S", 0.05)
+    monkeypatch.setenv("COLUMNS", "200")
+    pipeline = Pipeline(folder)
+    pipeline.begins(launch_run=2)
+    first, second = pipeline.matrix.planned()[:2]
+    pipeline.runs(first)
+    Path(f"results/logs/launch_run/{second}.txt").write_text("multicard:   step 7 of 60\nmulticard: a: remark\n")
+    pipeline.starts("launch_run", f"run {second}", run=second)
+    said = ""
+    while "step 7 of 60" not in said:
+        said += capsys.readouterr().out
+    pipeline.handler.close()
+    p = pipeline.matrix.runs[second].parameters
+    state = f"run 2 of 2: formats precision={p.precision} repeat {p.repeat}: step 7 of 60, about 1 minute left"
+    assert f"\r\x1b[K{state}" in said
+    assert (said + capsys.readouterr().out).endswith("\r\x1b[K"), "it does not stay"
+
+
+def test_on_a_cluster_it_is_said_now_and_then_how_many_runs_are_queued(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("LOOK_S", 0.02), ("AT_FIRST_S", 0.1), ("REMIND_S", 0.3)):
+        monkeypatch.setattr(f"snakemake_logger_plugin_multicard.console.{name}", seconds)
+    pipeline = Pipeline(folder)
+    pipeline.say("Provided remote nodes: 20", event=LogEvent.RESOURCES_INFO, nodes=20)
+    pipeline.begins(launch_run=3)
+    runs = pipeline.matrix.planned()[:3]
+    for run in runs:
+        pipeline.starts("launch_run", f"run {run}", run=run)
+    Path(f"results/logs/launch_run/{runs[0]}.txt").write_text("")
+    said = []
+    while len(said) < 3:
+        said += [line for line in capsys.readouterr().out.splitlines() if "queued" in line]
+    pipeline.handler.close()
+    assert set(said) == {"0 of 3 runs ended, 1 running, 2 queued"}
+
+
+def test_where_nothing_is_to_be_done_the_results_are_shown(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[Any] = []
+    monkeypatch.setattr("snakemake_logger_plugin_multicard.console.print_results", lambda *given: shown.append(given))
+    pipeline = Pipeline(folder)
+    write_json(folder / "results/scenarios/formats/headline.json", {"words": "as before", "varied": [], "value": None})
+    pipeline.say("Nothing to be done (all requested files are present and up to date).")
+    for _ in range(2):  # as Snakemake does
+        pipeline.handler.close()
+    assert capsys.readouterr().out.splitlines() == ["Nothing to be done: the results are there", "formats: as before"]
+    assert shown == [(pipeline.matrix.experiment, Path("mine.yaml"))]
