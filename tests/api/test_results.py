@@ -52,7 +52,7 @@ def test_a_figure_of_a_scenario(results: Results) -> None:
 
     before = plt.get_fignums()
     titles = [axes.get_title(loc="left") for axes in results.figure("speedup", scenario="s0").get_axes()]
-    assert titles[:2] == ["Speed-up", "Efficiency"]
+    assert titles[:2] == ["Speed-up"]
     assert plt.get_fignums() == before
     with pytest.raises(UserError, match="no figure x, expected one of "):
         results.figure("x", scenario="s0")

@@ -180,7 +180,7 @@ def test_the_report_opens_in_a_browser_and_asks_for_nothing(finished: Path) -> N
         ]
         assert "Which format is <fast> & right?" in opened.run("document.querySelector('#overview').innerText")
         assert opened.run("document.querySelectorAll('#runs-table tbody tr').length") == 2
-        assert opened.run("document.querySelectorAll('.claims > li').length") > 0
+        assert opened.run("document.querySelectorAll('.claims').length") == 0  # none is judged on CPUs
 
 
 def test_a_second_start_does_nothing_and_a_deleted_index_of_activity_tables_is_made_without_the_run(
