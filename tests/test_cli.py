@@ -58,7 +58,7 @@ def words(text: str) -> str:
 
 
 def test_runs_lists_what_can_run_here_and_why_the_rest_cannot(tmp_path: Path) -> None:
-    listed = multicard("runs", "--config", config(tmp_path, vary={"strategy": ["single", "ddp"], "devices": [1, 999]}))
+    listed = multicard("run", "--dry-run", config(tmp_path, vary={"strategy": ["single", "ddp"], "devices": [1, 999]}))
     assert listed.returncode == 0
     assert "vision_digits_32px_single_cpu1_fp32_r1" in listed.stdout
     assert "the strategy single uses one device, not 999" in listed.stdout
@@ -68,10 +68,10 @@ def test_runs_lists_what_can_run_here_and_why_the_rest_cannot(tmp_path: Path) ->
     rows = [[cell.strip() for cell in line.split("│")] for line in listed.stdout.splitlines() if "vision_" in line]
     assert sorted(order for _, _, order, _, here, *_ in rows if here == "runs") == ["1", "2"]
     assert {order for _, _, order, _, here, *_ in rows if here != "runs"} == {""}
-    listed = multicard("runs", "--config", config(tmp_path, fixed={"device": "cpu", "num_workers": 999}))
+    listed = multicard("run", "--dry-run", config(tmp_path, fixed={"device": "cpu", "num_workers": 999}))
     assert "runs, but its 999 loader workers share" in listed.stdout
     cluster = {"cpus_per_node": 16, "gpus_per_node": 4}
-    listed = multicard("runs", "--config", config(tmp_path, cluster, fixed={"num_workers": 20}, repeats=2))
+    listed = multicard("run", "--dry-run", config(tmp_path, cluster, fixed={"num_workers": 20}, repeats=2))
     assert "2 runs, 0 can run here" in listed.stdout
     assert "2 cannot: needs 21 CPUs of a node for its ranks and loader workers, 16 found" in listed.stdout
 
@@ -83,7 +83,7 @@ def test_the_catalog_of_figures_is_printed() -> None:
 
 
 def test_a_matrix_for_gpus_is_listed_with_an_estimate_of_its_hours(tmp_path: Path) -> None:
-    listed = multicard("runs", "--config", config(tmp_path, fixed={"image_size": 300}, vary={"precision": ["fp32"]}))
+    listed = multicard("run", "--dry-run", config(tmp_path, fixed={"image_size": 300}, vary={"precision": ["fp32"]}))
     assert listed.returncode == 0, listed.stderr
     assert "GPU hours of whole nodes" in listed.stdout
     assumed = listed.stdout[listed.stdout.index("(assumed") :]
@@ -100,7 +100,7 @@ def test_runs_that_exceed_the_stated_memory_of_a_gpu_are_flagged(tmp_path: Path)
         stated["cluster"] = {"cpus_per_node": 64, "gpus_per_node": 4, "gpu_memory_gb": memory_gb}
         path = tmp_path / "stated.yaml"
         path.write_text(yaml.safe_dump(stated))
-        found = multicard("runs", "--config", path)
+        found = multicard("run", "--dry-run", path)
         assert found.returncode == 0, found.stderr
         return " ".join(found.stdout.split())
 
@@ -182,7 +182,7 @@ def test_status_reads_measured_scenarios_from_their_tables(tmp_path: Path) -> No
 
 
 def test_a_bad_configuration_is_one_line(tmp_path: Path) -> None:
-    command = [Path(sys.prefix) / "bin" / "multicard", "runs", "--config", config(tmp_path, repeats=0)]
+    command = [Path(sys.prefix) / "bin" / "multicard", "run", config(tmp_path, repeats=0), "--dry-run"]
     stopped = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert (stopped.returncode, stopped.stdout) == (1, "")
     [line] = stopped.stderr.splitlines()
@@ -319,17 +319,6 @@ def test_the_papers_claims_are_found_from_any_folder(tmp_path: Path) -> None:
     judged = multicard("report", "there", "--claims", folder=tmp_path)
     assert judged.returncode == 0, judged.stderr
     assert judged.stdout.splitlines()[-1] == "12 not measured here"
-
-
-def test_config_prints_what_a_file_states_and_the_value_of_one_key(tmp_path: Path) -> None:
-    path = config(tmp_path, fixed={"device": "cpu"})
-    assert multicard("config", "results", "--config", path).stdout == f"{tmp_path / 'results'}\n"
-    assert multicard("config", "time_limit_min", "--config", path).stdout == "60\n"  # the default
-    printed = tmp_path / "printed.yaml"
-    printed.write_text(multicard("config", "--config", path).stdout)
-    assert multicard("runs", "--config", str(printed)).stdout == multicard("runs", "--config", path).stdout
-    unknown = multicard("config", "nope", "--config", path)
-    assert unknown.returncode == 1 and "has no key nope, expected one of results, " in unknown.stderr
 
 
 def test_standard_output_is_json_alone_whatever_else_is_written(tmp_path: Path) -> None:

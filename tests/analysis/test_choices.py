@@ -166,7 +166,7 @@ def test_a_deadline_is_answered_in_words(scaled: Evidence) -> None:
     for said in ("200,000 images (20 epochs of 10,000)", "up to 40.1 times as long"):
         assert said in text
     none = answered(scaled, deadline_s=60, epochs=20)
-    assert "for a deadline of 1 min: none is sure; 4 GPUs too late (9 min 48 s" in none and "`--devices 8`" in none
+    assert "for a deadline of 1 min: none is sure; 4 GPUs too late (9 min 48 s" in none and "`multicard recommend --devices 8`" in none
     # Without a deadline each number is named, the fastest first.
     text = answered(scaled, epochs=20)
     assert "The training: 4 GPUs (9 min 48 s" in text and "; 1 GPU (33 min 20 s" in text
@@ -176,7 +176,7 @@ def test_predictions_are_of_what_changes_nothing_and_of_more_than_was_measured(t
     rows = scaled_runs() + trained(8, 500, precision="bf16") + trained(2, 250, precision="bf16")
     text = answered(made(tmp_path, rows), deadline_s=1, epochs=20)
     lines = [line for line in text.splitlines() if line.startswith("- Deadline")]
-    assert ["`--devices 16`" in line for line in lines] == [True, False] and "if you may change" in lines[1]
+    assert ["--devices 16`" in line for line in lines] == [True, False] and "if you may change" in lines[1]
 
 
 def test_jobs_that_see_only_their_own_gpus_are_of_one_machine(scaled: Evidence) -> None:

@@ -233,7 +233,7 @@ def test_the_loader_of_a_record_limits_what_no_run_reached(tmp_path: Path) -> No
 
 def predicted(results: Path, capsys: pytest.CaptureFixture[str], devices: str = "4,8") -> list[str]:
     """The lines that the command prints."""
-    main(["predict", "--devices", devices, str(results)])
+    main(["recommend", "--devices", devices, str(results)])
     return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
 
@@ -348,7 +348,7 @@ def test_what_the_command_does_not_predict_is_named_once_for_each_reason(
         ("9" * 20, "1", "9" * 20, "at most 1000000 devices"),
     ):
         with pytest.raises(SystemExit, match=f"^--devices: found {found}, expected {expected}[^\n]*$"):
-            main(["predict", "--devices", devices, "--nodes", nodes, str(results)])
+            main(["recommend", "--devices", devices, "--nodes", nodes, str(results)])
 
 
 def test_limits_of_the_machine_let_one_device_predict_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -117,7 +117,7 @@ def test_the_commands_archive_runs_and_status(
         multicard("archive", "--config", config, "out.rar")
 
     write_configuration(config, tmp_path / "new", 2, ON_GPUS, recorded=[str(gpu_archive)])
-    listed = multicard("runs", "--config", config)
+    listed = multicard("run", config, "--dry-run")
     assert "recorded in" in listed
     assert "2 runs, 0 can run here, 1 recorded (" in listed
     assert multicard("status", "--config", config).splitlines()[-1] == "1 waiting, 1 cannot run here"

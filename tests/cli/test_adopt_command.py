@@ -106,7 +106,7 @@ def test_the_configuration_is_an_ordinary_one_that_launches_nothing(
     monkeypatch.chdir(folder)
     config = yaml.safe_load((folder / "adopted.yaml").read_text())
     assert config["recorded"] == ["adopted.tar.gz"]
-    main(["runs", "--config", "adopted.yaml"])
+    main(["run", "adopted.yaml", "--dry-run"])
     listed = capsys.readouterr().out
     assert "6 runs, 0 can run here, 5 recorded" in listed
     assert "1 cannot: no trace of it was adopted" in listed

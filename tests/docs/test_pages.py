@@ -44,10 +44,11 @@ SHELL = ("sh", "bash", "console", "")  # an indented block has no language
 # What is run here, in a copy of the project.
 RUN_HERE = (
     r"source \.venv/bin/activate",
-    r"multicard (runs|status)( --config config/[\w-]+\.yaml)?( --profile slurm)?",
+    r"multicard run( config/[\w-]+\.yaml)?( --profile slurm)? --dry-run",
+    r"multicard status( --config config/[\w-]+\.yaml)?",
     r"multicard report (--list-figures|results --claims)",
     r"multicard scale .*--dry-run.*",
-    r"multicard (recommend|predict) .*results.*",
+    r"multicard recommend .*results.*",
     r"multicard analyze \S+ --out \S+",
     r"multicard compare \S+\.sqlite \S+\.sqlite",
     r"snakemake .* --dry-run",
@@ -280,7 +281,7 @@ def test_the_change_of_the_first_hour_takes_one_run_away_and_asks_for_another(pr
 
 
 def listed_runs(project: Path) -> set[str]:
-    listed = shell("multicard runs --config config/mine.yaml", project)
+    listed = shell("multicard run config/mine.yaml --dry-run", project)
     assert listed.returncode == 0, listed.stderr
     return set(re.findall(r"vision_\S+", listed.stdout))
 

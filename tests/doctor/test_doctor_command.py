@@ -112,7 +112,7 @@ def test_doctor_and_runs_give_one_answer_about_a_cluster(
     arguments = ("--config", str(asked), "--profile", "profile")
     found = doctor(*arguments)[1]["runs"]
     assert (found["verdict"], found["found"]) == ("ok", "2 of 2 can run on the cluster")
-    main(["runs", *arguments])
+    main(["run", str(asked), "--dry-run", "--profile", "profile"])
     assert "2 runs, 2 can run here" in capsys.readouterr().out
 
 

@@ -162,7 +162,7 @@ def test_every_stage_leaves_its_files(finished: Path) -> None:
         for phase in ("step", "data", "transfer", "forward", "backward", "optimizer"):
             assert per_step[rank, phase] == TINY["profiled_steps"]
     assert make(finished, "snakemake-report").returncode == 0
-    report = (results / "snakemake-report.html").read_text()
+    report = (finished / "snakemake-report.html").read_text()
     for part in ("speedup.png", "step_times.png", "runs.csv", "measures.csv", "Does a second process help?"):
         assert part in report
     assert "2 runs, 1 of each configuration" in report

@@ -1,5 +1,6 @@
 """The console command `multicard`: each module of this package that has a `COMMAND` is one of its commands."""
 
+import argparse
 import os
 import sys
 
@@ -19,11 +20,18 @@ def main(arguments: list[str] | None = None) -> None:
     if "--" in given and any(command.rest and given[0] == command.name for command in COMMANDS.values()):
         at = given.index("--")
         own, rest = given[:at], given[at + 1 :]
-    parser = Parser(prog="multicard", description="Plan and check experiments, analyze traces.")
+    parser = Parser(
+        prog="multicard", formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="multicard [-h] [--version] COMMAND ...",
+        description="How does multi-GPU training scale, how many GPUs should it use, and where does its time go?",
+        epilog=_groups(),
+    )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"multicard {__version__}")
-    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(required=True, prog="multicard", metavar="COMMAND", help="one of those below")
     for command in COMMANDS.values():
-        subparser = subparsers.add_parser(command.name, help=command.help, description=command.help)
+        example = f"example: {command.example}"
+        # Without `help` the list of all commands does not repeat them.
+        subparser = subparsers.add_parser(command.name, description=f"{command.help}; {example}")
         command.add_arguments(subparser)
         if command.rest:
             subparser.usage = f"{subparser.format_usage().removeprefix('usage: ').rstrip()} {command.rest}"
@@ -34,3 +42,15 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{last}")
     with reported():
         chosen.run(chosen)
+
+
+def _groups() -> str:
+    """The commands by group, each with an example."""
+    lines = []
+    for group in dict.fromkeys(command.group for command in COMMANDS.values()):
+        lines.append(f"{group}:")
+        for command in COMMANDS.values():
+            if command.group == group:
+                lines += [f"  {command.name:<10} {command.help}", f"{'':13}{command.example}"]
+        lines.append("")
+    return "\n".join([*lines, "multicard COMMAND --help says more."])

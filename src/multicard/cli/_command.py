@@ -14,6 +14,7 @@ from multicard.core.text import counted, printable, without_escapes
 
 OF_SCALE, SHIPPED = Path("multicard.yaml"), Path("config/config.yaml")  # configuration files that need no naming
 MOST_NAMED = 10  # runs with damaged files
+MEASURE, UNDERSTAND, PREPARE = "Measure", "Understand", "Prepare and share"  # groups of commands
 MOST_DEVICES = 1_000_000  # of a job: more than any machine has
 
 
@@ -42,6 +43,8 @@ class Command:
         Place in the help.
     help
         What it does, in a line.
+    group, example
+        Where it stands in the help, and a command line that uses it.
     add_arguments
         Adds its arguments to its parser.
     run
@@ -56,7 +59,17 @@ class Command:
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], None]
+    group: str
+    example: str
     rest: str | None = None
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Add the configuration file of an experiment as an argument that needs no name."""
+    parser.add_argument(
+        "config", type=Path, nargs="?", metavar="CONFIG", default=OF_SCALE if OF_SCALE.exists() else SHIPPED,
+        help=f"configuration file (default: {OF_SCALE} if there is one, else {SHIPPED})",
+    )  # fmt: skip
 
 
 def add_configuration(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from multicard.cli._as_runs import add_arguments as add_arguments_of_runs
 from multicard.cli._as_runs import make_runs
-from multicard.cli._command import Command, refuse_unwritable
+from multicard.cli._command import UNDERSTAND, Command, refuse_unwritable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -138,5 +138,11 @@ def _progress() -> Iterator[Callable[[int, int], None] | None]:
 
 
 COMMAND = Command(
-    "analyze", 40, "say where the time of a trace goes, or make a report of many traces", add_arguments, run
+    "analyze",
+    80,
+    "say where the time of a trace goes, or make a report of many traces",
+    add_arguments,
+    run,
+    UNDERSTAND,
+    "multicard analyze report.nsys-rep",
 )

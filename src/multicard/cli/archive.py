@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from multicard.cli._command import Command, add_configuration, add_profile
+from multicard.cli._command import PREPARE, Command, add_configuration, add_profile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,8 +38,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 COMMAND = Command(
     "archive",
-    60,
-    "pack the runs of an experiment into one file, with user names, hostnames and paths removed",
+    90,
+    "pack the runs of an experiment into one file, without user names, hostnames and paths",
     add_arguments,
     run,
+    PREPARE,
+    "multicard archive mine.tar.gz",
 )

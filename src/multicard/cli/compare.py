@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from multicard.cli._command import Command
+from multicard.cli._command import UNDERSTAND, Command
 from multicard.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -128,8 +128,10 @@ def _periods(found: "pd.DataFrame") -> list[str]:
 
 COMMAND = Command(
     "compare",
-    50,
-    "list what got slower or faster between two traces, or between results; with --fail-above, judge it for CI",
+    70,
+    "list what got slower or faster between traces, or results; --fail-above judges it for CI",
     add_arguments,
     run,
+    UNDERSTAND,
+    "multicard compare v1.tar.gz results --fail-above 3%",
 )

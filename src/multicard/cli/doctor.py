@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from multicard.cli._command import Command
+from multicard.cli._command import PREPARE, Command
 from multicard.cli._measure_machine import add_arguments as add_arguments_of_measuring
 from multicard.cli._measure_machine import measure
 
@@ -42,5 +42,11 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 COMMAND = Command(
-    "doctor", 30, "check this machine and name a remedy for each problem, or measure its limits", add_arguments, run
+    "doctor",
+    100,
+    "check this machine and name a remedy for each problem, or measure its limits",
+    add_arguments,
+    run,
+    PREPARE,
+    "multicard doctor",
 )

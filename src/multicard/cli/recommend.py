@@ -3,7 +3,9 @@
 import argparse
 import re
 
-from multicard.cli._command import Command, add_results, duration_s, memory_bytes, name_damaged
+from multicard.cli._command import UNDERSTAND, Command, add_results, duration_s, memory_bytes, name_damaged
+from multicard.cli._predict import add_arguments as add_arguments_of_predicting
+from multicard.cli._predict import print_predictions
 from multicard.core.errors import UserError
 from multicard.core.text import without_escapes
 
@@ -41,11 +43,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     either.add_argument("--json", action="store_true", help="print the table of choices as JSON")
     either.add_argument("--verbose", action="store_true", help="add the table of choices and every configuration")
+    add_arguments_of_predicting(parser)
     add_results(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print recommendations, or the table of choices as JSON."""
+    """Print recommendations, or the table of choices as JSON; with numbers of devices what these would gain."""
+    if arguments.devices:
+        print_predictions(arguments)
+        return
     from multicard import read_results
     from multicard.analysis.choice.demand import Demand
 
@@ -81,8 +87,10 @@ def _length(text: str | None) -> dict[str, float]:
 
 COMMAND = Command(
     "recommend",
-    100,
-    "say how much faster more GPUs are, where the step goes, and what to try next",
+    50,
+    "say how much faster more GPUs are or would be, where the step goes, and what to try",
     add_arguments,
     run,
+    UNDERSTAND,
+    "multicard recommend results --devices 8,16",
 )

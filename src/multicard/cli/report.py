@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from multicard.cli._command import Command, name_damaged
+from multicard.cli._command import UNDERSTAND, Command, name_damaged
 from multicard.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -89,8 +89,10 @@ def print_figures() -> None:
 
 COMMAND = Command(
     "report",
-    70,
-    "make tables, figures and the report of recorded runs, or print the verdicts on claims; nothing is run",
+    60,
+    "make figures and the report of recorded runs, or print the verdicts on claims",
     add_arguments,
     run,
+    UNDERSTAND,
+    "multicard report mine.tar.gz --out mine",
 )

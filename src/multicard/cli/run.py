@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multicard.cli._command import Command, add_profile
+from multicard.cli._command import MEASURE, Command, add_config, add_profile
 
 ALIKE = 3  # first runs of a matrix that end it if they fail alike
 SOME_FAILED = 3  # exit code
@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the configuration."""
-    parser.add_argument("config", type=Path, metavar="CONFIG", help="configuration file")
+    add_config(parser)
     add_profile(parser, "to run by")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="list the runs, their order and cost, and why some cannot run here"
+    )
     add_failures(parser)
     parser.epilog = "With options of Snakemake after -- (such as -- --dry-run) all output is Snakemake's."
 
@@ -42,6 +45,11 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.experiment.load import read_experiment
 
     experiment = read_experiment(arguments.config, arguments.profile)
+    if arguments.dry_run:
+        from multicard.cli._run_table import print_runs
+
+        print_runs(experiment, arguments.profile)
+        return
     if arguments.profile is None and not arguments.rest:
         check_start(experiment)
     run_and_print(
@@ -201,6 +209,12 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 COMMAND = Command(
-    "run", 14, "run a configuration in the current folder, and print its results", add_arguments, run,
+    "run",
+    20,
+    "run a configuration in the current folder and print its results, or list its runs",
+    add_arguments,
+    run,
+    MEASURE,
+    "multicard run config/mine.yaml",
     rest="[-- SNAKEMAKE-OPTION ...]",
-)  # fmt: skip
+)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from multicard.cli._command import (
+    MEASURE,
     OF_SCALE,
     Command,
     add_device,
@@ -87,8 +88,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the configuration, run it, and print its results; exit as `run_and_print` does."""
+    from multicard.cli._run_table import print_runs
     from multicard.cli.run import check_start, run_and_print
-    from multicard.cli.runs import print_runs
     from multicard.core.pipeline import pipeline_folder
     from multicard.experiment.load import check
 
@@ -266,7 +267,7 @@ def as_yaml(config: dict[str, Any], command: list[str]) -> str:
             "# Written by multicard scale, for:",
             f"#     {printable(shlex.join(command))}",
             "# To change it, edit it and run it again; what has been measured stays as long as its parameters do:",
-            "#     multicard runs --config FILE      lists the runs",
+            "#     multicard run FILE --dry-run       lists the runs",
             "#     multicard run FILE                runs what is missing",
             "# All parameters: python -m multicard.experiment --docs",
             *lines({key: config[key] for key in ("results", "time_limit_min")}, 0),
@@ -313,6 +314,12 @@ def _value(text: str) -> Any:
 
 
 COMMAND = Command(
-    "scale", 8, "measure your own training script on several numbers of devices, unchanged", add_arguments, run,
+    "scale",
+    10,
+    "measure your own training script on several numbers of devices, unchanged",
+    add_arguments,
+    run,
+    MEASURE,
+    "multicard scale --devices 1,2,4 -- train.py --epochs 1",
     rest="-- SCRIPT.py [ARGUMENT ...]",
-)  # fmt: skip
+)

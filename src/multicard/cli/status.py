@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multicard.cli._command import Command, add_configuration, add_profile
+from multicard.cli._command import MEASURE, Command, add_configuration, add_profile
 
 MOST_MEASURED = 100  # finished runs that are in no table yet: the latest ones, to answer in seconds
 
@@ -147,8 +147,10 @@ def _run_status(
 
 COMMAND = Command(
     "status",
-    20,
-    "show an experiment's progress, check each run's record against its trace, and name runs with doubtful numbers",
+    40,
+    "show how far an experiment is, and name runs whose files or numbers are in doubt",
     add_arguments,
     run,
+    MEASURE,
+    "multicard status",
 )

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multicard.cli._command import Command, add_profile, duration_s
+from multicard.cli._command import MEASURE, Command, add_profile, duration_s
 from multicard.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -203,5 +203,11 @@ def _effort(search: "Search", runs: int) -> str:
 
 
 COMMAND = Command(
-    "tune", 16, "find the best configuration of a scenario with few of its runs, within a budget", add_arguments, run
+    "tune",
+    30,
+    "find the best configuration of a scenario with few of its runs, within a budget",
+    add_arguments,
+    run,
+    MEASURE,
+    "multicard tune config/mine.yaml --budget 2h",
 )

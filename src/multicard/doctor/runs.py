@@ -51,14 +51,14 @@ def checks(matrix: Matrix, slurm: bool) -> list[Check]:
     counts = Counter(lost.values()).most_common()
     found += "".join(f"; {count}: {reason}" for reason, count in counts[:SHOWN])
     if len(counts) > SHOWN:
-        found += f"; {sum(count for _, count in counts[SHOWN:])} for other reasons (multicard runs)"
+        found += f"; {sum(count for _, count in counts[SHOWN:])} for other reasons (multicard run --dry-run)"
     verdict, do = "ok", ""
     if any(matrix.runs[run].parameters.device == "cuda" for run in lost) and matrix.machine.gpus == 0:
         verdict, do = "error", "run it where GPUs are"
         if slurm and not experiment.cluster:
             verdict, do = "warning", "multicard doctor --profile slurm checks them for the cluster's nodes"
     elif lost:
-        verdict, do = "warning", "multicard runs lists each with its reason"
+        verdict, do = "warning", "multicard run --dry-run lists each with its reason"
     return [Check("runs", found, verdict, do), *_modules(experiment.modules)]
 
 

@@ -165,7 +165,7 @@ def _answer(job: Choices, group: Sequence[Choice], demand: Demand) -> str:
     if met or job.device != "cuda" or group[0].changes:  # a prediction is of the settings of runs
         return text
     most = max(each.devices for each in job.rows)
-    return f"{text}. `multicard predict` says what more GPUs may give, such as `--devices {2 * most}`"
+    return f"{text}. `multicard recommend --devices {2 * most}` says what more may give"
 
 
 def _why_refused(job: Choices, group: Sequence[Choice]) -> str:

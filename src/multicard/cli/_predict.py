@@ -1,10 +1,10 @@
-"""`multicard predict`."""
+"""What more devices would gain: `multicard recommend --devices 8,16`."""
 
 import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from multicard.cli._command import Command, add_results, numbers_of_devices
+from multicard.cli._command import numbers_of_devices
 from multicard.core.errors import UserError
 from multicard.core.text import counted, listed, plural
 
@@ -16,15 +16,13 @@ SERIES = ["configuration", "machine", "versions"]  # columns that tell series ap
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the numbers of devices and the results."""
-    parser.add_argument("--devices", required=True, metavar="N,...", help="numbers of devices to predict, such as 8,16")
-    parser.add_argument(
-        "--nodes", type=int, default=1, metavar="N", help="nodes that share the devices equally (default: %(default)s)"
-    )
-    add_results(parser)
+    """Add the numbers of devices."""
+    add = parser.add_argument_group("more devices than were measured").add_argument
+    add("--devices", metavar="N,...", help="predict these numbers of devices, such as 8,16, and check predictions")
+    add("--nodes", type=int, default=1, metavar="N", help="nodes that share the devices equally (default: %(default)s)")
 
 
-def run(arguments: argparse.Namespace) -> None:
+def print_predictions(arguments: argparse.Namespace) -> None:
     """Print predictions, how those of measured runs turn out, and what they rest on."""
     from multicard import read_results
     from multicard.cli._console import console, text_table
@@ -169,12 +167,3 @@ def _counts(rows: list[Row]) -> str:
     nodes = rows[0]["nodes"]
     devices = f"{listed([str(row['devices']) for row in rows])} {plural(max(row['devices'] for row in rows), 'device')}"
     return f"{devices} on {nodes} nodes" if nodes > 1 else devices
-
-
-COMMAND = Command(
-    "predict",
-    98,
-    "predict step time, throughput and memory on more devices, and check predictions of measured runs",
-    add_arguments,
-    run,
-)

@@ -1,12 +1,10 @@
-"""`multicard runs`."""
+"""The runs of a configuration as a table: `multicard run CONFIG --dry-run`."""
 
-import argparse
 from collections import Counter
 from collections.abc import Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from multicard.cli._command import Command, add_configuration, add_profile
 from multicard.core.text import counted
 
 if TYPE_CHECKING:
@@ -15,19 +13,6 @@ if TYPE_CHECKING:
     from multicard.experiment.estimate import Cost
     from multicard.experiment.machine import Machine
     from multicard.experiment.runs import Run
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the experiment."""
-    add_configuration(parser)
-    add_profile(parser)
-
-
-def run(arguments: argparse.Namespace) -> None:
-    """Print the run table of a configuration file."""
-    from multicard.experiment.load import read_experiment
-
-    print_runs(read_experiment(arguments.config, arguments.profile), arguments.profile)
 
 
 def print_runs(experiment: "Experiment", profile: Path | None = None) -> None:
@@ -148,6 +133,3 @@ def _memory_needed(run: "Run", machine: "Machine") -> str:
     if there is None:
         return text
     return f"{text} of {with_unit(there, BYTES)}" + (": unlikely to fit" if run.exceeds_memory(machine) else "")
-
-
-COMMAND = Command("runs", 10, "list the runs of a configuration, and why some cannot run here", add_arguments, run)
