@@ -166,7 +166,10 @@ def test_a_deadline_is_answered_in_words(scaled: Evidence) -> None:
     for said in ("200,000 images (20 epochs of 10,000)", "up to 40.1 times as long"):
         assert said in text
     none = answered(scaled, deadline_s=60, epochs=20)
-    assert "for a deadline of 1 min: none is sure; 4 GPUs too late (9 min 48 s" in none and "`multicard recommend --devices 8`" in none
+    assert (
+        "for a deadline of 1 min: none is sure; 4 GPUs too late (9 min 48 s" in none
+        and "`multicard recommend --devices 8`" in none
+    )
     # Without a deadline each number is named, the fastest first.
     text = answered(scaled, epochs=20)
     assert "The training: 4 GPUs (9 min 48 s" in text and "; 1 GPU (33 min 20 s" in text
