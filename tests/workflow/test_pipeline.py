@@ -88,7 +88,8 @@ def environment(nsys: bool = False) -> dict[str, str]:
 
 def make(folder: Path, target: str = "demo") -> subprocess.CompletedProcess[str]:
     # -o: the environment is this one, whatever its age.
-    command = ["make", "-o", ".venv/ready", target, f"CONFIG={CONFIG}", "BIN=bin"]
+    # A make that is started by `make test` would say which folder it enters.
+    command = ["make", "--no-print-directory", "-o", ".venv/ready", target, f"CONFIG={CONFIG}", "BIN=bin"]
     return subprocess.run(
         command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
