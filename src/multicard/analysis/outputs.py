@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import pandas as pd
-
 from multicard.analysis.choice.recommend import as_markdown
 from multicard.analysis.evidence import evidence_of, read_evidence
 from multicard.analysis.machine_limits import read_machine
@@ -25,6 +23,7 @@ from multicard.analysis.scenario_tables import (
     store,
     tables_of,
 )
+from multicard.analysis.table_files import write_csv
 from multicard.analysis.tables import write_scenario_tables
 from multicard.analysis.utilization import within_peaks
 from multicard.core.files import atomic_write, described, write_json
@@ -62,8 +61,8 @@ def write_scenario(
     tables = ScenarioTables(out)
     measures = within_peaks(runs_table(complete(measured, trace_shares(tables))))
     measures = add_scaling(measures)
-    _write(outcome_table(outcomes, not_run), out / OUTCOME_TABLE)
-    _write(measures, out / MEASURES)
+    write_csv(outcome_table(outcomes, not_run), out / OUTCOME_TABLE)
+    write_csv(measures, out / MEASURES)
     write_scenario_tables(measures, out, notes(tables), synthetic(tables))
     write_json(out / HEADLINE, asdict(headline(evidence_of(ScenarioTables(out)))))
     write_json(out / MACHINE_TABLE, {"machines": [each.model_dump(mode="json") for each in limits]})
@@ -83,8 +82,3 @@ def write_recommendations(results: Path, scenarios: Sequence[str], out: Path) ->
     text = as_markdown(read_evidence(results, scenarios))
     with atomic_write(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-def _write(table: pd.DataFrame, path: Path) -> None:
-    with atomic_write(path) as temporary:
-        table.to_csv(temporary, index=False)

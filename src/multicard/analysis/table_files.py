@@ -40,6 +40,12 @@ def write_table(table: pd.DataFrame, stem: Path, caption: str, label: str) -> No
             temporary.write_text(text, encoding="utf-8")
 
 
+def write_csv(table: pd.DataFrame, path: Path) -> None:
+    """Write a table as CSV, whole or not at all."""
+    with atomic_write(path) as temporary:
+        table.to_csv(temporary, index=False)
+
+
 def markdown(table: pd.DataFrame, caption: str) -> str:
     """Give a table in Markdown, after its caption."""
     cells, numeric = _cells(table), _numeric(table)

@@ -64,19 +64,12 @@ class Command:
     rest: str | None = None
 
 
-def add_config(parser: argparse.ArgumentParser) -> None:
-    """Add the configuration file of an experiment as an argument that needs no name."""
-    parser.add_argument(
-        "config", type=Path, nargs="?", metavar="CONFIG", default=OF_SCALE if OF_SCALE.exists() else SHIPPED,
-        help=f"configuration file (default: {OF_SCALE} if there is one, else {SHIPPED})",
-    )  # fmt: skip
-
-
-def add_configuration(parser: argparse.ArgumentParser) -> None:
+def add_configuration(parser: argparse.ArgumentParser, positional: bool = False) -> None:
     """Add the configuration file of an experiment."""
+    place = {"nargs": "?", "metavar": "CONFIG"} if positional else {"metavar": "FILE"}
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", default=OF_SCALE if OF_SCALE.exists() else SHIPPED,
-        help=f"configuration file (default: {OF_SCALE} if there is one, else {SHIPPED})",
+        "config" if positional else "--config", type=Path, default=OF_SCALE if OF_SCALE.exists() else SHIPPED,
+        help=f"configuration file (default: {OF_SCALE} if there is one, else {SHIPPED})", **place,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multicard.cli._command import MEASURE, Command, add_config, add_profile
+from multicard.cli._command import MEASURE, Command, add_configuration, add_profile
 
 ALIKE = 3  # first runs of a matrix that end it if they fail alike
 SOME_FAILED = 3  # exit code
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the configuration."""
-    add_config(parser)
+    add_configuration(parser, positional=True)
     add_profile(parser, "to run by")
     parser.add_argument(
         "--dry-run", action="store_true", help="list the runs, their order and cost, and why some cannot run here"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from multicard.analysis.evidence import read_evidence
-from multicard.core.files import atomic_write
+from multicard.analysis.table_files import write_csv
 from multicard.core.layout import CLAIM_COMPARISONS, CLAIM_TESTS, CLAIMS
 from multicard.papers.claims import claims_table, comparisons_table, judge, pooled_table, read_claims
 
@@ -23,5 +23,4 @@ def write_claims(claims: Path, results: Path, scenarios: Sequence[str]) -> None:
         (pooled_table(judged), CLAIM_TESTS),
         (comparisons_table(judged), CLAIM_COMPARISONS),
     ):
-        with atomic_write(results / name) as temporary:
-            table.to_csv(temporary, index=False)
+        write_csv(table, results / name)

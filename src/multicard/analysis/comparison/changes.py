@@ -18,9 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from multicard.analysis.comparison.sides import (
-    Configuration,
-)
+from multicard.analysis.comparison.sides import Configuration
 from multicard.analysis.pooling import Pool
 from multicard.analysis.scaling.speedup import RATES
 from multicard.analysis.statistics import LEVEL, Interval, corrected, mean_of, product_of, repeats_needed
