@@ -124,13 +124,13 @@ def test_status_tells_queued_and_running_jobs_of_slurm(
     squeue.write_text(f"#!/bin/sh\necho '{listed}'\n")
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", str(squeue.parent), prepend=":")
-    shown = multicard("status", "--config", config(tmp_path))
+    shown = multicard("status", config(tmp_path))
     assert (shown.returncode, shown.stdout.splitlines()[-1]) == (0, outcome)
 
 
 def test_status_tells_a_run_that_another_process_is_running(tmp_path: Path) -> None:
     with scratch_in(tmp_path / "results/runs" / RUN):
-        shown = multicard("status", "--config", config(tmp_path))
+        shown = multicard("status", config(tmp_path))
     assert (shown.returncode, shown.stdout.splitlines()[-1]) == (0, "1 running")
 
 
@@ -160,7 +160,7 @@ def test_status_says_what_is_to_be_known_of_a_run(
     changes: dict[str, Any], code: int, remark: str, counts: str, tmp_path: Path
 ) -> None:
     write_record(tmp_path, **changes)
-    shown = multicard("status", "--config", config(tmp_path))
+    shown = multicard("status", config(tmp_path))
     assert (shown.returncode, shown.stdout.splitlines()[-1]) == (code, counts)
     assert remark in words(shown.stdout)
 
@@ -173,11 +173,11 @@ def test_status_reads_measured_scenarios_from_their_tables(tmp_path: Path) -> No
     (run / "activity/tables.json").write_text(json.dumps({"tables": {"phases": {"absent": None}}}))
     table.parent.mkdir(parents=True)
     table.write_text(f"run,outcome,workload,inconsistency\n{RUN},completed,vision,its steps last twice as long\n")
-    shown = multicard("status", "--config", config(tmp_path))
+    shown = multicard("status", config(tmp_path))
     assert shown.returncode == 1
     assert "its steps last twice as long" in words(shown.stdout)
     os.utime(table, (0, 0))  # of before the run
-    shown = multicard("status", "--config", config(tmp_path))
+    shown = multicard("status", config(tmp_path))
     assert "steps.csv: found no column" in shown.stdout.replace("\n", "")
 
 

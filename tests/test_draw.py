@@ -64,7 +64,7 @@ def test_figures_are_those_that_the_workflow_draws(
 ) -> None:
     gone = {"digits": {"source": "digits"}, "mine": {"source": "imagefolder", "folder": "no/such/folder"}}
     config = write_configuration(tmp_path / "a.yaml", Path("elsewhere"), datasets=gone, scenarios=ASKED)
-    asked = [str(archive)] if given == "archive" else [str(recorded_results), "--config", str(config)]
+    asked = [str(archive)] if given == "archive" else [str(config), "--results", str(recorded_results)]
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     main(["report", *asked, "--out", "drawn"])
@@ -122,14 +122,14 @@ def test_what_cannot_be_drawn_is_named_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == [cut]
     config = write_configuration(tmp_path / "a.yaml", Path("results"), fixed=FIXED | {"devices": 1})
     for given, says in (
-        ([archive, "--config", "a.yaml"], f"a.yaml: {archive} has its own configuration"),
+        (["a.yaml", "--results", archive], f"a.yaml: {archive} has its own configuration"),
         ([tmp_path / "none.tar.gz"], "none.tar.gz: no such file"),
-        ([recorded_results], "does not state what was asked, give its configuration: --config FILE"),
+        ([recorded_results], "does not state what was asked, give its configuration too"),
         (
-            [tmp_path, "--config", config],
+            [config, "--results", tmp_path],
             "found no results, expected a folder with runs/*/run.json, or ",
         ),
-        ([recorded_results, "--config", config], "found no complete run of the experiment"),
+        ([config, "--results", recorded_results], "found no complete run of the experiment"),
     ):
         assert says in refused(*given, "--out", out)
     assert not out.exists()
@@ -142,10 +142,10 @@ def test_an_incomplete_run_is_listed_and_a_damaged_one_is_named(
     config = write_configuration(tmp_path / "a.yaml", Path("results"), scenarios=ASKED)
     third = add_run(extracted_run, results, repeat=3)
     (third / "activity" / "cuda_api.parquet").unlink()
-    main(["report", str(results), "--out", str(tmp_path / "out"), "--config", str(config)])
+    main(["report", str(config), "--out", str(tmp_path / "out"), "--results", str(results)])
     [reason] = pd.read_csv(tmp_path / "out/scenarios/recorded/runs.csv")["reason"].dropna()
     assert reason == "incomplete: activity/cuda_api.parquet is missing"
     (third / "activity" / "cuda_api.parquet").write_bytes(b"PAR1")
-    assert refused(results, "--out", tmp_path / "again", "--config", config).startswith(
+    assert refused(config, "--out", tmp_path / "again", "--results", results).startswith(
         f"{third}/activity/cuda_api.parquet: not a Parquet file that can be read"
     )

@@ -38,7 +38,7 @@ def test_status_names_a_damaged_record_and_goes_on(
     cut(folder / "run.json", "half")
     config = write_configuration(tmp_path / "config.yaml", folder.parents[1], 2)
     with pytest.raises(SystemExit) as ended:
-        main(["status", "--config", str(config)])
+        main(["status", str(config)])
     assert ended.value.code == 1
     named, counts = capsys.readouterr().out.splitlines()
     assert named.startswith(f"{folder / 'run.json'}: ") and counts == "1 damaged, 1 completed"

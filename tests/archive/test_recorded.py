@@ -110,14 +110,14 @@ def test_the_commands_archive_runs_and_status(
         return capsys.readouterr().out
 
     config = write_configuration(tmp_path / "a.yaml", recorded_results, 2)
-    assert multicard("archive", "--config", config, tmp_path / "out.tar.gz").startswith("runs: 2, ")
+    assert multicard("archive", config, "--out", tmp_path / "out.tar.gz").startswith("runs: 2, ")
     slurm = ("--profile", ROOT / "profiles/slurm")
-    assert multicard("archive", "--config", config, *slurm, tmp_path / "slurm.tar.gz").startswith("runs: 2, ")
+    assert multicard("archive", config, *slurm, "--out", tmp_path / "slurm.tar.gz").startswith("runs: 2, ")
     with pytest.raises(SystemExit, match=r"^out\.rar: expected a name that ends in"):
-        multicard("archive", "--config", config, "out.rar")
+        multicard("archive", config, "--out", "out.rar")
 
     write_configuration(config, tmp_path / "new", 2, ON_GPUS, recorded=[str(gpu_archive)])
     listed = multicard("run", config, "--dry-run")
     assert "recorded in" in listed
     assert "2 runs, 0 can run here, 1 recorded (" in listed
-    assert multicard("status", "--config", config).splitlines()[-1] == "1 waiting, 1 cannot run here"
+    assert multicard("status", config).splitlines()[-1] == "1 waiting, 1 cannot run here"

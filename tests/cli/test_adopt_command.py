@@ -110,7 +110,7 @@ def test_the_configuration_is_an_ordinary_one_that_launches_nothing(
     listed = capsys.readouterr().out
     assert "6 runs, 0 can run here, 5 recorded" in listed
     assert "1 cannot: no trace of it was adopted" in listed
-    main(["status", "--config", "adopted.yaml"])
+    main(["status", "adopted.yaml"])
     assert "5 completed" in capsys.readouterr().out
 
 

@@ -66,7 +66,7 @@ def test_status_names_a_file_that_was_harmed_after_its_run_was_measured(
 ) -> None:
     path = first_run(config) / name
     harm(path)
-    code, out, _ = run(capsys, "status", "--config", config)
+    code, out, _ = run(capsys, "status", config)
     named, counts = out.splitlines()
     assert code == 1
     assert named.startswith(f"{path}: ")
@@ -76,17 +76,17 @@ def test_status_names_a_file_that_was_harmed_after_its_run_was_measured(
 def test_what_reads_results_names_a_run_that_lost_a_file(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results, path = config.parent / "results", first_run(config) / "activity/cuda_api.parquet"
     assert run(capsys, "recommend", results)[2] == ""
-    assert run(capsys, "status", "--config", config)[:2] == (0, "2 completed\n")
+    assert run(capsys, "status", config)[:2] == (0, "2 completed\n")
     path.unlink()
     for command in (
-        ("recommend", results, "--config", config, "--json"),
-        ("report", results, "--config", config, "--out", config.parent / "drawn"),
+        ("recommend", config, "--json"),
+        ("report", config, "--out", config.parent / "drawn"),
     ):
         code, _, err = run(capsys, *command)
         [named] = err.splitlines()
         assert code == 0
         assert named.startswith(f"{path}: missing")
-    code, out, _ = run(capsys, "archive", "--config", config, config.parent / "all.tar.gz")
+    code, out, _ = run(capsys, "archive", config, "--out", config.parent / "all.tar.gz")
     assert (code, (config.parent / "all.tar.gz").exists()) == (1, True)
     assert out.startswith(f"skipped: {path}: missing")
 

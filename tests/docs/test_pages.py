@@ -45,7 +45,7 @@ SHELL = ("sh", "bash", "console", "")  # an indented block has no language
 RUN_HERE = (
     r"source \.venv/bin/activate",
     r"multicard run( config/[\w-]+\.yaml)?( --profile slurm)? --dry-run",
-    r"multicard status( --config config/[\w-]+\.yaml)?( --profile slurm)?",
+    r"multicard status( config/[\w-]+\.yaml)?( --profile slurm)?",
     r"multicard report (--list-figures|results --claims)",
     r"multicard scale .*--dry-run.*",
     r"multicard recommend .*results.*",

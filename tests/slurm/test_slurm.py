@@ -153,7 +153,7 @@ def test_doctor_compares_every_request_with_the_partition(finished: Path, monkey
 
 
 def test_a_second_start_does_nothing_and_one_without_the_statement_of_the_cluster_stops(finished: Path) -> None:
-    status = [str(Path(sys.prefix) / "bin/multicard"), "status", "--config", CONFIG, "--profile", "slurm"]
+    status = [str(Path(sys.prefix) / "bin/multicard"), "status", CONFIG, "--profile", "slurm"]
     shown = subprocess.run(status, cwd=finished, capture_output=True, text=True, check=False)
     assert shown.stdout.splitlines()[-1] == "1 completed, 1 failed, 1 cannot run here"
     again = snakemake(finished, *TOGETHER)

@@ -325,7 +325,7 @@ def test_jobs_of_a_killed_pipeline_are_named_and_their_outcomes_are_kept(slurm: 
     [job] = cluster.jobs(folder)
     [run] = (path.name for path in runs.iterdir())
     assert cluster.ask("squeue", "--noheader", f"--jobs={job}", "--format=%j").strip() == run
-    status = [str(Path(sys.prefix) / "bin/multicard"), "status", "--config", CONFIG, "--profile", "slurm"]
+    status = [str(Path(sys.prefix) / "bin/multicard"), "status", CONFIG, "--profile", "slurm"]
     shown = subprocess.run(status, cwd=folder, env=environment(folder), capture_output=True, text=True, check=True)
     assert shown.stdout.splitlines()[-1] == "1 running"
 

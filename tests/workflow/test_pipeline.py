@@ -139,7 +139,7 @@ def test_the_demo_says_what_it_found(finished: Path) -> None:
 
 
 def test_records_agree_with_their_traces(finished: Path) -> None:
-    command = [str(Path(sys.prefix) / "bin" / "multicard"), "status", "--config", CONFIG]
+    command = [str(Path(sys.prefix) / "bin" / "multicard"), "status", CONFIG]
     done = subprocess.run(command, cwd=finished, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 completed")
 

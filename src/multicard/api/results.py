@@ -52,7 +52,8 @@ def read_results(path: str | Path, config: str | Path | None = None) -> "Results
     Parameters
     ----------
     path
-        The `results` folder of an experiment, or an archive of recorded runs (`.tar.gz`).
+        The `results` folder of an experiment, an archive of recorded runs (`.tar.gz`), or a configuration (`.yaml`),
+        whose folder of results is read.
     config
         Configuration of the experiment. With it the scenarios of a folder are measured from its runs; without it, the
         tables that the workflow left in the folder are read. An archive has its own.
@@ -70,6 +71,8 @@ def read_results(path: str | Path, config: str | Path | None = None) -> "Results
     >>> results.figure("speedup", scenario="strategies")  # doctest: +SKIP
     """
     path = Path(path)
+    if config is None and path.suffix in (".yaml", ".yml"):
+        path, config = Path(read_experiment(path, outside=False).results), path
     if _is_archive(path):
         if config is not None:
             raise UserError(f"{config}: {path} has its own configuration, expected no other")
@@ -323,7 +326,7 @@ class Results:
         """
         check_free(Path(out))
         if self._experiment is None:
-            raise UserError(f"{self.path}: does not state what was asked, give its configuration: --config FILE")
+            raise UserError(f"{self.path}: does not state what was asked, give its configuration too")
         folder, plans = self._measured
         return draw(folder, plans, Path(out), Path(claims))
 

@@ -6,11 +6,14 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
 from multicard.core.text import counted, printable, without_escapes
+
+if TYPE_CHECKING:
+    from multicard.api.results import Results
 
 OF_SCALE, SHIPPED = Path("multicard.yaml"), Path("config/config.yaml")  # configuration files that need no naming
 MOST_NAMED = 10  # runs with damaged files
@@ -64,13 +67,16 @@ class Command:
     rest: str | None = None
 
 
-def add_configuration(parser: argparse.ArgumentParser, positional: bool = False) -> None:
+def add_configuration(parser: argparse.ArgumentParser) -> None:
     """Add the configuration file of an experiment."""
-    place = {"nargs": "?", "metavar": "CONFIG"} if positional else {"metavar": "FILE"}
     parser.add_argument(
-        "config" if positional else "--config", type=Path, default=OF_SCALE if OF_SCALE.exists() else SHIPPED,
-        help=f"configuration file (default: {OF_SCALE} if there is one, else {SHIPPED})", **place,
-    )  # fmt: skip
+        "config",
+        type=Path,
+        nargs="?",
+        metavar="CONFIG",
+        default=OF_SCALE if OF_SCALE.exists() else SHIPPED,
+        help=f"configuration file (default: {OF_SCALE} if there is one, else {SHIPPED})",
+    )
 
 
 def add_profile(parser: argparse.ArgumentParser, what_for: str = "whose cluster to plan for") -> None:
@@ -86,19 +92,26 @@ def add_profile(parser: argparse.ArgumentParser, what_for: str = "whose cluster 
 def add_results(parser: argparse.ArgumentParser) -> None:
     """Add the results of an experiment."""
     parser.add_argument(
-        "results",
+        "source",
         type=Path,
         nargs="?",
+        metavar="RESULTS",
         default=Path("results"),
-        help="results folder of an experiment, or an archive of recorded runs",
+        help="results folder, archive of recorded runs, or configuration file, of which the runs that are there count, "
+        "such as those of multicard tune (default: %(default)s)",
     )
     parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="configuration file, of which the runs that are there count, such as those of multicard tune "
-        "(default: the tables that multicard run left)",
+        "--results", type=Path, metavar="FOLDER", help="where the runs of a configuration are, if not where it says"
     )
+
+
+def read_source(arguments: argparse.Namespace) -> "Results":
+    """Read the results that `add_results` names."""
+    from multicard import read_results
+
+    if arguments.results is None:
+        return read_results(arguments.source)
+    return read_results(arguments.results, arguments.source)
 
 
 def name_damaged(damaged: Mapping[str, str]) -> None:

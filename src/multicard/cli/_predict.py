@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from multicard.cli._command import numbers_of_devices
+from multicard.cli._command import numbers_of_devices, read_source
 from multicard.core.errors import UserError
 from multicard.core.text import counted, listed, plural
 
@@ -24,7 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def print_predictions(arguments: argparse.Namespace) -> None:
     """Print predictions, how those of measured runs turn out, and what they rest on."""
-    from multicard import read_results
     from multicard.cli._console import console, text_table
     from multicard.core.terminal import plain
 
@@ -36,7 +35,7 @@ def print_predictions(arguments: argparse.Namespace) -> None:
             f"--devices: found {listed(unequal)}, expected multiples of {arguments.nodes}, so that as many nodes share "
             "the devices equally"
         )
-    found = read_results(arguments.results, arguments.config).predictions(devices, arguments.nodes)
+    found = read_source(arguments).predictions(devices, arguments.nodes)
     terminal = console()
     names = _names(found.predictions, found.names)
     refused: dict[str, list[str]] = {}

@@ -9,8 +9,10 @@ from multicard.cli._command import PREPARE, Command, add_configuration, add_prof
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the file to write."""
-    parser.add_argument("out", type=Path, help="file to write: .tar.gz")
     add_configuration(parser)
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="file to write (default: the configuration's name, with .tar.gz)"
+    )
     add_profile(parser)
 
 
@@ -21,17 +23,19 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.core.terminal import plain
     from multicard.core.text import listed
     from multicard.core.units import BYTES, with_unit
+    from multicard.experiment.config import ARCHIVE
     from multicard.experiment.load import read_experiment
 
-    packed = pack(read_experiment(arguments.config, arguments.profile, outside=False), arguments.out)
+    out = arguments.out or Path(f"{arguments.config.stem}{ARCHIVE}")
+    packed = pack(read_experiment(arguments.config, arguments.profile, outside=False), out)
     terminal = console()
     for each in packed.incomplete:
         terminal.print(plain(f"skipped: {each}: missing"), soft_wrap=True, highlight=False)
     if packed.names:
         where = "is a word of its configuration or commands; look it through before you share it"
         terminal.print(plain(f"{listed(list(map(repr, packed.names)))} {where}"))
-    size = with_unit(arguments.out.stat().st_size, BYTES)
-    terminal.print(plain(f"runs: {len(packed.runs)}, {size}: {arguments.out}"))
+    size = with_unit(out.stat().st_size, BYTES)
+    terminal.print(plain(f"runs: {len(packed.runs)}, {size}: {out}"))
     if packed.incomplete:
         sys.exit(1)
 
@@ -43,5 +47,5 @@ COMMAND = Command(
     add_arguments,
     run,
     PREPARE,
-    "multicard archive mine.tar.gz",
+    "multicard archive config/mine.yaml --out mine.tar.gz",
 )

@@ -3,7 +3,7 @@
 import argparse
 import re
 
-from multicard.cli._command import UNDERSTAND, Command, add_results, duration_s, memory_bytes, name_damaged
+from multicard.cli._command import UNDERSTAND, Command, add_results, duration_s, memory_bytes, name_damaged, read_source
 from multicard.cli._predict import add_arguments as add_arguments_of_predicting
 from multicard.cli._predict import print_predictions
 from multicard.core.errors import UserError
@@ -52,7 +52,6 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.devices:
         print_predictions(arguments)
         return
-    from multicard import read_results
     from multicard.analysis.choice.demand import Demand
 
     deadline, memory = arguments.deadline, arguments.max_memory
@@ -67,7 +66,7 @@ def run(arguments: argparse.Namespace) -> None:
     except UserError as error:
         name, _, found = str(error).partition(":")
         raise UserError(f"{OPTIONS[name]}:{found}") from None
-    results = read_results(arguments.results, arguments.config)
+    results = read_source(arguments)
     name_damaged(results.damaged)
     if arguments.json:
         print(f'{{"configurations": {results.choices(**demand).to_json(orient="records", indent=2)}}}')

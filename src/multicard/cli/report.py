@@ -4,8 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from multicard.cli._command import UNDERSTAND, Command, name_damaged
-from multicard.core.errors import UserError
+from multicard.cli._command import UNDERSTAND, Command, add_results, name_damaged, read_source
 
 if TYPE_CHECKING:
     from multicard.api.results import Results
@@ -16,12 +15,11 @@ REPORT = "report.html"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the recorded runs, what to make of them, and where."""
     add = parser.add_argument
-    add("source", type=Path, nargs="?", help="the results folder of an experiment, or an archive of recorded runs")
+    add_results(parser)
     add(
         "--out", type=Path, metavar="FOLDER",
         help="where tables, figures and the report go, an empty folder (default: report-NAME)",
     )  # fmt: skip
-    add("--config", type=Path, metavar="FILE", help="configuration of the experiment, for a results folder")
     add(
         "--claims", nargs="?", type=Path, const=Path(), metavar="FILE",
         help="print the verdict on each claim instead (default: the claims of the two papers)",
@@ -31,25 +29,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Draw recorded runs without running anything, and print where the report is."""
-    from multicard import read_results
     from multicard.cli._console import console
     from multicard.core.terminal import plain
     from multicard.experiment.config import ARCHIVE
 
-    source: Path | None = arguments.source
+    source: Path = arguments.source
     if arguments.list_figures:
         print_figures()
         return
-    if source is None:
-        raise UserError("expected the results folder of an experiment, or an archive of recorded runs")
     if arguments.claims is not None:
-        print_claims(read_results(source, arguments.config), arguments.claims)
+        print_claims(read_source(arguments), arguments.claims)
         return
-    if source.is_dir() and not arguments.config and not arguments.out and (source / REPORT).is_file():
+    if source.is_dir() and not arguments.out and (source / REPORT).is_file():
         console().print(plain(f"report: {source / REPORT}"), soft_wrap=True)
         return
-    results = read_results(source, arguments.config)
-    drawn = results.draw(arguments.out or Path(f"report-{source.resolve().name.removesuffix(ARCHIVE)}"))
+    results = read_source(arguments)
+    name = source.resolve().name.removesuffix(ARCHIVE).removesuffix(".yaml")
+    drawn = results.draw(arguments.out or Path(f"report-{name}"))
     name_damaged(results.damaged)
     console().print(plain(f"runs: {drawn.runs}, figures: {drawn.figures}, report: {drawn.report}"), soft_wrap=True)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the configuration."""
-    add_configuration(parser, positional=True)
+    add_configuration(parser)
     add_profile(parser, "to run by")
     parser.add_argument(
         "--dry-run", action="store_true", help="list the runs, their order and cost, and why some cannot run here"

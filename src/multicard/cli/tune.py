@@ -180,7 +180,7 @@ def _conclude(search: "Search", space: "ScenarioSpace", trials: list[dict[str, A
     others = [run for runs in space.repeats.values() for run in runs if run.id not in searched]
     if finished := sum(space.target(run).is_file() for run in others):
         print(f"not in this search: {counted(finished, 'finished run')} of {space.name} that it did not ask for")
-    print(f"bottlenecks and trade-offs of these runs: multicard recommend {space.results} --config {config}")
+    print(f"bottlenecks and trade-offs of these runs: multicard recommend {config}")
     print("to use it, state under fixed:")
     print(*(f"  {line}" for line in yaml.safe_dump(space.stated(best), sort_keys=False).splitlines()), sep="\n")
     stem = space.results / SEARCHES / space.name
