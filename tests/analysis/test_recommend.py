@@ -8,8 +8,8 @@ import pytest
 from synthetic_results import GPU, OTHERWISE, SCATTERED, Row, images, made, make_results, texts
 
 from multicard.analysis.bottlenecks.bottlenecks import Kind, bottlenecks
-from multicard.analysis.bottlenecks.general_options import GENERAL_OPTIONS
-from multicard.analysis.bottlenecks.tuning_options import TUNING_OPTIONS, Neighbours, advice
+from multicard.analysis.bottlenecks.options import Neighbours, advice
+from multicard.analysis.bottlenecks.options import options as all_options
 from multicard.analysis.choice.choices import Choice, choices
 from multicard.analysis.choice.demand import Demand, Goal
 from multicard.analysis.choice.recommend import advise, as_markdown, recommendations
@@ -277,9 +277,10 @@ def test_binding_is_advised_only_where_there_are_several_numa_nodes(tmp_path: Pa
 
 
 def test_options_name_parameters_and_each_bottleneck_has_some() -> None:
-    assert {name for of in TUNING_OPTIONS.values() for option in of for name in option.changes} <= set(PARAMETERS)
-    assert set(GENERAL_OPTIONS) == set(TUNING_OPTIONS) == set(get_args(Kind))
-    assert all(GENERAL_OPTIONS.values())
+    parameters, programs = all_options()
+    assert {name for of in parameters.values() for option in of for name in option.changes} <= set(PARAMETERS)
+    assert set(parameters) < set(programs) == set(get_args(Kind))
+    assert all(programs.values())
 
 
 GENERALLY = "To change in the program"

@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 import jinja2
 
-from multicard.analysis.bottlenecks.bottlenecks import LEAST, Bottleneck, BottleneckReport, bottlenecks, summary
-from multicard.analysis.bottlenecks.general_options import GENERAL_OPTIONS
-from multicard.analysis.bottlenecks.tuning_options import (
+from multicard.analysis.bottlenecks.bottlenecks import Bottleneck, BottleneckReport, bottlenecks, summary
+from multicard.analysis.bottlenecks.options import (
     DIFFERENT,
     HIGHER,
     LOWER,
@@ -23,6 +22,7 @@ from multicard.analysis.bottlenecks.tuning_options import (
     Tried,
     advice,
     effect,
+    options,
 )
 from multicard.analysis.choice.answers import (
     NOT_KNOWN,
@@ -263,8 +263,7 @@ def _next(job: Choices, base: Recommendation, demand: Demand) -> list[str]:
             if any(verdict(tried.speed) == "more" for tried in each.tried)
         ]
         lines += [f"{each.title}: {each.measured}" for each in helped[:1]]
-        options = sorted(part.untried, key=lambda each: LEARNS_OTHERWISE in each.notes)
-        names = [each.title for each in options]
+        names = [each.title for each in sorted(part.untried, key=lambda each: LEARNS_OTHERWISE in each.notes)]
         named = listed(names[:MOST_OPTIONS], "or") or "; ".join(part.general[:MOST_OPTIONS])
         if named:
             of = "the memory" if bottleneck.kind == "memory" else bottleneck.kind
@@ -357,9 +356,8 @@ def _general(configuration: Configuration, bottleneck: Bottleneck) -> list[str]:
         return []
     return [
         f"{option.description}{f' ({LEARNS_OTHERWISE})' if option.learns_otherwise else ''}"
-        for option in GENERAL_OPTIONS[bottleneck.kind]
-        if option.applies(configuration)
-        and not (option.pins and bottleneck.pageable is not None and bottleneck.pageable < LEAST)
+        for option in options()[1][bottleneck.kind]
+        if option.applies(configuration, bottleneck.pageable)
     ]
 
 

@@ -1,13 +1,16 @@
-"""Tuning options against each kind of bottleneck, and what the results already say about them."""
+"""Options against each kind of bottleneck, by options.yaml, and what the results already say about them."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
+import yaml
 from pydantic import ValidationError
 
-from multicard.analysis.bottlenecks.bottlenecks import Kind
+from multicard.analysis.bottlenecks.bottlenecks import LEAST, Kind
 from multicard.analysis.evidence import Configuration
 from multicard.analysis.pooling import Pool
 from multicard.analysis.statistics import Interval, corrected, verdict
@@ -44,69 +47,42 @@ class TuningOption:
         return ", ".join(_change_words(name, value) for name, value in self.changes.items())
 
 
-LOWER_PRECISION = (TuningOption({"precision": "bf16"}), TuningOption({"precision": "fp16"}, "vision"))
-COMPUTE = (
-    *LOWER_PRECISION,
-    TuningOption({"layout": "nhwc"}, "vision"),
-    TuningOption({"tf32": "on"}, "vision", device="cuda"),
-    TuningOption({"preset": "tuned"}, "vision"),
-    TuningOption({"compile": True}),
-)
-COMMUNICATION = (
-    TuningOption({"bucket_cap_mb": DIFFERENT}, "vision", "starts all-reduces earlier, or makes them fewer and larger"),
-    TuningOption({"batch_size": HIGHER}, None, "computes more per gradient exchange"),
-    TuningOption({"gradient_accumulation_steps": HIGHER}, "llm", "exchanges gradients less often"),
-    TuningOption({"strategy": "ddp-ds"}, "vision"),
-)
-LOADING = (
-    TuningOption({"num_workers": HIGHER}, "vision", "loads in more processes"),
-    TuningOption({"prefetch_factor": HIGHER}, "vision", "loads more batches ahead; needs num_workers"),
-    TuningOption({"loader": "dali"}, "vision", "decodes and resizes on the GPU", "cuda"),
-    TuningOption({"loader": "dali"}, "vision", "decodes and resizes in its own threads", "cpu"),
-    TuningOption({"binding": "numa"}, None, "keeps each rank and its loader on one NUMA node"),
-)
+@dataclass(frozen=True)
+class ProgramOption:
+    """Something to change in a program whose options are its own; see options.yaml."""
 
-TUNING_OPTIONS: dict[Kind, tuple[TuningOption, ...]] = {
-    "data loading": LOADING,
-    "host busy elsewhere": LOADING,
-    "launch overhead": (
-        TuningOption({"cuda_graphs": True}, "vision", "replays the kernels of a step with one launch", "cuda"),
-        TuningOption({"compile": True}, None, "fuses kernels, so fewer are launched"),
-        TuningOption({"fused_optimizer": True}, "vision", "updates all weights in one kernel"),
-        TuningOption({"preset": "tuned"}, "vision"),
-        TuningOption({"batch_size": HIGHER}, None, "does more work per launch"),
-        TuningOption({"binding": "numa"}, None, "keeps each process close to its GPU"),
-    ),
-    "exposed communication": COMMUNICATION,
-    "waiting for other ranks": (
-        TuningOption({"packed": True}, "llm", "gives all ranks batches of equal length"),
-        TuningOption({"num_workers": HIGHER}, "vision", "keeps single ranks from waiting for data"),
-        TuningOption({"binding": "numa"}),
-    ),
-    # Known of scripts alone, see `general_options`; or nothing that a parameter changes.
-    "waiting for a CPU": (),
-    "evaluation": (),
-    "stalls": (),
-    "other": (),
-    "memory operations": (
-        TuningOption(
-            {"pin_memory": True, "non_blocking": True}, "vision", "copies faster, and overlaps with computation", "cuda"
-        ),
-        TuningOption({"pin_memory": True}, "vision", "copies faster", "cuda"),
-        TuningOption({"loader": "dali"}, "vision", "copies compressed images", "cuda"),
-        TuningOption({"binding": "numa"}, None, "keeps copies within one NUMA node"),
-    ),
-    "padding": (TuningOption({"packed": True}, "llm", "fills each sequence with several samples"),),
-    "memory": (
-        TuningOption({"batch_size": LOWER}),
-        TuningOption({"activation_checkpointing": True}, "llm", "recomputes activations instead of storing them"),
-        TuningOption({"technique": "qlora"}, "llm", "stores frozen weights in 4 bits"),
-        TuningOption({"strategy": "fsdp"}, "vision", "shards weights and optimizer state across devices"),
-        TuningOption({"precision": "bf16"}),
-    ),
-    "compute": COMPUTE,
-    "compute or communication": (*COMPUTE, *COMMUNICATION),
-}
+    description: str
+    device: Literal["cuda", "cpu"] | None = None
+    several: bool = False
+    numa: bool = False
+    threads: bool = False
+    learns_otherwise: bool = False
+    pins: bool = False
+
+    def applies(self, configuration: Configuration, pageable: float | None) -> bool:
+        """Whether it can be had by a configuration, of whose copies a share is from `pageable` memory, if known."""
+        ranks_of_node = configuration["devices"] / (configuration["nodes"] or 1)
+        return (
+            self.device in (None, configuration["device"])
+            and (configuration["devices"] > 1 or not self.several)
+            and (not self.numa or several_numa_nodes(configuration))
+            and not (self.threads and configuration.mean("compute_threads") == ranks_of_node)
+            and not (self.pins and pageable is not None and pageable < LEAST)
+        )
+
+
+@cache
+def options() -> tuple[dict[Kind, list[TuningOption]], dict[Kind, list[ProgramOption]]]:
+    """Parameters to change against each kind of bottleneck, and what to change in a program."""
+    read = yaml.safe_load(Path(__file__).with_name("options.yaml").read_text(encoding="utf-8"))
+    return (
+        {kind: [TuningOption(**each) for each in _joined(found)] for kind, found in read["parameters"].items()},
+        {kind: [ProgramOption(**each) for each in _joined(found)] for kind, found in read["programs"].items()},
+    )
+
+
+def _joined(found: list[Any]) -> list[dict[str, Any]]:
+    return [each for part in found for each in (part if isinstance(part, list) else [part])]
 
 
 @dataclass(frozen=True)
@@ -170,7 +146,7 @@ class Neighbours:
 def advice(configuration: Configuration, kind: Kind, neighbours: Neighbours) -> list[Advice]:
     """Options against a bottleneck that a configuration does not have yet, those that were measured first."""
     found = []
-    for option in TUNING_OPTIONS[kind]:
+    for option in options()[0].get(kind, ()):
         values = _with_option(configuration, option)
         if values is None:
             continue
