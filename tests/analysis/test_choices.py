@@ -239,8 +239,8 @@ def test_only_what_is_shown_to_be_worse_is_called_worse(tmp_path: Path) -> None:
     rows = trained(2, 100) + trained(2, 99, OTHERWISE, num_workers=2)
     text = answered(made(tmp_path / "two", rows), epochs=1)
     assert "2 GPUs with num_workers: 0, or 1 other that may be as good (1 min 40 s" in text
-    assert "fastest of 2 on 2 GPUs: num_workers: 0, 100 images per second" in text
-    assert "not significantly worse: num_workers: 2, 0.99× as fast (95% CI" in text
+    assert "fastest of 2 on 2 GPUs: num_workers: 0, 100.0 images per second" in text
+    assert "not significantly worse: num_workers: 2, 0.990× as fast (95% CI" in text
 
 
 def test_the_best_is_that_for_the_goal(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_a_batch_that_grows_with_the_devices_is_another_choice(tmp_path: Path) -
     assert "if you may change global batch size: 64 → 128: for a deadline of 20 min: 2 GPUs" in text
     assert "Try next: devices: [1, 2, 4], strategy: ddp-ds, batch_size: 64, scaling: strong, the same on" in text
     # How much faster more of them are is known nevertheless, by their throughput.
-    assert "How many devices: 4 GPUs (weak scaling): 3.4× as fast as 1 GPU" in text and "1.18× the GPU-hours" in text
+    assert "How many devices: 4 GPUs (weak scaling): 3.40× as fast as 1 GPU" in text and "1.18× the GPU-hours" in text
 
 
 def test_only_what_reached_the_floor_after_as_many_samples_counts(tmp_path: Path) -> None:
@@ -397,7 +397,7 @@ def test_the_command_answers_first_and_as_json(results: Path, capsys: pytest.Cap
     demand = ["--deadline", "20m", "--gpu-hour-cost", "2.5", "--max-memory", "80GB", "--samples", "20epochs"]
     main(["recommend", str(results), "--goal", "throughput", "--deadline", "20m"])
     printed = capsys.readouterr().out
-    assert printed.index("for a deadline of 20 min: 2 GPUs in time") < printed.index("How many devices: 4 GPUs: 3.4×")
+    assert printed.index("for a deadline of 20 min: 2 GPUs in time") < printed.index("How many devices: 4 GPUs: 3.40×")
     assert "| Devices |" not in printed and len(printed.splitlines()) <= 25
     main(["recommend", str(results), "--verbose", "--deadline", "20m"])
     assert "| Devices | Time | Speed-up |" in capsys.readouterr().out

@@ -73,7 +73,7 @@ def test_units_suit_the_middle_value_of_a_column() -> None:
     )  # fmt: skip
     headings, first, *_ = cells(markdown(table, "Units"))
     assert headings == ["short (µs)", "long (s)", "moved (kB)", "tokens per second", "efficiency (%)", "unknown (s)"]
-    assert first == ["2.00", "0.500", "4.10", "1234", "50.0", "–"]
+    assert first == ["2.00", "0.500", "4.10", "1,234", "50.0", "–"]
 
 
 def test_rows_are_labelled_by_what_varies_and_not_by_what_a_preset_brings() -> None:

@@ -249,7 +249,7 @@ def test_the_command_tells_versions_apart_and_names_checks_and_caveats(
     assert [printed.count(f"torch {version}") for version in ("2.10.0", "2.11.0")] == [2, 2]
     # 64 images each in about 160 ms (20 ms for each doubling), where one took 100: 5 times as fast.
     answers = re.findall(
-        r"  8 GPUs: ([\d.]+)× \(95% CI ([\d.]+)–([\d.]+)\) of one, \d+% efficient, from 1, 2 and 4", printed
+        r"  8 GPUs: ([\d.]+)× \(95% CI ([\d.]+) to ([\d.]+)\) of one, \d+% efficient, from 1, 2 and 4", printed
     )
     assert len(answers) == 2 and all(float(low) < 5 < float(high) for _, low, high in answers)
     assert "Checked on this machine: 2 predictions of measured runs" in printed and "Caveat: " in printed

@@ -523,8 +523,8 @@ def test_the_command_prints_recommendations_for_one_goal(tmp_path: Path, capsys:
     )
     main(["recommend", str(results), "--goal", "memory", "--verbose"])
     printed = capsys.readouterr().out
-    assert "least memory of 2 on 1 GPU: layout: nchw, 2 GB of peak memory per device (95% CI 1.99 to 2.01" in printed
-    assert "worse: layout: nhwc, 2× the memory" in printed
+    assert "least memory of 2 on 1 GPU: layout: nchw, 2.00 GB of peak memory per device (95% CI 1.99 to 2.01" in printed
+    assert "worse: layout: nhwc, 2.00× the memory" in printed
     # The terminal shows no escapes of Markdown.
     assert "(profiler_overhead)" in printed and "\\" not in printed
     assert r"(profiler\_overhead)" in as_markdown(read_evidence(results))

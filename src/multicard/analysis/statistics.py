@@ -25,7 +25,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import nctdtr, stdtr, stdtrit
 
-from multicard.core.units import confidence, number
+from multicard.core.units import confidence, in_digits
 
 LEVEL = 0.95
 ROUNDING = 1e-9  # how far from the expected ratio one of equals may come out
@@ -65,14 +65,15 @@ class Interval:
     coverage: float | None = None
     p_value: float | None = None
 
-    def format(self, show: Callable[[float], str] = number) -> str:
-        """The value with its interval, as `show` words numbers.
+    def format(self, show: Callable[[float], str] | None = None, unit: str = "") -> str:
+        """The value in a unit with its interval: three digits, or as many more as that needs, or as `show` words them.
 
-        >>> Interval(1.25, 1.2, 1.3, 3, coverage=0.95).format(), Interval(1.25, None, None, 1).format()
-        ('1.25 (95% CI 1.2 to 1.3, n=3)', '1.25 (n=1)')
+        >>> Interval(1.25, 1.2, 1.3, 3, coverage=0.95).format(), Interval(1.25, None, None, 1).format(unit="× as fast")
+        ('1.25 (95% CI 1.20 to 1.30, n=3)', '1.25× as fast (n=1)')
         """
-        ends = (None if end is None else show(end) for end in (self.low, self.high))
-        return f"{show(self.value)} {confidence(*ends, self.repeats, self.coverage or LEVEL)}"
+        ends = self.value, self.low, self.high
+        value, low, high = in_digits(*ends) if show is None else (None if each is None else show(each) for each in ends)
+        return f"{value}{unit} {confidence(low, high, self.repeats, self.coverage or LEVEL)}"
 
 
 def mean_of(values: Blocks | Values, against: float | None = None, level: float = LEVEL) -> Interval:

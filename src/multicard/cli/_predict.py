@@ -134,14 +134,14 @@ def _time(row: Row, name: str) -> str:
 
 
 def _with_interval(row: Row, name: str, unit: str = "", scale: float = 1.0) -> str:
-    """A value with its interval, such as 6.9× (95% CI 6.2–7.5)."""
-    from multicard.core.units import UNKNOWN, number_in
+    """A value with its interval, such as 6.9× (95% CI 6.2 to 7.5)."""
+    from multicard.core.units import UNKNOWN, in_digits
 
     ends = [row[f"{name}{end}"] for end in ("", "_low", "_high")]
     if any(end is None or end != end for end in ends):
         return UNKNOWN
-    value, low, high = number_in(*(scale * end for end in ends)).replace("[", "").replace("]", "").split(" ")
-    return f"{value}{unit} (95% CI {low.rstrip(',')}–{high})"
+    value, low, high = in_digits(*(scale * end for end in ends))
+    return f"{value}{unit} (95% CI {low} to {high})"
 
 
 def _caveats(rows: list[Row]) -> list[str]:

@@ -53,6 +53,7 @@ WORDS = {
 ARGS_PREFIX = "args."  # how the columns of a user's own parameters begin
 UNKNOWN = "–"
 DIGITS = 3
+SAME = 1e-6  # relative width of an interval that is one of rounding
 MOST_DECIMALS = 6
 
 
@@ -155,25 +156,27 @@ def number(value: float, digits: int = DIGITS) -> str:
     return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
-def number_in(value: float, low: float | None = None, high: float | None = None, repeats: int | None = None) -> str:
-    """Format a number with three digits, or as many more as its interval needs, and the interval.
+def in_digits(value: float, low: float | None = None, high: float | None = None) -> tuple[str, str | None, str | None]:
+    """Format a number with three digits, or as many more as its interval needs, and the ends of that.
 
-    In brackets for tables, whose captions say what these are; in words where the number of repeats is given.
-
-    >>> number_in(12.345, 11.9, 12.81), number_in(0.012345), number_in(20.004, 20.001, 20.006)
-    ('12.3 [11.9, 12.8]', '0.0123', '20.004 [20.001, 20.006]')
-    >>> number_in(12.345, 11.9, 12.81, repeats=3), number_in(12.345, repeats=1)
-    ('12.3 (95% CI 11.9 to 12.8, n=3)', '12.3 (n=1)')
+    >>> in_digits(12.345, 11.9, 12.81), in_digits(20.004, 20.001, 20.006), in_digits(12345.6)
+    (('12.3', '11.9', '12.8'), ('20.004', '20.001', '20.006'), ('12,346', None, None))
     """
     if not math.isfinite(value):
-        return UNKNOWN
+        return UNKNOWN, None, None
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
-        text, ends = _fixed(value, _decimals(value)), (None, None)
-    else:
-        decimals = _decimals(value, high - low)
-        text, *ends = (_fixed(each, decimals) for each in (value, low, high))
-    if repeats is not None:
-        return f"{text} {confidence(*ends, repeats)}"
+        return _fixed(value, _decimals(value)), None, None
+    decimals = _decimals(value, high - low)
+    return _fixed(value, decimals), _fixed(low, decimals), _fixed(high, decimals)
+
+
+def number_in(value: float, low: float | None = None, high: float | None = None) -> str:
+    """The same with the interval in brackets, for tables whose captions say what it is.
+
+    >>> number_in(12.345, 11.9, 12.81), number_in(0.012345)
+    ('12.3 [11.9, 12.8]', '0.0123')
+    """
+    text, *ends = in_digits(value, low, high)
     return text if ends[0] is None else f"{text} [{ends[0]}, {ends[1]}]"
 
 
@@ -187,12 +190,12 @@ def confidence(low: str | None, high: str | None, repeats: int, level: float = 0
 
 
 def _fixed(value: float, decimals: int) -> str:
-    text = f"{value:.{decimals}f}"
-    return text.replace("-", "−") if float(text) else "0"
+    text = f"{value:,.{decimals}f}"
+    return text.replace("-", "−") if float(text.replace(",", "")) else "0"
 
 
 def _decimals(value: float, width: float = 0.0) -> int:
     """Decimals for three digits of a value, and for one digit of the width of its interval, but three more at most."""
     own = DIGITS - 1 - math.floor(math.log10(abs(value))) if value else 0
-    needed = -math.floor(math.log10(width)) if width > 0 else own
+    needed = -math.floor(math.log10(width)) if width > SAME * abs(value) else own
     return min(max(0, own, min(needed, own + DIGITS)), MOST_DECIMALS)

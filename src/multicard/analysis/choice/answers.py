@@ -29,7 +29,9 @@ GOAL_WORDS = {
     "energy": "least energy",
     "memory": "least memory",
 }
-COMPARED = {"throughput": "as fast", "time_to_accuracy": "the time", "energy": "the energy", "memory": "the memory"}
+COMPARED = {
+    "throughput": "× as fast", "time_to_accuracy": "× the time", "energy": "× the energy", "memory": "× the memory",
+}  # fmt: skip
 VALUE_UNITS = {"time_to_accuracy": "s to 98% accuracy", "energy": "J per {}", "memory": "GB of peak memory per device"}
 
 
@@ -49,7 +51,7 @@ def speed_words(row: Choice, job: Choices, ratio: Interval) -> str:
     doubts = {"none": "no significant difference", "unknown": "one repeat, so it may be noise"}
     hours = f"{number(row.devices / ratio.value)}× the {HOURS[job.device]}"
     of = counted(row.devices, DEVICE_WORDS[job.device]) + (" (weak scaling)" if BATCH in row.changes else "")
-    return f"{of}: {times_words(ratio, f'as fast as {one}')}, {doubts.get(verdict(ratio), hours)}"
+    return f"{of}: {ratio.format(unit=f'× as fast as {one}')}, {doubts.get(verdict(ratio), hours)}"
 
 
 def how_many(job: Choices) -> str:
@@ -88,7 +90,7 @@ def which(job: Choices, demand: Demand) -> list[str]:
         more = f" and {len(rivals) - 1} more" if len(rivals) > 1 else ""
         lines.append(
             f"{head}: {job.recipe(best)}, {value_words(best, job, demand)}; {standing}: {job.recipe(nearest)}, "
-            f"{times_words(nearest.ratio, COMPARED[demand.goal])}{more}"
+            f"{nearest.ratio.format(unit=COMPARED[demand.goal])}{more}"
         )
     return lines
 
@@ -102,22 +104,15 @@ def changed(job: Choices, demand: Demand) -> list[str]:
         on = counted(row.devices, DEVICE_WORDS[job.device])
         doubt = {"none": ", no significant difference", "unknown": ", one repeat"}.get(verdict(row.gain), "")
         what = changes_words(changes_from(row.instead_of, row.learning))
-        lines.append(f"{what}: {times_words(row.gain, COMPARED[demand.goal])}{doubt} on {on}")
+        lines.append(f"{what}: {row.gain.format(unit=COMPARED[demand.goal])}{doubt} on {on}")
     return lines
-
-
-def times_words(ratio: Interval, what: str) -> str:
-    """A ratio in words, such as `0.93× as fast (95% CI 0.9 to 0.96, n=3)`."""
-    first, _, rest = ratio.format().partition(" ")
-    return f"{first}× {what} {rest}"
 
 
 def value_words(row: Choice, job: Choices, demand: Demand) -> str:
     """The value of the goal, with its interval."""
     value = scaled(row.value, 1e-9) if demand.goal == "memory" else row.value
     unit = VALUE_UNITS.get(demand.goal, f"{plural(2, job.unit)} per second").format(job.unit)
-    first, _, rest = value.format().partition(" ")
-    return f"{first} {unit} {rest}"
+    return value.format(unit=f" {unit}")
 
 
 def demanded(job: Choices, demand: Demand) -> list[str]:

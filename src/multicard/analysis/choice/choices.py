@@ -21,7 +21,7 @@ from multicard.analysis.choice.learning import Changes, Learning, changes_from, 
 from multicard.analysis.choice.observation import observed_once
 from multicard.analysis.evidence import Configuration, Evidence
 from multicard.analysis.pooling import Pool
-from multicard.analysis.scaling.speedup import BASELINE_DIFFERS, speedups_of
+from multicard.analysis.scaling.speedup import speedups_between
 from multicard.analysis.statistics import Interval, product_of, verdict
 from multicard.experiment.workload import BATCH
 
@@ -176,7 +176,7 @@ def choices(evidence: Evidence, demand: Demand | None = None) -> list[Choices]:
     """Give the table of choices of each job; of a job of which no run completed one without rows."""
     demand = demand or Demand()
     found = evidence.configurations
-    speedups = dict(zip(map(id, found), _speedups(found), strict=True))
+    speedups = {id(each): one.over_blocks for each, one in zip(found, speedups_between(found), strict=True)}
     jobs = _together(
         [each for each in found if each.completed],
         lambda each: (*_job(each), each.provenance.kind or "", each.provenance.software or ""),
@@ -206,20 +206,6 @@ def _together(items: Iterable[Any], key: Any) -> dict[Any, list[Any]]:
     for each in items:
         groups[key(each)].append(each)
     return groups
-
-
-def _speedups(found: Sequence[Configuration]) -> list[Interval]:
-    ratios = speedups_of(
-        (
-            each.rest(BASELINE_DIFFERS),
-            each.workload,
-            each[each.workload.method],
-            each["devices"],
-            each.blocks(each.rate),
-        )
-        for each in found
-    )
-    return [each.over_blocks for each in ratios]
 
 
 def _job(configuration: Configuration) -> tuple[str, str, str]:

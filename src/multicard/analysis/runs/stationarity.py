@@ -21,8 +21,6 @@ APPROACHES = (0.02, 0.05, 0.1, 0.2, 0.5, 5)  # time constants over the length of
 MEASURES: dict[str, str] = {
     "drift": "mean time per step of the second half of the measured steps over that of the first half, − 1, from start "
     "to start on the slowest rank; an odd step in the middle is left out",
-    "trend": "change of the time per step over the measured window by a line of least squares, as a share of its mean",
-    "trend_error": "standard error of the trend, if steps scatter independently",
     "outlying_steps": f"measured steps of the slowest rank whose time is more than {FAR} median absolute deviations "
     "from the median",
     "drift_p_value": "how often steps in random order stray as far from a constant pace: the largest deviation of the "
@@ -47,10 +45,8 @@ def stationarity(times: np.ndarray) -> dict[str, Any]:
         found["drift"] = float(times[-half:].mean() / times[:half].mean() - 1)
     if len(times) >= FEWEST:
         fewer = np.array([part.mean() for part in np.array_split(times, min(len(times), MOST))])
-        slope, error = _line(np.linspace(0, 1, len(fewer)), fewer / fewer.mean())
-        p_value = change_p_value(fewer)
-        found |= {"trend": slope, "trend_error": error, "drift_p_value": p_value}
-        found["stationary"] = not (abs(found["drift"]) > DRIFT and p_value < LEVEL)
+        found["drift_p_value"] = change_p_value(fewer)
+        found["stationary"] = not (abs(found["drift"]) > DRIFT and found["drift_p_value"] < LEVEL)
     return found
 
 
@@ -58,13 +54,6 @@ def outlying_steps(times: np.ndarray) -> int:
     """Number of values that are farther than `FAR` median absolute deviations from the median."""
     distances = np.abs(times - np.median(times))
     return int((distances > FAR * np.median(distances)).sum())
-
-
-def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """Slope of a line of least squares, and its standard error."""
-    (of_x, of_both), (_, of_y) = np.cov(x, y, bias=True)
-    correlation = np.clip(of_both / np.sqrt(of_x * of_y), -1, 1) if of_y else 0.0
-    return float(of_both / of_x), float(np.sqrt((1 - correlation**2) * of_y / of_x / (len(x) - 2)))
 
 
 def change_p_value(times: np.ndarray) -> float:

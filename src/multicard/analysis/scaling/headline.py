@@ -7,10 +7,10 @@ import pandas as pd
 
 from multicard.analysis.evidence import Configuration, Evidence
 from multicard.analysis.pooling import Pool
-from multicard.analysis.scaling.speedup import BASELINE_DIFFERS, speedups_of
+from multicard.analysis.scaling.speedup import speedups_between
 from multicard.analysis.statistics import Interval, pooled_ratio, verdict
 from multicard.core.text import counted
-from multicard.core.units import SECONDS, confidence, number, number_in, percent, with_unit
+from multicard.core.units import SECONDS, confidence, number, percent, with_unit
 
 ONE_DEVICE = {"cpu": "process", "cuda": "GPU"}
 STEP_TIME = "iteration_time_s"
@@ -59,16 +59,9 @@ def _speedup(done: Sequence[Configuration]) -> Headline | None:
         return None
     if not any(each.blocks(each.rate) for each in done):
         return Headline(NO_SAMPLES, ("devices",))
-    compared = speedups_of(
-        (
-            each.rest(BASELINE_DIFFERS), each.workload, each[each.workload.method], each["devices"],
-            each.blocks(each.rate),
-        )
-        for each in done
-    )  # fmt: skip
     known = [
         (each["devices"], each["device"], found)
-        for each, found in zip(done, compared, strict=True)
+        for each, found in zip(done, speedups_between(done), strict=True)
         if each["devices"] > 1 and found.over_blocks.value is not None
     ]
     if not known:
@@ -77,7 +70,7 @@ def _speedup(done: Sequence[Configuration]) -> Headline | None:
     found = [each for *kind, each in known if kind == [devices, device]]
     ratios = [each.over_blocks.value for each in found]
     value = found[0].over_blocks if len(found) == 1 else pooled_ratio([(each.rates, each.base) for each in found])
-    words = f"{_devices(devices, device)} {_times(value)}"
+    words = f"{_devices(devices, device)} {value.format(unit='×')}"
     if len(found) > 1:
         words += f" on average over {len(found)} configurations ({number(min(ratios))}× to {number(max(ratios))}×)"
     words += f", {percent(value.value / devices)} efficient"
@@ -118,7 +111,7 @@ def _compared(this: str, base: str, ratio: Interval, rank: str, unit: str) -> st
     if verdict(ratio) == "none":
         return f"no difference shown between {this} and {base} {confidence(*ends, ratio.repeats)}"
     if not 1 / AS_FACTOR < value < AS_FACTOR:
-        return f"{this} {rank}{_times(ratio, f' as fast{unit} as {base}')}"
+        return f"{this} {rank}{ratio.format(unit=f'× as fast{unit} as {base}')}"
     if value < 1:  # the bounds change places
         ends = [None if end is None else percent(1 - end) for end in (high, low)]
     else:
@@ -130,11 +123,6 @@ def _compared(this: str, base: str, ratio: Interval, rank: str, unit: str) -> st
 def _inverse(ratio: Interval) -> Interval:
     ends = (None if end is None else 1 / end for end in (ratio.value, ratio.high, ratio.low))
     return Interval(*ends, ratio.repeats, ratio.left_out, ratio.coverage, ratio.p_value)
-
-
-def _times(ratio: Interval, of: str = "") -> str:
-    value, _, rest = number_in(ratio.value, ratio.low, ratio.high, ratio.repeats).partition(" ")
-    return f"{value}×{of} {rest}"
 
 
 def _devices(number: int, kind: str) -> str:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,9 @@ from multicard.analysis.statistics import Interval, product_of, ratio_by_block
 from multicard.core.units import PERCENT, units_of
 from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import Workload, workload_of
+
+if TYPE_CHECKING:
+    from multicard.analysis.evidence import Configuration
 
 RATES = ("throughput_samples_per_s", "tokens_per_s", "steps_per_s")  # work over time, by what counts it
 ENDS = ("", "_low", "_high")
@@ -83,6 +87,14 @@ def speedups_of(configurations: Iterable[tuple[Hashable, Workload, str, int, Map
         ratio = pools[shared].ratio(own.index(place), own.index(index) if index >= 0 else len(own))
         found.append(Speedup(index, rates, rows[index][-1] if index >= 0 else {}, ratio))
     return found
+
+
+def speedups_between(configurations: Sequence["Configuration"]) -> list[Speedup]:
+    """As `speedups_of`, of the configurations of some evidence."""
+    return speedups_of(
+        (one.rest(BASELINE_DIFFERS), one.workload, one[one.workload.method], one["devices"], one.blocks(one.rate))
+        for one in configurations
+    )
 
 
 def add_scaling(measures: pd.DataFrame) -> pd.DataFrame:
