@@ -100,7 +100,7 @@ def test_the_first_screen_says_how_much_faster_where_the_step_goes_and_how_sure_
     assert [number for number, _ in answers] == ["1", "2"]
     assert answers[0][1] == "Not known: only 1 GPU was measured."
     assert answers[1][1].startswith(
-        "4 GPUs (weak scaling): 2.5× as fast as 1 GPU (95% CI 2.5 to 2.5, n=3), 1.6× the GPU-hours; 2 GPUs"
+        "4 GPUs (weak scaling): 2.50× as fast as 1 GPU (95% CI 2.50 to 2.50, n=3), 1.6× the GPU-hours; 2 GPUs"
     )
     assert 'class="badge completed"' not in overview
 
