@@ -201,6 +201,9 @@ def test_a_trace_is_summed_up_and_its_tables_are_written(make: object, tmp_path:
     assert written["total_s"].tolist() == pytest.approx([0.008])
     assert pd.read_parquet(tmp_path / "some" / "kernels.parquet")["calls"].tolist() == [2]
     shown = multicard("analyze", path)
+    assert shown.stdout.startswith("1 GPU")
+    assert all(word in shown.stdout for word in ("cudaLaunchKernel_v7000", "gemm", "host to device", "--verbose"))
+    shown = multicard("analyze", path, "--verbose")
     assert all(word in shown.stdout for word in ("cudaLaunchKernel_v7000", "gemm", "host_to_device", "timeline"))
 
 
@@ -215,7 +218,7 @@ def test_two_traces_are_compared(tmp_path: Path) -> None:
 
 def test_a_folder_of_traces_is_one_trace_and_what_it_lacks_is_said(tmp_path: Path) -> None:
     nsys_export(tmp_path / "a.sqlite", cuda=False)
-    shown = multicard("analyze", tmp_path / "a.sqlite")
+    shown = multicard("analyze", tmp_path / "a.sqlite", "--verbose")
     assert "kernels: cannot tell: the capture holds no kernels" in shown.stdout
     (tmp_path / "a.nsys-rep").write_text("already exported")
     kineto_trace(tmp_path / "rank1.json.gz")

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 import multicard
+from adopted_traces import trace as unmarked_trace
 from multicard.api.traces import NotRecorded, TraceAnalysis
 from multicard.core.errors import UserError
 from multicard.trace.tables import ACTIVITIES
@@ -90,3 +91,12 @@ def test_names_from_a_trace_cannot_break_its_summary(tmp_path: Path) -> None:
     html = multicard.read_trace(path)._repr_html_()
     assert "<b>t" not in html and "&lt;b&gt;t" in html
     assert "cannot tell: the capture holds no samples" in html
+
+
+def test_steps_that_nobody_marked_are_found_where_that_is_asked_for(tmp_path: Path) -> None:
+    # The optimizer's kernels of four iterations of 20 ms; steps last from one update to the next.
+    path = unmarked_trace(tmp_path / "a.sqlite", [20.0] * 4)
+    assert "no steps found" in multicard.read_trace(path).answer().sentence
+    found = multicard.read_trace(path, scope="steps", find_steps=True)
+    assert "steps of 20.0 ms: " in found.answer().sentence
+    assert [notice for notice in found.notices if notice.startswith("steps from ")]

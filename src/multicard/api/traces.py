@@ -11,13 +11,26 @@ import pyarrow as pa
 from multicard.core.errors import TraceError, UserError
 from multicard.core.files import atomic_write
 from multicard.trace.files import open_capture
+from multicard.trace.find_steps import find_steps as find_steps_of
+from multicard.trace.find_steps import with_steps
 from multicard.trace.model import Trace
 from multicard.trace.summary import summarized
-from multicard.trace.tables import ACTIVITIES, CAPTURE, SCOPES, STEPS, ActivityTables, activity_tables, events_to_read
+from multicard.trace.tables import (
+    ACTIVITIES,
+    CAPTURE,
+    SCOPES,
+    STEP,
+    STEPS,
+    ActivityTables,
+    activity_tables,
+    events_to_read,
+)
 
 if TYPE_CHECKING:  # a second to import, which the command line saves
     import pandas as pd
     from matplotlib.figure import Figure
+
+    from multicard.analysis.bottlenecks.of_capture import Answer
 
 FIGURES = ("timeline",)
 
@@ -32,6 +45,7 @@ def read_trace(
     tables: Collection[str] | None = None,
     scope: str = CAPTURE,
     progress: Callable[[int, int], None] | None = None,
+    find_steps: bool = False,
 ) -> "TraceAnalysis":
     """Read a trace of Nsight Systems or of PyTorch's profiler and compute its activity tables.
 
@@ -48,6 +62,8 @@ def read_trace(
     progress
         Called with the number of events read since the last call and the number of events in all, from several
         threads.
+    find_steps
+        Where no range is named `step`, take as steps what other ranges, PyTorch's optimizers or their kernels tell.
 
     Raises
     ------
@@ -72,9 +88,25 @@ def read_trace(
         traces = open_capture(path, Path(scratch.name))
         total = events_to_read(traces, tables, scope)
         advance = None if progress is None else lambda read: progress(read, total)
-        return TraceAnalysis(path, activity_tables(traces, tables, advance, scope), traces, scratch, scope)
+        found = activity_tables(traces, tables, advance, scope)
+        marked = (row.get("phase") or row["scope"] for of in ("phases", "timeline") for row in found.rows.get(of, []))
+        if find_steps and STEP not in marked:
+            traces, found = _with_found_steps(traces, found, tables, scope)
+        return TraceAnalysis(path, found, traces, scratch, scope)
     except TraceError as error:
         raise UserError(str(error)) from error
+
+
+def _with_found_steps(
+    traces: list[Trace], found: ActivityTables, tables: Collection[str] | None, scope: str
+) -> tuple[list[Trace], ActivityTables]:
+    """The traces with the steps that their events tell, and the tables again; as they are where nothing tells any."""
+    steps = find_steps_of(traces)
+    if not steps.steps:
+        return traces, found
+    marked = with_steps(traces, steps.steps)
+    again = activity_tables(marked, tables, scope=scope)
+    return marked, again._replace(notices=(*again.notices, f"steps from {steps.source}"))
 
 
 class TraceAnalysis:
@@ -160,6 +192,12 @@ class TraceAnalysis:
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.names]
+
+    def answer(self) -> "Answer":
+        """Where the time goes: a sentence, the parts of a step or of the capture, and what took longest."""
+        from multicard.analysis.bottlenecks.of_capture import answer
+
+        return answer(self._activity)
 
     def figure(self, name: str = "timeline") -> "Figure":
         """Draw a figure of the trace.

@@ -38,9 +38,9 @@ def rows_table(rows: Rows, title: Text, caption: str, longest: int) -> Table:
     return table
 
 
-def text_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Show rows of text."""
+def text_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], longest: int | None = None) -> Table:
+    """Show rows of text, of which each may have a length."""
     table = Table(*headings, title=plain(title), title_justify="left")
     for row in rows:
-        table.add_row(*map(plain, row))
+        table.add_row(*(plain(cell, longest) for cell in row))
     return table

@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for the tables, as Parquet and CSV")
     parser.add_argument("--json", action="store_true", help="print the tables as JSON")
+    parser.add_argument("--verbose", action="store_true", help="print all tables, per process and device")
     parser.add_argument(
         "--only",
         type=lambda names: names.split(","),
@@ -38,9 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scope",
         choices=("capture", "steps"),
-        default="capture",
-        help="what the tables are about: everything recorded (default), or the time from the first step to the last "
-        "and what was launched then",
+        help="what is looked at: everything recorded (default for tables), or the time from the first step to the last "
+        "and what was launched then (default otherwise)",
     )
     parser.add_argument(
         "--perfetto",
@@ -80,27 +80,49 @@ def run(arguments: argparse.Namespace) -> None:
     events = arguments.perfetto
     if events is not None:
         refuse_unwritable("--perfetto", events)
+    tables = arguments.verbose or arguments.only or arguments.json or out is not None
+    scope = arguments.scope or ("capture" if tables else "steps")
     with _progress() as progress:
-        trace = read_trace(arguments.path, tables=arguments.only, scope=arguments.scope, progress=progress)
+        trace = read_trace(
+            arguments.path, tables=arguments.only, scope=scope, progress=progress, find_steps=not arguments.only
+        )
     terminal = console()
-    notices = Console(stderr=True) if arguments.json else terminal  # standard output is JSON alone then
-    for notice in trace.notices:
-        notices.print(plain(notice), "")
-    if out is not None:
-        written = trace.save(out)
-        figure = " and timeline.png" if written and written[-1].suffix == ".png" else ""
-        notices.print(plain(f"tables{figure}: {out}"), "")
-    if events is not None:
-        trace.write_perfetto(events)
-        notices.print(plain(f"events for ui.perfetto.dev: {events}"), "")
     if arguments.json:
         tables = {name: trace.rows(name) for name in trace}
         print(json.dumps({"tables": tables, "absent": dict(trace.absent)}, indent=2))
+    elif arguments.verbose or arguments.only:
+        _print_tables(trace, terminal)
     else:
-        _summarize(trace, terminal)
+        _print_answer(trace, terminal)
+    notices = Console(stderr=True) if arguments.json else terminal  # standard output is JSON alone then
+    for notice in trace.notices:
+        notices.print(plain(notice), soft_wrap=True)
+    if out is not None:
+        written = trace.save(out)
+        figure = " and timeline.png" if written and written[-1].suffix == ".png" else ""
+        notices.print(plain(f"tables{figure}: {out}"), soft_wrap=True)
+    if events is not None:
+        trace.write_perfetto(events)
+        notices.print(plain(f"events for ui.perfetto.dev: {events}"), soft_wrap=True)
 
 
-def _summarize(trace: "TraceAnalysis", terminal: "Console") -> None:
+def _print_answer(trace: "TraceAnalysis", terminal: "Console") -> None:
+    from multicard.cli._console import NAME_WIDTH, text_table
+    from multicard.core.terminal import plain
+
+    found = trace.answer()
+    terminal.print(plain(found.sentence), soft_wrap=True)
+    if found.parts:
+        terminal.print(text_table("Where the time of a GPU goes", ("Part", "Time", "Share"), found.parts))
+    if found.kernels:
+        headings = ("Time", "Share of kernels", "Calls", "Class", "Kernel")
+        terminal.print(text_table(f"Longest kernels of a GPU{found.over}", headings, found.kernels, NAME_WIDTH))
+    for line in found.lines:
+        terminal.print(plain(line), soft_wrap=True)
+    terminal.print("all tables: --verbose, --json, or as files --out FOLDER", highlight=False)
+
+
+def _print_tables(trace: "TraceAnalysis", terminal: "Console") -> None:
     from multicard.cli._console import rows_table
     from multicard.core.terminal import plain
     from multicard.trace.summary import SUMMARY

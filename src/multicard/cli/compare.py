@@ -74,7 +74,7 @@ def compare_traces(a: Path, b: Path) -> None:
     from multicard.cli._console import console, rows_table
     from multicard.core.terminal import plain
 
-    before, after = (read_trace(path, tables=COMPARED, scope="steps") for path in (a, b))
+    before, after = (read_trace(path, tables=COMPARED, scope="steps", find_steps=True) for path in (a, b))
     found = before.compare(after)
     if found.empty:
         console().print("cannot tell: the two traces have no table in common")

@@ -55,7 +55,7 @@ NAMED = 5  # stalled steps
 
 _PHASES = {DATA: ("data",), EVALUATION: ("evaluation",), COPIES: ("transfer",)}
 COMPUTES = ("forward", "backward", "optimizer")  # phases
-_OF_TRACE = {
+OF_TRACE = {
     COMPUTE: ("compute", "compute and communication"),
     COMMUNICATION: ("exposed communication",),
     RANKS: ("idle (before a collective)",),
@@ -151,7 +151,7 @@ def _with_trace(parts: Mapping[str, float], row: Mapping[str, Any], trace: Mappi
 
     That wait explains idle time, then waits of other ranks as far as the rank without data waited longer than the mean.
     """
-    shares = {part: sum(_number(trace, name) or 0.0 for name in names) for part, names in _OF_TRACE.items()}
+    shares = {part: sum(_number(trace, name) or 0.0 for name in names) for part, names in OF_TRACE.items()}
     inside = min(shares[COMMUNICATION], _number(trace, "waiting_in_collectives") or 0.0)
     shares[COMMUNICATION] -= inside
     shares[RANKS] += inside
