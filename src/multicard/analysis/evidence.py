@@ -17,7 +17,7 @@ from multicard.analysis.statistics import product_of
 from multicard.core.errors import UserError
 from multicard.core.layout import RUN, RUN_NAME
 from multicard.core.text import counted, gpu_name, without_names
-from multicard.experiment.config import parameters_in
+from multicard.experiment.config import configuration_key
 from multicard.experiment.parameters import ARGS, ARGS_PREFIX, as_columns
 from multicard.experiment.workload import WORKLOADS, Workload
 
@@ -189,10 +189,9 @@ class Configuration:
         So are the versions, with the profiler that was used unless `profiler` is one of the parameters.
         """
         besides = set(besides)
-        names = [name for name in parameters_in(self.parameters) if name not in besides]
         place = self.provenance
         versions = place.software if "profiler" in besides else place.versions
-        return (place.kind, versions, *((name, self.parameters[name]) for name in names))
+        return (place.kind, versions, *configuration_key(self.parameters, besides))
 
     def words(self, without: Iterable[str] = (), in_short: bool = False) -> str:
         """Describe the configuration: its headline, then, unless in short, what differs from the defaults.
@@ -225,7 +224,7 @@ class Evidence:
         """Configurations in the order of their first runs."""
         groups: dict[Any, list[MeasuredRun]] = defaultdict(list)
         for run in self.runs:
-            groups[_key(run)].append(run)
+            groups[run.provenance.machine, run.provenance.versions, configuration_key(run.values)].append(run)
         return [
             Configuration(
                 {name: runs[0].values.get(name) for name in _fields(runs[0])}, runs[0].provenance, tuple(runs)
@@ -346,10 +345,6 @@ def _fields(run: MeasuredRun) -> list[str]:
     own = sorted(name for name in run.values if name.startswith(ARGS_PREFIX))  # scenarios may state them in any order
     fields = WORKLOADS[run.values["workload"]].parameters.model_fields
     return [*(name for name in fields if name not in ("repeat", ARGS)), *own]
-
-
-def _key(run: MeasuredRun) -> tuple[Any, ...]:
-    return (run.provenance.machine, run.provenance.versions, *((name, run.values.get(name)) for name in _fields(run)))
 
 
 def _word(configuration: Configuration, name: str) -> str:

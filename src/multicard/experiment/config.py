@@ -1,7 +1,7 @@
 """The configuration model: the single source of truth for what a configuration file may say."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, create_model, model_validator
@@ -39,6 +39,16 @@ def parameters_in(columns: Iterable[str]) -> list[str]:
     """Those of the columns that are parameters: multicard's in their order, then the user's own."""
     there = list(columns)
     return [*(name for name in PARAMETERS if name in there), *(name for name in there if name.startswith(ARGS_PREFIX))]
+
+
+def configuration_key(values: Mapping[str, Any], besides: Collection[str] = ("repeat",)) -> tuple[Any, ...]:
+    """What tells configurations apart: names and values of their parameters but some; of empty ones nothing.
+
+    >>> configuration_key({"devices": 2, "repeat": 1, "args.batch": 8, "seed": None, "elapsed_s": 3.0})
+    (('devices', 2), ('args.batch', 8))
+    """
+    stated = ((name, values[name]) for name in parameters_in(values) if name not in besides)
+    return tuple((name, value) for name, value in stated if value is not None and value == value)
 
 
 # Parameters that workloads share under one name, with values of their own; each workload checks its own.

@@ -23,6 +23,7 @@ from multicard.analysis.evidence import Configuration, Evidence
 from multicard.analysis.pooling import Pool
 from multicard.analysis.scaling.speedup import speedups_between
 from multicard.analysis.statistics import Interval, product_of, verdict
+from multicard.experiment.config import configuration_key
 from multicard.experiment.workload import BATCH
 
 HOUR_S = 3600
@@ -277,10 +278,7 @@ def _candidates(
     rated: Sequence[tuple[Configuration, dict[int, float]]],
 ) -> list[tuple[Configuration, dict[int, float]]]:
     """One of the configurations that differ only in what is no choice."""
-    jobs = [
-        tuple((name, value) for name, value in each.parameters.items() if name not in (*NO_CHOICE, "repeat"))
-        for each, _ in rated
-    ]
+    jobs = [configuration_key(each.parameters, (*NO_CHOICE, "repeat")) for each, _ in rated]
     once = observed_once([[each] for each, _ in rated], jobs, [len(own) for _, own in rated], observation=NO_CHOICE)
     return [rated[index] for index in once]
 

@@ -4,7 +4,7 @@ A configuration is what its runs share: all parameters but the repeat.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from multicard.analysis.runs.run_files import read_record
 from multicard.analysis.scaling.speedup import RATES, add_scaling
 from multicard.core.text import gpu_name
 from multicard.core.units import BYTES, with_unit
+from multicard.experiment.config import configuration_key
 from multicard.experiment.parameters import as_columns
 from multicard.experiment.workload import parameters_of
 
@@ -64,9 +65,9 @@ class Side:
     """One set of results: the record of each run by its id, and the configurations by what tells them apart."""
 
     records: dict[str, dict[str, Any]]
-    configurations: dict[str, Configuration]
+    configurations: dict[Hashable, Configuration]
 
-    def records_of(self, keys: Collection[str]) -> list[dict[str, Any]]:
+    def records_of(self, keys: Collection[Hashable]) -> list[dict[str, Any]]:
         """Records of the runs of some configurations."""
         return [self.records[run] for key in keys for run in self.configurations[key].outcomes]
 
@@ -86,13 +87,13 @@ def read_side(folders: Sequence[Path]) -> Side:
         If a file of a run is missing or damaged.
     """
     records: dict[str, dict[str, Any]] = {}
-    configurations: dict[str, Configuration] = {}
+    configurations: dict[Hashable, Configuration] = {}
     for row, record in zip(_measured(folders), map(read_record, folders), strict=True):
         run = row["run"]
         records[run] = record
         parameters = as_columns({name: value for name, value in _stated(record).items() if name != "repeat"})
         found = configurations.setdefault(
-            repr(sorted(parameters.items())), Configuration(REPEAT.sub("", run), parameters, {}, {}, {})
+            configuration_key(parameters), Configuration(REPEAT.sub("", run), parameters, {}, {}, {})
         )
         found.outcomes[run] = row["outcome"]
         if why := notices(row):

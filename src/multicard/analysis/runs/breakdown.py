@@ -15,7 +15,7 @@ import pandas as pd
 from multicard.analysis.runs.thread_times import EVALUATION, OTHER, ThreadTimes
 from multicard.analysis.runs.windows import Window
 from multicard.analysis.scaling.speedup import BASELINE_DIFFERS
-from multicard.experiment.config import parameters_in
+from multicard.experiment.config import configuration_key
 
 COMPUTE, EITHER = "compute", "compute or communication"
 COMPUTING = (COMPUTE, EITHER)
@@ -180,7 +180,7 @@ def _blocked_s(row: Mapping[str, Any]) -> float | None:
 
 def _rest(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """The parameters in which a run is like its baseline."""
-    return tuple((name, str(row.get(name))) for name in parameters_in(row) if name not in (*BASELINE_DIFFERS, "repeat"))
+    return configuration_key(row, (*BASELINE_DIFFERS, "repeat"))
 
 
 def _number(values: Mapping[str, Any], name: str) -> float | None:
