@@ -34,13 +34,9 @@ from multicard.experiment.config import ARCHIVE
 from multicard.figures.draw import FORMATS, save
 
 LONGEST = 20  # names in a line
-OTHER_SESSIONS = (
-    "cannot tell: results of different sessions, and no repeats show how much sessions differ: repeat one side an hour "
-    "later or on another node, or state the difference, as with --session-spread 2%"
-)
 APART = (
-    "mind: as far as the records tell, the sides ran in different sessions (another hour or node), which may differ by "
-    "more than repeats do: measure both in one session, or state by how much sessions differ (--session-spread 2%)"
+    "the sides ran in different sessions (another hour or node), which may differ by more than repeats do: measure both"
+    " in one session, repeat one in another, or state by how much sessions differ, as with --session-spread 2%"
 )
 REGRESSION_CODE = 1
 
@@ -224,13 +220,13 @@ def _changes(found: Comparison, names: Sequence[str], verbose: bool) -> Iterable
             line = line_of(each) if judged else line_of(each, "worse")
             yield f"{names[before]} to {names[after]}: {line}" if several else line
     if found.in_one_session:
-        yield OTHER_SESSIONS
+        yield f"cannot tell: {APART}"
 
 
 def _remarks(found: Comparison, names: Sequence[str], verbose: bool) -> Iterable[str]:
     before, after = names
     if found.apart:
-        yield APART
+        yield f"mind: {APART}"
     yield from (f"not compared {name}: {why}" for name, why in found.not_compared.items())
     differences = [*found.hardware, *found.environment]
     yield from (f"differs: {what}: {a} in {before}, {b} in {after}" for what, a, b in differences)
