@@ -17,7 +17,7 @@ from multicard.analysis.scaling.prediction_groups import series
 from multicard.analysis.scaling.prediction_series import Series, checked_line
 from multicard.analysis.scaling.prediction_tables import checks_table, predictions_table
 from multicard.analysis.statistics import Interval
-from multicard.api.results import Predictions
+from multicard.api.predictions import Predictions
 from multicard.cli import main
 from multicard.core.files import write_json
 from multicard.experiment.workload import WORKLOADS, Traffic

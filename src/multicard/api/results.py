@@ -19,22 +19,17 @@ from multicard.analysis.comparison.changes import OUTCOME
 from multicard.analysis.comparison.results import Comparison, compare, over_versions
 from multicard.analysis.comparison.sides import MACHINE, Side, read_side
 from multicard.analysis.evidence import Evidence, read_evidence
-from multicard.analysis.machine_limits import MachineLimits, read_machine
-from multicard.analysis.scaling.prediction import Check
-from multicard.analysis.scaling.prediction_groups import series, short_names
-from multicard.analysis.scaling.prediction_series import checked_line
-from multicard.analysis.scaling.prediction_tables import checks_table, predictions_table
-from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables
-from multicard.analysis.tables import speedup_table
-from multicard.api.display import Markdown, summary_html, unmanaged
+from multicard.analysis.machine_limits import read_machine
+from multicard.analysis.scenario_tables import MEASURES
+from multicard.api.display import Markdown, summary_html
+from multicard.api.predictions import Predictions
+from multicard.api.scenario import ScenarioResults
 from multicard.archive.configuration import experiment_of
 from multicard.archive.unpack import place_runs, read_manifest
 from multicard.archive.whole import fault_of
 from multicard.core.errors import UserError
-from multicard.core.layout import MACHINES, RUN, RUN_NAME, SCENARIO_TABLES, machine_records
-from multicard.core.text import counted
+from multicard.core.layout import MACHINES, RUN, machine_records
 from multicard.experiment.config import ARCHIVE, Experiment
-from multicard.experiment.figures import FIGURES
 from multicard.experiment.load import read_experiment
 from multicard.papers.claims import SHIPPED, claims_table, judge, read_claims
 from multicard.report.assemble import Drawn, check_free, draw, measure
@@ -351,109 +346,6 @@ class Results:
         found = {name: table(self.scenario(name)) for name in self.scenarios}
         parts = [rows.assign(scenario=name)[["scenario", *rows.columns]] for name, rows in found.items()]
         return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
-
-
-class ScenarioResults:
-    """The results of one scenario, as `Results.scenario` gives them."""
-
-    def __init__(self, name: str, folder: Path) -> None:
-        self.name = name
-        self._tables = ScenarioTables(folder)
-
-    @property
-    def measures(self) -> pd.DataFrame:
-        """One row per run: `run`, `outcome`, its parameters and measures."""
-        return self._tables.measures
-
-    @property
-    def runs(self) -> pd.DataFrame:
-        """One row per run: its `outcome` and the `reason` for it; those that were not run, too."""
-        return pd.read_csv(self._tables.folder / OUTCOME_TABLE)
-
-    @property
-    def speedup(self) -> pd.DataFrame:
-        """Speed-up and efficiency with their intervals, per configuration and number of devices."""
-        return speedup_table(self.measures)
-
-    @property
-    def ids(self) -> list[str]:
-        """Ids of its runs, those without measures too where there is a table of outcomes."""
-        listed = self.runs if (self._tables.folder / OUTCOME_TABLE).is_file() else self.measures
-        return [run for run in listed["run"] if RUN_NAME.fullmatch(str(run))]
-
-    @property
-    def measured_s(self) -> float:
-        """When the tables were made, in seconds since the epoch."""
-        return (self._tables.folder / MEASURES).stat().st_mtime
-
-    @property
-    def steps(self) -> pd.DataFrame:
-        """One row per run, rank and step."""
-        return self["steps"]
-
-    def __getitem__(self, table: str) -> pd.DataFrame:
-        """Rows of one gathered table of all completed runs: `steps`, `epochs`, `timeline`, `kernel_classes`, …."""
-        if table not in SCENARIO_TABLES:
-            raise UserError(f"no table {table} of a scenario, expected one of {', '.join(SCENARIO_TABLES)}")
-        return self._tables.table(table)
-
-    def figure(self, name: str) -> Figure:
-        """Draw a figure of the catalog (`multicard report --list-figures`). One with nothing to show says why.
-
-        Raises
-        ------
-        UserError
-            If there is no figure of that name, or it is about what the scenario does not have.
-        """
-        from multicard.figures.draw import draw
-
-        if name not in FIGURES:
-            raise UserError(f"no figure {name}, expected one of {', '.join(FIGURES)}")
-        entry, workloads = FIGURES[name], list(self.measures["workload"].unique())
-        if (entry.workload and entry.workload not in workloads) or (entry.axis and entry.axis not in self.measures):
-            found = f"found the workload {', '.join(workloads)} in the scenario {self.name}"
-            raise UserError(f"the figure {name} needs {' and '.join(entry.needs)}, {found}")
-        return unmanaged(draw(name, self._tables)[0])
-
-    def __repr__(self) -> str:
-        return f"<scenario {self.name}: {counted(len(self.runs), 'run')}>"
-
-    def _repr_html_(self) -> str:
-        return summary_html(f"Scenario {self.name}", {}, self.runs)
-
-
-class Predictions:
-    """What is predicted of every configuration, and how predictions of measured runs turn out.
-
-    Attributes
-    ----------
-    predictions
-        One row per configuration and number of devices: `step_time_s`, `throughput_per_s` and `speedup` with `…_low`
-        and `…_high`, `efficiency`, `memory_bytes` (of a device), `bound`, the `measured` numbers of devices that it is
-        made from, `caveats`, or the `reason` why there is none.
-    checks
-        One row per measured number of devices: `predicted_s` from the smaller ones, with `…_low` and `…_high`,
-        `measured_s`, `prediction_error` (predicted over measured, less 1), `inside` (the interval).
-    verdicts
-        A sentence for each machine: whether predictions were checked there, and how they turned out.
-    names, units
-        Of each `configuration` of the tables: what distinguishes it among them, and what `throughput_per_s` counts.
-    """
-
-    def __init__(
-        self, evidence: Evidence, machines: Sequence[MachineLimits], devices: Sequence[int], nodes: int = 1
-    ) -> None:
-        found = series(evidence, machines)
-        self.predictions = predictions_table(found, devices, nodes)
-        self.checks = checks_table(found)
-        self.names = {each.words: name for each, name in zip(found, short_names(found), strict=True)}
-        self.units = {each.words: each.of.workload.unit.name for each in found}
-        by_machine: dict[str | None, list[Check]] = {}
-        for each in found:
-            by_machine.setdefault(each.of.provenance.kind, []).extend(check for *_, check in each.checks)
-        self.verdicts = [
-            f"{machine or 'machine unknown'}: {checked_line(checks)}" for machine, checks in by_machine.items()
-        ]
 
 
 def compare_versions(

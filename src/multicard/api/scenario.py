@@ -1,0 +1,83 @@
+"""The results of one scenario as tables and figures."""
+
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables
+from multicard.analysis.tables import speedup_table
+from multicard.api.display import summary_html, unmanaged
+from multicard.core.errors import UserError
+from multicard.core.layout import RUN_NAME, SCENARIO_TABLES
+from multicard.core.text import counted
+from multicard.experiment.figures import FIGURES
+
+
+class ScenarioResults:
+    """The results of one scenario, as `Results.scenario` gives them."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self._tables = ScenarioTables(folder)
+
+    @property
+    def measures(self) -> pd.DataFrame:
+        """One row per run: `run`, `outcome`, its parameters and measures."""
+        return self._tables.measures
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """One row per run: its `outcome` and the `reason` for it; those that were not run, too."""
+        return pd.read_csv(self._tables.folder / OUTCOME_TABLE)
+
+    @property
+    def speedup(self) -> pd.DataFrame:
+        """Speed-up and efficiency with their intervals, per configuration and number of devices."""
+        return speedup_table(self.measures)
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of its runs, those without measures too where there is a table of outcomes."""
+        listed = self.runs if (self._tables.folder / OUTCOME_TABLE).is_file() else self.measures
+        return [run for run in listed["run"] if RUN_NAME.fullmatch(str(run))]
+
+    @property
+    def measured_s(self) -> float:
+        """When the tables were made, in seconds since the epoch."""
+        return (self._tables.folder / MEASURES).stat().st_mtime
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """One row per run, rank and step."""
+        return self["steps"]
+
+    def __getitem__(self, table: str) -> pd.DataFrame:
+        """Rows of one gathered table of all completed runs: `steps`, `epochs`, `timeline`, `kernel_classes`, …."""
+        if table not in SCENARIO_TABLES:
+            raise UserError(f"no table {table} of a scenario, expected one of {', '.join(SCENARIO_TABLES)}")
+        return self._tables.table(table)
+
+    def figure(self, name: str) -> Figure:
+        """Draw a figure of the catalog (`multicard report --list-figures`). One with nothing to show says why.
+
+        Raises
+        ------
+        UserError
+            If there is no figure of that name, or it is about what the scenario does not have.
+        """
+        from multicard.figures.draw import draw
+
+        if name not in FIGURES:
+            raise UserError(f"no figure {name}, expected one of {', '.join(FIGURES)}")
+        entry, workloads = FIGURES[name], list(self.measures["workload"].unique())
+        if (entry.workload and entry.workload not in workloads) or (entry.axis and entry.axis not in self.measures):
+            found = f"found the workload {', '.join(workloads)} in the scenario {self.name}"
+            raise UserError(f"the figure {name} needs {' and '.join(entry.needs)}, {found}")
+        return unmanaged(draw(name, self._tables)[0])
+
+    def __repr__(self) -> str:
+        return f"<scenario {self.name}: {counted(len(self.runs), 'run')}>"
+
+    def _repr_html_(self) -> str:
+        return summary_html(f"Scenario {self.name}", {}, self.runs)
