@@ -26,7 +26,7 @@ import coverage
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "src" / "multicard"
-PARTS = ("record", "workloads", "profilers", "launch", "doctor", "experiment", "limits")
+PARTS = ("record", "workloads", "profilers", "launch", "machine", "experiment")
 
 GPU_NAMES = {"gpu", "gpus", "on_gpu", "cuda_graphs"}
 OF_GPUS = re.compile(r"cuda|gpu", re.IGNORECASE)

@@ -30,7 +30,7 @@ pytest_plugins = ["emulated_gpu.fixtures", "observed_scripts", "script.equipment
 ROOT = Path(__file__).parents[1]
 # Folders of the longest files: started first, since a file stays with one worker, and a long one that starts last
 # leaves the others idle.
-LONGEST = ("slurm", "script", "emulated", "workflow", "llm", "vision", "launch", "docs", "cli", "record", "limits")
+LONGEST = ("slurm", "script", "emulated", "workflow", "llm", "vision", "launch", "docs", "cli", "record", "machine")
 
 # Real training, as short as it can be.
 TINY: dict[str, Any] = {

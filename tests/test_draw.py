@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from conftest import ROOT
-from limits.machine_record import record as machine_record
+from machine.machine_record import record as machine_record
 from multicard.archive.pack import pack
 from multicard.cli import main
 from multicard.core.files import write_json

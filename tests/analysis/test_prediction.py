@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from synthetic_results import GPU, Row, images, made, make_results, repeated, with_provenance
 
-from limits.machine_record import SIZES, all_reduce
-from limits.machine_record import record as machine_record
-from multicard.analysis.machine_limits import MachineLimits
+from machine.machine_record import SIZES, all_reduce
+from machine.machine_record import record as machine_record
+from multicard.analysis.machine.limits import MachineLimits
 from multicard.analysis.scaling.alpha_beta import AlphaBeta
 from multicard.analysis.scaling.prediction_groups import series
 from multicard.analysis.scaling.prediction_series import Series, checked_line

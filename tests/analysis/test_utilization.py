@@ -9,13 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 from vision_records import ELAPSED, record, with_activity
 
-from limits.machine_record import IDLE
-from multicard.analysis.machine_limits import MachineLimits
+from machine.machine_record import IDLE
+from multicard.analysis.machine.limits import MachineLimits
+from multicard.analysis.machine.utilization import MEASURES, PEAKS, peak_rate, utilization, within_peaks
 from multicard.analysis.outputs import write_scenario
-from multicard.analysis.peaks import PEAKS
 from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.scenario_tables import ScenarioTables
-from multicard.analysis.utilization import MEASURES, peak_rate, utilization, within_peaks
 from multicard.core.files import write_json
 from multicard.experiment.workload import WORKLOADS, Operations
 from multicard.trace.tables import ACTIVITIES

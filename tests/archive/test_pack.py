@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from limits.machine_record import record as machine_record
-from multicard.analysis.machine_limits import MachineLimits
+from machine.machine_record import record as machine_record
+from multicard.analysis.machine.limits import MachineLimits
 from multicard.analysis.outputs import write_scenario
 from multicard.analysis.runs.measures import measure_run
 from multicard.archive.pack import pack

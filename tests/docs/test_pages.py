@@ -76,9 +76,9 @@ RUN_ELSEWHERE = (
     (r"multicard report .*", "tests/test_draw.py", 'main(["report"'),
     (r"multicard compare (results|\S+\.tar\.gz) \S*results$", "tests/test_compare_command.py", 'main(["compare"'),
     (r"multicard compare .*--(fail-above|figure) .*", "tests/cli/test_compare_results.py", 'main(["compare"'),
-    (r"multicard doctor --measure.*", "tests/limits/test_machine_command.py", '"--measure"'),
+    (r"multicard doctor --measure.*", "tests/machine/test_machine_command.py", '"--measure"'),
     (r"multicard tune .*", "tests/search/test_tune_command.py", 'main(["tune"'),
-    (r"multicard doctor.*", "tests/doctor/test_doctor_command.py", '"doctor"'),
+    (r"multicard doctor.*", "tests/machine/test_doctor_command.py", '"doctor"'),
 )
 LIMIT_S = 600
 # For the programs that the pages start by `python -m`: nothing of this project, which a copy of theirs has.

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
 from emulated_jobs import run_program
 
 from conftest import ROOT
 from emulated_gpu.fixtures import EmulatedGpus
-from multicard.analysis.machine_limits import MachineLimits
+from multicard.analysis.machine.limits import MachineLimits
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow, pytest.mark.rare]
 
@@ -21,11 +20,10 @@ import json
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from multicard.doctor import all_reduce, checks, compiler, examine, gpu
-checks.TORCH_LIMIT_S, all_reduce.MESSAGE_BYTES = {PATIENT_S}, 1 << 20
-all_reduce.exchange = partial(all_reduce.exchange, start_s={PATIENT_S})
-all_reduce.checks = partial(all_reduce.checks, limit_s={PATIENT_S})
-compiler.checks = partial(compiler.checks, limit_s={PATIENT_S})
+from multicard.experiment.machine import Machine
+from multicard.machine import doctor, gpus, probe
+probe.LIMIT_S, gpus.LIMIT_S, gpus.MESSAGE_BYTES = {PATIENT_S}, {PATIENT_S}, 1 << 20
+gpus.exchange = partial(gpus.exchange, start_s={PATIENT_S})
 """
 # Prints for each GPU its address, and then of a process for each what it says that it is bound to, and what it is.
 BINDING = """
@@ -70,7 +68,7 @@ assert len(set(drawn[:3])) == 3 and drawn[:3] == drawn[3:], drawn  # by the GPU,
 """
 LIMITS = """
 import json
-from multicard.limits import measure
+from multicard.machine import measure
 measure.MESSAGE_BYTES["cuda"] = [4096, 65536, 1048576]
 step = {"workload": "vision", "device": "cuda", "width_mult": 0.25, "image_size": 16, "batch_size": 8}
 step["precision"] = "fp16"
@@ -85,31 +83,27 @@ def looked(emulated: EmulatedGpus, found: str, **settings: object) -> dict[str, 
     return {check["check"]: check for check in json.loads(printed.splitlines()[-1])}
 
 
-def test_healthy_gpus_have_no_fault_and_exchange_data_by_nccl(emulated: EmulatedGpus, tmp_path: Path) -> None:
-    compiled = {"question": "?", "fixed": {"device": "cuda", "compile": True}, "figures": ["step_breakdown"]}
-    config = tmp_path / "compiled.yaml"
-    config.write_text(yaml.safe_dump({"results": str(tmp_path / "results"), "scenarios": {"compiled": compiled}}))
-    found = looked(emulated, f"examine.examine(Path({str(config)!r}), None)", gpus=2, compile="eager")
-    healthy = ("GPU", "driver", "GPUs in torch", "GPU clocks", "GPU memory errors", "all-reduce")
+def test_healthy_gpus_have_no_fault_and_exchange_data_by_nccl(emulated: EmulatedGpus) -> None:
+    found = looked(emulated, "doctor.examine(None, None)", gpus=2)
+    healthy = ("GPUs", "driver", "GPUs in torch", "GPU clocks", "GPU memory errors", "all-reduce")
     assert {name: found[name]["verdict"] for name in healthy} == dict.fromkeys(healthy, "ok")
-    assert found["GPU"]["found"] == "2 x Emulated GPU (synthetic) (16 GiB)"
+    assert found["GPUs"]["found"] == "2 x Emulated GPU (synthetic) (16 GiB)"
     assert found["GPUs in torch"]["found"].startswith("2, the smallest with ")
     assert " bus bandwidth: 1.05 MB between 2 ranks in " in found["all-reduce"]["found"]
-    assert found["Triton kernel"]["found"] == "compiled, but not by Triton"  # it has no Triton
 
 
 @pytest.mark.parametrize(
     ("settings", "check", "verdict", "says"),
     [
-        ({"mig": 1}, "MIG", "warning", "partitioned: GPU 0, 1"),
-        ({"smi": "fails", "nvml": "no-init"}, "driver", "error", "Driver/library version mismatch"),
-        ({"CUDA_VISIBLE_DEVICES": "0,7"}, "GPUs in torch", "error", "1, but 2 named"),
+        ({"mig": 1}, "GPUs", "warning", "partitioned (MIG)"),
+        ({"smi": "fails", "nvml": "no-init"}, "GPUs in torch", "error", "for 0, as nvidia-smi lists (nvidia-smi"),
+        ({"CUDA_VISIBLE_DEVICES": "0,7"}, "GPUs in torch", "warning", "1, the smallest with "),
     ],
 )
 def test_what_does_not_fit_together_is_told(
     emulated: EmulatedGpus, settings: dict[str, object], check: str, verdict: str, says: str
 ) -> None:
-    found = looked(emulated, "gpu.checks(checks.torch_facts())", gpus=2, **settings)[check]
+    found = looked(emulated, "gpus.checks(probe.facts_here(), Machine.here())", gpus=2, **settings)[check]
     assert found["verdict"] == verdict
     assert says in found["found"]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from figures.measured import closed, gathered, legend, measured, words
-from limits.machine_record import record as machine_record
+from machine.machine_record import record as machine_record
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.errors import UserError
 from multicard.core.files import write_json

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from figures.measured import closed, gathered, legend, lengths, measured, words
-from multicard.analysis.utilization import MEASURES as UTILIZATION
+from multicard.analysis.machine.utilization import MEASURES as UTILIZATION
 from multicard.figures.draw import draw
 
 

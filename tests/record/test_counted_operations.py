@@ -6,8 +6,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
-from multicard.analysis.peaks import PEAKS
-from multicard.limits.device_job import fp32_as
+from multicard.analysis.machine.utilization import PEAKS
+from multicard.machine.device_job import fp32_as
 from multicard.record import operations
 from multicard.record.operations import OperationCounter, StepCounter, allows_tf32
 

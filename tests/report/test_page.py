@@ -15,14 +15,14 @@ from made import CLAIM_TESTS, CLAIMS, HOSTILE, PLANS, RUNS, bars, judged, lines,
 
 from analysis.synthetic_results import Row, images, make_results
 from conftest import ROOT
-from limits.machine_record import record as machine_record
+from machine.machine_record import record as machine_record
 from multicard.analysis.choice.recommend import advise
 from multicard.analysis.evidence import read_evidence
 from multicard.analysis.statistics import Interval
 from multicard.core.errors import UserError
 from multicard.figures.draw import save
 from multicard.figures.search import draw_search
-from multicard.limits.keep import keep
+from multicard.machine.keep import keep
 from multicard.papers.limits import quantity_words
 from multicard.report.conclusions import claims_of
 from multicard.report.environment import environment

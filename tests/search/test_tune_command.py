@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from conftest import TINY
-from limits.machine_record import IDLE, record
+from machine.machine_record import IDLE, record
 from multicard.cli import main
 from multicard.cli.tune import GOALS as OFFERED
 from multicard.core.files import write_json
@@ -227,7 +227,7 @@ def test_what_cannot_run_or_does_not_fit_by_its_estimate_is_left_out(folder: Pat
 def test_a_loader_that_was_measured_alone_bounds_what_its_configurations_can_reach(folder: Path) -> None:
     planned = space(changed(vary={"num_workers": [0, 1, 2], "layout": ["nchw", "nhwc"]}))
     run = planned.run(next(iter(planned.repeats)), 1)
-    from multicard.limits.jobs import loaders
+    from multicard.machine.jobs import loaders
 
     [job] = loaders([run], "cpu")
     rows = [

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +27,8 @@ from slurm_projects import (
 from conftest import ROOT
 from multicard.archive.matrix import Matrix
 from multicard.core.reasons import describe_reason
-from multicard.doctor.runs import on_nodes
-from multicard.doctor.slurm import checks as slurm_checks
 from multicard.experiment.load import read_experiment, read_profile
+from multicard.machine.slurm import checks as slurm_checks
 from script.equipment import SHORT as SHORT_SCRIPT
 
 pytestmark = pytest.mark.slow
@@ -130,26 +128,21 @@ def found_by_doctor(checks: Iterable[Mapping[str, str]]) -> dict[str, str]:
     return {each["check"]: f"{each['verdict']}: {each['found']}" for each in checks}
 
 
-def test_doctor_compares_every_request_with_the_partition(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_compares_what_runs_ask_for_with_the_partition(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(finished)
     matrix = Matrix.plan(read_experiment(Path(CONFIG), Path("slurm")))
 
     def found(**changes: Any) -> dict[str, str]:
         profile = read_profile(Path("slurm")) | changes
-        return found_by_doctor(map(asdict, slurm_checks(profile, demanded=True, fits=partial(on_nodes, matrix=matrix))))
+        return found_by_doctor(map(asdict, slurm_checks(profile, demanded=True, matrix=matrix)))
 
     shipped = found()
-    assert shipped["profile: time"].startswith(
-        "ok: minutes asked for: launch_run 25, extract_activity 20, figures 20, "
-    )
-    assert "Slurm refuses it" not in shipped["profile: memory"]
-    more = {"extract_activity": {"runtime": 120, "mem_mb": 16000}}
-    refused = found(**{"set-resources": more})
-    stays = "error: extract_activity asks for 120 min, its partition allows 60: the job would stay pending"
+    assert shipped["profile: time"] == "ok: a run asks for 25 min, its partition allows 60"
+    assert shipped["profile: job"].startswith("ok: Slurm would take one (--partition=")
+    refused = found(**{"set-resources": {"launch_run": {"runtime": 120, "mem_mb": 16000}}})
+    stays = "error: a run asks for 120 min, its partition allows 60: the job would stay pending"
     assert refused["profile: time"] == stays
-    assert refused["profile: memory"] == (
-        "error: extract_activity asks for up to 16000 MB of a node, which has 8192: Slurm refuses it"
-    )
+    assert refused["profile: memory"].endswith("Slurm refuses it: asks for 16000 MB, a node has 8192")
 
 
 def test_a_second_start_does_nothing_and_one_without_the_statement_of_the_cluster_stops(finished: Path) -> None:

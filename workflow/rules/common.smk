@@ -35,7 +35,7 @@ from multicard.experiment.resources import (
     step_memory_mb,
     step_minutes,
 )
-from multicard.limits.jobs import loaders, steps
+from multicard.machine.jobs import loaders, steps
 from snakemake_interface_executor_plugins.settings import ExecMode
 from snakemake.settings.types import DeploymentMethod
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from multicard.core.errors import UserError, reported
 from multicard.core.layout import machine_name
-from multicard.limits.keep import keep
-from multicard.limits.measure import measure_machine
+from multicard.machine.keep import keep
+from multicard.machine.measure import measure_machine
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--device", choices=["cpu", "cuda"], required=True, help="kind of device")
 parser.add_argument("--host", help="name of the machine that is to be measured (default: whichever this is)")
-parser.add_argument("--loaders", type=json.loads, default=[], help="loaders, as multicard.limits.jobs gives them")
+parser.add_argument("--loaders", type=json.loads, default=[], help="loaders, as multicard.machine.jobs gives them")
 parser.add_argument("--steps", type=json.loads, default=[], help="steps without a loader, likewise")
 parser.add_argument("--seconds", type=float, default=1.0, help="time of each measurement")
 parser.add_argument("--loader-seconds", type=float, default=10.0, help="time of each number of loader workers")

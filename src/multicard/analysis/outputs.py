@@ -6,7 +6,8 @@ from pathlib import Path
 
 from multicard.analysis.choice.recommend import as_markdown
 from multicard.analysis.evidence import evidence_of, read_evidence
-from multicard.analysis.machine_limits import read_machine
+from multicard.analysis.machine.limits import read_machine
+from multicard.analysis.machine.utilization import within_peaks
 from multicard.analysis.provenance import notes, synthetic
 from multicard.analysis.runs.breakdown import complete
 from multicard.analysis.runs.measures import measure_run, outcome_of, outcome_table, runs_table
@@ -25,7 +26,6 @@ from multicard.analysis.scenario_tables import (
 )
 from multicard.analysis.table_files import write_csv
 from multicard.analysis.tables import write_scenario_tables
-from multicard.analysis.utilization import within_peaks
 from multicard.core.files import atomic_write, described, write_json
 from multicard.core.layout import HEADLINE, SCENARIO_INDEX, SCENARIO_TABLES, WRITTEN_TABLES
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from multicard.analysis.evidence import Evidence
-from multicard.analysis.machine_limits import MachineLimits
+from multicard.analysis.machine.limits import MachineLimits
 from multicard.analysis.scaling.prediction import Check
 from multicard.analysis.scaling.prediction_groups import series, short_names
 from multicard.analysis.scaling.prediction_series import checked_line

@@ -19,7 +19,7 @@ from multicard.analysis.comparison.changes import OUTCOME
 from multicard.analysis.comparison.results import Comparison, compare, over_versions
 from multicard.analysis.comparison.sides import MACHINE, Side, read_side
 from multicard.analysis.evidence import Evidence, read_evidence
-from multicard.analysis.machine_limits import read_machine
+from multicard.analysis.machine.limits import read_machine
 from multicard.analysis.scenario_tables import MEASURES
 from multicard.api.display import Markdown, summary_html
 from multicard.api.predictions import Predictions

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from multicard.analysis.evidence import SYNTHETIC
-from multicard.analysis.machine_limits import NAMES
+from multicard.analysis.machine.limits import NAMES
 from multicard.analysis.runs.conditions import SLOWDOWNS
 from multicard.core.layout import OUTCOMES, PHASES
 from multicard.core.reasons import WORDINGS

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from multicard import __version__
-from multicard.analysis.machine_limits import read_machine
+from multicard.analysis.machine.limits import read_machine
 from multicard.analysis.runs.run_files import RunFiles
 from multicard.archive.allowed import COLUMNS, UNSAID, Allowed, Numbered, given, text
 from multicard.archive.configuration import configuration_of

@@ -9,7 +9,7 @@ from multicard.cli._command import add_device, device_of, numbers_of_devices
 from multicard.core.errors import UserError
 
 if TYPE_CHECKING:
-    from multicard.analysis.machine_limits import MachineLimits
+    from multicard.analysis.machine.limits import MachineLimits
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def measure(arguments: argparse.Namespace) -> None:
     from multicard.experiment.load import read_experiment
     from multicard.experiment.machine import Machine
     from multicard.experiment.runs import distinct, expand
-    from multicard.limits.jobs import loaders, prepare_data, steps
+    from multicard.machine.jobs import loaders, prepare_data, steps
 
     counts = numbers_of_devices("--devices", arguments.devices) if arguments.devices else None
     for name in ("seconds", "loader_seconds"):
@@ -59,8 +59,8 @@ def measure(arguments: argparse.Namespace) -> None:
             why = f"no vision run that can run here on {device}: no loader alone, and no step without one, is measured"
             print(f"{arguments.config}: {why}", file=sys.stderr)
         prepare_data(runs, device, pipeline_folder() / "resources")
-    from multicard.limits.keep import keep  # which import PyTorch and matplotlib
-    from multicard.limits.measure import measure_machine
+    from multicard.machine.keep import keep  # which import PyTorch and matplotlib
+    from multicard.machine.measure import measure_machine
 
     record = measure_machine(
         device, counts, loaders(runs, device), jobs, arguments.seconds, arguments.loader_seconds,
@@ -75,7 +75,7 @@ def measure(arguments: argparse.Namespace) -> None:
 
 def print_limits(limits: "MachineLimits", path: Path) -> None:
     """Print the limits, what is doubtful about them, and where they are."""
-    from multicard.analysis.machine_limits import lines
+    from multicard.analysis.machine.limits import lines
     from multicard.cli._console import console, text_table
     from multicard.core.terminal import plain
 

@@ -89,8 +89,8 @@ def _refused(profile: Path | None, matrix: "Matrix") -> dict[str, str]:
     """Runs that the cluster of a profile would refuse, each with the reason."""
     if profile is None:
         return {}
-    from multicard.doctor.runs import refused
     from multicard.experiment.load import read_profile
+    from multicard.machine.slurm import refused
 
     values = read_profile(profile)
     return refused(values, matrix) if values.get("executor") == "slurm" else {}

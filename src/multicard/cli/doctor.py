@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
         measure(arguments)
         return
     from multicard.cli._console import console
-    from multicard.doctor.examine import examine, print_checks
+    from multicard.machine.doctor import examine, print_checks
 
     if not print_checks(examine(arguments.config, arguments.profile), arguments.json, console()):
         sys.exit(1)

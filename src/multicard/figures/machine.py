@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, NullFormatter
 
 from multicard.analysis.evidence import DEVICE_WORDS
-from multicard.analysis.machine_limits import MachineLimits, all_reduces, fits
+from multicard.analysis.machine.limits import MachineLimits, all_reduces, fits
 from multicard.core.text import counted, for_figure
 from multicard.core.units import BYTES_PER_S, SECONDS, with_unit
 from multicard.figures.style import MARKERS, WIDTH_IN, NothingToShow, legend_below, note_above, ordered_colours, styled

@@ -11,7 +11,7 @@ from matplotlib.ticker import PercentFormatter
 
 from multicard.analysis.comparison.comparisons import varied
 from multicard.analysis.evidence import evidence_of, place_words
-from multicard.analysis.machine_limits import machines_of
+from multicard.analysis.machine.limits import machines_of
 from multicard.analysis.scaling.prediction_groups import series
 from multicard.analysis.scaling.prediction_series import Forecast, Series
 from multicard.analysis.scenario_tables import ScenarioTables

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from multicard.analysis.machine_limits import Line, MachineLimits, lines, read_machine
+from multicard.analysis.machine.limits import Line, MachineLimits, lines, read_machine
 from multicard.analysis.runs.conditions import condition_columns
 from multicard.core.layout import machine_records
 from multicard.report.environment import Facts, machine_facts

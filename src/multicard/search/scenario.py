@@ -9,7 +9,7 @@ from typing import Any
 
 from multicard.analysis.choice.demand import per_distinct
 from multicard.analysis.evidence import Provenance, as_stated, names_synthetic
-from multicard.analysis.machine_limits import MachineLimits, loader_rates, read_machine
+from multicard.analysis.machine.limits import MachineLimits, loader_rates, read_machine
 from multicard.analysis.pooling import Pool
 from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.runs.notices import disturbance_notice
@@ -24,7 +24,7 @@ from multicard.experiment.config import Experiment
 from multicard.experiment.parameters import as_columns, nested
 from multicard.experiment.runs import Run, combinations
 from multicard.experiment.workload import WORKLOADS, Workload
-from multicard.limits.jobs import loaders
+from multicard.machine.jobs import loaders
 from multicard.search.core import Search, Space
 
 READ_AHEAD = 1.1  # by how much a short run may exceed what its loader gives in the long run

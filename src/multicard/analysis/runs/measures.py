@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis import utilization
-from multicard.analysis.machine_limits import MachineLimits
+from multicard.analysis.machine import utilization
+from multicard.analysis.machine.limits import MachineLimits
 from multicard.analysis.runs import breakdown, stationarity
 from multicard.analysis.runs.conditions import condition_columns, disturbance
 from multicard.analysis.runs.consistency import check_run

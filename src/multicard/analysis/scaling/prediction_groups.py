@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from multicard.analysis.evidence import GPU_COUNT, Configuration, Evidence
-from multicard.analysis.machine_limits import MachineLimits, fits
+from multicard.analysis.machine.limits import MachineLimits, fits
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.analysis.scaling.prediction_series import ALIKE_BUT_FOR, Series, is_known, samples_of_device
 from multicard.analysis.scenario_tables import machine

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from multicard.analysis.bottlenecks.bottlenecks import peak_memory
 from multicard.analysis.choice.learning import values_of
 from multicard.analysis.evidence import Configuration
-from multicard.analysis.machine_limits import MachineLimits, loader_rates
+from multicard.analysis.machine.limits import MachineLimits, loader_rates
 from multicard.analysis.scaling.alpha_beta import AlphaBeta
 from multicard.analysis.scaling.network import Network
 from multicard.analysis.scaling.points import Point

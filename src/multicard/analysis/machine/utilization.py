@@ -1,0 +1,156 @@
+"""How far a run is from the limits of its machine: operations, the rate of matrix products, links, the loader alone."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from multicard.analysis.machine.limits import MachineLimits, loader_rates, product_rate, products_disturbed
+from multicard.analysis.runs.run_files import RunFiles
+from multicard.analysis.scaling.speedup import configurations
+from multicard.core.text import gpu_name
+from multicard.experiment.workload import Operations, Workload
+from multicard.trace.collectives import bus_bandwidth
+
+MEASURES: dict[str, str] = {
+    "model_flop_per_step": "floating-point operations of a measured step on a device, mean: of matrix products and "
+    "convolutions in the forward and backward passes, as the model needs them",
+    "hardware_flop_per_step": "the same with what activation checkpointing computes again",
+    "achieved_flop_per_s": "model_flop_per_step / iteration_time_s",
+    "peak_flop_per_s": "what a device computes at most: matrix products in the same precision, as mfu_of says; empty "
+    "for all repeats of a configuration of which one was faster than that, which is then not its limit",
+    "mfu": "model FLOP utilization: achieved_flop_per_s / peak_flop_per_s",
+    "hfu": "hardware FLOP utilization: the same of hardware_flop_per_step",
+    "mfu_of": "whose peak that is: `measured` by multicard doctor --measure on such a device (`measured, disturbed` "
+    "where something else ran then, so that it may be too low), or stated by the `vendor`",
+    "bus_bandwidth_bytes_per_s": "bytes that a GPU's collectives of recorded sizes moved over their time, as "
+    "nccl-tests counts them; of the GPU that waited least for others",
+    "loader_ceiling_samples_per_s": "samples that the loaders of all ranks give at most: what multicard doctor "
+    "--measure found of one alone, times ranks; to compare with processed_samples_per_s",
+}
+
+
+# Of vendors: operations per second by the name of a GPU and the precision.
+PEAKS: dict[str, dict[str, float]] = yaml.safe_load(Path(__file__).with_name("peaks.yaml").read_text(encoding="utf-8"))
+OF_PEAK = ("peak_flop_per_s", "mfu", "hfu", "mfu_of")
+FIRST_WITH_TF32 = 8.0  # compute capability
+
+
+def utilization(
+    record: Mapping[str, Any],
+    work: Workload,
+    operations: Operations | None,
+    iteration_time_s: float,
+    machines: Sequence[MachineLimits],
+) -> dict[str, Any]:
+    """Give measures of a completed run but for those of its trace; what is not known is left out.
+
+    Parameters
+    ----------
+    operations
+        Of a device in a step.
+    machines
+        Records of limits, of any machines.
+    """
+    p = work.parameters.model_validate(record["parameters"])
+    limits = machine_of(record, p.device, machines)
+    found: dict[str, Any] = {"loader_ceiling_samples_per_s": loader_ceiling(work, p, limits)}
+    if operations is None:
+        return found
+    found |= {
+        "model_flop_per_step": operations.model,
+        "hardware_flop_per_step": operations.hardware,
+        "achieved_flop_per_s": operations.model / iteration_time_s,
+    }
+    peak, whose = peak_rate(record, p, operations.precisions, limits)
+    if peak is None:
+        return found
+    return found | {
+        "peak_flop_per_s": peak,
+        "mfu": operations.model / iteration_time_s / peak,
+        "hfu": operations.hardware / iteration_time_s / peak,
+        "mfu_of": whose,
+    }
+
+
+def within_peaks(measures: pd.DataFrame) -> pd.DataFrame:
+    """Runs without the peak and its shares where a repeat of the same configuration was faster than the peak.
+
+    Such a peak is not a limit; shares of the slower repeats alone would be too small on average.
+    """
+    exceeded = pd.to_numeric(measures["hfu"]).gt(1)
+    of_configuration = exceeded.groupby(configurations(measures)[0]).transform("any")
+    return measures.assign(**{name: measures[name].mask(of_configuration) for name in OF_PEAK})
+
+
+def machine_of(record: Mapping[str, Any], device: str, machines: Iterable[MachineLimits]) -> MachineLimits | None:
+    """The record of limits of the machine that a run was on, else of one with the same kind of device; the newest."""
+    kind, name = _kind(record.get("hardware"), device), (record.get("host") or {}).get("name")
+    alike = [each for each in machines if kind and each.device == device and _kind(each.hardware, device) == kind]
+    return max(alike, key=lambda each: ((each.host or {}).get("name") == name, each.started), default=None)
+
+
+def _kind(hardware: Mapping[str, Any] | None, device: str) -> tuple[Any, ...] | None:
+    """What devices must have in common to be as fast; None where that is not known, or they are not alike."""
+    hardware = hardware or {}
+    if device == "cuda":
+        names = {gpu_name(gpu.get("name")) for gpu in hardware.get("gpus") or []}
+        return tuple(names) if len(names) == 1 else None
+    return (hardware["processor"], hardware.get("logical_cpus")) if hardware.get("processor") else None
+
+
+def peak_rate(
+    record: Mapping[str, Any], p: Any, precisions: Sequence[str], limits: MachineLimits | None
+) -> tuple[float | None, str | None]:
+    """Operations per second that a device computes at most, and `mfu_of`: whose peak that is."""
+    precisions = _computed_in(record, precisions)
+    measured = limits and product_rate(limits, precisions, p.threads if p.device == "cpu" else 1)
+    if measured:
+        return measured, "measured, disturbed" if products_disturbed(limits) else "measured"
+    name = p.device == "cuda" and _kind(record.get("hardware"), p.device)
+    stated = PEAKS.get(name[0], {}) if name else {}
+    return next(((stated[each], "vendor") for each in precisions if each in stated), (None, None))
+
+
+def _computed_in(record: Mapping[str, Any], precisions: Sequence[str]) -> Sequence[str]:
+    """The precisions without those that the run's GPUs did not compute in, where its record tells.
+
+    GPUs of compute capability 8 and newer have TF32, and what is allowed to be in it is. NVIDIA's libraries compute
+    nothing in it under NVIDIA_TF32_OVERRIDE=0
+    (https://developer.nvidia.com/blog/accelerating-ai-training-with-tf32-tensor-cores/).
+    """
+    if "tf32" not in precisions:
+        return precisions
+    if (record.get("variables") or {}).get("NVIDIA_TF32_OVERRIDE") == "0":
+        return [each for each in precisions if each != "tf32"]
+    capabilities = [gpu.get("capability") for gpu in (record.get("hardware") or {}).get("gpus") or []]
+    has_tf32 = capabilities and all(each and float(each) >= FIRST_WITH_TF32 for each in capabilities)
+    return ["tf32"] if has_tf32 else precisions
+
+
+def loader_ceiling(work: Workload, p: Any, limits: MachineLimits | None) -> float | None:
+    """Samples per second of the loaders of all ranks, if each is as fast as one alone; None if that is not known."""
+    if limits is None or not work.loader_parameters:
+        return None
+    rate = loader_rates(limits, work.loader_job(p)).get(p.workers_of_rank)
+    return p.ranks * rate.value if rate else None
+
+
+def achieved_bus_bandwidth(run: RunFiles) -> float | None:
+    """Of all collectives whose sizes a trace has; None without any. Ranks that it does not tell are all of the run's.
+
+    Bytes count as nccl-tests counts those on the bus.
+    """
+    if not run.has_activity("message_sizes"):
+        return None
+    place = ["report", "process", "device"]
+    columns = [*place, "collective", "size_bytes", "calls", "ranks", "total_s"]
+    rows = run.activity("message_sizes", columns).to_pandas()
+    ranks = rows["ranks"].fillna(run.record["parameters"]["devices"])
+    calls = zip(rows["collective"], rows["size_bytes"] * rows["calls"], ranks, rows["total_s"], strict=True)
+    rate = pd.Series([bus_bandwidth(*each) for each in calls], rows.index, dtype=float)
+    rows = rows.assign(moved=rate * rows["total_s"]).dropna(subset=["moved"])
+    sums = rows.groupby(place, dropna=False)[["moved", "total_s"]].sum()
+    return None if sums.empty else float((sums["moved"] / sums["total_s"]).max())

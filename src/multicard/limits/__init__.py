@@ -1,1 +1,0 @@
-"""Limits of a machine, measured: how fast it can compute, move data, communicate and load at most."""

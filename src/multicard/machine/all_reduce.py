@@ -1,0 +1,97 @@
+"""All-reduces between the devices of this node, under a time limit: whether they end, and how fast they are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from multicard.core.units import BYTES, BYTES_PER_S, SECONDS, with_unit
+from multicard.machine.processes import Told, run_module
+from multicard.trace.collectives import bus_bandwidth
+
+JOB = "multicard.machine.all_reduce_job"
+START_S = 120.0  # for processes to import PyTorch: a first time from a shared file system takes long
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How the all-reduces of a job ended.
+
+    Attributes
+    ----------
+    sizes
+        By the bytes of a message, seconds of an all-reduce on the slowest rank, one for each block of repeats.
+    problem
+        Why not all sizes were measured, in one line; None where they were.
+    """
+
+    ranks: int
+    sizes: dict[int, list[float]] = field(default_factory=dict)
+    problem: str | None = None
+
+    @property
+    def bus_bandwidth_bytes_per_s(self) -> float:
+        """Of the largest message, 2 (n - 1) / n · bytes / time: nccl-tests, doc/PERFORMANCE.md."""
+        size = max(self.sizes)
+        return bus_bandwidth("all_reduce", size, self.ranks, median(self.sizes[size])) or 0.0
+
+    def words(self) -> str:
+        """The result of the largest message."""
+        size, speed = max(self.sizes), with_unit(self.bus_bandwidth_bytes_per_s, BYTES_PER_S)
+        time = with_unit(median(self.sizes[size]), SECONDS)
+        return f"{speed} bus bandwidth: {with_unit(size, BYTES)} between {self.ranks} ranks in {time}"
+
+
+def exchange(
+    device: str,
+    ranks: int,
+    sizes: Sequence[int],
+    limit_s: float,
+    more: dict[str, str] | None = None,
+    start_s: float = START_S,
+    seconds: float = 1.0,
+) -> Exchange:
+    """All-reduce messages between processes of this machine: NCCL on "cuda", gloo on "cpu".
+
+    Parameters
+    ----------
+    sizes
+        Bytes of the messages, of 4 at least.
+    limit_s
+        After which a rank that hangs is ended; all of them are `start_s` later at the latest.
+    more
+        Variables for the job's environment, beside those that a run's job gets.
+    seconds
+        How long each size is measured, or for `multicard.machine.timing.BLOCKS` all-reduces.
+    """
+    arguments = [device, ",".join(map(str, sizes)), limit_s, seconds]
+    job = run_module(JOB, arguments, start_s + limit_s, ranks, more)
+    done = {fact["rank"] for fact in job.facts if fact["stage"] == "done"}
+    measured = {fact["bytes"]: fact["times_s"] for fact in job.facts if fact["stage"] == "measured"}
+    # Whatever happened when the processes of finished ranks ended.
+    return Exchange(ranks, measured, None if len(done) == ranks else _problem(job, ranks, limit_s))
+
+
+def _problem(job: Told, ranks: int, limit_s: float) -> str:
+    """Give what came first: others often fail because a rank has gone, or hang because one has failed."""
+    for text, facts in job.lines:
+        if text.startswith("Timeout ("):  # faulthandler's words when its time is over
+            return _hang(job.facts, ranks, limit_s)
+        for fact in facts:
+            if fact["stage"] == "failed":
+                return f"rank {fact['rank']}: {fact['error']}"
+    return _hang(job.facts, ranks, limit_s) if job.timed_out else job.ending
+
+
+def _hang(facts: list[dict[str, Any]], ranks: int, limit_s: float) -> str:
+    """How far the ranks came."""
+    for stage, words in (
+        ("measured", "have all-reduced, and then hang"),
+        ("connected", "connected, and then hang"),
+        ("started", "hang in the first all-reduce"),
+    ):
+        if reached := {fact["rank"] for fact in facts if fact["stage"] == stage}:
+            others = ", ".join(str(rank) for rank in range(ranks) if rank not in reached)
+            which = f"{len(reached)} of {ranks} ranks (not {others})" if others else f"all {ranks} ranks"
+            return f"{which} {words}: no end within {limit_s:g} s"
+    return f"none of {ranks} ranks started in time"

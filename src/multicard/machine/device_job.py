@@ -1,0 +1,178 @@
+"""Rates of one device alone: `python -m multicard.machine.device_job DEVICE SECONDS`.
+
+It tells what the machine is, then a row for each measurement: what it is of, the `operations` or `bytes` of one call,
+counted by hand, and the seconds of a call for each block of calls. On a GPU it is the first that CUDA shows; of a CPU
+with one thread and with as many as there are usable CPUs.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from multicard.core.facts import tell
+from multicard.core.system import read_or_none, usable_cpus
+from multicard.machine.timing import least_s, repeats_s
+from multicard.record.binding import SYSFS, format_cpus, node_of_gpu, pci_address, read_topology
+from multicard.record.environment import hardware, host, versions
+from multicard.record.visible import identities
+from multicard.workloads.vision.precision import allow_tf32, choose_fp32
+
+DTYPES = {
+    "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
+}  # fmt: skip
+SMALLEST, LARGEST = 256, 16384  # edge of the square matrices
+ARRAY_BYTES = 256 << 20  # of each array that is copied, or more: see array_bytes
+MEMORY_SHARE = 32  # part of the free memory that one array may take
+
+
+def main(kind: str, seconds: float) -> None:
+    """Measure everything, for about `seconds` each."""
+    device = torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
+    tell(machine={"host": host(), "hardware": hardware(), "versions": versions(), "numa": numa(kind)})
+    began = time.monotonic()
+    size = array_bytes(device)
+    for threads in [1] if kind == "cuda" else sorted({1, usable_cpus()}):
+        for precision in precisions(device):
+            rows = matmul(device, precision, seconds, threads)
+            measured(f"matmul {precision}", rows, precision=precision, threads=threads)
+        measured("memory", memory(device, size, seconds, threads), threads=threads)
+    for pinned in (True, False) if kind == "cuda" else ():
+        measured("transfer", transfer(device, pinned, seconds))
+    tell(rank={"gpus": identities([device]), "windows": [[began, time.monotonic()]]})
+    tell(done=True)
+
+
+def measured(what: str, rows: Iterator[dict[str, Any]], **of: Any) -> None:
+    """Tell the rows of one kind of measurement, or why there are none: the others go on."""
+    try:
+        for row in rows:
+            tell(row=of | row)
+    except RuntimeError as error:  # out of memory, or a type that the device cannot multiply
+        tell(problem=f"{what}: {' '.join(str(error).split())[:300]}")
+
+
+def precisions(device: torch.device) -> list[str]:
+    """Those that the device has; TF32 is the fp32 of tensor cores."""
+    if device.type != "cuda":
+        return ["fp64", "fp32", "bf16", "fp16"]
+    lacking = set() if torch.cuda.is_bf16_supported(including_emulation=False) else {"bf16"}
+    lacking |= set() if torch.cuda.is_tf32_supported() else {"tf32"}
+    return [name for name in DTYPES if name not in lacking]
+
+
+def matmul(device: torch.device, precision: str, seconds: float, threads: int) -> Iterator[dict[str, Any]]:
+    """Multiply two square matrices of the edge, of powers of two, that is fastest.
+
+    The edge doubles until a call would take more than a quarter of `seconds`, or three matrices of the free memory.
+    Values are random: a GPU takes less power for zeros, and clocks higher.
+    """
+    dtype = DTYPES[precision]
+    rates: dict[int, float] = {}
+    edge, free = SMALLEST, available_bytes(device)
+    with fp32_as(precision):
+        while True:
+            call = product(device, dtype, edge)
+            took = least_s(call, threads)
+            if 8 * took > seconds / 4:  # as where something else had the CPUs
+                took = min(took, least_s(call, threads))
+            rates[edge] = matmul_operations(edge) / took
+            edge *= 2
+            if edge > LARGEST or 8 * took > seconds / 4 or 3 * edge**2 * dtype.itemsize > free / 4:
+                break
+        edge = max(rates, key=rates.__getitem__)
+        times = repeats_s(product(device, dtype, edge), seconds, threads)
+    yield {"measure": "matmul", "edge": edge, "operations": matmul_operations(edge), "times_s": times}
+
+
+def matmul_operations(edge: int) -> int:
+    """2 m n k: a multiplication and an addition for each of k terms of each of m n sums."""
+    return 2 * edge**3
+
+
+def product(device: torch.device, dtype: torch.dtype, edge: int) -> Callable[[], torch.Tensor]:
+    """A call that multiplies two matrices."""
+    a, b = (torch.randn(edge, edge, device=device).to(dtype) for _ in range(2))
+    out = torch.empty(edge, edge, device=device, dtype=dtype)
+    return lambda: torch.mm(a, b, out=out)
+
+
+@contextmanager
+def fp32_as(precision: str) -> Iterator[None]:
+    """Let a GPU multiply fp32 as TF32, or forbid it."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    choose_fp32("on" if precision == "tf32" else "off")
+    try:
+        yield
+    finally:
+        allow_tf32(*before)
+
+
+def memory(device: torch.device, size: int, seconds: float, threads: int) -> Iterator[dict[str, Any]]:
+    """STREAM's Copy and Triad (McCalpin 1995) on arrays of so many bytes: those read and written, as it counts them.
+
+    What a cache reads before it writes to it is not counted.
+    """
+    a, b, c = (torch.full((size // 4,), 1.0, device=device) for _ in range(3))
+    calls = {"copy": (2, lambda: a.copy_(b)), "triad": (3, lambda: torch.add(b, c, alpha=3.0, out=a))}
+    for name, (arrays, call) in calls.items():
+        times = repeats_s(call, seconds, threads)
+        yield {"measure": f"memory_{name}", "array_bytes": size, "bytes": arrays * size, "times_s": times}
+
+
+def array_bytes(device: torch.device) -> int:
+    """Size of an array: `ARRAY_BYTES`, or four times the last cache if that is more, as STREAM asks for.
+
+    No more than `MEMORY_SHARE` of the free memory.
+    """
+    cache = torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else last_cache_bytes()
+    return min(max(ARRAY_BYTES, 4 * cache), available_bytes(device) // MEMORY_SHARE) // 4096 * 4096
+
+
+def last_cache_bytes(sysfs: Path = SYSFS) -> int:
+    """All caches of the third level, or of the last that there is, as Linux shows them; 0 where it does not."""
+    caches: dict[int, dict[str, int]] = {}
+    for index in (sysfs / "devices/system/cpu").glob("cpu[0-9]*/cache/index*"):
+        level, size, shared = (read_or_none((index / name).read_text) for name in ("level", "size", "shared_cpu_list"))
+        if level and size and shared and size.strip().endswith("K"):
+            caches.setdefault(int(level), {})[shared] = int(size.strip()[:-1]) * 1024
+    return sum(caches[max(caches)].values()) if caches else 0
+
+
+def transfer(device: torch.device, pinned: bool, seconds: float) -> Iterator[dict[str, Any]]:
+    """Copy between the host's memory and the GPU's, one way at a time."""
+    size = min(ARRAY_BYTES, available_bytes(device) // MEMORY_SHARE)
+    there = torch.zeros(size, dtype=torch.uint8, device=device)
+    here = torch.zeros(size, dtype=torch.uint8, pin_memory=pinned)
+    calls = {
+        "host_to_device": lambda: there.copy_(here, non_blocking=pinned),
+        "device_to_host": lambda: here.copy_(there, non_blocking=pinned),
+    }
+    for name, call in calls.items():
+        yield {
+            "measure": name,
+            "host_memory": "pinned" if pinned else "pageable",
+            "bytes": size,
+            "times_s": repeats_s(call, seconds),
+        }
+
+
+def available_bytes(device: torch.device) -> int:
+    """Free memory of the GPU, or of the machine."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+
+
+def numa(kind: str) -> dict[str, Any]:
+    """CPUs of each NUMA node, and the node of each GPU; None where the machine does not tell."""
+    nodes = {str(node): format_cpus(cpus) for node, cpus in read_topology().nodes.items()}
+    addresses = [pci_address(gpu) for gpu in range(torch.cuda.device_count())] if kind == "cuda" else []
+    return {"nodes": nodes, "gpus": [{"pci": address, "node": node_of_gpu(address)} for address in addresses]}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]))

@@ -1,0 +1,70 @@
+"""All checks, in the order in which one needs the other, as text or as JSON."""
+
+import json
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from multicard.archive.matrix import Matrix
+from multicard.core.terminal import plain
+from multicard.core.text import counted
+from multicard.experiment.load import read_experiment, read_profile
+from multicard.experiment.machine import Machine
+from multicard.experiment.runs import Run
+from multicard.machine import disk, gpus, profiler, runs, slurm, software
+from multicard.machine.checks import Check
+from multicard.machine.probe import facts_here
+
+PROFILE = Path("profiles/slurm")  # looked at where it is, unless another is named
+COLOURS = {"error": "red", "warning": "yellow", "ok": "green"}
+
+
+def examine(config: Path | None, profile: Path | None) -> list[Check]:
+    """Check this machine; with a configuration, for its runs.
+
+    Raises
+    ------
+    UserError
+        If the configuration or a profile that was named cannot be read.
+    """
+    values = read_profile(profile or PROFILE) if profile or (PROFILE / "config.yaml").exists() else None
+    matrix = Matrix.plan(read_experiment(config, profile)) if config else None
+    on_cluster = matrix
+    if config and profile is None and values and values.get("executor") == "slurm":
+        on_cluster = Matrix.plan(read_experiment(config, PROFILE))
+    facts, machine = facts_here(), Machine.here()
+    found = [
+        *software.checks(facts),
+        *gpus.checks(facts, machine),
+        *profiler.checks(facts),
+        *slurm.checks(values, demanded=profile is not None, matrix=on_cluster),
+        *disk.checks(Path(matrix.experiment.results if matrix else "results"), *_planned(matrix, machine)),
+    ]
+    return found + (runs.checks(matrix, slurm.here()) if matrix else [])
+
+
+def _planned(matrix: Matrix | None, machine: Machine) -> tuple[int, list[Run]]:
+    """How many of the runs can run on some machine, and which on this one."""
+    every = matrix.runs.values() if matrix else ()
+    somewhere = sum(run.unsupported_reason(machine.hypothetical()) is None for run in every)
+    return somewhere, [run for run in every if run.unsupported_reason(machine) is None]
+
+
+def print_checks(found: list[Check], as_json: bool, console: Console) -> bool:
+    """Print what was found, the worst first; return whether there is no error."""
+    counts = Counter(check.verdict for check in found)
+    if as_json:
+        print(json.dumps({"checks": [asdict(check) for check in found], "errors": counts["error"]}, indent=2))
+        return not counts["error"]
+    answer = f"Not ready: {counted(counts['error'], 'error')}" if counts["error"] else "Ready"
+    console.print(answer + (f", {counted(counts['warning'], 'warning')}" if counts["warning"] else ""), style="bold")
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for check in sorted(found, key=lambda check: list(COLOURS).index(check.verdict)):
+        lines = Text("\n").join(map(plain, [check.found, *([f"→ {check.do}"] if check.do else [])]))
+        table.add_row(Text(check.verdict, COLOURS[check.verdict]), plain(check.check), lines)
+    console.print(table)
+    return not counts["error"]

@@ -1,0 +1,279 @@
+"""Slurm: its tools, its partitions, its accounting, and whether the profile's values fit them."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from multicard.archive.matrix import Matrix
+from multicard.core.system import Answer, ask
+from multicard.core.text import counted
+from multicard.experiment.resources import AROUND_MIN, STEPS, memory_of_attempt_mb
+from multicard.machine.checks import Check, cannot_tell
+
+TOOLS = ("sbatch", "srun", "sinfo", "squeue")
+# --exact: else a smallest node stands for all.
+PARTITIONS = ["sinfo", "--noheader", "--exact", "--format=%R|%a|%D|%G|%c|%l|%m|%T"]
+# States of nodes that take no new jobs; "*" marks a node that does not respond.
+NOT_UP = ("drain", "down", "fail", "unk", "inval", "error", "maint", "*")
+# What the plugin's status command would ask; a Slurm without slurmdbd refuses it.
+ACCOUNTING = ["sacct", "--allocations", "--noheader", "--parsable2", "--format=JobIDRaw"]
+SHOWN = 8
+# The plugin looks at its jobs at most this far apart (`max_sleep_time` of its 2.8.0), and Slurm keeps an ended job by
+# default for 300 s.
+LOOKS_S, KEPT_S = 180, 300
+RUN = "launch_run"
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Nodes of a partition that are alike."""
+
+    count: int
+    up: bool
+    gpus: dict[str, int]
+    cpus: int
+    limit_min: float  # of a job
+    memory_mb: int
+
+    def __str__(self) -> str:
+        gpus = " and ".join(counted(count, f"{kind} GPU".strip()) for kind, count in self.gpus.items())
+        nodes = counted(self.count, "node")
+        return nodes + (f" of {gpus}" if gpus else "") + ("" if self.up else " (not up)")
+
+
+Partitions = dict[str, list[Nodes]]
+
+
+def here() -> bool:
+    """Whether jobs can be handed to a Slurm from here."""
+    return ask(["sinfo", "--noheader", "--format=%R"]).problem is None
+
+
+def checks(profile: dict[str, Any] | None, demanded: bool = False, matrix: Matrix | None = None) -> list[Check]:
+    """Look at Slurm and at a profile for it.
+
+    Parameters
+    ----------
+    demanded
+        The user named the profile, so that Slurm must be there.
+    matrix
+        Runs planned for the profile's cluster, which its partitions must take.
+    """
+    for_slurm = profile is not None and profile.get("executor") == "slurm"
+    absent = "error" if demanded and for_slurm else "warning"
+    version = ask(["sinfo", "--version"])
+    if version.problem and "not on the PATH" in version.problem:
+        return [Check("Slurm", "none here: sinfo is not on the PATH", absent, "profiles/local runs without Slurm")]
+    told = re.search(r"\d+\.\d+[\w.-]*", version.output)
+    if version.problem or told is None:
+        return [cannot_tell("Slurm", version, "reinstall slurm-client, or look on a node of the cluster")]
+    tools = Check("Slurm", f"{told[0]}, with {', '.join(TOOLS)}")
+    if missing := [tool for tool in TOOLS if ask([tool, "--version"]).problem]:
+        tools = Check("Slurm", f"{told[0]}, but no working {', '.join(missing)}", absent, "install slurm-client")
+    answer = ask(PARTITIONS)
+    partitions = _partitions(answer)
+    if answer.problem or not partitions:
+        do = "look on a node of the cluster, or check Slurm's configuration"
+        return [tools, cannot_tell("Slurm partitions", answer, do, absent)]
+    shown = [f"{name}: {_listed(nodes)}" for name, nodes in list(partitions.items())[:SHOWN]]
+    shown += [f"{len(partitions) - SHOWN} more"] if len(partitions) > SHOWN else []
+    listed = Check("Slurm partitions", "; ".join(shown))
+    if not any(node.gpus for nodes in partitions.values() for node in nodes):
+        listed = replace(listed, verdict="warning", do="no node declares GPUs (gres) to Slurm")
+    if profile is None:
+        return [tools, listed]
+    if not for_slurm:
+        other = f"its executor is {profile.get('executor', 'local')}, not slurm"
+        return [tools, listed, Check("profile", other, "warning")]
+    fitting = [*_states(profile), *_profile(profile, partitions), *_runs(profile, partitions, matrix)]
+    return [tools, listed, *fitting]
+
+
+def refused(profile: dict[str, Any], matrix: Matrix, partitions: Partitions | None = None) -> dict[str, str]:
+    """Runs that ask for more memory than a node of their partition has, each with what Slurm refuses."""
+    fixed = _number(resources_of(profile, RUN).get("mem_mb"))
+    nodes = _usable(profile, _partitions(ask(PARTITIONS)) if partitions is None else partitions)
+    if not nodes or (matrix.experiment.timing == "exclusive" and not fixed):
+        return {}  # which then asks for all that a node has
+    most = max(node.memory_mb for node in nodes)
+    asked = {run: fixed or memory_of_attempt_mb(matrix.runs[run], 1, matrix.experiment) for run in matrix.planned()}
+    return {run: f"Slurm refuses it: asks for {mb} MB, a node has {most}" for run, mb in asked.items() if mb > most}
+
+
+def _partitions(answer: Answer) -> Partitions:
+    """Nodes of each partition, those alike together."""
+    found: Partitions = {}
+    for line in answer.lines:
+        fields = [field.strip() for field in line.split("|")]
+        if len(fields) != 8 or not fields[2].isdecimal():
+            continue
+        name, state, count, gres, *amounts, limit, memory, of_nodes = fields
+        up = state == "up" and ("power" in of_nodes or not any(word in of_nodes.lower() for word in NOT_UP))
+        cpus, memory_mb = (int(re.match(r"\d*", amount)[0] or 0) for amount in (*amounts, memory))
+        found.setdefault(name, []).append(Nodes(int(count), up, _gpus(gres), cpus, _minutes(limit), memory_mb))
+    return found
+
+
+def _listed(nodes: list[Nodes]) -> str:
+    """Nodes of a partition, those with the same GPUs together."""
+    alike: dict[str, list[Nodes]] = {}
+    for node in nodes:
+        alike.setdefault(str(replace(node, count=1)), []).append(node)
+    return ", ".join(str(replace(same[0], count=sum(node.count for node in same))) for same in alike.values())
+
+
+def _minutes(limit: str) -> float:
+    """Minutes of a time limit as Slurm writes it, days-hours:minutes:seconds; endless where it has none.
+
+    >>> _minutes("2-00:30:00"), _minutes("1:00:00"), _minutes("30:00"), _minutes("infinite")
+    (2910.0, 60.0, 30.0, inf)
+    """
+    told = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", limit)
+    if told is None:
+        return math.inf
+    days, hours, minutes, seconds = (int(part or 0) for part in told.groups())
+    return days * 1440 + hours * 60 + minutes + seconds / 60
+
+
+def _gpus(gres: str) -> dict[str, int]:
+    """GPUs of a node by their type, of a list such as gpu:h100:4(S:0-1),nvme:1."""
+    gpus: Counter[str] = Counter()
+    for part in re.sub(r"\([^)]*\)", "", gres).split(","):
+        kind, *rest = part.split(":")
+        if kind == "gpu" and rest and rest[-1].isdecimal():
+            gpus[" ".join(rest[:-1])] += int(rest[-1])
+    return gpus
+
+
+def _states(profile: dict[str, Any]) -> Iterator[Check]:
+    """Whether Snakemake can learn from Slurm that a job has ended."""
+    name, accounting, asked = "Slurm accounting", ask(ACCOUNTING), profile.get("slurm-status-command") or "sacct"
+    found = f"{accounting.problem or 'sacct answers'}; the profile asks {asked}"
+    if accounting.problem and asked != "squeue":
+        do = "slurm-status-command: squeue in the profile; with sacct Snakemake would never see a job end"
+        yield Check(name, found, "error", do)
+    else:
+        yield Check(name, found)
+    if asked == "squeue":
+        yield _ended_jobs(accounting.problem is None)
+
+
+def _ended_jobs(has_accounting: bool) -> Check:
+    """Whether squeue still knows a job when the plugin looks for its end: what it never sees end, it waits for.
+
+    A MinJobAge of 0 is for ever, but the plugin takes it for too short and asks sacct.
+    """
+    answer, name = ask(["scontrol", "show", "config"]), "Slurm MinJobAge"
+    told = re.search(r"^\s*MinJobAge\s*=\s*(\d+)", answer.output, re.M)
+    do = "ask the cluster's administrators for MinJobAge=300"
+    do = "slurm-status-command: sacct in the profile" if has_accounting else do
+    if told is None:
+        return cannot_tell(name, answer, do)
+    kept_s = int(told[1])
+    if kept_s >= KEPT_S or (kept_s == 0 and has_accounting):
+        return Check(name, f"{kept_s} s")
+    found = f"squeue forgets a job {kept_s} s after its end, Snakemake may look {LOOKS_S} s apart"
+    return Check(name, found, "error" if kept_s <= LOOKS_S else "warning", do)
+
+
+def _profile(profile: dict[str, Any], partitions: Partitions) -> Iterator[Check]:
+    """Compare a profile with the cluster, and ask Slurm whether it would take such a job."""
+    if profile.get("slurm-no-requeue"):
+        found = "slurm-no-requeue: Snakemake would wait for ever for a job that is preempted"
+        yield Check("profile: requeue", found, "warning", "slurm-requeue: true instead")
+    asked = sorted({name for rule in (RUN, *STEPS) for name in _asked(profile, rule)})
+    if unknown := [name for name in asked if name not in partitions]:
+        do = f"slurm_partition in the profile: one of {', '.join(sorted(partitions)[:SHOWN])}"
+        yield Check("profile: partition", f"not known to this Slurm: {', '.join(unknown)}", "error", do)
+        return
+    if not asked:
+        do = "state slurm_partition, one with GPUs"
+        yield Check("profile: partition", "none stated: Slurm's default", "warning", do)
+    elif not any(node.up for name in asked for node in partitions[name]):
+        found = f"{', '.join(asked)}: none of its nodes takes jobs (drained, down or not responding)"
+        yield Check("profile: partition", found, "error", "another partition; `sinfo --list-reasons` says why")
+    else:
+        yield Check("profile: partition", ", ".join(asked))
+    config = profile.get("config")
+    cluster = (config if isinstance(config, dict) else {}).get("cluster") or {}
+    gpus, cpus, count = (_number(cluster.get(name)) for name in ("gpus_per_node", "cpus_per_node", "nodes"))
+    if cluster:
+        nodes = [node for name in asked or partitions for node in partitions[name] if node.up]
+        fitting = sum(node.count for node in nodes if sum(node.gpus.values()) >= gpus and node.cpus >= cpus)
+        found = f"{counted(count, 'node') if count else 'nodes'} of {counted(gpus, 'GPU')} and {counted(cpus, 'CPU')}"
+        if fitting >= max(count, 1):
+            yield Check("profile: cluster", found)
+        else:
+            do = 'state under config: cluster: what `sinfo -o "%R %D %c %G"` lists'
+            yield Check("profile: cluster", f"{found}, of which its partitions have {fitting}", "error", do)
+    yield _submitted(profile, gpus)
+
+
+def _submitted(profile: dict[str, Any], gpus: int) -> Check:
+    """Have Slurm judge a job as runs are submitted, without submitting one: its account, QOS, GPUs and partition."""
+    of_run = {"qos": str(profile.get("slurm-qos") or "")} | resources_of(profile, RUN)
+    options = {"partition": "slurm_partition", "account": "slurm_account", "qos": "qos"}
+    asked = [f"--{option}={of_run[name]}" for option, name in options.items() if of_run.get(name)]
+    asked += ["--gres=gpu:1"] if gpus else []
+    answer = ask(["sbatch", "--test-only", *asked, "--time=1", "--output=/dev/null", "--wrap=true"])
+    if answer.problem is None:
+        return Check("profile: job", f"Slurm would take one ({' '.join(asked) or 'with its defaults'})")
+    do = "slurm_partition, slurm_account and slurm-qos in the profile"
+    return Check("profile: job", f"with {' '.join(asked) or 'its defaults'} {answer.problem}", "error", do)
+
+
+def _runs(profile: dict[str, Any], partitions: Partitions, matrix: Matrix | None) -> Iterator[Check]:
+    """Compare what the runs ask for with the limits of their partitions."""
+    nodes = _usable(profile, partitions)
+    if matrix is None or not nodes or not matrix.planned():
+        return
+    minutes = _number(resources_of(profile, RUN).get("runtime")) or matrix.experiment.time_limit_min + AROUND_MIN
+    longest = max(node.limit_min for node in nodes)
+    found = f"a run asks for {minutes} min, its partition allows {longest:g}"
+    if minutes <= longest:
+        yield Check("profile: time", found)
+    else:
+        do = f"time_limit_min in the configuration, at most {max(int(longest) - AROUND_MIN, 0)}; or another partition"
+        yield Check("profile: time", f"{found}: the job would stay pending", "error", do)
+    if lost := refused(profile, matrix, partitions):
+        run, reason = next(iter(lost.items()))
+        do = "smaller runs, another partition, or mem_mb under set-resources"
+        yield Check("profile: memory", f"{counted(len(lost), 'run')}, such as {run}: {reason}", "error", do)
+
+
+def resources_of(profile: dict[str, Any], rule: str) -> dict[str, str]:
+    """Resources that a profile states for a rule: its own, else those of all rules.
+
+    They are mappings or, as on the command line, lists of `name=value` and `rule:name=value`.
+
+    >>> resources_of({"default-resources": ["slurm_partition='gpu'"], "set-resources": {"a": {"mem_mb": 5}}}, "a")
+    {'slurm_partition': 'gpu', 'mem_mb': '5'}
+    """
+    found: dict[str, str] = {}
+    for key, prefix in (("default-resources", ""), ("set-resources", f"{rule}:")):
+        stated = profile.get(key) or {}
+        if isinstance(stated, list):
+            entries = [str(entry) for entry in stated if str(entry).startswith(prefix)]
+            stated = dict(entry.removeprefix(prefix).partition("=")[::2] for entry in entries)
+        elif prefix:
+            stated = stated.get(rule) or {}
+        found |= {str(name): str(value).strip("'\" ") for name, value in stated.items() if value is not None}
+    return found
+
+
+def _asked(profile: dict[str, Any], rule: str) -> list[str]:
+    """Partitions that a profile names for a rule."""
+    return [name for name in resources_of(profile, rule).get("slurm_partition", "").split(",") if name]
+
+
+def _usable(profile: dict[str, Any], partitions: Partitions) -> list[Nodes]:
+    """Nodes that are up, of the partitions that runs may get, else of all."""
+    return [node for name in _asked(profile, RUN) or partitions for node in partitions.get(name, []) if node.up]
+
+
+def _number(stated: object) -> int:
+    """A whole number as a profile states it, 0 if it states none."""
+    return int(str(stated)) if str(stated).isdecimal() else 0

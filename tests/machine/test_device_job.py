@@ -1,0 +1,115 @@
+"""What a measurement counts: operations and bytes by hand, the edge that is fastest, and rows despite a fault."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.benchmark import Timer
+from torch.utils.flop_counter import FlopCounterMode
+
+from multicard.core.facts import told
+from multicard.machine import device_job, loader_job, timing
+from multicard.machine.device_job import last_cache_bytes, matmul, matmul_operations, measured, memory
+from multicard.machine.loader_job import taken
+
+CPU = torch.device("cpu")
+
+
+def test_operations_of_a_product_are_those_that_pytorch_counts() -> None:
+    a, b = (torch.empty(96, 96, device="meta") for _ in range(2))
+    with FlopCounterMode(display=False) as counter:
+        a @ b
+    assert matmul_operations(96) == counter.get_total_flops() == 2 * 96 * 96 * 96
+
+
+def test_the_edge_with_the_highest_rate_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    # Seconds of edges 256, 512, 1024: 10, 40 and 20 GFLOP/s. The next would take more than a quarter of the time asked.
+    seconds = {256: 2 * 256**3 / 10e9, 512: 2 * 512**3 / 40e9, 1024: 2 * 1024**3 / 20e9}
+    monkeypatch.setattr(device_job, "product", lambda device, dtype, edge: edge)
+    monkeypatch.setattr(device_job, "least_s", lambda edge, threads: seconds[edge])
+    monkeypatch.setattr(device_job, "repeats_s", lambda edge, *_: calls.append(edge) or [seconds[edge]])
+    [row] = matmul(CPU, "fp32", 4 * 8 * seconds[1024] * 0.99, 1)
+    assert (row["edge"], row["operations"], row["times_s"], calls) == (512, 2 * 512**3, [seconds[512]], [512])
+
+
+def test_a_copy_counts_two_arrays_and_a_triad_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    did: list[torch.Tensor] = []
+
+    def once(call: Callable[[], torch.Tensor], *_: Any) -> list[float]:
+        did.append(call().clone())
+        return [0.5]
+
+    monkeypatch.setattr(device_job, "repeats_s", once)
+    copy, triad = memory(CPU, 4096, 0.01, 1)
+    assert (copy["measure"], copy["bytes"]) == ("memory_copy", 8192)
+    assert (triad["measure"], triad["bytes"]) == ("memory_triad", 12288)
+    assert [values.unique().tolist() for values in did] == [[1.0], [1.0 + 3.0 * 1.0]]
+
+
+def test_the_last_cache_is_the_sum_of_its_instances(tmp_path: Path) -> None:
+    # Two caches of the third level, each of two CPUs, and caches of the first level.
+    for cpu, shared in ((0, "0-1"), (1, "0-1"), (2, "2-3"), (3, "2-3")):
+        for index, level, size, who in ((0, 1, "32K", str(cpu)), (3, 3, "16384K", shared)):
+            folder = tmp_path / f"devices/system/cpu/cpu{cpu}/cache/index{index}"
+            folder.mkdir(parents=True)
+            for name, text in (("level", level), ("size", size), ("shared_cpu_list", who)):
+                (folder / name).write_text(f"{text}\n")
+    assert last_cache_bytes(tmp_path) == 2 * 16 * 1024**2
+    assert last_cache_bytes(tmp_path / "none") == 0
+
+
+def test_what_a_device_cannot_do_is_told_and_the_rest_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    def fails() -> Iterator[dict[str, Any]]:
+        yield {"measure": "matmul"}
+        raise RuntimeError("CUDA out of memory.\nTried to allocate 1 GiB")
+
+    measured("matmul fp64", fails(), precision="fp64")
+    facts = [fact for line in capsys.readouterr().out.splitlines() for fact in told(line)[1]]
+    assert facts == [
+        {"row": {"precision": "fp64", "measure": "matmul"}},
+        {"problem": "matmul fp64: CUDA out of memory. Tried to allocate 1 GiB"},
+    ]
+
+
+def test_a_repeat_is_the_mean_time_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+
+    def call() -> None:
+        clock[0] += 0.25
+
+    monkeypatch.setattr(timing, "Timer", partial(Timer, timer=lambda: clock[0]))
+    assert timing.repeats_s(call, 1.0) == pytest.approx([0.25] * 4)
+    # Of a call that takes longer than four times what was asked for there are as many.
+    assert timing.repeats_s(call, 0.01) == pytest.approx([0.25] * timing.FEWEST)
+    assert timing.least_s(call) == pytest.approx(0.25)
+
+
+def test_blocks_of_batches_hold_the_waits_between_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+
+    def batches() -> Iterator[int]:
+        for number in range(1, 1000):
+            # The first ones are those of a loader that starts; every tenth begins a pass.
+            clock[0] += 5.0 if number <= 3 else 1.1 if number % 10 == 0 else 0.1
+            yield number
+
+    monkeypatch.setattr(loader_job.time, "perf_counter", lambda: clock[0])
+    times = taken(batches(), 3, 13.95)
+    # From the fourth batch on ten batches take 2 s: 69 of them 13.9 s, so that 70 are taken, 10 for each block.
+    assert times == pytest.approx([0.2] * timing.BLOCKS)
+
+
+def test_slow_batches_are_taken_until_each_block_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+
+    def batches() -> Iterator[None]:
+        while True:
+            clock[0] += 60.0
+            yield
+
+    monkeypatch.setattr(loader_job.time, "perf_counter", lambda: clock[0])
+    assert taken(batches(), 1, 10.0) == [60.0] * timing.BLOCKS

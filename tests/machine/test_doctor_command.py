@@ -1,0 +1,197 @@
+"""`multicard doctor` as a user types it: on this machine as it is, and with fakes of tools that are not here."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from faked_programs import GARBAGE, Fake, place, put, sinfo
+
+from multicard.archive.matrix import Matrix
+from multicard.cli import main
+from multicard.core import system
+from multicard.core.system import version_of
+from multicard.experiment.load import read_experiment
+from multicard.machine import doctor as checked
+from multicard.machine import runs, software
+from multicard.machine.checks import Check
+from multicard.machine.probe import facts_here
+
+SLURM = ("sbatch", "srun", "sinfo", "squeue", "sacct", "scontrol")
+CHECKS = ("Python", "torch", "packages", "NCCL", "GPUs", "nsys", "Slurm", "results folder")
+
+Doctor = Callable[..., tuple[int | str, dict[str, Any]]]
+
+
+def config(folder: Path, device: str, **more: object) -> Path:
+    path = folder / "mine.yaml"
+    scenario = {"question": "?", "fixed": {"device": device}, "vary": {"precision": ["fp32", "bf16"]}}
+    stated = {"results": str(folder / "results"), "scenarios": {"a": scenario | {"figures": ["step_breakdown"]}}}
+    path.write_text(yaml.safe_dump(stated | more))
+    return path
+
+
+@pytest.mark.slow
+def test_this_machine_is_examined_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    command = [str(Path(sys.prefix) / "bin" / "multicard"), "doctor"]
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=1200, check=False)
+    for name in CHECKS:
+        assert f"  {name} " in shown.stdout, shown.stderr
+    assert shown.returncode == (0 if shown.stdout.startswith("Ready") else 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def facts() -> dict[str, Any]:
+    """What torch says here."""
+    return facts_here()
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """Puts a fake of a tool in place of those of this machine."""
+    (tmp_path / "tools").mkdir()
+    return place(tmp_path / "tools", monkeypatch, "nvidia-smi", "nsys", *SLURM)
+
+
+@pytest.fixture
+def doctor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], facts: dict[str, Any]
+) -> Doctor:
+    """Examines this machine and gives the exit code and what was found, by check."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(checked, "facts_here", lambda: dict(facts))
+
+    def examined(*arguments: str | Path) -> tuple[int | str, dict[str, Any]]:
+        code: int | str = 0
+        try:
+            main(["doctor", "--json", *map(str, arguments)])
+        except SystemExit as stopped:
+            code = stopped.code or 0
+        told = json.loads(capsys.readouterr().out)
+        assert all(set(check) == {"check", "found", "verdict", "do"} for check in told["checks"])
+        assert told["errors"] == sum(check["verdict"] == "error" for check in told["checks"])
+        return code, {check["check"]: check for check in told["checks"]}
+
+    return examined
+
+
+@pytest.mark.slow
+def test_runs_on_gpus_are_an_error_without_gpus_and_slurm_and_a_warning_with_slurm(
+    doctor: Doctor, fake: Fake, tmp_path: Path
+) -> None:
+    asked = config(tmp_path, "cuda")
+    code, without = doctor("--config", asked)
+    assert (code, without["runs"]["verdict"]) == (1, "error")
+    assert without["runs"]["found"] == "0 of 2 can run here; 2: needs a CUDA GPU, none found"
+    for tool in SLURM:
+        fake(tool, sinfo(["gpu|up|4|gpu:4|64|infinite|256000"]))
+    assert doctor("--config", asked)[1]["runs"]["verdict"] == "warning"
+    code, on_cpus = doctor("--config", config(tmp_path, "cpu"))
+    assert (code, on_cpus["runs"]["found"]) == (0, "2 of 2 can run here")
+    assert set(on_cpus) >= set(CHECKS)
+
+
+@pytest.mark.slow
+def test_doctor_and_runs_give_one_answer_about_a_cluster(
+    doctor: Doctor, fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = config(tmp_path, "cuda", fixed={"strategy": "ddp", "devices": 8, "nodes": 2})
+    cluster = {"cpus_per_node": "16", "gpus_per_node": "4", "nodes": "2"}
+    (tmp_path / "profile").mkdir()
+    (tmp_path / "profile/config.yaml").write_text(yaml.safe_dump({"config": {"cluster": cluster}}))
+    arguments = ("--config", str(asked), "--profile", "profile")
+    found = doctor(*arguments)[1]["runs"]
+    assert (found["verdict"], found["found"]) == ("ok", "2 of 2 can run on the cluster")
+    main(["run", str(asked), "--dry-run", "--profile", "profile"])
+    assert "2 runs, 2 can run here" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_tools_that_talk_nonsense_cost_no_traceback_and_no_control_character(
+    doctor: Doctor, fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for tool in ("nvidia-smi", "nsys", *SLURM):
+        fake(tool, GARBAGE)
+    with pytest.raises(SystemExit) as stopped:
+        main(["doctor", "--config", str(config(tmp_path, "cpu"))])
+    assert stopped.value.code == 1
+    shown = capsys.readouterr()
+    assert "nsys --version prints no version" in " ".join(shown.out.split())
+    assert shown.out.startswith("Not ready: ")
+    assert shown.err == ""
+    assert "\x1b" not in shown.out and "\0" not in shown.out
+
+
+def test_what_cannot_be_read_is_one_line() -> None:
+    for option in ("--config", "--profile"):
+        with pytest.raises(SystemExit) as stopped:
+            main(["doctor", option, "none.yaml"])
+        assert len(str(stopped.value).splitlines()) == 1 and "none.yaml" in str(stopped.value)
+
+
+def test_no_check_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    every = {path.stem for path in Path(checked.__file__).parent.glob("*.py") if "\ndef checks(" in path.read_text()}
+    assert every >= {"disk", "gpus", "profiler", "runs", "slurm", "software"}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(checked, "facts_here", dict)
+    for name in every:
+        monkeypatch.setattr(getattr(checked, name), "checks", lambda *_, name=name, **__: [Check(name, "looked at")])
+    assert {check.check for check in checked.examine(config(tmp_path, "cuda"), None)} == every
+
+
+def test_packages_are_held_against_the_lock(tmp_path: Path) -> None:
+    lock = tmp_path / "requirements.lock"
+    lock.write_text("torch==2.11.0 \\\n    --hash=x\ntorchvision==0.1.0 ; sys_platform == 'linux' \\\n")
+    found = {check.check: check for check in software.checks({}, lock)}
+    assert found["packages"].verdict == "warning"
+    assert "(lock: 0.1.0)" in found["packages"].found
+    assert found["torch"].verdict == "error"
+    [without] = [check for check in software.checks({}, tmp_path / "none") if check.check == "packages"]
+    assert (without.verdict, without.found) == ("ok", "not compared: this installation has no lock file")
+
+
+def test_a_version_is_its_leading_numbers() -> None:
+    assert version_of("2023.4.4.54-234433681190v0") == (2023, 4, 4, 54)
+    assert [version_of(text) for text in ("", "v1", "\0", "1.x")] == [None, None, None, (1,)]
+
+
+@pytest.mark.parametrize(("known", "verdict"), [("cuda/13.0", "ok"), ("cuda/12.8", "error")])
+def test_modules_are_tried_with_a_fake_module_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: str, verdict: str
+) -> None:
+    body = f'() {{ if [ "$1" = load ] && [ "$2" != {known} ]; then echo "cannot find $2" >&2; return 1; fi; }}'
+    monkeypatch.setenv("BASH_FUNC_module%%", body)
+    experiment = read_experiment(config(tmp_path, "cpu", modules=["cuda/13.0"]))
+    found = {check.check: check for check in runs.checks(Matrix.plan(experiment), slurm=False)}
+    assert found["modules"].verdict == verdict
+    assert verdict == "ok" or "cannot find cuda/13.0" in found["modules"].found
+
+
+def test_a_tool_that_is_of_no_use_is_one_line_and_leaves_no_process_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system, "FILE_BYTES", 1 << 22)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    put(tmp_path, "endless", "exec yes")
+    answer = system.ask(["endless"], limit_s=30)
+    assert len(answer.output) == system.READ_BYTES
+    assert answer.problem.startswith("endless ended with ")
+    (tmp_path / "broken").write_bytes(b"\x7fELF no program")
+    (tmp_path / "broken").chmod(0o755)
+    assert system.ask(["broken"]).problem == "broken cannot be started: Exec format error"
+    assert system.ask(["missing-tool"]).problem == "missing-tool is not on the PATH"
+    put(tmp_path, "hanging", f"sleep 600 &\necho $! > {tmp_path}/child; wait")
+    assert system.ask(["hanging"], limit_s=0.5).problem == "hanging did not end within 0.5 s"
+    child = int((tmp_path / "child").read_text())
+    deadline = time.monotonic() + 120
+    while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,101 @@
+"""`multicard doctor --measure` on the CPUs of this machine, as a user types it; it need not be idle."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from machine_record import record as machine_record
+
+from conftest import ROOT, TINY
+from multicard.analysis.machine.limits import read_machine, utilization
+from multicard.cli import main
+from multicard.core.layout import machine_file
+
+MULTICARD = str(Path(sys.prefix) / "bin" / "multicard")
+JOB = {name: TINY[name] for name in ("device", "width_mult", "image_size", "batch_size")}
+
+LLM = ROOT / "config" / "paper-llm.yaml"
+
+
+@pytest.mark.slow
+def test_everything_is_measured_counted_printed_and_drawn(tmp_path: Path) -> None:
+    scenario = {"question": "?", "fixed": JOB, "vary": {"num_workers": [0, 1]}, "figures": ["step_breakdown"]}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"scenarios": {"a": scenario}}))
+    command = [MULTICARD, "doctor", "--measure", "--device", "cpu", "--devices", "2", "--config", "mine.yaml"]
+    command += ["--seconds", "0.02", "--loader-seconds", "0.2"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=2400, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    results, printed = tmp_path / "results", done.stdout
+    limits = read_machine(machine_file(results, "cpu"))
+    assert [part.part for part in limits.parts] == ["device", "all_reduce", "loader", "step"]
+    assert [part.problem for part in limits.parts] == [None] * 4
+    device, reduced, loader, step = ([row.model_dump() for row in part.rows] for part in limits.parts)
+    products = [row for row in device if row["measure"] == "matmul"]
+    assert {row["precision"] for row in products} == {"fp64", "fp32", "bf16", "fp16"}
+    assert all(row["operations"] == 2 * row["edge"] ** 3 for row in products)
+    arrays = {"memory_copy": 2, "memory_triad": 3}
+    moved = [row for row in device if row["measure"] in arrays]
+    assert {row["measure"] for row in moved} == set(arrays)
+    assert all(row["bytes"] == arrays[row["measure"]] * row["array_bytes"] for row in moved)
+    # As docs/machine.md says; between two ranks the bytes that bus bandwidth counts are those of the message.
+    assert [(row["message_bytes"], row["bytes"]) for row in reduced] == [(4**p, 4**p) for p in range(5, 14)]
+    assert {(row["devices"], len(row["times_s"])) for row in reduced} == {(2, 7)}
+    # The most workers are those of two ranks with one each.
+    found = [(row["num_workers"], row["samples"], len(row["times_s"])) for row in loader]
+    assert found == [(number, 8, 7) for number in range(3)]
+    assert [(row["samples"], len(row["times_s"])) for row in step] == [(8, 20)]
+    assert step[0]["model_operations"] > 0 and utilization(limits.parts[3].rows[0], limits.parts[3], limits) > 0
+
+    record = json.loads(machine_file(results, "cpu").read_text())
+    assert record["versions"]["torch"] and record["hardware"]["usable_cpus"]
+    assert set(record["numa"]) == {"nodes", "gpus"} and record["links"] is None
+    for part in record["parts"]:
+        [host] = part["conditions"]
+        assert host["wall_s"] > 0 and host["before"]["load_average"] is not None
+
+    for words in ("matrix multiplication", "memory, triad", "all-reduce, latency α", "num_workers 1", "step without"):
+        assert words in printed
+    stem = machine_file(results, "cpu").stem
+    names = {path.name for path in (results / "machine").iterdir()}
+    assert names == {f"{stem}.{suffix}" for suffix in ("json", "csv", "png", "svg", "pdf")}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--seconds", "nan"), "--seconds: found nan, expected a time above 0"),
+        (("--device", "cpu", "--devices", "1,2"), "--devices: found 1, expected numbers from 2 to "),
+        (("--device", "cpu", "--devices", "two"), "--devices: found 'two', expected numbers of devices"),
+        (("--config", "none.yaml"), "none.yaml: cannot be read"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(
+    options: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(["doctor", "--measure", *options])
+    [line] = str(stopped.value).splitlines()
+    assert line.startswith(says)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_configuration_without_images_leaves_out_the_loaders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Any] = []
+
+    def measure(_device: str, _counts: Any, loaders: list[Any], jobs: list[Any], *_: Any) -> dict[str, Any]:
+        asked.append((loaders, jobs))
+        made = machine_record()
+        return made | {"parts": [part | {"problem": None} for part in made["parts"]]}
+
+    monkeypatch.setattr("multicard.machine.measure.measure_machine", measure)
+    main(["doctor", "--measure", "--device", "cpu", "--config", str(LLM), "--results", str(tmp_path)])
+    assert asked == [([], [])]
+    assert f"{LLM}: no vision run that can run here on cpu: " in capsys.readouterr().err

@@ -1,0 +1,135 @@
+"""What is said of a machine follows from its record: work over time, spread, fits, and what is doubtful."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from machine_record import ALPHA_S, BETA, SIZES, record
+
+from multicard.analysis.machine.limits import Line, MachineLimits, all_reduces, fits, lines, read_machine, utilization
+from multicard.core.errors import UserError
+from multicard.core.units import BYTES_PER_S, with_unit
+from multicard.machine.keep import keep
+
+
+def limits(**changes: Any) -> MachineLimits:
+    return MachineLimits.model_validate(record() | changes)
+
+
+def test_a_rate_times_its_time_is_the_work() -> None:
+    for part in limits().parts:
+        for row in part.rows:
+            work = getattr(row, row.kind)
+            assert row.rate.value * row.time_s.value == pytest.approx(work)
+            if row.time_s.low is not None:  # the longest time is the lowest rate
+                assert row.rate.low * row.time_s.high == pytest.approx(row.rate.high * row.time_s.low)
+                assert row.rate.low * row.time_s.high == pytest.approx(work)
+
+
+def test_limits_are_worded_with_their_unit_and_spread() -> None:
+    found = {(line.what, line.of): line for line in lines(limits())}
+    # 1e12 operations in 2 ms, 2e9 bytes in 1 or 2 ms, 1e9 bytes in 40 ms, 64 samples in 0.64 s.
+    matmul = found["matrix multiplication", "bf16, 1 thread, 8192 × 8192"]
+    assert (matmul.rate, matmul.spread) == ("500 TFLOP/s", "500 TFLOP/s to 500 TFLOP/s")
+    copy = found["memory, copy", "1 thread, arrays of 1.00 GB"]
+    # √2 ms, times and over 2 to the power of half of t with one degree of freedom.
+    factor = 2 ** (math.tan(math.pi * 0.475) / 2)
+    ends = [with_unit(2e9 / (math.sqrt(2) * 1e-3 * by), BYTES_PER_S) for by in (factor, 1 / factor)]
+    assert (copy.rate, copy.spread) == ("1.41 TB/s", " to ".join(ends))
+    assert found["host to device", "pinned"] == Line("host to device", "pinned", "25.0 GB/s", "")
+    assert found["loader alone", "num_workers 0, dataset digits"].rate == "100 samples/s"
+    assert found["loader alone", "num_workers 1, dataset digits"].rate == "200 samples/s"
+    assert found["all-reduce, latency α", "2 devices"].rate == "12.5 µs"
+    [beta] = [line for line in found.values() if line.what == "all-reduce, bandwidth β"]
+    assert beta.rate == "20.0 GB/s"
+    [fastest] = [line for line in found.values() if line.what == "all-reduce, bus bandwidth"]
+    assert fastest.of == "2 devices, messages of 67.1 MB"
+
+
+def test_the_numbers_of_the_figure_are_those_of_the_record() -> None:
+    table = all_reduces(limits())
+    assert list(table["message_bytes"]) == SIZES
+    # Of two devices the bus bandwidth is bytes over time.
+    assert table["bus_bandwidth_bytes_per_s"].tolist() == pytest.approx(
+        [size / (ALPHA_S + size / BETA) for size in SIZES], rel=1e-3
+    )
+    assert table["fitted_time_s"].tolist() == pytest.approx(table["time_s"].tolist(), rel=1e-6)
+    assert list(fits(limits())) == [2]
+
+
+def test_what_else_ran_and_what_failed_is_said() -> None:
+    assert limits().notes == [
+        "Not measured: device: matmul fp16: out of memory",
+        "Disturbed: all-reduce between 2 devices: other processes: 1.5 CPUs",
+    ]
+    emulated = record()
+    emulated["hardware"]["gpus"][0]["name"] = "Emulated GPU (synthetic)"
+    assert MachineLimits.model_validate(emulated).notes[0].startswith("Synthetic: ")
+
+
+def with_row(row: dict[str, Any]) -> str:
+    return json.dumps(record() | {"parts": [{"part": "x", "rows": [row]}]})
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("{", "does not parse as JSON"),
+        (json.dumps(record() | {"device": "tpu"}), "device: Input should be 'cpu' or 'cuda'"),
+        (with_row({"measure": "step", "times_s": []}), "times_s: "),
+        (with_row({"measure": "step", "times_s": [1]}), "found no work"),
+        (with_row({"measure": "?", "times_s": [1]}), "measure: "),
+    ],
+)
+def test_a_damaged_record_is_named_in_one_line(content: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "node07-cuda.json"
+    path.write_text(content)
+    with pytest.raises(UserError) as caught:
+        read_machine(path)
+    [line] = str(caught.value).splitlines()
+    assert line.startswith(f"{path}: ") and says in line
+
+
+@pytest.mark.slow
+def test_the_figure_is_kept_beside_the_record_and_goes_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "node07-cuda.json"
+    keep(record(), path)
+    assert {file.suffix for file in tmp_path.iterdir()} == {".json", ".png", ".svg", ".pdf", ".csv"}
+    assert len(pd.read_csv(path.with_suffix(".csv"))) == len(SIZES)
+    drawn = path.with_suffix(".svg").read_text()
+    for words in ("All-reduce on node07", "2 GPUs", "α = 12.5 µs, β = 20.0 GB/s", "Message size"):
+        assert words in drawn
+    alone = record()
+    del alone["parts"][1]
+    keep(alone, path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_step_reaches_a_share_of_the_products_in_its_precision() -> None:
+    found = {line.what: line for line in lines(limits())}
+    # 2e12 operations in 14.7 ms, the geometric mean, of products with 500 TFLOP/s.
+    reached = found["step without a loader, operations of the model"]
+    assert reached.rate == "136 TFLOP/s"
+    assert reached.of == "27% of a matrix product's, precision bf16, batch_size 128"
+    assert found["step without a loader"].rate == "8,686 samples/s"
+    part = next(part for part in limits().parts if part.part == "step")
+    fp64 = part.model_copy(update={"parameters": part.parameters | {"precision": "fp64"}})
+    assert utilization(fp64.rows[0], fp64, limits()) is None  # which was not measured
+
+
+@pytest.mark.parametrize(("tf32", "share"), [("default", 0.1), ("on", 0.1), ("off", 0.4)])
+def test_fp32_is_compared_with_tf32_where_a_step_computes_in_it(tf32: str, share: float) -> None:
+    changed = record()
+    changed["parts"][0]["rows"] = [
+        {"measure": "matmul", "precision": precision, "threads": 1, "operations": operations, "times_s": [1.0]}
+        for precision, operations in (("fp32", 50e12), ("tf32", 200e12))
+    ]
+    [step] = [part for part in changed["parts"] if part["part"] == "step"]
+    step["parameters"] = {"device": "cuda", "precision": "fp32", "tf32": tf32}
+    step["rows"][0] |= {"model_operations": 20e12, "times_s": [1.0]}
+    changed = MachineLimits.model_validate(changed)
+    [step] = [part for part in changed.parts if part.part == "step"]
+    assert utilization(step.rows[0], step, changed) == pytest.approx(share)

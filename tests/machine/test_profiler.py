@@ -1,0 +1,146 @@
+"""Nsight Systems is tried by recording with it, and judged by what it leaves. Where said, nsys is a fake."""
+
+import re
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from faked_programs import GARBAGE, HANG, place
+
+from conftest import ROOT
+from multicard.launch import process
+from multicard.machine import profiler
+from multicard.machine.checks import Check
+from multicard.machine.probe import facts_here
+from multicard.profilers import nsys
+
+CPU = {"torch": "2.11.0", "cuda": "13.0", "gpus": []}
+GPU = CPU | {"gpus": [["H100", 1]], "started": True}
+VERSION = "NVIDIA Nsight Systems version "
+OLD, OF_CUDA_13 = f"{VERSION}2023.4.4.54-234433681190v0", f"{VERSION}2025.3.2.474-253236389321v0"
+RECORDS = 'echo report > "$out"'
+
+Look = Callable[..., dict[str, Check]]
+
+
+@pytest.fixture
+def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
+    """Look at a fake nsys; its scripts find the name of their output in $out, and only run where there is one."""
+    monkeypatch.chdir(tmp_path)
+    fake = place(tmp_path, monkeypatch, "nsys")
+
+    def looked(
+        facts: dict, profile: str = "exit 0", export: str = "exit 0", version: str = OLD, limit_s: float = 20
+    ) -> dict[str, Check]:
+        find_out = "for word; do case $word in --output=*) out=${word#--output=} ;; esac; done"
+        cases = f"--version,) echo '{version}' ;; profile,?*) {profile} ;; export,?*) {export} ;;"
+        fake("nsys", f"{find_out}\ncase $1,$out in {cases} esac")
+        return {check.check: check for check in profiler.checks(facts, limit_s)}
+
+    return looked
+
+
+def exported(path: Path, table: str, rows: int) -> str:
+    """Script that leaves a database with rows of a table, as an export."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"CREATE TABLE {table} (start INT)")
+        connection.executemany(f"INSERT INTO {table} VALUES (?)", [(row,) for row in range(rows)])
+        connection.commit()
+    return f'cat {path} > "$out"'
+
+
+@pytest.mark.slow
+@pytest.mark.nsys
+def test_an_nsys_that_records_is_fine_here() -> None:
+    found = {check.check: check for check in profiler.checks(CPU)}
+    assert found["nsys recording"].verdict == "ok", found
+    assert found["nsys recording"].found.startswith("recorded a program with its ranges (no GPU to try)")
+
+
+@pytest.mark.gpu
+@pytest.mark.nsys
+def test_on_a_gpu_it_is_said_whether_kernels_are_recorded() -> None:
+    found = {check.check: check for check in profiler.checks(facts_here())}["nsys recording"]
+    assert "with its kernels" in found.found or found.verdict == "error"
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "verdict", "says"),
+    [
+        (OLD, "13.0", "warning", "is older than 2025.3.2, which came with CUDA 13.0; torch uses 13.0"),
+        (OLD, "12.4", "ok", "nsys 2023.4.4.54-234433681190v0 is on the PATH"),
+        (OF_CUDA_13, "10.2", "ok", "nsys 2025.3.2.474-253236389321v0 is on the PATH"),
+    ],
+)
+def test_an_nsys_older_than_torchs_cuda_is_noted(
+    look: Look, monkeypatch: pytest.MonkeyPatch, version: str, cuda: str, verdict: str, says: str
+) -> None:
+    monkeypatch.setattr(nsys, "cuda_of_torch", lambda _python: cuda)
+    found = look(CPU, version=version)["nsys"]
+    assert (found.verdict, says in found.found, "install a newer one" in found.do) == (verdict, True, verdict != "ok")
+
+
+def test_without_nsys_or_ranges_the_other_profiler_is_named(
+    look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [only] = profiler.checks(CPU)
+    assert (only.verdict, only.found) == ("warning", "no nsys on the PATH")
+    assert "PyTorch's profiler" in only.do
+    with monkeypatch.context() as patch:
+        patch.setattr(nsys, "cuda_of_torch", lambda _python: nsys.BUILT_WITHOUT)
+        [only] = look(CPU).values()  # there is nothing to try
+        assert (only.verdict, only.found) == ("warning", "torch has no NVTX, since it was built without CUDA")
+    for script in (GARBAGE, HANG):
+        monkeypatch.setattr(nsys, "VERSION_LIMIT_S", 0.3 if script == HANG else 20)
+        place(tmp_path, monkeypatch, "nsys")("nsys", script)
+        [only] = profiler.checks(CPU)
+        assert (only.verdict, "prints no version" in only.found) == ("error", True)
+
+
+def test_a_recording_counts_by_its_report_and_not_by_its_exit_code(
+    look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = look(CPU)["nsys recording"]
+    assert (found.verdict, found.found) == ("error", "fails: nsys left no report")
+    found = look(CPU, 'echo raw > "${out%.nsys-rep}.qdstrm"')["nsys recording"]
+    assert "importer is missing" in found.found
+    assert not Path(".qdstrm").exists()
+    export = exported(tmp_path / "made.sqlite", "NVTX_EVENTS", 1)
+    assert look(CPU, f"{RECORDS}; exit 143", export)["nsys recording"].verdict == "ok"
+    monkeypatch.setattr(process, "GRACE_S", 1)
+    found = look(CPU, HANG, limit_s=0.5)["nsys recording"]
+    assert (found.verdict, found.found) == ("error", "fails: did not end within 0.5 s")
+
+
+def test_a_recording_does_not_meet_temporary_files_of_another_user(
+    look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "tmp" / "nvidia").touch()  # where nsys makes a folder, and this is none
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    strict = 'mkdir -p "$TMPDIR/nvidia" || exit 1; '
+    export = strict + exported(tmp_path / "made.sqlite", "NVTX_EVENTS", 1)
+    found = look(CPU, f"{strict}{RECORDS}", export)["nsys recording"]
+    assert found.verdict == "ok", found
+
+
+@pytest.mark.parametrize(("rows", "verdict"), [(3, "ok"), (0, "error")])
+def test_on_gpus_the_kernels_must_be_in_the_report(look: Look, tmp_path: Path, rows: int, verdict: str) -> None:
+    export = exported(tmp_path / "made.sqlite", "CUPTI_ACTIVITY_KIND_KERNEL", rows)
+    found = look(GPU, RECORDS, export)["nsys recording"]
+    assert (found.verdict, "kernel" in found.found) == (verdict, True)
+
+
+@pytest.mark.parametrize("export", ["exit 0", 'echo garbage > "$out"', HANG])
+def test_a_report_that_does_not_export_is_wrong(look: Look, export: str) -> None:
+    found = look(CPU, RECORDS, export, limit_s=1 if export == HANG else 20)["nsys recording"]
+    assert (found.verdict, found.found.startswith("fails: ")) == ("error", True)
+
+
+def test_the_installed_version_stands_in_the_table_of_versions() -> None:
+    script = (ROOT / "envs" / "install-nsys.sh").read_text(encoding="utf-8")
+    release, cuda = re.search(r"^version=([\d.]+)~([\d.]+)", script, re.M).groups()
+    of = tuple(map(int, cuda.split(".")))[:2]
+    assert nsys.WITH_CUDA[of] == tuple(map(int, release.split(".")))[:3]
