@@ -186,7 +186,8 @@ def planned(
 
 def for_runs(partition: str, **options: Any) -> dict[str, Any]:
     cluster = CLUSTER | options.pop("cluster", {})
-    resources = {"default-resources": {"slurm_partition": partition}}
+    # Of steps that ask for no amount themselves.
+    resources = {"default-resources": {"slurm_partition": partition, "mem_mb": 1500, "runtime": 10}}
     return a_profile(**resources | {"config": {"cluster": cluster}} | options)
 
 

@@ -4,41 +4,98 @@ import argparse
 import sys
 from pathlib import Path
 
-from multicard.cli._command import PREPARE, Command
-from multicard.cli._measure_machine import add_arguments as add_arguments_of_measuring
-from multicard.cli._measure_machine import measure
+from multicard.cli._command import PREPARE, Command, add_device, device_of, numbers_of_devices
+from multicard.core.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the experiment to check for."""
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="also check whether the runs of this configuration can run here"
-    )
-    parser.add_argument(
-        "--profile",
-        type=Path,
-        metavar="FOLDER",
+    """Add the experiment to check for, and what to measure, for how long, and where to keep it."""
+    add = parser.add_argument
+    add("--config", type=Path, metavar="FILE", help="also check whether the runs of this configuration can run here")
+    add(
+        "--profile", type=Path, metavar="FOLDER",
         help="Snakemake profile to check (default: profiles/slurm if it exists)",
-    )
-    parser.add_argument("--json", action="store_true", help="print the checks as JSON")
-    parser.add_argument(
+    )  # fmt: skip
+    add("--json", action="store_true", help="print the checks as JSON")
+    add(
         "--measure", action="store_true",
         help="measure the limits of this machine instead: compute, memory, copies, all-reduces; with --config also the "
         "loaders of its vision runs, and steps without one",
     )  # fmt: skip
-    add_arguments_of_measuring(parser)
+    group = parser.add_argument_group("with --measure")
+    add_device(group)
+    add = group.add_argument
+    add("--devices", metavar="N,...", help="numbers of devices for all-reduces (default: powers of two, and all)")
+    add("--seconds", type=float, default=1.0, metavar="S", help="time of each measurement (default: %(default)s)")
+    add(
+        "--loader-seconds", type=float, default=10.0, metavar="S",
+        help="time of each number of loader workers (default: %(default)s)",
+    )  # fmt: skip
+    add(
+        "--results", type=Path, metavar="FOLDER",
+        help="where the record goes (default: the results folder of the configuration, else results)",
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print what this machine has and what is missing; exit with 1 when something is wrong."""
-    if arguments.measure:
-        measure(arguments)
-        return
+    """Print what this machine has and what is missing, or its limits; exit with 1 when something is wrong."""
     from multicard.cli._console import console
-    from multicard.machine.doctor import examine, print_checks
 
-    if not print_checks(examine(arguments.config, arguments.profile), arguments.json, console()):
+    if arguments.measure:
+        has_all = measure(arguments)
+    else:
+        from multicard.machine.doctor import examine, print_checks
+
+        has_all = print_checks(examine(arguments.config, arguments.profile), arguments.json, console())
+    if not has_all:
         sys.exit(1)
+
+
+def measure(arguments: argparse.Namespace) -> bool:
+    """Measure this machine, keep the record, and print it; return whether everything could be measured."""
+    from multicard.core.files import unwritable
+    from multicard.core.layout import machine_file
+    from multicard.core.pipeline import pipeline_folder
+    from multicard.experiment.load import read_experiment
+    from multicard.experiment.machine import Machine
+    from multicard.experiment.runs import distinct, expand
+    from multicard.machine.jobs import loaders, prepare_data, steps
+
+    counts = numbers_of_devices("--devices", arguments.devices) if arguments.devices else None
+    for name in ("seconds", "loader_seconds"):
+        if not 0 < getattr(arguments, name) < float("inf"):
+            option = name.replace("_", "-")
+            raise UserError(f"--{option}: found {getattr(arguments, name):g}, expected a time above 0")
+    experiment = read_experiment(arguments.config) if arguments.config else None
+    results = arguments.results or Path(experiment.results if experiment else "results")
+    if reason := unwritable(results):
+        raise UserError(f"--results: cannot write: {reason}")
+    here, device, runs, jobs = Machine.here(), device_of(arguments.device), [], []
+    if experiment:
+        every = distinct(expand(experiment)).values()
+        runs = [one for one in every if one.unsupported_reason(here) is None]
+        jobs = steps(runs, device)
+        if not jobs:
+            why = f"no vision run that can run here on {device}: no loader alone, and no step without one, is measured"
+            print(f"{arguments.config}: {why}", file=sys.stderr)
+        prepare_data(runs, device, pipeline_folder() / "resources")
+    from multicard.analysis.machine.limits import lines
+    from multicard.cli._console import console, text_table
+    from multicard.core.terminal import plain
+    from multicard.machine.keep import keep  # which import PyTorch and matplotlib
+    from multicard.machine.measure import measure_machine
+
+    record = measure_machine(
+        device, counts, loaders(runs, device), jobs, arguments.seconds, arguments.loader_seconds,
+        lambda line: print(line, file=sys.stderr, flush=True),
+    )  # fmt: skip
+    path = machine_file(results, device)
+    limits, terminal = keep(record, path), console()
+    rows = [(line.what, line.of, line.rate, line.spread) for line in lines(limits)]
+    terminal.print(text_table("Limits of this machine", ("Limit", "Of", "Value", "95% CI"), rows))
+    for line in (*limits.notes, f"record: {path}"):
+        terminal.print(plain(line), soft_wrap=True)
+    return not any(part.problem for part in limits.parts)
 
 
 COMMAND = Command(

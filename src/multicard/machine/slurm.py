@@ -94,7 +94,7 @@ def checks(profile: dict[str, Any] | None, demanded: bool = False, matrix: Matri
 
 def refused(profile: dict[str, Any], matrix: Matrix, partitions: Partitions | None = None) -> dict[str, str]:
     """Runs that ask for more memory than a node of their partition has, each with what Slurm refuses."""
-    fixed = _number(resources_of(profile, RUN).get("mem_mb"))
+    fixed = _number(own_resources(profile, RUN).get("mem_mb"))
     nodes = _usable(profile, _partitions(ask(PARTITIONS)) if partitions is None else partitions)
     if not nodes or (matrix.experiment.timing == "exclusive" and not fixed):
         return {}  # which then asks for all that a node has
@@ -230,7 +230,7 @@ def _runs(profile: dict[str, Any], partitions: Partitions, matrix: Matrix | None
     nodes = _usable(profile, partitions)
     if matrix is None or not nodes or not matrix.planned():
         return
-    minutes = _number(resources_of(profile, RUN).get("runtime")) or matrix.experiment.time_limit_min + AROUND_MIN
+    minutes = _number(own_resources(profile, RUN).get("runtime")) or matrix.experiment.time_limit_min + AROUND_MIN
     longest = max(node.limit_min for node in nodes)
     found = f"a run asks for {minutes} min, its partition allows {longest:g}"
     if minutes <= longest:
@@ -245,23 +245,27 @@ def _runs(profile: dict[str, Any], partitions: Partitions, matrix: Matrix | None
 
 
 def resources_of(profile: dict[str, Any], rule: str) -> dict[str, str]:
-    """Resources that a profile states for a rule: its own, else those of all rules.
-
-    They are mappings or, as on the command line, lists of `name=value` and `rule:name=value`.
+    """Resources that a profile states for a rule: its own, else the defaults of all rules.
 
     >>> resources_of({"default-resources": ["slurm_partition='gpu'"], "set-resources": {"a": {"mem_mb": 5}}}, "a")
     {'slurm_partition': 'gpu', 'mem_mb': '5'}
     """
-    found: dict[str, str] = {}
-    for key, prefix in (("default-resources", ""), ("set-resources", f"{rule}:")):
-        stated = profile.get(key) or {}
-        if isinstance(stated, list):
-            entries = [str(entry) for entry in stated if str(entry).startswith(prefix)]
-            stated = dict(entry.removeprefix(prefix).partition("=")[::2] for entry in entries)
-        elif prefix:
-            stated = stated.get(rule) or {}
-        found |= {str(name): str(value).strip("'\" ") for name, value in stated.items() if value is not None}
-    return found
+    return _resources(profile.get("default-resources")) | own_resources(profile, rule)
+
+
+def own_resources(profile: dict[str, Any], rule: str) -> dict[str, str]:
+    """Resources that a profile states for a rule alone: defaults do not count where the rule asks for an amount."""
+    stated = profile.get("set-resources") or {}
+    if isinstance(stated, dict):
+        return _resources(stated.get(rule))
+    prefix = f"{rule}:"
+    return _resources([str(entry).removeprefix(prefix) for entry in stated if str(entry).startswith(prefix)])
+
+
+def _resources(stated: dict[str, Any] | list[str] | None) -> dict[str, str]:
+    """Resources as a mapping, also where they are a list as on the command line (`name=value`)."""
+    pairs = [str(entry).partition("=")[::2] for entry in stated] if isinstance(stated, list) else (stated or {}).items()
+    return {str(name): str(value).strip("'\" ") for name, value in pairs if value is not None}
 
 
 def _asked(profile: dict[str, Any], rule: str) -> list[str]:
@@ -271,7 +275,12 @@ def _asked(profile: dict[str, Any], rule: str) -> list[str]:
 
 def _usable(profile: dict[str, Any], partitions: Partitions) -> list[Nodes]:
     """Nodes that are up, of the partitions that runs may get, else of all."""
-    return [node for name in _asked(profile, RUN) or partitions for node in partitions.get(name, []) if node.up]
+    return [
+        node
+        for name in _asked(profile, RUN) or partitions
+        for node in partitions.get(name, [])
+        if node.up and node.count
+    ]
 
 
 def _number(stated: object) -> int:
