@@ -17,7 +17,6 @@ from faked_programs import GARBAGE, Fake, place, put, sinfo
 from multicard.archive.matrix import Matrix
 from multicard.cli import main
 from multicard.core import system
-from multicard.core.system import version_of
 from multicard.experiment.load import read_experiment
 from multicard.machine import doctor as checked
 from multicard.machine import runs, software
@@ -156,11 +155,6 @@ def test_packages_are_held_against_the_lock(tmp_path: Path) -> None:
     assert found["torch"].verdict == "error"
     [without] = [check for check in software.checks({}, tmp_path / "none") if check.check == "packages"]
     assert (without.verdict, without.found) == ("ok", "not compared: this installation has no lock file")
-
-
-def test_a_version_is_its_leading_numbers() -> None:
-    assert version_of("2023.4.4.54-234433681190v0") == (2023, 4, 4, 54)
-    assert [version_of(text) for text in ("", "v1", "\0", "1.x")] == [None, None, None, (1,)]
 
 
 @pytest.mark.parametrize(("known", "verdict"), [("cuda/13.0", "ok"), ("cuda/12.8", "error")])

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from machine_record import ALPHA_S, BETA, SIZES, record
 
-from multicard.analysis.machine.limits import Line, MachineLimits, all_reduces, fits, lines, read_machine, utilization
+from multicard.analysis.machine.limits import Line, MachineLimits, all_reduces, fits, lines, read_machine
 from multicard.core.errors import UserError
 from multicard.core.units import BYTES_PER_S, with_unit
 from multicard.machine.keep import keep
@@ -79,8 +79,8 @@ def with_row(row: dict[str, Any]) -> str:
     [
         ("{", "does not parse as JSON"),
         (json.dumps(record() | {"device": "tpu"}), "device: Input should be 'cpu' or 'cuda'"),
-        (with_row({"measure": "step", "times_s": []}), "times_s: "),
-        (with_row({"measure": "step", "times_s": [1]}), "found no work"),
+        (with_row({"measure": "loader", "times_s": []}), "times_s: "),
+        (with_row({"measure": "loader", "times_s": [1]}), "found no work"),
         (with_row({"measure": "?", "times_s": [1]}), "measure: "),
     ],
 )
@@ -106,30 +106,3 @@ def test_the_figure_is_kept_beside_the_record_and_goes_with_it(tmp_path: Path) -
     del alone["parts"][1]
     keep(alone, path)
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_step_reaches_a_share_of_the_products_in_its_precision() -> None:
-    found = {line.what: line for line in lines(limits())}
-    # 2e12 operations in 14.7 ms, the geometric mean, of products with 500 TFLOP/s.
-    reached = found["step without a loader, operations of the model"]
-    assert reached.rate == "136 TFLOP/s"
-    assert reached.of == "27% of a matrix product's, precision bf16, batch_size 128"
-    assert found["step without a loader"].rate == "8,686 samples/s"
-    part = next(part for part in limits().parts if part.part == "step")
-    fp64 = part.model_copy(update={"parameters": part.parameters | {"precision": "fp64"}})
-    assert utilization(fp64.rows[0], fp64, limits()) is None  # which was not measured
-
-
-@pytest.mark.parametrize(("tf32", "share"), [("default", 0.1), ("on", 0.1), ("off", 0.4)])
-def test_fp32_is_compared_with_tf32_where_a_step_computes_in_it(tf32: str, share: float) -> None:
-    changed = record()
-    changed["parts"][0]["rows"] = [
-        {"measure": "matmul", "precision": precision, "threads": 1, "operations": operations, "times_s": [1.0]}
-        for precision, operations in (("fp32", 50e12), ("tf32", 200e12))
-    ]
-    [step] = [part for part in changed["parts"] if part["part"] == "step"]
-    step["parameters"] = {"device": "cuda", "precision": "fp32", "tf32": tf32}
-    step["rows"][0] |= {"model_operations": 20e12, "times_s": [1.0]}
-    changed = MachineLimits.model_validate(changed)
-    [step] = [part for part in changed.parts if part.part == "step"]
-    assert utilization(step.rows[0], step, changed) == pytest.approx(share)

@@ -35,7 +35,7 @@ from multicard.experiment.resources import (
     step_memory_mb,
     step_minutes,
 )
-from multicard.machine.jobs import loaders, steps
+from multicard.machine.jobs import loaders
 from snakemake_interface_executor_plugins.settings import ExecMode
 from snakemake.settings.types import DeploymentMethod
 
@@ -287,10 +287,10 @@ def named_node(wildcards):
 
 
 def machine_minutes(wildcards):
-    """Minutes that measuring a machine takes at most: one for each number of workers of a loader, and for each step."""
-    runs, device = runnable_runs(), wildcards.device
-    workers = sum(len(job["workers"]) for job in loaders(runs, device))
-    return 30 + workers + len(steps(runs, device))
+    """Minutes that measuring a machine takes at most: one for each number of workers of a loader."""
+    return 30 + sum(
+        len(job["workers"]) for job in loaders(runnable_runs(), wildcards.device)
+    )
 
 
 def run_memory(wildcards, attempt):

@@ -41,9 +41,8 @@ rule measure_machine:
     params:
         host=named_node,
         loaders=lambda wildcards: json.dumps(loaders(runnable_runs(), wildcards.device)),
-        steps=lambda wildcards: json.dumps(steps(runnable_runs(), wildcards.device)),
     message:
         "measure the limits of {wildcards.host} ({wildcards.device})"
     shell:
         'python "$SCRIPTS/measure_machine.py" --device {wildcards.device:q} --host={params.host:q}'
-        " --loaders {params.loaders:q} --steps {params.steps:q} --out {output:q} > {log:q} 2>&1"
+        " --loaders {params.loaders:q} --out {output:q} > {log:q} 2>&1"

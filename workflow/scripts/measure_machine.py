@@ -14,7 +14,6 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--device", choices=["cpu", "cuda"], required=True, help="kind of device")
 parser.add_argument("--host", help="name of the machine that is to be measured (default: whichever this is)")
 parser.add_argument("--loaders", type=json.loads, default=[], help="loaders, as multicard.machine.jobs gives them")
-parser.add_argument("--steps", type=json.loads, default=[], help="steps without a loader, likewise")
 parser.add_argument("--seconds", type=float, default=1.0, help="time of each measurement")
 parser.add_argument("--loader-seconds", type=float, default=10.0, help="time of each number of loader workers")
 parser.add_argument("--out", type=Path, required=True, help="record to write")
@@ -28,7 +27,6 @@ with reported():
     record = measure_machine(
         arguments.device,
         loaders=arguments.loaders,
-        steps=arguments.steps,
         seconds=arguments.seconds,
         loader_seconds=arguments.loader_seconds,
         say=print,

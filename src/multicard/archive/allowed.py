@@ -276,7 +276,7 @@ class Allowed:
             },
         }  # fmt: skip
         row = each_value(numbers)
-        part = {"part": one_of("device", "all_reduce", "loader", "step"), "rows": [row], "devices": number}
+        part = {"part": one_of("device", "all_reduce", "loader"), "rows": [row], "devices": number}
         part |= {"problem": message, "conditions": [numbers], "ranks": [self._rank], "parameters": self.own}
         self._machine = {
             "device": one_of("cpu", "cuda"), "seconds": number, "loader_seconds": number,

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--measure", action="store_true",
         help="measure the limits of this machine instead: compute, memory, copies, all-reduces; with --config also the "
-        "loaders of its vision runs, and steps without one",
+        "loaders of its vision runs",
     )  # fmt: skip
     group = parser.add_argument_group("with --measure")
     add_device(group)
@@ -59,7 +59,7 @@ def measure(arguments: argparse.Namespace) -> bool:
     from multicard.experiment.load import read_experiment
     from multicard.experiment.machine import Machine
     from multicard.experiment.runs import distinct, expand
-    from multicard.machine.jobs import loaders, prepare_data, steps
+    from multicard.machine.jobs import loaders, prepare_data
 
     counts = numbers_of_devices("--devices", arguments.devices) if arguments.devices else None
     for name in ("seconds", "loader_seconds"):
@@ -74,10 +74,9 @@ def measure(arguments: argparse.Namespace) -> bool:
     if experiment:
         every = distinct(expand(experiment)).values()
         runs = [one for one in every if one.unsupported_reason(here) is None]
-        jobs = steps(runs, device)
+        jobs = loaders(runs, device)
         if not jobs:
-            why = f"no vision run that can run here on {device}: no loader alone, and no step without one, is measured"
-            print(f"{arguments.config}: {why}", file=sys.stderr)
+            print(f"{arguments.config}: no run here on {device} has a loader that is measured alone", file=sys.stderr)
         prepare_data(runs, device, pipeline_folder() / "resources")
     from multicard.analysis.machine.limits import lines
     from multicard.cli._console import console, text_table
@@ -86,7 +85,7 @@ def measure(arguments: argparse.Namespace) -> bool:
     from multicard.machine.measure import measure_machine
 
     record = measure_machine(
-        device, counts, loaders(runs, device), jobs, arguments.seconds, arguments.loader_seconds,
+        device, counts, jobs, arguments.seconds, arguments.loader_seconds,
         lambda line: print(line, file=sys.stderr, flush=True),
     )  # fmt: skip
     path = machine_file(results, device)

@@ -145,9 +145,9 @@ class Workload(ABC):
         What the estimate of time assumes, in words.
     implied
         Parameters whose defaults follow from another one, by the name of that one.
-    loader_parameters, step_parameters
-        Parameters that the rate of its loader alone depends on, beside the number of workers, and those that the time
-        of a step without a loader does; empty where `multicard doctor --measure` measures neither.
+    loader_parameters
+        Parameters that the rate of its loader alone depends on, beside the number of workers; empty where
+        `multicard doctor --measure` does not measure it.
     batch_parameters
         Parameters that set how many samples one device computes, and nothing else there.
     """
@@ -175,7 +175,6 @@ class Workload(ABC):
     assumption: str
     implied: Mapping[str, tuple[str, ...]] = {}
     loader_parameters: tuple[str, ...] = ()
-    step_parameters: tuple[str, ...] = ()
     batch_parameters: tuple[str, ...] = ()
 
     def config_error(self, p: Any, inputs: Inputs) -> str | None:
@@ -381,18 +380,6 @@ class Workload(ABC):
         """Batches of a rank's training loader without end, and how many it prepares before they are asked for.
 
         Asked where there are `loader_parameters`.
-        """
-        raise NotImplementedError
-
-    def step_job(self, p: Any) -> dict[str, Any]:
-        """What the time of a step without a loader depends on; `batch_size` is that of one device."""
-        names = ("workload", *self.step_parameters)
-        return {name: getattr(p, name) for name in names} | {"batch_size": p.batch_of_device}
-
-    def without_loader(self, job: Mapping[str, Any], warmup_steps: int, measured_steps: int) -> tuple[Any, Any]:
-        """Parameters of a run of so many steps on a batch that lies on the device, and the definition of its data.
-
-        Asked where there are `step_parameters`, with a `step_job`.
         """
         raise NotImplementedError
 

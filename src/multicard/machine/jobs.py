@@ -1,6 +1,6 @@
-"""Which loaders, and which steps without one, are measured: those of an experiment's runs, each kind once.
+"""Which loaders are measured: those of an experiment's runs, each kind once.
 
-A workload says whether they can be, and what they depend on: `loader_parameters` and `step_parameters`.
+A workload says whether they can be, and what they depend on: `loader_parameters`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,18 +28,6 @@ def loaders(runs: Iterable[Run], device: str) -> list[Job]:
         job = {"parameters": parameters, "data": str(data), "workers": set(), "on_cpus": work.loads_on_cpus(p)}
         found.setdefault((*parameters.values(), data), job)["workers"].add(p.workers_of_rank)
     return [job | {"workers": sorted(job["workers"])} for job in found.values()]
-
-
-def steps(runs: Iterable[Run], device: str) -> list[Job]:
-    """Parameters of the runs on a kind of device that a step without a loader depends on."""
-    found = {}
-    for run in runs:
-        p = run.parameters
-        work = WORKLOADS[p.workload]
-        if work.step_parameters and p.device == device:
-            parameters = work.step_job(p)
-            found[tuple(parameters.values())] = parameters
-    return list(found.values())
 
 
 def prepare_data(runs: Iterable[Run], device: str, resources: Path) -> None:

@@ -8,21 +8,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from multicard.core.errors import UserError
-from multicard.core.layout import GPU_SAMPLES, STEPS
-from multicard.core.pipeline import pipeline_folder
+from multicard.core.layout import GPU_SAMPLES
 from multicard.core.prepared import PROVENANCE
-from multicard.core.reasons import describe_reason
 from multicard.core.system import ask
 from multicard.core.text import printable
 from multicard.experiment.machine import Machine
-from multicard.experiment.workload import WORKLOADS
 from multicard.launch.conditions import HostConditions
 from multicard.launch.environment import settings
 from multicard.launch.gpu_samples import Samples, sampled
-from multicard.launch.job import run_job
 from multicard.machine.all_reduce import exchange
 from multicard.machine.jobs import Job
 from multicard.machine.processes import run_module
@@ -31,7 +25,6 @@ from multicard.trace.collectives import bus_bandwidth
 LIMIT_S = 900.0  # of a part beside the time that it is to measure: it starts, and finds out how fast the machine is
 MESSAGE_BYTES = {"cpu": [4**power for power in range(5, 14)], "cuda": [4**power for power in range(5, 15)]}
 MOST_PROCESSES = 8  # on CPUs, where each is a process that imports PyTorch
-WARMUP_STEPS, MEASURED_STEPS = 10, 20
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")  # by which nvidia-smi underlines headings
 
 Part = dict[str, Any]
@@ -53,7 +46,6 @@ def measure_machine(
     device: str,
     counts: Sequence[int] | None = None,
     loaders: Sequence[Job] = (),
-    steps: Sequence[Job] = (),
     seconds: float = 1.0,
     loader_seconds: float = 10.0,
     say: Callable[[str], None] = lambda _line: None,
@@ -66,7 +58,7 @@ def measure_machine(
         "cpu" or "cuda".
     counts
         Numbers of devices for all-reduces; None for those of `device_counts`.
-    loaders, steps
+    loaders
         As `multicard.machine.jobs` gives them.
     seconds, loader_seconds
         How long each number is measured, and each number of workers of a loader.
@@ -103,9 +95,6 @@ def measure_machine(
     for number, job in enumerate(loaders, start=1):
         say(f"{device}: loader {number} of {len(loaders)}")
         parts.append(_loader_part(job, workers_of(job, counts, here.cpus), loader_seconds))
-    for number, parameters in enumerate(steps, start=1):
-        say(f"{device}: step without a loader, {number} of {len(steps)}")
-        parts.append(_step_part(parameters))
     return {
         "device": device,
         **{name: machine.get(name) for name in ("host", "hardware", "versions", "numa")},
@@ -164,32 +153,6 @@ def _loader_part(job: Job, workers: Sequence[int], seconds: float) -> Part:
     arguments = [json.dumps(job["parameters"]), Path(job["data"]).absolute(), ",".join(map(str, workers)), seconds]
     _, part = _measured("multicard.machine.loader_job", arguments, len(workers) * seconds)
     return {"part": "loader", "parameters": job["parameters"], **part}
-
-
-def _step_part(parameters: Job) -> Part:
-    """A run on a batch that lies on the device: the steps of training, with nothing to load."""
-    work, rows, problem = WORKLOADS[parameters["workload"]], [], None
-    p, definition = work.without_loader(parameters, WARMUP_STEPS, MEASURED_STEPS)
-    with tempfile.TemporaryDirectory(prefix="multicard-machine-") as scratch:
-        data, folder = Path(scratch, "data"), Path(scratch, "run")
-        work.prepare(definition.source, definition, data, pipeline_folder() / "resources")
-        record = run_job(p, data, folder, LIMIT_S)
-        if record["outcome"] == "completed":
-            steps = pd.read_csv(folder / STEPS)
-            measured = steps[steps["window"] == "measured"]
-            operations = work.operations(record, measured)
-            row = {"measure": "step", "samples": p.batch_of_device, "times_s": measured["duration_s"].tolist()}
-            rows = [row | ({"model_operations": operations.model} if operations else {})]
-        else:
-            problem = ", ".join(filter(None, [record["outcome"], describe_reason(record["reason"])]))
-    return {
-        "part": "step",
-        "parameters": parameters,
-        "rows": rows,
-        "problem": problem,
-        "conditions": record["conditions"],
-        "ranks": record["ranks"],
-    }
 
 
 def _measured(module: str, arguments: list[object], expected_s: float) -> tuple[dict[str, Any], Part]:

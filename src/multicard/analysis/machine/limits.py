@@ -18,7 +18,7 @@ from multicard.core.errors import UserError, first_fault
 from multicard.core.text import counted
 from multicard.core.units import BYTES, BYTES_PER_S, OPERATIONS_PER_S, SECONDS, Units, number, percent, with_unit
 from multicard.experiment.parameters import DEFAULT_WORKLOAD
-from multicard.experiment.workload import WORKLOADS, parameters_of
+from multicard.experiment.workload import WORKLOADS
 
 # What a row of each kind of work counts, and the unit of its rate; samples have none.
 WORK = {"operations": OPERATIONS_PER_S, "bytes": BYTES_PER_S, "samples": None}
@@ -30,16 +30,12 @@ NAMES = {
     "device_to_host": "device to host",
     "all_reduce": "all-reduce, bus bandwidth",
     "loader": "loader alone",
-    "step": "step without a loader",
 }
 SHOWN = ("dataset", "image_size", "batch_size", "precision")  # of a job, also where it is the default
 
 
 class Row(BaseModel):
-    """A measurement: its work per call, one of `WORK`, and seconds per call, one for each block of calls.
-
-    `model_operations`: of a step, those of the model in its forward and backward passes.
-    """
+    """A measurement: its work per call, one of `WORK`, and seconds per call, one for each block of calls."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -48,7 +44,6 @@ class Row(BaseModel):
     operations: float | None = None
     bytes: float | None = None
     samples: float | None = None
-    model_operations: float | None = None
     devices: int | None = None
     message_bytes: int | None = None
 
@@ -71,11 +66,7 @@ class Row(BaseModel):
     @property
     def rate(self) -> Interval:
         """Work per second: of the mean time, with the ends of its interval."""
-        return self.per_second(getattr(self, self.kind))
-
-    def per_second(self, work: float) -> Interval:
-        """The same of other work that a call does."""
-        time = self.time_s
+        work, time = getattr(self, self.kind), self.time_s
         low, high = (None if end is None else work / end for end in (time.high, time.low))
         return Interval(work / time.value, low, high, time.repeats, time.left_out, time.coverage)
 
@@ -235,7 +226,6 @@ def lines(limits: MachineLimits) -> list[Line]:
         rows = part.all_reduces
         for row in [max(rows, key=lambda row: row.rate.value)] if rows else part.rows:
             found.append(Line.of_interval(NAMES[row.measure], _of(row, part), row.rate, WORK[row.kind]))
-            found += _of_operations(row, part, limits) if row.model_operations is not None else []
         if rows and (line := fitted.get(rows[0].devices)):
             of, deviation = f"{rows[0].devices} devices", f"times deviate by {percent(line.residual)}"
             found += [
@@ -243,17 +233,6 @@ def lines(limits: MachineLimits) -> list[Line]:
                 Line.of_interval("all-reduce, bandwidth β", [of, deviation], line.beta_bytes_per_s, BYTES_PER_S),
             ]
     return found
-
-
-def utilization(row: Row, part: Part, limits: MachineLimits) -> float | None:
-    """Share of the measured rate of matrix products that the model's operations of a step reach.
-
-    Of products in the precision of the step, on a CPU with as many threads; None where these were not measured.
-    """
-    p = parameters_of(part.parameters)
-    precisions = WORKLOADS[p.workload].product_precisions(p)
-    most = product_rate(limits, precisions, p.threads if limits.device == "cpu" else 1)
-    return row.per_second(row.model_operations).value / most if most else None
 
 
 def product_rate(limits: MachineLimits, precisions: Sequence[str], threads: int) -> float | None:
@@ -270,14 +249,6 @@ def product_rate(limits: MachineLimits, precisions: Sequence[str], threads: int)
 def products_disturbed(limits: MachineLimits) -> bool:
     """Whether something disturbed the matrix products, whose rate may then be below the machine's."""
     return any(part.disturbance and any(row.measure == "matmul" for row in part.rows) for part in limits.parts)
-
-
-def _of_operations(row: Row, part: Part, limits: MachineLimits) -> list[Line]:
-    """What a step reaches of the rate of matrix products."""
-    rate, share = row.per_second(row.model_operations), utilization(row, part, limits)
-    reached = [] if share is None else [f"{percent(share)} of a matrix product's"]
-    of = [*reached, *_stated(part.parameters)]
-    return [Line.of_interval(f"{NAMES[row.measure]}, operations of the model", of, rate, OPERATIONS_PER_S)]
 
 
 def _of(row: Row, part: Part) -> list[str]:

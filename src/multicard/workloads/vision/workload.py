@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from multicard.experiment.datasets import ImageSource, Synthetic
+from multicard.experiment.datasets import ImageSource
 from multicard.experiment.machine import Machine
 from multicard.experiment.workload import BATCH, Inputs, Operations, Traffic, Unit, Workload
 from multicard.record.profiled_window import place_window
@@ -45,10 +45,6 @@ class Vision(Workload):
     implied: ClassVar[Mapping[str, tuple[str, ...]]] = {"preset": tuple(TUNED)}
     loader_parameters = (
         "device", "dataset", "image_size", "loader", "prefetch_factor", "persistent_workers", "pin_memory", "threads",
-    )  # fmt: skip
-    step_parameters = (
-        "device", "image_size", "model", "width_mult", "precision", "layout", "tf32", "compile", "cuda_graphs",
-        "fused_optimizer", "threads",
     )  # fmt: skip
     batch_parameters = ("batch_size", "scaling")
 
@@ -168,15 +164,6 @@ class Vision(Workload):
         facts = read_provenance(data)
         loader = training_loader(open_split(data, facts, "train", p.image_size), facts, p, 0, device)
         return endless(loader, 1), read_ahead(p, synthetic=False)
-
-    def without_loader(
-        self, job: Mapping[str, Any], warmup_steps: int, measured_steps: int
-    ) -> tuple[VisionParameters, Synthetic]:
-        """Synthetic images."""
-        steps = warmup_steps + measured_steps
-        short = {"epochs": 1, "steps_per_epoch": steps, "warmup_steps": warmup_steps, "profiled_steps": 1}
-        p = self.parameters.model_validate({**job, **short, "dataset": "synthetic", "profiler": "none"})
-        return p, Synthetic(source="synthetic", samples=steps * p.batch_of_device)
 
     def product_precisions(self, p: VisionParameters) -> tuple[str, ...]:
         """Those of its parameters."""
