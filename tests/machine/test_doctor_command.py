@@ -87,13 +87,13 @@ def test_runs_on_gpus_are_an_error_without_gpus_and_slurm_and_a_warning_with_slu
     doctor: Doctor, fake: Fake, tmp_path: Path
 ) -> None:
     asked = config(tmp_path, "cuda")
-    code, without = doctor("--config", asked)
+    code, without = doctor(asked)
     assert (code, without["runs"]["verdict"]) == (1, "error")
     assert without["runs"]["found"] == "0 of 2 can run here; 2: needs a CUDA GPU, none found"
     for tool in SLURM:
         fake(tool, sinfo(["gpu|up|4|gpu:4|64|infinite|256000"]))
-    assert doctor("--config", asked)[1]["runs"]["verdict"] == "warning"
-    code, on_cpus = doctor("--config", config(tmp_path, "cpu"))
+    assert doctor(asked)[1]["runs"]["verdict"] == "warning"
+    code, on_cpus = doctor(config(tmp_path, "cpu"))
     assert (code, on_cpus["runs"]["found"]) == (0, "2 of 2 can run here")
     assert set(on_cpus) >= set(CHECKS)
 
@@ -106,7 +106,7 @@ def test_doctor_and_runs_give_one_answer_about_a_cluster(
     cluster = {"cpus_per_node": "16", "gpus_per_node": "4", "nodes": "2"}
     (tmp_path / "profile").mkdir()
     (tmp_path / "profile/config.yaml").write_text(yaml.safe_dump({"config": {"cluster": cluster}}))
-    arguments = ("--config", str(asked), "--profile", "profile")
+    arguments = (str(asked), "--profile", "profile")
     found = doctor(*arguments)[1]["runs"]
     assert (found["verdict"], found["found"]) == ("ok", "2 of 2 can run on the cluster")
     main(["run", str(asked), "--dry-run", "--profile", "profile"])
@@ -120,7 +120,7 @@ def test_tools_that_talk_nonsense_cost_no_traceback_and_no_control_character(
     for tool in ("nvidia-smi", "nsys", *SLURM):
         fake(tool, GARBAGE)
     with pytest.raises(SystemExit) as stopped:
-        main(["doctor", "--config", str(config(tmp_path, "cpu"))])
+        main(["doctor", str(config(tmp_path, "cpu"))])
     assert stopped.value.code == 1
     shown = capsys.readouterr()
     assert "nsys --version prints no version" in " ".join(shown.out.split())
@@ -130,9 +130,9 @@ def test_tools_that_talk_nonsense_cost_no_traceback_and_no_control_character(
 
 
 def test_what_cannot_be_read_is_one_line() -> None:
-    for option in ("--config", "--profile"):
+    for option in ([], ["--profile"]):
         with pytest.raises(SystemExit) as stopped:
-            main(["doctor", option, "none.yaml"])
+            main(["doctor", *option, "none.yaml"])
         assert len(str(stopped.value).splitlines()) == 1 and "none.yaml" in str(stopped.value)
 
 

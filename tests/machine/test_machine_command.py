@@ -25,7 +25,7 @@ LLM = ROOT / "config" / "paper-llm.yaml"
 def test_everything_is_measured_counted_printed_and_drawn(tmp_path: Path) -> None:
     scenario = {"question": "?", "fixed": JOB, "vary": {"num_workers": [0, 1]}, "figures": ["step_breakdown"]}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"scenarios": {"a": scenario}}))
-    command = [MULTICARD, "doctor", "--measure", "--device", "cpu", "--devices", "2", "--config", "mine.yaml"]
+    command = [MULTICARD, "doctor", "--measure", "--device", "cpu", "--devices", "2", "mine.yaml"]
     command += ["--seconds", "0.02", "--loader-seconds", "0.2"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=2400, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -68,7 +68,7 @@ def test_everything_is_measured_counted_printed_and_drawn(tmp_path: Path) -> Non
         (("--seconds", "nan"), "--seconds: found nan, expected a time above 0"),
         (("--device", "cpu", "--devices", "1,2"), "--devices: found 1, expected numbers from 2 to "),
         (("--device", "cpu", "--devices", "two"), "--devices: found 'two', expected numbers of devices"),
-        (("--config", "none.yaml"), "none.yaml: cannot be read"),
+        (("none.yaml",), "none.yaml: cannot be read"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(
@@ -94,6 +94,6 @@ def test_a_configuration_without_images_leaves_out_the_loaders(
         return made | {"parts": [part | {"problem": None} for part in made["parts"]]}
 
     monkeypatch.setattr("multicard.machine.measure.measure_machine", measure)
-    main(["doctor", "--measure", "--device", "cpu", "--config", str(LLM), "--results", str(tmp_path)])
+    main(["doctor", "--measure", "--device", "cpu", str(LLM), "--results", str(tmp_path)])
     assert asked == [[]]
     assert f"{LLM}: no run here on cpu has a loader that is measured alone" in capsys.readouterr().err

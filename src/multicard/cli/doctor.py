@@ -11,7 +11,7 @@ from multicard.core.errors import UserError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the experiment to check for, and what to measure, for how long, and where to keep it."""
     add = parser.add_argument
-    add("--config", type=Path, metavar="FILE", help="also check whether the runs of this configuration can run here")
+    add("config", type=Path, nargs="?", metavar="CONFIG", help="also check whether the runs of this file can run here")
     add(
         "--profile", type=Path, metavar="FOLDER",
         help="Snakemake profile to check (default: profiles/slurm if it exists)",
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print the checks as JSON")
     add(
         "--measure", action="store_true",
-        help="measure the limits of this machine instead: compute, memory, copies, all-reduces; with --config also the "
+        help="measure the limits of this machine instead: compute, memory, copies, all-reduces; with CONFIG also the "
         "loaders of its vision runs",
     )  # fmt: skip
     group = parser.add_argument_group("with --measure")
