@@ -370,8 +370,9 @@ def test_steps_are_those_of_the_optimizer_that_is_all_that_updates(first: str, s
     found = server.run(tmp_path, after_head(script))
     times = [float(step["duration_s"]) for step in found.steps[0]]
     assert len(times) == STEPS and {step["samples"] for step in found.steps[0]} == {"8"}
-    # Of the first optimizer's four updates the first ends no step.
-    assert [time >= 0.02 for time in times] == [made >= 3 or first == "Adam" for made in range(STEPS)]
+    # Of the first optimizer's four updates the first ends no step. On a busy machine the quick ones may take longer too.
+    assert min(times[3:]) >= 0.02
+    assert (min(times[:3]) >= 0.02) is (first == "Adam")
 
 
 def test_nothing_is_timed_while_a_graph_is_captured(server: Server, tmp_path: Path) -> None:
