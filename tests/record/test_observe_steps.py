@@ -370,7 +370,7 @@ def test_steps_are_those_of_the_optimizer_that_is_all_that_updates(first: str, s
     found = server.run(tmp_path, after_head(script))
     times = [float(step["duration_s"]) for step in found.steps[0]]
     assert len(times) == STEPS and {step["samples"] for step in found.steps[0]} == {"8"}
-    # Of the first optimizer's four updates the first ends no step. On a busy machine the quick ones may take longer too.
+    # Of the first optimizer's four updates the first ends no step; quick ones may take longer on a busy machine.
     assert min(times[3:]) >= 0.02
     assert (min(times[:3]) >= 0.02) is (first == "Adam")
 
