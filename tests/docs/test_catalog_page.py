@@ -11,7 +11,8 @@ from multicard.analysis.scenario_tables import SCHEMAS
 from multicard.analysis.tables import COSTS, speedup_table
 from multicard.experiment.figures import FIGURES as CATALOG
 from multicard.figures.__main__ import page
-from multicard.papers.claims import COLUMNS, COMPARISON_COLUMNS, SHIPPED, TEST_COLUMNS, read_claims
+from multicard.papers.claims import SHIPPED, read_claims
+from multicard.papers.outputs import COLUMNS, COMPARISON_COLUMNS, TEST_COLUMNS
 from multicard.papers.page import page as claims_page
 
 FIGURES, FILES = page(), (ROOT / "docs" / "files.md").read_text(encoding="utf-8")

@@ -1,234 +1,185 @@
-"""Kinds of tests of claims, each with the comparisons that it makes between measured runs."""
+"""Kinds of tests of claims, and the comparisons between measured runs that each makes."""
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from statistics import geometric_mean
 from typing import Annotated, Any, ClassVar, Literal
 
 import pandas as pd
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from multicard.analysis.choice.observation import observed_once
-from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence
+from multicard.analysis.evidence import OBSERVATION, Configuration, as_stated
 from multicard.analysis.runs.device_time import PARTS, device_time, overall
 from multicard.analysis.scaling.speedup import BASELINE_DIFFERS, speedups_of
 from multicard.analysis.statistics import ratio_by_block
-from multicard.papers.limits import (
-    Comparison,
-    Name,
-    Number,
-    Pattern,
-    Test,
-    Value,
-    Where,
-    WhyNot,
-    fits,
-    job_of,
-)
-from multicard.papers.verdicts import same_blocks
+from multicard.papers.limits import Comparison, Name, Runs, Test, Values, Where, fits, once, same_blocks
 
-Pair = tuple[Configuration, Configuration, dict[int, float]]  # one, what it is compared with, ratio of each block
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r} is not a regular expression: {error}") from None
+    return text
 
 
 class Compare(Test):
-    """A measure under one value of a parameter over that under another, all else equal."""
+    """A measure under one value of a parameter over that under another, all else equal.
 
-    kind: Literal["compare"]
+    A `trend` is that ratio on the most devices over the same on the fewest.
+    """
+
+    kind: Literal["compare", "trend"]
     parameter: Name
-    of: Annotated[list[Value], Field(min_length=1)]
-    against: Annotated[list[Value], Field(min_length=1)]
+    of: Values
+    against: Values
     measure: Name
-    may_differ: Annotated[
-        list[Name], Field(default_factory=list, description="Parameters in which the two may differ as well.")
-    ]
-    of_where: Annotated[
-        Where, Field(default_factory=dict, description="Values that runs with a value of `of` must have.")
-    ]
+    may_differ: list[Name] = Field(default_factory=list)
+    of_where: Where = Field(default_factory=dict)
 
     @property
     def timed(self) -> bool:
         """Whether it compares times, rates or energy, by the unit in the measure's name."""
         return self.measure.endswith(("_s", "_j"))
 
+    @property
     def needs(self) -> str:
         """Pairs that it needs."""
-        of, against = (" or ".join(map(_value_words, values)) for values in (self.of, self.against))
-        own = "".join(f" with {name} {_value_words(value)}" for name, value in self.of_where.items())
+        of, against = (" or ".join(map(as_stated, values)) for values in (self.of, self.against))
+        own = "".join(f" with {name} {as_stated(value)}" for name, value in self.of_where.items())
         also = [name for name in self.may_differ if name not in self.of_where]
         alone = f" and at most in {' and '.join(also)} besides" if also else "" if self.of_where else " alone"
-        return f"completed runs with {self.measure} that differ in {self.parameter}{alone}: {of}{own} against {against}"
+        devices = ", on two numbers of devices" if self.kind == "trend" else ""
+        pairs = f"completed runs with {self.measure} that differ in {self.parameter}{alone}"
+        return f"{pairs}: {of}{own} against {against}{devices}"
 
-    def comparisons(
-        self, configurations: Sequence[Configuration], evidence: Evidence, why_not: WhyNot
-    ) -> list[Comparison]:
-        """One per pair."""
-        return [
-            self.compared(self._what(one, base), ratio, why_not, one, base, without=[self.parameter])
-            for one, base, ratio in self.pairs(configurations)
-        ]
+    def comparisons(self, runs: Runs) -> list[Comparison]:
+        """One per pair; of a trend one per configuration, whatever its number of devices.
 
-    def pairs(self, configurations: Sequence[Configuration]) -> list[Pair]:
-        """Configurations that are equal in all but the parameter, with the ratios of their measures."""
+        A trend is of the most and fewest devices that may be judged. Where more were measured, there is one of all.
+        """
+        pairs = self._pairs(runs)
+        if self.kind == "compare":
+            return pairs
+        groups: dict[Any, list[Comparison]] = defaultdict(list)
+        for pair in once(pairs):
+            one, base = pair.sides
+            alike = one.rest([self.parameter, "devices", *self.may_differ, *OBSERVATION])
+            groups[alike, one[self.parameter], base[self.parameter]].append(pair)
+        ends = [each for alike in groups.values() for each in (_ends(_judged(alike)), _ends(alike))]
+        different = {(id(few), id(many)): (few, many) for few, many in filter(None, ends)}
+        trends = [self._trend(runs, few, many) for few, many in different.values()]
+        return [each for each in trends if each.by_block]
+
+    def _pairs(self, runs: Runs) -> list[Comparison]:
         groups = defaultdict(list)
-        for each in self.chosen(configurations, self.parameter):
+        for each in self.chosen(runs.configurations, self.parameter):
             groups[each.rest([self.parameter, *self.may_differ])].append(each)
         pairs = [
-            (one, base, ratio_by_block(one.blocks(self.measure), base.blocks(self.measure)))
+            runs.compared(self._what(one, base), ratio, one, base, without=[self.parameter])
             for alike in groups.values()
             for of in self.of
             for against in self.against
             for one in alike
             for base in alike
             if one[self.parameter] == of and base[self.parameter] == against and fits(one, self.of_where)
+            for ratio in [ratio_by_block(one.blocks(self.measure), base.blocks(self.measure))]
         ]
-        return [pair for pair in pairs if pair[2]]
+        return [pair for pair in pairs if pair.by_block]
+
+    def _trend(self, runs: Runs, few: Comparison, many: Comparison) -> Comparison:
+        devices = [each.sides[0]["devices"] for each in (many, few)]
+        what = "{}, {} over {} devices".format(few.what, *devices)
+        ratio = ratio_by_block(many.by_block, few.by_block)
+        return runs.compared(what, ratio, *few.sides, *many.sides, without=[self.parameter, "devices"])
 
     def _what(self, one: Configuration, base: Configuration) -> str:
-        of, against = _value_words(one[self.parameter]), _value_words(base[self.parameter])
+        of, against = (as_stated(each[self.parameter]) for each in (one, base))
         return f"{self.measure}, {self.parameter} {of} over {against}"
-
-
-class Trend(Compare):
-    """The ratio of `compare` with most devices over the same with fewest."""
-
-    kind: Literal["trend"]
-
-    def needs(self) -> str:
-        """Pairs that it needs."""
-        return f"{super().needs()}, on two numbers of devices"
-
-    def comparisons(
-        self, configurations: Sequence[Configuration], evidence: Evidence, why_not: WhyNot
-    ) -> list[Comparison]:
-        """One per configuration, whatever its number of devices.
-
-        It is of the most and fewest of those that may be judged; where these are not the most and fewest of all, there
-        is another of all, which is not judged.
-        """
-        groups: dict[Any, list[Pair]] = defaultdict(list)
-        for pair in _each_once(self.pairs(configurations), why_not, job_of):
-            one, base, _ = pair
-            alike = one.rest([self.parameter, "devices", *self.may_differ, *OBSERVATION])
-            groups[alike, one[self.parameter], base[self.parameter]].append(pair)
-        found = []
-        for alike in groups.values():
-            ends = _ends([pair for pair in alike if not _reason(pair, why_not)])
-            of_all = _ends(alike)
-            found += [self._over(*each, why_not) for each in ([ends] if ends == of_all else [ends, of_all]) if each]
-        return [each for each in found if each.by_block]
-
-    def _over(self, few: Pair, many: Pair, why_not: WhyNot) -> Comparison:
-        what = f"{self._what(*few[:2])}, {many[0]['devices']} over {few[0]['devices']} devices"
-        sides = (*few[:2], *many[:2])
-        ratio = ratio_by_block(many[2], few[2])
-        return self.compared(what, ratio, why_not, *sides, without=[self.parameter, "devices"])
 
 
 class Efficiency(Test):
     """Speed-up per device, against one device under the strategy `single` where that ran, else under the same."""
 
+    job_sides: ClassVar = 1  # whatever the baseline
+
     kind: Literal["efficiency"]
-    measure: Annotated[Name | None, Field(description="Measure of speed; by default that of the workload.")] = None
+    measure: Name | None = None
 
-    def job(self, comparison: Comparison) -> Hashable:
-        """The configuration on several devices, whatever the baseline."""
-        return job_of(comparison.sides[0])
-
+    @property
     def needs(self) -> str:
         """Runs that it needs."""
-        beside = "".join(
-            f", under each {name} of {', '.join(map(_value_words, values))}"
-            for name, values in self.measured_with.items()
-        )
-        return f"completed runs that it is about on several devices, with the same on one{beside}"
+        each = [f", under each {name} of {', '.join(map(as_stated, own))}" for name, own in self.measured_with.items()]
+        return f"completed runs that it is about on several devices, with the same on one{''.join(each)}"
 
-    def comparisons(
-        self, configurations: Sequence[Configuration], evidence: Evidence, why_not: WhyNot
-    ) -> list[Comparison]:
+    def comparisons(self, runs: Runs) -> list[Comparison]:
         """One per configuration on several devices."""
         found = []
-        for one, base, ratio in _speedups(self.chosen(configurations), configurations, self.measure):
-            per_device = {block: speedup / one["devices"] for block, speedup in ratio.items()}
-            found.append(
-                self.compared(f"efficiency by {self.measure or one.rate}", per_device, why_not, one, base, without=())
-            )
+        for each in _speedups(runs, self.chosen(runs.configurations), self.measure):
+            one = each.sides[0]
+            per_device = {block: speedup / one["devices"] for block, speedup in each.by_block.items()}
+            found.append(replace(each, what=f"efficiency by {self.measure or one.rate}", by_block=per_device))
         return found
 
 
 class Scaling(Test):
     """Mean speed-up of the configurations `where` over that of those `than`, with equal numbers of devices."""
 
+    needs: ClassVar = "completed runs of both kinds of work on the same number of several devices, with the same on one"
+
     kind: Literal["scaling"]
     than: Where
 
-    def needs(self) -> str:
-        """Runs that it needs."""
-        return "completed runs of both kinds of work on the same number of several devices, with the same on one"
-
-    def comparisons(
-        self, configurations: Sequence[Configuration], evidence: Evidence, why_not: WhyNot
-    ) -> list[Comparison]:
+    def comparisons(self, runs: Runs) -> list[Comparison]:
         """One per machine, versions and number of devices, and one more where not all of its runs may be judged."""
-        places: dict[Any, tuple[list[Pair], list[Pair]]] = defaultdict(lambda: ([], []))
+        places: dict[Any, tuple[list[Comparison], list[Comparison]]] = defaultdict(lambda: ([], []))
         for side, where in enumerate((self.where, self.than)):
-            for pair in _speedups([each for each in configurations if fits(each, where)], configurations):
-                one = pair[0]
-                places[one["devices"], one.provenance.machine, one.provenance.versions][side].append(pair)
+            for each in _speedups(runs, [one for one in runs.configurations if fits(one, where)]):
+                one = each.sides[0]
+                places[one["devices"], one.provenance.machine, one.provenance.versions][side].append(each)
         found = []
-        for (devices, *_), every in places.items():
-            sides = [_each_once(side, why_not, lambda one, _: job_of(one)) for side in every]
-            reasons = [_reason(pair, why_not) for side in sides for pair in side]
-            judged = [[pair for pair in side if not _reason(pair, why_not)] for side in sides]
-            found.append(self._compared(devices, judged, ""))
-            if any(reasons):
-                found.append(self._compared(devices, sides, next(filter(None, reasons))))
+        for (devices, *_), sides in places.items():
+            sides = [once(side, 1) for side in sides]
+            found.append(self._compared(devices, [_judged(side) for side in sides], ""))
+            if reasons := [each.why_not for side in sides for each in side if each.why_not]:
+                found.append(self._compared(devices, sides, reasons[0]))
         return [each for each in found if each.by_block]
 
-    def _compared(self, devices: int, sides: Sequence[Sequence[Pair]], why_not: str) -> Comparison:
-        series = [same_blocks([ratio for *_, ratio in side]) for side in sides]
-        of, than = (_geometric_means(each) for each in series)
-        where = f"{devices} devices"
+    def _compared(self, devices: int, sides: Sequence[Sequence[Comparison]], why_not: str) -> Comparison:
+        series = [same_blocks([each.by_block for each in side]) for side in sides]
+        of, than = (
+            {block: geometric_mean(each[block] for each in own) for block in (own[0] if own else ())} for own in series
+        )
         compared = tuple(
             configuration
             for side, kept in zip(sides, series, strict=True)
-            for *pair, ratio in side
-            if kept and kept[0].keys() <= ratio.keys()
-            for configuration in pair
+            for each in side
+            if kept and kept[0].keys() <= each.by_block.keys()
+            for configuration in each.sides
         )
+        where = f"{devices} devices"
         return Comparison("speed-up over speed-up", where, where, ratio_by_block(of, than), compared, why_not)
 
 
 class OfRuns(Test):
-    """Base of the tests of one number per run, of its rows in `table`."""
+    """Base of the tests of a share of each run, by its rows in `table`; `what` words it."""
 
+    quantity: ClassVar = "share"
     table: ClassVar[str]
+    what: ClassVar[str]
 
-    def needs(self) -> str:
-        """Runs that it needs."""
-        return "completed runs that it is about whose trace has what it counts"
-
-    @property
-    def number(self) -> Number:
-        """A share."""
-        return "share"
-
-    def comparisons(
-        self, configurations: Sequence[Configuration], evidence: Evidence, why_not: WhyNot
-    ) -> list[Comparison]:
+    def comparisons(self, runs: Runs) -> list[Comparison]:
         """One per configuration."""
-        rows = evidence.table(self.table)
+        rows = runs.evidence.table(self.table)
         found = []
-        for each in self.chosen(configurations):
+        for each in self.chosen(runs.configurations):
             traced = {run.repeat: rows[run.run] for run in each.completed if run.run in rows}
             shares = {repeat: share for repeat, own in traced.items() if (share := self.of_run(own)) is not None}
             if shares:
-                found.append(self.compared(self.what(), shares, why_not, each, without=()))
+                found.append(runs.compared(self.what.format(self), shares, each))
         return found
-
-    def what(self) -> str:
-        """What its number is, in words."""
-        raise NotImplementedError
 
     def of_run(self, rows: pd.DataFrame) -> float | None:
         """The number of a run by its rows, None where they do not tell."""
@@ -236,36 +187,33 @@ class OfRuns(Test):
 
 
 class ApiTime(OfRuns):
-    """Share of the time in CUDA calls that is spent in some functions."""
+    """Share of the time in CUDA calls that is spent in some functions, by a pattern to search for in their names."""
 
-    table: ClassVar = "cuda_api"
+    table, what = "cuda_api", "share of the time in CUDA calls"
 
     kind: Literal["api_time"]
-    functions: Annotated[Pattern, Field(description="Regular expression to search for in their names.")]
-
-    def what(self) -> str:
-        """A share of calls."""
-        return "share of the time in CUDA calls"
+    functions: Annotated[str, AfterValidator(_pattern)]
 
     def of_run(self, rows: pd.DataFrame) -> float | None:
         """Share of the summed durations of calls, those of backtraces left out: they repeat other rows."""
         calls = rows[rows["api"] != "backtrace"]
         total = calls["total_s"].sum()
-        chosen = [re.search(self.functions, str(name)) is not None for name in calls["function"]]
-        return float(calls.loc[chosen, "total_s"].sum() / total) if total > 0 else None
+        chosen = calls["function"].astype(str).map(lambda name: re.search(self.functions, name) is not None)
+        return float(calls["total_s"][chosen.astype(bool)].sum() / total) if total > 0 else None
 
 
 class DeviceTime(OfRuns):
     """Share of the GPUs' time from the first profiled step to the last, of the capture where the trace has no steps."""
 
-    table: ClassVar = "timeline"
+    table, what = "timeline", "share of the GPUs' time: {0.listed}"
 
     kind: Literal["device_time"]
     parts: Annotated[list[Literal[PARTS]], Field(min_length=1)]
 
-    def what(self) -> str:
-        """A share of the device's time."""
-        return f"share of the GPUs' time: {', '.join(self.parts)}"
+    @property
+    def listed(self) -> str:
+        """The parts."""
+        return ", ".join(self.parts)
 
     def of_run(self, rows: pd.DataFrame) -> float | None:
         """Share of the span, all GPUs together; none where the causes of idle time are unknown."""
@@ -273,29 +221,18 @@ class DeviceTime(OfRuns):
         span = rows["span_s"].sum()
         if rows[["busy_s", "idle_host_bound_s"]].isna().any(axis=None) or not span > 0:
             return None
-        return float(device_time(rows)[list(self.parts)].sum().sum() / span)
+        return float(device_time(rows)[self.parts].sum().sum() / span)
 
 
 class Reaches(OfRuns):
     """Highest test accuracy in the first epochs."""
 
-    table: ClassVar = "epochs"
+    timed: ClassVar = False
+    table, what = "epochs", "highest test accuracy"
+    needs: ClassVar = "completed runs that it is about whose accuracy was tested"
 
     kind: Literal["reaches"]
     epochs: Annotated[int, Field(ge=1)]
-
-    @property
-    def timed(self) -> bool:
-        """An accuracy is no time."""
-        return False
-
-    def needs(self) -> str:
-        """Runs that it needs."""
-        return "completed runs that it is about whose accuracy was tested"
-
-    def what(self) -> str:
-        """An accuracy."""
-        return "highest test accuracy"
 
     def of_run(self, rows: pd.DataFrame) -> float | None:
         """The highest of the epochs' accuracies."""
@@ -303,53 +240,35 @@ class Reaches(OfRuns):
         return float(found) if pd.notna(found) else None
 
 
-KINDS = (Compare, Trend, Efficiency, Scaling, ApiTime, DeviceTime, Reaches)
-AnyTest = Annotated[
-    Compare | Trend | Efficiency | Scaling | ApiTime | DeviceTime | Reaches, Field(discriminator="kind")
-]
+AnyTest = Annotated[Compare | Efficiency | Scaling | ApiTime | DeviceTime | Reaches, Field(discriminator="kind")]
+KINDS = ("compare", "trend", "efficiency", "scaling", "api_time", "device_time", "reaches")
 
 
-def _speedups(
-    chosen: Iterable[Configuration], configurations: Sequence[Configuration], measure: str | None = None
-) -> list[Pair]:
-    """Each of the chosen on several devices that has a baseline, with that and the ratio of their rates."""
-    blocks = [each.blocks(measure or each.rate) for each in configurations]
+def _speedups(runs: Runs, chosen: Iterable[Configuration], measure: str | None = None) -> list[Comparison]:
+    """Speed-up of each of the chosen on several devices that has a baseline, which is its second side."""
+    every = runs.configurations
+    blocks = [each.blocks(measure or each.rate) for each in every]
     found = speedups_of(
         (each.rest(BASELINE_DIFFERS), each.workload, each[each.workload.method], each["devices"], rates)
-        for each, rates in zip(configurations, blocks, strict=True)
+        for each, rates in zip(every, blocks, strict=True)
     )
-    speedup_of = {id(each): speedup for each, speedup in zip(configurations, found, strict=True)}
+    speedup_of = {id(each): speedup for each, speedup in zip(every, found, strict=True)}
     several = [(each, speedup_of[id(each)]) for each in chosen if each["devices"] > 1]
-    return [(each, configurations[speedup.baseline], ratio) for each, speedup in several if (ratio := speedup.by_block)]
+    return [
+        runs.compared("speed-up", speedup.by_block, each, every[speedup.baseline])
+        for each, speedup in several
+        if speedup.by_block
+    ]
 
 
-def _reason(pair: Pair, why_not: WhyNot) -> str:
-    one, base, _ = pair
-    return why_not(one) or why_not(base)
+def _judged(comparisons: Iterable[Comparison]) -> list[Comparison]:
+    return [each for each in comparisons if not each.why_not]
 
 
-def _each_once(
-    pairs: Sequence[Pair], why_not: WhyNot, job: Callable[[Configuration, Configuration], Hashable]
-) -> list[Pair]:
-    """One of those pairs whose jobs differ only in how their runs are observed."""
-    judged = [not _reason(pair, why_not) for pair in pairs]
-    jobs = [job(one, base) for one, base, _ in pairs]
-    once = observed_once([pair[:2] for pair in pairs], jobs, [len(ratio) for *_, ratio in pairs], judged)
-    return [pairs[index] for index in once]
-
-
-def _ends(pairs: Sequence[Pair]) -> tuple[Pair, Pair] | None:
+def _ends(comparisons: Sequence[Comparison]) -> tuple[Comparison, Comparison] | None:
     """Those on the fewest and the most devices; None where these are as many."""
-    if not pairs:
+    devices = [each.sides[0]["devices"] for each in comparisons]
+    if len(set(devices)) < 2:
         return None
-    few, many = (end(pairs, key=lambda pair: pair[0]["devices"]) for end in (min, max))
-    return (few, many) if few[0]["devices"] < many[0]["devices"] else None
-
-
-def _geometric_means(series: Sequence[dict[int, float]]) -> dict[int, float]:
-    """Of series that have the same blocks, in each."""
-    return {block: geometric_mean(each[block] for each in series) for block in (series[0] if series else ())}
-
-
-def _value_words(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    few, many = (comparisons[devices.index(end(devices))] for end in (min, max))
+    return few, many

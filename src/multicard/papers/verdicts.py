@@ -6,7 +6,6 @@ blocks, which are independent of each other, give the interval: more comparisons
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -14,9 +13,10 @@ from typing import Literal
 import numpy as np
 
 from multicard.analysis.evidence import MeasuredRun
-from multicard.analysis.statistics import LEVEL, Interval, mean_of, pooled_ratio
-from multicard.papers.limits import Comparison, Number, Test
+from multicard.analysis.statistics import LEVEL, Interval, mean_of, product_of
+from multicard.papers.limits import Comparison, Quantity, Test, same_blocks
 
+NOT_MEASURED = "not measured here"
 Verdict = Literal["confirmed", "refuted", "not decided", "not judged", "not measured here"]
 
 
@@ -60,41 +60,14 @@ def judge_together(tests: Sequence[tuple[Test, Sequence[Comparison]]]) -> list[t
     judged: list[tuple[Verdict, Pooled | None]] = []
     for (test, comparisons), kept, level in zip(tests, series, holm_levels(p_values), strict=True):
         if not kept:
-            judged.append(("not measured here", None))
+            judged.append((NOT_MEASURED, None))
             continue
         blocks = frozenset(kept[0])
         pooled_ones = [each for each in comparisons if blocks <= each.by_block.keys()]
-        single = [(each, _pooled([own], test.number)) for each, own in zip(pooled_ones, kept, strict=True)]
-        pooled = Pooled(_found(test, kept, level), level, single, blocks)
-        judged.append((_verdict(test, pooled.found), pooled))
+        single = [(each, pooled_interval([own], test.quantity)) for each, own in zip(pooled_ones, kept, strict=True)]
+        found = _found(test, kept, level)
+        judged.append((_verdict(test, found), Pooled(found, level, single, blocks)))
     return judged
-
-
-def same_blocks(series: Sequence[Mapping[int, float]]) -> list[dict[int, float]]:
-    """Those of some series that have the same blocks, in these.
-
-    Means over different series would differ by these, so the series are the same in all blocks: those blocks are taken
-    in which most numbers remain (of equally many the most blocks), and series that lack one are left out.
-
-    >>> same_blocks([{1: 2.0, 2: 8.0}, {1: 8.0, 2: 2.0}, {1: 5.0}])
-    [{1: 2.0, 2: 8.0}, {1: 8.0, 2: 2.0}]
-    """
-    held = Counter(frozenset(each) for each in series)
-    candidates = {one & other for one in held for other in held} - {frozenset()}
-    if not candidates:
-        return []
-
-    def numbers(blocks: frozenset[int]) -> tuple[int, int, list[int]]:
-        kept = sum(count for each, count in held.items() if blocks <= each)
-        return len(blocks) * kept, len(blocks), sorted(blocks)
-
-    blocks = max(candidates, key=numbers)
-    return [{block: each[block] for block in sorted(blocks)} for each in series if blocks <= each.keys()]
-
-
-def interval(comparison: Comparison, number: Number) -> Interval:
-    """The number of a comparison over its blocks."""
-    return _pooled([comparison.by_block], number)
 
 
 def holm_levels(p_values: Sequence[float | None]) -> list[float]:
@@ -118,27 +91,27 @@ def holm_levels(p_values: Sequence[float | None]) -> list[float]:
     return levels
 
 
+def pooled_interval(
+    series: Sequence[Mapping[int, float]], quantity: Quantity, against: float = 1.0, level: float = LEVEL
+) -> Interval:
+    """Mean of series that have the same blocks, of ratios the geometric one; of a share, bounds are from 0 to 1."""
+    if quantity == "ratio":
+        return product_of([(1 / len(series), each) for each in series], against, level)
+    means = {block: float(np.mean([each[block] for each in series])) for block in series[0]}
+    found = mean_of(means, against, level)
+    if found.low is None or found.high is None:
+        return found
+    return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
+
+
 def _found(test: Test, series: Sequence[Mapping[int, float]], level: float = LEVEL) -> Interval:
     """The pooled number; its p-value is of the limit that it must exclude to be decided."""
-    value = _pooled(series, test.number).value
+    value = pooled_interval(series, test.quantity).value
     limits = [limit for limit in (test.above, test.below) if limit is not None]
     violated = [limit for limit in limits if (value < limit if limit == test.above else value > limit)]
     # Inside the limits all of them must be excluded, outside the one that is violated.
-    found = [_pooled(series, test.number, limit, level) for limit in violated or limits]
+    found = [pooled_interval(series, test.quantity, limit, level) for limit in violated or limits]
     return max(found, key=lambda each: each.p_value or 0.0)
-
-
-def _pooled(
-    series: Sequence[Mapping[int, float]], number: Number, against: float = 1.0, level: float = LEVEL
-) -> Interval:
-    """Mean of series that have the same blocks, of ratios the geometric one; of a share, bounds are from 0 to 1."""
-    if number == "share":
-        means = {block: float(np.mean([each[block] for each in series])) for block in series[0]}
-        found = mean_of(means, against, level)
-        if found.low is None or found.high is None:
-            return found
-        return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
-    return pooled_ratio([(each, dict.fromkeys(each, 1.0)) for each in series], against, level)
 
 
 def _verdict(test: Test, found: Interval) -> Verdict:

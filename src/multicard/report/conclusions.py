@@ -8,8 +8,8 @@ import pandas as pd
 
 from multicard.core.text import counted
 from multicard.core.units import confidence
-from multicard.papers.claims import NOT_MEASURED
 from multicard.papers.limits import quantity_words
+from multicard.papers.verdicts import NOT_MEASURED
 from multicard.report.results import Results
 from multicard.report.wording import in_words
 

@@ -15,7 +15,7 @@ from multicard.core.files import atomic_write
 from multicard.core.layout import SEARCHES, search_tables
 from multicard.core.text import counted
 from multicard.experiment.figures import FIGURES
-from multicard.papers.claims import NOT_MEASURED
+from multicard.papers.verdicts import NOT_MEASURED
 from multicard.report.conclusions import judged_claims
 from multicard.report.environment import environment
 from multicard.report.machines import MachinePage, machine_pages
