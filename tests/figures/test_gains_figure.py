@@ -52,7 +52,7 @@ def test_the_gain_is_in_speed_over_the_same_number_of_devices_and_hollow_where_i
     assert heading(axes) == "Pinned over pageable memory"
     assert (axes.get_ylabel(), axes.get_xlabel()) == ("Speed gain (%)", "CPU processes")
     assert [tuple(line.get_xdata()) for line in marks(axes, "hollow")] == [(2,)]
-    assert legend(figure) == [["hollow: inconclusive"]]
+    assert legend(figure) == [["single repeat", "hollow: inconclusive"]]
 
 
 def test_one_difference_among_thirty_needs_more_than_one_alone() -> None:

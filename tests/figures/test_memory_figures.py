@@ -24,7 +24,7 @@ def test_a_gpu_has_a_bar_for_each_kind_of_memory_and_a_failed_run_its_outcome() 
     assert group_names(axes, horizontal=True) == ["ddp-ds, 1 GPU", "ddp-ds, 2 GPUs"]
     assert axes.get_xlabel() == "Peak memory (GB)"
     kinds = ["allocated (PyTorch)", "reserved (PyTorch)", "used by everything (NVML)"]
-    assert legend(figure) == [kinds]
+    assert legend(figure) == [[*kinds, "single repeat"]]
     # The geometric mean of 4 and 2 GB.
     assert [lengths(axes)[kind][0] for kind in kinds] == pytest.approx([8**0.5, 5, 6])
     assert words(axes) == ["out of memory"]

@@ -140,5 +140,5 @@ def test_an_overhead_whose_interval_includes_zero_is_hollow() -> None:
     marks = [line for line in axes.get_lines() if len(line.get_xdata()) == 1]
     assert [list(mark.get_ydata()) for mark in marks if mark.get_markerfacecolor() == "white"] == [[1]]
     assert [list(mark.get_ydata()) for mark in marks if mark.get_fillstyle() == "bottom"] == [[2]]
-    assert legend(figure) == [["hollow: inconclusive", "half-filled: one repeat, cannot tell"]]
+    assert legend(figure) == [["single repeat", "hollow: inconclusive", "half-filled: one repeat, cannot tell"]]
     assert axes.get_xlabel() == "Profiling overhead (%)"

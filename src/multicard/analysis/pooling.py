@@ -21,9 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import digamma, polygamma, stdtrit
-from scipy.stats import studentized_range
 
 from multicard.analysis.statistics import (
     LEVEL,
@@ -217,6 +215,8 @@ class Pool:
 
 def _prior(squares: np.ndarray, freedom: np.ndarray) -> tuple[float, float]:
     """Variance that all have in common and its degrees of freedom, infinite where their own agree with it."""
+    from scipy.optimize import brentq  # slow to import, as is scipy.stats
+
     used = freedom > 0
     pooled = float(squares.sum() / freedom.sum())
     if used.sum() < 3:  # Welch's
@@ -238,5 +238,7 @@ def _of_range(p_value: float | None, freedom: float, count: int) -> float | None
     pairs = count * (count - 1) / 2
     if pairs * p_value <= 1 - LEVEL:  # Bonferroni's bound is enough
         return pairs * p_value
+    from scipy.stats import studentized_range
+
     statistic = -float(stdtrit(freedom, p_value / 2))
     return float(studentized_range.sf(math.sqrt(2) * statistic, count, max(freedom, 1.0)))

@@ -117,7 +117,7 @@ def stacked(
     where
         Places of the bars.
     parts
-        Lengths of each part, one per bar; empty counts as nothing.
+        Lengths of each part, one per bar; empty counts as nothing, and a part without any length is left out.
     look
         Colour and hatch of each part.
     width
@@ -129,6 +129,8 @@ def stacked(
     reached = np.zeros(len(where))
     for part, lengths in parts.items():
         lengths = np.nan_to_num(np.asarray(lengths, dtype=float))
+        if not lengths.any():  # the legend names what is drawn only
+            continue
         colour, hatch = look[part]
         (axes.barh if horizontal else axes.bar)(
             where,
@@ -142,6 +144,31 @@ def stacked(
             linewidth=0.4,
         )
         reached = reached + lengths
+
+
+def stacked_rows(
+    axes: Axes,
+    names: Sequence[str],
+    parts: Mapping[str, Iterable[float]],
+    look: Mapping[str, tuple[str, str]],
+    title: str,
+    label: str,
+) -> None:
+    """Draw a lying bar of `stacked` parts for each name; title and label are of the panel and of the axis of values."""
+    stacked(axes, range(len(names)), parts, look, horizontal=True)
+    group_axis(axes, names, horizontal=True)
+    axes.set(title=title, xlabel=label)
+
+
+def row_repeats(axes: Axes, data: pd.DataFrame, runs: pd.DataFrame, value: str, scale: float) -> None:
+    """Draw the interval and the single repeats of a value at the lying bar of each row's `configuration`."""
+    look = {"linestyle": "none", "capsize": 3, "elinewidth": 1, "ecolor": "0.1", "label": "_"}
+    at = {name: place for place, name in enumerate(data["configuration"])}
+    axes.errorbar(data[value] * scale, list(at.values()), xerr=whiskers(data, value, scale), **look)
+    several = set(data["configuration"][data["repeats"] > 1])
+    own = runs[runs["configuration"].isin(several)]
+    if len(own):
+        dots(axes, own["configuration"].map(at), own[value].astype(float) * scale, horizontal=True)
 
 
 def dots(axes: Axes, places: Iterable[float], values: Iterable[float], horizontal: bool = False) -> None:
@@ -186,11 +213,15 @@ def group_axis(axes: Axes, groups: Sequence[str], horizontal: bool = False, know
         (axes.set_xticks if horizontal else axes.set_yticks)([])
 
 
-def limits(points: Iterable[float], low: float, high: float) -> tuple[float, float]:
-    """Narrow the limits of an axis in percent, so that points and zero can be told apart, however long whiskers are."""
+def limits(points: Iterable[float], low: float, high: float, repeats: Iterable[float] = ()) -> tuple[float, float]:
+    """Narrow the limits of an axis in percent, so that points and zero can be told apart, however long whiskers are.
+
+    Single repeats stay inside.
+    """
     known = [0.0, *(point for point in points if not pd.isna(point))]
     reach = 1.5 * max(max(known) - min(known), 10.0)
-    return max(low, min(known) - reach), min(high, max(known) + reach)
+    single = [1.05 * each for each in repeats if not pd.isna(each)]
+    return min([max(low, min(known) - reach), *single]), max([min(high, max(known) + reach), *single])
 
 
 def whiskers(rows: pd.DataFrame, value: str, scale: float) -> list[pd.Series]:

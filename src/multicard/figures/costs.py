@@ -23,7 +23,7 @@ from multicard.experiment.workload import workload_of
 from multicard.figures.bars import Colour, height_of, limits
 from multicard.figures.labelling import boxes_of, label_points
 from multicard.figures.points import draw_series, height_for, series_of
-from multicard.figures.series import configuration_names, labels
+from multicard.figures.series import configuration_names, labels, named_runs
 from multicard.figures.style import MARKERS, WIDTH_IN, NothingToShow, colours, legend_below
 
 HOURS = ((86400.0, "days"), (3600.0, "h"), *MINUTES)
@@ -147,10 +147,12 @@ def profiler_overhead(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     if data.empty:
         raise NothingToShow("no profiled steps were recorded")
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.0 + height_of(len(data), 0.26)))
-    shown, label = data.assign(series=data["configuration"]), "Profiling overhead (%)"
-    draw_series(axes, shown, "profiler_overhead", "Profiling overhead", label, 100.0, baseline=0, several=False)
+    label, runs = "Profiling overhead (%)", named_runs(measures)
+    shown, runs = (each.assign(series=each["configuration"]) for each in (data, runs))
+    draw_series(axes, shown, "profiler_overhead", "Profiling overhead", label, 100.0, runs, baseline=0, several=False)
     if len(data) > 1:
-        left, right = limits(100 * data["profiler_overhead"], *axes.get_xlim())
+        points, repeats = (100 * each["profiler_overhead"].astype(float) for each in (data, runs))
+        left, right = limits(points, *axes.get_xlim(), repeats)
         axes.set_xlim(min(left, 0), right)
     legend_below(figure, axes)
     return figure, data

@@ -8,6 +8,7 @@ from pathlib import Path
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pandas as pd
+from fontTools.subset import Options
 from matplotlib.figure import Figure
 
 from multicard.analysis.provenance import notes, synthetic
@@ -15,9 +16,12 @@ from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.files import atomic_write
 from multicard.experiment.figures import FIGURES
 from multicard.figures.points import bars_of, mark_cuts
-from multicard.figures.style import WIDTH_IN, NothingToShow, note_above, styled
+from multicard.figures.style import WIDTH_IN, NothingToShow, lay_out, note_above, styled
 
 FORMATS = ("png", "svg", "pdf")
+
+# Matplotlib places each glyph of a PDF itself, so fonts in it need no tables for that; to cut them takes long.
+getattr(Options, "_drop_tables_default", []).extend(("GDEF", "GPOS", "GSUB", "MATH"))
 
 
 def draw_scenario(names: Iterable[str], scenario: Path, out: Path) -> None:
@@ -43,7 +47,7 @@ def save(figure: Figure, data: pd.DataFrame, stem: Path) -> None:
     """Write a figure as `stem`.png, .svg and .pdf, and the numbers that it shows as `stem`.csv."""
     with styled():
         # One layout serves all formats; an engine, even one that does nothing, would have each of them drawn twice.
-        figure.draw_without_rendering()
+        lay_out(figure)
         mpl.rcParams["figure.constrained_layout.use"] = False
         figure.set_layout_engine(None)
         for suffix in FORMATS:

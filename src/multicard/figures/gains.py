@@ -8,12 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from multicard.analysis.comparison.comparisons import ORDER, configurations, gains, means, varied
+from multicard.analysis.comparison.comparisons import ORDER, gains, means, varied
 from multicard.core.text import for_figure
 from multicard.core.units import SECONDS, unit_for
 from multicard.figures.bars import grouped, limits
 from multicard.figures.points import draw_series, height_for
-from multicard.figures.series import device_labels, labels, unit
+from multicard.figures.series import compared, labels, unit
 from multicard.figures.style import (
     MARKERS,
     WIDTH_IN,
@@ -37,12 +37,8 @@ OFFSET = 0.09  # between neighbouring series, in ticks of the axis
 
 def precision(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Iteration time and test accuracy per precision, one group of bars per precision."""
-    data = configurations(measures, ["iteration_time_s", "test_accuracy"])
     others = varied(measures, besides=("precision", "devices", "repeat"))
-    data.insert(0, "series", device_labels(data, others))
-    runs = measures[measures["outcome"] == "completed"]
-    runs = runs.assign(series=device_labels(runs, others))
-
+    data, runs = compared(measures, ["iteration_time_s", "test_accuracy"], others)
     figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 3.0))
     scale, unit = unit_for(data["iteration_time_s"], SECONDS)
     grouped(left, data, "precision", "iteration_time_s", scale, runs=runs)
@@ -67,9 +63,11 @@ def gain(measures: pd.DataFrame, parameter: str) -> tuple[Figure, pd.DataFrame]:
         raise NothingToShow(_why_empty(measures, parameter))
     others = varied(measures, besides=(parameter, "devices", "repeat"))
     data.insert(0, "series", [for_figure(name) for name in labels(data, others)] if others else "gain")
-    compared = list(dict.fromkeys(data["value"]))
+    values = list(dict.fromkeys(data["value"]))
+    runs = _gains_of_repeats(measures, parameter, data["base"].iloc[0], [*others, "devices", "repeat"])
+    runs["series"] = [for_figure(name) for name in labels(runs, others)] if others else "gain"
     accuracy = parameter == "precision" and measures["test_accuracy"].notna().any()
-    count = len(compared) + accuracy
+    count = len(values) + accuracy
 
     several = data["devices"].nunique() > 1 or accuracy
     height = 3.2 if several else height_for(data)
@@ -78,18 +76,19 @@ def gain(measures: pd.DataFrame, parameter: str) -> tuple[Figure, pd.DataFrame]:
     by_size = others == ["image_size"]
     look = dict(zip(names, (ordered_colours if by_size else colours)(len(names)), strict=True))
     shared = [0.0, 0.0]
-    for index, (axes, value) in enumerate(zip(panels[0], compared, strict=False)):
+    for index, (axes, value) in enumerate(zip(panels[0], values, strict=False)):
         own, base = data[data["value"] == value].assign(device=measures["device"].iloc[0]), data["base"].iloc[0]
         title = f"{_worded(parameter, value)} over {_worded(parameter, base)}"
         draw_series(
-            axes, own, "gain", title, "Speed gain (%)", 100.0,
+            axes, own, "gain", title, "Speed gain (%)", 100.0, runs[runs[parameter] == value],
             palette=look if len(names) > 1 else None, baseline=0, named=index == 0, several=several,
         )  # fmt: skip
         low, high = axes.get_ylim() if several else axes.get_xlim()
         shared = [min(shared[0], low), max(shared[1], high)]
-    for axes in panels[0][: len(compared)]:
+    for axes in panels[0][: len(values)]:
         if axes.containers:
-            (axes.set_ylim if several else axes.set_xlim)(limits(100 * data["gain"], *shared))
+            ends = limits(100 * data["gain"], *shared, 100 * runs["gain"])
+            (axes.set_ylim if several else axes.set_xlim)(ends)
     if accuracy:
         _accuracy(panels[0][-1], measures, parameter, look)
     legend_below(figure, *panels[0])
@@ -99,6 +98,16 @@ def gain(measures: pd.DataFrame, parameter: str) -> tuple[Figure, pd.DataFrame]:
 gain_precision, gain_pin_memory, gain_loader, gain_layout, gain_binding, gain_preset, gain_profiler = (
     partial(gain, parameter=parameter) for parameter in ORDER
 )
+
+
+def _gains_of_repeats(measures: pd.DataFrame, parameter: str, base: object, by: list[str]) -> pd.DataFrame:
+    """The completed runs that have a partner with the base value in their repeat, and their `gain` over it."""
+    if parameter == "profiler" and "profiler_used" in measures:
+        measures = measures.assign(profiler=measures["profiler_used"].fillna(measures["profiler"]))
+    completed = measures[measures["outcome"] == "completed"]
+    bases = completed.loc[completed[parameter] == base, [*by, "iteration_time_s"]]
+    pairs = completed.merge(bases, on=by, suffixes=("", "_base"))
+    return pairs.assign(gain=pairs["iteration_time_s_base"] / pairs["iteration_time_s"] - 1)
 
 
 def _why_empty(measures: pd.DataFrame, parameter: str) -> str:

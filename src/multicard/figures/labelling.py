@@ -7,6 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.transforms import Bbox
 
+from multicard.figures.style import lay_out
+
 Box = tuple[float, float, float, float]  # left, bottom, right, top
 
 GAP = 5.0  # between a label and what is drawn, in points
@@ -46,7 +48,7 @@ def label_points(
     most
         If given, points that cover each other share a label, and none is written if that leaves more labels.
     """
-    axes.figure.draw_without_rendering()
+    lay_out(axes.figure)
     point = axes.figure.dpi / 72  # in pixels
     if most is not None:
         points = _together(axes, points, GAP * point)

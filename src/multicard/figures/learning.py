@@ -39,10 +39,10 @@ def loss(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
             for value in _ordered(apart, tables)
             for run, name in run_names(tables, besides=(apart,), **{apart: value}).items()
         }
-    steps = _named(per_run.over_steps(tables, ["loss"]), names).dropna(subset=["loss"])
+    steps = of_named(per_run.over_steps(tables, ["loss"]), names).dropna(subset=["loss"])
     if steps.empty:
         raise NothingToShow("no losses were recorded")
-    tests = _named(tables.table("epochs")[["run", "epoch", "test_loss"]], names).dropna(subset=["test_loss"])
+    tests = of_named(tables.table("epochs")[["run", "epoch", "test_loss"]], names).dropna(subset=["test_loss"])
     panels = {"Training loss": steps}
     if apart:
         value = steps["run"].map(tables.measures.set_index("run")[apart])
@@ -56,10 +56,10 @@ def loss(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     )
     every = places.flat
     for axes, (title, data) in zip(every, panels.items(), strict=False):
-        _lines(axes, data, "step", "loss", names)
+        run_lines(axes, data, "step", "loss", names)
         axes.set(title=title, xlabel="Optimizer step", ylabel="Loss")
     for axes in every[len(panels) : count]:
-        _lines(axes, tests, "epoch", "test_loss", names)
+        run_lines(axes, tests, "epoch", "test_loss", names)
         axes.set(title="Test loss", xlabel="Epoch", ylabel="Loss after the epoch")
         axes.xaxis.get_major_locator().set_params(integer=True)
     for axes in every[:count]:
@@ -88,7 +88,7 @@ def dpo_rewards(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Rewards of chosen and rejected answers, their margin and accuracy over steps, a panel each; a line per run."""
     steps = per_run.over_steps(tables, ["reward_chosen", "reward_rejected", "reward_accuracy"])
     steps.insert(4, "reward_margin", steps["reward_chosen"] - steps["reward_rejected"])
-    data = _named(steps, run_names(tables)).dropna(subset=list(REWARDS))
+    data = of_named(steps, run_names(tables)).dropna(subset=list(REWARDS))
     if data.empty:
         raise NothingToShow("no rewards were recorded: only DPO has them")
     # Runs of other techniques take no colours.
@@ -98,7 +98,7 @@ def dpo_rewards(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     for axes, (name, (title, label)) in zip(panels.flat, REWARDS.items(), strict=True):
         share = name == "reward_accuracy"
         axes.axhline(50 if share else 0, color="0.3", linewidth=1.0, zorder=1)
-        _lines(axes, data, "step", name, names, 100.0 if share else 1.0)
+        run_lines(axes, data, "step", name, names, 100.0 if share else 1.0)
         axes.set(title=title, ylabel=label)
         if share:
             axes.set_ylim(-4, 104)
@@ -120,12 +120,13 @@ def run_names(tables: ScenarioTables, besides: tuple[str, ...] = (), **only: str
     return dict(zip(completed["run"], names, strict=True))
 
 
-def _named(rows: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+def of_named(rows: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    """The rows of the runs that have a name, with that as their `series`."""
     rows = rows[rows["run"].isin(names)]
     return rows.assign(series=rows["run"].map(names))[["series", *rows]]
 
 
-def _lines(axes: Axes, data: pd.DataFrame, x: str, y: str, names: Mapping[str, str], scale: float = 1.0) -> None:
+def run_lines(axes: Axes, data: pd.DataFrame, x: str, y: str, names: Mapping[str, str], scale: float = 1.0) -> None:
     """Draw a line per run; the look of a configuration depends on all `names`, so that it is the same in all panels."""
     series = list(dict.fromkeys(names.values()))
     for index, (name, colour) in enumerate(zip(series, colours(len(series)), strict=True)):

@@ -5,11 +5,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from multicard.analysis.comparison.comparisons import configurations, tokens_per_rank, varied
+from multicard.analysis.comparison.comparisons import tokens_per_rank, varied
 from multicard.core.units import BYTES, SECONDS, unit_for
 from multicard.figures.bars import absent, group_axis, grouped, places, stacked, whiskers
 from multicard.figures.labelling import label_points
-from multicard.figures.series import device_labels, labels
+from multicard.figures.series import compared, labels
 from multicard.figures.style import MARKERS, WIDTH_IN, colours, legend_below
 from multicard.workloads.llm.technique import TECHNIQUES
 
@@ -28,22 +28,24 @@ PEAK = {"cuda": "Allocated, per GPU", "cpu": "Resident, CPU process"}
 
 def techniques(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Iteration time, throughput, peak memory and model state per technique and number of devices."""
-    data = configurations(measures, ["iteration_time_s", "tokens_per_s", "peak_memory_bytes", *COLUMNS.values()])
     names = varied(measures, besides=("technique", "devices", "repeat"))
     own = [name for name in names if any(name in entry.own_parameters for entry in TECHNIQUES.values())]
     others = [name for name in names if name not in own]
-    data.insert(0, "series", device_labels(data, others))
-    kinds = labels(data, ["technique", *own])
-    shown = data.assign(technique=[kind.replace(" ", "\n") for kind in kinds])
+    values = ["iteration_time_s", "tokens_per_s", "peak_memory_bytes", *COLUMNS.values()]
+    data, runs = compared(measures, values, others)
+    shown, runs = (
+        each.assign(technique=[kind.replace(" ", "\n") for kind in labels(each, ["technique", *own])])
+        for each in (data, runs)
+    )
 
     figure, ((time, rate), (peak, model)) = plt.subplots(2, 2, figsize=(WIDTH_IN, 5.2))
     scale, seconds = unit_for(data["iteration_time_s"], SECONDS)
-    grouped(time, shown, "technique", "iteration_time_s", scale)
+    grouped(time, shown, "technique", "iteration_time_s", scale, runs=runs)
     time.set(title="Iteration time", ylabel=f"Time per step ({seconds})")
-    grouped(rate, shown, "technique", "tokens_per_s")
+    grouped(rate, shown, "technique", "tokens_per_s", runs=runs)
     rate.set(title="Throughput, without padding", ylabel="Tokens per second")
     scale, size = unit_for(data["peak_memory_bytes"], BYTES)
-    grouped(peak, shown, "technique", "peak_memory_bytes", scale)
+    grouped(peak, shown, "technique", "peak_memory_bytes", scale, runs=runs)
     kinds = set(data["device"])
     what = PEAK[kinds.pop()] if len(kinds) == 1 else "Resident (CPU), allocated (GPU)"
     peak.set(title="Peak memory per rank", ylabel=f"{what} ({size})")
@@ -83,9 +85,8 @@ MARGIN = 1.45  # length of the axis over the longest bar, for the text after it
 def text_datasets(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Iteration time and length of the samples per data set, and the time against the tokens of a step."""
     values = ["iteration_time_s", "tokens_per_sample", "tokens_per_step", "padding_share", "cut_share"]
-    data = configurations(measures, values)
     others = varied(measures, besides=("dataset", "devices", "repeat"))
-    data.insert(0, "series", device_labels(data, others))
+    data, runs = compared(measures, values, others)
     scale, unit = unit_for(data["iteration_time_s"], SECONDS)
 
     height = 0.7 + data["dataset"].nunique() * max(0.3, 0.16 * data["series"].nunique())
@@ -93,7 +94,7 @@ def text_datasets(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         [["time", "length"], ["both", "both"]], figsize=(WIDTH_IN, height + 3.1), height_ratios=[height, 2.6]
     )
     time, length, both = (panels[name] for name in ("time", "length", "both"))
-    grouped(time, data, "dataset", "iteration_time_s", scale, horizontal=True)
+    grouped(time, data, "dataset", "iteration_time_s", scale, horizontal=True, runs=runs)
     time.set(title="Iteration time", xlabel=f"Time per step ({unit})")
     _lengths(length, data)
     length.set(title="Sample length", xlabel="Mean tokens per sample")

@@ -3,13 +3,21 @@
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, NullFormatter
 
 from multicard.analysis.evidence import DEVICE_WORDS
 from multicard.analysis.machine.limits import MachineLimits, all_reduces, fits
 from multicard.core.text import counted, for_figure
 from multicard.core.units import BYTES_PER_S, SECONDS, with_unit
-from multicard.figures.style import MARKERS, WIDTH_IN, NothingToShow, legend_below, note_above, ordered_colours, styled
+from multicard.figures.style import (
+    MARKERS,
+    WIDTH_IN,
+    NothingToShow,
+    bandwidth_axes,
+    legend_below,
+    note_above,
+    ordered_colours,
+    styled,
+)
 
 
 def draw_all_reduces(limits: MachineLimits) -> tuple[Figure, pd.DataFrame]:
@@ -44,10 +52,7 @@ def _draw(limits: MachineLimits, data: pd.DataFrame) -> Figure:
                 own["message_bytes"], own["fitted_bus_bandwidth_bytes_per_s"], color=colour, linewidth=1,
                 label=f"α = {alpha}, β = {beta}",
             )  # fmt: skip
-    axes.set(xscale="log", yscale="log", xlabel="Message size", ylabel="Bus bandwidth")
-    for axis, unit in ((axes.xaxis, "B"), (axes.yaxis, "B/s")):
-        axis.set_major_formatter(EngFormatter(unit))
-        axis.set_minor_formatter(NullFormatter())
+    bandwidth_axes(axes)
     host = for_figure(str((limits.host or {}).get("name", "unknown host")))
     axes.set_title(f"All-reduce on {host}")
     synthetic = ["Synthetic"] if limits.synthetic else []

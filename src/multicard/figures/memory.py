@@ -13,7 +13,7 @@ from multicard.core.text import counted
 from multicard.core.units import BYTES, MINUTES, unit_for
 from multicard.figures.bars import grouped, height_of
 from multicard.figures.learning import run_names
-from multicard.figures.series import configuration_names, device_word, labels
+from multicard.figures.series import configuration_names, device_word, labels, named_runs
 from multicard.figures.style import DASHES, WIDTH_IN, NothingToShow, colours, legend_below
 
 # What each measure of memory is on a GPU, the peak also on a CPU.
@@ -36,27 +36,31 @@ def memory(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         raise NothingToShow("no memory was recorded")
     data = configurations(measures, known)
     data.insert(0, "configuration", configuration_names(measures, data))
-    parts = []
-    for kind in known:
-        columns = {f"{kind}{end}": f"bytes{end}" for end in ("", "_low", "_high")}
-        part = data[["configuration", "device", "repeats", "outcome", *columns]].rename(columns=columns)
-        # What did not complete, or has a single kind of memory, has one bar.
-        part = part if kind == known[0] else part[part["bytes"].notna()]
-        name = part["device"].map({"cpu": RESIDENT}).fillna(KINDS[kind])
-        parts.append(part.assign(series=name))
-    shown = pd.concat(parts, ignore_index=True)
+    shown, runs = (_by_kind(each, known) for each in (data, named_runs(measures)))
 
     kinds = shown["series"].nunique()
     height = 1.1 + height_of(len(data), max(0.34, 0.14 * kinds))
     figure, axes = plt.subplots(figsize=(WIDTH_IN, height))
     scale, unit = unit_for(shown["bytes"], BYTES)
-    grouped(axes, shown, "configuration", "bytes", scale, horizontal=True)
+    grouped(axes, shown, "configuration", "bytes", scale, horizontal=True, runs=runs)
     kinds_of_device = set(data["device"])
     place = {"cuda": "on the fullest GPU", "cpu": "of the largest process"}
     where = place[kinds_of_device.pop()] if len(kinds_of_device) == 1 else "per device"
     axes.set(title=f"Peak memory {where}", xlabel=f"Peak memory ({unit})")
     legend_below(figure, axes)
     return figure, data
+
+
+def _by_kind(rows: pd.DataFrame, kinds: list[str]) -> pd.DataFrame:
+    """The rows once for each kind of memory, its name in `series` and its size in `bytes`."""
+    parts = []
+    for kind in kinds:
+        part = rows.copy().rename(columns={f"{kind}{end}": f"bytes{end}" for end in ("", "_low", "_high")})
+        # What did not complete, or has a single kind of memory, has one bar.
+        part = part if kind == kinds[0] else part[part["bytes"].notna()]
+        parts.append(part.assign(series=part["device"].map({"cpu": RESIDENT}).fillna(KINDS[kind])))
+    columns = ["configuration", "series", "repeats", "outcome", "bytes", "bytes_low", "bytes_high"]
+    return pd.concat(parts, ignore_index=True).filter(columns)
 
 
 def memory_over_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from multicard.analysis.comparison.comparisons import varied
+from multicard.analysis.comparison.comparisons import configurations, varied
 from multicard.analysis.evidence import DEVICE_WORDS
 from multicard.core.text import counted, for_figure, plural
 from multicard.core.units import ARGS_PREFIX
@@ -94,6 +94,23 @@ def configuration_names(measures: pd.DataFrame, data: pd.DataFrame) -> list[str]
     return [
         f"{label}, {counted(count, word)}" for label, count in zip(labels(data, others), data["devices"], strict=True)
     ]
+
+
+def named_runs(measures: pd.DataFrame) -> pd.DataFrame:
+    """The completed runs, each with the name of its `configuration`."""
+    completed = measures[measures["outcome"] == "completed"].copy()
+    return completed.assign(configuration=configuration_names(measures, completed))
+
+
+def compared(measures: pd.DataFrame, values: list[str], others: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Values of each configuration, and the completed runs, each with its `series` by devices and parameters `others`.
+
+    Configurations that did not complete have a row as well: `comparisons.configurations`.
+    """
+    data = configurations(measures, values)
+    data.insert(0, "series", device_labels(data, others))
+    runs = measures.copy().assign(series=device_labels(measures, others))
+    return data, runs[runs["outcome"] == "completed"]
 
 
 def only_count(measures: pd.DataFrame) -> str | None:

@@ -4,22 +4,20 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from multicard.analysis.comparison.comparisons import means, quantiles_of_steps, varied
+from multicard.analysis.comparison.comparisons import means, quantiles_of_steps
 from multicard.analysis.runs import per_run
 from multicard.analysis.runs.breakdown import COLUMNS
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.layout import PHASES
 from multicard.core.units import MINUTES, SECONDS, unit_for
-from multicard.figures.bars import group_axis, height_of, stacked
-from multicard.figures.series import configuration_names, device_labels
+from multicard.figures.bars import group_axis, height_of, stacked_rows
+from multicard.figures.learning import of_named, run_lines, run_names
+from multicard.figures.series import configuration_names, named_runs
 from multicard.figures.style import (
-    DASHES,
     HATCHES,
-    MARKERS,
     PHASE_COLOURS,
     WIDTH_IN,
     NothingToShow,
-    colours,
     legend_below,
 )
 from multicard.figures.timeline import LOOKS
@@ -46,17 +44,15 @@ def step_breakdown(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
 
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.3 + height_of(len(data))))
     scale, unit = unit_for(times.sum(axis=1), SECONDS)
-    # Parts that none of these runs has are left out.
     apart = data["exposed_communication_s"].astype(float).fillna(0.0)
     data = data if apart.any() else data.drop(columns="exposed_communication_s")
     shown = times.assign(backward_s=times["backward_s"] - apart)
     parts = {}
     for name in PARTS:
-        parts |= {name: shown[f"{name}_s"] * scale} if times[f"{name}_s"].any() else {}
-        parts |= {COMMUNICATION: apart * scale} if name == "backward" and apart.any() else {}
-    stacked(axes, range(len(data)), parts, LOOK | {COMMUNICATION: LOOKS[COMMUNICATION]}, horizontal=True)
-    group_axis(axes, names, horizontal=True)
-    axes.set(xlabel=f"Mean time per step ({unit})", title="Phases of a step")
+        parts |= {name: shown[f"{name}_s"] * scale}
+        parts |= {COMMUNICATION: apart * scale} if name == "backward" else {}
+    look = LOOK | {COMMUNICATION: LOOKS[COMMUNICATION]}
+    stacked_rows(axes, names, parts, look, "Phases of a step", f"Mean time per step ({unit})")
     legend_below(figure, axes)
     return figure, data
 
@@ -76,32 +72,20 @@ def _in_backward(measures: pd.DataFrame) -> pd.Series:
 def step_times(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Distribution of the times of measured steps: a box per configuration, all its repeats pooled."""
     steps = per_run.measured_steps(tables)
-    completed = tables.measures[tables.measures["outcome"] == "completed"]
-    names = dict(zip(completed["run"], configuration_names(tables.measures, completed), strict=True))
-    steps = steps.assign(configuration=steps["run"].map(names)).dropna(subset=["configuration", "duration_s"])
+    runs = named_runs(tables.measures)
+    steps = steps.assign(configuration=steps["run"].map(runs.set_index("run")["configuration"]))
+    steps = steps.dropna(subset=["configuration", "duration_s"])
     if steps.empty:
         raise NothingToShow("no step times were recorded")
     scale, unit = unit_for(steps["duration_s"], SECONDS)
     data = quantiles_of_steps(steps)
-    means = completed.assign(configuration=completed["run"].map(names)).groupby("configuration")["iteration_time_s"]
-    data["iteration_time_s"] = data["configuration"].map(means.mean())
-    boxes = []
-    for row in data.itertuples(index=False):
-        times = steps.loc[steps["configuration"] == row.configuration, "duration_s"]
-        boxes.append(
-            {
-                "med": row.median_s * scale,
-                "q1": row.p25_s * scale,
-                "q3": row.p75_s * scale,
-                "whislo": row.p1_s * scale,
-                "whishi": row.p99_s * scale,
-                "fliers": times[(times < row.p1_s) | (times > row.p99_s)] * scale,
-            }
-        )
+    data["iteration_time_s"] = data["configuration"].map(runs.groupby("configuration")["iteration_time_s"].mean())
+    by_name = (scale * steps["duration_s"]).groupby(steps["configuration"])
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 0.9 + height_of(len(data), 0.32)))
-    axes.bxp(
-        boxes,
-        positions=range(len(boxes)),
+    axes.boxplot(
+        [by_name.get_group(name) for name in data["configuration"]],
+        whis=(1, 99),
+        positions=range(len(data)),
         orientation="horizontal",
         widths=0.6,
         patch_artist=True,
@@ -122,28 +106,14 @@ def step_times(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
 
 def accuracy(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Test accuracy against training time, a line per run; the runs of a configuration share a colour and a name."""
-    measures = tables.measures[tables.measures["outcome"] == "completed"]
-    names = device_labels(measures, varied(tables.measures, besides=("devices", "repeat")))
     data = per_run.accuracy_over_time(tables).dropna(subset=["time_s", "test_accuracy"])
-    data.insert(0, "series", data["run"].map(dict(zip(measures["run"], names, strict=True))))
-    data = data.dropna(subset=["series"])
+    names = {run: name for run, name in run_names(tables).items() if run in set(data["run"])}
+    data = of_named(data, names)
     if data.empty:
         raise NothingToShow("no test accuracy was recorded")
     scale, unit = unit_for(data["time_s"], MINUTES)
-    series = [name for name in dict.fromkeys(names) if name in set(data["series"])]
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 3.4))
-    for index, (name, colour) in enumerate(zip(series, colours(len(series)), strict=True)):
-        for number, (_, run) in enumerate(data[data["series"] == name].groupby("run", sort=False)):
-            axes.plot(
-                run["time_s"] * scale,
-                100 * run["test_accuracy"],
-                color=colour,
-                marker=MARKERS[index % len(MARKERS)],
-                linestyle=DASHES[index % len(DASHES)],
-                markersize=3.5,
-                markerfacecolor="white" if index % 2 else colour,
-                label=name if number == 0 else "_",
-            )
+    run_lines(axes, data.assign(time=data["time_s"] * scale), "time", "test_accuracy", names, 100.0)
     goal = f"target: {ACCURACY:.0%}"
     axes.axhline(100 * ACCURACY, color="0.4", linestyle=(0, (1, 1.5)), label=goal, zorder=1)
     axes.set(xlabel=f"Training time, without evaluation ({unit})", ylabel="Test accuracy (%)", xlim=(0, None))

@@ -4,14 +4,17 @@ import math
 import textwrap
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import cycle, islice
 
 import matplotlib as mpl
-import seaborn as sns
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.container import Container
 from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager
 from matplotlib.legend_handler import HandlerTuple
+from matplotlib.ticker import EngFormatter, NullFormatter
 
 from multicard.core.text import for_figure
 
@@ -21,7 +24,13 @@ WIDTH_IN = 7.0  # text width of a journal page
 
 ROWS, ROW_IN = 2, 0.17  # of a legend: as many as figures have space for, and the height of another, in inches
 
-FONTS = ["Source Sans 3", "Source Sans Pro", "Inter", "Liberation Sans", "Arial", "Helvetica", "DejaVu Sans"]
+FONTS = ("Source Sans 3", "Source Sans Pro", "Inter", "Liberation Sans", "Arial", "Helvetica")
+
+# Seaborn's palette "colorblind", which tells series apart for colour-blind readers too.
+COLOURS = (
+    "#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#ca9161", "#fbafe4", "#949494", "#ece133", "#56b4e9",
+)  # fmt: skip
+INK, GRID = "0.15", "0.8"
 
 NOTE_WIDTH, NOTE_IN = 125, 0.14  # characters of a line over a figure, and its height in inches
 
@@ -51,21 +60,33 @@ PHASE_COLOURS = {
 @contextmanager
 def styled() -> Iterator[None]:
     """Draw in the house style."""
+    installed = {font.name for font in fontManager.ttflist}
     parameters = {
         "figure.dpi": 100,
         "savefig.dpi": 200,
         "figure.constrained_layout.use": True,
         "figure.constrained_layout.wspace": 0.06,
-        # The first that is installed; glyphs that it lacks are from the font that Matplotlib brings.
-        "font.family": ["sans-serif", "DejaVu Sans"],
-        "font.sans-serif": FONTS,
+        # Only fonts that are there: Matplotlib looks for every other at every text. Glyphs that the first lacks are
+        # from the font that Matplotlib brings.
+        "font.family": [*[name for name in FONTS if name in installed][:1], "DejaVu Sans"],
+        **dict.fromkeys(("font.size", "axes.labelsize", "axes.titlesize"), 9.6),
+        **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 8.8),
+        **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
+        **dict.fromkeys(("axes.edgecolor", "grid.color"), GRID),
+        **dict.fromkeys(("xtick.bottom", "ytick.left"), False),
+        "axes.linewidth": 1.0,
+        "lines.linewidth": 1.2,
+        "lines.markersize": 4.8,
+        "lines.solid_capstyle": "round",
+        "patch.edgecolor": "white",
+        "patch.force_edgecolor": True,
+        "axes.grid": True,
         "axes.titlelocation": "left",
         # A title at the top of its axes: to find out at every drawing that nothing is in its way takes a tenth of the
         # time. So no axis has ticks or a factor (1e6) up there.
         "axes.titley": 1.0,
         "axes.formatter.limits": (-9, 9),
         "axes.formatter.useoffset": False,
-        "axes.titlesize": "medium",
         "axes.axisbelow": True,
         "legend.frameon": False,
         "hatch.linewidth": 0.6,
@@ -74,7 +95,7 @@ def styled() -> Iterator[None]:
         "svg.fonttype": "none",
         "pdf.fonttype": 42,
     }
-    with sns.axes_style("whitegrid"), sns.plotting_context("paper"), mpl.rc_context(parameters):
+    with mpl.rc_context(parameters):
         yield
 
 
@@ -82,14 +103,14 @@ class NothingToShow(Exception):
     """A figure has nothing to show; the message says why, to its reader."""
 
 
-def colours(count: int) -> list[tuple[float, float, float]]:
+def colours(count: int) -> list[Colour]:
     """Colours for series, safe for colour-blind readers."""
-    return sns.color_palette("colorblind", count)
+    return list(islice(cycle(COLOURS), count))
 
 
-def ordered_colours(count: int) -> list[tuple[float, float, float]]:
+def ordered_colours(count: int) -> list[Colour]:
     """Colours for series that have an order, from light to dark."""
-    return sns.color_palette("viridis_r", count)
+    return [tuple(colour) for colour in mpl.colormaps["viridis_r"](np.linspace(0, 1, count + 2))[1:-1, :3]]
 
 
 def say(axes: Axes, why: str) -> None:
@@ -105,6 +126,14 @@ def explain_marks(axes: Axes, verdicts: Collection[str]) -> None:
     for weak, fill in WEAK.items():
         if weak in verdicts:
             axes.plot([], [], linestyle="none", marker="o", color="0.3", label=WEAK_WORDS[weak], **fill)
+
+
+def bandwidth_axes(axes: Axes) -> None:
+    """Bus bandwidth over the size of messages, both logarithmic."""
+    axes.set(xscale="log", yscale="log", xlabel="Message size", ylabel="Bus bandwidth")
+    for axis, unit in ((axes.xaxis, "B"), (axes.yaxis, "B/s")):
+        axis.set_major_formatter(EngFormatter(unit))
+        axis.set_minor_formatter(NullFormatter())
 
 
 def filled(text: str, width: int, most: int = 3) -> str:
@@ -123,6 +152,15 @@ def note_above(figure: Figure, notes: Iterable[str]) -> None:
     if lines:
         figure.suptitle("\n".join(lines), fontsize="small", x=0.01, ha="left")
         figure.set_figheight(figure.get_figheight() + NOTE_IN * len(lines))
+
+
+def lay_out(figure: Figure) -> None:
+    """Place all panels, so that it is known where their points are."""
+    engine = figure.get_layout_engine()
+    if engine is None:
+        figure.draw_without_rendering()
+    else:
+        engine.execute(figure)
 
 
 def legend_below(figure: Figure, *axes: Axes, place: str = "center") -> None:

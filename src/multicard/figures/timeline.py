@@ -13,8 +13,8 @@ from multicard.analysis.runs.device_time import PARTS, device_time
 from multicard.core.files import atomic_write
 from multicard.core.text import for_figure
 from multicard.core.units import show
-from multicard.figures.bars import group_axis, stacked
-from multicard.figures.style import WIDTH_IN, styled
+from multicard.figures.bars import stacked, stacked_rows
+from multicard.figures.style import WIDTH_IN, legend_below, styled
 
 Rows = list[dict[str, Any]]
 
@@ -62,18 +62,16 @@ def timeline(rows: Rows) -> Figure:
     axes = panels[:, 0]
     names = list(dict.fromkeys(row["report"] for row in captures))
     several = len(names) > 1
-    _bars(axes[0], shown, several)
     left_out = len(captures) - len(shown)
     more = f"; {left_out} more devices not shown" if left_out else ""
     reports = f"{len(names)} reports" if several else for_figure(names[0], NAME_LENGTH)
     what = "capture" if all(row["scope"] == "capture" for row in shown) else "time of all steps"
-    axes[0].set_title(f"Share of the {what}, {reports}{more}")
+    _bars(axes[0], shown, several, f"Share of the {what}, {reports}{more}")
     for axis, (row, own) in zip(axes[1:], steps, strict=True):
         _columns(axis, own)
         axis.set_ylim(0, 1.05e3 * max(step["span_s"] for _, every in steps for step in every))
         axis.set_title(f"Steps of {_name(row, several)}")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, handlelength=2.5)
+    legend_below(figure, *axes)
     return figure
 
 
@@ -88,13 +86,12 @@ def _steps(rows: Rows, capture: dict[str, Any]) -> Rows:
     return [r for r in rows if r["scope"] == "step" and all(r[name] == capture[name] for name in place)]
 
 
-def _bars(axes: Axes, captures: Rows, several: bool) -> None:
+def _bars(axes: Axes, captures: Rows, several: bool, title: str) -> None:
     names = [f"{_name(row, several)} ({show('span_s', row['span_s'])})" for row in captures]
     table = pd.DataFrame(captures)
     shares = device_time(table).div(table["span_s"].where(table["span_s"] > 0), axis=0).fillna(0.0)
-    stacked(axes, range(len(captures)), dict(100 * shares), LOOKS, horizontal=True)
-    group_axis(axes, names, horizontal=True)
-    axes.set(xlim=(0, 100), xlabel="Share of time (%)")
+    stacked_rows(axes, names, dict(100 * shares), LOOKS, title, "Share of time (%)")
+    axes.set_xlim(0, 100)
 
 
 def _columns(axes: Axes, steps: Rows) -> None:

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, NullFormatter
 
 from multicard.analysis.comparison.comparisons import means, varied
 from multicard.analysis.runs import per_run
@@ -15,15 +14,16 @@ from multicard.analysis.runs.device_time import PARTS
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.text import for_figure
 from multicard.core.units import BYTES, SECONDS, unit_for
-from multicard.figures.bars import group_axis, height_of, stacked
+from multicard.figures.bars import height_of, stacked_rows
 from multicard.figures.labelling import label_points
 from multicard.figures.points import draw_series, series_of
-from multicard.figures.series import configuration_names, device_axis, labels
+from multicard.figures.series import configuration_names, device_axis, labels, named_runs
 from multicard.figures.style import (
     HATCHES,
     MARKERS,
     WIDTH_IN,
     NothingToShow,
+    bandwidth_axes,
     colours,
     legend_below,
     say,
@@ -83,13 +83,11 @@ def memory_transfers(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, 1.4 + height_of(len(names), 0.3)), sharey=True)
     scale, unit = unit_for(seconds[list(times)].sum(axis=1), SECONDS)
-    _bars(left, seconds, list(times), look, scale)
-    left.set(title="Time of transfers", xlabel=f"Time per step and GPU ({unit})")
-    scale, unit = unit_for(sizes[list(times)].sum(axis=1), BYTES)
-    _bars(right, sizes, list(times), look, scale)
-    right.set(title="Bytes of transfers", xlabel=f"Bytes per step and GPU ({unit})")
-    legend_below(figure, left)
     kinds = list(times)
+    stacked_rows(left, names, seconds[kinds] * scale, look, "Time of transfers", f"Time per step and GPU ({unit})")
+    scale, unit = unit_for(sizes[kinds].sum(axis=1), BYTES)
+    stacked_rows(right, names, sizes[kinds] * scale, look, "Bytes of transfers", f"Bytes per step and GPU ({unit})")
+    legend_below(figure, left, right)
     data = seconds.rename(columns={kind: f"{kind} (s)" for kind in kinds})
     return figure, data.join(sizes[kinds].rename(columns={kind: f"{kind} (bytes)" for kind in kinds}))
 
@@ -102,8 +100,8 @@ def collectives(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     rates = _rates(tables)
     figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, max(3.0, 1.4 + height_of(len(seconds), 0.3))))
     scale, unit = unit_for(seconds[list(times)].sum(axis=1), SECONDS)
-    _bars(left, seconds, list(times), look, scale)
-    left.set(title="Time of collectives", xlabel=f"Time per step and GPU ({unit})")
+    names, bars = seconds["configuration"].tolist(), seconds[list(times)] * scale
+    stacked_rows(left, names, bars, look, "Time of collectives", f"Time per step and GPU ({unit})")
     right.set_title("Bus bandwidth")
     points = _draw_rates(right, rates, list(times), look)
     legend_below(figure, left, right)
@@ -118,10 +116,9 @@ def collectives(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
 def _rates(tables: ScenarioTables) -> pd.DataFrame:
     """Median over repeats of the bus bandwidth, a row per configuration, collective and size of its messages."""
     found = per_run.bus_bandwidths(tables)
-    completed = tables.measures[tables.measures["outcome"] == "completed"]
-    names = configuration_names(tables.measures, completed)
+    completed = named_runs(tables.measures)
     series = labels(completed, varied(tables.measures, besides=("devices", "repeat")))
-    known = completed[["run", "devices"]].assign(configuration=names, series=series).merge(found, on="run")
+    known = completed[["run", "devices", "configuration"]].assign(series=series).merge(found, on="run")
     groups = known.groupby(["configuration", "series", "devices", "collective", "size_bytes"], sort=False)
     return groups["bus_bandwidth_bytes_per_s"].median().reset_index()
 
@@ -143,11 +140,8 @@ def _draw_rates(axes: Axes, rates: pd.DataFrame, names: Sequence[str], look: Loo
             label=name if len(series) == 1 else f"{each}: {name}",
             **({"markerfacecolor": "white"} if is_hollow else {"markeredgecolor": "0.2", "markeredgewidth": 0.5}),
         )  # fmt: skip
-    axes.set(xscale="log", yscale="log", xlabel="Message size", ylabel="Bus bandwidth")
+    bandwidth_axes(axes)
     axes.set(xlim=_decades(x), ylim=_decades(y))
-    for axis, unit in ((axes.xaxis, "B"), (axes.yaxis, "B/s")):
-        axis.set_major_formatter(EngFormatter(unit))
-        axis.set_minor_formatter(NullFormatter())
     known = rates.sort_values("devices", kind="stable")
     return list(zip(known["size_bytes"], known[y.name], map(str, known["devices"]), strict=True))
 
@@ -164,21 +158,14 @@ def device_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     values = _recorded(tables, devices.groupby("run", sort=False)[parts].mean(), "activity of devices")
     data = _means(tables, values)
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.3 + height_of(len(data))))
-    shown = [name for name in parts if data[name].fillna(0).gt(5e-4).any()]
-    _bars(axes, data, shown, LOOKS, 100.0)
-    place = _places(tables, data)
-    known = devices[devices["run"].isin(place)]
-    axes.plot(
-        100 * known["busy"],
-        [place[run] for run in known["run"]],
-        linestyle="none",
-        marker="|",
-        markersize=9,
-        markeredgewidth=1.0,
-        color="black",
-        label="busy time of one GPU",
-    )
-    axes.set(xlim=(0, 100), xlabel="Share of the profiled time (%)", title="Time of a GPU")
+    shown = 100 * data[[name for name in parts if data[name].fillna(0).gt(5e-4).any()]]
+    names = data["configuration"].tolist()
+    stacked_rows(axes, names, shown, LOOKS, "Time of a GPU", "Share of the profiled time (%)")
+    known = devices.merge(named_runs(tables.measures)[["run", "configuration"]], on="run")
+    known = known[known["configuration"].isin(names)]
+    tick = {"marker": "|", "markersize": 9, "markeredgewidth": 1.0, "color": "black", "linestyle": "none"}
+    axes.plot(100 * known["busy"], known["configuration"].map(names.index), label="busy time of one GPU", **tick)
+    axes.set_xlim(0, 100)
     legend_below(figure, axes)
     return figure, data
 
@@ -199,10 +186,8 @@ def _times(tables: ScenarioTables, values: pd.DataFrame, title: str, label: str)
     columns = list(values)
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.3 + height_of(len(data))))
     scale, unit = unit_for(data[columns].sum(axis=1), SECONDS)
-    shown = {for_figure(name, 40): name for name in columns}
-    look = look_of(list(shown))
-    _bars(axes, data.rename(columns={name: text for text, name in shown.items()}), list(shown), look, scale)
-    axes.set(xlabel=f"{label} ({unit})", title=title)
+    bars = (data[columns] * scale).rename(columns=lambda name: for_figure(name, 40))
+    stacked_rows(axes, data["configuration"].tolist(), bars, look_of(list(bars)), title, f"{label} ({unit})")
     legend_below(figure, axes)
     return figure, data
 
@@ -231,16 +216,3 @@ def _means(tables: ScenarioTables, values: pd.DataFrame) -> pd.DataFrame:
     data = means(measures, columns)
     data.insert(0, "configuration", configuration_names(measures, data))
     return data[data[columns].notna().any(axis=1)].reset_index(drop=True)
-
-
-def _places(tables: ScenarioTables, data: pd.DataFrame) -> dict[str, int]:
-    """Place of the bar of each completed run."""
-    completed = tables.measures[tables.measures["outcome"] == "completed"]
-    at = {name: place for place, name in enumerate(data["configuration"])}
-    names = configuration_names(tables.measures, completed)
-    return {run: at[name] for run, name in zip(completed["run"], names, strict=True) if name in at}
-
-
-def _bars(axes: Axes, data: pd.DataFrame, parts: Sequence[str], look: Look, scale: float) -> None:
-    stacked(axes, range(len(data)), {name: data[name] * scale for name in parts}, look, horizontal=True)
-    group_axis(axes, data["configuration"].tolist(), horizontal=True)

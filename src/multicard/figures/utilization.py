@@ -9,8 +9,8 @@ from multicard.analysis.comparison.comparisons import configurations, means
 from multicard.analysis.runs.breakdown import COLUMNS
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.units import OPERATIONS_PER_S, unit_for
-from multicard.figures.bars import absent, group_axis, height_of, stacked, whiskers
-from multicard.figures.series import configuration_names
+from multicard.figures.bars import absent, group_axis, height_of, row_repeats, stacked_rows
+from multicard.figures.series import configuration_names, named_runs
 from multicard.figures.style import HATCHES, PHASE_COLOURS, WIDTH_IN, NothingToShow, filled, legend_below, say
 from multicard.figures.timeline import LOOKS
 
@@ -59,25 +59,24 @@ def utilization(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     figure, panels = plt.subplots(1, len(ratios), figsize=size, sharey=True, width_ratios=ratios, squeeze=False)
     *rates, right = panels[0]
     for left in rates:
-        _draw_rates(left, data, shown_names, measures["mfu_of"].dropna().unique().tolist())
+        _draw_rates(left, data, named_runs(measures), shown_names, measures["mfu_of"].dropna().unique().tolist())
     shown = {part: 100 * data[part] for part in LOOK if (data[part] >= LEAST).any()}
-    stacked(right, range(len(data)), shown, LOOK, horizontal=True)
-    group_axis(right, shown_names, horizontal=True)
-    right.set(title="Where the step goes", xlabel="Share of the step (%)", xlim=(0, 100))
+    stacked_rows(right, shown_names, shown, LOOK, "Where the step goes", "Share of the step (%)")
+    right.set_xlim(0, 100)
     if data[list(COLUMNS)].isna().all(axis=None):
         say(right, "no parts of steps were recorded")
     legend_below(figure, *rates, right)
     return figure, data
 
 
-def _draw_rates(axes: Axes, data: pd.DataFrame, names: list[str], whose: list[str]) -> None:
+def _draw_rates(axes: Axes, data: pd.DataFrame, runs: pd.DataFrame, names: list[str], whose: list[str]) -> None:
     """Bars of MFU before HFU; of the rate itself where no peak is known."""
     known = data["mfu"].notna().any()
     value = "mfu" if known else "achieved_flop_per_s"
     scale, unit = (100.0, "%") if known else unit_for(data[value], OPERATIONS_PER_S)
     where, style = range(len(data)), {"height": 0.7, "edgecolor": "0.2", "linewidth": 0.4}
-    errors = {"xerr": whiskers(data, value, scale), "error_kw": {"capsize": 3, "elinewidth": 1, "ecolor": "0.1"}}
-    axes.barh(where, data[value] * scale, color=COLOUR, label="MFU" if known else "_", zorder=2, **errors, **style)
+    axes.barh(where, data[value] * scale, color=COLOUR, label="MFU" if known else "_", zorder=2, **style)
+    row_repeats(axes, data, runs, value, scale)
     if (data["hfu"] > data["mfu"]).any():
         hatch = HATCHES[1]
         axes.barh(where, data["hfu"] * scale, color="white", hatch=hatch, label="HFU", zorder=1.5, **style)

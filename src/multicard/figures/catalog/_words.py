@@ -7,7 +7,7 @@ NONE = "a single repeat has none"
 
 DOTS = "Small dots are single repeats, and an arrowhead marks a whisker that the panel cuts."
 POINTS = f"Marks are means over repeats. Whiskers {REPEATS}; {NONE}. {DOTS}"
-BARS = f"Bars are means over repeats. Whiskers {REPEATS}; {NONE}."
+BARS = f"Bars are means over repeats, small dots single repeats. Whiskers {REPEATS}; {NONE}."
 MARKS = (
     "A hollow mark is inconclusive: not significant at the 5% level, corrected by Holm's method for all points of the "
     "figure. A half-filled mark is a single repeat, which has no whiskers and cannot tell."

@@ -38,8 +38,8 @@ FIGURES = (
         order=62,
         question="How much does profiling slow a step down?",
         caption="How much longer a step takes in the profiled window than in the measured one. Points are geometric "
-        f"means over repeats. Whiskers {RATIOS}. {MARKS} All other times come from steps during which no profiler "
-        "records.",
+        f"means over repeats, small dots single repeats. Whiskers {RATIOS}. {MARKS} All other times come from steps "
+        "during which no profiler records.",
         limits="Numbers from the trace (shares, CUDA calls, kernels, transfers, time of devices) are taken while "
         "profiling and include the overhead. A few profiled steps make this a rough estimate.",
         drawing="multicard.figures.costs:profiler_overhead",

@@ -5,7 +5,7 @@ from multicard.figures.catalog._words import BARS, MARKS, RATIOS
 
 GAIN = (
     "Speed gain: time per step without the setting divided by time per step with it, minus 1, all other parameters "
-    f"being equal. Points are geometric means of the ratios of repeats. Whiskers {RATIOS}. {MARKS}"
+    f"being equal. Points are geometric means of the ratios of repeats, small dots these. Whiskers {RATIOS}. {MARKS}"
 )
 
 

@@ -26,7 +26,7 @@ FIGURES = (
         "truncation, with the share of computed tokens that is padding and the share of samples that is truncated. By "
         "tokens: iteration time over the tokens of a step and rank; times proportional to tokens lie on a line through "
         "the origin. A point counts tokens without padding, the line from it ends where it would be with padding. Bars "
-        f"and points are means over repeats. Whiskers {REPEATS}; {NONE}.",
+        f"and points are means over repeats, small dots single repeats. Whiskers {REPEATS}; {NONE}.",
         limits="It does not show which data set is better for tuning, nor, by itself, that length is the cause: pack "
         "the samples (`packed: true`) and see what remains.",
         axis="dataset",
