@@ -46,6 +46,14 @@ def test_the_legend_has_a_line_only_where_one_is_drawn(tmp_path: Path) -> None:
     assert legend(figure) == [["hollow: another is better"]]
 
 
+def test_the_legend_leaves_out_what_follows_from_the_rest(tmp_path: Path) -> None:
+    rows = [row(1, rate, precision=p, learning_rate=r) for rate, p, r in ((100, "fp32", 0.1), (200, "bf16", 0.2))]
+    measures = measured("vision", *rows[0], *rows[1], *row(1, 150, precision="fp16", learning_rate=0.1))
+    assert legend(closed(tradeoff(gathered(tmp_path, measures))[0])) == [
+        ["precision: fp32", "precision: fp16", "precision: bf16"]
+    ]
+
+
 def test_each_machine_has_a_panel(tmp_path: Path) -> None:
     measures = measured("vision", *row(1, 100), *row(2, 180))
     info = [

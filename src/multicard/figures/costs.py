@@ -120,9 +120,21 @@ def _points(job: Choices) -> list[tuple[float, float, str]]:
 
 
 def _learning(job: Choices, training: Choice) -> str:
-    """What tells the learning of a training from that of others of its job; empty where nothing does."""
-    told = {name for each in job.rows for name in each.changes}
+    """What tells the learning of a training from that of others of its job; empty where nothing does.
+
+    What follows from the rest, such as the learning rate from the technique, is left out.
+    """
+    told = list(dict.fromkeys(name for each in job.rows for name in each.changes))
+    for name in tuple(told):
+        others = [other for other in told if other != name]
+        if others and _values(job, others) == _values(job, told):
+            told = others
     return for_figure(learning_words({name: value for name, value in training.learning.items() if name in told}), 90)
+
+
+def _values(job: Choices, names: Sequence[str]) -> int:
+    """How many different values some parts of the learning have together."""
+    return len({tuple(each.learning.get(name) for name in names) for each in job.rows})
 
 
 def energy(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:

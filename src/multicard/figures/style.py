@@ -22,6 +22,7 @@ Colour = str | tuple[float, float, float]
 
 WIDTH_IN = 7.0  # text width of a journal page
 
+MANY = 12  # entries of a legend, beyond which it is in small print
 ROWS, ROW_IN = 2, 0.17  # of a legend: as many as figures have space for, and the height of another, in inches
 
 FONTS = ("Source Sans 3", "Source Sans Pro", "Inter", "Liberation Sans", "Arial", "Helvetica")
@@ -157,7 +158,7 @@ def note_above(figure: Figure, notes: Iterable[str]) -> None:
 def lay_out(figure: Figure) -> None:
     """Place all panels, so that it is known where their points are."""
     engine = figure.get_layout_engine()
-    if engine is None:
+    if engine is None or not figure.axes:
         figure.draw_without_rendering()
     else:
         engine.execute(figure)
@@ -178,16 +179,18 @@ def legend_below(figure: Figure, *axes: Axes, place: str = "center") -> None:
     if not entries:
         return
     width = WIDTH_IN if place == "center" else WIDTH_IN / 2
-    column = 0.65 + 0.07 * max(map(len, entries))  # inches that a mark and the longest label take
+    of_normal, print_size = (1.0, None) if len(entries) <= MANY else (0.76, "x-small")
+    column = of_normal * (0.65 + 0.07 * max(map(len, entries)))  # inches that a mark and the longest label take
     most = max(1, min(6, int(width / column)))
     rows = math.ceil(len(entries) / most)
     # Panels keep their height under a legend of many rows.
-    figure.set_figheight(figure.get_figheight() + ROW_IN * max(0, rows - ROWS))
+    figure.set_figheight(figure.get_figheight() + of_normal * ROW_IN * max(0, rows - ROWS))
     figure.legend(
         [tuple(marks) if len(marks) > 1 else marks[0] for marks in entries.values()],
         entries,
         loc=f"outside lower {place}",
         ncols=math.ceil(len(entries) / rows),
         handlelength=3,
+        fontsize=print_size,
         handler_map={tuple: HandlerTuple(ndivide=None, pad=0.6)},
     )
