@@ -47,7 +47,7 @@ def test_series_are_the_own_parameters_and_values_those_of_the_closed_form() -> 
     [axes] = closed(figure).axes
     assert drawn(axes)["batch_size 32, amp none"] == pytest.approx([1, 2 * 32 / 40])
     assert data.loc[data["series"] == "batch_size 32, amp none", "efficiency"].tolist() == pytest.approx([1, 32 / 40])
-    assert "80% efficient" in words(axes)
+    assert "80%" in words(axes) and heading(axes) == "Speed-up, labelled with the efficiency"
 
 
 def test_throughput_is_in_steps_where_samples_are_not_known() -> None:

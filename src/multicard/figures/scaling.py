@@ -46,13 +46,14 @@ def speedup(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 3.4))
     ideal = {count: count for count in sorted(data["devices"].unique())}
     shown = _with_scaling(measures, data)
-    draw_series(axes, shown, "speedup", "Speed-up", "Speed-up over one device", runs=runs, ideal=ideal)
-    legend_below(figure, axes)
     known = data.dropna(subset=["efficiency"])
+    several = len(known) > 1 and data["series"].nunique() > 1  # whose labels must be short
+    title, word = ("Speed-up, labelled with the efficiency", "") if several else ("Speed-up", " efficient")
+    draw_series(axes, shown, "speedup", title, "Speed-up over one device", runs=runs, ideal=ideal)
+    legend_below(figure, axes)
     last = known.loc[known.groupby("series", sort=False)["devices"].idxmax()]
     named = [
-        (row.devices, row.speedup, f"{percent(row.efficiency)} efficient")
-        for row in last[last["devices"] > 1].itertuples()
+        (row.devices, row.speedup, f"{percent(row.efficiency)}{word}") for row in last[last["devices"] > 1].itertuples()
     ]
     label_points(axes, named if len(known) > 1 else [], boxes_of(axes), most=len(named))
     return figure, data

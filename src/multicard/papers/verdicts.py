@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from multicard.analysis.evidence import MeasuredRun
-from multicard.analysis.statistics import LEVEL, Interval, mean_of, product_of
+from multicard.analysis.statistics import LEVEL, Interval, mean_of, pooled_ratio
 from multicard.papers.limits import Comparison, Quantity, Test, same_blocks
 
 NOT_MEASURED = "not measured here"
@@ -96,7 +96,7 @@ def pooled_interval(
 ) -> Interval:
     """Mean of series that have the same blocks, of ratios the geometric one; of a share, bounds are from 0 to 1."""
     if quantity == "ratio":
-        return product_of([(1 / len(series), each) for each in series], against, level)
+        return pooled_ratio([(each, dict.fromkeys(each, 1.0)) for each in series], against, level)
     means = {block: float(np.mean([each[block] for each in series])) for block in series[0]}
     found = mean_of(means, against, level)
     if found.low is None or found.high is None:
