@@ -8,7 +8,6 @@ from pathlib import Path
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pandas as pd
-from fontTools.subset import Options
 from matplotlib.figure import Figure
 
 from multicard.analysis.provenance import notes, synthetic
@@ -19,9 +18,6 @@ from multicard.figures.points import bars_of, mark_cuts
 from multicard.figures.style import WIDTH_IN, NothingToShow, lay_out, note_above, styled
 
 FORMATS = ("png", "svg", "pdf")
-
-# Matplotlib places each glyph of a PDF itself, so fonts in it need no tables for that; to cut them takes long.
-getattr(Options, "_drop_tables_default", []).extend(("GDEF", "GPOS", "GSUB", "MATH"))
 
 
 def draw_scenario(names: Iterable[str], scenario: Path, out: Path) -> None:

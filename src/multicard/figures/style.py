@@ -4,10 +4,9 @@ import math
 import textwrap
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import cycle, islice
 
 import matplotlib as mpl
-import numpy as np
+import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.container import Container
@@ -26,12 +25,6 @@ MANY = 12  # entries of a legend, beyond which it is in small print
 ROWS, ROW_IN = 2, 0.17  # of a legend: as many as figures have space for, and the height of another, in inches
 
 FONTS = ("Source Sans 3", "Source Sans Pro", "Inter", "Liberation Sans", "Arial", "Helvetica")
-
-# Seaborn's palette "colorblind", which tells series apart for colour-blind readers too.
-COLOURS = (
-    "#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#ca9161", "#fbafe4", "#949494", "#ece133", "#56b4e9",
-)  # fmt: skip
-INK, GRID = "0.15", "0.8"
 
 NOTE_WIDTH, NOTE_IN = 125, 0.14  # characters of a line over a figure, and its height in inches
 
@@ -70,24 +63,13 @@ def styled() -> Iterator[None]:
         # Only fonts that are there: Matplotlib looks for every other at every text. Glyphs that the first lacks are
         # from the font that Matplotlib brings.
         "font.family": [*[name for name in FONTS if name in installed][:1], "DejaVu Sans"],
-        **dict.fromkeys(("font.size", "axes.labelsize", "axes.titlesize"), 9.6),
-        **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 8.8),
-        **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
-        **dict.fromkeys(("axes.edgecolor", "grid.color"), GRID),
-        **dict.fromkeys(("xtick.bottom", "ytick.left"), False),
-        "axes.linewidth": 1.0,
-        "lines.linewidth": 1.2,
-        "lines.markersize": 4.8,
-        "lines.solid_capstyle": "round",
-        "patch.edgecolor": "white",
-        "patch.force_edgecolor": True,
-        "axes.grid": True,
         "axes.titlelocation": "left",
         # A title at the top of its axes: to find out at every drawing that nothing is in its way takes a tenth of the
         # time. So no axis has ticks or a factor (1e6) up there.
         "axes.titley": 1.0,
         "axes.formatter.limits": (-9, 9),
         "axes.formatter.useoffset": False,
+        "axes.titlesize": "medium",
         "axes.axisbelow": True,
         "legend.frameon": False,
         "hatch.linewidth": 0.6,
@@ -96,7 +78,7 @@ def styled() -> Iterator[None]:
         "svg.fonttype": "none",
         "pdf.fonttype": 42,
     }
-    with mpl.rc_context(parameters):
+    with sns.axes_style("whitegrid"), sns.plotting_context("paper"), mpl.rc_context(parameters):
         yield
 
 
@@ -104,14 +86,14 @@ class NothingToShow(Exception):
     """A figure has nothing to show; the message says why, to its reader."""
 
 
-def colours(count: int) -> list[Colour]:
+def colours(count: int) -> list[tuple[float, float, float]]:
     """Colours for series, safe for colour-blind readers."""
-    return list(islice(cycle(COLOURS), count))
+    return sns.color_palette("colorblind", count)
 
 
-def ordered_colours(count: int) -> list[Colour]:
+def ordered_colours(count: int) -> list[tuple[float, float, float]]:
     """Colours for series that have an order, from light to dark."""
-    return [tuple(colour) for colour in mpl.colormaps["viridis_r"](np.linspace(0, 1, count + 2))[1:-1, :3]]
+    return sns.color_palette("viridis_r", count)
 
 
 def say(axes: Axes, why: str) -> None:
