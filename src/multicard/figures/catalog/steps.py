@@ -22,8 +22,8 @@ FIGURES = (
         question="How variable are step times?",
         caption="Durations of the measured steps (of each step, its slowest rank's), all repeats pooled. The box spans "
         "the middle half with a line at the median, whiskers the steps between the 1st and 99th percentiles; the "
-        "printed figure has a dot for each step beyond them, and a diamond at the iteration time: elapsed time over steps, mean over "
-        "repeats. Throughput follows from that, not from the median.",
+        "printed figure has a dot for each step beyond them, and a diamond at the iteration time: elapsed time over "
+        "steps, mean over repeats. Throughput follows from that, not from the median.",
         limits="It does not show which rank was slow, or why. Repeats are pooled, so differences between them widen "
         "the box.",
         drawing="multicard.figures.steps:step_times",
