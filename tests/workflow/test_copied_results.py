@@ -17,11 +17,7 @@ from multicard.experiment.runs import distinct, expand
 
 pytestmark = pytest.mark.slow
 
-SCENARIO: dict[str, Any] = {
-    "question": "How fast?",
-    "fixed": TINY | {"strategy": "ddp-ds"},
-    "figures": ["step_breakdown"],
-}
+SCENARIO = {"question": "How fast?", "fixed": TINY | {"strategy": "ddp-ds"}, "figures": ["step_breakdown"]}
 LONG_AGO = 1_000_000_000
 
 

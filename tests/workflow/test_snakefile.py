@@ -49,9 +49,7 @@ def test_another_workflow_uses_the_rules_as_a_module(tmp_path: Path) -> None:
     assert dry.returncode == 0, dry.stdout + dry.stderr
     for rule in ("prepare_data", "launch_run", "extract_activity", "draw_figures", "write_report"):
         assert f"profiling_{rule} " in dry.stdout + dry.stderr
-    assert (
-        len(re.findall("launch_run.py.* --time-limit-min 7 2> .*", dry.stdout + dry.stderr, re.M)) == 1
-    )  # of the one run
+    [_of_the_one_run] = re.findall("launch_run.py.* --time-limit-min 7 2> .*", dry.stdout + dry.stderr, re.M)
     assert "measure_machine" not in dry.stdout + dry.stderr  # only when asked for
     done = snakemake(tmp_path, "profiling_prepare")
     assert done.returncode == 0, done.stderr

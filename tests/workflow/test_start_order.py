@@ -21,18 +21,8 @@ EXPERIMENT: dict[str, Any] = {
     "datasets": {"digits": {"source": "digits"}, "other": {"source": "digits", "limit": 500}},
     "fixed": TINY,
     "scenarios": {
-        "data": {
-            "question": "?",
-            "vary": {"dataset": ["digits", "other"]},
-            "repeats": 2,
-            "figures": ["step_breakdown"],
-        },
-        "formats": {
-            "question": "?",
-            "vary": {"precision": ["fp64", "fp32"]},
-            "repeats": 3,
-            "figures": ["step_breakdown"],
-        },
+        "data": {"question": "?", "vary": {"dataset": ["digits", "other"]}, "repeats": 2, "figures": ["step_times"]},
+        "formats": {"question": "?", "vary": {"precision": ["fp64", "fp32"]}, "repeats": 3, "figures": ["step_times"]},
     },
 }
 

@@ -1,11 +1,11 @@
 # What the rules share: the checked configuration and the runs it expands into.
 import hashlib
+import inspect
 import json
 import os
 import re
 import shlex
 import sys
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
@@ -79,6 +79,12 @@ shell.prefix(
 )
 
 
+def inspected(function):
+    """The function with its signature worked out once, which Snakemake else does three times for every job."""
+    function.__signature__ = inspect.signature(function)
+    return function
+
+
 def any_of(names):
     """Pattern of a wildcard that is one of the names."""
     return "|".join(map(re.escape, names)) or "(?!)"
@@ -146,7 +152,15 @@ MEASURING = (
 
 
 def small(step):
-    """Resources of a step after the runs: more for a large trace, and for a second attempt."""
+    """Resources of a step after the runs: more for a large trace, and for a second attempt.
+
+    None on this machine, unless the command line limits memory.
+    """
+    limited = any(
+        name.startswith("mem") for name in workflow.resource_settings.resources
+    )
+    if HERE and not limited:
+        return {}
 
     def folder(wildcards):
         run = getattr(wildcards, "run", None)
@@ -196,6 +210,7 @@ def to_be_prepared():
     return {file for file in needed if not Path(file).exists()}
 
 
+@inspected
 def run_inputs(wildcards):
     """Input function: what a run is made of. A finished run is not repeated when its data are prepared again.
 
@@ -210,15 +225,31 @@ def run_inputs(wildcards):
     return {key: ancient(file) for key, file in files.items()}
 
 
-def input_folders(wildcards, input):
-    """Arguments that name the folders of what a run is made of."""
-    return [
+@inspected
+def run_arguments(wildcards, input):
+    """Arguments of a run's launcher that rerun nothing: the folders of what it is made of, and its place in the order."""
+    folders = [
         part
         for name, file in input.items()
         for part in (f"--{name}", str(Path(file).parent))
     ]
+    return [*folders, "--order", json.dumps(vars(MATRIX.order[wildcards.run]))]
 
 
+@inspected
+def attempt_arguments(wildcards, input, resources):
+    """These for a job that another machine starts: its attempt and memory too, with which a lost run is judged.
+
+    To ask for them, Snakemake evaluates the resources of every run, even if none is to run.
+    """
+    return [
+        *run_arguments(wildcards, input),
+        f"--attempt={resources.attempt}",
+        f"--memory-mb={resources.mem_mb}",
+    ]
+
+
+@inspected
 def run_parameters(wildcards):
     """Parameters of a run as JSON, only those that differ from the defaults."""
     return json.dumps(MATRIX.runs[wildcards.run].parameters.stated(), sort_keys=True)
@@ -244,18 +275,9 @@ def priority_of_step(planned):
     return MATRIX.first_priority if alone else planned
 
 
-def planned_place(wildcards):
-    """A run's place in the order of the runs, as JSON."""
-    return json.dumps(asdict(MATRIX.order[wildcards.run]))
-
-
 def run_threads(wildcards):
-    """CPUs of a run: on this machine all, so that nothing disturbs what it measures; on a cluster what it needs."""
-    return (
-        MATRIX.runs[wildcards.run].parameters.cpus_per_node
-        if ON_CLUSTER
-        else workflow.cores
-    )
+    """CPUs that a run needs."""
+    return MATRIX.runs[wildcards.run].parameters.cpus_per_node
 
 
 def node_threads(wildcards):
@@ -308,6 +330,15 @@ def requested(name):
             return request(MATRIX.runs[wildcards.run], EXPERIMENT, whole_memory)[name]
 
     return amount
+
+
+def run_resources():
+    """Resources that depend on the run: none on this machine, of which a run gets all. Each costs 0.1 ms for every run."""
+    if HERE:
+        return {}
+    amounts = {"mem_mb": run_memory, "attempt": lambda wildcards, attempt: attempt}
+    on_cluster = {name: requested(name) for name in REQUESTED} if ON_CLUSTER else {}
+    return amounts | on_cluster
 
 
 def scenario_files(name):

@@ -71,26 +71,18 @@ rule launch_run:
     priority: lambda wildcards: MATRIX.priority_of_run(wildcards.run)
     envmodules:
         *EXPERIMENT.modules,
-    threads: run_threads
+    # On this machine all, so that nothing disturbs what it measures; on a cluster what it needs.
+    threads: run_threads if ON_CLUSTER else workflow.resource_settings.cores or node_threads
     resources:
-        # Every function costs 0.1 ms for each run that is planned.
-        **({name: requested(name) for name in REQUESTED} if ON_CLUSTER else {}),
-        mem_mb=run_memory,
+        **run_resources(),
         # On a cluster more than the run's own limit, which is to end it first.
         runtime=EXPERIMENT.time_limit_min + (AROUND_MIN if ON_CLUSTER else 0),
         time_limit_min=EXPERIMENT.time_limit_min,
-        attempt=lambda wildcards, attempt: attempt,
     params:
         parameters=run_parameters,
         # These stand here and not in the command, and are derived from the input: changed ones rerun nothing.
-        inputs=lambda wildcards, input, resources: [
-            *input_folders(wildcards, input),
-            "--order",
-            planned_place(wildcards),
-            f"--attempt={resources.attempt}",
-            f"--memory-mb={resources.mem_mb}",
-        ],
-        folder=lambda wildcards, output: str(Path(output.record).parent),
+        inputs=run_arguments if HERE else attempt_arguments,
+        folder=inspected(lambda wildcards, output: str(Path(output.record).parent)),
     message:
         "run {wildcards.run}"
     shell:

@@ -19,7 +19,7 @@ rule extract_activity:
         **small("extract_activity"),
     params:
         code=code("extract_activity.py", "trace"),
-        folder=lambda wildcards, input: str(Path(input.record).parent),
+        folder=inspected(lambda wildcards, input: str(Path(input.record).parent)),
     message:
         "read the trace of {wildcards.run}"
     shell:

@@ -37,6 +37,7 @@ def make_runs(table: Path, arguments: argparse.Namespace) -> None:
 
     from multicard.adopt.archive import configuration, gather, write_archive
     from multicard.adopt.table import read_table
+    from multicard.archive.matrix import Matrix
     from multicard.cli.run import run_and_print
     from multicard.core.errors import UserError
     from multicard.core.text import printable
@@ -67,7 +68,7 @@ def make_runs(table: Path, arguments: argparse.Namespace) -> None:
         )
         _put({scratch / each.name: each for each in (archive, path)}, arguments.overwrite)
     print(f"runs: {archive}\nconfiguration: {path}", flush=True)
-    run_and_print(check(config, str(path)), path)
+    run_and_print(Matrix.plan(check(config, str(path))), path)
 
 
 def _print(traced: "list[Traced]") -> None:

@@ -9,26 +9,24 @@ from multicard.core.text import counted
 
 if TYPE_CHECKING:
     from multicard.archive.matrix import Matrix
-    from multicard.experiment.config import Experiment
     from multicard.experiment.estimate import Cost
     from multicard.experiment.machine import Machine
     from multicard.experiment.runs import Run
 
 
-def print_runs(experiment: "Experiment", profile: Path | None = None) -> None:
+def print_runs(matrix: "Matrix", profile: Path | None = None) -> None:
     """Print the run table: what would run, in which order, what cannot and why, and what it costs.
 
     `profile`: Snakemake's; with one for Slurm, runs that the cluster would refuse are marked.
     """
     from rich.table import Table
 
-    from multicard.archive.matrix import Matrix
     from multicard.cli._console import console
     from multicard.core.terminal import plain
     from multicard.experiment.estimate import estimate_cost
     from multicard.profilers import PROFILERS
 
-    matrix = Matrix.plan(experiment)
+    experiment = matrix.experiment
     refused = _refused(profile, matrix)
     unique, machine, recorded = matrix.runs, matrix.machine, matrix.recorded
     possible = {n: run for n, run in unique.items() if run.unsupported_reason(machine.hypothetical()) is None}

@@ -14,7 +14,6 @@ SOME_FAILED = 3  # exit code
 
 if TYPE_CHECKING:
     from multicard.archive.matrix import Matrix
-    from multicard.experiment.config import Experiment
     from multicard.experiment.parameters import JobParameters
 
 
@@ -42,22 +41,25 @@ def add_failures(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run an experiment in the current folder, and print its results."""
+    from multicard.archive.matrix import Matrix
+    from multicard.cli._pipeline import run_pipeline
     from multicard.experiment.load import read_experiment
 
     experiment = read_experiment(arguments.config, arguments.profile)
     if arguments.dry_run:
         from multicard.cli._run_table import print_runs
 
-        print_runs(experiment, arguments.profile)
+        print_runs(Matrix.plan(experiment), arguments.profile)
         return
-    if arguments.profile is None and not arguments.rest:
-        check_start(experiment)
-    run_and_print(
-        experiment, arguments.config, arguments.profile, arguments.rest, arguments.retry_failed, arguments.keep_going
-    )
+    if arguments.rest:
+        sys.exit(0 if run_pipeline(arguments.config, arguments.profile, arguments.rest) else 1)
+    matrix = Matrix.plan(experiment)
+    if arguments.profile is None:
+        check_start(matrix)
+    run_and_print(matrix, arguments.config, arguments.profile, arguments.retry_failed, arguments.keep_going)
 
 
-def check_start(experiment: "Experiment", planning: bool = False) -> None:
+def check_start(matrix: "Matrix", planning: bool = False) -> None:
     """Refuse an experiment that has measured nothing yet and of which no run can start on this machine.
 
     `planning`: that this machine has too few devices is no reason.
@@ -67,7 +69,6 @@ def check_start(experiment: "Experiment", planning: bool = False) -> None:
     UserError
         A line for each reason.
     """
-    from multicard.archive.matrix import Matrix
     from multicard.core.errors import UserError
     from multicard.core.files import unwritable
     from multicard.core.layout import RUN
@@ -76,9 +77,9 @@ def check_start(experiment: "Experiment", planning: bool = False) -> None:
         raise UserError(
             f"cannot write to this folder, where Snakemake keeps its state: {problem}; run it from another one"
         )
-    matrix = Matrix.plan(experiment)
-    measured = any((Path(experiment.results) / "runs" / run / RUN).exists() for run in matrix.runs)
-    if measured or matrix.recorded.archives or experiment.cluster:
+    folder = Path(matrix.experiment.results) / "runs"
+    measured = any((folder / run / RUN).exists() for run in matrix.runs)
+    if measured or matrix.recorded.archives or matrix.experiment.cluster:
         return
     planned = [matrix.runs[run].parameters for run in matrix.planned()]
     if planning and not planned:
@@ -112,14 +113,13 @@ def _refusal(p: "JobParameters") -> str | None:
 
 
 def run_and_print(
-    experiment: "Experiment",
+    matrix: "Matrix",
     config: Path,
     profile: Path | None = None,
-    options: Sequence[str] = (),
     retry_failed: bool = False,
     keep_going: bool = False,
 ) -> None:
-    """Run an experiment, which `config` states; its results are printed unless Snakemake is given options.
+    """Run an experiment, which `config` states, and print its results.
 
     Exits with 1 unless all was made and a run completed, with `SOME_FAILED` where others did not.
 
@@ -128,16 +128,12 @@ def run_and_print(
     UserError
         If the first runs failed alike, unless `keep_going`.
     """
-    from multicard.archive.matrix import Matrix
     from multicard.cli._pipeline import run_pipeline
 
-    if options:
-        sys.exit(0 if run_pipeline(config, profile, options) else 1)
-    matrix = Matrix.plan(experiment)
     forget_failed(matrix, retry_failed)
     watch = None if keep_going or profile else FirstRuns.of(matrix)
     made = run_pipeline(config, profile, **({"why_stop": watch.why_stop} if watch else {}))
-    folder = Path(experiment.results) / "runs"
+    folder = Path(matrix.experiment.results) / "runs"
     outcomes = {read_record(folder / run).get("outcome") for run in matrix.runnable()}
     if not made or "completed" not in outcomes:
         sys.exit(1)

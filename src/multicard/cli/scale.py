@@ -88,6 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the configuration, run it, and print its results; exit as `run_and_print` does."""
+    from multicard.archive.matrix import Matrix
     from multicard.cli._run_table import print_runs
     from multicard.cli.run import check_start, run_and_print
     from multicard.core.pipeline import pipeline_folder
@@ -96,7 +97,7 @@ def run(arguments: argparse.Namespace) -> None:
     config, path = configuration(arguments), arguments.config_out
     earlier = None if arguments.overwrite else _extended(path, config)
     kept, config = earlier not in (None, config), earlier or config
-    experiment = check(config, "multicard scale")
+    matrix = Matrix.plan(check(config, "multicard scale"))
     if warning := _same_samples(config):
         print(warning, flush=True)
     if not path.exists():
@@ -105,9 +106,9 @@ def run(arguments: argparse.Namespace) -> None:
         if name not in os.environ and not arguments.write_only:
             print(f"--pass: {name} is not set, so the script does not get it", file=sys.stderr, flush=True)
     if not arguments.write_only:
-        check_start(experiment, planning=arguments.dry_run)
+        check_start(matrix, planning=arguments.dry_run)
     if arguments.dry_run:
-        print_runs(experiment)
+        print_runs(matrix)
         return
     _write(path, as_yaml(config, arguments.rest), arguments.overwrite or earlier is not None)
     print(f"configuration: {path}{', extended by this' if kept else ''}", flush=True)
@@ -116,7 +117,7 @@ def run(arguments: argparse.Namespace) -> None:
         profile = pipeline_folder() / "profiles/slurm"
         print(f"next: multicard run {shlex.quote(str(path))}, on a cluster with --profile, such as {profile}")
         return
-    run_and_print(experiment, path, retry_failed=arguments.retry_failed, keep_going=arguments.keep_going)
+    run_and_print(matrix, path, retry_failed=arguments.retry_failed, keep_going=arguments.keep_going)
 
 
 def _refuse_others(results: Path) -> None:

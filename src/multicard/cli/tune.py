@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"--scenario: found {arguments.scenario or 'none'}, expected one of {', '.join(names)}")
     space = ScenarioSpace(experiment, arguments.scenario or names[0], arguments.goal)
     if not arguments.dry_run and arguments.profile is None:
-        check_start(experiment)
+        check_start(space.matrix)
     if not 0 <= arguments.seed <= LARGEST_SEED:
         raise UserError(f"--seed: found {arguments.seed}, expected a number from 0 to {LARGEST_SEED}")
     search = Search(space.space, space.maximize, space.possible_repeats, budget_s, arguments.seed)

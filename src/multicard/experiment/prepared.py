@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from functools import cache
 
 from multicard.experiment.datasets import Dataset
 from multicard.experiment.models import Model
@@ -9,6 +10,7 @@ from multicard.experiment.models import Model
 DIGITS = 8
 
 
+@cache
 def folder_name(name: str, definition: Dataset | Model) -> str:
     """Name of the folder in which a data set or model is prepared: its name and a digest of its definition.
 
