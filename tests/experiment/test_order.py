@@ -144,11 +144,7 @@ def test_priorities_put_data_before_runs_and_figures_after_them_group_by_group()
     assert matrix.priority_of_trace(first) == matrix.priority_of_scenario("one")
 
     # A scenario that shares a run with the first has its data prepared, and its figures drawn, with those of the first.
-    scenarios["three"] = {
-        "question": "?",
-        "vary": {"dataset": ["digits", "other"], "seed": [1, 2]},
-        "figures": ["step_breakdown"],
-    }
+    scenarios["three"] = scenarios["one"] | {"vary": {"dataset": ["digits", "other"], "seed": [1, 2]}}
     matrix = Matrix.plan(check({"datasets": sets, "fixed": {"device": "cpu"}, "scenarios": scenarios}, "test"))
     *together, last = matrix.order
     before, after = matrix.priority_of_prepared(digits), matrix.priority_of_scenario("one")

@@ -78,11 +78,8 @@ def test_runs_fit_the_papers_node(name: str, plans: dict[str, Matrix]) -> None:
 
 def test_the_loader_sets_the_pace_only_where_workers_are_what_varies(plans: dict[str, Matrix]) -> None:
     for name, runs in plans["vision"].scenarios.items():
-        waiting = {
-            run.parameters.num_workers
-            for run in runs
-            if WORKLOADS["vision"].waits_for_loader(run.parameters, run.inputs)
-        }
+        waits = WORKLOADS["vision"].waits_for_loader
+        waiting = {run.parameters.num_workers for run in runs if waits(run.parameters, run.inputs)}
         assert not waiting if name != "num_workers" else 1 in waiting and not waiting & {7, 14}
 
 

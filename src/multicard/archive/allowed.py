@@ -50,29 +50,28 @@ def one_of(*words: str) -> Callable[[Any], str | None]:
     return lambda value: value if isinstance(value, str) and value in words else None
 
 
-def text(pattern: str) -> Callable[[Any], str | None]:
-    """Rule that lets through text of a form."""
-    form = re.compile(pattern)
-    return lambda value: value if isinstance(value, str) and form.fullmatch(value) else None
-
-
 def begins(pattern: str) -> Callable[[Any], str | None]:
     """Rule that lets through the part of a text, from its beginning, that has a form."""
     form = re.compile(pattern)
     return lambda value: found[0] if isinstance(value, str) and (found := form.match(value)) else None
 
 
+def text(pattern: str) -> Callable[[Any], str | None]:
+    """Rule that lets through text of a form."""
+    return begins(rf"(?:{pattern})\Z")
+
+
 def numbers(value: Any) -> Any:
     """Numbers however nested, and the words of `WORD`; no other text, nor keys that are no names of fields."""
+
+    def known(each: Any) -> bool:
+        return not isinstance(each, str) or WORD(each) is not None
+
     if isinstance(value, Mapping):
-        return {name: numbers(each) for name, each in value.items() if FIELD.fullmatch(name) and not _unknown(each)}
+        return {name: numbers(each) for name, each in value.items() if FIELD.fullmatch(name) and known(each)}
     if isinstance(value, list):
-        return [numbers(each) for each in value if not _unknown(each)]
+        return [numbers(each) for each in value if known(each)]
     return value if isinstance(value, str) and WORD(value) else number(value)
-
-
-def _unknown(value: Any) -> bool:
-    return isinstance(value, str) and WORD(value) is None
 
 
 def each_value(rule: Rule, names: str = FIELD.pattern) -> Callable[[Any], Any]:

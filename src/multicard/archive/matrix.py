@@ -19,31 +19,15 @@ FOLDERS = {"dataset": ("data", "data"), "model": ("model", "data/models")}
 
 @dataclass(frozen=True)
 class Matrix:
-    """All runs of an experiment.
-
-    Attributes
-    ----------
-    scenarios
-        Runs of each scenario, in order; scenarios may share runs.
-    runs
-        Each run once, by its id.
-    machine
-        What the runs are planned for: this machine, or a node of the cluster that the configuration states.
-    recorded
-        Runs that are taken from archives.
-    reasons
-        Why a run cannot be had, by its id; None where it can.
-    measured
-        Runs that cannot run here, but whose results are here: they were measured elsewhere.
-    """
+    """All runs of an experiment."""
 
     experiment: Experiment
-    scenarios: dict[str, list[Run]]
-    runs: dict[str, Run]
-    machine: Machine
-    recorded: Recorded
-    reasons: dict[str, str | None]
-    measured: frozenset[str] = frozenset()
+    scenarios: dict[str, list[Run]]  # runs of each, in order; scenarios may share runs
+    runs: dict[str, Run]  # each once, by its id
+    machine: Machine  # what the runs are planned for: this machine, or a node of the cluster
+    recorded: Recorded  # runs that are taken from archives
+    reasons: dict[str, str | None]  # why a run cannot be had, by its id; None where it can
+    measured: frozenset[str] = frozenset()  # cannot run here, but the results are here: they were measured elsewhere
 
     @classmethod
     def plan(cls, experiment: Experiment) -> "Matrix":

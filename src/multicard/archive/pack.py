@@ -11,6 +11,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -54,18 +55,11 @@ SPOOLED_BYTES = 64 << 20
 
 @dataclass
 class Packed:
-    """What went into an archive.
-
-    Attributes
-    ----------
-    runs, incomplete
-        Its runs, and the paths of files for lack of which runs that have a record were skipped.
-    names
-        Accounts and hosts whose names are words of what the user wrote, such as a command: it may be by chance.
-    """
+    """What went into an archive."""
 
     runs: list[str] = field(default_factory=list)
-    incomplete: list[Path] = field(default_factory=list)
+    incomplete: list[Path] = field(default_factory=list)  # files for lack of which runs with a record were skipped
+    # Accounts and hosts whose names are words of what the user wrote, such as a command: it may be by chance.
     names: list[str] = field(default_factory=list)
 
 
@@ -124,7 +118,7 @@ def pack(experiment: Experiment, out: Path) -> Packed:
         spool.seek(0)
         members = ((file["name"], spool.read(file["bytes"])) for file in files)
         with atomic_write(out) as temporary, temporary.open("wb") as target:
-            _write(target, _first(manifest, members))
+            _write(target, chain([(MANIFEST, _json(manifest))], members))
     return packed
 
 
@@ -225,11 +219,6 @@ def _table(run: RunFiles, name: str, reports: Numbered) -> pa.Table:
 
 def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
-
-
-def _first(manifest: dict[str, Any], members: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
-    yield MANIFEST, _json(manifest)
-    yield from members
 
 
 def _write(target: IO[bytes], members: Iterable[tuple[str, bytes]]) -> None:

@@ -20,18 +20,10 @@ from multicard.experiment.workload import parameters_of
 
 @dataclass(frozen=True)
 class Recorded:
-    """Runs that archives hold.
+    """Runs that archives hold."""
 
-    Attributes
-    ----------
-    archives
-        Path of the archive by run id, of the runs that are taken from one.
-    differing
-        By run id, why the run of that name in an archive is not taken.
-    """
-
-    archives: dict[str, Path] = field(default_factory=dict)
-    differing: dict[str, str] = field(default_factory=dict)
+    archives: dict[str, Path] = field(default_factory=dict)  # by run id, of the runs that are taken from one
+    differing: dict[str, str] = field(default_factory=dict)  # by run id, why the run of that name is not taken
 
     def by_archive(self) -> dict[str, list[str]]:
         """Ids of the runs that are taken from each archive, by its path."""

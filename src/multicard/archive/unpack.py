@@ -12,9 +12,9 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 from pydantic import ValidationError
@@ -55,21 +55,8 @@ class _Bounded:
         return content
 
 
-@dataclass
-class _Entry:
-    """One member as it comes: its name, the size that it claims, whether it is a plain file, its content."""
-
-    name: str
-    size: int
-    plain: bool
-    content: IO[bytes] | None
-
-
-@dataclass
-class _CurrentMember:
-    """The member that is being read, for messages."""
-
-    member: str
+# A member as it comes, and its content if it is a plain file.
+_Entry = tuple[tarfile.TarInfo, IO[bytes] | None]
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -106,19 +93,21 @@ def unpack(path: Path, folder: Path, runs: Collection[str] | None = None, machin
         free = shutil.disk_usage(folder).free
         if wanted > free:
             raise UserError(f"{path}: holds {with_unit(wanted, BYTES)}, {with_unit(free, BYTES)} are free in {folder}")
-        for entry in entries:
+        for entry, content in entries:
             place.member = printable(entry.name, LONGEST)
             file = left.pop(entry.name, None)
             if file is None:
                 raise UserError(f"{path}: {place.member}: not in the manifest, or there twice")
-            if not entry.plain:
+            if content is None:
                 raise UserError(f"{path}: {place.member}: a link or a device, expected a plain file")
+            if entry.size != file.bytes:
+                raise UserError(f"{path}: {file.name}: found {entry.size} bytes, expected {file.bytes} by the manifest")
             where = MEMBER.fullmatch(file.name)
             if where["machine"]:
                 target = machines / where["machine"] if machines else None
             else:
                 target = folder / where["run"] / where["file"] if runs is None or where["run"] in runs else None
-            _take(path, entry, file, target)
+            _take(path, content, file, target)
             place.member = next(iter(left), "its end")
         if left:
             raise UserError(f"{path}: {next(iter(left))}: missing, the archive was cut or altered")
@@ -136,16 +125,7 @@ def place_runs(path: Path, folder: Path, runs: Collection[str], machines: Path |
         As `unpack`, if there is no space left, or if there is a run of this machine in the place of one; nothing is
         changed then.
     """
-    with report_full_disk(folder):
-        _place_runs(path, folder, runs, machines)
-
-
-def _place_runs(path: Path, folder: Path, runs: Collection[str], machines: Path | None) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for leftover in folder.glob(f"{SCRATCH}*"):
-        shutil.rmtree(leftover, ignore_errors=True)
-    scratch = Path(tempfile.mkdtemp(dir=folder, prefix=SCRATCH))
-    try:
+    with report_full_disk(folder), _scratch(folder) as scratch:
         manifest = unpack(path, scratch, runs, machines)
         known = {run.run: run for run in manifest.runs}
         origin = {"archive": path.name, "sha256": sha256(path)}
@@ -161,8 +141,16 @@ def _place_runs(path: Path, folder: Path, runs: Collection[str], machines: Path 
             (target / RUN).unlink(missing_ok=True)  # first: without it nothing else counts
             shutil.rmtree(target, ignore_errors=True)
             (scratch / run).replace(target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    """A folder in `folder` while the block runs; those that were left there by a process that was killed go first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for leftover in folder.glob(f"{SCRATCH}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=SCRATCH, ignore_cleanup_errors=True) as scratch:
+        yield Path(scratch)
 
 
 def is_own(folder: Path) -> bool:
@@ -187,35 +175,31 @@ def _record(path: Path, folder: Path, parameters: dict[str, Any]) -> dict[str, A
     return record
 
 
-def _take(path: Path, entry: _Entry, file: Member, target: Path | None) -> None:
-    """Read a member, checking its size and checksum; write it to `target`, if any."""
-    if entry.size != file.bytes:
-        raise UserError(f"{path}: {file.name}: found {entry.size} bytes, expected {file.bytes} by the manifest")
+def _take(path: Path, content: IO[bytes], file: Member, target: Path | None) -> None:
+    """Read a member, checking its checksum; write it to `target`, if any."""
     digest, left = hashlib.sha256(), file.bytes
-    written = None
     if target is not None:
         target.parent.mkdir(parents=True, exist_ok=True)
-        written = target.open("xb")
-    try:
-        while piece := entry.content.read(min(PIECE_BYTES, left + 1)):
+    with target.open("xb") if target else nullcontext() as written:
+        while piece := content.read(min(PIECE_BYTES, left + 1)):
             left -= len(piece)
             if left < 0:
                 raise _TooMuch
             digest.update(piece)
             if written:
                 written.write(piece)
-    finally:
-        if written:
-            written.close()
     if left or digest.hexdigest() != file.sha256:
         raise UserError(f"{path}: {file.name}: the checksum is not the manifest's, it was cut or altered")
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[Manifest, Iterator[_Entry], _CurrentMember]]:
-    """Open an archive: its manifest, the members after it, and the place for messages; damage becomes one line."""
+def _opened(path: Path) -> Iterator[tuple[Manifest, Iterator[_Entry], SimpleNamespace]]:
+    """Open an archive: its manifest, the members after it, and the `member` that is read, for messages.
+
+    Damage becomes one line.
+    """
     check_suffix(path)
-    place = _CurrentMember(MANIFEST)
+    place = SimpleNamespace(member=MANIFEST)
     try:
         if not path.is_file():
             raise UserError(f"{path}: no such file")
@@ -223,7 +207,7 @@ def _opened(path: Path) -> Iterator[tuple[Manifest, Iterator[_Entry], _CurrentMe
             bounded = _Bounded(packed, MANIFEST_LIMIT_BYTES + AROUND_BYTES)
             with tarfile.open(fileobj=bounded, mode="r|") as tar:
                 entries = _entries(tar)
-                manifest = _manifest(path, next(entries, None))
+                manifest = _manifest(path, *next(entries, (None, None)))
                 bounded.left = sum(file.bytes + HEADERS_BYTES for file in manifest.files) + AROUND_BYTES
                 yield manifest, _to_the_end(entries, bounded), place
     except _TooMuch:
@@ -240,8 +224,7 @@ def _opened(path: Path) -> Iterator[tuple[Manifest, Iterator[_Entry], _CurrentMe
 def _entries(tar: tarfile.TarFile) -> Iterator[_Entry]:
     while (member := tar.next()) is not None:
         tar.members = []  # of a stream they are of no more use
-        plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)
-        yield _Entry(member.name, member.size, plain, tar.extractfile(member) if plain else None)
+        yield member, tar.extractfile(member) if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) else None
 
 
 def _to_the_end(entries: Iterator[_Entry], packed: _Bounded) -> Iterator[_Entry]:
@@ -251,16 +234,16 @@ def _to_the_end(entries: Iterator[_Entry], packed: _Bounded) -> Iterator[_Entry]
         pass
 
 
-def _manifest(path: Path, entry: _Entry | None) -> Manifest:
-    if entry is None or entry.name != MANIFEST or not entry.plain:
+def _manifest(path: Path, entry: tarfile.TarInfo | None, content: IO[bytes] | None) -> Manifest:
+    if entry is None or entry.name != MANIFEST or content is None:
         raise UserError(f"{path}: {MANIFEST}: missing, expected the first member of an archive made by multicard")
     if entry.size > MANIFEST_LIMIT_BYTES:
         raise UserError(f"{path}: {MANIFEST}: found {entry.size} bytes, expected at most {MANIFEST_LIMIT_BYTES}")
-    content = entry.content.read(MANIFEST_LIMIT_BYTES + 1)
-    if len(content) != entry.size:
-        raise _TooMuch if len(content) > entry.size else EOFError("it ends too early")
+    text = content.read(MANIFEST_LIMIT_BYTES + 1)
+    if len(text) < entry.size:
+        raise EOFError("it ends too early")
     try:
-        found = parse_json(content)
+        found = parse_json(text)
     except ValueError as error:
         raise UserError(f"{path}: {MANIFEST}: does not parse as JSON: {error}") from error
     try:

@@ -17,11 +17,6 @@ CAPTURED = "captured.json"
 EXPORTED = "exported.json"
 ACTIVITY = "activity"
 ACTIVITY_INDEX = "tables.json"
-ACTIVITY_TABLES = (
-    "phases", "ranges", "cuda_api", "synchronizations", "kernels", "kernel_shapes", "kernel_classes", "launches",
-    "collectives", "message_sizes", "stragglers", "memory_operations", "memory_use", "metrics", "metric_samples",
-    "timeline", "shares",
-)  # fmt: skip
 
 # Activity tables that a question about several runs needs.
 GATHERED_ACTIVITIES = (

@@ -44,39 +44,23 @@ HINTS = {"SIGKILL": ", as Linux does when memory runs out"}
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a run did not complete, as run.json has it, without the fields that are None or empty.
+    """Why a run did not complete, as run.json has it, without the fields that are None or empty."""
 
-    Attributes
-    ----------
-    code
-        One of `WORDINGS`.
-    rank, node
-        Where it happened; the node's name, of a job on several.
-    message
-        What a program printed, which may be anything.
-    unreported
-        Ranks that exited without writing their record, each with its node.
-    devices, gpus, ranks
-        GPUs, or processes on CPUs, that the job was to have; distinct GPUs that it had; processes that trained.
-    steps, needed_steps
-        That a script made, and that its windows need, as far as that was known when it ended.
-    """
-
-    code: str
-    rank: int | None = None
-    node: str | None = None
+    code: str  # one of `WORDINGS`
+    rank: int | None = None  # where it happened
+    node: str | None = None  # likewise, of a job on several
     signal: str | None = None
     exit_code: int | None = None
     loss: str | None = None
     step: int | None = None
     time_limit_s: float | None = None
-    unreported: list[dict[str, Any]] = field(default_factory=list)
-    devices: int | None = None
-    gpus: int | None = None
-    ranks: int | None = None
-    steps: int | None = None
-    needed_steps: int | None = None
-    message: str | None = None
+    unreported: list[dict[str, Any]] = field(default_factory=list)  # ranks that left no record, each with its node
+    devices: int | None = None  # GPUs, or processes on CPUs, that the job was to have
+    gpus: int | None = None  # distinct ones that it had
+    ranks: int | None = None  # processes that trained
+    steps: int | None = None  # that a script made, as far as that was known when it ended
+    needed_steps: int | None = None  # that its windows need
+    message: str | None = None  # what a program printed, which may be anything
 
     def record(self) -> dict[str, Any]:
         """For JSON."""

@@ -4,26 +4,13 @@ import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-
-class Entry(Protocol):
-    """What a registry asks of its entries."""
-
-    @property
-    def name(self) -> str:
-        """Name in configurations, tables and files."""
-
-    @property
-    def order(self) -> int:
-        """Place in lists, such as the schema and the documentation; equal places are ordered by name."""
-
-
-T = TypeVar("T", bound=Entry)
+T = TypeVar("T")
 
 
 class Registry(Mapping[str, T]):
-    """Entries by name, in their order, found in the modules of a package when first asked for.
+    """Entries by name, in their `order`, equal ones by name, found in the modules of a package when first asked for.
 
     Adding an entry is adding a module: each module (or package) below `package` that has the attribute gives one entry,
     or several in a tuple.

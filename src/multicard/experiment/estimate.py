@@ -14,30 +14,14 @@ TRACE_S = 30.0
 
 @dataclass
 class Cost:
-    """What runs on GPUs cost, one after another.
+    """What runs on GPUs cost, one after another."""
 
-    Attributes
-    ----------
-    wall_h
-        Hours from the start of the first run to the end of the last.
-    gpu_h
-        Hours of the GPUs that the runs use.
-    node_gpu_h
-        Hours of all GPUs of the nodes that the runs hold, whether they use them or not.
-    parts_h
-        `wall_h` by kind of work.
-    waiting
-        Number of runs whose loader is slower than their GPUs.
-    unknown
-        Number of runs whose amount of work is not known; nothing else counts them.
-    """
-
-    wall_h: float = 0.0
-    gpu_h: float = 0.0
-    node_gpu_h: float = 0.0
-    parts_h: dict[str, float] = field(default_factory=dict)
-    waiting: int = 0
-    unknown: int = 0
+    wall_h: float = 0.0  # from the start of the first run to the end of the last
+    gpu_h: float = 0.0  # of the GPUs that the runs use
+    node_gpu_h: float = 0.0  # of all GPUs of the nodes that the runs hold, whether they use them or not
+    parts_h: dict[str, float] = field(default_factory=dict)  # `wall_h` by kind of work
+    waiting: int = 0  # runs whose loader is slower than their GPUs
+    unknown: int = 0  # runs whose amount of work is not known; nothing else counts them
 
 
 def estimate_cost(runs: Iterable[Run], time_limit_min: float, gpus_per_node: int) -> Cost:

@@ -17,14 +17,11 @@ from multicard.profilers import PROFILERS
 
 @dataclass(frozen=True)
 class Run:
-    """One concrete job.
-
-    `inputs`: the definitions of what is prepared for it, by the parameter that names them.
-    """
+    """One concrete job."""
 
     id: str
     parameters: JobParameters
-    inputs: Inputs = field(default_factory=dict, hash=False)
+    inputs: Inputs = field(default_factory=dict, hash=False)  # what is prepared for it, by the parameter that names it
 
     @classmethod
     def of(cls, parameters: JobParameters, experiment: Experiment) -> "Run":
@@ -94,24 +91,12 @@ def expand(experiment: Experiment) -> dict[str, list[Run]]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run stands in the order in which runs are to start.
+    """Where a run stands in the order in which runs are to start."""
 
-    Attributes
-    ----------
-    seed
-        The experiment's `order_seed`.
-    group
-        The scenarios whose runs it runs among: all that share runs, be it by way of others.
-    block
-        Its repeat: in each block every configuration of the group runs once.
-    position
-        Its place among all runs of the group, from 1.
-    """
-
-    seed: int
-    group: tuple[str, ...]
-    block: int
-    position: int
+    seed: int  # the experiment's `order_seed`
+    group: tuple[str, ...]  # the scenarios whose runs it runs among: all that share runs, be it by way of others
+    block: int  # its repeat: in each block every configuration of the group runs once
+    position: int  # its place among all runs of the group, from 1
 
 
 def planned_order(scenarios: Mapping[str, list[Run]], seed: int) -> dict[str, Place]:

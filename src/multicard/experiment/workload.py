@@ -24,72 +24,36 @@ Inputs = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Unit:
-    """What a workload counts its work in.
+    """What a workload counts its work in."""
 
-    Attributes
-    ----------
-    name
-        In words, for one.
-    column
-        Where steps.csv counts it.
-    throughput, energy
-        The measures of speed and of energy that count it: distinct ones, and processed ones.
-    """
-
-    name: str
-    column: str
-    throughput: str
-    energy: str
+    name: str  # in words, for one
+    column: str  # where steps.csv counts it
+    throughput: str  # the measure of speed that counts it: distinct work
+    energy: str  # the measure of energy that counts it: processed work
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Collectives of one kind in which a rank takes part in each step.
+    """Collectives of one kind in which a rank takes part in each step."""
 
-    Attributes
-    ----------
-    collective
-        As traces name it: `all_reduce`, `all_gather`, `reduce_scatter`, `broadcast`, `reduce`.
-    bytes
-        Of the buffers of all of them: of a gathered or scattered one the whole, not a rank's shard.
-    messages
-        How many there are.
-    """
-
-    collective: str
-    bytes: float
-    messages: float
+    collective: str  # as traces name it: `all_reduce`, `all_gather`, `reduce_scatter`, `broadcast`, `reduce`
+    bytes: float  # of the buffers of all of them: of a gathered or scattered one the whole, not a rank's shard
+    messages: float  # how many there are
 
 
 @dataclass(frozen=True)
 class Operations:
-    """Floating-point operations of matrix products and convolutions on one device in a step, mean over steps.
+    """Floating-point operations of matrix products and convolutions on one device in a step, mean over steps."""
 
-    Attributes
-    ----------
-    model
-        Of the forward and backward passes, as the model needs them.
-    hardware
-        The same with what activation checkpointing computes again.
-    precisions
-        In which of these a device computes them: the first that it has.
-    """
-
-    model: float
-    hardware: float
-    precisions: tuple[str, ...]
+    model: float  # of the forward and backward passes, as the model needs them
+    hardware: float  # the same with what activation checkpointing computes again
+    precisions: tuple[str, ...]  # in which of these a device computes them: the first that it has
 
 
 class Method(Protocol):
-    """What a workload's entries of strategies, techniques or the like have in common.
+    """What a workload's entries of strategies, techniques or the like have in common."""
 
-    Attributes
-    ----------
-    description
-        What it does: "one process, no communication."
-    """
-
-    description: str
+    description: str  # what it does: "one process, no communication."
 
     def facts(self) -> Sequence[str]:
         """Further sentences about it for the documentation."""
@@ -99,83 +63,36 @@ class Workload(ABC):
     """A kind of job: its parameters, what it needs, the program that trains, and what is measured of it.
 
     An entry must not import torch, pandas or matplotlib when it is imported, since planning needs none of them.
-
-    Attributes
-    ----------
-    name, order
-        As a registry asks.
-    parameters
-        Class of its parameters.
-    program
-        Module that trains one rank: `python -m PROGRAM --job FILE`.
-    inputs
-        Class of the definitions that its runs need prepared, by the parameter that names them: `dataset` names one in
-        the section `datasets` of a configuration, `model` one in `models`.
-    method
-        The parameter that tells its jobs apart first: how devices work together, or what is trained.
-    methods
-        The entries of that parameter's values.
-    unit
-        What it counts its work in.
-    step_columns
-        Columns of steps.csv that its measures need beside those of every workload.
-    default_label
-        The parameter that names a series in which nothing varies; by default `method`.
-    scales_weakly
-        Whether each device has as much work per step however many there are, where no parameter `scaling` says so.
-    phases_cover_steps
-        Whether its phases add up to its steps, so that a sum that is less is a fault of the record.
-    has_free_text
-        Whether its parameters hold text of the user's, which an archive must not give away as it is.
-    is_judged
-        Whether claims are checked on its runs.
-    is_observed
-        Whether its steps and samples are counted from outside the program that trains, so that they may be unknown.
-    has_own_options
-        Whether what could be tuned are options of the program itself, which no parameter here states.
-    data_wait_unknown
-        Why no run of a scenario says how long it waited for data, where that is so.
-    has_epochs
-        Whether it tests after every epoch, so that epochs.csv has rows.
-    accuracy, loss
-        Its measures of what was learned; None where it has no such one.
-    launches
-        Whether its runs are launched; else they are made of traces that were there before, which may show no steps.
-    assumption
-        What the estimate of time assumes, in words.
-    implied
-        Parameters whose defaults follow from another one, by the name of that one.
-    loader_parameters
-        Parameters that the rate of its loader alone depends on, beside the number of workers; empty where
-        `multicard doctor --measure` does not measure it.
-    batch_parameters
-        Parameters that set how many samples one device computes, and nothing else there.
     """
 
     name: str
-    order: int
+    order: int  # as a registry asks
     parameters: type[JobParameters]
-    program: str
+    program: str  # module that trains one rank: `python -m PROGRAM --job FILE`
+    # Class of the definitions that its runs need prepared, by the parameter that names them: `dataset` names one in the
+    # section `datasets` of a configuration, `model` one in `models`.
     inputs: Mapping[str, type]
-    method: str
-    methods: Mapping[str, Method]
+    method: str  # the parameter that tells its jobs apart first: how devices work together, or what is trained
+    methods: Mapping[str, Method]  # the entries of that parameter's values
     unit: Unit
-    step_columns: tuple[str, ...] = ()
-    scales_weakly = True
-    phases_cover_steps = True
-    has_free_text = False
-    is_judged = True
-    is_observed = False
-    has_own_options = False
-    data_wait_unknown = "no loader of PyTorch's was seen"
-    has_epochs = False
-    accuracy: str | None = None
+    step_columns: tuple[str, ...] = ()  # of steps.csv, which its measures need beside those of every workload
+    scales_weakly = True  # each device has as much work per step however many there are, where no `scaling` says so
+    phases_cover_steps = True  # its phases add up to its steps: a sum that is less is a fault of the record
+    has_free_text = False  # its parameters hold text of the user's, which an archive must not give away as it is
+    is_judged = True  # claims are checked on its runs
+    is_observed = False  # its steps and samples are counted from outside the program, so that they may be unknown
+    has_own_options = False  # what could be tuned are options of the program itself, which no parameter here states
+    data_wait_unknown = "no loader of PyTorch's was seen"  # why no run of a scenario says how long it waited for data
+    has_epochs = False  # it tests after every epoch, so that epochs.csv has rows
+    accuracy: str | None = None  # its measures of what was learned, where it has such
     loss: str | None = None
-    launches = True
-    assumption: str
-    implied: Mapping[str, tuple[str, ...]] = {}
+    launches = True  # else its runs are made of traces that were there before, which may show no steps
+    assumption: str  # of the estimate of time, in words
+    implied: Mapping[str, tuple[str, ...]] = {}  # parameters whose defaults follow from another one, by that one's name
+    # Parameters that the rate of its loader alone depends on, beside the number of workers; empty where
+    # `multicard doctor --measure` does not measure it.
     loader_parameters: tuple[str, ...] = ()
-    batch_parameters: tuple[str, ...] = ()
+    batch_parameters: tuple[str, ...] = ()  # which set how many samples one device computes, and nothing else there
 
     def config_error(self, p: Any, inputs: Inputs) -> str | None:
         """What is wrong with a run on any machine, by its parameters and its inputs; inputs may be unknown."""
@@ -209,12 +126,7 @@ class Workload(ABC):
     def command(self, p: Any, job: Path, rendezvous: Rendezvous | None) -> list[str] | None:
         """Command that starts the ranks of this node; None where they run `program`, under torchrun if distributed.
 
-        Parameters
-        ----------
-        job
-            job.json in the scratch folder of the node.
-        rendezvous
-            Of a job on several nodes, which of them this is.
+        `job`: job.json in the scratch folder of the node; `rendezvous`: of a job on several nodes, which this is.
         """
         return None
 
@@ -267,14 +179,8 @@ class Workload(ABC):
     ) -> tuple[str, Reason | None]:
         """Outcome of a job, and the reason unless it completed, by what this workload alone knows.
 
-        Parameters
-        ----------
-        outcome, reason
-            By what holds for every workload.
-        ranks
-            Records of the ranks that are expected.
-        scratch
-            Where the ranks of all nodes left what they wrote.
+        `outcome`, `reason`: by what holds for every workload; `ranks`: records of those that are expected; `scratch`:
+        where the ranks of all nodes left what they wrote.
         """
         return outcome, reason
 
@@ -296,21 +202,12 @@ class Workload(ABC):
     def traffic(self, p: Any, measures: Mapping[str, Any]) -> Sequence[Traffic] | None:
         """Collectives of a step of a job with these parameters; None where the workload does not know them.
 
-        Parameters
-        ----------
-        measures
-            Parameters and measures of a run that differs at most in its number of devices.
+        `measures`: parameters and measures of a run that differs at most in its number of devices.
         """
         return None
 
     def memory_change(self, p: Any, devices: int, measures: Mapping[str, Any]) -> float | None:
-        """Bytes that a device needs more on `devices` devices than in a run with parameters p; None where unknown.
-
-        Parameters
-        ----------
-        measures
-            Of that run.
-        """
+        """Bytes that a device needs more on `devices` devices than in a run with these measures; None where unknown."""
         return None
 
     def loads_in_step(self, p: Any) -> bool:
@@ -340,19 +237,13 @@ class Workload(ABC):
     ) -> dict[str, Any]:
         """Give the workload's own measures of a completed run.
 
-        Parameters
-        ----------
-        record
-            What run.json holds.
-        common
-            Measures that every workload has, throughput in its `unit` included.
-        steps, epochs
-            The tables of the run; epochs where it `has_epochs`.
+        `record`: what run.json holds; `common`: measures that every workload has, throughput in its `unit` included;
+        `steps`, `epochs`: the tables of the run, the second where it `has_epochs`.
         """
 
     @property
     def default_label(self) -> str:
-        """As above."""
+        """The parameter that names a series in which nothing varies."""
         return self.method
 
     def counted(self, record: Mapping[str, Any], steps: "pd.DataFrame") -> "pd.DataFrame":
@@ -397,10 +288,7 @@ class Workload(ABC):
     def learning(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """What decides how much is learned from a sample, in words: global batch size, precision, learning rate.
 
-        Parameters
-        ----------
-        values
-            Parameters and measures of a run.
+        `values`: parameters and measures of a run.
         """
 
     def on_several(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -413,12 +301,7 @@ class Workload(ABC):
     def seen(self, values: Mapping[str, Any], of_pass: float | None) -> float | None:
         """Work, in its `unit`, before the end at which `accuracy` and `loss` are measured; None where not known.
 
-        Parameters
-        ----------
-        values
-            Parameters and measures of a run.
-        of_pass
-            Work of a pass over the training data, if known.
+        `values`: parameters and measures of a run; `of_pass`: work of a pass over the training data, if known.
         """
         return None
 
