@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from conftest import ROOT
-from multicard.trace import sqlite_file
+from multicard.trace import sqlite_file, sqlite_pages
 from multicard.trace.files import open_trace
 from multicard.trace.tables import SCOPES, STEPS, activity_tables
 
@@ -30,6 +30,8 @@ def export(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sqlite_file, "PART_ROWS", part)
         patch.setattr(sqlite_file, "BATCH_ROWS", part // 3)
+        patch.setattr(sqlite_pages, "BATCH_BYTES", 4096 * (part // 50))
+        patch.setattr(sqlite_pages, "PART_BATCHES", 2)
         yield path, truth
 
 

@@ -1,4 +1,4 @@
-"""Columns of an Arrow batch as NumPy arrays, and rows as codes of what they have in common."""
+"""Integers of Arrow columns as NumPy arrays, and rows of them as codes of what they have in common."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,14 +8,14 @@ import pyarrow as pa
 
 from multicard.trace.model import Integers
 
-MISSING = -1
+EMPTY = -(1 << 63) + 1  # stands for an empty cell: no time or identity of a trace is near it
 _WIDEST = 1 << 62
 _CLOSE = 1 << 12
 MOST_NS = 1 << 61  # 73 years; times since 1970 are below it
 
 
 def integers(column: pa.Array) -> Integers:
-    """Give the integers of a column, `MISSING` for an empty cell.
+    """Give the integers of a column, `EMPTY` for an empty cell.
 
     Raises
     ------
@@ -28,7 +28,7 @@ def integers(column: pa.Array) -> Integers:
         return values
     bits = np.frombuffer(column.buffers()[0], np.uint8)
     there = np.unpackbits(bits, bitorder="little")[column.offset : column.offset + len(column)]
-    return np.where(there == 1, values, MISSING)
+    return np.where(there == 1, values, EMPTY)
 
 
 def _values(column: pa.Array, kind: type) -> Integers:
@@ -36,32 +36,26 @@ def _values(column: pa.Array, kind: type) -> Integers:
     return np.frombuffer(column.buffers()[1], kind, len(column), column.offset * np.dtype(kind).itemsize)
 
 
-def as_arrow(values: Integers) -> pa.Array:
-    """Give integers to Arrow as they lie, without pandas too."""
-    values = np.ascontiguousarray(values, np.int64)
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
-
-
 def refuse_absurd(numbers: Mapping[str, Integers]) -> None:
-    """Refuse times and durations of more than `MOST_NS` nanoseconds, whose sums and differences would overflow.
+    """Refuse times of more than `MOST_NS` nanoseconds, whose sums and differences would overflow.
 
     Raises
     ------
     ValueError
         With the time.
     """
-    for name in numbers.keys() & {"start", "end", "duration"}:
+    for name in numbers.keys() & {"start", "end"}:
         low, high = int(numbers[name].min(initial=0)), int(numbers[name].max(initial=0))
         if low < -MOST_NS or high > MOST_NS:
             found = low if low < -MOST_NS else high
             raise ValueError(f"found a time of {found / 1e9:.3g} s, expected at most {MOST_NS / 1e9:.3g} s")
 
 
-def encode(columns: Sequence[pa.Array]) -> tuple[Integers, list[tuple[Any, ...]]]:
+def encode(columns: Sequence[Integers]) -> tuple[Integers, list[tuple[Any, ...]]]:
     """Number the distinct rows of some columns of equal length: the code of each row, and the row of each code.
 
-    A column costs a nanosecond or two a row where its values lie close together, some more where they must be
-    hashed; sorting or comparing whole rows would cost a hundred.
+    An `EMPTY` cell is None in these. A column costs a nanosecond or two a row where its values lie close together, some
+    more where they must be hashed; sorting or comparing whole rows would cost a hundred.
     """
     combined = np.zeros(len(columns[0]), np.int64)
     sizes: list[int] = []
@@ -75,34 +69,36 @@ def encode(columns: Sequence[pa.Array]) -> tuple[Integers, list[tuple[Any, ...]]
             combined += digits
         sizes.append(size)
         values.append(value)
-    encoded = as_arrow(combined).dictionary_encode()
+    codes, known = _hashed(combined)
     distinct = []
-    for code in _values(encoded.dictionary, np.int64).tolist():
+    for code in known:
         row = []
         for size, value in zip(reversed(sizes), reversed(values), strict=True):
             code, digit = divmod(code, size)
             row.append(value(digit))
         distinct.append(tuple(reversed(row)))
-    return _values(encoded.indices, np.int32), distinct
+    return codes, distinct
 
 
-def _digits(column: pa.Array) -> tuple[Integers | int, int, Callable[[int], Any]]:
+def _hashed(values: Integers) -> tuple[Integers, list[int]]:
+    """Code of each value, and the value of each code."""
+    values = np.ascontiguousarray(values, np.int64)
+    encoded = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)]).dictionary_encode()
+    return _values(encoded.indices, np.int32), _values(encoded.dictionary, np.int64).tolist()
+
+
+def _digits(column: Integers) -> tuple[Integers, int, Callable[[int], Any]]:
     """Numbers from 0 for the values of a column, how many numbers there may be, and the value of each."""
-    if len(column) and column.null_count == len(column):
-        return 0, 1, lambda digit: None
-    if len(column) and column.null_count == 0 and pa.types.is_integer(column.type):
-        numbers = integers(column)
-        low, high = int(numbers.min()), int(numbers.max())
-        if high - low < _CLOSE:
-            return numbers - low, high - low + 1, lambda digit: low + digit
-    encoded = column.dictionary_encode(null_encoding="encode")
-    known = encoded.dictionary.to_pylist()
-    return _values(encoded.indices, np.int32), max(1, len(known)), lambda digit: known[digit]
+    low, high = int(column.min(initial=1 << 62)), int(column.max(initial=EMPTY))
+    if low > EMPTY and high - low < _CLOSE:
+        return column - low, max(1, high - low + 1), lambda digit: low + digit
+    codes, known = _hashed(column)
+    return codes, max(1, len(known)), lambda digit: None if known[digit] == EMPTY else known[digit]
 
 
-def _encode_in_two(columns: Sequence[pa.Array]) -> tuple[Integers, list[tuple[Any, ...]]]:
+def _encode_in_two(columns: Sequence[Integers]) -> tuple[Integers, list[tuple[Any, ...]]]:
     """Encode the two halves of many varied columns first, so that their combination fits an integer."""
     middle = len(columns) // 2
     (first, heads), (second, tails) = encode(columns[:middle]), encode(columns[middle:])
-    codes, pairs = encode([as_arrow(first), as_arrow(second)])
+    codes, pairs = encode([first, second])
     return codes, [heads[head] + tails[tail] for head, tail in pairs]

@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 Integers = npt.NDArray[Any]
 
+MISSING = -1  # a number that was not recorded
+
 
 class Kind(NamedTuple):
     """A kind of events: what describes a group of them, and the numbers of each."""

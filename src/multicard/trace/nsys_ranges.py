@@ -8,8 +8,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from multicard.core.errors import TraceError
-from multicard.trace.encoding import MISSING, as_arrow, encode, integers, refuse_absurd
-from multicard.trace.model import SINGLE_CALL, Batch, BatchReader, EventSource, Groups, Integers, picked, shared_name
+from multicard.trace.encoding import encode, integers, refuse_absurd
+from multicard.trace.model import (
+    MISSING,
+    SINGLE_CALL,
+    Batch,
+    BatchReader,
+    EventSource,
+    Groups,
+    Integers,
+    picked,
+    shared_name,
+)
 from multicard.trace.nsys_tables import process_of, thread_of
 from multicard.trace.sqlite_file import SqliteFile, readable
 
@@ -26,11 +36,11 @@ class _Names:
         self._codes: dict[str, int] = {}
 
     def codes(self, column: pa.Array) -> Integers:
-        """Code of each text of a column, `MISSING` for an empty cell."""
+        """Code of each text of a column without empty cells."""
         raw = pc.replace_substring_regex(column.cast(pa.binary()), pattern=f"(?s){SINGLE_CALL}", replacement="")
         encoded = raw.dictionary_encode()
         known = [self._code(shared_name(readable(text))) for text in encoded.dictionary.to_pylist()]
-        return np.array([*known, MISSING])[integers(encoded.indices)]
+        return np.array(known, np.int64)[integers(encoded.indices)]
 
     def _code(self, text: str) -> int:
         code = self._codes.get(text, 0)
@@ -66,7 +76,7 @@ def ranges(database: SqliteFile, domains: dict[tuple[int | None, int | None], st
                     name = names.codes(text)
                     if by_id is not None:
                         name = np.where(integers(bare) == 1, by_id.codes(integers(ids)), name)
-                    codes, distinct = encode([thread, in_domain, as_arrow(name)])
+                    codes, distinct = encode([integers(thread), integers(in_domain), name])
                     times = integers(start), integers(end)
                     refuse_absurd({"start": times[0], "end": times[1]})
                     numbers = {"start": times[0], "end": times[1], "duration": times[1] - times[0]}

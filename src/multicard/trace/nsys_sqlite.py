@@ -5,23 +5,24 @@ looked up before they are read. Schema facts: NVIDIA's export schema documentati
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from multicard.core.errors import TraceError
-from multicard.trace.encoding import encode, integers, refuse_absurd
+from multicard.trace.encoding import EMPTY, encode, refuse_absurd
 from multicard.trace.model import (
     KINDS,
+    MISSING,
     NOT_RECORDED,
     Batch,
     BatchReader,
     EventSource,
     Groups,
+    Integers,
     Trace,
-    picked,
     rank_marks,
 )
 from multicard.trace.nsys_nccl import has_messages, messages
@@ -31,15 +32,14 @@ from multicard.trace.nsys_tables import (
     COPY_KINDS,
     HOST_MEMORY,
     MEMORY_POOLS,
-    NAME_BITS,
     NEEDED,
     TABLES,
-    TIMES,
-    Packing,
+    Table,
     process_of,
     thread_of,
 )
 from multicard.trace.sqlite_file import SqliteFile
+from multicard.trace.sqlite_pages import Columns, integer_columns
 
 NEWEST_MAJOR = 3  # of the export schema; NVIDIA raises it when old queries stop working
 MARK_TYPE, THREAD_TYPE, DOMAIN_TYPE = 34, 39, 75  # eventType in NVTX_EVENTS: marks, names of threads and of domains
@@ -64,8 +64,6 @@ def read(path: Path) -> Trace:
             found = "NVTX_EVENTS" in database.tables
         elif kind == "messages":
             found = has_messages(database)
-        elif kind == "memory_use":
-            found = "CUDA_GPU_MEMORY_USAGE_EVENTS" in database.tables
         else:
             found = any(table.name in database.tables for table in TABLES[kind])
         if not found:
@@ -79,7 +77,7 @@ def read(path: Path) -> Trace:
         if kind == "messages":
             return messages(database)
         if kind == "memory_use":
-            return _memory_use(database)
+            return _memory_use(_source(database, kind, (*numbers, "operation"), groups))
         return _source(database, kind, numbers, groups)
 
     ranks = rank_marks([(process, text) for kind, process, _, text in marks if kind != DOMAIN_TYPE])
@@ -153,53 +151,65 @@ def _source(database: SqliteFile, kind: str, numbers: tuple[str, ...], groups: t
     """Events of a kind that lie in tables row by row."""
     found = Groups()
     parts: list[BatchReader] = []
-    ids = database.ask("SELECT (SELECT min(id) FROM StringIds), (SELECT max(id) FROM StringIds)")[0]
-    narrow = all(isinstance(number, int) and 0 <= number < 1 << NAME_BITS for number in ids)
     for table in TABLES[kind]:
-        if table.name not in database.tables:
-            continue
-        columns = database.tables[table.name]
-        fields = [field for name in groups for field in table.groups[name]]
-        used = {field.expression for fs in table.groups.values() for field in fs} | set(table.numbers.values())
-        lacking = sorted((NEEDED & used) - columns)
-        if lacking:
-            raise TraceError(f"{database.path}: {table.name} lacks the column {lacking[0]}: the schema is not known")
-        packing = Packing([field._replace(expression=_present(field.expression, columns)) for field in fields], narrow)
-        values = [_present(table.numbers[name], columns) for name in numbers]
-        select = ", ".join(f"{expression} AS c{i}" for i, expression in enumerate([*packing.words, *values]))
-        conditions, _ = database.split(table.name)
-        for condition in conditions:
-            query = f"SELECT {select} FROM {table.name} WHERE {condition}"
-            parts.append(_part(database, query, packing, numbers, found))
+        if table.name in database.tables:
+            used = {column for columns in table.groups.values() for column in columns} | set(table.numbers.values())
+            needed = NEEDED | {"bytes"} if kind == "memory_use" else NEEDED
+            lacking = sorted((needed & used) - database.tables[table.name])
+            if lacking:
+                raise TraceError(
+                    f"{database.path}: {table.name} lacks the column {lacking[0]}: the schema is not known"
+                )
+            parts += _parts(database, table, numbers, groups, found)
     return EventSource(parts, lambda wanted: _described(database, kind, found.keys, groups, wanted))
 
 
-def _present(expression: str, columns: set[str]) -> str:
-    """A column as SQL, or NULL where the table lacks it; constants stay."""
-    if expression in columns:
-        return f'"{expression}"'
-    # An identifier that is no column would be taken for one in quotes, or for a text.
-    return "NULL" if expression.isidentifier() else expression
+def _parts(
+    database: SqliteFile, table: Table, numbers: Sequence[str], groups: Sequence[str], found: Groups
+) -> list[BatchReader]:
+    """Rows of a table; one without its times is no event."""
+    fields = [(name, column) for name in groups for column in table.groups[name]]
+    times = [name for name in ("start", "end") if name in table.numbers and {name, "duration"} & set(numbers)]
+    values = {name: table.numbers[name] for name in (*times, *numbers) if name in table.numbers}
+    used = {column for _, column in fields} | set(values.values())
+    present = sorted(used & database.tables[table.name])
+
+    def batch(rows: Columns) -> Batch:
+        count = len(next(iter(rows.values())))
+
+        def column(name: str | int | None) -> Integers:
+            return rows[name] if name in rows else np.full(count, name if isinstance(name, int) else EMPTY)
+
+        codes, distinct = encode([_identity(name, column(of)) for name, of in fields])
+        arrays = {name: column(of) for name, of in values.items()}
+        own = Batch(found.codes(distinct)[codes], arrays)
+        for name in times:
+            if arrays[name].min(initial=0) <= EMPTY:
+                own = own.where(own.numbers[name] != EMPTY)
+        refuse_absurd(own.numbers)
+        for name in arrays.keys() - set(times):
+            if arrays[name].min(initial=0) <= EMPTY:
+                own.numbers[name] = np.where(own.numbers[name] == EMPTY, MISSING, own.numbers[name])
+        if "end" in arrays:
+            own.numbers["duration"] = own.numbers["end"] - own.numbers["start"]
+        return own
+
+    def reader(part: Callable[[], Iterator[Columns]]) -> BatchReader:
+        def read() -> Iterator[Batch]:
+            with database.named():
+                yield from map(batch, part())
+
+        return read
+
+    return list(map(reader, integer_columns(database, table.name, present)))
 
 
-def _part(database: SqliteFile, query: str, packing: Packing, numbers: Sequence[str], groups: Groups) -> BatchReader:
-    """Rows of a query whose first columns are the group, the others the numbers."""
-    keys = len(packing.words)
-
-    def read_part() -> Iterator[Batch]:
-        with database.named():
-            for rows in database.batches(query):
-                codes, distinct = encode(rows.columns[:keys])
-                arrays = [integers(column) for column in rows.columns[keys:]]
-                refuse_absurd(dict(zip(numbers, arrays, strict=True)))
-                known = groups.codes([packing.unpacked(words) for words in distinct])
-                batch = Batch(known[codes], dict(zip(numbers, arrays, strict=True)))
-                for name, column in zip(numbers, rows.columns[keys:], strict=True):
-                    if column.null_count and name in TIMES and name != "correlation":  # an event without times is none
-                        batch = batch.where(batch.numbers[name] >= 0)
-                yield batch
-
-    return read_part
+def _identity(name: str, column: Integers) -> Integers:
+    """A group column from the column of the table, which may hold more."""
+    part = {"process": process_of, "thread": thread_of, "stream": lambda number: number & 0xFFFFFFFF}.get(name)
+    if part is None:
+        return column
+    return np.where(column == EMPTY, EMPTY, part(column)) if column.min(initial=0) <= EMPTY else part(column)
 
 
 def _described(
@@ -212,10 +222,11 @@ def _described(
         "process": lambda number: number,
         "device": lambda number: number,
         "stream": lambda number: number,
-        "thread": thread_of,
+        "thread": lambda number: number,
         "api": lambda number: API_CLASSES.get(number, "other"),
         "operation": lambda kind: COPY_KINDS.get(kind, "other"),
         "host_memory": lambda kind, source, target: HOST_MEMORY.get({1: source, 2: target}.get(kind)),
+        "pool": lambda number: MEMORY_POOLS.get(number, "unknown"),
         "grid": _shape,
         "block": _shape,
     }
@@ -239,40 +250,25 @@ def _shape(x: int | None, y: int | None, z: int | None) -> str | None:
     return None if x is None or y is None or z is None else f"{x}×{y}×{z}"
 
 
-def _memory_use(database: SqliteFile) -> EventSource:
+def _memory_use(changes: EventSource) -> EventSource:
     """Memory allocated since the capture began, after each allocation and release.
 
     Negative where more of what was there before was released than has been allocated since.
     """
-    groups = Groups()
-    columns = database.tables["CUDA_GPU_MEMORY_USAGE_EVENTS"]
-    lacking = {"start", "globalPid", "deviceId", "bytes", "memoryOperationType"} - columns
-    if lacking:
-        raise TraceError(f"{database.path}: CUDA_GPU_MEMORY_USAGE_EVENTS lacks the column {min(lacking)}")
 
     def read_all() -> Iterator[Batch]:
-        with database.named():
-            found = list(
-                database.batches(
-                    f"SELECT globalPid, deviceId, {_present('memKind', columns)} AS pool, start, "
-                    "CASE memoryOperationType WHEN 0 THEN bytes WHEN 1 THEN -bytes ELSE 0 END AS change "
-                    "FROM CUDA_GPU_MEMORY_USAGE_EVENTS ORDER BY start"
-                )
-            )
-            if not found:
-                return
-            rows = pa.Table.from_batches(found)
-            codes, distinct = encode([column.combine_chunks() for column in rows.columns[:3]])
-            start, change = (integers(column.combine_chunks()) for column in rows.columns[3:])
-            refuse_absurd({"start": start})
-            used = np.empty_like(change)
-            for code in range(len(distinct)):
-                own = codes == code
-                used[own] = np.cumsum(change[own])
-            yield Batch(groups.codes(distinct)[codes], {"start": start, "bytes": used})
+        batches = [batch for part in changes.parts for batch in part()]
+        if not batches:
+            return
+        code = np.concatenate([batch.group for batch in batches])
+        start, size, operation = (
+            np.concatenate([batch.numbers[name] for batch in batches]) for name in ("start", "bytes", "operation")
+        )
+        order = np.argsort(start, kind="stable")
+        code, size, operation = code[order], size[order], operation[order]
+        used = np.select([operation == 0, operation == 1], [size, -size], 0)
+        for own in (code == each for each in np.unique(code)):
+            used[own] = np.cumsum(used[own])
+        yield Batch(code, {"start": start[order], "bytes": used})
 
-    def described(wanted: tuple[str, ...]) -> list[tuple[Any, ...]]:
-        keys = [(process_of(g), device, MEMORY_POOLS.get(pool, "unknown")) for g, device, pool in groups.keys]
-        return picked("memory_use", wanted, keys)
-
-    return EventSource([read_all], described)
+    return replace(changes, parts=[read_all])

@@ -1,7 +1,6 @@
 """Where the events of each kind lie in an SQLite export of Nsight Systems, and what its numbers stand for."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 # eventClass of CUPTI_ACTIVITY_KIND_RUNTIME, as ENUM_NSYS_EVENT_CLASS lists it. A backtrace row repeats a call that
 # has a row of its own.
@@ -38,140 +37,72 @@ MEMORY_POOLS = {
 }
 
 
-class Field(NamedTuple):
-    """A part of what describes a group: a column or constant, and how many bits hold it.
-
-    Fields of known width are packed into one integer by SQLite, since each value that crosses to Arrow costs some
-    50 ns. 0 bits: the width is not known, or the column may be empty, which would empty what is packed with it.
-    """
-
-    expression: str
-    bits: int = 0
+Columns = tuple[str | int | None, ...]
 
 
 class Table(NamedTuple):
-    """How the events of a kind lie in one table: fields for each of its group columns, and its numbers."""
+    """How the events of a kind lie in one table: columns or constants of each group column, and of its numbers."""
 
     name: str
-    groups: dict[str, tuple[Field, ...]]
+    groups: dict[str, Columns]
     numbers: dict[str, str]
 
 
-NAME_BITS = 31  # checked against StringIds before it is relied on
-_STREAM = {"stream": (Field("streamId", 32),)}  # CUPTI's numbers of streams have 32 bits; every row has one
-_ON_DEVICE = {"process": (Field("globalPid", 24),), "device": (Field("deviceId", 8),)}
-# The launch limits of CUDA: 2³¹ - 1, 65535 and 65535 blocks, 1024, 1024 and 64 threads.
-_GRID = (Field("gridX", 31), Field("gridY", 16), Field("gridZ", 16))
-_BLOCK = (Field("blockX", 11), Field("blockY", 11), Field("blockZ", 7))
-TIMES = {
-    "correlation": "correlationId",
-    "start": "start",
-    "end": "end",
-    "duration": 'CAST("end" - start AS INT)',
-}  # a difference that overflows is a float
+_ON_DEVICE: dict[str, Columns] = {"process": ("globalPid",), "device": ("deviceId",)}
+_STREAM: dict[str, Columns] = {"stream": ("streamId",)}
+_TIMES = {"correlation": "correlationId", "start": "start", "end": "end"}
+_SHAPES: dict[str, Columns] = {"grid": ("gridX", "gridY", "gridZ"), "block": ("blockX", "blockY", "blockZ")}
 
 TABLES: dict[str, tuple[Table, ...]] = {
     "api": (
         Table(
             "CUPTI_ACTIVITY_KIND_RUNTIME",
-            {
-                "process": (Field("globalTid", 24),),
-                "api": (Field("eventClass", 8),),
-                "name": (Field("nameId", NAME_BITS),),
-                "thread": (Field("globalTid"),),
-            },
-            TIMES,
+            {"process": ("globalTid",), "api": ("eventClass",), "name": ("nameId",), "thread": ("globalTid",)},
+            _TIMES,
         ),
     ),
     "kernels": (
-        Table(
-            "CUPTI_ACTIVITY_KIND_KERNEL",
-            {**_ON_DEVICE, "name": (Field("demangledName", NAME_BITS),), "grid": _GRID, "block": _BLOCK, **_STREAM},
-            TIMES,
-        ),
+        Table("CUPTI_ACTIVITY_KIND_KERNEL", {**_ON_DEVICE, "name": ("demangledName",), **_SHAPES, **_STREAM}, _TIMES),
     ),
     "memory": (
         Table(
             "CUPTI_ACTIVITY_KIND_MEMCPY",
-            {
-                **_ON_DEVICE,
-                "operation": (Field("copyKind"),),
-                "host_memory": (Field("copyKind"), Field("srcKind"), Field("dstKind")),
-                **_STREAM,
-            },
-            {"bytes": "bytes", **TIMES},
+            {**_ON_DEVICE, "operation": ("copyKind",), "host_memory": ("copyKind", "srcKind", "dstKind"), **_STREAM},
+            {"bytes": "bytes", **_TIMES},
         ),
         Table(
             "CUPTI_ACTIVITY_KIND_MEMSET",
-            {
-                **_ON_DEVICE,
-                "operation": (Field(str(MEMSET)),),
-                "host_memory": (Field(str(MEMSET)), Field("NULL"), Field("NULL")),
-                **_STREAM,
-            },
-            {"bytes": "bytes", **TIMES},
+            {**_ON_DEVICE, "operation": (MEMSET,), "host_memory": (MEMSET, None, None), **_STREAM},
+            {"bytes": "bytes", **_TIMES},
         ),
     ),
     "metrics": (
         Table(
             "GPU_METRICS",
-            {"device": (Field("typeId"),), "metric": (Field("typeId"), Field("metricId"))},
+            {"device": ("typeId",), "metric": ("typeId", "metricId")},
             {"start": "timestamp", "value": "value"},
+        ),
+    ),
+    "memory_use": (
+        Table(
+            "CUDA_GPU_MEMORY_USAGE_EVENTS",
+            {"process": ("globalPid",), "device": ("deviceId",), "pool": ("memKind",)},
+            {"start": "start", "bytes": "bytes", "operation": "memoryOperationType"},
         ),
     ),
 }
 # Columns without which a table says nothing.
-NEEDED = {"start", "end", "globalTid", "globalPid", "nameId", "demangledName", "copyKind", "deviceId", "timestamp"}
+NEEDED = {
+    "start", "end", "globalTid", "globalPid", "nameId", "demangledName", "copyKind", "deviceId", "timestamp",
+    "memoryOperationType",
+}  # fmt: skip
 
 
-def process_of(identity: int | None) -> int | None:
-    """Process id in a globalTid or globalPid."""
-    return None if identity is None else (identity >> 24) & 0xFFFFFF
+def process_of(identity: int) -> int:
+    """Process id in a globalTid or globalPid; of one, or of an array."""
+    return (identity >> 24) & 0xFFFFFF
 
 
-def thread_of(identity: int | None) -> int | None:
-    """Thread id in a globalTid."""
-    return None if identity is None else identity & 0xFFFFFF
-
-
-class Packing:
-    """Fields packed into as few integers as hold them: `words` are these as SQL."""
-
-    def __init__(self, fields: Sequence[Field], narrow: bool) -> None:
-        """`narrow` says whether the ids of names fit their bits."""
-        self._places: list[list[tuple[int, int]]] = []  # by word: number of the field and its bits
-        used = 64
-        for i, field in enumerate(fields):
-            bits = field.bits if field.expression != "NULL" and (narrow or field.bits != NAME_BITS) else 0
-            if bits and used + bits < 64:
-                self._places[-1].append((i, bits))
-                used += bits
-            else:
-                self._places.append([(i, bits)])
-                used = bits or 64
-        self._count = len(fields)
-        self.words = [self._word([fields[i] for i, _ in places]) for places in self._places]
-
-    @staticmethod
-    def _word(fields: list[Field]) -> str:
-        word = ""
-        for field in fields:
-            value = field.expression
-            if value in ('"globalTid"', '"globalPid"') and field.bits:
-                value = f"({value} >> 24 & 16777215)"
-            if value == '"streamId"':
-                value = f"({value} & 4294967295)"
-            word = f"({word} << {field.bits} | {value})" if word else value
-        return word
-
-    def unpacked(self, words: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Values of the fields."""
-        values: list[Any] = [None] * self._count
-        for word, places in zip(words, self._places, strict=True):
-            if word is None or len(places) == 1:
-                values[places[0][0]] = word
-                continue
-            for i, bits in reversed(places):
-                values[i] = word & ((1 << bits) - 1)
-                word >>= bits
-        return tuple(values)
+def thread_of(identity: int) -> int:
+    """Thread id in a globalTid; of one, or of an array."""
+    return identity & 0xFFFFFF

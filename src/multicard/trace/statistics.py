@@ -8,7 +8,7 @@ import numpy as np
 
 from multicard.trace.model import Integers
 
-_BLOCK = 1 << 20
+_BLOCK = 1 << 13  # for more, BLAS starts threads, which wait for each other where cores are busy
 _MOST_PIECES = 400_000  # beyond that, finding the pieces of a group takes longer than sorting all of them once more
 
 
