@@ -87,8 +87,13 @@ class CapturedEvents:
                 self._compare_clocks(self.launches)
         if scope == STEPS:
             self._keep_steps()
-        self.classes = [kernel_class(name) for _, name in self.kernels.values("name")] if self.kernels else []
-        self.collectives = [collective(name) for _, name in self.kernels.values("name")] if self.kernels else []
+        if self.kernels:  # two more fields, which the names tell
+            names = [name for _, name in self.kernels.values("name")]
+            self.kernels.groups = [
+                (*group, kernel_class(name), collective(name))
+                for group, name in zip(self.kernels.groups, names, strict=True)
+            ]
+            self.kernels.fields += ("class", "collective")
 
     def _compare_clocks(self, launches: Launches) -> None:
         """Find devices whose clock does not agree with the host's, and set their times right where that can be."""
@@ -145,11 +150,6 @@ class CapturedEvents:
         """What ran on devices, by kind, in the order in which `launches` counts these sets."""
         found = [("kernels", self.kernels), ("memory", self.memory)]
         return [(kind, own) for kind, own in found if own is not None]
-
-    def summed(self, kind: str, key: Callable[[int], Key | None]) -> list[tuple[Key, Statistics]]:
-        """Statistics of the durations of all groups that share a key, by the code of the group; None leaves it out."""
-        own: Events = getattr(self, kind)
-        return summed(own.grouped, own, key)
 
     @cached_property
     def steps(self) -> dict[Place, Steps]:

@@ -70,7 +70,8 @@ class WaitingCalls:
         values = api.values("process", "name", "thread")
         owners = {owner: number for number, owner in enumerate(dict.fromkeys((t, p, th) for t, p, _, th in values))}
         start = api.arrays["start"].astype(np.int64)
-        thread = np.array([owners[t, p, th] for t, p, _, th in values], np.int32)[api.code]
+        numbers = np.array([owners[t, p, th] for t, p, _, th in values])
+        thread = numbers.astype(np.min_scalar_type(len(owners)))[api.code]  # narrow ones are sorted in half the time
         order = np.lexsort((start, thread))
         waits = api.mask("StreamSynchronize" in name for _, _, name, _ in values)
         followed = (thread[order][1:] == thread[order][:-1]) & waits[order][1:]

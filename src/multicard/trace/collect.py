@@ -66,6 +66,10 @@ class Events:
         """Which events are of the groups that the values, one for each group, say yes to."""
         return np.fromiter(groups, bool, len(self.groups))[self.code]
 
+    def described(self) -> list[dict[str, Any]]:
+        """The fields of each group by name."""
+        return [dict(zip(self.fields, group[1:], strict=True)) for group in self.groups]
+
     def values(self, *names: str) -> list[tuple[Any, ...]]:
         """Trace and some fields of each group."""
         at = [self.fields.index(name) + 1 for name in names]

@@ -87,9 +87,7 @@ def bus_bytes(collective: str, buffer_bytes: float, ranks: int) -> float:
     return bus_bandwidth(collective, of_rank, ranks, 1.0) or 0.0
 
 
-def by_message_size(
-    kernels: Events, collectives: Sequence[str | None], messages: Events
-) -> list[tuple[dict[str, Any], Integers]]:
+def by_message_size(kernels: Events, messages: Events) -> list[tuple[dict[str, Any], Integers]]:
     """One row per device, collective and size of its messages, with the durations of those kernels.
 
     The calls of a collective are made in the order in which its kernels run, so that they are matched by it, where
@@ -99,9 +97,7 @@ def by_message_size(
     Parameters
     ----------
     kernels
-        Kernels with process, device, start and duration.
-    collectives
-        Of each group of kernels, its collective.
+        Kernels with process, device, collective, start and duration.
     messages
         Calls with start and bytes.
     """
@@ -109,9 +105,7 @@ def by_message_size(
     for code, (trace, process, kind, _) in enumerate(messages.groups):
         told.setdefault((trace, process, kind), []).append(code)
     ran: dict[tuple[int, int, str], dict[int | None, list[int]]] = {}
-    for code, ((trace, process, device), kind) in enumerate(
-        zip(kernels.values("process", "device"), collectives, strict=True)
-    ):
+    for code, (trace, process, device, kind) in enumerate(kernels.values("process", "device", "collective")):
         if (trace, process, kind) in told:
             ran.setdefault((trace, process, kind), {}).setdefault(device, []).append(code)
     rows = []
@@ -139,7 +133,7 @@ def _in_order(events: Events, codes: Sequence[int], name: str) -> Integers:
     return events.arrays[name][mine][np.argsort(events.arrays["start"][mine], kind="stable")]
 
 
-def stragglers_of(traces: Sequence[Trace], kernels: Events, collectives: Sequence[str | None]) -> list[dict[str, Any]]:
+def stragglers_of(traces: Sequence[Trace], kernels: Events) -> list[dict[str, Any]]:
     """One row per collective and rank: how long it waited for the last rank, and how often it was that itself.
 
     The calls of a kind are matched by their order, so all ranks must take part in each; where numbers of calls
@@ -150,9 +144,7 @@ def stragglers_of(traces: Sequence[Trace], kernels: Events, collectives: Sequenc
     traces
         Traces of one capture. Ranks are compared only on one clock: those of one trace, and of traces that name it.
     kernels
-        Kernels with process, device, start and duration.
-    collectives
-        Of each group of kernels, its collective.
+        Kernels with process, device, collective, start and duration.
 
     Raises
     ------
@@ -160,7 +152,8 @@ def stragglers_of(traces: Sequence[Trace], kernels: Events, collectives: Sequenc
         If no kind of collective can be matched.
     """
     places: dict[tuple[str, str], dict[tuple[int, int, int | None], list[int]]] = {}
-    for code, (place, kind) in enumerate(zip(kernels.values("process", "device"), collectives, strict=True)):
+    for code, (*of, kind) in enumerate(kernels.values("process", "device", "collective")):
+        place = tuple(of)
         if kind is not None:
             clock = traces[place[0]].clock
             name = f"host {clock[0]}" if clock else f"trace {place[0]}"
@@ -172,31 +165,20 @@ def stragglers_of(traces: Sequence[Trace], kernels: Events, collectives: Sequenc
         if len(members) < 2:
             continue
         times = {place: _times(kernels, codes, traces[place[0]]) for place, codes in sorted(members.items(), key=str)}
-        if len({len(starts) for starts, _ in times.values()}) > 1:
+        if len({starts.shape for starts, _ in times.values()}) > 1:
             unmatched.append(f"the ranks show different numbers of {kind}")
             continue
-        starts = np.array([start for start, _ in times.values()])
-        ends = np.array([end for _, end in times.values()])
+        starts, ends = map(np.array, zip(*times.values(), strict=True))
         latest = starts.max(axis=0)
         if (latest < ends.min(axis=0)).mean() < MATCHED:
             unmatched.append(f"calls of {kind} do not overlap between ranks, so they do not belong together")
             continue
         for place, start, end in zip(times, starts, ends, strict=True):
             wait = latest - start
-            rows.append(
-                {
-                    "trace": place[0],
-                    "process": place[1],
-                    "device": place[2],
-                    "collective": kind,
-                    "calls": len(start),
-                    "times_last": int((wait == 0).sum()),
-                    "waited_s": int(wait.sum()) / 1e9,
-                    "median_wait_s": float(np.median(wait)) / 1e9,
-                    "max_wait_s": int(wait.max()) / 1e9,
-                    "together_s": int((end - latest).sum()) / 1e9,
-                }
-            )
+            row = dict(zip(("trace", "process", "device"), place, strict=True)) | {"collective": kind}
+            row |= {"calls": len(start), "times_last": int((wait == 0).sum()), "waited_s": int(wait.sum()) / 1e9}
+            row |= {"median_wait_s": float(np.median(wait)) / 1e9, "max_wait_s": int(wait.max()) / 1e9}
+            rows.append(row | {"together_s": int((end - latest).sum()) / 1e9})
     if not rows:
         clocks = {clock for clock, _ in places}
         ranks = {place for members in places.values() for place in members}
@@ -205,10 +187,8 @@ def stragglers_of(traces: Sequence[Trace], kernels: Events, collectives: Sequenc
     return rows
 
 
-def _times(kernels: Events, codes: list[int], trace: Trace) -> tuple[Any, Any]:
+def _times(kernels: Events, codes: list[int], trace: Trace) -> tuple[Integers, Integers]:
     """Starts and ends of the kernels of some groups in order of time, on the trace's clock."""
-    mine = np.isin(kernels.code, codes)
-    start = kernels.arrays["start"][mine].astype(np.int64) + (trace.clock[1] if trace.clock else 0)
-    end = start + kernels.arrays["duration"][mine]
-    order = np.argsort(start, kind="stable")
-    return start[order], end[order]
+    start, duration = (_in_order(kernels, codes, name).astype(np.int64) for name in ("start", "duration"))
+    start += trace.clock[1] if trace.clock else 0
+    return start, start + duration

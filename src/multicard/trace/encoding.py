@@ -1,6 +1,6 @@
 """Integers of Arrow columns as NumPy arrays, and rows of them as codes of what they have in common."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,48 +57,38 @@ def encode(columns: Sequence[Integers]) -> tuple[Integers, list[tuple[Any, ...]]
     An `EMPTY` cell is None in these. A column costs a nanosecond or two a row where its values lie close together, some
     more where they must be hashed; sorting or comparing whole rows would cost a hundred.
     """
-    combined = np.zeros(len(columns[0]), np.int64)
-    sizes: list[int] = []
-    values: list[Callable[[int], Any]] = []
+    codes, _ = _hashed(_combined(columns))
+    first = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    values = [column[first].astype(object) for column in columns]
+    for each in values:
+        each[each == EMPTY] = None
+    return codes, list(zip(*(each.tolist() for each in values), strict=True))
+
+
+def _combined(columns: Sequence[Integers]) -> Integers:
+    """One number for each row, the same for the same rows."""
+    combined, most = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
-        digits, size, value = _digits(column)
-        if size * np.prod(sizes, dtype=float) >= _WIDEST:
-            return _encode_in_two(columns)
+        digits, size = _digits(column)
+        if most * size >= _WIDEST:  # many varied columns: the two halves first
+            middle = len(columns) // 2
+            return _combined([_hashed(_combined(half))[0] for half in (columns[:middle], columns[middle:])])
         if size > 1:
             combined *= size
             combined += digits
-        sizes.append(size)
-        values.append(value)
-    codes, known = _hashed(combined)
-    distinct = []
-    for code in known:
-        row = []
-        for size, value in zip(reversed(sizes), reversed(values), strict=True):
-            code, digit = divmod(code, size)
-            row.append(value(digit))
-        distinct.append(tuple(reversed(row)))
-    return codes, distinct
+            most *= size
+    return combined
 
 
-def _hashed(values: Integers) -> tuple[Integers, list[int]]:
-    """Code of each value, and the value of each code."""
+def _digits(column: Integers) -> tuple[Integers, int]:
+    """Numbers from 0 for the values of a column, and how many there may be."""
+    low, high = int(column.min(initial=1 << 62)), int(column.max(initial=EMPTY))
+    return (column - low, high - low + 1) if high - low < _CLOSE else _hashed(column)
+
+
+def _hashed(values: Integers) -> tuple[Integers, int]:
+    """Code of each value, and how many there are."""
     values = np.ascontiguousarray(values, np.int64)
     encoded = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)]).dictionary_encode()
-    return _values(encoded.indices, np.int32), _values(encoded.dictionary, np.int64).tolist()
-
-
-def _digits(column: Integers) -> tuple[Integers, int, Callable[[int], Any]]:
-    """Numbers from 0 for the values of a column, how many numbers there may be, and the value of each."""
-    low, high = int(column.min(initial=1 << 62)), int(column.max(initial=EMPTY))
-    if low > EMPTY and high - low < _CLOSE:
-        return column - low, max(1, high - low + 1), lambda digit: low + digit
-    codes, known = _hashed(column)
-    return codes, max(1, len(known)), lambda digit: None if known[digit] == EMPTY else known[digit]
-
-
-def _encode_in_two(columns: Sequence[Integers]) -> tuple[Integers, list[tuple[Any, ...]]]:
-    """Encode the two halves of many varied columns first, so that their combination fits an integer."""
-    middle = len(columns) // 2
-    (first, heads), (second, tails) = encode(columns[:middle]), encode(columns[middle:])
-    codes, pairs = encode([first, second])
-    return codes, [heads[head] + tails[tail] for head, tail in pairs]
+    return _values(encoded.indices, np.int32), len(encoded.dictionary)

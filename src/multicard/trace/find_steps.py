@@ -13,6 +13,7 @@ import numpy as np
 
 from multicard.trace.captured_events import CapturedEvents
 from multicard.trace.collect import collect
+from multicard.trace.kernel_classes import CLASSES
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Batch, BatchReader, EventSource, Integers, Trace, shared_name
 from multicard.trace.steps import RECORDED, STEP, Owner
@@ -109,13 +110,12 @@ def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps
         {owner: of.devices for owner, of in processes.items()},
         {owner: int(of.end.max() - of.start.min()) / 1e9 for owner, of in processes.items()},
         sorted(counts, key=lambda name: -counts[name]),
-        {owner: _collectives(capture, of) for owner, of in processes.items()},
+        {owner: _collectives(of) for owner, of in processes.items()},
     )
 
 
-def _collectives(capture: CapturedEvents, process: "_Process") -> tuple[Integers, Integers]:
-    classes = list(dict.fromkeys(capture.classes))
-    mine = process.kind == (classes.index("communication") if "communication" in classes else -1)
+def _collectives(process: "_Process") -> tuple[Integers, Integers]:
+    mine = process.kind == CLASSES.index("communication")
     launched = process.launched[mine]
     order = np.argsort(launched, kind="stable")
     return launched[order], process.end[mine][order]
@@ -168,7 +168,7 @@ class _Process(NamedTuple):
 
     devices: list[int | None]
     device: Integers  # index into `devices`
-    kind: Integers  # index into the classes
+    kind: Integers  # index into `CLASSES`
     start: Integers
     end: Integers
     call: Integers
@@ -220,8 +220,7 @@ def _processes(capture: CapturedEvents) -> dict[Owner, _Process]:
     call = np.full(len(kernels.code), UNKNOWN)
     if capture.launches:
         call = capture.launches.start_of(0, slice(None))
-    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(capture.classes))}
-    kind_of = np.array([numbers[kind] for kind in capture.classes], np.int32)
+    kind_of = np.array([CLASSES.index(kind) for _, kind in kernels.values("class")], np.int32)
     found = {}
     for owner in sorted({place[:2] for place in places}, key=str):
         at = np.flatnonzero(kernels.mask(place[:2] == owner for place in places))
@@ -282,13 +281,11 @@ def _by_annotations(capture: CapturedEvents, ranges: Ranges, processes: Processe
 
 def _by_kernels(capture: CapturedEvents, ranges: Ranges, processes: Processes) -> Found:
     """Steps that end as a group of kernels of an optimizer is launched."""
-    classes = list(dict.fromkeys(capture.classes))
-    optimizer = classes.index("optimizer") if "optimizer" in classes else -1
-    model = [number for number, kind in enumerate(classes) if kind in OF_THE_MODEL]
+    model = [CLASSES.index(kind) for kind in OF_THE_MODEL]
 
     def of_one(owner: Owner, process: _Process) -> HostSteps | None:
-        updates = process.kind == optimizer
-        if optimizer < 0 or not updates.any():
+        updates = process.kind == CLASSES.index("optimizer")
+        if not updates.any():
             return None
         on = process.device == np.bincount(process.device[updates]).argmax()
         updates, of_model, call, end = updates[on], np.isin(process.kind[on], model), process.call[on], process.end[on]

@@ -3,7 +3,7 @@
 A row names its trace by number; columns that it lacks are empty.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -56,46 +56,30 @@ def phases(capture: CapturedEvents) -> Rows:
     ]
 
 
-def ranges(capture: CapturedEvents) -> Rows:
-    """Ranges per domain and name."""
-    values = capture.ranges.values("process", "domain", "name")
-    return _rows(capture.summed("ranges", lambda code: values[code]), "domain", "range")
+def sums(
+    kind: str, fields: Mapping[str, str], only: Callable[[dict[str, Any]], bool] = lambda group: True
+) -> Callable[[CapturedEvents], Rows]:
+    """Statistics of the events of a kind per process and some fields of their groups, given by column.
+
+    `only` says of the fields of a group whether to count it.
+    """
+
+    def make(capture: CapturedEvents) -> Rows:
+        events: Events = getattr(capture, kind)
+        values, taken = events.values("process", *fields.values()), list(map(only, events.described()))
+        return _rows(summed(events.grouped, events, lambda code: values[code] if taken[code] else None), *fields)
+
+    return make
 
 
-def cuda_api(capture: CapturedEvents) -> Rows:
-    """CUDA calls per function."""
-    values = capture.api.values("process", "api", "name")
-    return _rows(capture.summed("api", lambda code: values[code]), "api", "function")
+def waits(group: dict[str, Any]) -> bool:
+    """Whether calls wait for a device, stream or event."""
+    return "Synchronize" in group["name"] and group["api"] != "backtrace"
 
 
-def synchronizations(capture: CapturedEvents) -> Rows:
-    """CUDA calls that wait, per function."""
-    values = capture.api.values("process", "api", "name")
-
-    def waits(code: int) -> tuple[Any, ...] | None:
-        _, _, api, function = values[code]
-        return values[code] if "Synchronize" in function and api != "backtrace" else None
-
-    return _rows(capture.summed("api", waits), "api", "function")
-
-
-def kernels(capture: CapturedEvents) -> Rows:
-    """Kernels per name."""
-    values = capture.kernels.values("process", "device", "name")
-    found = capture.summed("kernels", lambda code: (*values[code][:3], capture.classes[code], values[code][3]))
-    return _rows(found, "device", "class", "kernel")
-
-
-def kernel_shapes(capture: CapturedEvents) -> Rows:
-    """Kernels per name and launch shape."""
-    values = capture.kernels.values("process", "device", "name", "grid", "block")
-    return _rows(capture.summed("kernels", lambda code: values[code]), "device", "kernel", "grid", "block")
-
-
-def kernel_classes(capture: CapturedEvents) -> Rows:
-    """Kernels per class."""
-    values = capture.kernels.values("process", "device")
-    return _rows(capture.summed("kernels", lambda code: (*values[code], capture.classes[code])), "device", "class")
+def communicate(group: dict[str, Any]) -> bool:
+    """Whether kernels are those of collectives."""
+    return group["class"] == "communication"
 
 
 def launches(capture: CapturedEvents) -> Rows:
@@ -120,18 +104,13 @@ def launches(capture: CapturedEvents) -> Rows:
 
 def collectives(capture: CapturedEvents) -> Rows:
     """Communication kernels per collective."""
-    values = capture.kernels.values("process", "device")
-
-    def communicates(code: int) -> tuple[Any, ...] | None:
-        return (*values[code], capture.collectives[code]) if capture.classes[code] == "communication" else None
-
-    rows = _rows(capture.summed("kernels", communicates), "device", "collective")
+    rows = sums("kernels", {"device": "device", "collective": "collective"}, communicate)(capture)
     return with_messages(rows, capture.messages)
 
 
 def message_sizes(capture: CapturedEvents) -> Rows:
     """Communication kernels per collective and size of their messages."""
-    found = by_message_size(capture.kernels, capture.collectives, capture.messages)
+    found = by_message_size(capture.kernels, capture.messages)
     return [row | _seconds(statistics(times)) for row, times in found]
 
 
@@ -139,7 +118,7 @@ def memory_operations(capture: CapturedEvents) -> Rows:
     """Copies and fills per direction and kind of host memory."""
     memory = capture.memory
     values = memory.values("process", "device", "operation", "host_memory")
-    found = capture.summed("memory", lambda code: values[code])
+    found = summed(memory.grouped, memory, lambda code: values[code])
     recorded = memory.arrays["bytes"] >= 0  # a sum of nothing recorded is empty, not zero
     sizes = Grouped([by_group(memory.code[recorded], memory.arrays["bytes"][recorded])])
     of_key = dict(summed(sizes, memory, lambda code: values[code]))
@@ -155,7 +134,6 @@ def memory_operations(capture: CapturedEvents) -> Rows:
 
 def timeline(capture: CapturedEvents) -> Rows:
     """Where the time of each device goes."""
-    communicates = [kind == "communication" for kind in capture.classes]
 
     def window(trace: int, process: int) -> Window | None:
         found = capture.marks.window(trace, process) if capture.scope == STEPS else ALWAYS
@@ -167,47 +145,40 @@ def timeline(capture: CapturedEvents) -> Rows:
             NOTHING if capture.api is None else elsewhere(capture.api, capture.ranges, capture.marks, (trace, process))
         )
 
-    return timelines(
-        capture.traces, capture.kernels, capture.memory, capture.launches, away, communicates, capture.steps, window
-    )
+    return timelines(capture.traces, capture.kernels, capture.memory, capture.launches, away, capture.steps, window)
 
 
 def stragglers(capture: CapturedEvents) -> Rows:
     """Ranks side by side in each collective."""
-    return stragglers_of(capture.traces, capture.kernels, capture.collectives)
+    return stragglers_of(capture.traces, capture.kernels)
 
 
 def shares(capture: CapturedEvents) -> Rows:
     """The four shares, each of the total that NVIDIA's own report of that kind gives percentages of."""
     rows: Rows = []
 
-    api, memory = (own.groups if own else [] for own in (capture.api, capture.memory))
-    repeated = {"api": {code for code, group in enumerate(api) if group[2] == "backtrace"}}
-
-    def add(share: str, of: str, kind: str, part: Callable[[int], bool], *place: str) -> None:
+    def add(share: str, of: str, kind: str, part: Callable[[dict[str, Any]], bool], *place: str) -> None:
         events = getattr(capture, kind)
         if events is None:
             return
-        values = events.values("process", *place)
         whole: dict[tuple[Any, ...], list[int]] = {}
-        for code, key in enumerate(values):
-            if code in events.grouped and code not in repeated.get(kind, ()):
+        for code, (key, group) in enumerate(zip(events.values("process", *place), events.described(), strict=True)):
+            if code in events.grouped and group.get("api") != "backtrace":  # which repeats another call
                 sums = whole.setdefault(key, [0, 0])
-                seconds = int(events.grouped.of([code]).sum(dtype=np.int64))
-                sums[0] += seconds if part(code) else 0
-                sums[1] += seconds
+                total = int(events.grouped.of([code]).sum(dtype=np.int64))
+                sums[0] += total if part(group) else 0
+                sums[1] += total
         for key, (own, total) in sorted(whole.items(), key=lambda item: str(item[0])):
             row = dict(zip(("trace", "process", *place), key, strict=True))
             row |= {"share": share, "total_s": own / 1e9, "of": of, "of_s": total / 1e9}
             rows.append(row | {"ratio": own / total if total else None})
 
     copies = "time of all memory operations on the device"
-    add("host_to_device_copies", copies, "memory", lambda code: memory[code][3] == "host_to_device", "device")
+    add("host_to_device_copies", copies, "memory", lambda of: of["operation"] == "host_to_device", "device")
     calls = "time of all CUDA API calls of the process"
-    add("kernel_launches", calls, "api", lambda code: bool(LAUNCH.match(api[code][3])))
-    add("synchronizations", calls, "api", lambda code: "Synchronize" in api[code][3])
-    kernels = "time of all kernels on the device"
-    add("nccl", kernels, "kernels", lambda code: capture.classes[code] == "communication", "device")
+    add("kernel_launches", calls, "api", lambda of: bool(LAUNCH.match(of["name"])))
+    add("synchronizations", calls, "api", lambda of: "Synchronize" in of["name"])
+    add("nccl", "time of all kernels on the device", "kernels", communicate, "device")
     return rows
 
 

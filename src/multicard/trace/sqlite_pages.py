@@ -69,6 +69,7 @@ class _Layout:
 
     def __init__(self, database: SqliteFile, table: str, names: Sequence[str]) -> None:
         self._path, self._names = database.path, names
+        self._known: dict[tuple[int | None, ...], list[list[int]]] = {}
         columns = database.ask('SELECT name, pk OR "hidden" FROM pragma_table_xinfo(?)', table)
         if any(special for _, special in columns):
             raise _Unexpected  # those are not stored in their place
@@ -130,7 +131,8 @@ class _Layout:
         if not kinds:
             return {name: np.empty(0, np.int64) for name in self._names}
         codes = codes.astype(np.intp)
-        starts, shifts, fixed = np.array([self._places(count, *kind) for kind in kinds]).transpose(1, 2, 0).copy()
+        self._known |= {kind: self._places(count, *kind) for kind in kinds if kind not in self._known}
+        starts, shifts, fixed = np.array([self._known[kind] for kind in kinds]).transpose(1, 2, 0).copy()
         if (header + starts[-1].take(codes) > (page + 1) * self._size).any():
             raise _Unexpected
         found = {}

@@ -8,7 +8,7 @@ scope. Without steps in the capture the two are the same.
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -33,6 +33,7 @@ _TEXTS = {
     "scope", "extent", "domain", "range", "share", "of", "pool", "metric",
 }  # fmt: skip
 _STATISTICS = ("calls", "total_s", "mean_s", "median_s", "min_s", "max_s", "std_s")
+_DELAYS = ("median_latency_s", "max_latency_s", "median_queue_delay_s", "max_queue_delay_s")
 _SIZES = ("bytes", "mean_bytes", "median_bytes", "min_bytes", "max_bytes", "std_bytes", "bandwidth_bytes_per_s")
 
 
@@ -174,6 +175,11 @@ def _complete(activity: Activity, rows: Rows, traces: Sequence[Trace]) -> Rows:
     return [{name: row.get(name) for name in names} for row in rows]
 
 
+def _sums(kind: str, fields: dict[str, str], description: str, needs: tuple[str, ...] = (), **only: Any) -> Activity:
+    """Statistics of events of a kind, per process and the fields of their groups in these columns."""
+    return Activity((kind,), (*fields, *_STATISTICS), of.sums(kind, fields, **only), description, needs)
+
+
 ACTIVITIES: dict[str, Activity] = {
     "phases": Activity(
         ("ranges",),
@@ -182,55 +188,40 @@ ACTIVITIES: dict[str, Activity] = {
         "Steps and their phases in the profiled window, in order of time; step counts from 1 per process and is "
         "empty for a phase outside every step; start_s counts from the first of them in the report.",
     ),
-    "ranges": Activity(
-        ("ranges",),
-        ("domain", "range", *_STATISTICS),
-        of.ranges,
+    "ranges": _sums(
+        "ranges",
+        {"domain": "domain", "range": "name"},
         "NVTX ranges that the program marked, per name; numbered steps and single calls of an operator share a row.",
     ),
-    "cuda_api": Activity(
-        ("api",),
-        ("api", "function", *_STATISTICS),
-        of.cuda_api,
+    "cuda_api": _sums(
+        "api",
+        {"api": "api", "function": "name"},
         "Time that the host spends in calls of the CUDA runtime and driver, per function; rows of the api backtrace "
         "repeat calls that are counted in another row.",
     ),
-    "synchronizations": Activity(
-        ("api",),
-        ("api", "function", *_STATISTICS),
-        of.synchronizations,
+    "synchronizations": _sums(
+        "api",
+        {"api": "api", "function": "name"},
         "Time that the host spends waiting for a device, stream or event, per function.",
+        only=of.waits,
     ),
-    "kernels": Activity(
-        ("kernels",),
-        ("device", "class", "kernel", *_STATISTICS),
-        of.kernels,
+    "kernels": _sums(
+        "kernels",
+        {"device": "device", "class": "class", "kernel": "name"},
         "Time on the device, per kernel; its class is judged by its name.",
     ),
-    "kernel_shapes": Activity(
-        ("kernels",),
-        ("device", "kernel", "grid", "block", *_STATISTICS),
-        of.kernel_shapes,
+    "kernel_shapes": _sums(
+        "kernels",
+        {"device": "device", "kernel": "name", "grid": "grid", "block": "block"},
         "Time on the device, per kernel and launch shape: blocks in the grid, threads in a block.",
         needs=("shapes",),
     ),
-    "kernel_classes": Activity(
-        ("kernels",),
-        ("device", "class", *_STATISTICS),
-        of.kernel_classes,
-        "Time on the device, per class of kernels.",
+    "kernel_classes": _sums(
+        "kernels", {"device": "device", "class": "class"}, "Time on the device, per class of kernels."
     ),
     "launches": Activity(
         ("kernels", "api"),
-        (
-            "device",
-            "kernels",
-            "joined",
-            "median_latency_s",
-            "max_latency_s",
-            "median_queue_delay_s",
-            "max_queue_delay_s",
-        ),
+        ("device", "kernels", "joined", *_DELAYS),
         of.launches,
         "From the launching call to the kernel: latency from the start of the call, queue delay from its end "
         "(negative when the kernel starts before the call returns), over the kernels whose call was recorded.",
@@ -238,15 +229,7 @@ ACTIVITIES: dict[str, Activity] = {
     ),
     "collectives": Activity(
         ("kernels",),
-        (
-            "device",
-            "collective",
-            *_STATISTICS,
-            "messages",
-            "message_bytes",
-            "ranks",
-            "bus_bandwidth_bytes_per_s",
-        ),
+        ("device", "collective", *_STATISTICS, "messages", "message_bytes", "ranks", "bus_bandwidth_bytes_per_s"),
         of.collectives,
         "Time on the device in communication kernels, per collective; empty where the name does not tell which. It "
         "includes waiting for other ranks, so the bus bandwidth is a lower bound.",

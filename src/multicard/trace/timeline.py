@@ -16,6 +16,7 @@ SHARES = ("span", "busy", "compute", "communication", "memory", "overlapped", "e
 CAUSES = ("idle_host_bound", "idle_host_elsewhere", "idle_collective", "idle_other")
 
 COMPUTE, COMMUNICATION, MEMORY = 0, 1, 2
+_OF_CLASS = {"communication": COMMUNICATION}
 
 
 class Device:
@@ -100,7 +101,6 @@ def timelines(
     memory: Events | None,
     launches: Launches | None,
     away: Callable[[int, int], Intervals],
-    communicates: Sequence[bool],
     steps: Mapping[Place, Steps],
     window: Callable[[int, int], Window | None],
 ) -> list[dict[str, Any]]:
@@ -116,8 +116,6 @@ def timelines(
         The calls that launched the kernels and memory operations, None when no calls were recorded.
     away
         When the host of a trace and process is busy with something other than launching work.
-    communicates
-        For each group of kernels, whether these communicate.
     steps
         Steps of each device, of processes that have some. A device's activity counts to the step during which it
         happens, whichever step launched it.
@@ -127,16 +125,11 @@ def timelines(
 
     Starts count from the first step of the trace on a device, and are None without one.
     """
-    of_kernels = np.where(np.array(communicates, bool), COMMUNICATION, COMPUTE).astype(np.int8)
-    sets = [
-        (
-            own,
-            own.values("process", "device"),
-            np.full(len(own.groups), MEMORY, np.int8) if own is memory else of_kernels,
-        )
-        for own in (kernels, memory)
-        if own is not None
-    ]
+    sets = []
+    for own in (kernels, memory):
+        if own is not None:
+            kinds = [MEMORY if own is memory else _OF_CLASS.get(of["class"], COMPUTE) for of in own.described()]
+            sets.append((own, own.values("process", "device"), np.array(kinds, np.int8)))
     origins: dict[int, int] = {}
     for (trace, _, _), own in steps.items():
         origins[trace] = min(origins.get(trace, own.window[0]), own.window[0])
