@@ -14,15 +14,14 @@ from multicard.core.errors import UserError
 from multicard.core.text import natural
 from multicard.experiment.parameters import OwnName, run_id
 from multicard.experiment.workload import parameters_of
-from multicard.profilers import PROFILERS
 from multicard.profilers.interface import Profiler
+from multicard.trace.files import READABLE, profiler_of
 
 # Columns that are no parameters of the user's own.
 NEEDED = ("trace", "devices")
 OPTIONAL = ("nodes", "repeat", "step_range", "samples_per_step", "warmup_steps", "rank", "program")
 NUMBERS = {"devices": 1, "nodes": 1, "repeat": 1, "samples_per_step": 1, "warmup_steps": 0, "rank": 0}  # at least
 NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9.+-]+")
-SUFFIXES = tuple(suffix for each in PROFILERS.values() for suffix in each.exportable + each.readable)
 
 
 @dataclass
@@ -54,12 +53,9 @@ class TracedRun:
     @property
     def profiler(self) -> Profiler:
         """What recorded the traces."""
-        return profiler_of(self.files[0][0])
-
-
-def profiler_of(path: Path) -> Profiler:
-    """The profiler that leaves files of such a name."""
-    return next(each for each in PROFILERS.values() if path.name.endswith(each.exportable + each.readable))
+        profiler = profiler_of(self.files[0][0])
+        assert profiler is not None  # `read_table` takes no others
+        return profiler
 
 
 def read_table(path: Path, step_range: str | None = None) -> list[TracedRun]:
@@ -164,9 +160,9 @@ def _files(stated: Mapping[str, str], where: str, folder: Path) -> list[tuple[Pa
     if not paths or not all(path.is_file() for path in paths):
         raise UserError(f"{where}: {folder / trace}: no such file")
     for path in paths:
-        if not path.name.endswith(SUFFIXES):
-            raise UserError(f"{where}: {path}: is no trace by its name, expected *{', *'.join(SUFFIXES)}")
-    if len({profiler_of(path).name for path in paths}) > 1:
+        if profiler_of(path) is None:
+            raise UserError(f"{where}: {path}: is no trace by its name, expected *{', *'.join(READABLE)}")
+    if len(set(map(profiler_of, paths))) > 1:
         raise UserError(f"{where}: {trace}: are traces of several profilers, expected those of one run")
     if rank and len(paths) > 1:
         raise UserError(f"{where}: rank: found {rank} for {len(paths)} traces, expected a row for each rank")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from multicard.adopt.align import MOST_APART, aligned
-from multicard.adopt.table import TracedRun, profiler_of
+from multicard.adopt.table import TracedRun
 from multicard.core.errors import TraceError, UserError
 from multicard.core.text import natural
 from multicard.trace.files import open_trace
@@ -69,12 +69,9 @@ def look_into(run: TracedRun, scratch: Path) -> Traced:
     try:
         traces = []
         for number, (path, _) in enumerate(run.files):
-            folder = scratch / f"{number}"
+            folder = scratch / f"{number}"  # reports of two ranks may share a name
             folder.mkdir(parents=True)
-            profiler = profiler_of(path)
-            traces.append(
-                open_trace(profiler.export(path, folder) if path.name.endswith(profiler.exportable) else path)
-            )
+            traces.append(open_trace(path, folder))
         found = find_steps(traces, run.facts["step_range"])
     except TraceError as error:
         raise UserError(f"{run.where}: {error}") from error

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from multicard.core.errors import TraceError, UserError
 from multicard.core.layout import CAPTURED, EXPORTED
-from multicard.profilers import PROFILERS
+from multicard.profilers import PROFILERS, Profiler
 from multicard.trace.model import Trace
 
 READABLE = tuple(suffix for profiler in PROFILERS.values() for suffix in profiler.exportable + profiler.readable)
@@ -27,33 +27,33 @@ def open_capture(path: Path, scratch: Path) -> list[Trace]:
     UserError
         If there is no trace.
     TraceError
-        If one cannot be exported or opened.
+        If one is not there, or cannot be exported or opened.
     """
-    traces = []
-    for file in _trace_files(path):
-        if not file.is_file():
-            raise UserError(f"{file}: no such file")
-        for profiler in PROFILERS.values():
-            if file.name.endswith(profiler.exportable):
-                file = profiler.export(file, scratch)
-        traces.append(open_trace(file))
-    return traces
+    return [open_trace(file, scratch) for file in _trace_files(path)]
 
 
-def open_trace(path: Path) -> Trace:
-    """Open one file by its format.
+def open_trace(path: Path, scratch: Path | None = None) -> Trace:
+    """Open one file by its format; a report only with a `scratch` folder, as `open_capture` has.
 
     Raises
     ------
     TraceError
-        If the format is not known or the file is damaged.
+        If there is no such file, its format is not known, or it is damaged.
     """
-    readers = [profiler for profiler in PROFILERS.values() if profiler.reader]
-    for profiler in readers:
-        if path.name.endswith(profiler.readable):
-            return importlib.import_module(profiler.reader).read(path)
-    known = [suffix for profiler in readers for suffix in profiler.readable]
+    if not path.is_file():
+        raise TraceError(f"{path}: no such file")
+    profiler = profiler_of(path)
+    if profiler and scratch and path.name.endswith(profiler.exportable):
+        path = profiler.export(path, scratch)
+    if profiler and profiler.reader and path.name.endswith(profiler.readable):
+        return importlib.import_module(profiler.reader).read(path)
+    known = [suffix for each in PROFILERS.values() if each.reader for suffix in each.readable]
     raise TraceError(f"{path}: cannot be read as a trace, expected {', '.join(known[:-1])} or {known[-1]}")
+
+
+def profiler_of(path: Path) -> Profiler | None:
+    """The profiler that leaves files of such a name."""
+    return next((each for each in PROFILERS.values() if path.name.endswith(each.exportable + each.readable)), None)
 
 
 def _trace_files(path: Path) -> list[Path]:

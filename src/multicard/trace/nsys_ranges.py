@@ -39,10 +39,12 @@ class _Names:
         """Code of each text of a column without empty cells."""
         raw = pc.replace_substring_regex(column.cast(pa.binary()), pattern=f"(?s){SINGLE_CALL}", replacement="")
         encoded = raw.dictionary_encode()
-        known = [self._code(shared_name(readable(text))) for text in encoded.dictionary.to_pylist()]
+        known = [self.code(readable(text)) for text in encoded.dictionary.to_pylist()]
         return np.array(known, np.int64)[integers(encoded.indices)]
 
-    def _code(self, text: str) -> int:
+    def code(self, text: str) -> int:
+        """Code of a text."""
+        text = shared_name(text)
         code = self._codes.get(text, 0)
         if code == 0 and len(self.texts) < MOST_NAMES:
             code = self._codes[text] = len(self.texts)
@@ -57,7 +59,6 @@ def ranges(database: SqliteFile, domains: dict[tuple[int | None, int | None], st
     if lacking:
         raise TraceError(f"{database.path}: NVTX_EVENTS lacks the column {min(lacking)}: the schema is not known")
     names = _Names()
-    by_id = _names_by_id(database, names) if "textId" in columns else None
     groups = Groups()
     domain = "domainId" if "domainId" in columns else "NULL"
     text_id = "textId" if "textId" in columns else "NULL"
@@ -74,8 +75,11 @@ def ranges(database: SqliteFile, domains: dict[tuple[int | None, int | None], st
                 for rows in database.batches(query):
                     thread, in_domain, ids, text, bare, start, end = rows.columns
                     name = names.codes(text)
-                    if by_id is not None:
-                        name = np.where(integers(bare) == 1, by_id.codes(integers(ids)), name)
+                    if (elsewhere := integers(bare) == 1).any():
+                        codes, distinct = encode([integers(ids)])
+                        texts = database.texts(number for (number,) in distinct)
+                        known = [names.code(texts[n]) if n in texts else MISSING for (n,) in distinct]
+                        name = np.where(elsewhere, np.array(known)[codes], name)
                     codes, distinct = encode([integers(thread), integers(in_domain), name])
                     times = integers(start), integers(end)
                     refuse_absurd({"start": times[0], "end": times[1]})
@@ -95,28 +99,3 @@ def ranges(database: SqliteFile, domains: dict[tuple[int | None, int | None], st
 
     conditions, _ = database.split("NVTX_EVENTS")
     return EventSource([part(condition) for condition in conditions], described)
-
-
-class _ById:
-    """Codes of names by the ids of their strings."""
-
-    def __init__(self, ids: Integers, codes: Integers) -> None:
-        order = np.argsort(ids, kind="stable")
-        self._ids, self._codes = ids[order], codes[order]
-
-    def codes(self, ids: Integers) -> Integers:
-        at = np.minimum(np.searchsorted(self._ids, ids), max(len(self._ids) - 1, 0))
-        if len(self._ids) == 0:
-            return np.full(len(ids), MISSING)
-        return np.where(self._ids[at] == ids, self._codes[at], MISSING)
-
-
-def _names_by_id(database: SqliteFile, names: _Names) -> _ById:
-    ids, codes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    used = "SELECT textId FROM NVTX_EVENTS WHERE text IS NULL"
-    query = f"SELECT id, COALESCE(value, '') AS value FROM StringIds WHERE id IN ({used})"
-    with database.named():
-        for rows in database.batches(query):
-            ids.append(integers(rows.column(0)))
-            codes.append(names.codes(rows.column(1)))
-    return _ById(np.concatenate(ids), np.concatenate(codes))
