@@ -28,7 +28,6 @@ def export(
     path = tmp_path_factory.mktemp("synthetic") / "t.sqlite"
     truth = generate(path, kernels, devices, steps)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sqlite_file, "PART_ROWS", part)
         patch.setattr(sqlite_file, "BATCH_ROWS", part // 3)
         patch.setattr(sqlite_pages, "BATCH_BYTES", 4096 * (part // 50))
         patch.setattr(sqlite_pages, "PART_BATCHES", 2)

@@ -3,6 +3,7 @@
 Sizes are known only as far as a trace holds them.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,28 +42,28 @@ def with_messages(rows: list[dict[str, Any]], messages: Events | None) -> list[d
     """
     if messages is None:
         return rows
-    sizes: dict[tuple[int, int, str], tuple[int, int, set[int | None]]] = {}
-    for code, (trace, process, kind, ranks) in enumerate(messages.groups):
-        mine = messages.code == code
-        calls, size, of_ranks = sizes.get((trace, process, kind), (0, 0, set()))
-        found = (calls + int(mine.sum()), size + int(messages.arrays["bytes"][mine].sum()), of_ranks | {ranks})
-        sizes[trace, process, kind] = found
-    devices: dict[tuple[int, int, str | None], int] = {}
+    told = _by_process(messages)
+    devices = Counter((row["trace"], row["process"], row["collective"]) for row in rows)
     for row in rows:
         key = (row["trace"], row["process"], row["collective"])
-        devices[key] = devices.get(key, 0) + 1
-    for row in rows:
-        key = (row["trace"], row["process"], row["collective"])
-        if key not in sizes or devices[key] > 1:  # messages do not tell the device
+        if key not in told or devices[key] > 1:  # messages do not tell the device
             continue
-        calls, size, of_ranks = sizes[key]
-        row |= {"messages": calls, "message_bytes": size}
-        if len(of_ranks) == 1 and None not in of_ranks:
-            (ranks,) = of_ranks
-            row["ranks"] = ranks
-            if calls == row["calls"]:
-                row["bus_bandwidth_bytes_per_s"] = bus_bandwidth(row["collective"], size, ranks, row["total_s"])
+        codes, ranks = told[key]
+        sizes = _in_order(messages, codes, "bytes")
+        row |= {"messages": len(sizes), "message_bytes": int(sizes.sum()), "ranks": ranks}
+        if ranks is not None and len(sizes) == row["calls"]:
+            bandwidth = bus_bandwidth(row["collective"], row["message_bytes"], ranks, row["total_s"])
+            row["bus_bandwidth_bytes_per_s"] = bandwidth
     return rows
+
+
+def _by_process(messages: Events) -> dict[tuple[int, int, str], tuple[list[int], int | None]]:
+    """Groups of messages by trace, process and collective, and their number of ranks where it is always the same."""
+    found: dict[tuple[int, int, str], list[int]] = {}
+    for code, (trace, process, kind, _) in enumerate(messages.groups):
+        found.setdefault((trace, process, kind), []).append(code)
+    ranks = {key: {messages.groups[code][3] for code in codes} for key, codes in found.items()}
+    return {key: (codes, *ranks[key]) if len(ranks[key]) == 1 else (codes, None) for key, codes in found.items()}
 
 
 def bus_bandwidth(collective: str | None, message_bytes: float, ranks: int, seconds: float) -> float | None:
@@ -101,18 +102,15 @@ def by_message_size(kernels: Events, messages: Events) -> list[tuple[dict[str, A
     messages
         Calls with start and bytes.
     """
-    told: dict[tuple[int, int, str], list[int]] = {}
-    for code, (trace, process, kind, _) in enumerate(messages.groups):
-        told.setdefault((trace, process, kind), []).append(code)
+    told = _by_process(messages)
     ran: dict[tuple[int, int, str], dict[int | None, list[int]]] = {}
     for code, (trace, process, device, kind) in enumerate(kernels.values("process", "device", "collective")):
         if (trace, process, kind) in told:
             ran.setdefault((trace, process, kind), {}).setdefault(device, []).append(code)
     rows = []
     for (trace, process, kind), devices in sorted(ran.items(), key=str):
-        of_ranks = {messages.groups[code][3] for code in told[trace, process, kind]}
-        ranks = of_ranks.pop() if len(of_ranks) == 1 else None
-        size = _in_order(messages, told[trace, process, kind], "bytes")
+        of_messages, ranks = told[trace, process, kind]
+        size = _in_order(messages, of_messages, "bytes")
         for device, codes in devices.items():
             duration = _in_order(kernels, codes, "duration")
             if len(devices) > 1 or len(duration) != len(size):

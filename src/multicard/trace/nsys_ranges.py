@@ -22,6 +22,7 @@ from multicard.trace.model import (
 )
 from multicard.trace.nsys_tables import process_of, thread_of
 from multicard.trace.sqlite_file import SqliteFile, readable
+from multicard.trace.sqlite_pages import parts_of
 
 RANGE_TYPES = (59, 60)  # eventType in NVTX_EVENTS: push/pop, start/end
 MOST_NAMES = 20_000
@@ -97,5 +98,4 @@ def ranges(database: SqliteFile, domains: dict[tuple[int | None, int | None], st
             )
         return picked("ranges", wanted, found)
 
-    conditions, _ = database.split("NVTX_EVENTS")
-    return EventSource([part(condition) for condition in conditions], described)
+    return EventSource(list(map(part, parts_of(database, "NVTX_EVENTS"))), described)

@@ -83,8 +83,7 @@ def read(path: Path) -> Trace:
     ranks = rank_marks([(process, text) for kind, process, _, text in marks if kind != DOMAIN_TYPE])
     places = {kind: [table.name for table in tables] for kind, tables in TABLES.items()} | {"ranges": ["NVTX_EVENTS"]}
     events = {
-        kind: sum(database.split(name)[1] for name in names if name in database.tables)
-        for kind, names in places.items()
+        kind: sum(database.count(name) for name in names if name in database.tables) for kind, names in places.items()
     }
     name = f"{path.stem} (synthetic)" if metadata.get("SYNTHETIC") else path.stem
     return Trace(name, opened, absent, ranks, _clock(database), events, _gpus(database))

@@ -4,7 +4,6 @@ A row names its trace by number; columns that it lacks are empty.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -14,13 +13,10 @@ from multicard.core.layout import PHASES
 from multicard.trace.captured_events import STEPS, CapturedEvents, summed
 from multicard.trace.collect import Events
 from multicard.trace.collectives import CannotTell, by_message_size, stragglers_of, with_messages
-from multicard.trace.host import elsewhere
-from multicard.trace.intervals import NOTHING, Intervals
 from multicard.trace.launches import LAUNCH, UNKNOWN
 from multicard.trace.model import Integers
 from multicard.trace.statistics import Grouped, Statistics, by_group, statistics
-from multicard.trace.steps import ALWAYS, STEP, Window
-from multicard.trace.timeline import timelines
+from multicard.trace.steps import STEP
 
 Rows = list[dict[str, Any]]
 
@@ -130,22 +126,6 @@ def memory_operations(capture: CapturedEvents) -> Rows:
             row |= {f"{name}_bytes": getattr(size, name) for name in ("mean", "median", "min", "max", "std")}
             row["bandwidth_bytes_per_s"] = size.total / row["total_s"] if row["total_s"] > 0 else None
     return rows
-
-
-def timeline(capture: CapturedEvents) -> Rows:
-    """Where the time of each device goes."""
-
-    def window(trace: int, process: int) -> Window | None:
-        found = capture.marks.window(trace, process) if capture.scope == STEPS else ALWAYS
-        return None if found == ALWAYS else found
-
-    @cache
-    def away(trace: int, process: int | None) -> Intervals:
-        return (
-            NOTHING if capture.api is None else elsewhere(capture.api, capture.ranges, capture.marks, (trace, process))
-        )
-
-    return timelines(capture.traces, capture.kernels, capture.memory, capture.launches, away, capture.steps, window)
 
 
 def stragglers(capture: CapturedEvents) -> Rows:

@@ -1,9 +1,8 @@
-"""A SQLite file, read column-wise and in parts that several threads can read at once."""
+"""A SQLite file, asked for a few rows or read column-wise."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ import pyarrow as pa
 from multicard.core.errors import TraceError
 
 BATCH_ROWS = 32768
-PART_ROWS = 250_000
-MOST_PARTS = 512
 LOCK_WAIT_S = 2.0
 
 
@@ -76,21 +73,12 @@ class SqliteFile:
             with closing(reader):
                 yield from reader
 
-    def split(self, table: str) -> tuple[list[str], int]:
-        """Conditions that split a table into parts of about `PART_ROWS`, and about how many rows it has."""
+    def count(self, table: str) -> int:
+        """About how many rows a table has."""
         try:
-            # two questions: one for both would read the whole table
-            [(first, last)] = self.ask(f"SELECT (SELECT min(rowid) FROM {table}), (SELECT max(rowid) FROM {table})")
+            return max(0, self.ask(f"SELECT max(rowid) FROM {table}")[0][0] or 0)
         except TraceError:
-            return ["TRUE"], 0  # without row ids, or damaged: then reading it says so
-        if first is None:
-            return ["TRUE"], 0
-        rows = last - first + 1
-        if rows <= PART_ROWS:
-            return ["TRUE"], max(0, rows)
-        parts = min(MOST_PARTS, -(-rows // PART_ROWS))
-        edges = [first + rows * part // parts for part in range(parts + 1)]
-        return [f"rowid BETWEEN {low} AND {high - 1}" for low, high in pairwise(edges)], rows
+            return 0  # without row ids, or damaged: then reading it says so
 
     def texts(self, ids: Iterable[int | None]) -> dict[int | None, str]:
         """Strings by their ids, those that there are."""

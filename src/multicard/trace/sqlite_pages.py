@@ -7,6 +7,7 @@ expected here, damaged ones among them, is left to SQLite.
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -33,35 +34,41 @@ class _Unexpected(Exception):
 
 def integer_columns(database: SqliteFile, table: str, names: Sequence[str]) -> list[Callable[[], Iterator[Columns]]]:
     """Read some columns of a table, an empty cell as `EMPTY`, in parts that several threads may read at once."""
+    layout, parts = _split(database, table, names)
 
     def by_sqlite(condition: str) -> Iterator[Columns]:
         select = ", ".join(f'"{name}"' for name in names)
         for rows in database.batches(f"SELECT {select} FROM {table} WHERE {condition}"):
             yield dict(zip(names, map(integers, rows.columns), strict=True))
 
-    def part(pages: Integers, condition: str) -> Callable[[], Iterator[Columns]]:
-        def read() -> Iterator[Columns]:
-            try:
-                batches = np.array_split(pages, -(-len(pages) // layout.pages_per_batch))
-                found = [layout.values(some) for some in batches]
-            except (_Unexpected, IndexError):
-                return by_sqlite(condition)
-            return iter(found)
+    def part(batches: list[Integers], condition: str) -> Iterator[Columns]:
+        try:
+            return iter([layout.values(pages) for pages in batches] if layout else by_sqlite(condition))
+        except (_Unexpected, IndexError):
+            return by_sqlite(condition)
 
-        return read
+    return [partial(part, *each) for each in parts]
 
+
+def parts_of(database: SqliteFile, table: str) -> list[str]:
+    """Conditions that split the rows of a table into parts that several threads may read at once."""
+    return [condition for _, condition in _split(database, table, ())[1]]
+
+
+def _split(
+    database: SqliteFile, table: str, names: Sequence[str]
+) -> "tuple[_Layout | None, list[tuple[list[Integers], str]]]":
+    """Parts of a table: their pages in batches, and the condition for their rows; one part if there is no layout."""
     try:
         layout = _Layout(database, table, names)
         leaves = layout.leaves()
-        step = layout.pages_per_batch * PART_BATCHES
-        edges = list(range(0, len(leaves), step))
-        firsts = [layout.first_row(int(leaves[edge])) for edge in edges]
+        batches = np.array_split(leaves, min(len(leaves), -(-len(leaves) * layout.page_bytes // BATCH_BYTES)))
+        parts = [batches[at : at + PART_BATCHES] for at in range(0, len(batches), PART_BATCHES)]
+        firsts = [layout.first_row(int(part[0][0])) for part in parts[1:]]
     except (_Unexpected, IndexError):
-        conditions, _ = database.split(table)
-        return [lambda condition=condition: by_sqlite(condition) for condition in conditions]  # type: ignore[misc]
-    bounds = [f"rowid >= {first}" for first in ["-9223372036854775808", *firsts[1:]]]
-    bounds = [f"{own} AND NOT {following}" for own, following in pairwise([*bounds, "FALSE"])]
-    return [part(leaves[edge : edge + step], bound) for edge, bound in zip(edges, bounds, strict=True)]
+        return None, [([], "TRUE")]
+    bounds = pairwise(["TRUE", *(f"rowid >= {first}" for first in firsts), "FALSE"])
+    return layout, [(part, f"{own} AND NOT {next_one}") for part, (own, next_one) in zip(parts, bounds, strict=True)]
 
 
 class _Layout:
@@ -77,14 +84,13 @@ class _Layout:
         self._at = [order.index(name) for name in names]
         ((self._root,),) = database.ask("SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?", table)
         header = self._path.open("rb").read(100)
-        self._size = int.from_bytes(header[16:18], "big")
-        self._size = 65536 if self._size == 1 else self._size
+        size = int.from_bytes(header[16:18], "big")
+        self.page_bytes = 65536 if size == 1 else size
         journal = self._path.with_name(f"{self._path.name}-journal")
-        if len(header) < 100 or header[18:21] != b"\x01\x01\x00" or self._size < 512 or journal.exists():
+        if len(header) < 100 or header[18:21] != b"\x01\x01\x00" or self.page_bytes < 512 or journal.exists():
             raise _Unexpected  # a journal, or bytes at the end of pages that are not theirs
-        self._undivided = (self._size - 12) * 32 // 255 - 40  # bytes at the begin of a row that lie on its own page
-        self._count = self._path.stat().st_size // self._size
-        self.pages_per_batch = max(1, BATCH_BYTES // self._size)
+        self._undivided = (self.page_bytes - 12) * 32 // 255 - 40  # bytes of a row that are on its own page
+        self._count = self._path.stat().st_size // self.page_bytes
 
     def leaves(self) -> Integers:
         """Numbers of the pages that hold the rows, in order."""
@@ -95,7 +101,7 @@ class _Layout:
                 return pages
             content = self._read(pages)
             page, cell = self._cells(content, INTERIOR)
-            last = np.arange(len(pages)) * self._size
+            last = np.arange(len(pages)) * self.page_bytes
             # The child of each cell, and after those of its page the rightmost one, which the page's header names.
             order = np.argsort(np.concatenate((page, np.arange(len(pages)))), kind="stable")
             children = _numbers(content, ">u4")[np.concatenate((cell, last + 8))]
@@ -133,7 +139,7 @@ class _Layout:
         codes = codes.astype(np.intp)
         self._known |= {kind: self._places(count, *kind) for kind in kinds if kind not in self._known}
         starts, shifts, fixed = np.array([self._known[kind] for kind in kinds]).transpose(1, 2, 0).copy()
-        if (header + starts[-1].take(codes) > (page + 1) * self._size).any():
+        if (header + starts[-1].take(codes) > (page + 1) * self.page_bytes).any():
             raise _Unexpected
         found = {}
         for at, name in enumerate(self._names):
@@ -169,15 +175,15 @@ class _Layout:
 
     def _cells(self, content: Integers, kind: int) -> tuple[Integers, Integers]:
         """Of each cell of pages of a kind: the number of its page among these, and where it begins."""
-        base = np.arange(len(content) // self._size) * self._size
+        base = np.arange(len(content) // self.page_bytes) * self.page_bytes
         count = content[base + 3].astype(np.int64) << 8 | content[base + 4]
         first = 12 if kind == INTERIOR else 8
-        if (content[base] != kind).any() or (first + 2 * count > self._size).any():
+        if (content[base] != kind).any() or (first + 2 * count > self.page_bytes).any():
             raise _Unexpected
         page = np.repeat(np.arange(len(base)), count)
         within = np.arange(len(page)) - np.repeat(np.cumsum(count) - count, count)
         cell = _numbers(content, ">u2")[base[page] + first + 2 * within].astype(np.int64)
-        if (cell < first).any() or (cell + 4 > self._size).any():
+        if (cell < first).any() or (cell + 4 > self.page_bytes).any():
             raise _Unexpected
         return page, base[page] + cell
 
@@ -188,11 +194,11 @@ class _Layout:
         runs = np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1)
         file = os.open(self._path, os.O_RDONLY)
         try:
-            found = [os.pread(file, len(run) * self._size, (int(run[0]) - 1) * self._size) for run in runs]
+            found = [os.pread(file, len(run) * self.page_bytes, (int(run[0]) - 1) * self.page_bytes) for run in runs]
         finally:
             os.close(file)
         content = np.frombuffer(b"".join([*found, bytes(8)]), np.uint8)
-        if len(content) != len(pages) * self._size + 8:
+        if len(content) != len(pages) * self.page_bytes + 8:
             raise _Unexpected
         return content
 

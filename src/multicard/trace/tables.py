@@ -20,7 +20,7 @@ from multicard.trace.collectives import CannotTell
 from multicard.trace.model import Trace, why_absent
 from multicard.trace.rows import Rows
 from multicard.trace.steps import STEP
-from multicard.trace.timeline import CAUSES, SHARES
+from multicard.trace.timeline import CAUSES, SHARES, timeline
 
 __all__ = ["ACTIVITIES", "CAPTURE", "SCOPES", "STEP", "STEPS", "Activity", "ActivityTables", "activity_tables"]
 
@@ -280,7 +280,7 @@ ACTIVITIES: dict[str, Activity] = {
     "timeline": Activity(
         ("kernels", "memory"),
         ("device", "scope", "step", "extent", "start_s", *(f"{share}_s" for share in (*SHARES, *CAUSES))),
-        of.timeline,
+        timeline,
         "Where each device's time goes, by unions of intervals: over the capture, or from the first step's start to "
         "the last one's end (scope steps), and per step. The extent of steps is the device's own where launches tell "
         "it, else the host's; start_s counts from the first of them in the report.",

@@ -1,16 +1,17 @@
 """Where each device's time goes: unions of intervals, never sums over streams."""
 
-from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from multicard.trace.captured_events import CAPTURE, STEPS, Place
+from multicard.trace.captured_events import CAPTURE, STEPS, CapturedEvents, Place
 from multicard.trace.collect import Events, in_parallel
+from multicard.trace.host import elsewhere
 from multicard.trace.intervals import FIRST, NOTHING, Intervals, Measure, intersection, merged, union
 from multicard.trace.launches import UNKNOWN, Launches
-from multicard.trace.model import Integers, Trace
-from multicard.trace.steps import HOST, STEP, Steps, Window
+from multicard.trace.model import Integers
+from multicard.trace.steps import ALWAYS, HOST, STEP, Steps
 
 SHARES = ("span", "busy", "compute", "communication", "memory", "overlapped", "exposed_communication", "idle")
 CAUSES = ("idle_host_bound", "idle_host_elsewhere", "idle_collective", "idle_other")
@@ -95,53 +96,35 @@ def _idle_causes(busy: Intervals, call: Integers, communicates: Integers) -> tup
     return gaps[host], gaps[known & ~host & communicates]
 
 
-def timelines(
-    traces: Sequence[Trace],
-    kernels: Events | None,
-    memory: Events | None,
-    launches: Launches | None,
-    away: Callable[[int, int], Intervals],
-    steps: Mapping[Place, Steps],
-    window: Callable[[int, int], Window | None],
-) -> list[dict[str, Any]]:
+def timeline(capture: CapturedEvents) -> list[dict[str, Any]]:
     """One row per process, device and scope: the capture, or all steps from first to last; then every single step.
 
-    Parameters
-    ----------
-    traces
-        Traces of one capture; what one of them did not record is None in its rows.
-    kernels, memory
-        What ran on devices, with process, device, start and duration. None: not recorded.
-    launches
-        The calls that launched the kernels and memory operations, None when no calls were recorded.
-    away
-        When the host of a trace and process is busy with something other than launching work.
-    steps
-        Steps of each device, of processes that have some. A device's activity counts to the step during which it
-        happens, whichever step launched it.
-    window
-        When the first step of a process begins and its last one ends, for `STEPS`; None for the capture, which spans
-        from the first to the last device event or step of a process.
-
-    Starts count from the first step of the trace on a device, and are None without one.
+    A device's activity counts to the step during which it happens, whichever step launched it. The capture spans from
+    the first to the last device event or step of a process. Starts count from the first step of the trace on a device,
+    and are None without one; so is what a trace did not record.
     """
+    traces, marks, steps = capture.traces, capture.marks, capture.steps
     sets = []
-    for own in (kernels, memory):
+    for own in (capture.kernels, capture.memory):
         if own is not None:
-            kinds = [MEMORY if own is memory else _OF_CLASS.get(of["class"], COMPUTE) for of in own.described()]
+            kinds = [MEMORY if own is capture.memory else _OF_CLASS.get(of["class"], COMPUTE) for of in own.described()]
             sets.append((own, own.values("process", "device"), np.array(kinds, np.int8)))
     origins: dict[int, int] = {}
     for (trace, _, _), own in steps.items():
         origins[trace] = min(origins.get(trace, own.window[0]), own.window[0])
     places = sorted({place for _, values, _ in sets for place in values}, key=str)
 
+    @cache
+    def away(*owner: Any) -> Intervals:
+        return NOTHING if capture.api is None else elsewhere(capture.api, capture.ranges, marks, owner)
+
     def rows(place: Place) -> list[dict[str, Any]]:
-        device = _device(sets, place, launches)
+        device = _device(sets, place, capture.launches)
         if device is None:
             return []
         own = steps.get(place, _NO_STEPS)
-        around = window(*place[:2])
-        if around is None:
+        around = marks.window(*place[:2]) if capture.scope == STEPS else ALWAYS
+        if around == ALWAYS:
             first, last = device.first, device.last
             if len(own.starts):
                 first, last = min(first, own.window[0]), max(last, own.window[1])
@@ -154,7 +137,7 @@ def timelines(
         for kind, shares in _NEED.items():
             if not traces[place[0]].has(kind):
                 found |= {share: [None] * len(found["span"]) for share in shares}
-        overall = {"scope": CAPTURE, "extent": None} if around is None else {"scope": STEPS, "extent": own.extent}
+        overall = {"scope": CAPTURE, "extent": None} if around == ALWAYS else {"scope": STEPS, "extent": own.extent}
         return [
             {**where, **({"scope": STEP, "extent": own.extent} if i else overall), "step": i or None}
             | {"start_s": starts[i]}
