@@ -13,6 +13,7 @@ import pytest
 
 from multicard.core.errors import TraceError
 from multicard.core.files import described, write_json
+from multicard.trace import kineto
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from multicard.trace.files import open_trace
@@ -101,6 +102,16 @@ def test_tables_of_either_profiler_have_the_sums_of_a_hand_count(capture: Path) 
     pinned = rows.loc["host_to_device pinned"]
     assert pinned["bandwidth_bytes_per_s"] == pytest.approx(300 / 0.002)
     assert [pinned[f"{name}_bytes"] for name in ("mean", "median", "min", "max")] == [300] * 4
+
+
+@pytest.mark.parametrize("size", [10, 500, 3000])
+def test_a_trace_of_pytorchs_profiler_read_in_pieces_is_the_same(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = kineto_trace(tmp_path / "t.json.gz")
+    whole = rows_of(path)
+    monkeypatch.setattr(kineto, "PIECE_BYTES", size)
+    assert rows_of(path) == whole
 
 
 def test_timelines_and_shares_have_those_of_a_hand_count(capture: Path) -> None:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multicard.trace.captured_events import CapturedEvents
-from multicard.trace.collect import collect
 from multicard.trace.kernel_classes import CLASSES
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Batch, BatchReader, EventSource, Integers, Trace, shared_name
@@ -346,17 +345,11 @@ def _period(signatures: Sequence[tuple[int, int]]) -> int | None:
 
 def _threads(capture: CapturedEvents, owner: Owner, called: Integers) -> list[int | None]:
     """The threads that made calls that began at these moments; None of those that were not recorded."""
-    trace, process = owner
     threads: dict[int, int | None] = {}
-    wanted = np.unique(called)
-
-    def where(_: int, source: EventSource, batch: Batch) -> Any:
-        mine = np.isin(batch.numbers["start"], wanted)
-        described = source.described(("process", "thread"))
-        for code, start in zip(batch.group[mine].tolist(), batch.numbers["start"][mine].tolist(), strict=True):
-            if described[code][0] == process:
-                threads[start] = described[code][1]
-        return np.zeros(len(batch.group), bool)
-
-    collect([capture.traces[trace]], "api", groups=("process", "thread"), keep=("start",), sort=None, where=where)
+    if capture.api is not None:
+        places = capture.api.values("process", "thread")
+        start = capture.api.arrays["start"]
+        mine = np.flatnonzero(capture.api.mask(tuple(of) == owner for *of, _ in places) & np.isin(start, called))
+        codes = capture.api.code[mine].tolist()
+        threads = {moment: places[code][2] for moment, code in zip(start[mine].tolist(), codes, strict=True)}
     return [threads.get(moment) for moment in called.tolist()]

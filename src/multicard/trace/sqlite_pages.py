@@ -83,7 +83,8 @@ class _Layout:
         order = [name for name, _ in columns]
         self._at = [order.index(name) for name in names]
         ((self._root,),) = database.ask("SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?", table)
-        header = self._path.open("rb").read(100)
+        with self._path.open("rb") as file:
+            header = file.read(100)
         size = int.from_bytes(header[16:18], "big")
         self.page_bytes = 65536 if size == 1 else size
         journal = self._path.with_name(f"{self._path.name}-journal")
