@@ -17,7 +17,7 @@ from multicard.trace import kineto
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from multicard.trace.files import open_trace
-from multicard.trace.tables import ACTIVITIES, CAPTURE, STEPS, activity_tables
+from multicard.trace.tables import ACTIVITIES, CAPTURE, SCOPES, STEPS, activity_tables
 from synthetic import MS, OTHER, PID, add_messages, global_id, kineto_trace, nsys_export
 
 STATISTICS = ("total", "mean", "median", "min", "max", "std")
@@ -102,6 +102,13 @@ def test_tables_of_either_profiler_have_the_sums_of_a_hand_count(capture: Path) 
     pinned = rows.loc["host_to_device pinned"]
     assert pinned["bandwidth_bytes_per_s"] == pytest.approx(300 / 0.002)
     assert [pinned[f"{name}_bytes"] for name in ("mean", "median", "min", "max")] == [300] * 4
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_table_alone_is_the_one_among_all(capture: Path, scope: str) -> None:
+    whole = activity_tables([open_trace(capture)], scope=scope).rows
+    for name, rows in whole.items():
+        assert activity_tables([open_trace(capture)], [name], scope=scope).rows == {name: rows}
 
 
 @pytest.mark.parametrize("size", [10, 500, 3000])
