@@ -58,16 +58,9 @@ def read(path: Path) -> Trace:
         raise TraceError(f"{path}: not an export of Nsight Systems: it has no table StringIds")
     metadata = _metadata(database)
     _check_schema(database.path, metadata)
-    absent = {}
-    for kind in KINDS:
-        if kind == "ranges":
-            found = "NVTX_EVENTS" in database.tables
-        elif kind == "messages":
-            found = has_messages(database)
-        else:
-            found = any(table.name in database.tables for table in TABLES[kind])
-        if not found:
-            absent[kind] = NOT_RECORDED[kind]
+    places = {kind: [table.name for table in tables] for kind, tables in TABLES.items()} | {"ranges": ["NVTX_EVENTS"]}
+    there = {kind: [name for name in names if name in database.tables] for kind, names in places.items()}
+    recorded = {kind for kind, names in there.items() if names} | ({"messages"} if has_messages(database) else set())
     marks = _marks(database)
 
     def opened(kind: str, numbers: tuple[str, ...], groups: tuple[str, ...]) -> EventSource:
@@ -81,10 +74,8 @@ def read(path: Path) -> Trace:
         return _source(database, kind, numbers, groups)
 
     ranks = rank_marks([(process, text) for kind, process, _, text in marks if kind != DOMAIN_TYPE])
-    places = {kind: [table.name for table in tables] for kind, tables in TABLES.items()} | {"ranges": ["NVTX_EVENTS"]}
-    events = {
-        kind: sum(database.count(name) for name in names if name in database.tables) for kind, names in places.items()
-    }
+    absent = {kind: NOT_RECORDED[kind] for kind in KINDS if kind not in recorded}
+    events = {kind: sum(map(database.count, names)) for kind, names in there.items()}
     name = f"{path.stem} (synthetic)" if metadata.get("SYNTHETIC") else path.stem
     return Trace(name, opened, absent, ranks, _clock(database), events, _gpus(database))
 

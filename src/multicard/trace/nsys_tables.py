@@ -9,14 +9,9 @@ API_CLASSES = {0: "runtime", 1: "driver", 67: "backtrace"}
 MEMSET = -1  # stands in the place of a copyKind
 # copyKind, as ENUM_CUDA_MEMCPY_OPER of an export lists it; arrays count as device memory.
 COPY_KINDS = {
-    1: "host_to_device",
-    2: "device_to_host",
-    3: "host_to_device",
-    4: "device_to_host",
-    5: "device_to_device",
-    6: "device_to_device",
-    7: "device_to_device",
-    8: "device_to_device",
+    **dict.fromkeys((1, 3), "host_to_device"),
+    **dict.fromkeys((2, 4), "device_to_host"),
+    **dict.fromkeys((5, 6, 7, 8), "device_to_device"),
     9: "host_to_host",
     10: "peer_to_peer",
     11: "unified_host_to_device",
@@ -26,16 +21,7 @@ COPY_KINDS = {
 }
 # srcKind and dstKind, as ENUM_CUDA_MEM_KIND lists them.
 HOST_MEMORY = {0: "pageable", 1: "pinned"}
-MEMORY_POOLS = {
-    0: "pageable",
-    1: "pinned",
-    2: "device",
-    3: "array",
-    4: "managed",
-    5: "device_static",
-    6: "managed_static",
-}
-
+MEMORY_POOLS = dict(enumerate(("pageable", "pinned", "device", "array", "managed", "device_static", "managed_static")))
 
 Columns = tuple[str | int | None, ...]
 
