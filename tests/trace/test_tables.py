@@ -121,6 +121,14 @@ def test_a_trace_of_pytorchs_profiler_read_in_pieces_is_the_same(
     assert rows_of(path) == whole
 
 
+def test_numbers_that_json_has_no_words_for_are_not_known(tmp_path: Path) -> None:
+    plain, path = kineto_trace(tmp_path / "a.json"), tmp_path / "t.json"
+    path.write_text(plain.read_text().replace('"ph": "X"', '"high": NaN, "low": -Infinity, "ph": "X"'))
+    assert "NaN" in path.read_text()
+    named = [{**row, "report": "a"} for row in rows_of(path)["kernels"]]
+    assert named == rows_of(plain)["kernels"]
+
+
 def test_timelines_and_shares_have_those_of_a_hand_count(capture: Path) -> None:
     # Kernels at 1-4 and 6-11 ms, copies at 0-1 and 3-5, a memset at 0-0.5; steps at 0-10 and 20-30.
     found = rows_of(capture)

@@ -33,6 +33,7 @@ from multicard.trace.model import (
 
 PIECE_BYTES, END_BYTES = 1 << 20, 1 << 16
 BETWEEN_EVENTS = re.compile(rb"\}\s*(,)\s*(?=\{)")
+NO_NUMBER = re.compile(rb"(?<=[\s:,\[])-?(?:NaN|Infinity)(?=\s*[,}\]])")
 SMALL_BYTES, MOST_TIMES = 64 << 20, 40  # what a file may unpack to at least, and how many times its size
 API_CATEGORIES = {"cuda_runtime": "runtime", "cuda_driver": "driver", "runtime": "runtime"}
 HOST_CATEGORIES = {"user_annotation", "cpu_op", *API_CATEGORIES}
@@ -155,11 +156,21 @@ def _documents(file: IO[bytes], path: Path, most: int) -> Iterator[Document]:
             ends = [end.start(1) for end in BETWEEN_EVENTS.finditer(text, max(0, len(text) - END_BYTES))]
             try:
                 if ends:
-                    yield Document(_EVENTS.decode(b"[" + text[: ends[-1]] + b"]"))
+                    yield Document(_decoded(_EVENTS, b"[" + text[: ends[-1]] + b"]"))
                     text = text[ends[-1] + 1 :]
             except msgspec.DecodeError:
                 continue  # the whole of it says whether anything is wrong
-    yield _DOCUMENT.decode(head + text)
+    yield _decoded(_DOCUMENT, head + text)
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], text: bytes) -> Any:
+    """What JSON says, in which PyTorch may have written numbers that JSON has no words for."""
+    try:
+        return decoder.decode(text)
+    except msgspec.DecodeError:
+        if not NO_NUMBER.search(text):
+            raise
+        return decoder.decode(NO_NUMBER.sub(b"null", text))
 
 
 _EVENTS, _DOCUMENT = msgspec.json.Decoder(list[Event]), msgspec.json.Decoder(Document)
