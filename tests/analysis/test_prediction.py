@@ -222,7 +222,8 @@ def test_the_loader_of_a_record_limits_what_no_run_reached(tmp_path: Path) -> No
     record = machine_record()
     record["hardware"] = {"gpus": [GPU] * 2, "processor": "AMD EPYC 9334", "logical_cpus": 128}
     rows = [{"measure": "loader", "num_workers": n, "samples": 64, "times_s": [64 / rates[n]] * 7} for n in rates]
-    record["parts"][3] |= {"parameters": job, "rows": rows}
+    [loaders] = [part for part in record["parts"] if part["part"] == "loader"]
+    loaders |= {"parameters": job, "rows": rows}
     [found] = series(evidence, [MachineLimits.model_validate(record)])
     four, eight = (found.forecast(devices).prediction for devices in (4, 8))
     # Eight wait for the loader, 28 of 128 ms, so computing is the larger part.

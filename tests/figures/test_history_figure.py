@@ -2,7 +2,10 @@
 
 from typing import Any
 
-from figures.measured import closed
+import pytest
+
+from figures.measured import closed, heading, legend, words
+from multicard.analysis.comparison.changes import OUTCOME, REGRESSION, WITHIN, Change
 from multicard.analysis.comparison.results import Point
 from multicard.analysis.statistics import Interval
 from multicard.figures.history import draw_history
@@ -44,3 +47,46 @@ def test_ids_of_several_workloads_are_wrapped_as_well() -> None:
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert "\n" in max(titles, key=len)
     assert max(len(line) for title in titles for line in title.split("\n")) <= 26
+
+
+def changed(configuration: str, verdict: str, versions: tuple[int, int], measure: str = "iteration_time") -> Change:
+    """A change between two versions, by 10% where it is a regression."""
+    by = Interval(0.1 if verdict == REGRESSION else 0.0, None, None, 2)
+    return Change(configuration, measure, 1.0, 1.1, by, (2, 2), verdict, versions=versions)
+
+
+def test_of_many_configurations_those_that_became_worse_have_panels() -> None:
+    names = [f"run{index:02}" for index in range(30)]
+    points = [point for index, name in enumerate(names) for point in over_versions(name, batch_size=8 * (index + 1))]
+    figure, data = draw_history(points, [changed("run29", REGRESSION, (0, 1))], ["1.0", "1.1"], 0.03, synthetic=True)
+    panels = [heading(axes) for axes in closed(figure).axes]
+    assert len(panels) == 24 and panels[-1] == "batch 240, 4 GPUs" and "batch 192, 4 GPUs" not in panels
+    said = " ".join(text.get_text() for text in figure.texts)
+    assert "6 configurations without a panel" in said and "Synthetic" in said
+    assert set(data["configuration"]) == set(names) and data["synthetic"].all()
+
+
+def test_steps_creeps_and_failures_are_marked_apart() -> None:
+    # Slower at once in the third version; in the fourth only than the first; in the fifth the runs fail.
+    points = [
+        *over_versions("a"),
+        *(
+            Point("a", {}, version, Interval(value, value, value, 2), "iteration_time_s", ["completed"])
+            for version, value in ((2, 1.1), (3, 1.12))
+        ),
+        Point("a", {}, 4, Interval(None, None, None, 0), None, ["out_of_memory", "out_of_memory"]),
+    ]
+    changes = [
+        changed("a", REGRESSION, (1, 2)), changed("a", REGRESSION, (0, 2)), changed("a", WITHIN, (2, 3)),
+        changed("a", REGRESSION, (0, 3)), changed("a", REGRESSION, (3, 4), OUTCOME),
+    ]  # fmt: skip
+    figure, data = draw_history(points, changes, ["1", "2", "3", "4", "5"], 0.03, synthetic=False)
+    [axes] = closed(figure).axes
+    marked = {
+        line.get_label(): [x for x, y in zip(*line.get_data(), strict=True) if y == y] for line in axes.get_lines()
+    }
+    assert marked["worse than the version before"] == [2] and marked["worse than the first version only"] == [3]
+    assert "out of memory" in words(axes)
+    assert len(legend(figure)[0]) == 4
+    assert data["since_previous_verdict"].tolist()[2:] == [REGRESSION, WITHIN, REGRESSION]
+    assert data["since_first"].tolist()[3] == pytest.approx(0.1)
