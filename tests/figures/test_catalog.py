@@ -130,7 +130,7 @@ def test_the_ideal_speedup_is_drawn_and_an_axis_says_when_devices_share_a_batch(
     axes = closed(speedup(pictures().assign(scaling="strong"))[0]).axes[0]
     [ideal] = [line for line in axes.get_lines() if line.get_label() == "ideal"]
     assert list(ideal.get_xdata()) == list(ideal.get_ydata()) == [1, 2]
-    assert axes.get_xlabel() == "CPU processes (strong scaling: one batch shared)"
+    assert axes.get_xlabel() == "CPU processes\n(strong scaling: one batch shared)"
 
 
 def test_long_whiskers_of_two_repeats_are_cut_at_the_edge_of_the_panel() -> None:
@@ -151,7 +151,7 @@ def test_long_whiskers_of_two_repeats_are_cut_at_the_edge_of_the_panel() -> None
 def test_axes_carry_units_and_the_kind_of_device() -> None:
     left, right = closed(iteration_time(pictures())[0]).axes
     assert left.get_ylabel() == "Time per step (ms)"
-    assert left.get_xlabel() == "CPU processes (weak scaling: a batch on each)"
+    assert left.get_xlabel() == "CPU processes\n(weak scaling: a batch on each)"
     assert right.get_ylabel() == "Distinct samples per second"
     left, right = closed(iteration_time(texts())[0]).axes
     assert (heading(right), right.get_ylabel()) == ("Throughput, without padding", "Tokens per second")

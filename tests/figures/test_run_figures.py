@@ -31,7 +31,7 @@ def test_sizes_are_lines_of_time_and_efficiency_a_row_per_precision() -> None:
         "fp64: time", "fp64: efficiency", "fp32: time", "fp32: efficiency",
     ]  # fmt: skip
     assert [axes.get_ylabel() for axes in panels[:2]] == ["Time per pass (min)", "Speed-up per device"]
-    assert panels[0].get_xlabel() == "GPUs (weak scaling: a batch on each)"
+    assert panels[0].get_xlabel() == "GPUs\n(weak scaling: a batch on each)"
     drawn = {line.get_label(): line.lines[0].get_ydata().tolist() for line in panels[0].containers}
     assert drawn == {"100 px": pytest.approx([100 / 60, 50 / 60]), "300 px": pytest.approx([5, 2.5])}
     assert panels[1].containers[0].lines[0].get_ydata().tolist() == pytest.approx([1, 1])

@@ -56,8 +56,8 @@ def _by_kind(rows: pd.DataFrame, kinds: list[str]) -> pd.DataFrame:
     parts = []
     for kind in kinds:
         part = rows.copy().rename(columns={f"{kind}{end}": f"bytes{end}" for end in ("", "_low", "_high")})
-        # What did not complete, or has a single kind of memory, has one bar.
-        part = part if kind == kinds[0] else part[part["bytes"].notna()]
+        # What did not complete, or has a single kind of memory, as on CPUs, has one bar.
+        part = part if kind == kinds[0] else part[part["bytes"].notna() & (part["device"] != "cpu")]
         parts.append(part.assign(series=part["device"].map({"cpu": RESIDENT}).fillna(KINDS[kind])))
     columns = ["configuration", "series", "repeats", "outcome", "bytes", "bytes_low", "bytes_high"]
     return pd.concat(parts, ignore_index=True).filter(columns)

@@ -15,11 +15,11 @@ from multicard.analysis.scaling.speedup import over_repeats
 from multicard.analysis.statistics import Interval
 from multicard.figures.bars import dots, height_of, whiskers
 from multicard.figures.series import device_axis, labels
-from multicard.figures.style import DASHES, MARKERS, WEAK, Colour, colours, explain_marks, filled, say
+from multicard.figures.style import DASHES, MARKERS, WEAK, Colour, characters_of, colours, explain_marks, filled, say
 
 # No series is drawn as a thin line without marks.
 IDEAL = {"color": "0.3", "linestyle": "-", "linewidth": 0.7, "label": "ideal", "zorder": 1}
-SCALING = {"strong": " (strong scaling: one batch shared)", "weak": " (weak scaling: a batch on each)"}
+SCALING = {"strong": "\n(strong scaling: one batch shared)", "weak": "\n(weak scaling: a batch on each)"}
 
 OFFSET = 0.035  # between neighbouring series, in devices
 LINEAR_TO = 8  # devices, beyond which their axis is logarithmic
@@ -94,7 +94,8 @@ def draw_series(
     if len(data) == 1:
         ends = [known[f"{value}{end}"].iloc[0] * scale for end in ("", "_low", "_high")]
         ends = [None if pd.isna(end) else float(end) for end in ends]
-        say(axes, f"{label}:\n{Interval(*ends, int(known['repeats'].iloc[0])).format()}")
+        value = Interval(*ends, int(known["repeats"].iloc[0])).format()
+        say(axes, f"{filled(f'{label}:', characters_of(axes))}\n{filled(value, characters_of(axes))}")
         return
     several = data["devices"].nunique() > 1 if several is None else several
     names = list(dict.fromkeys(data["series"]))

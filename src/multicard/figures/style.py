@@ -26,6 +26,7 @@ ROWS, ROW_IN = 2, 0.17  # of a legend: as many as figures have space for, and th
 
 FONTS = ("Source Sans 3", "Source Sans Pro", "Inter", "Liberation Sans", "Arial", "Helvetica")
 
+PER_IN = 16  # characters of small print in an inch
 NOTE_WIDTH, NOTE_IN = 125, 0.14  # characters of a line over a figure, and its height in inches
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -117,6 +118,11 @@ def bandwidth_axes(axes: Axes) -> None:
     for axis, unit in ((axes.xaxis, "B"), (axes.yaxis, "B/s")):
         axis.set_major_formatter(EngFormatter(unit))
         axis.set_minor_formatter(NullFormatter())
+
+
+def characters_of(axes: Axes) -> int:
+    """Characters of small print that are about as wide as a panel."""
+    return max(12, int(axes.get_position().width * axes.figure.get_figwidth() * PER_IN))
 
 
 def filled(text: str, width: int, most: int = 3) -> str:
