@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+import multicard
 from conftest import ROOT
 from machine.machine_record import record as machine_record
 from multicard.archive.pack import pack
@@ -88,6 +89,7 @@ def test_figures_are_those_that_the_workflow_draws(
         "two.tar.gz" if given == "archive" else None
     ] * 2
     main(["report", "drawn", "--claims"])  # it is a results folder like any other
+    assert multicard.read_results("drawn").damaged == {}  # though with no more of runs than their records
 
 
 def test_limits_of_machines_are_shown(recorded_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from multicard.archive.configuration import experiment_of
 from multicard.archive.unpack import place_runs, read_manifest
 from multicard.archive.whole import fault_of
 from multicard.core.errors import UserError
-from multicard.core.layout import MACHINES, RUN, machine_records
+from multicard.core.layout import MACHINES, RUN, STEPS, machine_records
 from multicard.experiment.config import ARCHIVE, Experiment
 from multicard.experiment.load import read_experiment
 from multicard.papers.claims import SHIPPED, judge, read_claims
@@ -181,7 +181,9 @@ class Results:
 
         With a configuration they are left out of all else; without, what was measured of them before counts.
         """
-        found = {}
+        found: dict[str, str | None] = {}
+        if not any(self._runs.glob(f"*/{STEPS}")):  # what `draw` wrote has the records of runs alone
+            return {}
         for scenario in map(self.scenario, self.scenarios):
             for run in scenario.ids:
                 if run not in found:

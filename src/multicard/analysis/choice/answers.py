@@ -48,10 +48,22 @@ def speedups(job: Choices) -> list[tuple[Choice, Interval]]:
 def speed_words(row: Choice, job: Choices, ratio: Interval) -> str:
     """How many times as fast as one device so many are; `ratio` has the p-value for all that are shown together."""
     one = "1 GPU" if job.device == "cuda" else "1"
-    doubts = {"none": "no significant difference", "unknown": "one repeat, so it may be noise"}
     hours = f"{number(row.devices / ratio.value)}× the {HOURS[job.device]}"
     of = counted(row.devices, DEVICE_WORDS[job.device]) + (" (weak scaling)" if BATCH in row.changes else "")
-    return f"{of}: {ratio.format(unit=f'× as fast as {one}')}, {doubts.get(verdict(ratio), hours)}"
+    return f"{of}: {ratio.format(unit=f'× as fast as {one}')}, {doubt_words(ratio) or hours}"
+
+
+def doubt_words(ratio: Interval) -> str:
+    """Why a ratio shows no difference, by its corrected p-value; empty where it does.
+
+    >>> doubt_words(Interval(0.98, 0.96, 0.99, 2, p_value=0.2)), doubt_words(Interval(1.01, 0.99, 1.02, 2, p_value=0.4))
+    ('not significant among so many comparisons', 'no significant difference')
+    """
+    if verdict(ratio) == "unknown":
+        return "one repeat, so it may be noise"
+    if verdict(ratio) != "none":
+        return ""
+    return "no significant difference" if ratio.low <= 1 <= ratio.high else "not significant among so many comparisons"
 
 
 def how_many(job: Choices) -> str:
@@ -102,9 +114,9 @@ def changed(job: Choices, demand: Demand) -> list[str]:
     lines = []
     for row in sorted(rows, key=lambda each: sign * each.gain.value):
         on = counted(row.devices, DEVICE_WORDS[job.device])
-        doubt = {"none": ", no significant difference", "unknown": ", one repeat"}.get(verdict(row.gain), "")
+        doubt = f", {words}" if (words := doubt_words(row.gain)) else ""
         what = changes_words(changes_from(row.instead_of, row.learning))
-        lines.append(f"{what}: {row.gain.format(unit=COMPARED[demand.goal])}{doubt} on {on}")
+        lines.append(f"{what}: {row.gain.format(unit=COMPARED[demand.goal])} on {on}{doubt}")
     return lines
 
 
