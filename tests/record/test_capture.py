@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from multicard.core.errors import UserError
 from multicard.core.rendezvous import free_port
@@ -177,3 +178,24 @@ def test_ranks_wait_for_each_other_without_a_collective_in_the_group_of_the_trai
         called, began, done, left = zip(*(times for _, times in both), strict=True)
         assert min(began) >= max(called)
         assert min(left) >= max(done)
+
+
+def test_a_rank_passes_its_last_barrier_though_the_one_with_the_store_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
+    barrier = capture.HostBarrier(dist.HashStore())
+    barrier.wait()
+    told = barrier._store
+
+    def add(key: str, number: int) -> int:
+        if key == "left":
+            raise dist.DistNetworkError("Connection reset by peer")
+        return told.add(key, number)
+
+    barrier._store = SimpleNamespace(add=add, set=told.set, wait=told.wait)
+    barrier.wait()
+    told.add("left", 1)
+    barrier._store = told
+    with pytest.raises(capture.RankLeft):
+        barrier.wait()

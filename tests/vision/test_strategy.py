@@ -79,6 +79,7 @@ def run_program_as(rank: int, port: int, strategy: str, digits: Path, scratch: P
     }  # fmt: skip
     training_program.MobileNetV2 = SAME_MODEL
     run_program(VisionParameters(**SHARED | {"strategy": strategy}), digits, scratch)
+    dist.barrier()  # rank 0 has the store here, not torchrun
     dist.destroy_process_group()
 
 

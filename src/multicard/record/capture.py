@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -71,9 +71,11 @@ class HostBarrier:
             self._store.set(key, "")
 
     def _check(self) -> None:
-        # Asked after every wait, so that leaving wakes those who wait, whatever they wait for.
-        if self._store.add("left", 0):
-            raise RankLeft
+        # Asked after every wait, so that leaving wakes those who wait, whatever they wait for. The rank that has the
+        # store may have ended since, where that is not torchrun's: all were here, so this was its last barrier.
+        with suppress(dist.DistNetworkError):
+            if self._store.add("left", 0):
+                raise RankLeft
 
 
 class Capture:
