@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from figures.measured import closed, group_names, heading, legend, measured
 from multicard.analysis.comparison.comparisons import ORDER, gains
 from multicard.experiment.workload import WORKLOADS
-from multicard.figures.gains import gain
+from multicard.figures.gains import gain, precision
 from multicard.figures.style import NothingToShow
 
 
@@ -161,3 +161,13 @@ def test_values_are_compared_in_the_order_of_what_they_cost_and_each_has_its_pla
     assert {name: set(values) for name, values in ORDER.items()} == {
         name: set(allowed[name].get("enum", (False, True))) for name in ORDER
     }
+
+
+def test_precisions_alone_need_no_name_in_the_legend() -> None:
+    times = {("fp32", 1): [1.0, 1.02], ("fp16", 1): [0.5, 0.51]}
+    rows = runs(times, "precision", test_accuracy=0.9)
+    figure, data = precision(measured("vision", *rows))
+    left, right = closed(figure).axes
+    assert legend(figure) == [["single repeat"]]
+    assert group_names(left, horizontal=False) == group_names(right, horizontal=False) == ["fp32", "fp16"]
+    assert data["iteration_time_s"].tolist() == pytest.approx([1.02**0.5, 0.255**0.5])

@@ -90,3 +90,10 @@ def test_steps_creeps_and_failures_are_marked_apart() -> None:
     assert len(legend(figure)[0]) == 4
     assert data["since_previous_verdict"].tolist()[2:] == [REGRESSION, WITHIN, REGRESSION]
     assert data["since_first"].tolist()[3] == pytest.approx(0.1)
+
+
+def test_without_a_tolerance_there_is_no_band_and_no_panel_is_empty() -> None:
+    points = [point for size in range(1, 6) for point in over_versions(f"run{size}", batch_size=size)]
+    figure = closed(draw_history(points, [], ["1.0", "1.1"], None, synthetic=False)[0])
+    assert len(figure.axes) == 5
+    assert legend(figure) == [["mean of repeats, 95% CI"]]

@@ -21,7 +21,6 @@ from multicard.figures.style import (
     colours,
     legend_below,
     ordered_colours,
-    say,
 )
 
 # Values that need more words than a series name has.
@@ -135,9 +134,6 @@ def _accuracy(axes: Axes, measures: pd.DataFrame, parameter: str, look: dict) ->
     axes.set(title="Test accuracy", ylabel="After the last epoch (%)")
     axes.yaxis.set_label_position("right")
     axes.yaxis.tick_right()
-    if data["test_accuracy"].isna().all():
-        say(axes, "not recorded")
-        return
     names = list(dict.fromkeys(data["series"]))
     for index, name in enumerate(names):
         rows = data[data["series"] == name]
