@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from multicard.analysis.comparison.comparisons import ORDER, gains, means, varied
+from multicard.analysis.comparison.comparisons import ORDER, as_used, gains, means, varied
 from multicard.core.text import for_figure
 from multicard.core.units import SECONDS, unit_for
 from multicard.figures.bars import grouped, limits
@@ -101,8 +101,7 @@ gain_precision, gain_pin_memory, gain_loader, gain_layout, gain_binding, gain_pr
 
 def _gains_of_repeats(measures: pd.DataFrame, parameter: str, base: object, by: list[str]) -> pd.DataFrame:
     """The completed runs that have a partner with the base value in their repeat, and their `gain` over it."""
-    if parameter == "profiler" and "profiler_used" in measures:
-        measures = measures.assign(profiler=measures["profiler_used"].fillna(measures["profiler"]))
+    measures = as_used(measures, parameter)
     completed = measures[measures["outcome"] == "completed"]
     bases = completed.loc[completed[parameter] == base, [*by, "iteration_time_s"]]
     pairs = completed.merge(bases, on=by, suffixes=("", "_base"))

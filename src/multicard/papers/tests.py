@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 
 from multicard.analysis.evidence import OBSERVATION, Configuration, as_stated
 from multicard.analysis.runs.device_time import PARTS, device_time, overall
-from multicard.analysis.scaling.speedup import BASELINE_DIFFERS, speedups_of
+from multicard.analysis.scaling.speedup import speedups_between
 from multicard.analysis.statistics import ratio_by_block
 from multicard.papers.limits import Comparison, Name, Runs, Test, Values, Where, fits, once, same_blocks
 
@@ -247,11 +247,7 @@ KINDS = ("compare", "trend", "efficiency", "scaling", "api_time", "device_time",
 def _speedups(runs: Runs, chosen: Iterable[Configuration], measure: str | None = None) -> list[Comparison]:
     """Speed-up of each of the chosen on several devices that has a baseline, which is its second side."""
     every = runs.configurations
-    blocks = [each.blocks(measure or each.rate) for each in every]
-    found = speedups_of(
-        (each.rest(BASELINE_DIFFERS), each.workload, each[each.workload.method], each["devices"], rates)
-        for each, rates in zip(every, blocks, strict=True)
-    )
+    found = speedups_between(every, measure)
     speedup_of = {id(each): speedup for each, speedup in zip(every, found, strict=True)}
     several = [(each, speedup_of[id(each)]) for each in chosen if each["devices"] > 1]
     return [

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from multicard.analysis.bottlenecks.bottlenecks import MOSTLY
 from multicard.analysis.runs.breakdown import OF_TRACE
 from multicard.analysis.runs.device_time import device_time, overall, per_pitch
 from multicard.analysis.runs.step_periods import step_periods
@@ -14,7 +15,6 @@ from multicard.core.text import counted, plural
 from multicard.core.units import BYTES, SECONDS, percent, with_unit
 from multicard.trace.tables import STEP, ActivityTables
 
-MOSTLY = 0.5  # of the time, from where on a part is most of it
 SHOWN = 0.001  # of the time, below which a part is not listed
 LONGEST = 5  # kernels
 FEW = 3  # of whatever else is listed in a line

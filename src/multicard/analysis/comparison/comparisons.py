@@ -66,10 +66,9 @@ def gains(measures: pd.DataFrame, parameter: str) -> pd.DataFrame:
     Columns: `base`, `value`, the other varied parameters, `devices`, `repeats` compared; `gain` = time per step with
     the base over time with the value − 1, its interval `gain_low` and `gain_high` (empty where one of them has one
     repeat), and the `verdict` of `statistics`: whether that is `more`, `less` or no (`none`) speed, corrected for all
-    rows. Profilers are those that were used: `auto` is another on each machine.
+    rows. Profilers are those of `as_used`.
     """
-    if parameter == "profiler" and "profiler_used" in measures:
-        measures = measures.assign(profiler=measures["profiler_used"].fillna(measures["profiler"]))
+    measures = as_used(measures, parameter)
     completed = measures[(measures["outcome"] == "completed") & measures["iteration_time_s"].notna()]
     by = [*varied(measures, besides=(parameter, "devices", "repeat")), "devices"]
     present = [value for value in ORDER[parameter] if (completed[parameter] == value).any()]
@@ -91,6 +90,13 @@ def gains(measures: pd.DataFrame, parameter: str) -> pd.DataFrame:
     columns = ["base", "value", *by, "repeats", "gain", "gain_low", "gain_high", "verdict"]
     found = pd.concat([pd.DataFrame(rows, columns=columns[:-5]), _excess("gain", ratios)], axis="columns")
     return found[columns]
+
+
+def as_used(measures: pd.DataFrame, parameter: str) -> pd.DataFrame:
+    """The measures with the profilers that were used, where `parameter` is these: `auto` is another on each machine."""
+    if parameter == "profiler" and "profiler_used" in measures:
+        return measures.assign(profiler=measures["profiler_used"].fillna(measures["profiler"]))
+    return measures
 
 
 def overheads(measures: pd.DataFrame) -> pd.DataFrame:

@@ -89,12 +89,15 @@ def speedups_of(configurations: Iterable[tuple[Hashable, Workload, str, int, Map
     return found
 
 
-def speedups_between(configurations: Sequence["Configuration"]) -> list[Speedup]:
-    """As `speedups_of`, of the configurations of some evidence."""
+def speedups_between(configurations: Sequence["Configuration"], rate: str | None = None) -> list[Speedup]:
+    """As `speedups_of`, of the configurations of some evidence, by a rate or each by that of its workload."""
     return speedups_of(
-        (one.rest(BASELINE_DIFFERS), one.workload, one[one.workload.method], one["devices"], one.blocks(one.rate))
+        (
+            one.rest(BASELINE_DIFFERS), one.workload, one[one.workload.method], one["devices"],
+            one.blocks(rate or one.rate),
+        )
         for one in configurations
-    )
+    )  # fmt: skip
 
 
 def add_scaling(measures: pd.DataFrame) -> pd.DataFrame:
