@@ -25,6 +25,7 @@ from multicard.analysis.runs.breakdown import (
     STALLS,
     parts_of,
 )  # fmt: skip
+from multicard.analysis.runs.device_time import MOSTLY
 from multicard.analysis.runs.notices import NOTICES
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.core.text import counted
@@ -41,7 +42,6 @@ LEAST = 0.05  # share of a step from which on something is a bottleneck
 WORTH_A_WORD = 0.01  # share of a step from which on the largest other cost is named
 FULL = 0.9  # share of a GPU's memory
 OVERHEAD = 0.05  # profiling overhead above which shares from the trace come with a caveat
-MOSTLY = 0.5
 NEARLY_ALL = 0.9  # share of a step above which what would remain is too uncertain for a bound
 SHOWN_WHOLE = 0.0995  # from which on a share is in whole per cent
 

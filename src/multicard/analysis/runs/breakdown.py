@@ -12,16 +12,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from multicard.analysis.runs.device_time import (
+    COMMUNICATION,
+    COMPUTE,
+    COPIES,
+    ELSEWHERE,
+    LAUNCHES,
+    OF_TRACE,
+    RANKS,
+)
 from multicard.analysis.runs.thread_times import EVALUATION, OTHER, ThreadTimes
 from multicard.analysis.runs.windows import Window
 from multicard.analysis.scaling.speedup import BASELINE_DIFFERS
 from multicard.experiment.config import configuration_key
 
-COMPUTE, EITHER = "compute", "compute or communication"
+EITHER = "compute or communication"
 COMPUTING = (COMPUTE, EITHER)
 DATA, STALLS = "data loading", "stalls"
-COMMUNICATION, RANKS, CPUS = "exposed communication", "waiting for other ranks", "waiting for a CPU"
-COPIES, LAUNCHES, ELSEWHERE = "memory operations", "launch overhead", "host busy elsewhere"
+CPUS = "waiting for a CPU"
 
 # The parts, and what each is.
 PARTS = {
@@ -55,15 +63,6 @@ NAMED = 5  # stalled steps
 
 _PHASES = {DATA: ("data",), EVALUATION: ("evaluation",), COPIES: ("transfer",)}
 COMPUTES = ("forward", "backward", "optimizer")  # phases
-OF_TRACE = {
-    COMPUTE: ("compute", "compute and communication"),
-    COMMUNICATION: ("exposed communication",),
-    RANKS: ("idle (before a collective)",),
-    COPIES: ("exposed memory operations",),
-    LAUNCHES: ("idle (host-bound)",),
-    ELSEWHERE: ("idle (host busy elsewhere)",),
-    OTHER: ("idle (other)",),
-}
 
 
 def of_steps(window: Window, devices: int, threads: ThreadTimes | None = None) -> dict[str, Any]:

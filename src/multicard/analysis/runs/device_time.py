@@ -2,12 +2,29 @@
 
 import pandas as pd
 
+from multicard.analysis.runs.thread_times import OTHER
 from multicard.trace.tables import STEP, STEPS
 
 PARTS = (
     "compute", "compute and communication", "exposed communication", "exposed memory operations",
     "idle (host-bound)", "idle (host busy elsewhere)", "idle (before a collective)", "idle (other)",
 )  # fmt: skip
+
+
+MOSTLY = 0.5  # share of the time from which on a part is most of it
+
+# What the breakdown of a step calls them.
+COMPUTE, COMMUNICATION, RANKS = "compute", "exposed communication", "waiting for other ranks"
+COPIES, LAUNCHES, ELSEWHERE = "memory operations", "launch overhead", "host busy elsewhere"
+OF_TRACE = {
+    COMPUTE: ("compute", "compute and communication"),
+    COMMUNICATION: ("exposed communication",),
+    RANKS: ("idle (before a collective)",),
+    COPIES: ("exposed memory operations",),
+    LAUNCHES: ("idle (host-bound)",),
+    ELSEWHERE: ("idle (host busy elsewhere)",),
+    OTHER: ("idle (other)",),
+}
 
 
 def device_time(timeline: pd.DataFrame) -> pd.DataFrame:

@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit
 
 from multicard.analysis.runs.stationarity import FAR
 from multicard.trace.steps import DEVICE, STEP
@@ -61,6 +60,8 @@ def ratio_of_medians(periods: np.ndarray, base: np.ndarray) -> Ratio:
     squares = [square for square, _ in errors]
     total = sum(squares)
     freedom = total**2 / sum(square**2 / degrees for square, degrees in errors) if total else 1.0
+    from scipy.special import stdtrit  # as long to import as a small trace to read
+
     half = float(stdtrit(freedom, 0.975)) * total**0.5
     return Ratio(value, value * float(np.exp(-half)), value * float(np.exp(half)))
 
