@@ -95,7 +95,10 @@ def blocks(script: str, pairs: int) -> list[float]:
         (folder / "sitecustomize.py").symlink_to(OBSERVER_SITE)
         (folder / "multicard").symlink_to(Path(multicard.__file__).parent)
         windows = {"warmup_steps": 1, "measured_steps": 10**6, "profiled_steps": 1}
-        observed = {"device": "cpu", "devices": 1, "ranks_per_node": 1, "samples_per_step": None, **windows}
+        observed = {
+            "device": "cpu", "devices": 1, "ranks": 1, "ranks_per_node": 1, "program": [], "is_user_program": True,
+            **windows,
+        }  # fmt: skip
         job = {"parameters": {}, "scratch": name, "profiler": "none", "launcher": None, "observe": observed}
         (folder / "job.json").write_text(json.dumps(job))
         variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": name, OBSERVE: str(folder / "job.json")}

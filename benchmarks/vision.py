@@ -5,7 +5,7 @@
 In turns, on the machine at hand: a plain loop written straight from PyTorch's documentation; multicard's own training
 program, as runs of `single` make it without a profiler; and the same on synthetic batches that lie on the device: the
 bound that a loader can reach. All are timed over whole epochs by the wall clock, so that the steps' own clocks count as
-cost. Last comes what the recorder takes by itself.
+cost; `benchmarks/observer.py` measures these alone.
 """
 
 import argparse
@@ -24,18 +24,16 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torchvision.models.mobilenetv2 import MobileNetV2
 
-from multicard.core.layout import EPOCHS, PHASES, rank_file
+from multicard.core.layout import EPOCHS
 from multicard.experiment.datasets import Digits, Synthetic
-from multicard.record.capture import Capture
-from multicard.record.recorder import Recorder
+from multicard.launch.job import run_job
 from multicard.workloads.vision.data import open_split, read_provenance
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.prepare import prepare
-from multicard.workloads.vision.train import train
 
 PLAIN = "plain loop"
 BOUND = ", synthetic batches"
-RECORDED_STEPS = 2000
+LIMIT_S = 3600
 
 
 def plain(p: VisionParameters, data: Path, device: torch.device) -> float:
@@ -70,29 +68,12 @@ def plain(p: VisionParameters, data: Path, device: torch.device) -> float:
 
 def ours(p: VisionParameters, data: Path, device: torch.device) -> float:
     """Seconds per step of multicard's training program, by the epoch times that it records."""
-    with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(io.StringIO()):
-        job = {"data": data, "scratch": scratch, "profiler": "none"}
-        steps = train(job, p, 0, device, read_provenance(data))["steps_per_pass"]
-        with (Path(scratch) / rank_file(EPOCHS, 0)).open(newline="") as file:
+    with tempfile.TemporaryDirectory() as name, contextlib.redirect_stderr(io.StringIO()):
+        folder = Path(name)
+        steps = run_job(p, data, folder, LIMIT_S)["steps_per_pass"]
+        with (folder / EPOCHS).open(newline="") as file:
             times = [float(row["epoch_time_s"]) / steps for row in csv.DictReader(file)]
     return statistics.median(times[1:])
-
-
-def recorder_alone(device: torch.device) -> float:
-    """Seconds per step that the recorder takes for steps in which nothing happens, their reading included."""
-    recorder = Recorder(0, device, Capture("none", Path(), 0, device))
-    loss = torch.zeros((), device=device)
-    synchronize(device)
-    started = time.perf_counter()
-    for _ in range(RECORDED_STEPS):
-        with recorder.step(1, "measured") as step:
-            for name in PHASES:
-                if name != "checkpoint":
-                    with recorder.phase(name):
-                        pass
-            step.add(1, loss)
-    recorder.settle()
-    return (time.perf_counter() - started) / RECORDED_STEPS
 
 
 def synchronize(device: torch.device) -> None:
@@ -122,7 +103,7 @@ def main() -> None:
     common: dict[str, Any] = {
         "device": chosen.device, "image_size": chosen.image_size, "batch_size": chosen.batch_size,
         "width_mult": chosen.width, "num_workers": chosen.workers, "loader": chosen.loader,
-        "epochs": 2, "profiled_steps": 1,
+        "epochs": 2, "profiled_steps": 1, "profiler": "none",
     }  # fmt: skip
     paper, tuned = VisionParameters(**common), VisionParameters(**common, preset="tuned")
     # Training chooses how fp32 is computed for the whole process; the plain loop does not.
@@ -155,9 +136,6 @@ def main() -> None:
         bound = times.get(("multicard" if name == PLAIN else name) + BOUND)
         share = f"{ratio(bound, found):.1%}" if bound else ""
         print(f"| {name} | {statistics.median(found) * 1e3:.2f} | {spread} | {more} | {share} |")
-    alone = recorder_alone(device)
-    part = alone / statistics.median(times[PLAIN])
-    print(f"\nThe recorder by itself: {alone * 1e6:.0f} µs per step, {part:.2%} of the plain loop's time")
 
 
 if __name__ == "__main__":

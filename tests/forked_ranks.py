@@ -24,6 +24,7 @@ from unittest.mock import patch
 from multicard.experiment.machine import Machine
 from multicard.launch import job
 from multicard.launch.process import Ended
+from multicard.record.observe import OBSERVE, OBSERVER_SITE
 
 RANKS = "--nproc-per-node="
 LIMIT_S = 600.0  # of what has no time limit of its own
@@ -147,6 +148,11 @@ def print_to(log: str) -> None:
     os.dup2(output, 2)
 
 
+def begin_observing() -> None:
+    """Watch this process, as Python does where it has not imported torch yet."""
+    runpy.run_path(str(OBSERVER_SITE))["watch"]()
+
+
 def run_rank(program: list[str], environment: dict[str, str], log: str) -> None:
     """Be one rank: run the program as `python -m` does."""
     os.environ.clear()
@@ -154,6 +160,8 @@ def run_rank(program: list[str], environment: dict[str, str], log: str) -> None:
     print_to(log)
     sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     sys.argv = program
+    if OBSERVE in environment:
+        begin_observing()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*found in sys.modules", category=RuntimeWarning)
         runpy.run_module(program[0], run_name="__main__", alter_sys=True)

@@ -125,8 +125,11 @@ def write_job(tmp_path: Path, script: str, **stated: Any) -> tuple[Path, list[st
     scratch.mkdir()
     (tmp_path / "script.py").write_text(textwrap.dedent(script), encoding="utf-8")
     profiler = stated.pop("profiler", "none")
-    observe = {"device": "cpu", "devices": 1, "samples_per_step": None, **WINDOWS, **stated}
-    observe["ranks"] = observe["ranks_per_node"] = observe["devices"]
+    observe = {
+        "device": "cpu", "devices": 1, "samples_per_step": None, "program": ["script.py"], "is_user_program": True,
+        **WINDOWS, **stated,
+    }  # fmt: skip
+    observe["ranks"] = observe["ranks_per_node"] = observe["devices_per_node"] = observe["devices"]
     job = tmp_path / "job.json"
     content = {"parameters": {"workload": "script", "command": ["script.py"]}, "profiler": profiler, "launcher": None}
     job.write_text(json.dumps({**content, "scratch": str(scratch), "observe": observe}), encoding="utf-8")

@@ -15,7 +15,7 @@ PACKAGES: dict[str, set[str] | None] = {
     "profilers": {"core"},
     "record": {"core", "profilers"},  # runs inside the user's training process
     "experiment": {"core", "profilers"},
-    "launch": {"core", "profilers", "experiment"},
+    "launch": {"core", "profilers", "record", "experiment"},
     "workloads": {"core", "record", "experiment"},
     "trace": {"core", "profilers"},
     "analysis": {"core", "experiment", "trace"},

@@ -13,9 +13,9 @@ import torch.distributed as dist
 from omegaconf import OmegaConf
 from torchtune import config
 
+from model_state import count
 from multicard.experiment.models import Architecture
 from multicard.workloads.llm import torchtune_backend as backend
-from multicard.workloads.llm.model_state import count
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.llm.technique import TECHNIQUES as REGISTRY
 

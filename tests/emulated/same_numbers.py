@@ -6,17 +6,14 @@ several times `BATCH_SIZE` is taken in parts, each by itself.
 """
 
 import copy
-import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torchvision.models import MobileNetV2
 
-from multicard.core.files import read_json
-from multicard.record.rank import run_rank
+from multicard.workloads._program import run_program
 
 BATCH_SIZE = 8
 
@@ -37,10 +34,9 @@ class InParts(nn.Module):
         return torch.cat(scores)
 
 
-def train_vision() -> None:
+def train_vision(job: dict[str, Any]) -> None:
     """Be a rank of vision training."""
     from multicard.workloads.vision import train
-    from multicard.workloads.vision.parameters import VisionParameters
     from multicard.workloads.vision.strategy import STRATEGIES
 
     def wrap(model: nn.Module, p: Any, _device: torch.device) -> nn.Module:
@@ -48,15 +44,14 @@ def train_vision() -> None:
 
     STRATEGIES["single"].wrap = wrap
     train.MobileNetV2 = partial(MobileNetV2, dropout=0.0)
-    run_rank(VisionParameters.model_validate, train._train_rank)
+    train.main(job)
 
 
-def tune() -> None:
+def tune(job: dict[str, Any]) -> None:
     """Be a rank of tuning."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     from multicard.workloads.llm import train
-    from multicard.workloads.llm.parameters import LlmParameters
 
     draw = nn.init.kaiming_uniform_
 
@@ -70,9 +65,8 @@ def tune() -> None:
         return tensor.copy_(whole)
 
     nn.init.kaiming_uniform_ = draw_on_cpu
-    run_rank(LlmParameters.model_validate, train.tune)
+    train.main(job)
 
 
 if __name__ == "__main__":
-    job = read_json(Path(sys.argv[sys.argv.index("--job") + 1]))
-    (tune if job["parameters"].get("workload") == "llm" else train_vision)()
+    run_program(lambda job: (tune if job["parameters"].get("workload") == "llm" else train_vision)(job))

@@ -11,8 +11,7 @@ from conftest import ROOT
 from emulated_gpu.fixtures import EmulatedGpus
 from multicard.core.files import read_json
 from multicard.experiment.datasets import ShippedText
-from multicard.experiment.models import ARCHITECTURES, Model
-from multicard.workloads.llm.memory_estimate import estimate_memory
+from multicard.experiment.models import Model
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.llm.prepare_model import prepare_model
 from multicard.workloads.llm.prepare_texts import prepare_texts
@@ -22,7 +21,7 @@ pytestmark = [pytest.mark.emulated, pytest.mark.slow, pytest.mark.rare]
 PROGRAM = "same_numbers"  # the program of the workload, without random numbers that differ between devices
 SMALL: dict[str, Any] = {
     "workload": "llm", "dataset": "preferences", "precision": "fp32", "batch_size": 2, "sequence_length": 64,
-    "warmup_steps": 1, "steps": 2, "profiled_steps": 1, "learning_rate": 0.001, "profiler": "none", "save": "none",
+    "warmup_steps": 1, "steps": 2, "profiled_steps": 1, "learning_rate": 0.001, "profiler": "none",
 }  # fmt: skip
 ON_TWO = {"devices": 2}
 # What trains, and what else a run on GPUs has: it changes nothing that is computed, or less than the format rounds.
@@ -31,8 +30,8 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "lora, 2": (ON_TWO, {}),
     "qlora, 2": (ON_TWO | {"technique": "qlora"}, {"activation_checkpointing": True}),
     "qat, 2": (ON_TWO | {"technique": "qat", "qat_of": "weights"}, {}),
-    "dpo, 2": (ON_TWO | {"technique": "dpo"}, {"save": "drop"}),
-    "full, 2": (ON_TWO | {"technique": "full"}, {"profiler": "kineto", "save": "drop"}),
+    "dpo, 2": (ON_TWO | {"technique": "dpo"}, {}),
+    "full, 2": (ON_TWO | {"technique": "full"}, {"profiler": "kineto"}),
     "packed, 1": ({"dataset": "grammar", "sequence_length": 128, "packed": True}, {"profiler": "kineto"}),
 }
 # QAT rounds weights and activations to few levels, and a value that lies between two may go either way. Packed rows
@@ -77,10 +76,8 @@ def test_a_technique_learns_on_gpus_what_it_learns_on_the_cpu_in_the_memory_that
         expected["loss"][alike].tolist(), rel=TOLERANCE.get(name, 1e-3)
     )
 
-    estimate, held = estimate_memory(p, ARCHITECTURES["tiny"]), read_json(folder / "measures.json")
-    for part in ("weights", "adapters", "gradients", "optimizer"):
-        assert held[f"{part}_bytes"] == getattr(estimate, part), part
-    assert held["peak_memory_bytes"] > held["weights_bytes"]
+    held = read_json(folder / "measures.json")
+    assert held["weights_bytes"] < held["peak_memory_bytes"] <= held["estimated_memory_bytes"] * 1.1
 
     ranks = read_json(folder / "run.json")["ranks"]
     assert [len(rank["device_memory_used_bytes"]) for rank in ranks] == [1] * p.devices
@@ -90,18 +87,3 @@ def test_a_technique_learns_on_gpus_what_it_learns_on_the_cpu_in_the_memory_that
     if p.profiler == "kineto":
         kernels = pd.read_parquet(folder / "activity" / "kernels.parquet")
         assert kernels["calls"].sum() > 100 * p.devices
-
-
-@pytest.mark.parametrize("name", ["packed, 1"])
-def test_attention_of_packed_rows_is_compiled_on_the_gpu_alone_and_masks_are_no_wait_for_data(
-    name: str, runs: Runs
-) -> None:
-    assert {device: read_json(of[name] / "run.json")["attention"] for device, of in runs.items()} == {
-        "cuda": {"function": "flex_attention", "compiled": True},
-        "cpu": {"function": "scaled_dot_product_attention", "compiled": False},
-    }
-    activity = runs["cuda"][name] / "activity"
-    phases = pd.read_parquet(activity / "phases.parquet").set_index("phase")
-    ranges = pd.read_parquet(activity / "ranges.parquet").set_index("range")
-    assert ranges.loc["attention_mask", "calls"] == 1
-    assert ranges.loc["attention_mask", "total_s"] <= phases.loc["transfer", "duration_s"]

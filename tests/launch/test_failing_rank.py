@@ -20,65 +20,37 @@ pytestmark = pytest.mark.slow
 # A program that stands in for training. Its last rank has a fault, and there neither would taking down the process
 # group end, nor Python itself, as under NCCL they may not.
 STAND_IN = """
-import atexit, os, signal, time
+import argparse, atexit, os, signal, time
+from pathlib import Path
 import torch
 import torch.distributed as dist
 from multicard.core.errors import UserError
+from multicard.core.files import read_json
 from multicard.workloads.vision.parameters import VisionParameters
-from multicard.record.rank import run_rank
 from multicard.record.recorder import Diverged
 from multicard.workloads.vision.ranks import join
 
-def train(job, p, record):
-    rank, device = join(p)
-    if rank == p.ranks - 1:
-        dist.destroy_process_group = lambda: time.sleep(1000)
-        atexit.register(time.sleep, 1000)
-        {fault}
-    dist.barrier()
-    return {{}}
-
-run_rank(VisionParameters.model_validate, train)
-"""
-# Another, whose ranks finish; the ends of the process groups of all but the first have faults.
-FINISHES = """
-import atexit, time
-import torch.distributed as dist
-from multicard.record import tear_down
-from multicard.record.rank import run_rank
-from multicard.workloads.vision.parameters import VisionParameters
-from multicard.workloads.vision.ranks import join
-
-def hang():
-    time.sleep(1000)
-
-def hang_later():
+parser = argparse.ArgumentParser()
+parser.add_argument("--job")
+p = VisionParameters.model_validate(read_json(Path(parser.parse_args().job))["parameters"])
+rank, device = join(p)
+if rank == p.ranks - 1:
+    dist.destroy_process_group = lambda: time.sleep(1000)
     atexit.register(time.sleep, 1000)
-
-def fail():
-    raise dist.DistBackendError('ncclUnhandledCudaError')
-
-def train(job, p, record):
-    rank, device = join(p)
-    dist.barrier()
-    if rank:
-        tear_down.LIMIT_S = 1.0
-        dist.destroy_process_group = [{faults}][rank - 1]
-    return {{}}
-
-run_rank(VisionParameters.model_validate, train)
+    {fault}
+dist.barrier()
+time.sleep(1000)
 """
 # Real training, with little more memory than its imports take.
 CONFINED = """
 import resource
-from multicard.workloads.vision.parameters import VisionParameters
-from multicard.record.rank import run_rank
-from multicard.workloads.vision.train import _train_rank
+from multicard.workloads._program import run_program
+from multicard.workloads.vision.train import main
 
 pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * resource.getpagesize() + 400 * 2**20
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-run_rank(VisionParameters.model_validate, _train_rank)
+run_program(main)
 """
 
 
@@ -105,7 +77,6 @@ def run_instead(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ("raise Diverged(float('nan'), 3)", "diverged", "rank 1: the loss is nan at step 3"),
         # Simulated: no GPU of this machine runs out of memory.
         ("raise torch.OutOfMemoryError('CUDA')", "out_of_memory", "rank 1: OutOfMemoryError: CUDA"),
-        ("raise SystemExit(0)", "failed", "rank 1: SystemExit: 0"),
     ],
 )
 def test_the_outcome_is_that_of_the_rank_that_failed_and_nothing_waits(
@@ -124,28 +95,6 @@ def test_a_rank_that_the_system_kills_is_named_with_its_signal(run_instead: Any,
     record = run_instead(program, forked=devices == 1, strategy=strategy, devices=devices)
     assert record["outcome"] == "failed"
     assert record["reason"] == {"code": "killed", "rank": devices - 1, "signal": "SIGKILL"}
-
-
-TOO_LONG = "the process did not exit within 1 s after it had finished"
-NOT_DOWN = "the process group could not be taken down: DistBackendError: ncclUnhandledCudaError"
-
-
-@pytest.mark.parametrize(
-    ("faults", "problems"),
-    [
-        (["hang", "fail"], [TOO_LONG, NOT_DOWN]),
-        # At the exit of Python, which a forked rank has not.
-        pytest.param(["hang_later"], [TOO_LONG], marks=pytest.mark.rare),
-    ],
-)
-def test_a_rank_that_has_finished_is_completed_whatever_becomes_of_its_process_group(
-    run_instead: Any, faults: list[str], problems: list[str]
-) -> None:
-    program = FINISHES.format(faults=", ".join(faults))
-    record = run_instead(program, "hang" in faults, strategy="ddp", devices=1 + len(faults))
-    assert (record["outcome"], record["reason"], record["exit_code"]) == ("completed", None, 0)
-    assert [rank["tear_down_problem"] for rank in record["ranks"]] == [None, *problems]
-    assert not record["ended_at_time_limit"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and a limit of the address space that holds")

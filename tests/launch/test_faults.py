@@ -215,7 +215,7 @@ def test_a_run_outlives_a_real_nsys_that_is_killed_in_the_middle(
 ) -> None:
     run, waiting = tmp_path / "run", tmp_path / "waiting"
     monkeypatch.setenv("LC_MARK", str(tmp_path))  # jobs inherit such names
-    for name, value in waiting_at("epoch 1 of 1", waiting).items():
+    for name, value in waiting_at("epoch 1, step 1", waiting).items():
         monkeypatch.setenv(name, value)
 
     def pick(found: psutil.Process) -> bool:

@@ -9,9 +9,9 @@ from torch import nn
 from torchao.dtypes.nf4tensor import to_nf4
 
 from forked_ranks import start_ranks
+from model_state import count
 from multicard.experiment.models import ARCHITECTURES, Architecture
 from multicard.workloads.llm.memory_estimate import estimate_memory
-from multicard.workloads.llm.model_state import count
 from multicard.workloads.llm.parameters import LlmParameters
 from tuning_jobs import TECHNIQUES, held_by_rank
 

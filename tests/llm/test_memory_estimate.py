@@ -144,7 +144,9 @@ def test_a_gpu_needs_two_workspaces_more(capability: str | None, kib: int) -> No
         "data": {"tokens_per_sample": {"mean": 1, "cut_share": 0}},
         "saved": None,
     }
-    steps = pd.DataFrame({"window": ["measured"], "step": [1], "loss": [1.0], "tokens": [1], "padded_tokens": [1]})
+    steps = pd.DataFrame(
+        {"window": ["measured"], "step": [1], "loss": [1.0], "samples": [1], "tokens": [1], "padded_tokens": [1]}
+    )
     assert measure(record, {"tokens_per_s": 1.0}, steps)["estimated_memory_bytes"] == on_gpu.total
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from conftest import ROOT
 from forked_ranks import forked_ranks
@@ -23,13 +21,11 @@ from multicard.core.files import read_json
 from multicard.core.layout import PHASES
 from multicard.core.reasons import describe_reason
 from multicard.experiment.datasets import ShippedText, TextFile
-from multicard.experiment.models import ARCHITECTURES, Model
-from multicard.experiment.workload import WORKLOADS
+from multicard.experiment.models import Model
 from multicard.launch.job import run_job
 from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
-from multicard.workloads.llm.memory_estimate import estimate_memory
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.llm.prepare_model import prepare_model, read_model
 from multicard.workloads.llm.prepare_texts import prepare_texts, read_texts
@@ -57,22 +53,6 @@ RUNS = [
     {"technique": "full", "devices": 2},
 ]
 LOSS = re.compile(r"loss:([0-9.e-]+)")
-
-# The program of the workload, where the process group cannot be taken down.
-NOT_TAKEN_DOWN = """
-import torch.distributed as dist
-
-def fail():
-    raise dist.DistBackendError("ncclUnhandledCudaError")
-
-dist.destroy_process_group = fail  # before a recipe imports it by its name
-
-from multicard.record.rank import run_rank
-from multicard.workloads.llm.parameters import LlmParameters
-from multicard.workloads.llm.train import tune
-
-run_rank(LlmParameters.model_validate, tune)
-"""
 
 
 @pytest.fixture(scope="session")
@@ -126,7 +106,7 @@ def worded(changes: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("changes", RUNS, ids=worded)
 def test_every_technique_learns_and_is_recorded(tune: Callable[..., Path], changes: dict[str, Any]) -> None:
-    folder, devices = tune(**changes, save="keep"), changes["devices"]
+    folder, devices = tune(**changes), changes["devices"]
     steps = steps_of(folder)
     assert len(steps) == ALL_STEPS * devices
     assert sorted(steps["rank"].unique()) == list(range(devices))
@@ -141,18 +121,9 @@ def test_every_technique_learns_and_is_recorded(tune: Callable[..., Path], chang
     assert found["loss_at_end"] < found["loss_at_start"]
     coverage = steps[[f"{name}_s" for name in PHASES]].sum(axis=1) / steps["duration_s"]
     assert 0.9 < coverage.median() <= 1
-    assert steps[["data_s", "transfer_s", "forward_s", "backward_s", "optimizer_s"]].notna().all(axis=None)
+    assert steps[["data_s", "forward_s", "backward_s", "optimizer_s"]].notna().all(axis=None)
     rewards = steps[["reward_chosen", "reward_rejected", "reward_accuracy"]]
     assert (rewards.notna() if changes["technique"] == "dpo" else rewards.isna()).all(axis=None)
-
-
-@pytest.mark.parametrize("changes", RUNS, ids=worded)
-def test_the_estimate_is_what_the_job_holds(tune: Callable[..., Path], changes: dict[str, Any]) -> None:
-    folder = tune(**changes, save="keep")
-    estimate = estimate_memory(LlmParameters(**(SMALL | changes)), ARCHITECTURES["tiny"])
-    held = measure_run(folder)
-    for part in ("weights", "adapters", "gradients", "optimizer"):
-        assert held[f"{part}_bytes"] == getattr(estimate, part), part
 
 
 # By torchtune's list of recipes (`tune ls`).
@@ -177,87 +148,11 @@ def test_a_technique_runs_its_own_recipe(changes: dict[str, Any], recipe: str, m
     def ask(name: str) -> None:
         raise Asked(name)
 
-    for patched in ("_patch_torchao", "_patch_collate"):
-        monkeypatch.setattr(torchtune_backend, patched, lambda: None)
+    monkeypatch.setattr(torchtune_backend, "_patch_torchao", lambda: None)
     monkeypatch.setattr(torchtune_backend, "_settings", lambda *_: {})
     monkeypatch.setattr(torchtune_backend, "_load_recipe", ask)
     with pytest.raises(Asked, match=f"^{recipe}$"):
-        torchtune_backend.tune(LlmParameters(**changes), {}, {}, Path(), None, Path())
-
-
-@pytest.mark.parametrize("devices", [1, 2])
-def test_saved_adapters_can_be_loaded_and_make_the_model_better(
-    tune: Callable[..., Path], tiny: Path, texts: Callable[[str], Path], devices: int
-) -> None:
-    folder = tune(technique="lora", devices=devices, save="keep")
-    [file] = (folder / "saved").rglob("adapter_model.pt")
-    adapters = torch.load(file, weights_only=True)
-    model = make_model(tiny, "lora")
-    before = loss_of(model, tiny, texts("preferences"))
-    unmatched = model.load_state_dict(adapters, strict=False)
-    assert not unmatched.unexpected_keys
-    assert all(not key.endswith(("lora_a.weight", "lora_b.weight")) for key in unmatched.missing_keys)
-    assert loss_of(model, tiny, texts("preferences")) < before - 0.1
-    record = read_json(folder / "run.json")["saved"]
-    assert record["bytes"] >= file.stat().st_size
-    assert record["time_s"] > 0
-
-
-@pytest.mark.parametrize("changes", [QLORA, QAT, DPO], ids=worded)
-def test_adapters_of_every_technique_fit_the_model(
-    tune: Callable[..., Path], tiny: Path, changes: dict[str, Any]
-) -> None:
-    [file] = (tune(**changes, save="keep") / "saved").rglob("adapter_model.pt")
-    adapters = torch.load(file, weights_only=True)
-    unmatched = make_model(tiny, "lora").load_state_dict(adapters, strict=False)
-    assert not unmatched.unexpected_keys
-    assert not [key for key in unmatched.missing_keys if "lora_" in key]
-    # They begin as zeros.
-    assert all(adapters[key].abs().max() > 0 for key in adapters if key.endswith("lora_b.weight"))
-
-
-def test_saved_weights_are_a_checkpoint_of_the_same_form(
-    tune: Callable[..., Path], tiny: Path, texts: Callable[[str], Path]
-) -> None:
-    folder = tune(technique="full", devices=2, save="keep")
-    [file] = (folder / "saved").rglob("*.safetensors")
-    saved, first = load_file(file), load_file(tiny / "model.safetensors")
-    assert {name: tensor.shape for name, tensor in saved.items()} == {n: t.shape for n, t in first.items()}
-    model = make_model(tiny, "full")
-    before = loss_of(model, tiny, texts("preferences"))
-    trained = make_model(file.parent, "full", file.name)
-    assert loss_of(trained, tiny, texts("preferences")) < before - 0.5
-
-
-def make_model(folder: Path, technique: str, weights: str = "model.safetensors") -> torch.nn.Module:
-    """The model as torchtune builds and loads it."""
-    from omegaconf import OmegaConf
-    from torchtune import config, training
-
-    from multicard.workloads.llm.torchtune_backend import _model
-
-    model = config.instantiate(OmegaConf.create(_model(LlmParameters(technique=technique), "tiny")))
-    checkpointer = training.FullModelHFCheckpointer(
-        checkpoint_dir=folder, checkpoint_files=[weights], output_dir=folder.parent / "none", model_type="LLAMA3"
-    )
-    model.load_state_dict(checkpointer.load_checkpoint()["model"], strict=technique == "full")
-    return model
-
-
-@torch.no_grad()
-def loss_of(model: torch.nn.Module, tiny: Path, data: Path) -> float:
-    """Mean cross-entropy over some whole samples."""
-    from torchtune.models.llama3 import llama3_tokenizer
-
-    tokenizer = llama3_tokenizer(str(tiny / "tokenizer.model"), str(tiny / "special_tokens.json"))
-    total = count = 0.0
-    for line in (data / "train.jsonl").read_text().splitlines()[:20]:
-        text = " ".join(message["content"] for message in json.loads(line)["chosen"])
-        tokens = torch.tensor([tokenizer.encode(text)])
-        scores = model(tokens)[0, :-1]
-        total += torch.nn.functional.cross_entropy(scores, tokens[0, 1:], reduction="sum").item()
-        count += len(scores)
-    return total / count
+        torchtune_backend.tune(LlmParameters(**changes), {}, {}, Path(), Path())
 
 
 @pytest.mark.parametrize(
@@ -280,41 +175,28 @@ def test_losses_are_those_of_the_untouched_recipe(
     done = subprocess.run(command, env=os.environ | offline, capture_output=True, text=True, timeout=3600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
-    folder = tune(technique=technique, devices=1, save="keep")
-    theirs, ours = (LOSS.findall((place / "losses.txt").read_text()) for place in (tmp_path / "out", folder / "saved"))
+    ours = steps_of(tune(technique=technique, devices=1))["loss"].tolist()
+    theirs = [float(loss) for loss in LOSS.findall((tmp_path / "out" / "losses.txt").read_text())]
     assert len(theirs) == ALL_STEPS
-    assert ours == theirs
-    assert steps_of(folder)["loss"].tolist() == pytest.approx([float(loss) for loss in theirs], rel=1e-6)
+    assert ours == pytest.approx(theirs, rel=1e-6)
 
 
-def test_rewards_of_dpo_are_those_that_torchtune_logs(tune: Callable[..., Path]) -> None:
-    folder = tune(save="keep", **DPO)
-    log = (folder / "saved" / "losses.txt").read_text()
-    logged = {
-        name: [float(value) for value in re.findall(rf"rewards/{name}:(\S+)", log)]
-        for name in ("chosen", "rejected", "accuracies", "margins")
-    }
-    ours = steps_of(folder).groupby("step")[["reward_chosen", "reward_rejected", "reward_accuracy"]].mean()
-    assert len(logged["chosen"]) == len(ours) == ALL_STEPS
-    assert ours["reward_chosen"].tolist() == pytest.approx(logged["chosen"], rel=1e-5, abs=1e-7)
-    assert ours["reward_rejected"].tolist() == pytest.approx(logged["rejected"], rel=1e-5, abs=1e-7)
-    assert ours["reward_accuracy"].tolist() == pytest.approx(logged["accuracies"])
-    margins = ours["reward_chosen"] - ours["reward_rejected"]
-    assert margins.tolist() == pytest.approx(logged["margins"], rel=1e-4, abs=1e-6)
+def test_rewards_of_dpo_prefer_the_chosen_answers_more_and_more(tune: Callable[..., Path]) -> None:
+    steps = steps_of(tune(**DPO)).groupby("step")[["reward_chosen", "reward_rejected", "reward_accuracy"]].mean()
+    margins = steps["reward_chosen"] - steps["reward_rejected"]
     # Before the first update policy and reference are the same model.
-    assert (ours.loc[1] == 0).all()
+    assert (steps.loc[1] == 0).all()
     assert margins.tail(3).mean() > 0
+    assert steps["reward_accuracy"].between(0, 1).all() and steps["reward_accuracy"].tail(3).mean() > 0.5
 
 
 def test_a_step_sums_up_its_batches(tune: Callable[..., Path]) -> None:
     changes = {"technique": "lora", "gradient_accumulation_steps": 3, "steps": 4, "dataset": "instructions"}
-    folder = tune(**changes, save="keep")
+    folder = tune(**changes)
     steps, samples = steps_of(folder), 3 * SMALL["batch_size"]
     assert (steps["samples"] == samples).all()
     assert (steps["tokens"] <= steps["padded_tokens"]).all()
     assert (steps["padded_tokens"] <= samples * SMALL["sequence_length"]).all()
-    logged = [float(loss) for loss in LOSS.findall((folder / "saved" / "losses.txt").read_text())]
-    assert steps["loss"].tolist() == pytest.approx(logged, rel=1e-6)  # of batches, by the tokens that they learn
 
 
 def test_packed_sequences_are_full_and_hold_several_samples(tune: Callable[..., Path]) -> None:
@@ -323,8 +205,6 @@ def test_packed_sequences_are_full_and_hold_several_samples(tune: Callable[..., 
     assert (steps["padded_tokens"] == 2 * 512).all()
     assert (steps["tokens"] > 0.8 * steps["padded_tokens"]).all()
     assert (steps["samples"] > 4).all()
-    attention = json.loads((folder / "run.json").read_text())["attention"]
-    assert attention == {"function": "scaled_dot_product_attention", "compiled": False}
 
 
 def test_the_data_are_passed_over_again_when_they_end(
@@ -335,18 +215,17 @@ def test_the_data_are_passed_over_again_when_they_end(
     data = tmp_path / "data"
     prepare_texts("short", TextFile(source="text-file", path=str(short), samples="preference"), data, RESOURCES)
     folder = tune(data=data, technique="lora", batch_size=4)
-    assert steps_of(folder)["epoch"].tolist() == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7]
+    epochs = steps_of(folder)["epoch"].tolist()
+    assert epochs[:14] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7]
     record = read_json(folder / "run.json")
     assert record["steps_per_pass"] == 2
-    expected = {"warmup_steps": 0, "settling_steps": 2, "profiled_steps": 2, "crosses_pass": False}
-    assert record["profiled_window"] == expected
+    assert record["profiled_window"]["crosses_pass"]
 
 
-def test_tokens_per_sample_are_counted_uncut(tune: Callable[..., Path]) -> None:
-    # Every article is far longer than 64 tokens, so every one is cut; grammar's sentences are not.
+def test_tokens_per_sample_are_those_that_are_left(tune: Callable[..., Path]) -> None:
+    # Every article is far longer than 64 tokens, so every one is cut.
     articles = measure_run(tune(technique="lora", dataset="articles", sequence_length=64, steps=4))
-    assert articles["cut_share"] == 1
-    assert articles["tokens_per_sample"] > 2 * 64
+    assert 60 < articles["tokens_per_sample"] <= 64
     assert articles["padding_share"] == 0
 
 
@@ -372,7 +251,7 @@ def test_one_nsys_report_shows_the_phases_of_both_ranks(tune: Callable[..., Path
     folder = tune(technique="lora", devices=2, profiler="nsys")
     phases = pd.read_parquet(folder / "activity" / "phases.parquet")
     counts = phases[phases["step"].notna()].groupby(["rank", "phase"]).size()
-    names = ("step", "data", "transfer", "forward", "backward", "optimizer")
+    names = ("step", "data", "forward", "backward", "optimizer")
     assert counts.to_dict() == {(rank, name): 2 for rank in (0, 1) for name in names}
     assert check_run(folder).faults() == []
 
@@ -382,20 +261,6 @@ def test_a_loss_that_is_not_finite_is_an_outcome(tune: Callable[..., Path]) -> N
     record = read_json(folder / "run.json")
     assert record["outcome"] == "diverged", record["reason"]
     assert len(pd.read_csv(folder / "steps.csv")) >= 4
-
-
-def test_the_process_group_is_taken_down_after_the_record_is_written(
-    tiny: Path, texts: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "not_taken_down.py").write_text(NOT_TAKEN_DOWN)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(type(WORKLOADS["llm"]), "program", "not_taken_down")
-    p = LlmParameters(**(SMALL | {"technique": "lora", "devices": 2, "steps": 2}))
-    with forked_ranks():
-        record = run_job(p, texts("preferences"), tmp_path / "run", 300, tiny)
-    assert record["outcome"] == "completed", record["reason"]
-    problems = {rank["tear_down_problem"].partition(": ")[2] for rank in record["ranks"]}
-    assert problems == {"DistBackendError: ncclUnhandledCudaError"}
 
 
 @pytest.mark.parametrize(("technique", "rate"), [("lora", 3e-4), ("dpo", 5e-4), ("full", 2e-5)])

@@ -26,8 +26,6 @@ CPU = torch.device("cpu")
 def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What happens, in order; ranks meet at a fake barrier and wait for a fake GPU."""
     seen: list[str] = []
-    monkeypatch.setattr(capture, "dist", SimpleNamespace(is_initialized=lambda: True))
-    monkeypatch.setattr(capture, "HostBarrier", lambda: SimpleNamespace(wait=lambda: seen.append("barrier")))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: seen.append(f"synchronize {device}"))
     return seen
 
@@ -62,6 +60,10 @@ class _Fake(Session):
         self.note(name)
 
 
+def capturing(events: list[str], profiler: str, folder: Path, rank: int, *devices: torch.device) -> Capture:
+    return Capture(profiler, folder, rank, devices, SimpleNamespace(wait=lambda: events.append("barrier")))
+
+
 @pytest.fixture
 def fake(events: list[str], monkeypatch: pytest.MonkeyPatch) -> _Fake:
     """The session of a profiler `fake`."""
@@ -74,7 +76,7 @@ def fake(events: list[str], monkeypatch: pytest.MonkeyPatch) -> _Fake:
 def test_ranks_meet_before_and_after_recording_and_again_within_it(
     events: list[str], device: str, fake: _Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Capture("fake", tmp_path, 3, torch.device(device)).window():
+    with capturing(events, "fake", tmp_path, 3, torch.device(device)).window():
         events.append("steps")
     wait = ["synchronize cuda"] if device == "cuda" else []
     begins = [*wait, "barrier", "opening", "barrier", "rank:3"]
@@ -84,7 +86,7 @@ def test_ranks_meet_before_and_after_recording_and_again_within_it(
     monkeypatch.setattr(torch.cuda.nvtx, "mark", lambda text: events.append(f"mark {text}"))
     monkeypatch.setattr(torch.cuda.nvtx, "range_start", lambda text: events.append(f"start {text}") or text)
     monkeypatch.setattr(torch.cuda.nvtx, "range_end", lambda text: events.append(f"end {text}"))
-    nsys = Capture("nsys", tmp_path, 0, torch.device(device))
+    nsys = capturing(events, "nsys", tmp_path, 0, torch.device(device))
     with nsys.window(), nsys.range("step"):
         pass
     inside = ["barrier", "mark rank:0", "start step", "end step"]
@@ -99,12 +101,12 @@ def test_a_profiler_that_fails_takes_nothing_from_a_training_that_is_to_go_on(
     failing: str, closings: int, ranges: int, events: list[str], fake: _Fake, tmp_path: Path
 ) -> None:
     fake.failing = failing
-    forgiving = Capture("fake", tmp_path, 0, CPU, forgiving=True)
-    with forgiving.window():
+    recorded = capturing(events, "fake", tmp_path, 0, CPU)
+    with recorded.window():
         for _ in range(2):
-            with forgiving.range("step"):
+            with recorded.range("step"):
                 events.append("step")
-    assert forgiving.problem == "RuntimeError: no way"
+    assert recorded.problem == "RuntimeError: no way"
     # Other ranks wait for this one as often as ever; the script makes its steps, and what was opened is closed.
     assert [events.count(each) for each in ("barrier", "step", "closing", "range")] == [4, 2, closings, ranges]
 
@@ -113,27 +115,26 @@ def test_an_error_of_the_training_or_a_full_disk_is_no_fault_of_the_profiler(
     events: list[str], fake: _Fake, tmp_path: Path
 ) -> None:
     fake.failing, fake.error = "closing", UserError("rank0.json.gz: cannot be written: No space left on device")
-    forgiving = Capture("fake", tmp_path, 0, CPU, forgiving=True)
-    with pytest.raises(ValueError, match="of the training"), forgiving.window():
+    recorded = capturing(events, "fake", tmp_path, 0, CPU)
+    with pytest.raises(ValueError, match="of the training"), recorded.window():
         raise ValueError("of the training")
     assert events[-1] == "closed"
-    with pytest.raises(UserError, match="No space left"), forgiving.window():
+    with pytest.raises(UserError, match="No space left"), recorded.window():
         pass
-    assert forgiving.problem is None
+    assert recorded.problem is None
 
 
 def test_the_window_and_the_clock_wait_for_all_gpus_of_a_rank(events: list[str], tmp_path: Path) -> None:
     gpus = [torch.device("cuda", 0), torch.device("cuda", 1)]
     waits = [f"synchronize {gpu}" for gpu in ("cuda:0", "cuda:1")]
-    capture = Capture("none", tmp_path, 0, gpus[0], gpus)
-    with capture.window():
+    with capturing(events, "none", tmp_path, 0, *gpus).window():
         events.append("steps")
     assert events == [*waits, "barrier", "barrier", "steps", *waits, "barrier", "barrier"]
     events.clear()
-    Recorder(0, gpus[0], capture, gpus).settle()
+    Recorder(0, gpus).settle()
     assert events == waits
     events.clear()
-    Recorder(0, gpus[1], capture).settle()
+    Recorder(0, gpus[1:]).settle()
     assert events == waits[1:]
 
 
@@ -142,17 +143,18 @@ import json, os, sys, time
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from multicard.record.capture import Capture
+from multicard.record.capture import Capture, HostBarrier
 
 rank = int(os.fork() == 0)
 os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="{port}")
 dist.init_process_group("gloo")
+barrier = HostBarrier()
 folder, training, found = Path("{folder}"), dist.group.WORLD, []
 for late in (0, 1):
     before = training._get_sequence_number_for_group()
     time.sleep(0.3 * (rank == late))
     times = [time.monotonic()]
-    with Capture("none", folder, rank, torch.device("cpu")).window():
+    with Capture("none", folder, rank, [torch.device("cpu")], barrier).window():
         times.append(time.monotonic())
         dist.all_reduce(torch.ones(1))
         time.sleep(0.3 * (rank != late))

@@ -48,9 +48,6 @@ def test_a_plain_loop_is_counted_profiled_and_ended_after_its_last_window(server
     assert "cleaned up after epoch 2\n" in found.output
     assert "profiling 2 steps, after 2 more\n" in found.output  # that settle the profiler
     assert found.rank["steps_per_pass"] == 4
-    times = found.rank["observed"].pop("thread_time")
-    of_phases = {f"{phase}{end}" for phase in PHASES for end in ("_s", "_ran_s")}
-    assert times is None or times.keys() == {"wall_s", "ran_s", "waited_for_cpu_s"} | of_phases
     assert found.rank["observed"] == {
         "optimizers": ["SGD"],
         "loaders": [

@@ -6,8 +6,8 @@ import torch.distributed as dist
 
 from multicard.core.errors import UserError
 from multicard.core.reasons import LONGEST_MESSAGE
+from multicard.record.observe.failure import _message
 from multicard.record.out_of_memory import GpuMemory, is_out_of_memory
-from multicard.record.rank import _message
 
 FULL = GpuMemory(1, free=20_000_000, total=80_000_000_000)
 ROOMY = GpuMemory(1, free=40_000_000_000, total=80_000_000_000)

@@ -2,7 +2,8 @@
 
 import csv
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +12,45 @@ import torch
 
 from multicard.core.layout import STEP_COLUMNS
 from multicard.record import recorder as recorder_module
-from multicard.record.capture import Capture
-from multicard.record.clock import CudaClock
+from multicard.record.clock import CudaClock, HostClock
 from multicard.record.memory import PeakMemory
-from multicard.record.recorder import Diverged, Recorder
+from multicard.record.recorder import Diverged, Recorder, Step
 
 CPU = torch.device("cpu")
 
 
-def recorder(tmp_path: Path) -> Recorder:
-    return Recorder(rank=3, device=CPU, capture=Capture("none", tmp_path, 3, CPU))
+def recorder() -> Recorder:
+    return Recorder(3, [CPU])
 
 
-def one_step(recorder: Recorder, loss: float = 1.0) -> None:
-    with recorder.step(epoch=2, window="measured") as step:
-        with recorder.phase("data"):
+@contextmanager
+def step(made: Recorder, epoch: int, window: str) -> Iterator[Step]:
+    one = made.begin(epoch, window)
+    yield one
+    one.end = made.clock.mark()
+    made.end()
+
+
+@contextmanager
+def phase(made: Recorder, one: Step, name: str) -> Iterator[None]:
+    start = made.clock.mark()
+    yield
+    one.phases.append((name, start, made.clock.mark()))
+
+
+def one_step(made: Recorder, loss: float = 1.0) -> None:
+    with step(made, epoch=2, window="measured") as one:
+        with phase(made, one, "data"):
             time.sleep(0.02)
         for _ in range(2):
-            with recorder.phase("forward"):
+            with phase(made, one, "forward"):
                 time.sleep(0.03)
-        step.add(5, torch.tensor(loss))
+        one.counts["samples"] = 5
+        one.values["loss"].append((1.0, torch.tensor(loss)))
 
 
 def test_equal_phases_add_up_and_one_that_did_not_happen_is_empty_not_zero(tmp_path: Path) -> None:
-    made = recorder(tmp_path)
+    made = recorder()
     for _ in range(2):
         one_step(made)
         made.settle()
@@ -51,19 +67,6 @@ def test_equal_phases_add_up_and_one_that_did_not_happen_is_empty_not_zero(tmp_p
     assert following["step"] == "2"  # across epochs
 
 
-def test_only_the_time_within_a_phase_is_of_the_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = recorder(tmp_path)
-    marks = iter([10.0, 11.0, 13.0, 17.0, 25.0, 41.0, 73.0, 100.0])  # of the step, of three phases, of the step
-    monkeypatch.setattr(made.clock, "mark", lambda: next(marks))
-    with made.step(epoch=1, window="measured") as step:
-        for phase in ("data", "forward", "forward"):
-            with made.phase(phase):
-                pass
-        step.add(1, torch.tensor(1.0))
-    [row] = made.settle()
-    assert (row["duration_s"], row["data_s"], row["forward_s"]) == (90.0, 2.0, (25 - 17) + (73 - 41))
-
-
 def test_peaks_are_read_once_a_window_and_what_lies_between_epochs_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,13 +80,13 @@ def test_peaks_are_read_once_a_window_and_what_lies_between_epochs_is_left_out(
         return found
 
     monkeypatch.setattr(recorder_module, "peak_memory", read)
-    made, number = Recorder(0, CPU, Capture("none", tmp_path, 0, CPU), gpus), 0
+    made, number = Recorder(0, gpus), 0
+    made.clock = HostClock()
     for windows in (["warmup"] * 2 + ["measured"] * 3, ["measured"] * 4):
         for window in windows:
-            with made.step(epoch=1, window=window) as step:
+            with step(made, epoch=1, window=window):
                 number += 1
                 peak = max(peak, number)
-                step.add(1, torch.tensor(1.0))
         made.settle()
         peak = 100
     assert [row["peak_memory_bytes"] for row in made.rows] == [2, 2, 5, 5, 5, 9, 9, 9, 9]
@@ -114,8 +117,10 @@ class Event:
 
 def test_events_are_made_before_the_steps_and_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    made = recorder(tmp_path)
-    made.clock = CudaClock([])
+    made = recorder()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: None)
+    made.clock = CudaClock([torch.device("cuda")])
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: None)
     made.clock.reserve(2)
     ready = Event.made
     for _ in range(3):
@@ -156,19 +161,19 @@ def steps_at(made: Recorder, marks: list[float], epoch: int = 1) -> list[dict[st
     """Rows of steps whose starts and ends take turns in `marks`."""
     made.clock = Scripted(marks)
     for _ in range(len(marks) // 2):
-        with made.step(epoch, window="measured") as step:
-            step.add(1, torch.tensor(1.0))
+        with step(made, epoch, "measured"):
+            pass
     return made.settle()
 
 
 def test_windows_are_the_times_of_the_measured_steps_of_each_epoch_by_the_clock_of_the_machine(tmp_path: Path) -> None:
-    made = recorder(tmp_path)
+    made = recorder()
     first = steps_at(made, [50.0, 51.0, 53.0, 54.0])
     later = steps_at(made, [80.0, 81.0, 81.0, 85.0], epoch=2)  # after a test of the model
     # A step starts so long after the first of the run, whatever lies between.
     assert [row["start_s"] for row in (*first, *later)] == [0.0, 3.0, 30.0, 31.0]
     made.clock = Scripted([90.0, 91.0])
-    with made.step(epoch=2, window="profiled"):
+    with step(made, epoch=2, window="profiled"):
         pass
     made.settle()
     assert made.windows == [pytest.approx([1850.0, 1854.0]), pytest.approx([1880.0, 1885.0])]
@@ -177,33 +182,21 @@ def test_windows_are_the_times_of_the_measured_steps_of_each_epoch_by_the_clock_
 def test_steps_late_in_a_run_are_as_far_apart_as_at_its_beginning(tmp_path: Path) -> None:
     # In single precision, milliseconds since a start two days ago are 16 apart.
     day = 86_400.0
-    rows = steps_at(recorder(tmp_path), [0.0, 1.0, day, day + 1, 2 * day, 2 * day + 1, 2 * day + 1.001, 2 * day + 2])
+    rows = steps_at(recorder(), [0.0, 1.0, day, day + 1, 2 * day, 2 * day + 1, 2 * day + 1.001, 2 * day + 2])
     assert rows[3]["start_s"] - rows[2]["start_s"] == pytest.approx(1.001, abs=1e-6)
 
 
-def test_after_an_interruption_a_step_starts_where_the_last_one_ended(tmp_path: Path) -> None:
-    before, after = recorder(tmp_path), recorder(tmp_path)
-    steps_at(before, [10.0, 11.0, 12.0, 14.5])
-    before.write(tmp_path / "steps.csv")
-    after.continue_from((tmp_path / "steps.csv").read_text())
-    steps_at(after, [1000.0, 1001.0, 1003.0, 1004.0])  # by the clock of another process
-    assert [float(row["start_s"]) for row in after.rows] == [0.0, 2.0, 4.5, 7.5]
-    assert [int(row["step"]) for row in after.rows] == [1, 2, 3, 4]
-
-
-def test_a_trace_shows_no_step_and_no_phase_of_the_warmup(tmp_path: Path) -> None:
-    made, shown = recorder(tmp_path), []
-    made.capture.range = lambda name: nullcontext(shown.append(name))
-    for window in ("warmup", "profiled"):
-        with made.step(epoch=1, window=window) as step, made.phase("data"):
-            step.add(1, torch.tensor(1.0))
-    assert shown == ["warmup", "step", "data"]
-    assert [row["data_s"] is None for row in made.settle()] == [False, False]
+def test_a_step_has_the_mean_of_its_values_by_their_weights() -> None:
+    made = recorder()
+    with step(made, 1, "measured") as one:
+        one.values["loss"] += [(1.0, torch.tensor([2.0, 4.0])), (3.0, torch.tensor(7.0))]
+    [row] = made.settle()
+    assert (row["loss"], row["reward_chosen"]) == ((3 + 3 * 7) / 4, None)
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_is_reported_and_the_step_is_kept(tmp_path: Path, loss: float) -> None:
-    made = recorder(tmp_path)
+    made = recorder()
     one_step(made)
     one_step(made, loss)
     with pytest.raises(Diverged, match=r"the loss is (nan|inf) at step 2"):

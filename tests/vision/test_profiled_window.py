@@ -8,15 +8,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 
 from conftest import TINY
+from forked_ranks import forked_ranks
+from multicard.launch.job import run_job
 from multicard.record.profiled_window import place_window
-from multicard.workloads.vision import train as training_program
-from multicard.workloads.vision.data import read_provenance
 from multicard.workloads.vision.parameters import VisionParameters, read_ahead
-
-CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize(
@@ -63,26 +60,20 @@ def test_no_window_crosses_a_pass_unless_it_says_so() -> None:
         assert window.profiled_steps >= max(5, 2 * window.settling_steps)
 
 
-def train(p: VisionParameters, digits: Path, scratch: Path) -> tuple[dict[str, Any], pd.DataFrame]:
-    """Train in this process; give what is recorded, and the steps."""
-    job = {"data": digits, "scratch": scratch, "profiler": p.profiler}
-    record = training_program.train(job, p, 0, CPU, read_provenance(digits))
-    return record, pd.read_csv(scratch / "steps.csv.rank0")
-
-
 @pytest.mark.slow
 def test_the_loader_settles_after_recording_has_begun_and_no_step_of_the_trace_shows_it(
     digits: Path, tmp_path: Path
 ) -> None:
     p = VisionParameters(**TINY | {"num_workers": 2, "prefetch_factor": 1, "profiler": "kineto"})
-    record, steps = train(p, digits, tmp_path)
+    with forked_ranks():
+        record = run_job(p, digits, tmp_path, time_limit_s=600)
     assert record["profiled_window"] == {
         "warmup_steps": 4, "settling_steps": 4, "profiled_steps": 8, "crosses_pass": False
     }  # fmt: skip
     windows = ["warmup"] * 2 + ["measured"] * 6 + ["warmup"] * 8 + ["profiled"] * 8
-    assert steps["window"].tolist() == windows
+    assert pd.read_csv(tmp_path / "steps.csv")["window"].tolist() == windows
 
-    events = json.loads(gzip.decompress((tmp_path / "rank0.json.gz").read_bytes()))["traceEvents"]
+    events = json.loads(gzip.decompress((tmp_path / "trace" / "rank0.json.gz").read_bytes()))["traceEvents"]
     ranges = sorted((e["ts"], e["name"]) for e in events if e.get("cat") == "user_annotation")
     named = [name for _, name in ranges]
     phases = ["data", "transfer", "forward", "backward", "optimizer"]

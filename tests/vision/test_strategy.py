@@ -15,16 +15,19 @@ from torchvision.models.mobilenetv2 import MobileNetV2
 from torchvision.ops.misc import FrozenBatchNorm2d
 
 from conftest import TINY
-from forked_ranks import forked_ranks, start_ranks
+from forked_ranks import begin_observing, forked_ranks, start_ranks
+from multicard.core.files import write_json
+from multicard.core.layout import JOB
 from multicard.experiment.datasets import Digits, Synthetic
 from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import run_id
 from multicard.experiment.runs import Run
+from multicard.experiment.workload import WORKLOADS
 from multicard.launch.job import run_job
+from multicard.record.observe import observer_variables
 from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.workloads.vision import ranks
 from multicard.workloads.vision import train as training_program
-from multicard.workloads.vision.data import read_provenance
 from multicard.workloads.vision.loaders import training_loader
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.prepare import prepare
@@ -64,23 +67,25 @@ class Together:
             yield tuple(torch.cat(part) for part in zip(*batches, strict=True))
 
 
-def run_program(p: VisionParameters, digits: Path, scratch: Path) -> None:
-    """Run the training program's own loop on one rank."""
-    scratch.mkdir(exist_ok=True)
-    job = {"data": digits, "scratch": scratch, "profiler": "none"}
-    training_program.train(job, p, *ranks.join(p), read_provenance(digits))
-
-
-def run_program_as(rank: int, port: int, strategy: str, digits: Path, scratch: Path) -> None:
-    """Run it as one of two ranks, as torchrun would."""
-    os.environ |= {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
-    }  # fmt: skip
+def run_program(rank: int, port: int | None, p: VisionParameters, digits: Path, scratch: Path) -> None:
+    """Run the training program as one rank, as torchrun would where there is a port."""
+    if port:
+        os.environ |= {
+            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(p.ranks), "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
+        }  # fmt: skip
+    else:
+        training_program.training_loader = Together
     training_program.MobileNetV2 = SAME_MODEL
-    run_program(VisionParameters(**SHARED | {"strategy": strategy}), digits, scratch)
-    dist.barrier()  # rank 0 has the store here, not torchrun
-    dist.destroy_process_group()
+    job = {
+        "parameters": p.stated(), "data": str(digits), "scratch": str(scratch), "profiler": "none", "launcher": None,
+        "observe": WORKLOADS["vision"].observed(p),
+    }  # fmt: skip
+    if rank == 0:
+        write_json(scratch / JOB, job)
+    os.environ |= observer_variables(scratch, has_own_copy=False)
+    begin_observing()
+    training_program.main(job)
 
 
 def column(path: Path, name: str) -> list[float]:
@@ -91,11 +96,8 @@ def column(path: Path, name: str) -> list[float]:
 @pytest.fixture(scope="module")
 def one(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What one process left that trained on the global batches of two ranks."""
-    scratch = tmp_path_factory.mktemp("one") / "scratch"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training_program, "MobileNetV2", SAME_MODEL)
-        patch.setattr(training_program, "training_loader", Together)
-        run_program(VisionParameters(**WHOLE), digits, scratch)
+    scratch = tmp_path_factory.mktemp("one")
+    start_ranks(run_program, (None, VisionParameters(**WHOLE), digits, scratch))
     return scratch
 
 
@@ -106,7 +108,9 @@ def test_two_ranks_train_as_one_process_does_on_the_whole_batch(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    start_ranks(run_program_as, (port, strategy, digits, tmp_path), ranks=2)
+    p = VisionParameters(**SHARED | {"strategy": strategy})
+    (tmp_path / "observer").mkdir()
+    start_ranks(run_program, (port, p, digits, tmp_path), ranks=2)
     # The loss of a step tells the weights that all steps before it made, momentum included.
     alone = column(one / "steps.csv.rank0", "loss")
     halves = [column(tmp_path / f"steps.csv.rank{rank}", "loss") for rank in (0, 1)]

@@ -1,22 +1,22 @@
 """The training loop and evaluation."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from conftest import TINY
+from forked_ranks import forked_ranks
+from multicard.launch.job import run_job
 from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.workloads.vision import train as training_program
-from multicard.workloads.vision.data import read_provenance
-from multicard.workloads.vision.loaders import training_loader
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.precision import gradient_scaler, memory_format
-from multicard.workloads.vision.train import evaluate, make_optimizer, train
+from multicard.workloads.vision.train import evaluate, make_optimizer
 
 pytestmark = pytest.mark.slow
 
@@ -72,39 +72,20 @@ def test_the_fused_optimizer_recovers_from_an_overflow_in_the_first_step_as_plai
     assert not torch.equal(learned[True][0][0], learned[True][4][0])
 
 
-def test_the_profiled_steps_follow_a_step_in_which_the_loader_starts(
-    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_profiled_steps_lie_in_a_pass_of_their_own_after_a_step_in_which_its_loader_starts(
+    digits: Path, tmp_path: Path
 ) -> None:
-    events = []
-
-    class Loader:
-        sampler = None
-
-        def __init__(self, *arguments: Any):
-            self.real = training_loader(*arguments)
-
-        def __len__(self) -> int:
-            return len(self.real)
-
-        def __iter__(self) -> Any:
-            events.append("loader starts")
-            return iter(self.real)
-
-    class Capture(training_program.Capture):
-        def window(self) -> Any:
-            events.append("window opens")
-            return super().window()
-
-    monkeypatch.setattr(training_program, "training_loader", Loader)
-    monkeypatch.setattr(training_program, "Capture", Capture)
-    train({"data": digits, "scratch": tmp_path, "profiler": "none"}, parameters(), 0, CPU, read_provenance(digits))
-    assert events == ["loader starts"] * 3 + ["window opens"]
-    with (tmp_path / "steps.csv.rank0").open(newline="") as file:
-        steps = list(csv.DictReader(file))
+    with forked_ranks():
+        record = run_job(parameters(profiler="none"), digits, tmp_path, time_limit_s=600)
+    assert record["outcome"] == "completed", (tmp_path / "log.txt").read_text()
+    steps = pd.read_csv(tmp_path / "steps.csv")
     windows = ["warmup", *["measured"] * 7, *["warmup"] * (1 + LEAST_SETTLING), "profiled", "profiled"]
-    assert [row["window"] for row in steps] == windows
-    assert [int(row["step"]) for row in steps] == list(range(1, 14))
-    assert [int(row["epoch"]) for row in steps] == [1] * 4 + [2] * 4 + [3] * 5
+    assert steps["window"].tolist() == windows
+    assert steps["step"].tolist() == list(range(1, 14))
+    assert steps["epoch"].tolist() == [1] * 4 + [2] * 4 + [3] * 5
+    assert (steps["samples"] == TINY["batch_size"]).all() and steps["loss"].notna().all()
+    phases = steps[[f"{phase}_s" for phase in ("data", "transfer", "forward", "backward", "optimizer")]].sum(axis=1)
+    assert (phases <= steps["duration_s"]).all()
 
 
 def test_a_rank_without_test_samples_makes_its_passes_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

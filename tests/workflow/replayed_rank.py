@@ -49,7 +49,7 @@ def main() -> None:
         time.sleep(0.05)
     found = json.loads((finished / "run.json").read_text())
     record = {name: found[name] for name in FROM_FIRST_RANK} | found["ranks"][0] | {"pid": os.getpid()}
-    record |= {"outcome": "completed", "reason": None, "resumed": {"epoch": 1} if job["resume"] else None}
+    record |= {"outcome": "completed", "reason": None}
     diverges = job["parameters"].get("learning_rate") == DIVERGES
     if diverges:
         record |= {"outcome": "diverged", "reason": {"code": "diverged", "rank": 0, "loss": "nan", "step": 3}}

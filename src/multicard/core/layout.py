@@ -60,8 +60,7 @@ STEP_COLUMNS = (
 EPOCH_COLUMNS = ("epoch", "train_loss", "test_loss", "test_accuracy", "epoch_time_s")
 # Keys of run.json that the first rank tells of all.
 FROM_FIRST_RANK = (
-    "host", "hardware", "versions", "data", "model", "attention", "steps_per_pass", "profiled_window", "saved",
-    "resumed",
+    "host", "hardware", "versions", "steps_per_pass", "profiled_window",
 )  # fmt: skip
 
 

@@ -165,7 +165,21 @@ class Workload(ABC):
 
     def observed(self, p: Any) -> dict[str, Any] | None:
         """What job.json tells the observer (`multicard.record.observe`) of a job; None of one without."""
-        return None
+        return {
+            "device": p.device,
+            "devices": p.devices,
+            "devices_per_node": p.devices_per_node,
+            "ranks": p.ranks,
+            "ranks_per_node": p.ranks_per_node,
+            "warmup_steps": p.least_warmup_steps,
+            "profiled_steps": p.profiled_steps,
+            "program": [self.program],
+            "is_user_program": False,
+        }
+
+    def input_facts(self, data: Path, model: Path | None) -> dict[str, Any]:
+        """What run.json says of a job's inputs, by their prepared folders."""
+        return {}
 
     def hidden_from_profilers(self, p: Any) -> str | None:
         """Why a profiler that runs the job as its child would not see the ranks; None where it does.

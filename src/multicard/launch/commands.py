@@ -40,14 +40,12 @@ def node_command(
     return entry.wrap(Watched.within(command), (scratch / entry.node_file).absolute(), parameters.device)
 
 
-def watched_ranks(parameters: JobParameters, profiler: str, scratch: Path, ranks: range) -> Watched | None:
-    """The job as these ranks, each of which leaves its record in `scratch`; None where nothing has to watch for them.
+def watched_ranks(profiler: str, scratch: Path, ranks: range) -> Watched:
+    """The job as these ranks, each of which leaves its record in `scratch`.
 
-    What a script leaves running is ended. Programs of this project leave nothing, and limit their own end.
+    What they leave running is ended.
     """
-    entry, left_s = PROFILERS[profiler], LEFT_S if WORKLOADS[parameters.workload].is_observed else None
-    if entry.node_file is None and left_s is None:
-        return None
+    entry = PROFILERS[profiler]
     records = [scratch / rank_file("rank.json", rank) for rank in ranks]
 
     def processes() -> dict[int, int] | None:
@@ -55,4 +53,4 @@ def watched_ranks(parameters: JobParameters, profiler: str, scratch: Path, ranks
             return None
         return {record["pid"]: record.get("ppid", 0) for record in map(read_json, records)}
 
-    return Watched(processes, left_s, entry.node_file is not None, entry.never_started)
+    return Watched(processes, LEFT_S, entry.node_file is not None, entry.never_started)

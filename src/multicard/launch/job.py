@@ -51,10 +51,11 @@ from multicard.launch.process import GRACE_S, run
 from multicard.launch.trace_files import keep_trace
 from multicard.profilers import PROFILERS
 from multicard.profilers.interface import Availability, Profiler
+from multicard.record.observe import observer_variables
 
 OF_EVERY_RANK = (
     "rank", "node", "pid", "binding", "gpus", "windows", "energy", "gpu_conditions", "device_memory_used_bytes",
-    "held_bytes", "compile_limits_hit", "tear_down_problem", "observed", "operations", "ignored_exit",
+    "compile_limits_hit", "observed", "operations", "ignored_exit",
 )  # fmt: skip
 # Seconds of training after which a checkpoint is worth writing: restarting from scratch costs no more than this.
 CHECKPOINT_AFTER_S = 30.0
@@ -143,7 +144,9 @@ def run_job(
         else:
             command = node_command(parameters, profiler, scratch)
             environment = environment_of(parameters, profiler, temporary, stated, withheld)
-            environment |= work.environment(parameters, scratch)
+            environment |= observer_variables(scratch, has_own_copy=work.is_observed) | work.environment(
+                parameters, scratch
+            )
         host = None if several or hidden else HostConditions()
         start = datetime.now(UTC)
         remark = "" if profiler == parameters.profiler and caveat is None else f" ({why})"
@@ -153,7 +156,7 @@ def run_job(
             _print(f"{PROGRESS}{name}: {found}: {', '.join(secrets)}")
         # Beyond their own grace, for nodes to end what they started.
         grace_s = 2 * GRACE_S if several else None
-        watched = None if several else watched_ranks(parameters, profiler, scratch, range(parameters.ranks))
+        watched = None if several else watched_ranks(profiler, scratch, range(parameters.ranks))
         in_folder = None if several else own_folder
         with sampled(scratch, "cpu" if several else parameters.device):
             ended = run(command, environment, folder / LOG, time_limit_s, _follow, grace_s, watched, in_folder)
@@ -195,6 +198,9 @@ def run_job(
             "withheld": secrets,
             "conditions": _with_measured_steps(conditions, ranks),
             **_from_ranks(ranks),
+            "resumed": before is not None,
+            **{"data": None, "model": None},
+            **(work.input_facts(data, model) if data else {}),
             **({"nodes": nodes} if several else {}),
             **(users.record() if users else {}),
         }

@@ -27,6 +27,7 @@ from multicard.launch.gpu_samples import sampled
 from multicard.launch.process import run
 from multicard.launch.signals import interruptible, undisturbed
 from multicard.profilers import PROFILERS, Profiler
+from multicard.record.observe import observer_variables
 
 
 def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous, task: int) -> int:
@@ -43,14 +44,14 @@ def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous, task
         command = node_command(p, job["profiler"], scratch, rendezvous)
         stated, withheld = work.passed_variables(p), work.withheld_variables(p)
         environment = environment_of(p, job["profiler"], temporary, stated, withheld)
-        environment |= work.environment(p, scratch, rendezvous)
+        environment |= observer_variables(scratch, work.is_observed) | work.environment(p, scratch, rendezvous)
         host = None if hidden else HostConditions()
         is_first = task % work.tasks_per_node(p) == 0  # on its node
         try:
             with sampled(scratch, p.device if is_first else "cpu"):
                 ended = run(
                     command, environment, scratch / LOG, job["time_limit_s"], lambda line: print(line, flush=True),
-                    watched=watched_ranks(p, job["profiler"], scratch, ranks), folder=work.folder(p),
+                    watched=watched_ranks(job["profiler"], scratch, ranks), folder=work.folder(p),
                 )  # fmt: skip
         finally:  # also when this program gets SIGTERM
             _copy_results(scratch, shared, task, PROFILERS[job["profiler"]], ranks)

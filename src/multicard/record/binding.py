@@ -11,9 +11,11 @@ import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+
+from multicard.record import visible
 
 SYSFS = Path("/sys")
 
@@ -26,6 +28,7 @@ POLICY_FLAGS = 0b111 << 13
 MASK_WORDS = 16  # 1024 nodes, the most that Linux is built for; a smaller mask is refused where more are possible
 WORD_BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
 MASK_LENGTH = MASK_WORDS * WORD_BITS + 1  # the kernel takes one off
+NOTES: list[str] = []  # of this process
 
 
 class NotBound(Exception):
@@ -161,14 +164,27 @@ def bind(rank: int, ranks: int, gpus: Sequence[int] = (), sysfs: Path = SYSFS) -
     return f"{text}, memory of node {nodes} not preferred: {problem}" if problem else f"{text}, memory preferred"
 
 
+class Placement(visible.Placement, Protocol):
+    """The parameters of a job that say where its ranks run."""
+
+    binding: str
+
+
+def bind_rank(p: Placement) -> None:
+    """Bind this rank as its parameters ask, next to its GPUs."""
+    if p.binding == "numa":
+        gpus = [device.index for device in visible.rank_devices(p) if device.type == "cuda"]
+        NOTES.append(bind(int(os.environ.get("LOCAL_RANK", "0")), p.ranks_per_node, gpus))
+
+
 def bound(sysfs: Path = SYSFS) -> dict[str, Any]:
     """What the calling thread is bound to; None for what the system does not report.
 
     Returns
     -------
     dict
-        `cpus` ("0-3,8"), `numa_nodes` (of these CPUs), and `memory_policy` of Linux ("default" takes memory of the
-        node that allocates; "preferred:1").
+        `cpus` ("0-3,8"), `numa_nodes` (of these CPUs), `memory_policy` of Linux ("default" takes memory of the node
+        that allocates; "preferred:1"), and `note`: what `bind_rank` did, or why it did nothing.
     """
     cpus = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     nodes = read_topology(sysfs).nodes
@@ -176,6 +192,7 @@ def bound(sysfs: Path = SYSFS) -> dict[str, Any]:
         "cpus": None if cpus is None else format_cpus(cpus),
         "numa_nodes": [node for node in nodes if nodes[node] & cpus] if cpus and nodes else None,
         "memory_policy": _memory_policy(),
+        "note": NOTES[-1] if NOTES else None,
     }
 
 

@@ -84,15 +84,13 @@ class Capture:
     Parameters
     ----------
     profiler
-        Name of an entry of `PROFILERS`.
+        Name of an entry of `PROFILERS`. Where it fails, training goes on without a trace; `problem` says why.
     folder
         Where a profiler inside the process leaves its trace.
     devices
-        All that the rank computes on, if these are more than `device`.
+        All that the rank computes on.
     barrier
-        Of all ranks, if one is made already.
-    forgiving
-        Whether training goes on, without a trace, where the profiler fails; `problem` says why.
+        Of all ranks, if there are several.
     """
 
     def __init__(
@@ -100,21 +98,17 @@ class Capture:
         profiler: str,
         folder: Path,
         rank: int,
-        device: torch.device,
-        devices: Sequence[torch.device] = (),
+        devices: Sequence[torch.device],
         barrier: HostBarrier | None = None,
-        forgiving: bool = False,
     ):
-        session = PROFILERS[profiler].session(folder, rank, device)
-        self._session, self._rank = Forgiving(session) if forgiving else session, rank
-        self._devices = devices or (device,)
-        self._barrier = barrier
+        self._session, self._rank = Forgiving(PROFILERS[profiler].session(folder, rank, devices[0])), rank
+        self._devices, self._barrier = devices, barrier
         self.range = self._session.range
 
     @property
     def problem(self) -> str | None:
-        """Why there is no trace of this rank, if it is `forgiving`; None where the profiler has not failed."""
-        return getattr(self._session, "problem", None)
+        """Why there is no trace of this rank; None where the profiler has not failed."""
+        return self._session.problem
 
     @contextmanager
     def window(self) -> Iterator[None]:
@@ -123,8 +117,6 @@ class Capture:
         Ranks wait for each other on the host: a barrier of NCCL is an all-reduce on the GPU, which a trace would show
         among those of the training, as long as the profilers of the ranks are apart.
         """
-        if dist.is_initialized() and self._barrier is None:
-            self._barrier = HostBarrier()
         wait_for(self._devices)
         self._meet()
         with self._session.recording():

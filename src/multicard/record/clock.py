@@ -65,20 +65,18 @@ class CudaClock:
     Parameters
     ----------
     devices
-        All that the rank computes on.
-    on
-        Whose current stream is timed, if that is not the current device.
+        All that the rank computes on; the current stream of the first is timed.
     """
 
-    def __init__(self, devices: Sequence[torch.device], on: torch.device | None = None):
-        self._devices, self._on = devices, on
+    def __init__(self, devices: Sequence[torch.device]):
+        self._devices = devices
         self._free: list[torch.cuda.Event] = []
         self._used: list[torch.cuda.Event] = []
 
     def mark(self) -> torch.cuda.Event:
         """Record an event."""
         event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
-        event.record(None if self._on is None else torch.cuda.current_stream(self._on))
+        event.record(torch.cuda.current_stream(self._devices[0]))
         self._used.append(event)
         return event
 
@@ -110,9 +108,9 @@ class CudaClock:
         return event, time.monotonic()
 
 
-def clock_for(device: torch.device, devices: Sequence[torch.device] = ()) -> Clock:
-    """Clock that fits the device which does the work, and waits for all `devices` of the rank if these are more."""
-    return CudaClock(devices or (device,)) if device.type == "cuda" else HostClock()
+def clock_for(devices: Sequence[torch.device]) -> Clock:
+    """Clock that fits the first of a rank's devices, and waits for all."""
+    return CudaClock(devices) if devices[0].type == "cuda" else HostClock()
 
 
 def wait_for(devices: Sequence[torch.device]) -> None:

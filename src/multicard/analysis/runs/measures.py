@@ -157,8 +157,6 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
     folder, record = run.folder, run.record
     steps = work.counted(record, steps)
     metered = steps[steps["window"] == "measured"]
-    if resumed := record.get("resumed"):  # the GPUs were sampled in the last attempt
-        metered = metered[metered["epoch"] > resumed["epoch"]]
     steps = without_transient(steps, record["parameters"])
     measured = steps[steps["window"] == "measured"]
     window, distinct = Window(measured), work.distinct_share(record)

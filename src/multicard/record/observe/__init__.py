@@ -5,14 +5,16 @@ with a folder that holds `site/sitecustomize.py` and a link `multicard` to this 
 
 job.json has the keys `scratch` (folder of this node where ranks leave their files), `profiler` (resolved, not `auto`),
 `launcher` (process that starts the job on this node, or null) and `observe` with
-  `device` (cpu, cuda), `devices`, `ranks`, `ranks_per_node`;
-  `warmup_steps` (`least_warmup_steps` of the parameters), `measured_steps`, `profiled_steps`;
-  `samples_per_step` (global, or null).
+  `device` (cpu, cuda), `devices`, `devices_per_node`, `ranks`, `ranks_per_node`;
+  `warmup_steps` (`least_warmup_steps` of the parameters), `measured_steps` (null where the program states its steps by
+  `multicard.marks.training`), `profiled_steps`;
+  `program` (names that a rank's program may go by), `is_user_program` (false of a program of multicard's own), and of a
+  user's `samples_per_step` (global, or null) and `count_operations`.
 
 What is left in `scratch`, by the functions of `multicard.core.layout`:
-  `steps.csv.rank<N>`, `rank.json.rank<N>`: as every rank leaves them (`multicard.record.rank`), rank.json with the
-  further keys `observed`, `trace_problem` (why the profiler left no trace; null where it did) and `ignored_exit` (true
-  where the script went on after it was asked to end);
+  `steps.csv.rank<N>`; `epochs.csv.rank<N>` of a program that marks its epochs;
+  `rank.json.rank<N>`: outcome, reason and facts of the rank, among them `observed`, `trace_problem` (why the profiler
+  left no trace; null where it did) and `ignored_exit` (true where the program went on after it was asked to end);
   `made.rank<N>`: how many steps the rank has made so far, whatever becomes of it;
   `process.json.<pid>`: of every Python process, as soon as it starts: `pid`, `ppid`, `python` (version), `torch`
   (version; null until it is imported), `program` (file or module that it runs), `rank` (as a launcher told it, or
@@ -25,7 +27,37 @@ What is left in `scratch`, by the functions of `multicard.core.layout`:
 It needs Python 3.10, PyTorch 2.1 and the standard library.
 """
 
+import os
+import shutil
 from pathlib import Path
+
+from multicard.core.layout import JOB
 
 OBSERVE = "MULTICARD_OBSERVE"  # the variable
 OBSERVER_SITE = Path(__file__).with_name("site") / "sitecustomize.py"
+PACKAGE = Path(__file__).parents[2]
+PARTS = ("core", "profilers", "record")  # of this package, which the observer imports
+NO_CACHE = shutil.ignore_patterns("__pycache__")
+
+
+def observer_variables(scratch: Path, has_own_copy: bool = True) -> dict[str, str]:
+    """Variables by which Python runs the observer in every process of a job; the folder that they name is made.
+
+    Parameters
+    ----------
+    scratch
+        Folder of the job.
+    has_own_copy
+        Whether the observer is copied there: a container need not show the folder that multicard is installed in, and
+        the script's environment may have none or another one.
+    """
+    observer = scratch.absolute() / "observer"
+    observer.mkdir(exist_ok=True)
+    shutil.copyfile(OBSERVER_SITE, observer / OBSERVER_SITE.name)
+    if has_own_copy:
+        for part in PARTS:
+            shutil.copytree(PACKAGE / part, observer / PACKAGE.name / part, ignore=NO_CACHE)
+        for file in PACKAGE.glob("*.py"):
+            shutil.copy2(file, observer / PACKAGE.name)
+    path = os.pathsep.join(filter(None, (str(observer), os.environ.get("PYTHONPATH"))))
+    return {OBSERVE: str(scratch.absolute() / JOB), "PYTHONPATH": path}

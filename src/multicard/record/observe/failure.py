@@ -1,4 +1,4 @@
-"""What a process leaves that fails before its first update, and what the record of every rank has."""
+"""What a process leaves that fails, and what the record of every rank has."""
 
 import os
 import sys
@@ -7,13 +7,19 @@ from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
+from multicard.core.errors import UserError
 from multicard.core.files import write_json
 from multicard.core.layout import rank_file
+from multicard.core.reasons import LONGEST_MESSAGE, Reason
 from multicard.record import environment
 from multicard.record.observe.ranks import RANKS, claim_rank, is_outermost, rank_of_process, told
-from multicard.record.rank import describe_failure
+from multicard.record.out_of_memory import GpuMemory, fullest_gpu, is_out_of_memory, speaks_of_memory, without_advice
+from multicard.record.recorder import Diverged
+
+KNOWN = (Diverged, UserError)  # errors whose message is enough, without their type
 
 
 def facts_of_process(rank: int) -> dict[str, Any]:
@@ -34,8 +40,9 @@ def write_failure(error: BaseException, note_process: Callable[..., None], job: 
     A process without a rank may be a launcher, whose error only says that a rank had one. A process that a rank started
     inherits its number, and may fail without the rank doing so.
     """
-    words = {Path(word).name for word in job["parameters"].get("command", ())}
-    is_script = bool(words & _names_of_program()) and parent_process() is None and job["observe"]["ranks"] == 1
+    stated = job["observe"]
+    is_helper = stated["is_user_program"] and parent_process() is not None
+    is_script = not is_helper and stated["ranks"] == 1 and not _names_of_program().isdisjoint(stated["program"])
     is_rank = is_script or dist.is_initialized() or told(RANKS) is not None
     rank = rank_of_process() if is_rank else None
     ended = describe_failure(error, rank)
@@ -48,3 +55,36 @@ def _names_of_program() -> set[str]:
     """File that this process runs, and its module if Python was told one (-m)."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return {Path(sys.argv[0]).name} | ({spec.name.removesuffix(".__main__")} if spec else set())
+
+
+def describe_failure(error: BaseException, rank: int | None) -> dict[str, Any]:
+    """`outcome` and `reason` of a rank that an error ends, while its traceback holds what was allocated."""
+    memory = fullest_gpu()
+    outcome = _outcome(error, memory)
+    return {"outcome": outcome, "reason": _reason(error, outcome, memory, rank).record()}
+
+
+def _outcome(error: BaseException, memory: GpuMemory | None) -> str:
+    if is_out_of_memory(error, memory):
+        return "out_of_memory"
+    return "diverged" if isinstance(error, Diverged) else "failed"
+
+
+def _reason(error: BaseException, outcome: str, memory: GpuMemory | None, rank: int | None) -> Reason:
+    if isinstance(error, Diverged):
+        return Reason("diverged", rank=rank, loss=str(error.loss), step=error.step)
+    code = "out_of_memory" if outcome == "out_of_memory" else "error"
+    return Reason(code, rank=rank, message=_message(error, memory))
+
+
+def _message(error: BaseException, memory: GpuMemory | None = None) -> str:
+    """One line of an error; of one about memory with its numbers, else with those of the fullest GPU."""
+    text = without_advice(" ".join(str(error).split()))
+    has_numbers = isinstance(error, torch.cuda.OutOfMemoryError)
+    if len(text) > LONGEST_MESSAGE and not has_numbers:
+        # The end of a worker's traceback has the error, its beginning the place.
+        half = LONGEST_MESSAGE // 2
+        text = f"{text[:half].rpartition(' ')[0] or text[:half]} … {text[-half:].partition(' ')[2] or text[-half:]}"
+    if memory is not None and not has_numbers and speaks_of_memory(error):
+        text += f"; {memory.describe()}"
+    return text if isinstance(error, KNOWN) else f"{type(error).__name__}: {text}"

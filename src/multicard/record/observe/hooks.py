@@ -38,6 +38,8 @@ def install(note_process: Callable[..., None], job: str) -> None:
     _watch_loaders()
     _watch_messages()
     _watch_modes()
+    for mark in (OBSERVER.mark_step, OBSERVER.mark_training, OBSERVER.mark_values):
+        apart(mark)
 
 
 def apart(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
 """What a loader is, and how many samples it asks its data set for."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader, IterableDataset, Subset, SubsetRandomSampler
@@ -68,6 +68,49 @@ def loader_of(loader: DataLoader, ranks: int) -> Loader:
     length = None if streams else read_or_none(lambda: len(loader))
     ahead = loader.num_workers * (loader.prefetch_factor or 0)
     return Loader(description, batch_size, length, ahead, bool(loader.drop_last))
+
+
+class WrappedLoader:
+    """A loader that is not PyTorch's, with the observer told of its batches; else it is as the loader itself."""
+
+    def __init__(self, observer: Any, loader: Iterable[Any], ahead: int):
+        self._observer, self._loader, self._ahead = observer, loader, ahead
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> "_WrappedIterator":
+        description = dict.fromkeys(("kind", "sampler", "distinct", "batch_size", "num_workers"))
+        description["kind"] = type(self._loader).__name__
+        length = read_or_none(lambda: len(self._loader))
+        loader = Loader(description, None, length, self._ahead, drop_last=False)
+        return _WrappedIterator(self._observer, iter(self._loader), loader)
+
+
+class _WrappedIterator:
+    """A pass over such a loader."""
+
+    def __init__(self, observer: Any, iterator: Iterator[Any], loader: Loader):
+        self._observer, self._iterator, self._multicard_loader = observer, iterator, loader
+        self._num_yielded = 0  # as iterators of PyTorch's loaders have it
+
+    def __iter__(self) -> "_WrappedIterator":
+        return self
+
+    def __next__(self) -> Any:
+        drawn = self._observer.batch_asked(self)
+        batch, given = None, False
+        try:
+            batch = next(self._iterator)
+            given = True
+        finally:
+            if drawn is not None:
+                self._observer.batch_given(self, drawn, batch, given)
+        self._num_yielded += 1
+        return batch
 
 
 def draws_distinct(samplers: list[Any], data: Any, ranks: int, loader: Any = None) -> bool | None:

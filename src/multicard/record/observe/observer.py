@@ -12,23 +12,25 @@ gradients, or with them before the pass trains anything, and what lies between `
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing.util import Finalize
 from pathlib import Path
 from threading import Timer, get_ident
 from typing import Any, NoReturn
 
+import torch.distributed as dist
 from torch import is_grad_enabled
+from torch.utils.data import DataLoader
 
 from multicard.core.files import read_json
 from multicard.core.layout import rank_file
 from multicard.record.observe import OBSERVE
 from multicard.record.observe.batches import Pass
 from multicard.record.observe.lead import Lead, error_of_exit, is_capturing, trains
-from multicard.record.observe.loaders import samples_asked
+from multicard.record.observe.loaders import WrappedLoader, samples_asked
 from multicard.record.observe.phases import DATA, LEFT, OPTIMIZER, PASSED, TESTED
+from multicard.record.observe.process import LIMIT_S, leave_now
 from multicard.record.observe.ranks import claim_rank, rank_of_process
-from multicard.record.tear_down import LIMIT_S, leave_now
 
 MOST_BATCHES = 1000  # of a step; a process that never trains may draw any number
 FALSE_ALARMS = 3  # modules in evaluation mode, with backward passes after that, from which on such modules tell nothing
@@ -52,6 +54,7 @@ class Observer:
         self._thread: int | None = None  # that trains
         self._lead = Lead()
         self._marked = False
+        self._training_steps: int | None = None  # as the script states them
         self._updates = self._backwards = 0  # that are open
         self._loading: int | None = None  # thread that waits for a batch
         self._boundary_due = False
@@ -79,10 +82,26 @@ class Observer:
         """Be ready for the first update."""
         self._note_process, self._job = note_process, job
         self._leave_at_exit()
+        self._leave_at_errors()
         os.register_at_fork(after_in_child=lambda: (self._forget(), self._leave_at_exit()))
 
     def _leave_at_exit(self) -> None:
         Finalize(None, self.leave, exitpriority=100)
+
+    def _leave_at_errors(self) -> None:
+        """Leave a record as soon as an error ends the process, whose exit may wait for other ranks.
+
+        One of multicard's own that has a process group does without Python's end, at which NCCL may wait for ever.
+        """
+        plain = sys.excepthook
+
+        def leave(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
+            plain(kind, error, traceback)
+            self.leave()
+            if dist.is_available() and dist.is_initialized() and not self._read_job()["observe"]["is_user_program"]:
+                leave_now(1)
+
+        sys.excepthook = leave
 
     # Updates.
 
@@ -146,13 +165,42 @@ class Observer:
             self.update_begins()
             self.update_ends(optimizer)
 
-    def mark_step(self) -> None:
-        """The script says that a step ends here."""
+    # Marks of the script; see `multicard.marks`.
+
+    def mark_step(self, **counts: int | None) -> None:
+        """A step ends here."""
         self._force_exit()
         if not self._marked:
             self._marked = True
             self._restart()
+        if self._recording is not None and not self._ended:
+            self._recording.count(counts)
         self._end_step(None)
+
+    def mark_training(self, steps: int | None, epoch: int) -> None:
+        """The first step begins here, in that epoch."""
+        self._marked, self._training_steps, self.epoch = True, steps, epoch
+        self._restart()
+        self._end_step(None)
+
+    @contextlib.contextmanager
+    def mark_phase(self, name: str) -> Iterator[None]:
+        """The block is a phase."""
+        is_open = self._recording is not None and not self._ended and get_ident() == self._thread
+        if is_open:
+            self._recording.mark(name)
+        yield
+        if is_open:
+            self._recording.mark(LEFT)
+
+    def mark_values(self, values: Mapping[str, Any], weight: float) -> None:
+        """The step, or an epoch, has these values."""
+        if self._recording is not None and not self._ended:
+            self._recording.log(values, weight, self.epoch, is_begun=self.batches > 0 or self._backward_in_step)
+
+    def wrap_loader(self, loader: Iterable[Any], ahead: int) -> Iterable[Any]:
+        """The loader, with the observer told of its batches."""
+        return loader if isinstance(loader, DataLoader) else WrappedLoader(self, loader, ahead)
 
     def _restart(self) -> None:
         """Forget the steps that were recorded."""
@@ -200,7 +248,7 @@ class Observer:
         self._leave_at_exit()  # multiprocessing drops it in a process that it forks
         job = self._read_job()
         if claim_rank(job):
-            self._recording = Recording(job, optimizer)
+            self._recording = Recording(job, optimizer, self._training_steps)
         else:
             self._first = Path(job["scratch"]) / rank_file("rank.json", rank_of_process())
         self._note_process(steps=True, rank=rank_of_process())
@@ -339,8 +387,6 @@ class Observer:
         if not given:
             if recording is not None:
                 recording.note(LEFT)
-                if not self.batches:
-                    recording.end_pass()
             drawn.ended = self.step
             is_untrained = drawn.loader is self.loader and not drawn.trained
             self._exhausted = is_untrained and self.batches > 0 and not self._backward_in_step
@@ -406,9 +452,6 @@ class Observer:
 OBSERVER = Observer()
 
 
-def mark_step() -> None:
-    """See `multicard.marks`."""
-    if OBSERVE in os.environ:  # else this module was imported by something else
-        from multicard.record.observe.hooks import apart
-
-        apart(OBSERVER.mark_step)()
+def marked() -> Observer | None:
+    """Who is told of the script's marks; None where this module was imported by something else."""
+    return OBSERVER if OBSERVE in os.environ else None

@@ -1,6 +1,7 @@
 """What the observer saw in a step, and the phases that follow from it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 # Phases that begin. A transfer does where a loader gave a batch, if the start of the forward pass is seen too.
@@ -12,6 +13,18 @@ LEFT = None  # a phase ends
 PASSED = "passed"  # one ends, and what comes next may be a forward pass, if a backward pass follows
 
 Event = tuple[str | None, Any]  # one of those above, and the mark of a clock
+ENDS = (LEFT, PASSED, TESTED)
+# What is inferred, but not where a script marks its phases.
+GUESSED = (TRANSFER, FORWARD, BACKWARD, UNFED_BACKWARD, OPTIMIZER, PASSED)
+
+
+def marked_phases(events: Sequence[Event]) -> list[tuple[str, Any, Any]]:
+    """Phases of a step that the script marks: each lasts until the next event.
+
+    >>> marked_phases([(DATA, 0), (LEFT, 1), (TRANSFER, 1), (LEFT, 2), (FORWARD, 2), (LEFT, 4)])
+    [('data', 0, 1), ('transfer', 1, 2), ('forward', 2, 4)]
+    """
+    return [(event, mark, after) for (event, mark), (_, after) in pairwise(events) if event not in ENDS]
 
 
 def phases_of(events: Iterable[Event], has_transfers: bool = True) -> list[tuple[str, Any, Any]]:

@@ -3,6 +3,7 @@
 import math
 from typing import Any, NamedTuple
 
+from multicard.core.errors import UserError
 from multicard.record.profiled_window import LEAST_SETTLING, ProfiledWindow, place_window
 
 
@@ -54,10 +55,21 @@ class Plan:
     ----------
     stated
         `observe` of job.json: `warmup_steps`, `measured_steps`, `profiled_steps`.
+    training_steps
+        Warm-up and measured steps together, if the script states them.
+
+    Raises
+    ------
+    UserError
+        If these are no more than the warm-up.
     """
 
-    def __init__(self, stated: dict[str, Any]):
+    def __init__(self, stated: dict[str, Any], training_steps: int | None = None):
         self.warmup, self.measured = stated["warmup_steps"], stated["measured_steps"]
+        if training_steps is not None:
+            self.measured = training_steps - self.warmup
+            if self.measured <= 0:
+                raise UserError(f"warmup_steps: {self.warmup}, but the run has only {training_steps} steps")
         self.least_profiled = stated["profiled_steps"]
         self.profiled: ProfiledWindow | None = None
 

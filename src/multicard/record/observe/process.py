@@ -2,11 +2,13 @@
 
 import contextlib
 import mmap
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -16,6 +18,7 @@ from multicard.record import visible
 from multicard.record.capture import LONGEST_WAIT, HostBarrier
 from multicard.record.memory import peak_memory
 
+LIMIT_S = 60.0  # that a process may take to end once it has left its record
 # Whose versions matter where a script uses them.
 FRAMEWORKS = (
     "accelerate", "deepspeed", "lightning", "pytorch_lightning", "timm", "torchdata", "torchtune", "transformers",
@@ -26,8 +29,10 @@ def devices_of(optimizer: Any, stated: Mapping[str, Any]) -> list[torch.device]:
     """Devices that a rank computes on: those of its parameters, or the current GPU if these are elsewhere.
 
     The only rank of a job on several GPUs computes on all that it has had memory on: replicas of its parameters come
-    and go in every step.
+    and go in every step. A program of multicard's own computes on those that `rank_devices` gives.
     """
+    if not stated["is_user_program"]:
+        return visible.rank_devices(SimpleNamespace(**stated))
     groups = getattr(optimizer, "param_groups", None) or []
     used = [parameter.device for group in groups for parameter in group["params"] if parameter.device.type == "cuda"]
     on_gpus = stated["device"] == "cuda" and torch.cuda.is_initialized()
@@ -67,3 +72,10 @@ def frameworks() -> Iterator[tuple[str, str]]:
         if name in sys.modules:
             with contextlib.suppress(PackageNotFoundError):
                 yield name, version(name)
+
+
+def leave_now(code: int) -> NoReturn:
+    """Exit without Python's own end, which would take the process group down and may wait for other ranks."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

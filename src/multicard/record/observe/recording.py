@@ -11,24 +11,25 @@ from typing import Any, NoReturn
 
 import torch
 
-from multicard.core.files import write_json
-from multicard.core.layout import MADE, PROGRESS, STEPS, rank_file
+from multicard.core.files import write_csv, write_json
+from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, MADE, PROGRESS, STEPS, rank_file
 from multicard.core.reasons import Reason
 from multicard.core.text import counted
 from multicard.record import visible
 from multicard.record.binding import bound
 from multicard.record.capture import Capture, RankLeft
-from multicard.record.clock import CudaClock
 from multicard.record.compilation import limits_hit
 from multicard.record.observe.batches import asks_ahead, used_by_step
 from multicard.record.observe.exchange import Exchanges
-from multicard.record.observe.failure import facts_of_process
+from multicard.record.observe.failure import describe_failure, facts_of_process
 from multicard.record.observe.lead import is_capturing
 from multicard.record.observe.observer import Observer
 from multicard.record.observe.phases import (
     BACKWARD,
+    DATA,
     EVALUATION,
     FORWARD,
+    GUESSED,
     LEFT,
     OPTIMIZER,
     PASSED,
@@ -36,18 +37,19 @@ from multicard.record.observe.phases import (
     TRANSFER,
     UNFED_BACKWARD,
     Event,
+    marked_phases,
     phases_of,
 )
 from multicard.record.observe.plan import Pace, Plan, place
-from multicard.record.observe.process import devices_of, frameworks, make_barrier, shared_number
+from multicard.record.observe.process import LIMIT_S, devices_of, frameworks, leave_now, make_barrier, shared_number
+from multicard.record.observe.ranges import Ranges
 from multicard.record.observe.ranks import rank_of_process
 from multicard.record.observe.transfer import FirstCall, has_compiled
 from multicard.record.others import OthersMeter
 from multicard.record.profiled_window import ProfiledWindow
-from multicard.record.rank import describe_failure
 from multicard.record.recorder import COUNTED_STEP, Recorder
-from multicard.record.tear_down import LIMIT_S, leave_now
-from multicard.record.thread_time import ThreadTime
+
+OF_EPOCHS = set(EPOCH_COLUMNS) - {"epoch"}
 
 
 class Recording:
@@ -64,27 +66,23 @@ class Recording:
         Content of job.json.
     optimizer
         The lead one; None where the script marks its steps.
+    training_steps
+        Steps before the profiled window, if the script states them: then that lies in a pass of its own.
     """
 
-    def __init__(self, job: dict[str, Any], optimizer: Any):
+    def __init__(self, job: dict[str, Any], optimizer: Any, training_steps: int | None = None):
         self.stated, self.scratch = job["observe"], Path(job["scratch"])
         self.rank = rank_of_process()
         self.devices = devices_of(optimizer, self.stated)
-        device = self.devices[0]
         self.barrier = make_barrier()
-        self.capture = Capture(
-            job["profiler"], self.scratch, self.rank, device, self.devices, self.barrier, forgiving=True
-        )
-        clock = CudaClock(self.devices, device) if device.type == "cuda" else None
+        self.capture = Capture(job["profiler"], self.scratch, self.rank, self.devices, self.barrier)
         counted = min(COUNTED_STEP, self.stated["warmup_steps"]) if self.stated.get("count_operations") else None
-        # The script may read the peaks of memory itself.
-        self.recorder = Recorder(
-            self.rank, device, self.capture, self.devices, clock, reset_peaks=False, counted_step=counted
-        )
+        # A user's script may read the peaks of memory itself.
+        self.recorder = Recorder(self.rank, self.devices, not self.stated["is_user_program"], counted)
         self._mark = self.recorder.clock.mark
-        self._on_gpu = device.type == "cuda"
-        self.plan = Plan(self.stated)
-        self.thread, self.exchanges = ThreadTime(), Exchanges()
+        self._on_gpu = self.devices[0].type == "cuda"
+        self.training_steps, self.plan = training_steps, Plan(self.stated, training_steps)
+        self.exchanges = Exchanges()
         is_first = self.rank % self.stated["ranks_per_node"] == 0
         self.others = OthersMeter(job.get("launcher") if is_first else None)
         self.record: dict[str, Any] = {}
@@ -92,15 +90,17 @@ class Recording:
         self._made = shared_number(self.scratch / rank_file(MADE, self.rank))  # the same, for who ends this process
         self.is_complete = False
         self._pace = Pace()
-        self._between_passes = False
         self._step: Any = None
         self._start: Any = None  # mark of the end of the step before
         self._events: list[Event] = []  # of the step
         self._seen: list[tuple[Any, list[Event]]] = []  # steps, and their events, whose phases are not worked out
         self._arrival = FirstCall(lambda: self.note(FORWARD)) if self._on_gpu else None  # of a batch on the GPU
         self._window: AbstractContextManager[Any] | None = None
-        self._ranges: list[AbstractContextManager[Any]] = []  # of the step, and of its phase
+        self._ranges = Ranges(self.capture)
         self._is_within = True  # a pass: else one may end before the step begins, and a test may follow
+        self._marks_phases = self._counts = False  # whether the script does, or says what is in its steps
+        self._last: Any = None  # step that has ended
+        self.epochs: list[dict[str, Any]] = []  # rows of epochs.csv
 
     @property
     def is_measured(self) -> bool:
@@ -115,17 +115,44 @@ class Recording:
             self._arrival.stop()
         if self._step is None or (self._on_gpu and is_capturing()):
             return
-        mark = self._mark()
-        self._events.append((event, mark))
-        if not self._on_gpu:
-            self.thread.note(mark)
+        if self._marks_phases and event in GUESSED:
+            if self._events and self._events[-1][0] == DATA:
+                self._add_event(LEFT)
+            return
+        self._add_event(event)
+
+    def mark(self, event: str | None) -> None:
+        """The script says that a phase begins, or ends (`LEFT`)."""
+        self._marks_phases = True
+        if self._step is not None:
+            self._add_event(event)
+
+    def _add_event(self, event: str | None) -> None:
+        self._events.append((event, self._mark()))
         if self._window is not None:
-            self._show(event)
+            self._ranges.show(self._step.window, event, self._is_within)
+
+    def count(self, counts: Mapping[str, int | None]) -> None:
+        """The script says what is in the step."""
+        if any(each is not None for each in counts.values()):
+            self._counts = True
+            self._step.counts |= counts
+
+    def log(self, values: Mapping[str, Any], weight: float, epoch: int, is_begun: bool) -> None:
+        """Keep values of the step that is open, or of the one before if it has not begun its work; or of an epoch."""
+        if not values.keys().isdisjoint(OF_EPOCHS):
+            self.epochs.append({"epoch": epoch, **values})
+            return
+        step = self._step if is_begun or self._last is None else self._last
+        for name in step.values.keys() & values.keys():
+            step.values[name].append((weight, torch.as_tensor(values[name]).detach()))
+        if step.settled is not None:  # the last one of a window
+            step.settled |= step.means()
 
     def note_batch(self) -> None:
         """A loader gave a batch: its transfer begins, or the forward pass does."""
         self._is_within = True
-        if self._arrival is None or has_compiled():
+        if self._arrival is None or self._marks_phases or has_compiled():
             self.note(FORWARD)
         else:
             self.note(TRANSFER)
@@ -138,8 +165,6 @@ class Recording:
 
     def note_backward(self, is_fed: bool) -> None:
         """A backward pass begins; `is_fed`: whether a loader gave the step a batch."""
-        if self._between_passes and self._step is not None and not (self._on_gpu and is_capturing()):
-            self._resume_clock()  # an exhausted loader may have given the batch before
         self.note(BACKWARD if is_fed else UNFED_BACKWARD)
 
     @property
@@ -157,38 +182,15 @@ class Recording:
         if self._events and self._events[-1][0] == EVALUATION:
             self.note(event)
 
-    def retract(self, number: int, before_pass: tuple[Any, int, list[Event], bool] | None) -> None:
+    def retract(self, number: int, before_pass: tuple[Any, int, list[Event]] | None) -> None:
         """Take the events of the step from that number on for an evaluation; `before_pass`: as `begin_pass` gave it."""
         if self._step is None or not (tested := self._events[number:]):
             return
         ended = [(TESTED, tested[-1][1])] if tested[-1][0] is LEFT else []  # else the pass was broken off
         self._events[number:] = [(EVALUATION, tested[0][1]), *ended]
         if before_pass is not None:
-            self._step.start, self._step.epoch, events, is_between = before_pass
+            self._step.start, self._step.epoch, events = before_pass
             self._events[:0] = events
-            if is_between:
-                self.end_pass()
-
-    def _show(self, event: str | None) -> None:
-        self._close_ranges(1)
-        if event in (LEFT, PASSED, EVALUATION, TESTED) or not self._is_within:
-            return
-        self._show_step()
-        if self._step.window != "warmup":
-            self._open_range(BACKWARD if event == UNFED_BACKWARD else event, 1)
-
-    def _show_step(self) -> None:
-        self._open_range("warmup" if self._step.window == "warmup" else "step", 0)
-
-    def _open_range(self, name: str, level: int) -> None:
-        """Show what follows as a range in the trace, if no range of that level is open."""
-        if len(self._ranges) == level:
-            self._ranges.append(self.capture.range(name))
-            self._ranges[-1].__enter__()
-
-    def _close_ranges(self, level: int) -> None:
-        while len(self._ranges) > level:
-            self._ranges.pop().__exit__(None, None, None)
 
     # Steps and passes.
 
@@ -197,7 +199,6 @@ class Recording:
         step = self.steps + 1
         if self._prepare(step, observer):
             self._start = None  # work of the profiler, or of ours, is in no step
-        self._resume_clock()
         window = self.plan.window(step)
         self._step = self.recorder.begin(observer.epoch, window, self._start)
         self._start, self._events = self._step.start, []
@@ -205,15 +206,15 @@ class Recording:
         length = observer.loader.length if observer.loader else None
         self._is_within = length is None or observer.batches_in_pass < length
         if self._window is not None and self._is_within:
-            self._show_step()
+            self._ranges.show_step(window)
 
     def end_step(self, observer: Observer) -> None:
         """End the current step; after the last one, close the profiled window."""
         self.note(LEFT)
         self._start = self._step.end = self._events[-1][1]
-        self._close_ranges(0)
+        self._ranges.close()
         self.recorder.end()
-        self._step = None
+        self._last, self._step = self._step, None
         self.steps += 1
         self._made[0] = self.steps
         if self._window is not None and self.steps == self.plan.steps:
@@ -227,36 +228,30 @@ class Recording:
         """Read the marks of the steps that have ended."""
         if asks_ahead(observer.passes):  # it may have moved the batch before it asked for the next one
             self._arrival = None
-        for step, events in self._seen:
-            step.phases = phases_of(events, has_transfers=self._arrival is not None)
-            if step.window == "measured" and not self._on_gpu:
-                self.thread.add(step.phases)
-        self._seen.clear()
+        ended = [(step, events) for step, events in self._seen if step.end is not None]
+        for step, events in ended:
+            has_transfers = self._arrival is not None
+            step.phases = marked_phases(events) if self._marks_phases else phases_of(events, has_transfers)
+        del self._seen[: len(ended)]
         self.recorder.settle()
 
-    def begin_pass(self, observer: Observer) -> tuple[Any, int, list[Event], bool] | None:
+    def begin_pass(self, observer: Observer) -> tuple[Any, int, list[Event]] | None:
         """A pass over the data begins: the step that is open begins only now; give what that has changed."""
         if self._step is None:
             return None
         self._is_within = True
-        before = self._step.start, self._step.epoch, list(self._events), self._between_passes
-        self._close_ranges(0)
+        before = self._step.start, self._step.epoch, list(self._events)
+        if (
+            self.training_steps is not None and self._window is None
+        ):  # a long training has more steps than marks of a clock should be kept for
+            self._settle(observer)
+            if not self.is_measured:
+                self._log(f"epoch {observer.epoch}, step {self.steps + 1} of {self.training_steps}")
+        self._ranges.close()
         self._events.clear()
         self._step.epoch = observer.epoch
-        self._resume_clock()
         self._step.start = self._mark()
         return before
-
-    def end_pass(self) -> None:
-        """A loader is exhausted: tests may follow, whose time does not count."""
-        if self.plan.window(self.steps + 1) == "measured":
-            self._between_passes = True
-            self.thread.stop()
-
-    def _resume_clock(self) -> None:
-        if self._between_passes and self.plan.window(self.steps + 1) == "measured":
-            self.thread.start()
-        self._between_passes = False
 
     def _prepare(self, step: int, observer: Observer) -> bool:
         """Do what comes before a step, and say whether that took time."""
@@ -266,11 +261,9 @@ class Recording:
             self.recorder.clock.reserve(plan.measured)
         if step == plan.warmup + 1:
             self._log(f"measuring {counted(plan.measured, 'step')}")
-            self.thread.start()
             self.exchanges.start()
         if step == plan.measured_end + 1:
             self._settle(observer)
-            self.thread.stop()
             self.exchanges.stop()
             self.others.stop()
             window = plan.profiled = self._agree(observer)
@@ -289,7 +282,8 @@ class Recording:
             used = used_by_step([each for each in observer.passes if each.loader == loader])
             batches = sum(len(used.get(step, ())) for step in range(plan.warmup + 1, plan.measured_end + 1))
             mean = batches / plan.measured
-            self._pace = Pace(observer.steps_in_pass, mean, loader.length, loader.ahead)
+            done = 0 if self.training_steps is not None else observer.steps_in_pass
+            self._pace = Pace(done, mean, loader.length, loader.ahead)
         placed = place(self._pace, self.plan.least_profiled)
         if self.barrier is None:
             return placed
@@ -356,13 +350,15 @@ class Recording:
     def _write(self, ended: Mapping[str, Any], observer: Observer) -> None:
         loaders = self._count_contents(observer)
         self.recorder.write(self.scratch / rank_file(STEPS, self.rank))
+        if self.epochs:
+            write_csv(self.scratch / rank_file(EPOCHS, self.rank), EPOCH_COLUMNS, self.epochs)
         stated = self.stated.get("samples_per_step")
         sampled = any(row["samples"] for row in self.recorder.rows)
         self.record = {
             **ended,
             **facts_of_process(self.rank),
             "gpus": visible.identities(self.devices),
-            "binding": bound() | {"note": None},
+            "binding": bound(),
             "steps_per_pass": self._pace.pass_steps,
             "profiled_window": self.plan.profiled and self.plan.profiled._asdict(),
             "windows": self.recorder.windows,
@@ -376,7 +372,6 @@ class Recording:
                 "samples_from": "stated" if stated else "loader" if sampled else None,
                 "frameworks": dict(frameworks()),
                 "threads": torch.get_num_threads(),
-                "thread_time": self.thread.record(),
                 "exchanged": self.exchanges.seen,
             },
             "ignored_exit": False,
@@ -390,6 +385,8 @@ class Recording:
             recorded = any(0 < step <= self.steps for step, _ in each.batches)
             if recorded and each.loader.description not in loaders:
                 loaders.append(each.loader.description)
+        if self._counts:
+            return loaders
         used = used_by_step(observer.passes)
         has_tokens = any(each.tokens is not None for batches in used.values() for each in batches)
         for row in self.recorder.rows:

@@ -16,20 +16,16 @@ MEASURES: dict[str, str] = {
     "tokens_per_s_per_device": "the same per device",
     "tokens_per_step": "tokens, without padding, of a measured step, all ranks together, mean",
     "padding_share": "part of the computed positions that is padding",
-    "tokens_per_sample": "mean over up to 1000 samples spread over the set, uncut",
-    "cut_share": "part of these samples that is longer than the sequence length",
+    "tokens_per_sample": "tokens, without padding, of a sample, mean of the measured steps: what is left of those that "
+    "are longer than the sequence length",
     "energy_per_token_j": "as energy_per_sample_j, per token",
     "loss_at_start": f"mean over ranks and the first {ENDS} steps",
     "loss_at_end": f"mean over ranks and the last {ENDS} steps",
-    "parameters": "weights of the model, adapters included",
-    "trainable_parameters": "those that are trained",
-    "weights_bytes": "the model's own weights, on the rank that has most",
+    "weights_bytes": "the model's own weights, on the rank that has most, by their shapes",
     "adapters_bytes": "adapters, likewise",
     "gradients_bytes": "gradients, likewise",
     "optimizer_bytes": "optimizer state, likewise",
     "estimated_memory_bytes": "estimate of a device's peak memory, from the parameters and the kind of GPU",
-    "save_time_s": "time of writing the adapters or weights after training",
-    "saved_bytes": "size of what was written",
 }
 
 
@@ -38,23 +34,17 @@ def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.Data
     p = LlmParameters.model_validate(record["parameters"])
     measured = steps[steps["window"] == "measured"]
     tokens = measured["tokens"].sum()
-    counted, saved = record["data"]["tokens_per_sample"], record["saved"] or {}
     shape = ARCHITECTURES[record["model"]["architecture"]]
     capabilities = [gpu.get("capability") for gpu in (record.get("hardware") or {}).get("gpus") or []]
-    held = pd.DataFrame([rank["held_bytes"] for rank in record["ranks"]]).max()
+    estimate = estimate_memory(p, shape, capabilities[0] if capabilities else None)
     losses = steps.groupby("step")["loss"].mean().sort_index()
     return {
         "tokens_per_s_per_device": common["tokens_per_s"] / p.devices,
         "tokens_per_step": tokens / measured["step"].nunique(),
         "padding_share": 1 - tokens / measured["padded_tokens"].sum(),
-        "tokens_per_sample": counted["mean"],
-        "cut_share": counted["cut_share"],
+        "tokens_per_sample": tokens / measured["samples"].sum(),
         "loss_at_start": losses.head(ENDS).mean(),
         "loss_at_end": losses.tail(ENDS).mean(),
-        "parameters": int(held["parameters"]),
-        "trainable_parameters": int(held["trainable_parameters"]),
-        **{f"{part}_bytes": int(held[part]) for part in ("weights", "adapters", "gradients", "optimizer")},
-        "estimated_memory_bytes": estimate_memory(p, shape, capabilities[0] if capabilities else None).total,
-        "save_time_s": saved.get("time_s"),
-        "saved_bytes": saved.get("bytes"),
+        **{f"{part}_bytes": getattr(estimate, part) for part in ("weights", "adapters", "gradients", "optimizer")},
+        "estimated_memory_bytes": estimate.total,
     }

@@ -110,14 +110,6 @@ class LlmParameters(JobParameters):
     steps: Annotated[
         int, Field(ge=1, description="Measured steps, after the warm-up.", json_schema_extra={"label": "steps"})
     ] = 50
-    save: Annotated[
-        Literal["drop", "keep", "none"],
-        Field(
-            description="Whether adapters or weights are saved after training; `drop` saves them, to "
-            "time it, and deletes them.",
-            json_schema_extra={"label": "save-"},
-        ),
-    ] = "drop"
     warmup_steps: WarmupSteps = 5
     profiled_steps: ProfiledSteps = 5
 

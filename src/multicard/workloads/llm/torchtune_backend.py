@@ -1,35 +1,33 @@
-"""The back end that tunes by torchtune's stock recipes; the only module that knows torchtune.
+"""Tunes by torchtune's stock recipes; the only module that knows torchtune.
 
-docs/backends.md states what a back end does. This one loads a stock recipe from torchtune's installation, subclasses it
-to let an `Observer` feed and watch it, and runs it as torchtune would; no recipe is copied. What the recipes need
-beside that to run here is patched: `_patch_torchao` renames what torchao renamed since, `_patch_for_cpu` replaces
-three functions that have no CPU side, `_patch_collate` takes the making of masks out of the loading.
+A recipe is loaded from torchtune's installation and subclassed, to have it pass over its data without end and mark its
+steps and losses (`multicard.marks`); it is run as torchtune would, and not copied. What else it needs to run here is
+patched: `_patch_torchao` renames what torchao renamed since, `_patch_for_cpu` replaces functions that have no CPU side.
 """
 
 import gc
 import importlib.util
 import inspect
+import itertools
 import sys
 import types
+from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 import torchtune
 from omegaconf import OmegaConf
-from torch.nn.attention.flex_attention import BlockMask
-from torchtune import config, training
+from torchtune import training
 from torchtune._recipe_registry import get_all_recipes
-from torchtune.data import CROSS_ENTROPY_IGNORE_IDX, _collate
-from torchtune.modules import attention_utils
+from torchtune.data import CROSS_ENTROPY_IGNORE_IDX
 
+from multicard import marks
 from multicard.core.errors import UserError
+from multicard.core.layout import REWARDS
 from multicard.experiment.machine import torchtune_unsupported_reason
 from multicard.experiment.models import ARCHITECTURES
-from multicard.workloads.llm.observer import Contents, Observer
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.llm.technique import TECHNIQUES
 
@@ -60,13 +58,9 @@ DATASETS: dict[str, dict[str, Any]] = {
 }
 PAIRS = {"_component_": "preference_dataset"}
 
-COUNTED_SAMPLES = 1000  # for the tokens per sample
 
-
-def tune(
-    p: LlmParameters, model: dict[str, Any], texts: dict[str, Any], train_file: Path, observer: Observer, output: Path
-) -> int:
-    """Run one rank of the job; return the number of steps of one pass over the data.
+def tune(p: LlmParameters, model: dict[str, Any], texts: dict[str, Any], train_file: Path, output: Path) -> None:
+    """Run one rank of the job, for as long as it is observed.
 
     Parameters
     ----------
@@ -75,52 +69,19 @@ def tune(
     train_file
         The samples.
     output
-        Folder that takes what torchtune writes: its log of losses, adapters or weights.
+        Folder that takes what torchtune writes: its log of losses.
     """
     if unsupported := torchtune_unsupported_reason():
         raise UserError(unsupported)
     _patch_torchao()
-    _patch_collate()
     settings = OmegaConf.create(_settings(p, model, texts, train_file, output))
     recipe = _load_recipe(TECHNIQUES[p.technique].recipe_name(p))
     if p.device == "cpu":
         _patch_for_cpu(recipe)
-    if hasattr(recipe, "destroy_process_group"):
-        recipe.destroy_process_group = lambda: None  # left to `run_rank`, after the record is written
-    passes: list[int] = []
-    observed = _observed(recipe, p, observer, passes)
+    marked = _marked(recipe, p)
     # The recipe's entry looks its class up by name; its decorator, which reads the command line, is left out.
-    setattr(recipe, observed.__name__, observed)
+    setattr(recipe, marked.__name__, marked)
     recipe.recipe_main.__wrapped__(settings)
-    return passes[0]
-
-
-def tokens_per_sample(
-    p: LlmParameters, model: dict[str, Any], texts: dict[str, Any], train_file: Path
-) -> dict[str, float]:
-    """Count the tokens of up to 1000 samples evenly spread over the set, as the technique reads them, uncut.
-
-    Gives `counted_samples`, `mean`, `median`, `p95`, `max`, and `cut_share`: the part of samples longer than the
-    sequence length. A sample of DPO is both its answers, each with the prompt.
-    """
-    tokenizer = config.instantiate(OmegaConf.create(_tokenizer(model, None)))
-    samples = config.instantiate(OmegaConf.create(_dataset(p, texts, train_file) | {"packed": False}), tokenizer)
-    step = max(1, len(samples) // COUNTED_SAMPLES)
-    lengths, cut = [], 0
-    for index in range(0, len(samples), step)[:COUNTED_SAMPLES]:
-        sample = samples[index]
-        parts = [len(sample[key]) for key in ("tokens", "chosen_input_ids", "rejected_input_ids") if key in sample]
-        lengths.append(float(sum(parts)))
-        cut += max(parts) > p.sequence_length
-    found = torch.tensor(lengths, dtype=torch.float64)
-    return {
-        "counted_samples": len(lengths),
-        "mean": found.mean().item(),
-        "median": found.quantile(0.5).item(),
-        "p95": found.quantile(0.95).item(),
-        "max": found.max().item(),
-        "cut_share": cut / len(lengths),
-    }
 
 
 def _settings(
@@ -167,7 +128,7 @@ def _settings(
             "filename": "losses.txt",
         },
         "log_every_n_steps": 1,
-        "log_peak_memory_stats": False,  # the recorder reads and resets these counters
+        "log_peak_memory_stats": False,  # the observer reads and resets these counters
         "device": p.device,
         "dtype": p.precision,
         "enable_activation_checkpointing": p.activation_checkpointing,
@@ -230,15 +191,12 @@ def _load_recipe(name: str) -> types.ModuleType:
     return module
 
 
-def _observed(recipe: types.ModuleType, p: LlmParameters, observer: Observer, passes: list[int]) -> type:
-    """Subclass the recipe's class so that the observer feeds, watches and times it.
-
-    The steps of one pass over the data are put into `passes`.
-    """
+def _marked(recipe: types.ModuleType, p: LlmParameters) -> type:
+    """Subclass the recipe's class so that it trains without end, and marks its steps and losses."""
     own = [cls for _, cls in inspect.getmembers(recipe, inspect.isclass) if cls.__module__ == recipe.__name__]
     [stock] = [cls for cls in own if hasattr(cls, "train")]
 
-    class Observed(stock):
+    class Marked(stock):
         def _setup_data(self, *arguments: Any, **options: Any) -> Any:
             made = super()._setup_data(*arguments, **options)
             loader = made[1] if isinstance(made, tuple) else made
@@ -248,31 +206,26 @@ def _observed(recipe: types.ModuleType, p: LlmParameters, observer: Observer, pa
                     f"batch_size: {p.batch_size} x gradient_accumulation_steps {p.gradient_accumulation_steps} needs "
                     f"{needed} samples per rank, found {found}"
                 )
-            passes.append(len(loader) // p.gradient_accumulation_steps)
-            feed = _Feed(loader, observer, p, self._tokenizer.pad_id)
-            return (made[0], feed) if isinstance(made, tuple) else feed
+            self.feed = Feed(loader, p, self._tokenizer.pad_id)
+            return (made[0], self.feed) if isinstance(made, tuple) else self.feed
 
         def train(self) -> None:
-            owner = getattr(self, "_checkpoint_client", self)
-            owner.save_checkpoint = partial(_save, observer, p, owner.save_checkpoint)
-            with observer.watch(self._model, self._loss_fn, self._optimizer):
+            self._loss_fn.register_forward_hook(lambda _module, _inputs, found: self.feed.log(found))
+            self._optimizer.register_step_post_hook(lambda *_: self.feed.end_step())
+            if marks.training():
                 super().train()
 
-    Observed.__name__ = stock.__name__
-    return Observed
+    Marked.__name__ = stock.__name__
+    return Marked
 
 
-def _save(observer: Observer, p: LlmParameters, save: Any, *arguments: Any, **options: Any) -> None:
-    if p.save != "none":
-        with observer.saving():
-            save(*arguments, **options)
+class Feed:
+    """Stands in for a recipe's loader: gives its batches again and again, and counts what is in them."""
 
-
-class _Feed:
-    """Stands in for a recipe's data loader: as long as the job, whatever the length of the data."""
-
-    def __init__(self, loader: Any, observer: Observer, p: LlmParameters, padding: int):
-        self._loader, self._observer, self._p, self._padding = loader, observer, p, padding
+    def __init__(self, loader: Any, p: LlmParameters, padding: int):
+        self._loader, self._p, self._padding = loader, p, padding
+        self._counts: Counter[str] = Counter()  # of the step
+        self._weight = 0.0  # of the batch in the loss of the step
 
     def __len__(self) -> int:
         return self._p.total_steps * self._p.gradient_accumulation_steps
@@ -281,30 +234,41 @@ class _Feed:
         return getattr(self._loader, name)
 
     def __iter__(self) -> Iterator[Any]:
-        return self._observer.feed(self._loader, self._contents, self._prepare)
+        for epoch in itertools.count():
+            self._loader.sampler.set_epoch(epoch)
+            for batch in self._loader:
+                self._count(batch)
+                yield batch
 
-    def _prepare(self, batch: Any) -> None:
-        """Make the mask of a batch of packed sequences, in place of their lengths; note which attention is used."""
-        mask = None
-        if isinstance(batch, dict) and "input_pos" in batch:
-            with self._observer.capture.range("attention_mask"):
-                mask = batch["mask"] = attention_utils.packed_block_causal_mask(batch["mask"])
-        # torchtune 0.6.1 asks for flex attention by the type of the mask, and has it compiled always.
-        flex = isinstance(mask, BlockMask)
-        name = "flex_attention" if flex else "scaled_dot_product_attention"
-        self._observer.attention = {"function": name, "compiled": flex or self._p.compile}
-
-    def _contents(self, batch: Any) -> Contents:
+    def _count(self, batch: Any) -> None:
         """Count a batch while it is on the host: a dict of (b, s) tensors, or DPO's (2b, s) tokens and labels."""
         if isinstance(batch, dict):
             tokens, labels = batch["tokens"], batch["labels"]
             # A packed sequence holds one sample for each position 0.
             samples = int((batch["input_pos"] == 0).sum()) if "input_pos" in batch else len(tokens)
-            weight = float((labels != CROSS_ENTROPY_IGNORE_IDX).sum())
+            self._weight = float((labels != CROSS_ENTROPY_IGNORE_IDX).sum())
         else:
             tokens, _ = batch
-            samples, weight = len(tokens) // 2, 1.0
-        return Contents(samples, int((tokens != self._padding).sum()), tokens.numel(), weight)
+            samples, self._weight = len(tokens) // 2, 1.0
+        if not self._weight:
+            p = self._p
+            raise UserError(f"sequence_length: {p.sequence_length} cuts off every answer of a batch of {p.dataset}")
+        count = {"samples": samples, "tokens": int((tokens != self._padding).sum()), "padded_tokens": tokens.numel()}
+        self._counts.update(count)
+
+    def log(self, found: Any) -> None:
+        """Record a loss; DPO's comes with the rewards of the chosen and of the rejected answers."""
+        loss, *rewards = found if isinstance(found, tuple) else (found,)
+        values = {"loss": loss}
+        if rewards:
+            chosen, rejected = rewards
+            values |= dict(zip(REWARDS, (chosen, rejected, chosen > rejected), strict=True))
+        marks.log(**values, weight=self._weight)
+
+    def end_step(self) -> None:
+        """The weights are updated."""
+        marks.step(**self._counts)
+        self._counts.clear()
 
 
 def _patch_torchao() -> None:
@@ -316,14 +280,6 @@ def _patch_torchao() -> None:
 
     api.FakeQuantizeConfig = IntxFakeQuantizeConfig
     fake_quantizer.FakeQuantizer = IntxFakeQuantizer
-
-
-def _patch_collate() -> None:
-    """Have the loader leave lengths of packed samples in place of their mask, which is then made apart from loading.
-
-    torchtune makes the mask while it loads, on a GPU there, which would count as a wait for data.
-    """
-    _collate.packed_block_causal_mask = lambda seq_lens: seq_lens
 
 
 def _patch_for_cpu(recipe: types.ModuleType) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from multicard.core.prepared import read_prepared
 from multicard.experiment.datasets import Text
 from multicard.experiment.machine import Machine
 from multicard.experiment.models import Model
@@ -35,6 +36,20 @@ class Llm(Workload):
     loss = "loss_at_end"
     step_columns = ("tokens", "padded_tokens", "loss")
     assumption = f"{FLOPS['bf16'] / 1e12:g} TFLOP/s per GPU in bf16, weights read at {STORAGE_BYTES_PER_S / 1e9:g} GB/s"
+
+    def observed(self, p: LlmParameters) -> dict[str, Any]:
+        """The measured steps are stated."""
+        return super().observed(p) | {"measured_steps": p.steps}
+
+    def input_facts(self, data: Path, model: Path | None) -> dict[str, Any]:
+        """Of the texts and the model."""
+        texts, weights = read_prepared(data, "set of texts"), read_prepared(model, "model")
+        of_data = ("dataset", "source", "kind", "train_samples", "files")
+        of_model = ("model", "architecture", "parameters", "files")
+        return {
+            "data": {name: texts[name] for name in of_data},
+            "model": {name: weights[name] for name in of_model},
+        }
 
     def config_error(self, p: LlmParameters, inputs: Inputs) -> str | None:
         """Compare the parameters with the technique, the samples and the model."""
@@ -91,7 +106,7 @@ class Llm(Workload):
         return estimate_memory(p, inputs["model"].shape).total
 
     def durations_s(self, p: LlmParameters, inputs: Inputs) -> dict[str, float]:
-        """Steps as if every sequence were full, and weights that are read and written."""
+        """Steps as if every sequence were full, and weights that are read."""
         technique, shape = TECHNIQUES[p.technique], inputs["model"].shape
         sequences = p.gradient_accumulation_steps * p.batch_size * technique.sequences_per_sample
         # What is not kept of the forward pass is computed again: 2 operations per weight and token.
@@ -102,7 +117,6 @@ class Llm(Workload):
             "loading weights": LIBRARIES_S + weights / STORAGE_BYTES_PER_S,
             "training": (p.least_warmup_steps + p.steps) * step,
             "profiled window": (LEAST_SETTLING + p.profiled_steps) * step,
-            "saving weights": 0.0 if p.trains_adapters or p.save == "none" else weights / STORAGE_BYTES_PER_S,
         }
 
     def traffic(self, p: LlmParameters, measures: Mapping[str, Any]) -> list[Traffic] | None:

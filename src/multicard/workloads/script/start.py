@@ -10,19 +10,14 @@ from functools import cache
 from pathlib import Path
 
 from multicard.core.files import read_json
-from multicard.core.layout import JOB
 from multicard.core.reasons import Reason
 from multicard.core.rendezvous import Rendezvous
 from multicard.core.secrets import STANDALONE_TOKEN, is_named_as_secret
 from multicard.core.system import ask, version_of
 from multicard.core.text import printable
-from multicard.record.observe import OBSERVE, OBSERVER_SITE
 from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 
-PACKAGE = Path(__file__).parents[2]
-OBSERVER_PARTS = ("core", "profilers", "record")  # packages that the observer imports
-NO_CACHE = shutil.ignore_patterns("__pycache__")
 LEAST_PYTHON, LEAST_TORCH = (3, 10), (2, 1)
 LONGEST_ANSWER = 160  # characters
 INTERPRETER_LIMIT_S = 60.0  # to answer; environments on a network's disks are slow at first
@@ -64,21 +59,9 @@ def script_file(p: ScriptParameters) -> Path | None:
 
 
 def environment(p: ScriptParameters, scratch: Path, rendezvous: Rendezvous | None = None) -> dict[str, str]:
-    """Variables by which Python runs the observer in every process of the script, and what its launcher needs.
-
-    The folder that they name is made in `scratch`.
-    """
-    observer = scratch.absolute() / "observer"
-    observer.mkdir(exist_ok=True)
-    shutil.copyfile(OBSERVER_SITE, observer / OBSERVER_SITE.name)
-    for part in OBSERVER_PARTS:  # copies: a container need not show the folder that multicard is installed in
-        shutil.copytree(PACKAGE / part, observer / PACKAGE.name / part, ignore=NO_CACHE)
-    for file in PACKAGE.glob("*.py"):
-        shutil.copy2(file, observer / PACKAGE.name)
+    """Variables that the script's launcher needs, and by which the script sees its GPUs alone."""
     return {
         **LAUNCHERS[p.launched_by].environment(rendezvous),
-        OBSERVE: str(scratch.absolute() / JOB),
-        "PYTHONPATH": _before(str(observer), "PYTHONPATH"),
         "PATH": _path(p),
         "CUDA_VISIBLE_DEVICES": _gpus(p),
     }
@@ -97,11 +80,7 @@ def _gpus(p: ScriptParameters) -> str:
 
 def _path(p: ScriptParameters) -> str:
     """The PATH with the programs of the interpreter's environment first."""
-    return _before(str(Path(interpreter(p)).parent), "PATH")
-
-
-def _before(folder: str, variable: str) -> str:
-    return os.pathsep.join(filter(None, (folder, os.environ.get(variable))))
+    return os.pathsep.join(filter(None, (str(Path(interpreter(p)).parent), os.environ.get("PATH"))))
 
 
 def secret_stated(p: ScriptParameters) -> str | None:

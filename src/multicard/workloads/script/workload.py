@@ -85,16 +85,12 @@ class Script(Workload):
 
     def observed(self, p: ScriptParameters) -> dict[str, Any]:
         """Devices and windows."""
-        return {
-            "device": p.device,
-            "devices": p.devices,
-            "ranks": p.ranks,
-            "ranks_per_node": p.ranks_per_node,
-            "warmup_steps": p.least_warmup_steps,
+        return super().observed(p) | {
             "measured_steps": p.steps,
-            "profiled_steps": p.profiled_steps,
             "samples_per_step": p.stated_samples,
             "count_operations": p.count_operations,
+            "program": [Path(word).name for word in p.command],
+            "is_user_program": True,
         }
 
     def hidden_from_profilers(self, p: ScriptParameters) -> str | None:

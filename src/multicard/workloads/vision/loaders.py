@@ -13,6 +13,8 @@ from multicard.core.errors import UserError
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.strategy import STRATEGIES
 
+SEEDS = 1_000_003  # between those of two epochs
+
 
 class SyntheticLoader:
     """One random batch on the device, again and again: what a step costs when no loader is at work.
@@ -35,6 +37,18 @@ class SyntheticLoader:
         return (self._batch for _ in range(self._batches))
 
 
+class Shuffled(RandomSampler):
+    """All of a data set, in an order that follows from a seed and the epoch, as that of DistributedSampler does."""
+
+    def __init__(self, dataset: Dataset, seed: int):
+        super().__init__(dataset, generator=torch.Generator())
+        self.seed = seed
+
+    def set_epoch(self, epoch: int) -> None:
+        """Give the next pass over the data its order."""
+        self.generator.manual_seed(self.seed + (epoch - 1) * SEEDS)
+
+
 def training_loader(
     dataset: Dataset, facts: dict[str, Any], parameters: VisionParameters, rank: int, device: torch.device
 ) -> Any:
@@ -53,12 +67,11 @@ def training_loader(
         raise UserError(f"batch_size: {p.batch_size} needs {batch} training samples per rank, found {share}")
     if getattr(dataset, "synthetic", False):
         return SyntheticLoader(share // batch, batch, p.image_size, len(facts["classes"]), device, seed + rank)
-    generator = torch.Generator().manual_seed(seed * 10_007 + rank)
     sampler: Sampler[int]
     if shared:
         sampler = DistributedSampler(dataset, p.ranks, rank, shuffle=True, seed=seed, drop_last=True)
     else:
-        sampler = RandomSampler(dataset, generator=generator)
+        sampler = Shuffled(dataset, seed * 10_007 + rank)
     if p.loader == "dali":
         from multicard.workloads.vision.dali import DaliLoader
 
@@ -86,16 +99,17 @@ def training_loader(
     )
 
 
-def shuffled(loader: Any, epoch: int) -> Iterator[Any]:
-    """Begin a pass over the data, in an order of its own."""
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Give the next pass over the data an order of its own."""
     if hasattr(loader.sampler, "set_epoch"):
         loader.sampler.set_epoch(epoch)
-    return iter(loader)
 
 
-def endless(loader: Any, epoch: int) -> Iterator[Any]:
-    """Batches of pass after pass, from this one on."""
-    return itertools.chain.from_iterable(shuffled(loader, each) for each in itertools.count(epoch))
+def endless(loader: Any) -> Iterator[Any]:
+    """Batches of pass after pass."""
+    for epoch in itertools.count(1):
+        set_epoch(loader, epoch)
+        yield from loader
 
 
 def evaluation_loader(dataset: Dataset, parameters: VisionParameters, rank: int) -> DataLoader:

@@ -66,6 +66,18 @@ class Vision(Workload):
 
         prepare(name, definition, folder)
 
+    def observed(self, p: VisionParameters) -> dict[str, Any]:
+        """The program states its number of steps."""
+        return super().observed(p) | {"measured_steps": None}
+
+    def input_facts(self, data: Path, model: Path | None) -> dict[str, Any]:
+        """Of the data set."""
+        from multicard.core.prepared import read_prepared
+
+        facts = read_prepared(data, "data set")
+        names = ("dataset", "source", "train_samples", "test_samples", "files")
+        return {"data": {name: facts[name] for name in names} | {"classes": len(facts["classes"])}}
+
     def rank_memory_mb(self, p: VisionParameters, inputs: Inputs) -> float:
         """Batches that are loaded ahead, and on a CPU what autograd keeps."""
         image = 3 * p.image_size**2 * WEIGHT_BYTES[p.precision]
@@ -163,7 +175,7 @@ class Vision(Workload):
 
         facts = read_provenance(data)
         loader = training_loader(open_split(data, facts, "train", p.image_size), facts, p, 0, device)
-        return endless(loader, 1), read_ahead(p, synthetic=False)
+        return endless(loader), read_ahead(p, synthetic=False)
 
     def product_precisions(self, p: VisionParameters) -> tuple[str, ...]:
         """Those of its parameters."""
