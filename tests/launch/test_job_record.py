@@ -36,7 +36,11 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[s
 
         monkeypatch.setattr(job_module, "run", run)
         parameters = VisionParameters(**(TINY | {"profiler": "none"} | changes))
-        return run_job(parameters, Path("data"), tmp_path / "run", 300)
+        data = tmp_path / "data"
+        data.mkdir(exist_ok=True)
+        told = {"dataset": "d", "source": "s", "train_samples": 1, "test_samples": 1, "files": [], "classes": []}
+        (data / "provenance.json").write_text(json.dumps(told))
+        return run_job(parameters, data, tmp_path / "run", 300)
 
     run_played.started = []
     return run_played

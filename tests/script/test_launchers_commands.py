@@ -13,6 +13,7 @@ import pytest
 
 from multicard.cli import main
 from multicard.core.rendezvous import Rendezvous
+from multicard.record.observe import PACKAGE, observer_variables
 from multicard.workloads.script import start
 from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.launchers.mpirun import AS_ROOT
@@ -223,14 +224,14 @@ def test_open_mpi_as_root_is_refused_unless_it_was_allowed(
 
 @pytest.mark.slow
 def test_the_observer_is_a_copy_that_needs_nothing_of_the_folder_it_came_from(tmp_path: Path) -> None:
-    folder = Path(start.environment(parameters(), tmp_path)["PYTHONPATH"].split(os.pathsep)[0])
+    folder = Path(observer_variables(tmp_path)["PYTHONPATH"].split(os.pathsep)[0])
     assert not [path for path in folder.rglob("*") if path.is_symlink()]
     code = (
         "import sys, multicard.marks, multicard.record.observe.recording, multicard.profilers.nsys\n"
         "print(*(m.__file__ for name, m in sys.modules.items() if name.partition('.')[0] == 'multicard'), sep='\\n')"
     )
     # As in a container: no package of multicard's own but this one.
-    away = f"import sys; sys.path[:] = [path for path in sys.path if path != {str(start.PACKAGE.parent)!r}]\n"
+    away = f"import sys; sys.path[:] = [path for path in sys.path if path != {str(PACKAGE.parent)!r}]\n"
     command = [sys.executable, "-c", away + code]
     done = subprocess.run(command, env={"PYTHONPATH": str(folder)}, capture_output=True, text=True, check=True)
     assert all(Path(file).is_relative_to(folder) for file in done.stdout.split())

@@ -15,7 +15,6 @@ from torch import nn
 from conftest import TINY
 from forked_ranks import start_ranks
 from multicard.record.compilation import limits_hit
-from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.workloads.vision import train as training_program
 from multicard.workloads.vision.data import read_provenance
 from multicard.workloads.vision.parameters import VisionParameters
@@ -25,8 +24,7 @@ pytestmark = pytest.mark.slow
 
 # Convolutions of MobileNet v2, by its paper's table 2: one, 17 blocks of three of which the first has two, one.
 CONVOLUTIONS = 1 + 2 + 16 * 3 + 1
-MEASURED = 3
-STEPS = MEASURED + 1 + LEAST_SETTLING + 1  # with the one in which the loader starts, and the profiled one
+STEPS = 3
 
 
 def train_alone(_rank: int, port: int, strategy: str, raise_limit: bool, digits: str, scratch: str) -> None:
@@ -49,11 +47,9 @@ def train_alone(_rank: int, port: int, strategy: str, raise_limit: bool, digits:
     torch.compile = partial(torch.compile, backend=counting)
     if not raise_limit:
         training_program.allow_compilations = lambda blocks: None
-    p = VisionParameters(
-        **TINY | {"strategy": strategy, "compile": True, "profiled_steps": 1, "steps_per_epoch": MEASURED}
-    )
+    p = VisionParameters(**TINY | {"strategy": strategy, "compile": True, "steps_per_epoch": STEPS})
     facts = read_provenance(Path(digits))
-    job = {"data": digits, "scratch": scratch, "profiler": "none"}
+    job = {"data": digits}
     training_program.train(job, p, *join(p), facts)
     Path(scratch, "found.json").write_text(json.dumps([computed / STEPS, limits_hit()]))
     dist.destroy_process_group()

@@ -68,7 +68,7 @@ class Workload(ABC):
     name: str
     order: int  # as a registry asks
     parameters: type[JobParameters]
-    program: str  # module that trains one rank: `python -m PROGRAM --job FILE`
+    program: str = ""  # module that trains one rank: `python -m PROGRAM --job FILE`
     # Class of the definitions that its runs need prepared, by the parameter that names them: `dataset` names one in the
     # section `datasets` of a configuration, `model` one in `models`.
     inputs: Mapping[str, type]

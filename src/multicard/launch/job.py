@@ -103,6 +103,7 @@ def run_job(
     profiler, why, caveat = choose_profiler(parameters.profiler, parameters.device, hidden, python)
     if refusal := work.refusal(parameters):
         return refuse_job(parameters, folder, refusal, order)
+    inputs = {"data": None, "model": None} | (work.input_facts(data, model) if data else {})
     with (
         report_full_disk(folder),
         scratch_in(folder) as shared,
@@ -199,8 +200,7 @@ def run_job(
             "conditions": _with_measured_steps(conditions, ranks),
             **_from_ranks(ranks),
             "resumed": before is not None,
-            **{"data": None, "model": None},
-            **(work.input_facts(data, model) if data else {}),
+            **inputs,
             **({"nodes": nodes} if several else {}),
             **(users.record() if users else {}),
         }

@@ -43,6 +43,7 @@ class Shuffled(RandomSampler):
     def __init__(self, dataset: Dataset, seed: int):
         super().__init__(dataset, generator=torch.Generator())
         self.seed = seed
+        self.set_epoch(1)
 
     def set_epoch(self, epoch: int) -> None:
         """Give the next pass over the data its order."""
