@@ -34,9 +34,9 @@ def test_what_was_not_recorded_is_missing_not_zero(trace: TraceAnalysis) -> None
 
 
 def test_a_table_without_events_raises_and_says_why(trace: TraceAnalysis) -> None:
-    with pytest.raises(NotRecorded, match=r"t\.sqlite: metrics: cannot tell: the capture holds no samples"):
-        _ = trace.metrics
-    assert trace.absent["metrics"].startswith("the capture holds no samples")
+    with pytest.raises(NotRecorded, match=r"t\.sqlite: memory_use: cannot tell: the capture holds no record"):
+        _ = trace.memory_use
+    assert trace.absent["memory_use"].startswith("the capture holds no record")
     with pytest.raises(AttributeError, match="no attribute 'kernel'"):
         _ = trace.kernel
     with pytest.raises(UserError, match="no table kernel, expected one of "):
@@ -90,7 +90,7 @@ def test_names_from_a_trace_cannot_break_its_summary(tmp_path: Path) -> None:
     path = nsys_export(tmp_path / "<b>t.sqlite")
     html = multicard.read_trace(path)._repr_html_()
     assert "<b>t" not in html and "&lt;b&gt;t" in html
-    assert "cannot tell: the capture holds no samples" in html
+    assert "cannot tell: the capture holds no record" in html
 
 
 def test_steps_that_nobody_marked_are_found_where_that_is_asked_for(tmp_path: Path) -> None:

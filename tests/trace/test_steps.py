@@ -74,7 +74,7 @@ def test_what_is_launched_outside_of_the_steps_is_in_no_table_of_them(
     plain = training_trace(tmp_path / f"t.{suffix}", times, ranks, calls)
     changed = training_trace(tmp_path / "mutated" / f"t.{suffix}", times, mutated, calls)
     before, after = of_steps(plain), of_steps(changed)
-    assert {"kernels", "collectives", "timeline", "shares", "kernel_shapes"} <= set(before.rows)
+    assert {"kernels", "collectives", "timeline", "shares"} <= set(before.rows)
     assert ("stragglers" in before.rows) == (len(ranks) > 1)
     assert ("launches" in before.rows) == ("cuda_api" in before.rows) == calls
     assert after == before

@@ -13,7 +13,6 @@ import pytest
 
 from multicard.core.errors import TraceError
 from multicard.core.files import described, write_json
-from multicard.trace import kineto
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from multicard.trace.files import open_trace
@@ -111,16 +110,6 @@ def test_a_table_alone_is_the_one_among_all(capture: Path, scope: str) -> None:
         assert activity_tables([open_trace(capture)], [name], scope=scope).rows == {name: rows}
 
 
-@pytest.mark.parametrize("size", [10, 500, 3000])
-def test_a_trace_of_pytorchs_profiler_read_in_pieces_is_the_same(
-    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = kineto_trace(tmp_path / "t.json.gz")
-    whole = rows_of(path)
-    monkeypatch.setattr(kineto, "PIECE_BYTES", size)
-    assert rows_of(path) == whole
-
-
 def test_numbers_that_json_has_no_words_for_are_not_known(tmp_path: Path) -> None:
     plain, path = kineto_trace(tmp_path / "a.json"), tmp_path / "t.json"
     path.write_text(plain.read_text().replace('"ph": "X"', '"high": NaN, "low": -Infinity, "ph": "X"'))
@@ -161,7 +150,7 @@ def test_a_call_of_another_process_with_the_same_number_is_not_joined(tmp_path: 
 
 def test_what_was_not_captured_is_absent_not_zero(tmp_path: Path) -> None:
     trace = open_trace(nsys_export(tmp_path / "no cuda.sqlite", cuda=False))
-    assert set(trace.absent) == {"api", "kernels", "memory", "messages", "memory_use", "metrics"}
+    assert set(trace.absent) == {"api", "kernels", "memory", "messages", "memory_use"}
     found = activity_tables([trace])
     assert set(found.rows) == {"phases", "ranges"}
     assert set(found.absent) == set(ACTIVITIES) - {"phases", "ranges"}
@@ -207,20 +196,17 @@ def test_bus_bandwidth_follows_from_the_messages_that_nccl_told(tmp_path: Path) 
     assert lacking.absent["message_sizes"] == "no collective has one message for each of its kernels"
 
 
-def test_messages_and_samples_outside_of_the_steps_do_not_count_for_them(tmp_path: Path) -> None:
+def test_messages_outside_of_the_steps_do_not_count_for_them(tmp_path: Path) -> None:
     # After the last step, which ends at 30 ms.
     again = (
         "CREATE TABLE again AS SELECT * FROM NVTX_EVENTS WHERE text = 'ncclAllReduce'",
         f"UPDATE again SET start = {40 * MS}, end = {41 * MS}",
         "INSERT INTO NVTX_EVENTS SELECT * FROM again",
-        "CREATE TABLE GPU_METRICS (timestamp INT, typeId INT, metricId INT, value INT)",
-        f"INSERT INTO GPU_METRICS VALUES (0, 257, 3, 10), ({15 * MS}, 257, 3, 20), ({30 * MS}, 257, 3, 90)",
     )
     path = changed_export(tmp_path / "t.sqlite", *again, messages=True)
     found = [rows_of(path, scope=scope) for scope in (STEPS, CAPTURE)]
     collectives = [tables["collectives"][0] for tables in found]
     assert [(row["messages"], row["message_bytes"]) for row in collectives] == [(2, 4000), (4, 8000)]
-    assert [[(row["samples"], row["mean"]) for row in tables["metrics"]] for tables in found] == [[(2, 15)], [(3, 40)]]
 
 
 MEMORY_EVENTS = (
@@ -264,23 +250,6 @@ def test_memory_in_use_is_what_pytorchs_allocator_says(tmp_path: Path) -> None:
     rows = rows_of(changed_trace(tmp_path / "many.json", *many))["memory_use"]
     assert len(rows) == 1000
     assert [row["start_s"] for row in rows if row["used_bytes"] == 9999] == [pytest.approx(777e-6)]
-
-
-def test_samples_of_counters_are_summed_up(tmp_path: Path) -> None:
-    samples = values((at * MS, 257, 3, value) for at, value in ((1, 10), (3, 20), (2, 60)))
-    path = changed_export(
-        tmp_path / "t.sqlite",
-        "CREATE TABLE GPU_METRICS (timestamp INT, typeId INT, metricId INT, value INT)",
-        "CREATE TABLE TARGET_INFO_GPU_METRICS (typeId INT, metricId INT, metricName TEXT)",
-        "INSERT INTO TARGET_INFO_GPU_METRICS VALUES (257, 3, 'SMs Active [%]')",
-        f"INSERT INTO GPU_METRICS VALUES {samples}",
-    )
-    found = rows_of(path)
-    over_time = [(row["start_s"], row["mean"], row["samples"]) for row in found["metric_samples"]]
-    assert over_time == [(0, 10, 1), (pytest.approx(0.001), 60, 1), (pytest.approx(0.002), 20, 1)]
-    [row] = found["metrics"]
-    assert (row["device"], row["metric"], row["samples"], row["process"]) == (1, "SMs Active [%]", 3, None)
-    assert (row["mean"], row["median"], row["min"], row["max"]) == (30, 20, 10, 60)
 
 
 def test_steps_that_carry_a_number_are_steps_and_those_inside_them_are_not(tmp_path: Path) -> None:
@@ -353,7 +322,7 @@ def test_a_run_gets_every_table_and_an_index_of_them(tmp_path: Path) -> None:
     index, phases = extracted(run)
     assert tuple(index) == tuple(ACTIVITIES)
     assert {name: entry["rows"] for name, entry in index.items() if entry["rows"]} == {
-        "phases": 7, "ranges": 3, "cuda_api": 1, "kernels": 1, "kernel_shapes": 1, "kernel_classes": 1, "launches": 1,
+        "phases": 7, "ranges": 3, "cuda_api": 1, "kernels": 1, "kernel_classes": 1, "launches": 1,
         "memory_operations": 3, "timeline": 3, "shares": 4,
     }  # fmt: skip
     assert len(phases) == 7

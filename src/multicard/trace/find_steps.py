@@ -24,7 +24,6 @@ NUMBER = re.compile(r"[ _#:-]*\d+$")
 
 # Kernels that an optimizer has none of: between two of its kernels they tell two updates apart.
 OF_THE_MODEL = ("attention", "convolution", "matrix_multiply", "normalization", "pooling")
-MOST_UPDATES = 8  # of a step
 # By which a range may seem to begin before the one that it touches ends: times since 1970 in microseconds are rounded
 # to a quarter of one.
 ROUNDING_NS = 1000
@@ -58,20 +57,14 @@ class FoundSteps:
         Steps of each process with kernels; empty where nothing tells them.
     devices
         Devices on which each process ran kernels.
-    span_s
-        Seconds from the first kernel to the last, of each process.
     ranges
         Names of ranges of these processes, the most frequent first.
-    collectives
-        Of each process, when its communication kernels were launched, in order, and when they ended.
     """
 
     source: str | None
     steps: dict[Owner, HostSteps]
     devices: dict[Owner, list[int | None]]
-    span_s: dict[Owner, float]
     ranges: list[str]
-    collectives: dict[Owner, tuple[Integers, Integers]]
 
 
 def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps:
@@ -89,9 +82,9 @@ def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps
     TraceError
         If a trace turns out to be damaged.
     """
-    capture = CapturedEvents(traces, {"ranges", "kernels", "memory", "api", "launches", "starts", "calls"}, None)
+    capture = CapturedEvents(traces, {"ranges", "kernels", "memory", "api", "launches"})
     if capture.kernels is None or not len(capture.kernels.code):
-        return FoundSteps(None, {}, {}, {}, [], {})
+        return FoundSteps(None, {}, {}, [])
     ranges, processes = _ranges(capture, stated), _processes(capture)
     found: tuple[str | None, dict[Owner, HostSteps]] = (None, {})
     if stated is not None:
@@ -104,20 +97,8 @@ def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps
     for owner in processes:
         for name, own in ranges.get(owner, {}).items():
             counts[name] = counts.get(name, 0) + len(own.starts)
-    return FoundSteps(
-        *found,
-        {owner: of.devices for owner, of in processes.items()},
-        {owner: int(of.end.max() - of.start.min()) / 1e9 for owner, of in processes.items()},
-        sorted(counts, key=lambda name: -counts[name]),
-        {owner: _collectives(of) for owner, of in processes.items()},
-    )
-
-
-def _collectives(process: "_Process") -> tuple[Integers, Integers]:
-    mine = process.kind == CLASSES.index("communication")
-    launched = process.launched[mine]
-    order = np.argsort(launched, kind="stable")
-    return launched[order], process.end[mine][order]
+    devices = {owner: of.devices for owner, of in processes.items()}
+    return FoundSteps(*found, devices, sorted(counts, key=lambda name: -counts[name]))
 
 
 def with_steps(traces: Sequence[Trace], steps: Mapping[Owner, HostSteps]) -> list[Trace]:
@@ -216,9 +197,7 @@ def _processes(capture: CapturedEvents) -> dict[Owner, _Process]:
     kernels = capture.kernels
     assert kernels is not None
     places = kernels.values("process", "device")
-    call = np.full(len(kernels.code), UNKNOWN)
-    if capture.launches:
-        call = capture.launches.start_of(0, slice(None))
+    call = kernels.arrays["call"] if capture.linked else np.full(len(kernels.code), UNKNOWN)
     kind_of = np.array([CLASSES.index(kind) for _, kind in kernels.values("class")], np.int32)
     found = {}
     for owner in sorted({place[:2] for place in places}, key=str):
@@ -267,13 +246,10 @@ def _by_annotations(capture: CapturedEvents, ranges: Ranges, processes: Processe
             return None
         moments = np.array([end for end, _ in updates])
         counts = np.diff(np.searchsorted(np.sort(process.launched), moments))
-        period = _period([(0, count) for count in counts.tolist()])
-        if period is None:  # of one optimizer, whose steps differ; of several that take turns nothing can be told
-            medians = [np.median(counts[first::2]) for first in range(min(2, len(counts)))]
-            if max(medians) - min(medians) > ALIKE * max(medians):
-                return None
-            period = 1
-        return _between(moments[::period], [thread for _, thread in updates][::period])
+        medians = [np.median(counts[first::2]) for first in range(min(2, len(counts)))]
+        if max(medians) - min(medians) > ALIKE * max(medians):
+            return None  # several optimizers that take turns
+        return _between(moments, [thread for _, thread in updates])
 
     return _of_all("PyTorch's annotations of Optimizer.step", processes, of_one)
 
@@ -299,14 +275,10 @@ def _by_kernels(capture: CapturedEvents, ranges: Ranges, processes: Processes) -
                 return None
             moments = np.maximum.reduceat(end[at], firsts)
         totals = np.diff(np.maximum.reduceat(at, firsts))
-        updates_of = list(zip(sizes[1:].tolist(), totals.tolist(), strict=True))
         # Where a step begins with kernels like the optimizer's, those of the last step have no successor.
         for count in (len(sizes), len(sizes) - 1):
-            period = _period(updates_of[: count - 1]) if count > 2 else None
-            if period is not None and (np.diff(moments[:count]) > 0).all():
-                largest = max(range(period), key=lambda first: (sizes[first:count:period].mean(), first))
-                chosen = slice(largest, count, period)
-                return _between(moments[chosen], _threads(capture, owner, called[chosen]))
+            if count > 2 and _repeat(sizes[1:count], totals[: count - 1]) and (np.diff(moments[:count]) > 0).all():
+                return _between(moments[:count], _threads(capture, owner, called[:count]))
         return None
 
     return _of_all("kernels of an optimizer", processes, of_one)
@@ -328,19 +300,10 @@ def _between(moments: Integers, threads: Sequence[int | None]) -> HostSteps:
     return HostSteps(moments[:-1], moments[1:], list(threads[1:]))
 
 
-def _period(signatures: Sequence[tuple[int, int]]) -> int | None:
-    """Number of updates after which they repeat: of each the kernels of the optimizer, and of all since the last one.
-
-    None where they do not.
-    """
-
-    def alike(one: tuple[int, int], other: tuple[int, int]) -> bool:
-        return one[0] == other[0] and abs(one[1] - other[1]) <= ALIKE * max(one[1], other[1])
-
-    for period in range(1, min(MOST_UPDATES, len(signatures) // 2) + 1):
-        if all(alike(*pair) for pair in zip(signatures, signatures[period:], strict=False)):
-            return period
-    return None
+def _repeat(sizes: Integers, totals: Integers) -> bool:
+    """Whether updates have equal numbers of the optimizer's kernels, and similar ones of all since the last one."""
+    apart = np.abs(np.diff(totals)) <= ALIKE * np.maximum(totals[1:], totals[:-1])
+    return len(sizes) > 1 and bool((sizes == sizes[0]).all() and apart.all())
 
 
 def _threads(capture: CapturedEvents, owner: Owner, called: Integers) -> list[int | None]:

@@ -1,8 +1,4 @@
-"""Read a Chrome trace of PyTorch's profiler (Kineto), one file per rank, plain or gzipped.
-
-A file is read piece by piece, and of each event only what tables are made of: never more than a piece of it is in
-memory.
-"""
+"""Read a Chrome trace of PyTorch's profiler (Kineto), one file per rank, plain or gzipped."""
 
 import gzip
 import re
@@ -10,7 +6,7 @@ import zlib
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -31,8 +27,6 @@ from multicard.trace.model import (
     shared_name,
 )
 
-PIECE_BYTES, END_BYTES = 1 << 20, 1 << 16
-BETWEEN_EVENTS = re.compile(rb"\}\s*(,)\s*(?=\{)")
 NO_NUMBER = re.compile(rb"(?<=[\s:,\[])-?(?:NaN|Infinity)(?=\s*[,}\]])")
 SMALL_BYTES, MOST_TIMES = 64 << 20, 40  # what a file may unpack to at least, and how many times its size
 API_CATEGORIES = {"cuda_runtime": "runtime", "cuda_driver": "driver", "runtime": "runtime"}
@@ -68,8 +62,6 @@ class Arguments(msgspec.Struct, frozen=True, gc=False):
     correlation: Any = None
     device: Any = None
     stream: Any = None
-    grid: tuple[Any, ...] | str | float | None = None
-    block: tuple[Any, ...] | str | float | None = None
     bytes: Any = None
     dtype: Any = None
     collective: Any = msgspec.field(default="", name="Collective name")
@@ -95,11 +87,11 @@ class Event(msgspec.Struct, gc=False):
     tid: Any = None
     ts: Any = None
     dur: Any = 0
-    args: Arguments | None = _NO_ARGUMENTS
+    args: Arguments = _NO_ARGUMENTS
 
 
 class Document(msgspec.Struct):
-    """A whole file, or what is left of it without some of its events."""
+    """What is used of a file."""
 
     traceEvents: list[Event]  # noqa: N815, the name in the file
     deviceProperties: Any = None  # noqa: N815
@@ -114,14 +106,8 @@ def read(path: Path) -> Trace:
     TraceError
         If the file is not a trace.
     """
-    found = _KinetoEvents()
     try:
-        most = max(SMALL_BYTES, MOST_TIMES * path.stat().st_size)
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for document in _documents(cast("IO[bytes]", file), path, most):
-                for event in document.traceEvents:
-                    found.add(event)
-        found.end(document)
+        found = _KinetoEvents(_document(path))
     except msgspec.ValidationError as error:
         raise TraceError(
             f"{path}: no trace of PyTorch's profiler: its JSON has no list traceEvents of events: {error}"
@@ -136,44 +122,18 @@ def read(path: Path) -> Trace:
     return Trace(name, lambda kind, _, groups: found.source(kind, groups), absent, found.ranks, gpus=found.gpus)
 
 
-def _documents(file: IO[bytes], path: Path, most: int) -> Iterator[Document]:
-    """Events of a file in pieces, in its order; the last one with what else it holds.
-
-    A piece ends where an object seems to follow another one. That this is between two events, and not inside one, shows
-    in that the piece can be decoded.
-    """
-    text = file.read(PIECE_BYTES)
-    count = len(text)
-    first = re.search(rb'"traceEvents"\s*:\s*\[', text)
-    head = text[: first.end()] if first else b""
-    text = text[len(head) :]
-    while more := file.read(max(PIECE_BYTES, len(text))):
-        text += more
-        count += len(more)
-        if path.suffix == ".gz" and count > most:
-            raise TraceError(f"{path}: unpacks to more than {MOST_TIMES} times its size, expected about 15")
-        if first:
-            ends = [end.start(1) for end in BETWEEN_EVENTS.finditer(text, max(0, len(text) - END_BYTES))]
-            try:
-                if ends:
-                    yield Document(_decoded(_EVENTS, b"[" + text[: ends[-1]] + b"]"))
-                    text = text[ends[-1] + 1 :]
-            except msgspec.DecodeError:
-                continue  # the whole of it says whether anything is wrong
-    yield _decoded(_DOCUMENT, head + text)
-
-
-def _decoded(decoder: msgspec.json.Decoder[Any], text: bytes) -> Any:
-    """What JSON says, in which PyTorch may have written numbers that JSON has no words for."""
+def _document(path: Path) -> Document:
+    most = max(SMALL_BYTES, MOST_TIMES * path.stat().st_size)
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        text = file.read(most + 1)
+    if len(text) > most:
+        raise TraceError(f"{path}: unpacks to more than {MOST_TIMES} times its size, expected about 15")
     try:
-        return decoder.decode(text)
+        return msgspec.json.decode(text, type=Document)
     except msgspec.DecodeError:
-        if not NO_NUMBER.search(text):
+        if not NO_NUMBER.search(text):  # numbers that PyTorch writes and JSON has no words for
             raise
-        return decoder.decode(NO_NUMBER.sub(b"null", text))
-
-
-_EVENTS, _DOCUMENT = msgspec.json.Decoder(list[Event]), msgspec.json.Decoder(Document)
+        return msgspec.json.decode(NO_NUMBER.sub(b"null", text), type=Document)
 
 
 class _Kind:
@@ -190,27 +150,43 @@ class _Kind:
 
 
 class _KinetoEvents:
-    """Events of a file by kind, under groups that are described only when all events are there."""
+    """Events of a file by kind.
 
-    def __init__(self) -> None:
+    Attributes
+    ----------
+    process
+        Process id; device events carry the device in its place.
+    ranks
+        Rank by process id, as far as the file tells.
+    gpus
+        Names of the kinds of GPUs.
+    """
+
+    def __init__(self, document: Document) -> None:
         self.kinds = {kind: _Kind() for kind in KINDS}
-        self.process: int | None = None
         self._messages: list[tuple[tuple[Any, ...], int, int, int]] = []
-
-    def add(self, event: Event) -> None:
-        """Keep an event of those that tables are made of."""
-        if event.ph != "X":
-            if event.ph == "i" and event.name == "[memory]":
+        host = (event.pid for event in document.traceEvents if event.ph == "X" and event.cat in HOST_CATEGORIES)
+        self.process = next((pid for pid in host if isinstance(pid, int)), -1)
+        for event in document.traceEvents:
+            if event.ph == "X":
+                self._add(event)
+            elif event.ph == "i" and event.name == "[memory]":
                 self._add_memory_use(event)
-            return
-        # Device events carry the device in the place of the process.
-        if self.process is None and event.cat in HOST_CATEGORIES and isinstance(event.pid, int):
-            self.process = event.pid
+        self._place_messages()
+        names = [str(each["name"]) for each in document.deviceProperties or () if "name" in each]
+        self.gpus = tuple(dict.fromkeys(names))
+        rank = document.distributedInfo.get("rank")
+        marks = rank_marks([(process, name) for process, _, name, _ in self._described("ranges")])
+        self.ranks = {self.process: rank} if isinstance(rank, int) else marks
+        for kind in self.kinds:
+            refuse_absurd(self._numbers(kind))
+
+    def _add(self, event: Event) -> None:
         kind = KIND_OF.get(event.cat) or KIND_OF.get(str(event.cat).lower())
         if kind is None:
             return
         start = _nanoseconds(event.ts)
-        end, arguments = start + _nanoseconds(event.dur), cast("Arguments", event.args)
+        end, arguments = start + _nanoseconds(event.dur), event.args
         correlation = _number(arguments.correlation, MISSING)
         if kind == "ranges":
             self.kinds[kind].add((event.name, event.tid), start, end)
@@ -220,8 +196,7 @@ class _KinetoEvents:
             group = (event.cat, event.name, arguments.device, arguments.stream)
             self.kinds[kind].add(group, correlation, _number(arguments.bytes, MISSING), start, end)
         else:
-            group = (event.name, arguments.device, arguments.grid, arguments.block, arguments.stream)
-            self.kinds[kind].add(group, correlation, start, end)
+            self.kinds[kind].add((event.name, arguments.device, arguments.stream), correlation, start, end)
             if arguments.collective:
                 self._add_message(arguments, correlation, start)
 
@@ -233,31 +208,23 @@ class _KinetoEvents:
             elements = received if kind in ("reduce_scatter", "recv") else sent
             self._messages.append(((kind, _number(arguments.ranks)), correlation, start, elements * size))
 
-    def _add_memory_use(self, event: Event) -> None:
-        arguments = cast("Arguments", event.args)
-        if arguments.memory_of == 1:  # a CUDA device
-            for pool, size in (("torch_allocated", arguments.allocated), ("torch_reserved", arguments.reserved)):
-                if isinstance(size, int):
-                    self.kinds["memory_use"].add((arguments.memory_device, pool), _nanoseconds(event.ts), size)
-
-    def end(self, document: Document) -> None:
-        """Take what a file tells beside its events, and check what was kept."""
+    def _place_messages(self) -> None:
+        """Give each message the start of the call that sent it; that of its kernel where the call was not recorded."""
         api = self._numbers("api")
-        calls: dict[int, int] = {}  # by correlation, when the first one began
-        if self._messages:
-            order = np.argsort(-api["start"], kind="stable")
-            calls = dict(zip(api["correlation"][order].tolist(), api["start"][order].tolist(), strict=True))
-            calls.pop(MISSING, None)
-        for group, correlation, start, size in self._messages:  # a kernel's start where the call was not recorded
+        order = np.argsort(-api["start"], kind="stable")  # of calls with one correlation the first counts
+        calls = dict(zip(api["correlation"][order].tolist(), api["start"][order].tolist(), strict=True))
+        calls.pop(MISSING, None)
+        for group, correlation, start, size in self._messages:
             self.kinds["messages"].add(group, calls.get(correlation, start), size)
-        self.process = -1 if self.process is None else self.process
-        names = [str(each["name"]) for each in document.deviceProperties or () if "name" in each]
-        self.gpus = tuple(dict.fromkeys(names))
-        rank = document.distributedInfo.get("rank")
-        marks = rank_marks([(process, name) for process, _, name, _ in self._described("ranges")])
-        self.ranks = {self.process: rank} if isinstance(rank, int) else marks
-        for kind in self.kinds:
-            refuse_absurd(self._numbers(kind))
+
+    def _add_memory_use(self, event: Event) -> None:
+        if event.args.memory_of == 1:  # a CUDA device
+            for pool, size in (
+                ("torch_allocated", event.args.allocated),
+                ("torch_reserved", event.args.reserved),
+            ):
+                if isinstance(size, int):
+                    self.kinds["memory_use"].add((event.args.memory_device, pool), _nanoseconds(event.ts), size)
 
     def _numbers(self, kind: str) -> dict[str, Any]:
         names = KINDS[kind].numbers
@@ -272,10 +239,7 @@ class _KinetoEvents:
         if kind == "api":
             return [(process, API_CATEGORIES[cat.lower()], str(name), _number(tid)) for cat, name, tid in found]
         if kind == "kernels":
-            return [
-                (process, _number(device), str(name), _shape(grid), _shape(block), _number(stream))
-                for name, device, grid, block, stream in found
-            ]
+            return [(process, _number(device), str(name), _number(stream)) for name, device, stream in found]
         if kind == "memory":
             return [
                 (process, _number(device), _operation(cat, str(name)), _host_memory(str(name)), _number(stream))
@@ -306,12 +270,6 @@ def _nanoseconds(microseconds: float) -> int:
 
 def _number(value: Any, otherwise: int | None = None) -> Any:
     return value if isinstance(value, int) else otherwise
-
-
-def _shape(value: Any) -> str | None:
-    if isinstance(value, tuple) and len(value) == 3 and all(isinstance(size, int) for size in value):
-        return "×".join(map(str, value))
-    return None
 
 
 def _operation(category: str, name: str) -> str:

@@ -34,8 +34,8 @@ KINDS: dict[str, Kind] = {
     # a call of its own row, or "other". What a call starts on a device carries its `correlation`, a number that is
     # unique within the process only, negative where there is none.
     "api": Kind(("process", "api", "name", "thread"), ("correlation", "start", "end")),
-    # Kernels on a device; `grid` and `block` are the launch shape, as "x×y×z".
-    "kernels": Kind(("process", "device", "name", "grid", "block", "stream"), ("correlation", "start", "end")),
+    # Kernels on a device.
+    "kernels": Kind(("process", "device", "name", "stream"), ("correlation", "start", "end")),
     # Copies and fills on a device; `operation` is one of OPERATIONS, `host_memory` "pageable" or "pinned" for copies
     # from or to the host as far as that was recorded.
     "memory": Kind(
@@ -47,8 +47,6 @@ KINDS: dict[str, Kind] = {
     # Memory of a device in use after a change, in bytes; `pool` says what kind of memory. In a pool of PyTorch's
     # (`torch_…`) that is all of it, in others the change since the capture began, which may be negative.
     "memory_use": Kind(("process", "device", "pool"), ("start", "bytes")),
-    # Samples of the counters of a device; `value` is in the metric's own unit.
-    "metrics": Kind(("device", "metric"), ("start", "value")),
 }
 
 OPERATIONS = (
@@ -72,7 +70,6 @@ NOT_RECORDED = {
     "memory": "the capture holds no memory operations of a device",
     "messages": "the capture holds no sizes of messages",
     "memory_use": "the capture holds no record of device memory in use",
-    "metrics": "the capture holds no samples of device counters",
 }
 
 

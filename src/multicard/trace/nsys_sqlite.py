@@ -217,27 +217,13 @@ def _described(
         "operation": lambda kind: COPY_KINDS.get(kind, "other"),
         "host_memory": lambda kind, source, target: HOST_MEMORY.get({1: source, 2: target}.get(kind)),
         "pool": lambda number: MEMORY_POOLS.get(number, "unknown"),
-        "grid": _shape,
-        "block": _shape,
     }
     if "name" in wanted:
         texts = database.texts(key[starts["name"]] for key in keys)
         decode["name"] = lambda number: texts.get(number, "")
-    if kind == "metrics":
-        # NVIDIA's own report scripts take the device from the lowest byte of typeId.
-        decode["device"] = lambda kind: None if kind is None else kind & 0xFF
-        names = {}
-        if {"typeId", "metricId", "metricName"} <= database.tables.get("TARGET_INFO_GPU_METRICS", set()):
-            rows = database.ask("SELECT typeId, metricId, metricName FROM TARGET_INFO_GPU_METRICS")
-            names = {(kind, metric): str(name) for kind, metric, name in rows}
-        decode["metric"] = lambda kind, metric: names.get((kind, metric), f"metric {metric}")
     ends = dict(zip(groups, np.cumsum(widths).tolist(), strict=True))
     where = [(decode[name], starts[name], ends[name]) for name in wanted]
     return [tuple(function(*key[first:last]) for function, first, last in where) for key in keys]
-
-
-def _shape(x: int | None, y: int | None, z: int | None) -> str | None:
-    return None if x is None or y is None or z is None else f"{x}×{y}×{z}"
 
 
 def _memory_use(changes: EventSource) -> EventSource:

@@ -15,7 +15,7 @@ from multicard.trace.collect import Events
 from multicard.trace.collectives import CannotTell, by_message_size, stragglers_of, with_messages
 from multicard.trace.launches import LAUNCH, UNKNOWN
 from multicard.trace.model import Integers
-from multicard.trace.statistics import Grouped, Statistics, by_group, statistics
+from multicard.trace.statistics import Grouped, Statistics, statistics
 from multicard.trace.steps import STEP
 
 Rows = list[dict[str, Any]]
@@ -63,14 +63,9 @@ def sums(
     def make(capture: CapturedEvents) -> Rows:
         events: Events = getattr(capture, kind)
         values, taken = events.values("process", *fields.values()), list(map(only, events.described()))
-        return _rows(summed(events.grouped, events, lambda code: values[code] if taken[code] else None), *fields)
+        return _rows(summed(events.grouped(), events, lambda code: values[code] if taken[code] else None), *fields)
 
     return make
-
-
-def waits(group: dict[str, Any]) -> bool:
-    """Whether calls wait for a device, stream or event."""
-    return "Synchronize" in group["name"] and group["api"] != "backtrace"
 
 
 def communicate(group: dict[str, Any]) -> bool:
@@ -85,8 +80,7 @@ def launches(capture: CapturedEvents) -> Rows:
     rows = []
     for place in sorted(set(places), key=str):
         mine = kernels.mask(other == place for other in places)
-        start = kernels.arrays["start"][mine]
-        begun, ended = capture.launches.start_of(0, mine), capture.launches.end_of(0, mine)
+        start, begun, ended = (kernels.arrays[name][mine] for name in ("start", "call", "returned"))
         known = begun != UNKNOWN
         row = dict(zip(("trace", "process", "device"), place, strict=True))
         row |= {"kernels": len(start), "joined": int(known.sum())}
@@ -114,9 +108,9 @@ def memory_operations(capture: CapturedEvents) -> Rows:
     """Copies and fills per direction and kind of host memory."""
     memory = capture.memory
     values = memory.values("process", "device", "operation", "host_memory")
-    found = summed(memory.grouped, memory, lambda code: values[code])
+    found = summed(memory.grouped(), memory, lambda code: values[code])
     recorded = memory.arrays["bytes"] >= 0  # a sum of nothing recorded is empty, not zero
-    sizes = Grouped([by_group(memory.code[recorded], memory.arrays["bytes"][recorded])])
+    sizes = Grouped(memory.code[recorded], memory.arrays["bytes"][recorded])
     of_key = dict(summed(sizes, memory, lambda code: values[code]))
     rows = _rows(found, "device", "operation", "host_memory")
     for row in rows:
@@ -141,11 +135,12 @@ def shares(capture: CapturedEvents) -> Rows:
         events = getattr(capture, kind)
         if events is None:
             return
+        times = events.grouped()
         whole: dict[tuple[Any, ...], list[int]] = {}
         for code, (key, group) in enumerate(zip(events.values("process", *place), events.described(), strict=True)):
-            if code in events.grouped and group.get("api") != "backtrace":  # which repeats another call
+            if code in times and group.get("api") != "backtrace":  # which repeats another call
                 sums = whole.setdefault(key, [0, 0])
-                total = int(events.grouped.of([code]).sum(dtype=np.int64))
+                total = int(times.of([code]).sum(dtype=np.int64))
                 sums[0] += total if part(group) else 0
                 sums[1] += total
         for key, (own, total) in sorted(whole.items(), key=lambda item: str(item[0])):
@@ -168,26 +163,6 @@ def memory_use(capture: CapturedEvents) -> Rows:
         dict(zip(("trace", "process", "device", "pool"), key, strict=True))
         | {"start_s": float(seconds[highest := int(np.argmax(used))]), "used_bytes": int(used[highest])}
         for key, seconds, used in _thinned(capture.memory_use, "bytes")
-    ]
-
-
-def metrics(capture: CapturedEvents) -> Rows:
-    """Samples of counters per device and metric."""
-    events = capture.metrics
-    found = summed(events.grouped, events, lambda code: events.groups[code])
-    return [
-        {"trace": trace, "device": device, "metric": metric, "samples": s.calls}
-        | {name: getattr(s, name) for name in ("mean", "median", "min", "max")}
-        for (trace, device, metric), s in found
-    ]
-
-
-def metric_samples(capture: CapturedEvents) -> Rows:
-    """Samples of counters over time: of neighbours the mean, from the first of them on."""
-    return [
-        {"trace": trace, "device": device, "metric": metric, "start_s": float(seconds[0]), "mean": float(values.mean())}
-        | {"samples": len(values)}
-        for (trace, device, metric), seconds, values in _thinned(capture.metrics, "value")
     ]
 
 

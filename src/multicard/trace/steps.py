@@ -1,6 +1,6 @@
 """When steps begin and end: on the host, whose ranges mark them, and on a device, which may run far behind the host."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -106,12 +106,9 @@ def streams_of_steps(
 class Marks:
     """Steps and phases that the processes of a capture marked by ranges."""
 
-    def __init__(self, ranges: Events | None, dropped: Mapping[Owner, tuple[int, int]] | None = None) -> None:
-        """`ranges` carry process, name, thread, start and duration.
-
-        `dropped` gives numbers of steps to leave out, at the beginning and at the end of those of a process.
-        """
-        self._ranges, self._dropped = ranges, dropped or {}
+    def __init__(self, ranges: Events | None) -> None:
+        """`ranges` carry process, name, thread, start and duration."""
+        self._ranges = ranges
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -149,12 +146,6 @@ class Marks:
                     "thread": threads[code],
                 }
             )
-        for owner, (first, last) in self._dropped.items():
-            own = [row for row in rows if (row["trace"], row["process"]) == owner]
-            count = max((row["step"] or 0 for row in own), default=0)
-            whole = [row for row in own if row["step"] and first < row["step"] <= count - last]
-            rows = [row for row in rows if (row["trace"], row["process"]) != owner]
-            rows += [row | {"step": row["step"] - first} for row in whole]
         return rows
 
     @cached_property

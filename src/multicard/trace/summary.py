@@ -11,7 +11,7 @@ Rows = list[dict[str, Any]]
 # Tables of a summary, the most asked for first.
 SUMMARY = (
     "timeline", "shares", "phases", "kernel_classes", "kernels", "collectives", "message_sizes", "stragglers",
-    "launches", "memory_operations", "memory_use", "cuda_api", "synchronizations", "ranges", "metrics",
+    "launches", "memory_operations", "memory_use", "cuda_api", "ranges",
 )  # fmt: skip
 
 
