@@ -342,18 +342,10 @@ def run_resources():
 
 
 def scenario_files(name):
-    """Input function: a file of every run of the scenario that can run here.
-
-    The record of a recorded run stands for all its files: they come with it, and Snakemake lists each that it misses.
-    """
-
-    def files(wildcards):
-        runs = MATRIX.runnable(wildcards.scenario)
-        if name != "run.json":
-            runs = [run for run in runs if run not in MATRIX.recorded.archives]
-        return [f"{RESULTS}/runs/{run}/{name}" for run in runs]
-
-    return files
+    """Input function: a file of every run of the scenario that can be had here."""
+    return lambda wildcards: [
+        f"{RESULTS}/runs/{run}/{name}" for run in MATRIX.runnable(wildcards.scenario)
+    ]
 
 
 # Only for captions. Snakemake makes nothing again for a parameter that is derived from the output.

@@ -105,8 +105,6 @@ def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
     from multicard.experiment.runs import distinct, expand
     from multicard.experiment.workload import WORKLOADS
 
-    if experiment.recorded:
-        return
     folder = Path(experiment.results) / "runs"
     measured: dict[str, dict[str, bool]] = defaultdict(dict)  # whether the script of each run has changed
     runs = distinct(expand(experiment)).values()
@@ -125,10 +123,10 @@ def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
 def _next_step(experiment: "Experiment", config: Path, outcomes: Mapping[str, str]) -> str:
     """What to do next, with what for; `outcomes` by run."""
     failed = sum(outcome != "completed" for outcome in outcomes.values())
-    if failed and not experiment.recorded:
+    if failed:
         lost = f"{failed} of {counted(len(outcomes), 'run')} did not complete: see their log.txt"
         return f"{lost}; multicard run {shlex.quote(str(config))} --retry-failed runs them again"
-    if not experiment.recorded and all(scenario.repeats == 1 for scenario in experiment.scenarios.values()):
+    if all(scenario.repeats == 1 for scenario in experiment.scenarios.values()):
         return f"for intervals, repeats: 3 in {config}, then the same command; what was measured stays"
     return f"for what to try and the best configuration, multicard recommend {shlex.quote(experiment.results)}"
 

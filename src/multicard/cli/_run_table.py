@@ -28,7 +28,7 @@ def print_runs(matrix: "Matrix", profile: Path | None = None) -> None:
 
     experiment = matrix.experiment
     refused = _refused(profile, matrix)
-    unique, machine, recorded = matrix.runs, matrix.machine, matrix.recorded
+    unique, machine = matrix.runs, matrix.machine
     possible = {n: run for n, run in unique.items() if run.unsupported_reason(machine.hypothetical()) is None}
     memory = {name: _memory_needed(run, machine) for name, run in possible.items()}
     estimated = any(memory.values())
@@ -39,15 +39,15 @@ def print_runs(matrix: "Matrix", profile: Path | None = None) -> None:
     for scenario, expanded in matrix.scenarios.items():
         runs = sorted(expanded, key=lambda run: places[run.id])
         for number, run in enumerate(runs):
-            archive, reason = recorded.archives.get(run.id), matrix.reasons[run.id]
-            here = reason or ("runs" if archive is None else f"recorded in {archive}")
+            reason = matrix.reasons[run.id]
+            here = reason or "runs"
             if run.id in matrix.measured:
                 here = "measured elsewhere"
             here = refused.get(run.id, here)
             if reason is None and run.id in above:
                 here += ", shared with a scenario above"
             workers = run.parameters.loader_workers
-            if archive is None and reason is None and workers > machine.cpus:
+            if reason is None and workers > machine.cpus:
                 here += f", but its {workers} loader workers share {machine.cpus} CPUs"
             needed = [memory.get(run.id, "")] if estimated else []
             place = str(numbers.get(run.id, ""))
@@ -60,7 +60,6 @@ def print_runs(matrix: "Matrix", profile: Path | None = None) -> None:
     programs = [n if n in machine.profilers else f"no {n}" for n, profiler in PROFILERS.items() if profiler.program]
     terminal.print(
         f"{counted(len(unique), 'run')}, {len(matrix.planned())} can run here"
-        f"{f', {len(recorded.archives)} recorded' if recorded.archives else ''}"
         f"{f', {len(matrix.measured)} measured elsewhere' if matrix.measured else ''} "
         f"({f'{machine.nodes} nodes, each with ' if machine.nodes > 1 else ''}"
         f"{counted(machine.cpus, 'CPU')}, {counted(machine.gpus, 'GPU')}, {', '.join(programs)})",

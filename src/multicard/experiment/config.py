@@ -21,7 +21,6 @@ SCENARIO_NAME = r"^[a-z][a-z0-9_-]*$"
 MODULE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.+/-]*$"
 # Make and Snakemake put these into commands and patterns of file names.
 RESULTS_PATH = r"^[\w./+@=,-]+( +[\w./+@=,-]+)*$"
-ARCHIVE_PATH = r"^[^{}\x00-\x1f]+$"
 ARCHIVE = ".tar.gz"  # how the name of an archive of recorded runs ends
 
 FigureName = Literal[tuple(FIGURES)]
@@ -201,14 +200,6 @@ class Experiment(Strict):
             "which runs can run.",
         ),
     ] = None
-    recorded: Annotated[
-        list[Annotated[str, Field(pattern=ARCHIVE_PATH)]],
-        Field(
-            default_factory=list,
-            description="Archives made by `multicard archive`. Runs that they contain are reused instead of "
-            "executed; if several contain a run, the first is used.",
-        ),
-    ]
     modules: Annotated[
         list[Annotated[str, Field(pattern=MODULE_NAME)]],
         Field(

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
-from multicard.experiment.config import ARCHIVE, Experiment
+from multicard.experiment.config import Experiment
 from multicard.experiment.datasets import SOURCES
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.machine import Machine
@@ -296,9 +296,8 @@ def _known_keys(location: list[str]) -> list[str]:
 
 def _outside_errors(experiment: Experiment) -> list[str]:
     """Errors that only the file system shows."""
-    errors = _recorded_errors(experiment)
-    # Recorded runs need no data; a run that does says so where it cannot run.
-    for name, dataset in ({} if experiment.recorded else experiment.datasets).items():
+    errors = []
+    for name, dataset in experiment.datasets.items():
         try:
             missing = dataset.missing_files()
         except OSError as error:
@@ -308,19 +307,6 @@ def _outside_errors(experiment: Experiment) -> list[str]:
     errors += [f"models.{name}.{error}" for name, model in experiment.models.items() if (error := model.config_error())]
     if unwritten := unwritable(Path(experiment.results)):
         errors.append(f"results: cannot write to {experiment.results}: {unwritten}")
-    return errors
-
-
-def _recorded_errors(experiment: Experiment) -> list[str]:
-    """Archives that are not there, or are listed twice."""
-    errors = []
-    for number, name in enumerate(experiment.recorded):
-        if name in experiment.recorded[:number]:
-            errors.append(f"recorded.{number}: lists {name} twice")
-        elif not name.endswith(ARCHIVE):
-            errors.append(f"recorded.{number}: found {name!r}, expected a name that ends in {ARCHIVE}")
-        elif not Path(name).is_file():
-            errors.append(f"recorded.{number}: no such file: {name}")
     return errors
 
 

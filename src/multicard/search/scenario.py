@@ -71,7 +71,7 @@ class ScenarioSpace:
         Raises
         ------
         UserError
-            If it varies nothing, an archive of recorded runs cannot be read, or none of its runs can have the measure.
+            If it varies nothing, or none of its runs can have the measure.
         """
         self.experiment, self.name, self.goal = experiment, name, goal
         self.scenario, self.results = experiment.scenarios[name], Path(experiment.results)
@@ -107,9 +107,8 @@ class ScenarioSpace:
         return self.results / "runs" / run.id / RUN
 
     def target(self, run: Run) -> Path:
-        """What is made last of what a run's measures are read from; a recorded run comes as a whole."""
-        record = self.record(run)
-        return record if run.id in self.matrix.recorded.archives else record.parent / ACTIVITY / ACTIVITY_INDEX
+        """What is made last of what a run's measures are read from."""
+        return self.record(run).parent / ACTIVITY / ACTIVITY_INDEX
 
     def is_worse(self, value: float, than: float) -> bool:
         """Whether a value is worse by the goal."""
@@ -181,13 +180,12 @@ class ScenarioSpace:
     def bounds(self) -> dict[str, float]:
         """Best value that a configuration's loader allows, where it was measured alone on the machine that runs are on.
 
-        None of recorded runs, which ran elsewhere.
+        None of runs that were measured elsewhere.
         """
         found = {}
         for key, [run, *_] in self.repeats.items():
             p = run.parameters
-            elsewhere = run.id in self.matrix.recorded.archives
-            if self.goal == "energy" or elsewhere or not (rate := self._loader_rate(run)):
+            if self.goal == "energy" or run.id in self.matrix.measured or not (rate := self._loader_rate(run)):
                 continue
             found[key] = rate * p.ranks if self.maximize else p.batch_of_rank / rate
         return found
