@@ -45,31 +45,16 @@ def steps(run: str, rank: int, *peaks: int, reserved: int | None = None) -> list
     ]
 
 
-def used(run: str, device: int, pool: str, *changes: tuple[float, int]) -> list[dict[str, Any]]:
-    """Memory in use on a GPU."""
-    place = {"run": run, "report": "r", "rank": device, "process": 100 + device, "device": device, "pool": pool}
-    return [place | {"start_s": start, "used_bytes": size} for start, size in changes]
-
-
 def test_memory_over_time_is_that_of_the_rank_and_gpu_with_the_most(tmp_path: Path) -> None:
     gpu = {"device": "cuda", "strategy": "ddp-ds", "devices": 2}
     measures = measured("vision", gpu, gpu | {"repeat": 2})
     rows = [*steps("run0", 0, GB, 2 * GB, reserved=4 * GB), *steps("run0", 1, GB, 3 * GB, reserved=5 * GB)]
     rows += steps("run1", 0, 9 * GB, 9 * GB, reserved=9 * GB)
-    traced = [
-        *used("run0", 0, "device", (0.0, GB), (0.1, 2 * GB)), *used("run0", 1, "device", (0.05, 0), (0.2, GB)),
-        *used("run0", 0, "pinned", (0.0, 8 * GB)),
-    ]  # fmt: skip
-    figure, data = draw("memory_over_time", gathered(tmp_path, measures, steps=rows, memory_use=traced))
+    figure, data = draw("memory_over_time", gathered(tmp_path, measures, steps=rows))
     panels = closed(figure).axes
-    assert [heading(axes) for axes in panels] == [
-        "Allocated (PyTorch)", "Reserved (PyTorch)", "Profiled window (trace)",
-    ]  # fmt: skip
+    assert [heading(axes) for axes in panels] == ["Allocated (PyTorch)", "Reserved (PyTorch)"]
     shown = [[list(map(float, values)) for values in axes.get_lines()[0].get_data()] for axes in panels]
-    assert shown[:2] == [[[0, 2], [1, 3]], [[0, 2], [5, 5]]]
-    assert shown[2] == [pytest.approx([0, 100]), [1, 2]]  # milliseconds
-    assert panels[2].get_xlabel() == "Time in the profiled window (ms)"
-    assert panels[2].get_ylabel() == "Change since the\nwindow opened (GB)"
+    assert shown == [[[0, 2], [1, 3]], [[0, 2], [5, 5]]]
     assert legend(figure) == [["2 GPUs"]]
     assert set(data["run"]) == {"run0"}
 
@@ -91,22 +76,6 @@ def test_many_configurations_have_panels_by_devices_that_are_taller_than_the_leg
     tallest = max(each.get_window_extent().height for each in figure.legends)
     assert all(axes.get_window_extent().height > tallest for axes in panels)
     assert data["series"].nunique() == 18
-
-
-@pytest.mark.parametrize(
-    ("pool", "label", "sizes"),
-    [("device", "Change since the\nwindow opened (GB)", [1, -3]), ("torch_allocated", "Memory (GB)", [1, 3])],
-)
-def test_memory_by_a_trace_is_all_of_it_or_a_change_that_may_be_negative(
-    pool: str, label: str, sizes: list[int], tmp_path: Path
-) -> None:
-    traced = used("run0", 0, pool, *((0.1 * n, size * GB) for n, size in enumerate(sizes)))
-    figure, _ = draw("memory_over_time", gathered(tmp_path, measured("vision", {"device": "cuda"}), memory_use=traced))
-    [axes] = closed(figure).axes
-    assert axes.get_ylabel() == label
-    assert list(axes.get_lines()[0].get_ydata()) == sizes
-    low, high = axes.get_ylim()
-    assert low <= min(0, *sizes) < max(sizes) < high
 
 
 def test_a_long_run_shows_the_highest_of_neighbouring_steps(tmp_path: Path) -> None:

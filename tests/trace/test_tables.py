@@ -17,7 +17,7 @@ from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from multicard.trace.files import open_trace
 from multicard.trace.tables import ACTIVITIES, CAPTURE, SCOPES, STEPS, activity_tables
-from synthetic import MS, OTHER, PID, add_messages, global_id, kineto_trace, nsys_export
+from synthetic import MS, OTHER, PID, add_messages, kineto_trace, nsys_export
 
 STATISTICS = ("total", "mean", "median", "min", "max", "std")
 
@@ -150,7 +150,7 @@ def test_a_call_of_another_process_with_the_same_number_is_not_joined(tmp_path: 
 
 def test_what_was_not_captured_is_absent_not_zero(tmp_path: Path) -> None:
     trace = open_trace(nsys_export(tmp_path / "no cuda.sqlite", cuda=False))
-    assert set(trace.absent) == {"api", "kernels", "memory", "messages", "memory_use"}
+    assert set(trace.absent) == {"api", "kernels", "memory", "messages"}
     found = activity_tables([trace])
     assert set(found.rows) == {"phases", "ranges"}
     assert set(found.absent) == set(ACTIVITIES) - {"phases", "ranges"}
@@ -209,49 +209,6 @@ def test_messages_outside_of_the_steps_do_not_count_for_them(tmp_path: Path) -> 
     assert [(row["messages"], row["message_bytes"]) for row in collectives] == [(2, 4000), (4, 8000)]
 
 
-MEMORY_EVENTS = (
-    "CREATE TABLE CUDA_GPU_MEMORY_USAGE_EVENTS "
-    "(start INT, globalPid INT, deviceId INT, bytes INT, memKind INT, memoryOperationType INT)"
-)
-
-
-@pytest.mark.parametrize(
-    ("events", "used"),
-    [
-        # In milliseconds, bytes, and whether it is a release; out of order in the file.
-        ([(9, 10, 0), (6, 100, 1), (5, 50, 0), (0, 100, 0)], [(0, 100), (0.005, 150), (0.006, 50), (0.009, 60)]),
-        # A change, and negative where earlier memory is released.
-        ([(0, 100, 0), (1, 300, 1), (2, 50, 0)], [(0, 100), (0.001, -200), (0.002, -150)]),
-    ],
-)
-def test_memory_in_use_follows_allocations_and_releases(
-    events: list[tuple[int, int, int]], used: list[tuple[float, int]], tmp_path: Path
-) -> None:
-    rows = values((at * MS, global_id(PID), 2, size, 2, what) for at, size, what in events)
-    path = changed_export(
-        tmp_path / "t.sqlite", MEMORY_EVENTS, f"INSERT INTO CUDA_GPU_MEMORY_USAGE_EVENTS VALUES {rows}"
-    )
-    found = rows_of(path)["memory_use"]
-    assert [(row["start_s"], row["used_bytes"]) for row in found] == [pytest.approx(each) for each in used]
-    assert {(row["process"], row["device"], row["pool"]) for row in found} == {(PID, 2, "device")}
-
-
-def allocated(at: float, **totals: int) -> dict[str, Any]:
-    arguments = {"Device Type": 1, "Device Id": 2, "Total Allocated": 0} | totals
-    return {"ph": "i", "name": "[memory]", "ts": at, "args": arguments}
-
-
-def test_memory_in_use_is_what_pytorchs_allocator_says(tmp_path: Path) -> None:
-    event = allocated(7, **{"Total Allocated": 500, "Total Reserved": 900})
-    rows = rows_of(changed_trace(tmp_path / "t.json", event))["memory_use"]
-    assert {row["pool"]: row["used_bytes"] for row in rows} == {"torch_allocated": 500, "torch_reserved": 900}
-    # Very many changes are thinned to the highest of neighbours.
-    many = [allocated(at, **{"Total Allocated": 9999 if at == 777 else at}) for at in range(5000)]
-    rows = rows_of(changed_trace(tmp_path / "many.json", *many))["memory_use"]
-    assert len(rows) == 1000
-    assert [row["start_s"] for row in rows if row["used_bytes"] == 9999] == [pytest.approx(777e-6)]
-
-
 def test_steps_that_carry_a_number_are_steps_and_those_inside_them_are_not(tmp_path: Path) -> None:
     inner = {"ph": "X", "cat": "user_annotation", "name": "iteration 7", "pid": PID, "tid": 7, "ts": 2000, "dur": 10}
     path = changed_trace(tmp_path / "t.json", inner)
@@ -265,8 +222,8 @@ def test_steps_that_carry_a_number_are_steps_and_those_inside_them_are_not(tmp_p
 
 def test_fewer_tables_can_be_asked_for(tmp_path: Path) -> None:
     path = nsys_export(tmp_path / "t.sqlite")
-    found = activity_tables([open_trace(path)], only=["kernels", "memory_use"])
-    assert (set(found.rows), set(found.absent)) == ({"kernels"}, {"memory_use"})
+    found = activity_tables([open_trace(path)], only=["kernels", "message_sizes"])
+    assert (set(found.rows), set(found.absent)) == ({"kernels"}, {"message_sizes"})
     assert found.rows["kernels"] == rows_of(path)["kernels"]
 
 

@@ -15,7 +15,6 @@ SCENARIO = "adopted"
 MOST = 500  # configurations that the values of a table may combine to
 FIGURES = (
     "step_times", "time_shares", "cuda_api", "kernel_classes", "memory_transfers", "device_time", "collectives",
-    "memory_over_time",
 )  # fmt: skip
 
 

@@ -222,5 +222,4 @@ COLUMNS: dict[str, Rule] = {
     "extent": one_of(DEVICE, HOST),
     "share": one_of("host_to_device_copies", "kernel_launches", "synchronizations", "nccl"),
     "of": text(r"time of all (?:memory operations|CUDA API calls|kernels) o[nf] the (?:device|process)"),
-    "pool": text(r"torch_(?:allocated|reserved)|pageable|pinned|device|array|managed|(?:device|managed)_static"),
 }

@@ -2,9 +2,6 @@
 
 import argparse
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +15,6 @@ if TYPE_CHECKING:
     from multicard.api.traces import TraceAnalysis
 
 LONGEST = 10  # rows of a table on the terminal
-MANY_EVENTS = 2_000_000  # from which on a progress bar is worth its line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,10 +78,7 @@ def run(arguments: argparse.Namespace) -> None:
         refuse_unwritable("--perfetto", events)
     tables = arguments.verbose or arguments.only or arguments.json or out is not None
     scope = arguments.scope or ("capture" if tables else "steps")
-    with _progress() as progress:
-        trace = read_trace(
-            arguments.path, tables=arguments.only, scope=scope, progress=progress, find_steps=not arguments.only
-        )
+    trace = read_trace(arguments.path, tables=arguments.only, scope=scope, find_steps=not arguments.only)
     terminal = console()
     if arguments.json:
         tables = {name: trace.rows(name) for name in trace}
@@ -138,25 +131,6 @@ def _print_tables(trace: "TraceAnalysis", terminal: "Console") -> None:
                 continue
             more = f", first {LONGEST} of {len(rows)}" if len(rows) > LONGEST else ""
             terminal.print(rows_table(rows, plain(f"{name}{more}"), ACTIVITIES[name].description, LONGEST), "")
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """Show a bar while much is read, if somebody looks."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("reading"), BarColumn(), TextColumn("{task.percentage:3.0f}%"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None, visible=False)
-
-        def advance(read: int, total: int) -> None:
-            bar.update(task, advance=read, total=total, visible=total >= MANY_EVENTS)
-
-        yield advance
 
 
 COMMAND = Command(

@@ -24,8 +24,6 @@ KINDS = {
 }
 MOST_LINES = 8  # of one panel, where numbers of devices could have a panel each
 THINNEST, THICKEST = 1.1, 3.2  # lines, in points
-# What memory of a trace is, by its pool. nsys sees changes only: what is released may be from before the window.
-TRACED = {"torch_allocated": "Memory", "device": "Change since the\nwindow opened"}
 RESIDENT = "resident (CPU process)"
 
 
@@ -64,20 +62,16 @@ def _by_kind(rows: pd.DataFrame, kinds: list[str]) -> pd.DataFrame:
 
 
 def memory_over_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """Memory over the time of each configuration's first repeat, by its steps and within its capture by its trace."""
+    """Memory over the time of each configuration's first repeat, by its steps."""
     names = run_names(tables)
     runs = pd.DataFrame(names.items(), columns=["run", "series"]).drop_duplicates("series")
     runs["devices"] = runs["run"].map(tables.measures.set_index("run")["devices"])
     steps = runs.merge(per_run.memory_of_steps(tables), on="run")
-    traced = runs.merge(per_run.memory_of_trace(tables), on="run")
     kinds = [kind for kind in ("peak_memory_bytes", "peak_reserved_bytes") if steps[kind].notna().any()]
-    if not kinds and traced.empty:
+    if not kinds:
         raise NothingToShow("no memory over time was recorded")
     on_cpu = set(tables.measures["device"]) == {"cpu"}
-    panels = [(steps, kind, RESIDENT if on_cpu else KINDS[kind]) for kind in kinds]
-    by_pool = {pool: rows for pool in TRACED if len(rows := traced[traced["pool"] == pool])}
-    panels += [(rows, "used_bytes", "profiled window (trace)") for rows in by_pool.values()]
-    quantities = [*("Memory" for _ in kinds), *(TRACED[pool] for pool in by_pool)]
+    panels = [(kind, RESIDENT if on_cpu else KINDS[kind]) for kind in kinds]
 
     counts = sorted(runs["devices"].unique())
     apart = len(counts) > 1 and len(runs) > MOST_LINES
@@ -86,35 +80,31 @@ def memory_over_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
         layout = np.arange(len(counts) * len(panels)).reshape(len(counts), -1).tolist()
     else:
         runs["line"] = runs["series"]
-        layout = {3: [[0, 1], [2, 2]], 4: [[0, 1], [2, 3]]}.get(len(panels), [list(range(len(panels)))])
+        layout = [list(range(len(panels)))]
     height = (1.7 if apart else 2.7) * len(layout)
     figure, places = plt.subplot_mosaic(layout, figsize=(WIDTH_IN, 0.6 + height))
-    scale, unit = unit_for([rows[value].abs().max() for rows, value, _ in panels], BYTES)
+    scale, unit = unit_for([steps[kind].max() for kind in kinds], BYTES)
+    factor, seconds = unit_for(steps["time_s"], MINUTES)
     lines = list(dict.fromkeys(runs["line"]))
     for number, axes in places.items():
         row, place = divmod(number, len(panels))
-        rows, value, what = panels[place]
-        factor, seconds = unit_for(rows["time_s"], MINUTES)
-        shown = rows.assign(time=rows["time_s"] * factor, shown=rows[value] * scale)
+        kind, what = panels[place]
+        shown = steps.assign(time=steps["time_s"] * factor, shown=steps[kind] * scale)
         shown = shown.merge(runs[["run", "line"]], on="run")
         _lines(axes, shown[shown["devices"] == counts[row]] if apart else shown, lines)
         # The two views of the steps have one scale; memory that never changes is not at the edge.
-        top = max(rows[each].max() for each in kinds) if rows is steps else rows[value].max()
-        bottom = 0 if quantities[place] == "Memory" else min(0, rows[value].min())
-        margin = 0.08 * (max(0, top) - bottom) or 1
-        axes.set(ylim=((bottom - margin if bottom else 0) * scale, (max(0, top) + margin) * scale))
+        axes.set(ylim=(0, 1.08 * max(steps[each].max() for each in kinds) * scale))
         if row == 0:
             axes.set_title(what[0].upper() + what[1:])
         if apart:  # narrow, and the title says which
             axes.set_xlabel(f"Time ({seconds})" if row == len(counts) - 1 else "")
         else:
-            since = "Time since the first step" if rows is steps else "Time in the profiled window"
-            axes.set_xlabel(f"{since} ({seconds})")
+            axes.set_xlabel(f"Time since the first step ({seconds})")
         which = f"{counted(int(counts[row]), device_word(tables.measures))}\n" if apart else ""
-        if place == 0 or not apart or quantities[place] != "Memory":
-            axes.set_ylabel(f"{which if place == 0 else ''}{quantities[place]} ({unit})")
+        if place == 0 or not apart:
+            axes.set_ylabel(f"{which if place == 0 else ''}Memory ({unit})")
     legend_below(figure, *(places.values() if apart else [places[0]]))
-    return figure, pd.concat([rows for rows in (steps, traced) if len(rows)], ignore_index=True)
+    return figure, steps
 
 
 def _names_without_devices(tables: ScenarioTables) -> dict[str, str]:

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from multicard.core.units import SECONDS, with_unit
-from multicard.trace.collect import Events, Progress, collect, in_parallel
+from multicard.trace.collect import Events, collect, in_parallel
 from multicard.trace.kernel_classes import collective, kernel_class
 from multicard.trace.launches import UNKNOWN, join_calls
 from multicard.trace.model import Integers, Trace
 from multicard.trace.statistics import Grouped, Statistics, statistics
-from multicard.trace.steps import Marks, Steps, Window, on_device, streams_of_steps
+from multicard.trace.steps import Marks, Steps, Window, on_device
 
 CAPTURE, STEPS = "capture", "steps"
 SCOPES = (CAPTURE, STEPS)
@@ -32,7 +32,7 @@ class CapturedEvents:
     process, from the start of the first to the end of the last: what began then, and what runs on a device if it was
     launched then, whenever it ran. Where its launch was not recorded, it belongs to them if it began while the device
     ran them. A process without steps has those of its trace's other processes; a trace without steps keeps all of its
-    events. Memory in use is a state and is kept whole.
+    events.
 
     Attributes
     ----------
@@ -42,9 +42,7 @@ class CapturedEvents:
         Lines on what the capture lacks.
     """
 
-    def __init__(
-        self, traces: Sequence[Trace], wanted: set[str], progress: Progress | None = None, scope: str = CAPTURE
-    ) -> None:
+    def __init__(self, traces: Sequence[Trace], wanted: set[str], scope: str = CAPTURE) -> None:
         """Read the kinds of events that are `wanted`.
 
         Beside kinds, "starts" asks for more than durations of what runs on devices, "launches" for that and for the
@@ -53,7 +51,7 @@ class CapturedEvents:
         self.traces, self.scope = traces, scope
 
         def read(kind: str, *numbers: str, groups: tuple[str, ...] | None = None) -> Events | None:
-            return collect(traces, kind, numbers, groups, progress) if kind in wanted else None
+            return collect(traces, kind, numbers, groups) if kind in wanted else None
 
         self.ranges = read("ranges", "start", "duration", groups=("process", "domain", "name", "thread"))
         self.marks = Marks(self.ranges)
@@ -64,7 +62,6 @@ class CapturedEvents:
         place = ("process", "device", "operation", "host_memory", *stream)
         self.memory = read("memory", *times, "bytes", groups=place)
         self.messages = read("messages", "start", "bytes")
-        self.memory_use = read("memory_use", "start", "bytes")
         calls = ("correlation", "start", "duration") if linked else ("start", "duration")
         self.api = read("api", *calls, groups=("process", "api", "name", *(("thread",) if linked else ())))
         self.notices: list[str] = []
@@ -129,31 +126,30 @@ class CapturedEvents:
             masks = self._masks(place)
             start, call = (np.concatenate(columns) for columns in zip(*map(_starts, sets, masks), strict=True))
             ends = start + np.concatenate([own.arrays["duration"][mine] for own, mine in zip(sets, masks, strict=True)])
-            chosen = self._on_streams_of_steps(place, masks)
-            host = self.marks.steps[place[:2]]
-            return host if chosen is None else on_device(host, call, ends, chosen)
+            own = self._on_streams_of_steps(masks)
+            return on_device(self.marks.steps[place[:2]], call[own], ends[own])
 
         return dict(zip(places, in_parallel(one, places), strict=True))
 
-    def _on_streams_of_steps(self, place: Place, masks: list[npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_] | None:
-        """Which events of a device are on streams of its steps, all kinds one after another; None: nobody can tell."""
-        used: set[int | None] = set()
-        launched: set[int | None] = set()
-        others = False
-        for (kind, own), mine in zip(self._on_device(), masks, strict=True):
-            streams = [stream for _, stream in own.values("stream")]
-            by_thread = own.arrays["by_thread"][mine]
-            used |= {streams[code] for code in _distinct(own.code[mine])}
-            others = others or bool((~by_thread & (own.arrays["call"][mine] != UNKNOWN)).any())
-            if kind == "kernels":
-                launched = {streams[code] for code in _distinct(own.code[mine][by_thread])}
-        threads = [thread for *owner, thread in self.marks.threads if tuple(owner) == place[:2]]
-        chosen = streams_of_steps(used, launched, others, threads)
-        if chosen is None:
-            return None
-        sets = zip(self._on_device(), masks, strict=True)
+    def _on_streams_of_steps(self, masks: list[npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_]:
+        """Which events of a device steps wait for, all kinds one after another.
+
+        They are on streams with kernels that the thread launched that marks the steps, such as those of the forward
+        pass and of the optimizer; the backward pass uses the same ones. Loaders that work in threads of their own, such
+        as DALI, use others. On a device without such kernels all streams are: with `DataParallel` replicas run in a
+        thread per device.
+        """
+        sets = [own for _, own in self._on_device()]
+        streams = [[stream for _, stream in own.values("stream")] for own in sets]
+        chosen = set()
+        if self.kernels is not None:
+            codes = np.unique(self.kernels.code[masks[0] & self.kernels.arrays["by_thread"]])
+            chosen = {streams[0][code] for code in codes.tolist()}
         return np.concatenate(
-            [own.mask(stream in chosen for _, stream in own.values("stream"))[mine] for (_, own), mine in sets]
+            [
+                own.mask(not chosen or stream in chosen for stream in of)[mine]
+                for own, of, mine in zip(sets, streams, masks, strict=True)
+            ]
         )
 
     def _keep_steps(self) -> None:
@@ -178,11 +174,6 @@ class CapturedEvents:
 def _starts(own: Events, mine: npt.NDArray[np.bool_]) -> tuple[Integers, Integers]:
     """Starts of some events and of the calls that launched them; as narrow ones they would wrap in a sum."""
     return own.arrays["start"][mine].astype(np.int64), own.arrays["call"][mine]
-
-
-def _distinct(codes: Integers) -> list[int]:
-    """The codes that occur."""
-    return [int(code) for code in np.flatnonzero(np.bincount(codes))]
 
 
 def _inside(moments: Integers, windows: Sequence[Window], code: Integers) -> npt.NDArray[np.bool_]:

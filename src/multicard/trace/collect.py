@@ -12,8 +12,6 @@ from multicard.core.system import usable_cpus
 from multicard.trace.model import KINDS, BatchReader, EventSource, Integers, Trace
 from multicard.trace.statistics import Grouped
 
-Progress = Callable[[int], None]
-
 T, R = TypeVar("T"), TypeVar("R")
 
 _NARROW, _CODE = np.iinfo(np.uint32), np.iinfo(np.uint16)
@@ -73,7 +71,6 @@ def collect(
     kind: str,
     numbers: Sequence[str],
     groups: Sequence[str] | None = None,
-    progress: Progress | None = None,
 ) -> Events | None:
     """Read all events of a kind; None when no trace recorded them.
 
@@ -87,8 +84,6 @@ def collect(
         The numbers to keep of each event.
     groups
         The columns that describe a group, all by default: fewer make fewer groups, and need less time.
-    progress
-        Called with the number of events that were read since the last call.
     """
     fields, numbers = tuple(groups or KINDS[kind].groups), tuple(numbers)
     sources = [(i, trace.open(kind, numbers, fields)) for i, trace in enumerate(traces) if trace.has(kind)]
@@ -100,8 +95,6 @@ def collect(
         codes: list[Integers] = []
         kept: list[list[Integers]] = [[] for _ in numbers]
         for batch in part():
-            if progress is not None:
-                progress(len(batch.group))
             codes.append(batch.group.astype(np.uint16) if batch.group.max(initial=0) <= _CODE.max else batch.group)
             for name, own in zip(numbers, kept, strict=True):
                 own.append(_narrow(batch.numbers[name]))

@@ -68,10 +68,6 @@ class Arguments(msgspec.Struct, frozen=True, gc=False):
     ranks: Any = msgspec.field(default=None, name="Group size")
     sent: Any = msgspec.field(default=None, name="In msg nelems")
     received: Any = msgspec.field(default=None, name="Out msg nelems")
-    memory_of: Any = msgspec.field(default=None, name="Device Type")
-    memory_device: Any = msgspec.field(default=None, name="Device Id")
-    allocated: Any = msgspec.field(default=None, name="Total Allocated")
-    reserved: Any = msgspec.field(default=None, name="Total Reserved")
 
 
 _NO_ARGUMENTS = Arguments()
@@ -119,7 +115,7 @@ def read(path: Path) -> Trace:
         raise TraceError(f"{path}: not a readable PyTorch profiler trace: {said}") from error
     absent = {kind: NOT_RECORDED[kind] for kind in KINDS if kind not in found.kinds or not found.kinds[kind].code}
     name = path.name.removesuffix(".gz").removesuffix(".json")
-    return Trace(name, lambda kind, _, groups: found.source(kind, groups), absent, found.ranks, gpus=found.gpus)
+    return Trace(name, lambda kind, _, groups: found.source(kind, groups), absent, found.ranks, found.gpus)
 
 
 def _document(path: Path) -> Document:
@@ -170,8 +166,6 @@ class _KinetoEvents:
         for event in document.traceEvents:
             if event.ph == "X":
                 self._add(event)
-            elif event.ph == "i" and event.name == "[memory]":
-                self._add_memory_use(event)
         self._place_messages()
         names = [str(each["name"]) for each in document.deviceProperties or () if "name" in each]
         self.gpus = tuple(dict.fromkeys(names))
@@ -216,15 +210,6 @@ class _KinetoEvents:
         calls.pop(MISSING, None)
         for group, correlation, start, size in self._messages:
             self.kinds["messages"].add(group, calls.get(correlation, start), size)
-
-    def _add_memory_use(self, event: Event) -> None:
-        if event.args.memory_of == 1:  # a CUDA device
-            for pool, size in (
-                ("torch_allocated", event.args.allocated),
-                ("torch_reserved", event.args.reserved),
-            ):
-                if isinstance(size, int):
-                    self.kinds["memory_use"].add((event.args.memory_device, pool), _nanoseconds(event.ts), size)
 
     def _numbers(self, kind: str) -> dict[str, Any]:
         names = KINDS[kind].numbers

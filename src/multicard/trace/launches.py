@@ -20,16 +20,15 @@ def join_calls(
     """Give device events the start and end of their launching calls: arrays `call` and `returned`, or `UNKNOWN`.
 
     The array `by_thread` says whether one of `threads` made the call, each with its trace and process. Of calls with
-    one correlation the one that began first counts: a runtime call comes before the driver call inside it.
+    one correlation the one that began first counts: a runtime call comes before the driver call inside.
 
     Returns
     -------
     By trace and process: how many launches of kernels have none recorded, and how many there are.
     """
     for own in sets:
-        count = len(own.code)
-        own.arrays |= {"call": np.full(count, UNKNOWN), "returned": np.full(count, UNKNOWN)}
-        own.arrays["by_thread"] = np.zeros(count, bool)
+        own.arrays |= {name: np.full(len(own.code), UNKNOWN) for name in ("call", "returned")}
+        own.arrays["by_thread"] = np.zeros(len(own.code), bool)
     groups = api.values("process", "api", "name", "thread")
     launches = api.mask(kind != "backtrace" and bool(KERNEL_LAUNCH.match(name)) for _, _, kind, name, _ in groups)
     by_thread = np.array([(trace, process, thread) in threads for trace, process, _, _, thread in groups], bool)
@@ -49,8 +48,8 @@ def join_calls(
             joined = number[at] == wanted
             events, call = events[joined], calls[at[joined]]
             own.arrays["call"][events] = start[call]
-            own.arrays["returned"][events] = start[call] + api.arrays["duration"][call].astype(np.int64)
             own.arrays["by_thread"][events] = by_thread[api.code[call]]
+            own.arrays["returned"][events] = start[call] + api.arrays["duration"][call].astype(np.int64)
         launched = correlation[launches & mine]
         if len(launched):
             lacking[owner] = int((~np.isin(launched, np.concatenate(on_device)) | (launched < 0)).sum()), len(launched)

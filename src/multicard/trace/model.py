@@ -44,9 +44,6 @@ KINDS: dict[str, Kind] = {
     # Communication calls with the size of their message, as the communication library counts it, and the number of
     # ranks that take part (None: not recorded); `start` is when the host made the call.
     "messages": Kind(("process", "collective", "ranks"), ("start", "bytes")),
-    # Memory of a device in use after a change, in bytes; `pool` says what kind of memory. In a pool of PyTorch's
-    # (`torch_…`) that is all of it, in others the change since the capture began, which may be negative.
-    "memory_use": Kind(("process", "device", "pool"), ("start", "bytes")),
 }
 
 OPERATIONS = (
@@ -69,7 +66,6 @@ NOT_RECORDED = {
     "kernels": "the capture holds no kernels",
     "memory": "the capture holds no memory operations of a device",
     "messages": "the capture holds no sizes of messages",
-    "memory_use": "the capture holds no record of device memory in use",
 }
 
 
@@ -134,11 +130,6 @@ class Trace:
         Why a kind was not recorded, for those that were not.
     ranks
         Rank by process id, as far as the trace itself tells.
-    clock
-        Name of the clock that times count on, and the moment from which they count, in nanoseconds of that clock;
-        times of two traces can be compared only if they name the same one. None: no other trace shares it.
-    events
-        About how many events of a kind there are to read, for the large ones.
     gpus
         Names of the kinds of GPUs that the traced machine has, as far as the trace tells.
     """
@@ -147,8 +138,6 @@ class Trace:
     open: Callable[[str, tuple[str, ...], tuple[str, ...]], EventSource]
     absent: dict[str, str]
     ranks: dict[int, int] = field(default_factory=dict)
-    clock: tuple[str, int] | None = None
-    events: dict[str, int] = field(default_factory=dict)
     gpus: tuple[str, ...] = ()
 
     def has(self, kind: str) -> bool:

@@ -21,7 +21,6 @@ COPY_KINDS = {
 }
 # srcKind and dstKind, as ENUM_CUDA_MEM_KIND lists them.
 HOST_MEMORY = {0: "pageable", 1: "pinned"}
-MEMORY_POOLS = dict(enumerate(("pageable", "pinned", "device", "array", "managed", "device_static", "managed_static")))
 
 Columns = tuple[str | int | None, ...]
 
@@ -59,17 +58,10 @@ TABLES: dict[str, tuple[Table, ...]] = {
             {"bytes": "bytes", **_TIMES},
         ),
     ),
-    "memory_use": (
-        Table(
-            "CUDA_GPU_MEMORY_USAGE_EVENTS",
-            {"process": ("globalPid",), "device": ("deviceId",), "pool": ("memKind",)},
-            {"start": "start", "bytes": "bytes", "operation": "memoryOperationType"},
-        ),
-    ),
 }
 # Columns without which a table says nothing.
 NEEDED = {
-    "start", "end", "globalTid", "globalPid", "nameId", "demangledName", "copyKind", "deviceId", "memoryOperationType",
+    "start", "end", "globalTid", "globalPid", "nameId", "demangledName", "copyKind", "deviceId",
 }  # fmt: skip
 
 

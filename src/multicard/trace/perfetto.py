@@ -6,6 +6,7 @@ https://perfetto.dev/docs/getting-started/other-formats. Times are microseconds 
 
 import gzip
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -115,16 +116,13 @@ def _lines(traces: Sequence[Trace], events: dict[str, Events]) -> Iterator[str]:
 
 
 def _origins(traces: Sequence[Trace], events: dict[str, Events]) -> list[int]:
-    """Of each trace, the time on its own clock that counts as 0: the first event on that clock."""
-    clocks = [trace.clock or (f"trace {number}", 0) for number, trace in enumerate(traces)]
-    first: dict[str, int] = {}
+    """Of each trace, the time that counts as 0: its first event."""
+    first = [sys.maxsize] * len(traces)
     for own in events.values():
         of = np.array([trace for trace, *_ in own.groups])[own.code]
         for number in np.unique(of).tolist():
-            name, shift = clocks[number]
-            start = int(own.arrays["start"][of == number].min()) + shift
-            first[name] = min(first.get(name, start), start)
-    return [first.get(name, shift) - shift for name, shift in clocks]
+            first[number] = min(first[number], int(own.arrays["start"][of == number].min()))
+    return first
 
 
 def _process(ids: _Ids, traces: Sequence[Trace], trace: int, process: int | None, device: str = "") -> int:

@@ -3,8 +3,7 @@
 A row names its trace by number; columns that it lacks are empty.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,10 @@ from multicard.trace.captured_events import STEPS, CapturedEvents, summed
 from multicard.trace.collect import Events
 from multicard.trace.collectives import CannotTell, by_message_size, stragglers_of, with_messages
 from multicard.trace.launches import LAUNCH, UNKNOWN
-from multicard.trace.model import Integers
 from multicard.trace.statistics import Grouped, Statistics, statistics
 from multicard.trace.steps import STEP
 
 Rows = list[dict[str, Any]]
-
-_MOST_POINTS = 1000  # over time, per device and pool or metric
 
 
 def _seconds(found: Statistics) -> dict[str, Any]:
@@ -124,7 +120,7 @@ def memory_operations(capture: CapturedEvents) -> Rows:
 
 def stragglers(capture: CapturedEvents) -> Rows:
     """Ranks side by side in each collective."""
-    return stragglers_of(capture.traces, capture.kernels)
+    return stragglers_of(capture.kernels)
 
 
 def shares(capture: CapturedEvents) -> Rows:
@@ -155,25 +151,3 @@ def shares(capture: CapturedEvents) -> Rows:
     add("synchronizations", calls, "api", lambda of: "Synchronize" in of["name"])
     add("nccl", "time of all kernels on the device", "kernels", communicate, "device")
     return rows
-
-
-def memory_use(capture: CapturedEvents) -> Rows:
-    """Memory in use over time: of neighbours the highest."""
-    return [
-        dict(zip(("trace", "process", "device", "pool"), key, strict=True))
-        | {"start_s": float(seconds[highest := int(np.argmax(used))]), "used_bytes": int(used[highest])}
-        for key, seconds, used in _thinned(capture.memory_use, "bytes")
-    ]
-
-
-def _thinned(events: Events, name: str) -> Iterator[tuple[tuple[Any, ...], Integers, Integers]]:
-    """Key, times in seconds since the trace's first event, and values of neighbours, in order of key and time."""
-    traces = np.array([group[0] for group in events.groups])[events.code]
-    for code, key in sorted(enumerate(events.groups), key=lambda item: str(item[1])):
-        mine = events.code == code
-        order = np.argsort(events.arrays["start"][mine], kind="stable")
-        since = events.arrays["start"][mine][order] - events.arrays["start"][traces == key[0]].min()
-        values = events.arrays[name][mine][order]
-        edges = np.unique(np.linspace(0, len(values), min(len(values), _MOST_POINTS) + 1).astype(int)).tolist()
-        for first, last in pairwise(edges):
-            yield key, since[first:last] / 1e9, values[first:last]

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from multicard.trace import rows as of
 from multicard.trace.captured_events import CAPTURE, SCOPES, STEPS, CapturedEvents
-from multicard.trace.collect import Progress
 from multicard.trace.collectives import CannotTell
 from multicard.trace.model import Trace, why_absent
 from multicard.trace.rows import Rows
@@ -25,11 +24,11 @@ __all__ = ["ACTIVITIES", "CAPTURE", "SCOPES", "STEP", "STEPS", "Activity", "Acti
 
 _COUNTS = {
     "rank", "process", "device", "step", "calls", "bytes", "kernels", "joined", "min_bytes", "max_bytes", "times_last",
-    "messages", "message_bytes", "ranks", "size_bytes", "used_bytes",
+    "messages", "message_bytes", "ranks", "size_bytes",
 }  # fmt: skip
 _TEXTS = {
     "report", "phase", "api", "function", "kernel", "class", "operation", "host_memory", "collective", "scope",
-    "extent", "domain", "range", "share", "of", "pool",
+    "extent", "domain", "range", "share", "of",
 }  # fmt: skip
 _STATISTICS = ("calls", "total_s", "mean_s", "median_s", "min_s", "max_s", "std_s")
 _DELAYS = ("median_latency_s", "max_latency_s", "median_queue_delay_s", "max_queue_delay_s")
@@ -91,7 +90,6 @@ def _type(column: str) -> pa.DataType:
 def activity_tables(
     traces: Sequence[Trace],
     only: Collection[str] | None = None,
-    progress: Progress | None = None,
     scope: str = CAPTURE,
 ) -> ActivityTables:
     """Give the tables that the traces of one capture have events for.
@@ -102,8 +100,6 @@ def activity_tables(
         One file, or one per node or rank.
     only
         Names of the tables that are wanted, all by default: fewer need less time.
-    progress
-        Called with the number of events read since the last call, from several threads.
     scope
         `CAPTURE` or `STEPS`.
 
@@ -114,7 +110,7 @@ def activity_tables(
     """
     chosen = {name: activity for name, activity in ACTIVITIES.items() if only is None or name in only}
     absent = {name: reason for name, a in chosen.items() if (reason := a.why_absent(traces)) is not None}
-    capture = CapturedEvents(traces, _wanted(traces, only, scope), progress, scope)
+    capture = CapturedEvents(traces, _wanted(traces, only, scope), scope)
     tables: dict[str, Rows] = {}
     for name, activity in chosen.items():
         if name not in absent:
@@ -123,11 +119,6 @@ def activity_tables(
             except CannotTell as reason:
                 absent[name] = str(reason)
     return ActivityTables(tables, {name: absent[name] for name in chosen if name in absent}, tuple(capture.notices))
-
-
-def events_to_read(traces: Sequence[Trace], only: Collection[str] | None = None, scope: str = CAPTURE) -> int:
-    """About how many events `activity_tables` would read."""
-    return sum(trace.events.get(kind, 0) for kind in _wanted(traces, only, scope) for trace in traces)
 
 
 def _wanted(traces: Sequence[Trace], only: Collection[str] | None, scope: str) -> set[str]:
@@ -218,14 +209,6 @@ ACTIVITIES: dict[str, Activity] = {
         ("device", "operation", "host_memory", *_STATISTICS, *_SIZES),
         of.memory_operations,
         "Time on the device and bytes moved, per direction and kind of host memory; bandwidth is bytes by total time.",
-    ),
-    "memory_use": Activity(
-        ("memory_use",),
-        ("device", "pool", "start_s", "used_bytes"),
-        of.memory_use,
-        "Device memory in use over time, after changes; the highest of neighbours where there are very many. nsys "
-        "tells the change since the capture began, negative where more was released than allocated, PyTorch all that "
-        "its allocator holds.",
     ),
     "timeline": Activity(
         ("kernels", "memory"),

@@ -155,20 +155,6 @@ def memory_of_steps(tables: ScenarioTables) -> pd.DataFrame:
     return found.rename(columns={"start_s": "time_s"}).reset_index().drop(columns="row")
 
 
-def memory_of_trace(tables: ScenarioTables) -> pd.DataFrame:
-    """Memory in use of the GPU of a run with the most: `run`, `pool`, `time_s` since the first change, `used_bytes`.
-
-    In the pool `device` what was allocated from the driver since the capture began, where Nsight Systems recorded it:
-    a change, negative where more was released. In `torch_allocated` all that tensors have, by PyTorch's profiler.
-    """
-    rows = tables.table("memory_use")
-    rows = rows[rows["pool"].isin(("device", "torch_allocated"))]
-    place = ["run", *GPU, "pool"]
-    fullest = rows.loc[rows.groupby("run")["used_bytes"].idxmax(), place]
-    own = rows.merge(fullest, on=place).sort_values(["run", "start_s"], kind="stable")
-    return own.rename(columns={"start_s": "time_s"})[["run", "pool", "time_s", "used_bytes"]]
-
-
 def accuracy_over_time(tables: ScenarioTables) -> pd.DataFrame:
     """Test accuracy after each epoch against the training time up to it: `run`, `epoch`, `time_s`, `test_accuracy`."""
     epochs = tables.table("epochs").sort_values(["run", "epoch"], kind="stable")

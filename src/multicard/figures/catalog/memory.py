@@ -25,16 +25,11 @@ FIGURES = (
         order=72,
         question="When is memory needed?",
         caption="Peak memory of each training step over the time of the run, on the rank with the highest: allocated "
-        "and, on GPUs, reserved by PyTorch's allocator; on a CPU resident. Where the trace recorded allocations, "
-        "also the memory in use within the profiled window, on the GPU with the most: from Nsight Systems the change "
-        "since the window opened of what is allocated from the driver, from PyTorch's profiler all that tensors have. "
+        "and, on GPUs, reserved by PyTorch's allocator; on a CPU resident. "
         "The first repeat of each configuration; of many, a row of panels per number of devices. Lines get thinner in "
         "the order of the legend, so that of lines on each other all are seen.",
-        limits="A step has one number, its peak: what happens inside a step only the trace shows. PyTorch keeps the "
-        "memory that it has once reserved, so the driver's view of a window in the middle of training is nearly level. "
-        "It begins at zero, whatever was allocated before, and becomes negative where more is released than allocated.",
+        limits="A step has one number, its peak: it does not show what happens inside a step.",
         drawing="multicard.figures.memory:memory_over_time",
         needs_tables=True,
-        profiled=True,
     ),
 )
