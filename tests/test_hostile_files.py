@@ -10,7 +10,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 from multicard.analysis.runs.run_files import read_activity, read_record
 from multicard.archive.pack import _read_record
@@ -50,32 +49,13 @@ def test_a_long_text_in_many_rows_is_not_read(tmp_path: Path) -> None:
         read_activity(path)
 
 
-LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60))
-MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 60))
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (LAUGHS, "its aliases (*name) make"),
-        (MERGES, "its aliases (*name) make"),
-        ("a: &a [*a]\n", "nested too deeply, or an alias (*name) contains itself"),
-        ("a: " + "[" * 1000 + "]" * 1000, "nested too deeply"),
-    ],
-)
-def test_yaml_that_grows_without_end_is_refused(text: str, says: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["a: &a [*a]\n", "a: " + "[" * 1000 + "]" * 1000], ids=["itself", "deep"])
+def test_yaml_that_is_nested_without_end_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)
     with pytest.raises(UserError) as stopped:
-        read_yaml(path)
-    [line] = str(stopped.value).splitlines()
-    assert line.startswith(f"{path}: ") and says in line
-
-
-def test_ordinary_aliases_stay(tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text("a: &a {x: [1, 2]}\nb: {<<: *a, y: *a}\n")
-    assert read_yaml(path) == yaml.safe_load(path.read_text())
+        check(read_yaml(path), str(path))
+    assert str(stopped.value).startswith(f"{path}: ")
 
 
 @pytest.mark.parametrize("depth", [300, 100_000], ids=["parses", "does not parse"])
