@@ -73,7 +73,6 @@ def test_words_of_tables_stay() -> None:
         "collective": ["all_reduce"],
         "operation": ["host_to_device"],
         "phase": ["data"],
-        "pool": ["torch_reserved"],
         "share": ["nccl"],
         "extent": ["device"],
         "scope": ["steps"],
