@@ -151,7 +151,7 @@ MEASURING = (
 )
 
 
-def small(step):
+def small():
     """Resources of a step after the runs: more for a large trace, and for a second attempt.
 
     None on this machine, unless the command line limits memory.
@@ -168,11 +168,9 @@ def small(step):
 
     return dict(
         mem_mb=lambda wildcards, attempt: step_memory_mb(
-            step, attempt, EXPERIMENT.cluster, folder(wildcards)
+            attempt, EXPERIMENT.cluster, folder(wildcards)
         ),
-        runtime=lambda wildcards, attempt: step_minutes(
-            step, attempt, folder(wildcards)
-        ),
+        runtime=lambda wildcards, attempt: step_minutes(attempt, folder(wildcards)),
     )
 
 

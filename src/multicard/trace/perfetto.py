@@ -8,7 +8,6 @@ import gzip
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +20,7 @@ from multicard.core.files import atomic_write
 from multicard.core.text import printable
 from multicard.trace.collect import Events, collect
 from multicard.trace.kernel_classes import kernel_class
-from multicard.trace.model import KINDS, Integers, Trace
+from multicard.trace.model import Trace
 from multicard.trace.steps import Marks
 
 SLICES = ("ranges", "api", "kernels", "memory")
@@ -32,8 +31,8 @@ def write_perfetto(traces: Sequence[Trace], out: Path) -> None:
 
     There is a process per process and per device of a process. Slices lie on a track per thread (ranges, CUDA calls) or
     stream (kernels, memory operations); steps have a track of their own. Slices that overlap without nesting, which
-    Perfetto would drop, lie on further tracks of the same name. Arrows lead from a call to what it started on a device,
-    where the trace joins them. A row that repeats a call with its backtrace is left out.
+    Perfetto would drop, lie on further tracks of the same name. A row that repeats a call with its backtrace is left
+    out.
 
     Raises
     ------
@@ -42,7 +41,7 @@ def write_perfetto(traces: Sequence[Trace], out: Path) -> None:
     UserError
         If there is no space left for the file.
     """
-    found = {kind: collect(traces, kind, ("start", "duration", *KINDS[kind].numbers[:-2])) for kind in SLICES}
+    found = {kind: collect(traces, kind, ("start", "duration")) for kind in SLICES}
     events = {kind: own for kind, own in found.items() if own is not None and len(own.code)}
     if not events:
         raise TraceError(f"{', '.join(trace.name for trace in traces)}: no events to show on a timeline")
@@ -59,22 +58,11 @@ def write_perfetto(traces: Sequence[Trace], out: Path) -> None:
         file.write(b"\n]}\n")
 
 
-@dataclass(frozen=True)
-class _Placed:
-    """Slices of one kind: start in ns, process and track of each, and what joins them to others."""
-
-    start: Integers
-    process: Integers
-    track: Integers
-    key: Integers  # of process and correlation, negative where there is none
-
-
 class _Ids:
     """Numbers for processes and tracks, all different, and the events that name them."""
 
     def __init__(self) -> None:
         self.named: list[str] = []
-        self.owners: dict[tuple[Any, ...], int] = {}  # trace and process
         self._known: dict[tuple[Any, ...], int] = {}
 
     def process(self, key: tuple[Any, ...], name: str) -> int:
@@ -106,12 +94,8 @@ def _lines(traces: Sequence[Trace], events: dict[str, Events]) -> Iterator[str]:
         for number, (start, end) in enumerate(zip(own.starts.tolist(), own.ends.tolist(), strict=True), 1):
             times = f'"ts":{_microseconds(start - origins[trace])},"dur":{_microseconds(end - start)}'
             yield f'{{"ph":"X","cat":"step","name":"step {number}","pid":{pid},"tid":{tid},{times}}}'
-    placed: dict[str, _Placed] = {}
     for kind, own in events.items():
-        placed[kind] = yield from _slices(kind, own, traces, origins, ids)
-    for kind in ("kernels", "memory"):
-        if kind in placed and "api" in placed:
-            yield from _arrows(kind, placed["api"], placed[kind])
+        yield from _slices(kind, own, traces, origins, ids)
     yield from ids.named
 
 
@@ -135,13 +119,12 @@ def _process(ids: _Ids, traces: Sequence[Trace], trace: int, process: int | None
 
 
 def _slices(kind: str, events: Events, traces: Sequence[Trace], origins: Sequence[int], ids: _Ids) -> Iterator[str]:
-    """The events of a kind as slices on their tracks; returns where they were placed."""
-    heads, tails, processes, tracks = [], [], [], []
+    """The events of a kind as slices on their tracks."""
+    heads, tails, tracks = [], [], []
     of_track: dict[tuple[int, str], int] = {}
     for (trace, *_), values in zip(events.groups, events.described(), strict=True):
         category, name, arguments, track = _words(kind, values)
         pid = _process(ids, traces, trace, values["process"], str(values["device"]) if "device" in values else "")
-        processes.append(pid)
         tracks.append(of_track.setdefault((pid, track), len(of_track)))
         heads.append(f'{{"ph":"X","cat":"{category}","name":{_text(name)},"pid":{pid},"tid":')
         known = {key: value for key, value in arguments.items() if value is not None}
@@ -162,12 +145,6 @@ def _slices(kind: str, events: Events, traces: Sequence[Trace], origins: Sequenc
     columns = (code.tolist(), tids, start.tolist(), (end - start).tolist())
     for c, tid, begin, duration in zip(*columns, strict=True):
         yield f'{heads[c]}{tid},"ts":{_microseconds(begin)},"dur":{_microseconds(duration)}{tails[c]}'
-    key = np.full(len(code), -1)
-    if "correlation" in events.arrays:
-        owner = np.array([ids.owners.setdefault(of, len(ids.owners)) for of in events.values("process")], np.int64)
-        correlation = events.arrays["correlation"][order].astype(np.int64)
-        key = np.where(correlation < 0, -1, owner[code] << 44 | correlation)
-    return _Placed(start, np.array(processes, np.int64)[code], np.array(tids, np.int64), key)
 
 
 def _words(kind: str, values: dict[str, Any]) -> tuple[str, str, dict[str, Any], str]:
@@ -182,21 +159,6 @@ def _words(kind: str, values: dict[str, Any]) -> tuple[str, str, dict[str, Any],
         return "memory", values["operation"], {"host_memory": values["host_memory"]}, f"{stream}memory operations"
     of = kernel_class(values["name"])
     return "collective" if of == "communication" else "kernel", values["name"], {"class": of}, f"{stream}kernels"
-
-
-def _arrows(kind: str, calls: _Placed, started: _Placed) -> Iterator[str]:
-    """An arrow from the first call of a correlation to all that it started."""
-    order = np.lexsort((calls.start, calls.key))
-    known, first = np.unique(calls.key[order], return_index=True)
-    at = np.minimum(np.searchsorted(known, started.key), len(known) - 1)
-    events = np.flatnonzero((known[at] == started.key) & (started.key >= 0))
-    for phase, placed, which in (("s", calls, order[first[at[events]]]), ("f", started, events)):
-        columns = (events, placed.process[which], placed.track[which], placed.start[which])
-        for number, pid, tid, start in zip(*(column.tolist() for column in columns), strict=True):
-            yield (
-                f'{{"ph":"{phase}","bp":"e","cat":"launch","name":"launch","id":"{kind}-{number}","pid":{pid},'
-                f'"tid":{tid},"ts":{_microseconds(start)}}}'
-            )
 
 
 def _lanes(starts: list[int], ends: list[int]) -> list[int]:
