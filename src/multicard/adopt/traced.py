@@ -26,8 +26,8 @@ from multicard.core.text import gpu_name, natural
 from multicard.experiment.workload import parameters_of
 from multicard.trace.extract import write_tables
 from multicard.trace.files import open_trace
-from multicard.trace.find_steps import FoundSteps, HostSteps, Owner, find_steps, with_steps
-from multicard.trace.model import Trace
+from multicard.trace.find_steps import FoundSteps, Owner, find_steps, with_steps
+from multicard.trace.model import HostSteps, Trace
 from multicard.trace.tables import STEPS as IN_STEPS
 from multicard.trace.tables import activity_tables
 

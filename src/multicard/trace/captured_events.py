@@ -54,7 +54,7 @@ class CapturedEvents:
             return collect(traces, kind, numbers, groups) if kind in wanted else None
 
         self.ranges = read("ranges", "start", "duration", groups=("process", "domain", "name", "thread"))
-        self.marks = Marks(self.ranges)
+        self.marks = Marks(self.ranges, traces)
         linked = "launches" in wanted and any(trace.has("api") for trace in traces)
         times = ("start", "duration") if wanted & {"launches", "starts"} else ("duration",)
         times, stream = (("correlation", *times), ("stream",)) if linked else (times, ())

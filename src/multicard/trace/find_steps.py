@@ -5,16 +5,16 @@ of its optimizers; and by the kernels of optimizers. All processes with kernels 
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from multicard.trace.captured_events import CapturedEvents
 from multicard.trace.kernel_classes import CLASSES
 from multicard.trace.launches import UNKNOWN
-from multicard.trace.model import Batch, BatchReader, EventSource, Integers, Trace, shared_name
+from multicard.trace.model import HostSteps, Integers, Trace, shared_name
 from multicard.trace.steps import RECORDED, STEP, Owner
 
 # Other names of a step, without their number: Lightning's among them.
@@ -28,21 +28,6 @@ OF_THE_MODEL = ("attention", "convolution", "matrix_multiply", "normalization", 
 # to a quarter of one.
 ROUNDING_NS = 1000
 ALIKE = 0.1  # difference of two numbers of kernels, as a part
-
-
-class HostSteps(NamedTuple):
-    """Steps of a process on the host's clock in nanoseconds, in order and disjoint, and the threads that they are of.
-
-    A thread is None where it is not known.
-    """
-
-    starts: Integers
-    ends: Integers
-    threads: list[int | None]
-
-    def part(self, chosen: slice) -> "HostSteps":
-        """Some of them."""
-        return HostSteps(self.starts[chosen], self.ends[chosen], self.threads[chosen])
 
 
 @dataclass(frozen=True)
@@ -102,45 +87,11 @@ def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps
 
 
 def with_steps(traces: Sequence[Trace], steps: Mapping[Owner, HostSteps]) -> list[Trace]:
-    """The same traces with these steps as ranges named `step`, in the place of any that are named so already."""
-
-    def marked(number: int, trace: Trace) -> Trace:
-        own = {process: steps for (of, process), steps in steps.items() if of == number}
-
-        def opened(kind: str, numbers: tuple[str, ...], groups: tuple[str, ...]) -> EventSource:
-            if kind != "ranges":
-                return trace.open(kind, numbers, groups)
-            return _joined(own, trace.open(kind, numbers, groups) if trace.has(kind) else None)
-
-        absent = {kind: why for kind, why in trace.absent.items() if not (own and kind == "ranges")}
-        return replace(trace, open=opened, absent=absent)
-
-    return [marked(number, trace) for number, trace in enumerate(traces)]
-
-
-def _joined(steps: Mapping[int, HostSteps], recorded: EventSource | None) -> EventSource:
-    """Ranges of steps by process, and the recorded ranges, whose codes follow."""
-    places = list(dict.fromkeys((process, thread) for process, own in steps.items() for thread in own.threads))
-
-    def read_steps() -> Iterator[Batch]:
-        for process, own in steps.items():
-            code = np.array([places.index((process, thread)) for thread in own.threads], np.int32)
-            yield Batch(code, {"start": own.starts, "end": own.ends, "duration": own.ends - own.starts})
-
-    def shifted(part: BatchReader) -> BatchReader:
-        return lambda: (Batch(batch.group + len(places), batch.numbers) for batch in part())
-
-    def described(wanted: tuple[str, ...]) -> list[tuple[Any, ...]]:
-        rows = [{"process": process, "domain": None, "name": STEP, "thread": thread} for process, thread in places]
-        found = [tuple(row[name] for name in wanted) for row in rows]
-        others = recorded.described(wanted) if recorded else []
-        at = wanted.index("name") if "name" in wanted else -1
-        return found + [
-            (*values[:at], f"{STEP} (as recorded)", *values[at + 1 :]) if at >= 0 and values[at] == STEP else values
-            for values in others
-        ]
-
-    return EventSource([read_steps, *(shifted(part) for part in (recorded.parts if recorded else []))], described)
+    """The same traces with these steps, in the place of ranges named `step`."""
+    of_trace: list[dict[int, HostSteps]] = [{} for _ in traces]
+    for (number, process), own in steps.items():
+        of_trace[number][process] = own
+    return [replace(trace, steps=own) for trace, own in zip(traces, of_trace, strict=True)]
 
 
 class _Process(NamedTuple):

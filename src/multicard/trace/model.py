@@ -114,6 +114,21 @@ class EventSource:
     described: Callable[[tuple[str, ...]], list[tuple[Any, ...]]]
 
 
+class HostSteps(NamedTuple):
+    """Steps of a process on the host's clock in nanoseconds, in order and disjoint, and the threads that they are of.
+
+    A thread is None where it is not known.
+    """
+
+    starts: Integers
+    ends: Integers
+    threads: list[int | None]
+
+    def part(self, chosen: slice) -> "HostSteps":
+        """Some of them."""
+        return HostSteps(self.starts[chosen], self.ends[chosen], self.threads[chosen])
+
+
 @dataclass
 class Trace:
     """One file of a capture.
@@ -132,6 +147,8 @@ class Trace:
         Rank by process id, as far as the trace itself tells.
     gpus
         Names of the kinds of GPUs that the traced machine has, as far as the trace tells.
+    steps
+        Steps by process that were found in the trace; None where its ranges mark them.
     """
 
     name: str
@@ -139,10 +156,13 @@ class Trace:
     absent: dict[str, str]
     ranks: dict[int, int] = field(default_factory=dict)
     gpus: tuple[str, ...] = ()
+    steps: dict[int, HostSteps] | None = None
 
     def has(self, kind: str) -> bool:
-        """Whether events of a kind were recorded."""
-        return kind not in self.absent
+        """Whether events of a kind were recorded; of "steps": whether they may be told."""
+        if kind == "steps" and self.steps is not None:
+            return bool(self.steps)
+        return ("ranges" if kind == "steps" else kind) not in self.absent
 
 
 def picked(kind: str, wanted: Sequence[str], keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -155,7 +175,7 @@ def why_absent(traces: Sequence[Trace], kinds: Sequence[str]) -> str:
     """Reason for the first of these kinds that none of the traces recorded."""
     for kind in kinds:
         if traces and not any(trace.has(kind) for trace in traces):
-            return traces[0].absent[kind]
+            return traces[0].absent.get("ranges" if kind == "steps" else kind, "no steps were found")
     return "not recorded"
 
 

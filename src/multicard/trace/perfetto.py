@@ -87,7 +87,7 @@ class _Ids:
 
 def _lines(traces: Sequence[Trace], events: dict[str, Events]) -> Iterator[str]:
     ids, origins = _Ids(), _origins(traces, events)
-    steps = Marks(events.get("ranges")).steps
+    steps = Marks(events.get("ranges"), traces).steps
     for (trace, process), own in steps.items():
         pid = _process(ids, traces, trace, process)
         tid = ids.track(pid, ("steps",), "steps")

@@ -1,5 +1,6 @@
 """When steps begin and end: on the host, whose ranges mark them, and on a device, which may run far behind the host."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -8,7 +9,7 @@ import numpy as np
 from multicard.core.layout import PHASES
 from multicard.trace.collect import Events
 from multicard.trace.launches import UNKNOWN
-from multicard.trace.model import Integers
+from multicard.trace.model import Integers, Trace
 
 Owner = tuple[int, int]  # trace, process
 
@@ -69,9 +70,12 @@ def on_device(steps: Steps, call: Integers, end: Integers) -> Steps:
 class Marks:
     """Steps and phases that the processes of a capture marked by ranges."""
 
-    def __init__(self, ranges: Events | None) -> None:
-        """`ranges` carry process, name, thread, start and duration."""
+    def __init__(self, ranges: Events | None, traces: Sequence[Trace] = ()) -> None:
+        """`ranges` carry process, name, thread, start and duration; steps of `traces` take their place."""
         self._ranges = ranges
+        self._by_range = all(trace.steps is None for trace in traces)
+        stated = ((i, *each) for i, trace in enumerate(traces) for each in (trace.steps or {}).items())
+        self._stated = {(i, process): own for i, process, own in stated}
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -80,17 +84,22 @@ class Marks:
         A phase belongs to the step that holds its start. A step inside another is a range of that step's, no step.
         """
         rows: list[dict[str, Any]] = []
-        if self._ranges is None:
-            return rows
-        owners = self._ranges.values("process", "name", "thread")
-        known = self._ranges.mask(name in (STEP, *PHASES) for _, _, name, _ in owners)
-        columns = (self._ranges.code, *(self._ranges.arrays[name] for name in ("start", "duration")))
-        found = sorted(
-            (owners[code][:2], start, -duration, owners[code][2], code)
-            for code, start, duration in zip(*(column[known].tolist() for column in columns), strict=True)
-        )
+        found: list[tuple[Any, ...]] = [
+            (owner, start, start - end, STEP, thread)
+            for owner, own in self._stated.items()
+            for start, end, thread in zip(own.starts.tolist(), own.ends.tolist(), own.threads, strict=True)
+        ]
+        if self._ranges is not None:
+            owners = self._ranges.values("process", "name", "thread")
+            names = (STEP, *PHASES) if self._by_range else PHASES
+            known = self._ranges.mask(name in names for _, _, name, _ in owners)
+            columns = (self._ranges.code, *(self._ranges.arrays[name] for name in ("start", "duration")))
+            found += [
+                (owners[code][:2], start, -duration, *owners[code][2:])
+                for code, start, duration in zip(*(column[known].tolist() for column in columns), strict=True)
+            ]
         owner, number, end = None, 0, 0
-        for (trace, process), start, negative, name, code in found:
+        for (trace, process), start, negative, name, thread in sorted(found, key=lambda each: each[:4]):
             if owner != (trace, process):
                 owner, number, end = (trace, process), 0, start
             if name == STEP:
@@ -105,7 +114,7 @@ class Marks:
                     "step": number if number and start < end else None,
                     "start": start,
                     "duration": -negative,
-                    "thread": owners[code][3],
+                    "thread": thread,
                 }
             )
         return rows

@@ -147,11 +147,12 @@ def _sums(kind: str, fields: dict[str, str], description: str) -> Activity:
 
 ACTIVITIES: dict[str, Activity] = {
     "phases": Activity(
-        ("ranges",),
+        ("steps",),
         ("step", "phase", "start_s", "duration_s"),
         of.phases,
         "Steps and their phases in the profiled window, in order of time; step counts from 1 per process and is "
         "empty for a phase outside every step; start_s counts from the first of them in the report.",
+        needs=("ranges",),
     ),
     "ranges": _sums(
         "ranges",
