@@ -3,10 +3,9 @@
 import gzip
 import re
 import zlib
-from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,6 +20,7 @@ from multicard.trace.model import (
     Batch,
     EventSource,
     Groups,
+    Integers,
     Trace,
     picked,
     rank_marks,
@@ -94,6 +94,14 @@ class Document(msgspec.Struct):
     distributedInfo: Any = {}  # noqa: N815
 
 
+class _Table(NamedTuple):
+    """Events of a kind: what describes each group, the code of each event's group, and its numbers."""
+
+    groups: list[tuple[Any, ...]]
+    code: Integers
+    numbers: dict[str, Integers]
+
+
 def read(path: Path) -> Trace:
     """Read one trace.
 
@@ -103,7 +111,25 @@ def read(path: Path) -> Trace:
         If the file is not a trace.
     """
     try:
-        found = _KinetoEvents(_document(path))
+        document = _document(path)
+        events: dict[str, list[Event]] = {kind: [] for kind in KINDS}
+        process = None  # device events carry the device in its place
+        for event in document.traceEvents:
+            if event.ph == "X":
+                kind = KIND_OF.get(event.cat) or KIND_OF.get(str(event.cat).lower())
+                if kind is not None:
+                    events[kind].append(event)
+                if process is None and event.cat in HOST_CATEGORIES and isinstance(event.pid, int):
+                    process = event.pid
+        process = -1 if process is None else process
+        tables = {kind: _table(kind, own, process) for kind, own in events.items() if kind != "messages"}
+        tables["messages"] = _messages(events["kernels"], tables["api"].numbers, process)
+        for table in tables.values():
+            refuse_absurd(table.numbers)
+        gpus = tuple(dict.fromkeys(str(each["name"]) for each in document.deviceProperties or () if "name" in each))
+        rank = document.distributedInfo.get("rank")
+        marks = rank_marks([(process, name) for _, _, name, _ in tables["ranges"].groups])
+        ranks = {process: rank} if isinstance(rank, int) else marks
     except msgspec.ValidationError as error:
         raise TraceError(
             f"{path}: no trace of PyTorch's profiler: its JSON has no list traceEvents of events: {error}"
@@ -113,9 +139,9 @@ def read(path: Path) -> Trace:
         if isinstance(error, OverflowError):
             said = f"found a number that is too large, expected times of at most {MOST_NS / 1e9:.3g} s"
         raise TraceError(f"{path}: not a readable PyTorch profiler trace: {said}") from error
-    absent = {kind: NOT_RECORDED[kind] for kind in KINDS if kind not in found.kinds or not found.kinds[kind].code}
+    absent = {kind: NOT_RECORDED[kind] for kind, table in tables.items() if not len(table.code)}
     name = path.name.removesuffix(".gz").removesuffix(".json")
-    return Trace(name, lambda kind, _, groups: found.source(kind, groups), absent, found.ranks, found.gpus)
+    return Trace(name, lambda kind, _, groups: _source(kind, tables[kind], groups), absent, ranks, gpus)
 
 
 def _document(path: Path) -> Document:
@@ -132,121 +158,72 @@ def _document(path: Path) -> Document:
         return msgspec.json.decode(NO_NUMBER.sub(b"null", text), type=Document)
 
 
-class _Kind:
-    """Events of a kind: of each the code of its group, and its numbers one after another."""
-
-    def __init__(self) -> None:
-        self.groups: dict[tuple[Any, ...], int] = {}
-        self.code, self.numbers = array("i"), array("q")
-
-    def add(self, group: tuple[Any, ...], *numbers: int) -> None:
-        """Keep an event."""
-        self.code.append(self.groups.setdefault(group, len(self.groups)))
-        self.numbers.extend(numbers)
+def _table(kind: str, events: list[Event], process: int) -> _Table:
+    keys: dict[tuple[Any, ...], int] = {}
+    code = [keys.setdefault(_key(kind, event), len(keys)) for event in events]
+    start = np.array([_nanoseconds(event.ts) for event in events], np.int64)
+    duration = np.array([_nanoseconds(event.dur) for event in events], np.int64)
+    numbers = {"start": start, "end": start + duration, "duration": duration}
+    for name in set(KINDS[kind].numbers) - numbers.keys():
+        numbers[name] = np.array([_number(getattr(event.args, name), MISSING) for event in events], np.int64)
+    return _Table([(process, *_described(kind, *key)) for key in keys], np.array(code, np.int32), numbers)
 
 
-class _KinetoEvents:
-    """Events of a file by kind.
+def _key(kind: str, event: Event) -> tuple[Any, ...]:
+    """What tells events of different groups apart, as the file has it."""
+    if kind in ("ranges", "api"):
+        return event.cat, event.name, event.tid
+    return event.cat, event.name, event.args.device, event.args.stream
 
-    Attributes
-    ----------
-    process
-        Process id; device events carry the device in its place.
-    ranks
-        Rank by process id, as far as the file tells.
-    gpus
-        Names of the kinds of GPUs.
+
+def _described(kind: str, category: str, name: Any, *place: Any) -> tuple[Any, ...]:
+    """The columns of a group, without its process."""
+    numbers = tuple(map(_number, place))
+    if kind == "ranges":
+        return None, shared_name(str(name)), *numbers
+    if kind == "api":
+        return API_CATEGORIES[category.lower()], str(name), *numbers
+    if kind == "kernels":
+        return numbers[0], str(name), numbers[1]
+    return numbers[0], _operation(category, str(name)), _host_memory(str(name)), numbers[1]
+
+
+def _messages(kernels: list[Event], api: dict[str, Integers], process: int) -> _Table:
+    """Messages of communication kernels, counted as NCCL does: a rank's own part where parts differ.
+
+    Each has the start of the call that sent it, or that of its kernel where the call was not recorded.
     """
-
-    def __init__(self, document: Document) -> None:
-        self.kinds = {kind: _Kind() for kind in KINDS}
-        self._messages: list[tuple[tuple[Any, ...], int, int, int]] = []
-        host = (event.pid for event in document.traceEvents if event.ph == "X" and event.cat in HOST_CATEGORIES)
-        self.process = next((pid for pid in host if isinstance(pid, int)), -1)
-        for event in document.traceEvents:
-            if event.ph == "X":
-                self._add(event)
-        self._place_messages()
-        names = [str(each["name"]) for each in document.deviceProperties or () if "name" in each]
-        self.gpus = tuple(dict.fromkeys(names))
-        rank = document.distributedInfo.get("rank")
-        marks = rank_marks([(process, name) for process, _, name, _ in self._described("ranges")])
-        self.ranks = {self.process: rank} if isinstance(rank, int) else marks
-        for kind in self.kinds:
-            refuse_absurd(self._numbers(kind))
-
-    def _add(self, event: Event) -> None:
-        kind = KIND_OF.get(event.cat) or KIND_OF.get(str(event.cat).lower())
-        if kind is None:
-            return
-        start = _nanoseconds(event.ts)
-        end, arguments = start + _nanoseconds(event.dur), event.args
-        correlation = _number(arguments.correlation, MISSING)
-        if kind == "ranges":
-            self.kinds[kind].add((event.name, event.tid), start, end)
-        elif kind == "api":
-            self.kinds[kind].add((event.cat, event.name, event.tid), correlation, start, end)
-        elif kind == "memory":
-            group = (event.cat, event.name, arguments.device, arguments.stream)
-            self.kinds[kind].add(group, correlation, _number(arguments.bytes, MISSING), start, end)
-        else:
-            self.kinds[kind].add((event.name, arguments.device, arguments.stream), correlation, start, end)
-            if arguments.collective:
-                self._add_message(arguments, correlation, start)
-
-    def _add_message(self, arguments: Arguments, correlation: int, start: int) -> None:
-        """Keep the message of a communication kernel, counted as NCCL does: a rank's own part where parts differ."""
+    of_call: dict[int, int] = {}
+    found, keys = [], {}
+    for event in kernels:
+        arguments = event.args
         kind, size = collective_call(str(arguments.collective)), ELEMENT_BYTES.get(str(arguments.dtype))
-        sent, received = _number(arguments.sent), _number(arguments.received)
-        if kind is not None and size is not None and sent is not None and received is not None:
-            elements = received if kind in ("reduce_scatter", "recv") else sent
-            self._messages.append(((kind, _number(arguments.ranks)), correlation, start, elements * size))
+        elements = _number(arguments.received if kind in ("reduce_scatter", "recv") else arguments.sent)
+        if kind is None or size is None or elements is None or _number(arguments.received) is None:
+            continue
+        if not of_call:  # of calls with one correlation the first counts
+            order = np.argsort(-api["start"], kind="stable")
+            of_call = dict(zip(api["correlation"][order].tolist(), api["start"][order].tolist(), strict=True))
+            of_call |= {MISSING: -1}
+        start = of_call.get(_number(arguments.correlation, MISSING), -1)
+        start = _nanoseconds(event.ts) if start == -1 else start
+        key = (process, kind, _number(arguments.ranks))
+        found.append((keys.setdefault(key, len(keys)), start, elements * size))
+    code, starts, sizes = np.array(found, np.int64).reshape(-1, 3).T
+    return _Table(list(keys), code.astype(np.int32), {"start": starts, "bytes": sizes})
 
-    def _place_messages(self) -> None:
-        """Give each message the start of the call that sent it; that of its kernel where the call was not recorded."""
-        api = self._numbers("api")
-        order = np.argsort(-api["start"], kind="stable")  # of calls with one correlation the first counts
-        calls = dict(zip(api["correlation"][order].tolist(), api["start"][order].tolist(), strict=True))
-        calls.pop(MISSING, None)
-        for group, correlation, start, size in self._messages:
-            self.kinds["messages"].add(group, calls.get(correlation, start), size)
 
-    def _numbers(self, kind: str) -> dict[str, Any]:
-        names = KINDS[kind].numbers
-        values = np.array(self.kinds[kind].numbers, np.int64).reshape(-1, len(names))
-        return dict(zip(names, values.T.copy(), strict=True))
+def _source(kind: str, table: _Table, groups: tuple[str, ...]) -> EventSource:
+    """Events of a kind as one part."""
+    coded = Groups()
 
-    def _described(self, kind: str) -> list[tuple[Any, ...]]:
-        """Groups of a kind by their codes."""
-        process, found = self.process, list(self.kinds[kind].groups)
-        if kind == "ranges":
-            return [(process, None, shared_name(str(name)), _number(tid)) for name, tid in found]
-        if kind == "api":
-            return [(process, API_CATEGORIES[cat.lower()], str(name), _number(tid)) for cat, name, tid in found]
-        if kind == "kernels":
-            return [(process, _number(device), str(name), _number(stream)) for name, device, stream in found]
-        if kind == "memory":
-            return [
-                (process, _number(device), _operation(cat, str(name)), _host_memory(str(name)), _number(stream))
-                for cat, name, device, stream in found
-            ]
-        return [(process, *group) for group in found]
+    def read_all() -> Iterator[Batch]:
+        yield Batch(coded.codes(picked(kind, groups, table.groups))[table.code], table.numbers)
 
-    def source(self, kind: str, groups: tuple[str, ...]) -> EventSource:
-        """Events of a kind as one part."""
-        own, coded = self.kinds[kind], Groups()
-
-        def read_all() -> Iterator[Batch]:
-            keys = picked(kind, groups, self._described(kind))
-            numbers = self._numbers(kind)
-            if "end" in numbers:
-                numbers["duration"] = numbers["end"] - numbers["start"]
-            yield Batch(coded.codes(keys)[np.array(own.code)], numbers)
-
-        return EventSource(
-            [read_all],
-            lambda wanted: [tuple(dict(zip(groups, key, strict=True))[name] for name in wanted) for key in coded.keys],
-        )
+    return EventSource(
+        [read_all],
+        lambda wanted: [tuple(dict(zip(groups, key, strict=True))[name] for name in wanted) for key in coded.keys],
+    )
 
 
 def _nanoseconds(microseconds: float) -> int:
