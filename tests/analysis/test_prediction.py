@@ -20,7 +20,7 @@ from multicard.analysis.statistics import Interval
 from multicard.api.predictions import Predictions
 from multicard.cli import main
 from multicard.core.files import write_json
-from multicard.experiment.workload import WORKLOADS, Traffic
+from multicard.experiment.workload import Traffic
 from multicard.trace.collectives import bus_bytes
 from multicard.workloads.vision.memory_estimate import gradient_bytes
 from multicard.workloads.vision.parameters import VisionParameters
@@ -213,23 +213,6 @@ def test_links_are_of_the_newest_record_of_the_kind_of_machine_that_has_them(tmp
     assert list(found.links) == [4]
     [found] = series(evidence, [other])
     assert not found.links
-
-
-def test_the_loader_of_a_record_limits_what_no_run_reached(tmp_path: Path) -> None:
-    evidence = made(tmp_path, runs({1: 0.1, 2: 0.1}, num_workers=2))
-    job = WORKLOADS["vision"].loader_job(series(evidence)[0]._parameters(2))
-    rates = {2: 900, 4: 1800, 8: 3600, 16: 4000}
-    record = machine_record()
-    record["hardware"] = {"gpus": [GPU] * 2, "processor": "AMD EPYC 9334", "logical_cpus": 128}
-    rows = [{"measure": "loader", "num_workers": n, "samples": 64, "times_s": [64 / rates[n]] * 7} for n in rates]
-    [loaders] = [part for part in record["parts"] if part["part"] == "loader"]
-    loaders |= {"parameters": job, "rows": rows}
-    [found] = series(evidence, [MachineLimits.model_validate(record)])
-    four, eight = (found.forecast(devices).prediction for devices in (4, 8))
-    # Eight wait for the loader, 28 of 128 ms, so computing is the larger part.
-    assert (four.bound, eight.bound) == ("compute", "compute")
-    # 8 × 64 samples by 16 workers take 128 ms; computing, which takes 100, competes.
-    assert 512 / 4000 < eight.step_s.value < 1.4 * 512 / 4000
 
 
 def predicted(results: Path, capsys: pytest.CaptureFixture[str], devices: str = "4,8") -> list[str]:

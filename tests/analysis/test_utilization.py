@@ -131,19 +131,6 @@ def test_the_record_of_the_same_host_counts_then_the_newest_of_the_same_kind() -
     assert "mfu" not in of(CPUS, limits(gpus(OTHER)), device="cpu")
 
 
-def test_the_ceiling_of_a_loader_is_that_of_all_ranks() -> None:
-    p = VisionParameters(device="cpu", devices=2, strategy="ddp-ds", num_workers=3)
-    rows = [
-        {"measure": "loader", "num_workers": each, "samples": 64, "times_s": [0.64 / each]} for each in (1, 3)
-    ]  # 100 and 300 samples/s
-    loader = {"part": "loader", "parameters": WORKLOADS["vision"].loader_job(p), "rows": rows}
-    machine = limits(CPUS, parts=[loader])
-    found = of(CPUS, machine, **p.stated())
-    assert found["loader_ceiling_samples_per_s"] == pytest.approx(600)
-    for change in ({"num_workers": 2}, {"image_size": 64}, {"batch_size": 32}):
-        assert of(CPUS, machine, **(p.stated() | change))["loader_ceiling_samples_per_s"] is None
-
-
 def run(folder: Path, **changes: Any) -> Path:
     """A run of two processes on such a processor, 30 images each, with the files of a trace."""
     record(folder, "ddp-ds", **{"hardware": CPUS, "data": {"classes": 1000}} | changes)

@@ -22,7 +22,7 @@ from multicard.analysis.statistics import Interval
 from multicard.core.errors import UserError
 from multicard.figures.draw import save
 from multicard.figures.search import draw_search
-from multicard.machine.keep import keep
+from multicard.machine.measure import keep
 from multicard.papers.limits import quantity_words
 from multicard.report.conclusions import claims_of
 from multicard.report.environment import environment

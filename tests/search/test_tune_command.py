@@ -10,11 +10,8 @@ import pytest
 import yaml
 
 from conftest import TINY
-from machine.machine_record import IDLE, record
 from multicard.cli import main
 from multicard.cli.tune import GOALS as OFFERED
-from multicard.core.files import write_json
-from multicard.core.layout import machine_file
 from multicard.experiment.load import check
 from multicard.search.scenario import GOALS, Result, ScenarioSpace
 
@@ -222,28 +219,6 @@ def test_what_cannot_run_or_does_not_fit_by_its_estimate_is_left_out(folder: Pat
     assert (("devices", 1), ("batch_size", 8)) not in reasons
     assert reasons[("devices", 1), ("batch_size", 100_000)] == "memory estimate above that of a GPU"
     assert reasons[("devices", 4), ("batch_size", 8)] == "needs 4 devices, 2 found"
-
-
-def test_a_loader_that_was_measured_alone_bounds_what_its_configurations_can_reach(folder: Path) -> None:
-    planned = space(changed(vary={"num_workers": [0, 1, 2], "layout": ["nchw", "nhwc"]}))
-    run = planned.run(next(iter(planned.repeats)), 1)
-    from multicard.machine.jobs import loaders
-
-    [job] = loaders([run], "cpu")
-    rows = [
-        {"measure": "loader", "num_workers": workers, "samples": 8, "times_s": [0.08 / (1 + workers)] * 7}
-        for workers in (0, 1)
-    ]
-    part = {"part": "loader", "parameters": job["parameters"], "rows": rows, "problem": None, "conditions": [IDLE]}
-    write_json(machine_file(planned.results, "cpu"), record() | {"device": "cpu", "parts": [part]})
-    found = {tuple(planned.values(key).values()): bound for key, bound in planned.bounds().items()}
-    # 8 samples in 80 and 40 ms are 100 and 200 per second; what was read ahead may add a tenth.
-    expected = {0: 110.0, 1: 220.0}
-    assert found == {
-        (workers, layout): pytest.approx(rate) for workers, rate in expected.items() for layout in ("nchw", "nhwc")
-    }
-    times = space(changed(vary={"num_workers": [0, 1], "layout": ["nchw", "nhwc"]}), "iteration_time").bounds()
-    assert sorted(times.values()) == pytest.approx([8 / 220, 8 / 220, 8 / 110, 8 / 110])
 
 
 def test_the_goals_that_the_command_offers_are_those_of_the_search() -> None:

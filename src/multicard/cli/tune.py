@@ -72,7 +72,7 @@ def _search(search: "Search", space: "ScenarioSpace", arguments: argparse.Namesp
     """Run what the search asks for until it ends; a row for each run."""
     from multicard.core.text import listed
 
-    bounds, trials, told, machines = space.bounds(), [], 0, []
+    trials, told, machines = [], 0, []
     there = [run for runs in space.repeats.values() for run in runs if space.record(run).is_file()]
     if there:  # made again where its data have changed
         _make(space, there, arguments)
@@ -89,10 +89,6 @@ def _search(search: "Search", space: "ScenarioSpace", arguments: argparse.Namesp
                 machines.append(result.machine)
                 if len(machines) > 1:
                     print(f"in doubt: runs of {listed(machines)} are compared as if of one machine", flush=True)
-        if search.best is not None:
-            bounded, best = [key for key in search.left if key in bounds], search.mean(search.best)
-            beaten = [key for key in bounded if space.is_worse(bounds[key], best)]
-            _leave_out(search, dict.fromkeys(beaten, "their loader alone gives less than the best so far"))
         told = _say_ended(search, told)
     _say_ended(search, told)
     return trials

@@ -62,7 +62,7 @@ def exchange(
     more
         Variables for the job's environment, beside those that a run's job gets.
     seconds
-        How long each size is measured, or for `multicard.machine.timing.BLOCKS` all-reduces.
+        How long each size is measured, or for `multicard.machine.all_reduce_job.BLOCKS` all-reduces.
     """
     arguments = [device, ",".join(map(str, sizes)), limit_s, seconds]
     job = run_module(JOB, arguments, start_s + limit_s, ranks, more)

@@ -19,7 +19,6 @@ class MachinePage:
     facts: Facts
     lines: list[Line]
     notes: list[str]
-    links: list[str]  # of nvidia-smi topo -m
     figure: FigureFiles | None
     files: str
 
@@ -42,11 +41,7 @@ def machine_pages(results: Path) -> list[MachinePage]:
 
 def _page(path: Path, limits: MachineLimits) -> MachinePage:
     host = (limits.host or {}).get("name", "unknown host")
-    nodes = (limits.numa or {}).get("nodes") or {}
-    gpus = (limits.numa or {}).get("gpus") or []
     facts = machine_facts({"host": limits.host, "hardware": limits.hardware})
-    facts += [("NUMA nodes", "; ".join(f"{node}: CPUs {cpus}" for node, cpus in nodes.items()) or "not shown")]
-    facts += [("GPUs at NUMA nodes", ", ".join(str(gpu.get("node")) for gpu in gpus))] if gpus else []
     facts += [("Lowest clocks", _clocks(limits)), ("Measured", limits.started)]
     facts += [("Versions", ", ".join(f"{name} {value}" for name, value in (limits.versions or {}).items() if value))]
     facts += [("Time of a measurement", f"{limits.seconds:g} s")]
@@ -55,7 +50,6 @@ def _page(path: Path, limits: MachineLimits) -> MachinePage:
         facts=facts,
         lines=lines(limits),
         notes=limits.notes,
-        links=(limits.links or {}).get("nvidia_smi") or [],
         figure=figure_files(path.parent, path.parent.name, path.stem),
         files=f"machine/{path.stem}",
     )

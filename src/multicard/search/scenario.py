@@ -9,7 +9,6 @@ from typing import Any
 
 from multicard.analysis.choice.demand import per_distinct
 from multicard.analysis.evidence import Provenance, as_stated, names_synthetic
-from multicard.analysis.machine.limits import MachineLimits, loader_rates, read_machine
 from multicard.analysis.pooling import Pool
 from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.runs.notices import disturbance_notice
@@ -18,16 +17,14 @@ from multicard.analysis.scenario_tables import machine
 from multicard.analysis.statistics import Interval, verdict
 from multicard.archive.matrix import Matrix
 from multicard.core.errors import UserError
-from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, ANY_NODE, EPOCH_COLUMNS, EPOCHS, RUN, machine_file
+from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, EPOCH_COLUMNS, EPOCHS, RUN
 from multicard.core.units import ARGS_PREFIX, show
 from multicard.experiment.config import Experiment
 from multicard.experiment.parameters import as_columns, nested
 from multicard.experiment.runs import Run, combinations
 from multicard.experiment.workload import WORKLOADS, Workload
-from multicard.machine.jobs import loaders
 from multicard.search.core import Search, Space
 
-READ_AHEAD = 1.1  # by how much a short run may exceed what its loader gives in the long run
 NO_METER = "which have no meter of energy here"  # CPUs
 
 # The measure of a workload that is searched for, and whether more of it is better.
@@ -111,10 +108,6 @@ class ScenarioSpace:
         record = self.record(run)
         return record if run.id in self.matrix.recorded.archives else record.parent / ACTIVITY / ACTIVITY_INDEX
 
-    def is_worse(self, value: float, than: float) -> bool:
-        """Whether a value is worse by the goal."""
-        return value < than if self.maximize else value > than
-
     def decide(self, search: Search) -> tuple[str, list[str], Interval]:
         """The best configuration, those not significantly different of which there are repeats, and its value."""
         best, completed = search.best, search.completed
@@ -178,20 +171,6 @@ class ScenarioSpace:
             if reason or self.run(key, 1).exceeds_memory(self.matrix.machine)
         }
 
-    def bounds(self) -> dict[str, float]:
-        """Best value that a configuration's loader allows, where it was measured alone on the machine that runs are on.
-
-        None of recorded runs, which ran elsewhere.
-        """
-        found = {}
-        for key, [run, *_] in self.repeats.items():
-            p = run.parameters
-            elsewhere = run.id in self.matrix.recorded.archives
-            if self.goal == "energy" or elsewhere or not (rate := self._loader_rate(run)):
-                continue
-            found[key] = rate * p.ranks if self.maximize else p.batch_of_rank / rate
-        return found
-
     def result(self, run: Run) -> Result:
         """What came of a run.
 
@@ -222,20 +201,3 @@ class ScenarioSpace:
             Provenance(machine(hardware)).kind if hardware else None,
             disturbance_notice(row),
         )
-
-    @cached_property
-    def _limits(self) -> list[MachineLimits]:
-        """Of the machine where the runs are; on a cluster of a node that it chose."""
-        devices = {runs[0].parameters.device for runs in self.repeats.values()}
-        host = ANY_NODE if self.experiment.cluster else None
-        paths = [machine_file(self.results, device, host) for device in devices]
-        return [read_machine(path) for path in paths if path.is_file()]
-
-    def _loader_rate(self, run: Run) -> float | None:
-        """Samples per second that a run's loader gives at most, where that was measured undisturbed."""
-        for job in loaders([run], run.parameters.device):
-            for limits in self._limits:
-                rate = loader_rates(limits, job["parameters"], undisturbed=True).get(run.parameters.workers_of_rank)
-                if rate is not None:
-                    return READ_AHEAD * (rate.high or rate.value)
-        return None

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from multicard.analysis.machine.limits import MachineLimits, loader_rates, product_rate, products_disturbed
+from multicard.analysis.machine.limits import MachineLimits, product_rate, products_disturbed
 from multicard.analysis.runs.run_files import RunFiles
 from multicard.analysis.scaling.speedup import configurations
 from multicard.core.text import gpu_name
@@ -27,8 +27,6 @@ MEASURES: dict[str, str] = {
     "where something else ran then, so that it may be too low), or stated by the `vendor`",
     "bus_bandwidth_bytes_per_s": "bytes that a GPU's collectives of recorded sizes moved over their time, as "
     "nccl-tests counts them; of the GPU that waited least for others",
-    "loader_ceiling_samples_per_s": "samples that the loaders of all ranks give at most: what multicard doctor "
-    "--measure found of one alone, times ranks; to compare with processed_samples_per_s",
 }
 
 
@@ -56,10 +54,9 @@ def utilization(
     """
     p = work.parameters.model_validate(record["parameters"])
     limits = machine_of(record, p.device, machines)
-    found: dict[str, Any] = {"loader_ceiling_samples_per_s": loader_ceiling(work, p, limits)}
     if operations is None:
-        return found
-    found |= {
+        return {}
+    found = {
         "model_flop_per_step": operations.model,
         "hardware_flop_per_step": operations.hardware,
         "achieved_flop_per_s": operations.model / iteration_time_s,
@@ -128,14 +125,6 @@ def _computed_in(record: Mapping[str, Any], precisions: Sequence[str]) -> Sequen
     capabilities = [gpu.get("capability") for gpu in (record.get("hardware") or {}).get("gpus") or []]
     has_tf32 = capabilities and all(each and float(each) >= FIRST_WITH_TF32 for each in capabilities)
     return ["tf32"] if has_tf32 else precisions
-
-
-def loader_ceiling(work: Workload, p: Any, limits: MachineLimits | None) -> float | None:
-    """Samples per second of the loaders of all ranks, if each is as fast as one alone; None if that is not known."""
-    if limits is None or not work.loader_parameters:
-        return None
-    rate = loader_rates(limits, work.loader_job(p)).get(p.workers_of_rank)
-    return p.ranks * rate.value if rate else None
 
 
 def achieved_bus_bandwidth(run: RunFiles) -> float | None:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from multicard.analysis.bottlenecks.bottlenecks import peak_memory
 from multicard.analysis.choice.learning import values_of
 from multicard.analysis.evidence import Configuration
-from multicard.analysis.machine.limits import MachineLimits, loader_rates
+from multicard.analysis.machine.limits import MachineLimits
 from multicard.analysis.scaling.alpha_beta import AlphaBeta
 from multicard.analysis.scaling.network import Network
 from multicard.analysis.scaling.points import Point
@@ -127,13 +127,13 @@ class Series:
     @cached_property
     def checks(self) -> list[tuple[int, int, Check]]:
         """Each measured number of devices, and of nodes, as predicted from the smaller ones."""
-        of_one_node = checks(self.points(1), self.network(1), self._no_network(1), self._loader_alone)
+        of_one_node = checks(self.points(1), self.network(1), self._no_network(1), None)
         found = [(each.predicted.count, 1, each) for each in of_one_node]
         for of_node in sorted({devices // own for own, devices in self.configurations}):
             over = self.points(2, of_node)
             found += [
                 (each.predicted.count * of_node, each.predicted.count, each)
-                for each in checks(over, None, self._no_network(2), self._loader_alone)
+                for each in checks(over, None, self._no_network(2), None)
             ]
         return found
 
@@ -149,7 +149,7 @@ class Series:
             return Forecast(devices, nodes, Prediction(devices, None, reason=self._no_samples))
         count, unknown = devices if nodes == 1 else nodes, self._no_network(nodes)
         computing = self._computing_share if nodes == 1 else None
-        predicted = predict(points, count, of_node, samples, network, unknown, self._loader_alone, computing)
+        predicted = predict(points, count, of_node, samples, network, unknown, None, computing)
         if predicted.step_s is None:
             why = "; ".join(each for each in (predicted.reason, self.elsewhere) if each)
             return Forecast(devices, nodes, Prediction(devices, None, reason=why))
@@ -299,17 +299,6 @@ class Series:
         in_step = p is not None and configuration.workload.loads_in_step(p)
         waited = {} if in_step else configuration.blocks("data_s")
         return {repeat: min(waited.get(repeat, 0.0), seconds) for repeat, seconds in steps.items()}
-
-    def _loader_alone(self, devices: int) -> Interval | None:
-        """Samples per second of the loaders of so many devices of a node by a record; None where none has them."""
-        p, work = self._parameters(devices, 1), self.of.workload
-        if p is None or not work.loader_parameters or work.loads_in_step(p) or not work.loads_on_cpus(p):
-            return None
-        job = work.loader_job(p)
-        rates = next((found for each in self.limits if (found := loader_rates(each, job))), {})
-        workers, cpus = p.workers_of_rank * p.ranks, self.of.provenance.usable_cpus
-        # More workers than CPUs are no faster.
-        return rates.get(min(workers, max(cpus, p.workers_of_rank)) if cpus else workers)
 
     @cached_property
     def _computing_share(self) -> float | None:
