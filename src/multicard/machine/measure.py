@@ -51,21 +51,16 @@ def measure_machine(
 ) -> dict[str, Any]:
     """Measure a kind of device of this machine; what goes wrong in a part is its `problem`, and the others go on.
 
+    Gives the record that docs/machine.md describes.
+
     Parameters
     ----------
-    device
-        "cpu" or "cuda".
     counts
         Numbers of devices for all-reduces; None for those of `device_counts`.
     seconds
         How long each number is measured.
     say
         Is told what is measured next.
-
-    Returns
-    -------
-    dict
-        What docs/machine.md describes.
 
     Raises
     ------
