@@ -72,15 +72,6 @@ def test_several_scenarios_have_no_tables(tmp_path: Path, capsys: pytest.Capture
     assert following == "next: for intervals, repeats: 3 in mine.yaml, then the same command; what was measured stays"
 
 
-def test_files_that_runs_changed_are_named_after_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_results(tmp_path, [row(1, 0.1), row(2, 0.1, outcome="failed")])
-    path = tmp_path / "scenarios" / "s0" / "measures.csv"
-    pd.read_csv(path).assign(folder_changes=["checkpoint.pt and 2 more", "log.txt"]).to_csv(path, index=False)
-    shown(tmp_path)
-    says = "Changed in your folder: 2 of 2 runs (the first: checkpoint.pt and 2 more)"
-    assert says in capsys.readouterr().out.splitlines()
-
-
 @pytest.mark.parametrize("bounds", [("_low", "_high"), ()], ids=["intervals", "single repeats"])
 def test_no_number_is_cut_at_any_width(bounds: tuple[str, ...]) -> None:
     values = {"iteration_time_s": 0.0997, "throughput_samples_per_s": 659.3, "speedup": 1.955, "efficiency": 0.977}

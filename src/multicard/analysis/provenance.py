@@ -12,9 +12,7 @@ from multicard.analysis.runs.notices import (
     MAY_SHARE,
     NOT_STATIONARY,
     NOTICES,
-    OVERSUBSCRIBED,
     PROFILED,
-    REMARKS,
     SAME_SAMPLES,
     SHORT_PASS,
     UNCOUNTED,
@@ -48,18 +46,11 @@ def notes(tables: ScenarioTables, profiled: bool = False) -> list[str]:
         SAME_SAMPLES,
         MAY_SHARE,
         UNCOUNTED,
-        OVERSUBSCRIBED,
         SHORT_PASS,
         *(PROFILED if profiled else ()),
     )
     doubts = (line for kind in kinds for line in _counted(tables.completed, kind, NOTICES[kind]))
     return [*_not_shown(tables), *_provenance(tables), *doubts]
-
-
-def remarks(tables: ScenarioTables) -> list[str]:
-    """Lines about what else runs did, those that failed included, by which no number is in doubt."""
-    rows = tables.measures.to_dict("records")
-    return [line for kind, remark in REMARKS.items() for line in _counted(rows, kind, remark)]
 
 
 def synthetic(tables: ScenarioTables) -> Literal["all", "some"] | None:

@@ -16,7 +16,6 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from multicard.analysis.runs.run_files import RunFiles, read_parquet
-from multicard.analysis.runs.warmup import warmup_is_found, without_transient
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write, read_object
 from multicard.core.layout import EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, SCENARIO_INDEX, STEP_COLUMNS
@@ -175,9 +174,6 @@ def tables_of(run: Path | RunFiles) -> dict[str, pa.Table]:
     for name in ("steps", "epochs"):
         run.check(f"{name}.csv")
         found[name] = _csv(run.folder / f"{name}.csv", SCHEMAS[name])
-    if warmup_is_found(record["parameters"]):
-        steps = without_transient(found["steps"].to_pandas(), record["parameters"])
-        found["steps"] = pa.Table.from_pandas(steps, SCHEMAS["steps"], preserve_index=False)
     found["runs_info"] = pa.Table.from_pylist([_info(run)], SCHEMAS["runs_info"])
     named = {}
     for name, table in found.items():

@@ -48,7 +48,7 @@ def print_results(experiment: "Experiment", config: Path) -> None:
         If a scenario was not measured.
     """
     from multicard.analysis.overview import measures_shown, overview
-    from multicard.analysis.provenance import notes, remarks
+    from multicard.analysis.provenance import notes
     from multicard.analysis.scenario_tables import MEASURES, ScenarioTables
     from multicard.cli._console import console
     from multicard.core.terminal import plain
@@ -79,7 +79,7 @@ def print_results(experiment: "Experiment", config: Path) -> None:
                 f"{row['outcome'].replace('_', ' ')}: {row['reason']}" for _, row in rows.iterrows() if row["reason"]
             ]
         lines += [f"{count} cannot run here: {reason}" for reason, count in Counter(tables.reasons_not_run).items()]
-        lines += [*notes(tables, profiled=True), *remarks(tables)]
+        lines += notes(tables, profiled=True)
         said += [line if alone else f"{name}: {line}" for line in lines]
     said += [*_changed_scripts(experiment), f"report: {results / 'report.html'}"]
     for line in [*dict.fromkeys(said), f"next: {_next_step(experiment, config, outcomes)}"]:

@@ -106,8 +106,7 @@ def _run_status(
     `cannot_run`: why it cannot run here. `job`: its job in Slurm's queue. `row`: its measures, if a table has them,
     that was made at `measured_s`. `check`: measure a finished run that is in no table.
     """
-    from multicard.analysis.runs.conditions import disturbance
-    from multicard.analysis.runs.deviations import deviation, tear_down_problem
+    from multicard.analysis.runs.conditions import deviation, disturbance
     from multicard.analysis.runs.notices import notices
     from multicard.analysis.runs.run_files import RunFiles
     from multicard.archive.whole import check_files
@@ -126,8 +125,6 @@ def _run_status(
     remarks = [describe_reason(record["reason"])] if record.get("reason") else []
     if caveat := (record.get("profiler") or {}).get("caveat"):
         remarks.append(caveat)
-    if problem := tear_down_problem(record):
-        remarks.append(problem)
     traced = (folder / ACTIVITY / ACTIVITY_INDEX).exists()
     check_files(files, measured_s, traced or row is not None)
     if record["outcome"] != "completed" or not traced or not (row or check):

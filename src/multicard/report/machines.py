@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from multicard.analysis.machine.limits import Line, MachineLimits, lines, read_machine
-from multicard.analysis.runs.conditions import condition_columns
 from multicard.core.layout import machine_records
 from multicard.report.environment import Facts, machine_facts
 from multicard.report.results import FigureFiles, figure_files
@@ -42,7 +41,7 @@ def machine_pages(results: Path) -> list[MachinePage]:
 def _page(path: Path, limits: MachineLimits) -> MachinePage:
     host = (limits.host or {}).get("name", "unknown host")
     facts = machine_facts({"host": limits.host, "hardware": limits.hardware})
-    facts += [("Lowest clocks", _clocks(limits)), ("Measured", limits.started)]
+    facts += [("Measured", limits.started)]
     facts += [("Versions", ", ".join(f"{name} {value}" for name, value in (limits.versions or {}).items() if value))]
     facts += [("Time of a measurement", f"{limits.seconds:g} s")]
     return MachinePage(
@@ -53,11 +52,3 @@ def _page(path: Path, limits: MachineLimits) -> MachinePage:
         figure=figure_files(path.parent, path.parent.name, path.stem),
         files=f"machine/{path.stem}",
     )
-
-
-def _clocks(limits: MachineLimits) -> str:
-    """The lowest before, of GPUs after, any of the measurements."""
-    found = [condition_columns({"conditions": part.conditions, "ranks": part.ranks}) for part in limits.parts]
-    names = {"cpu_frequency_before_mhz": "CPU", "gpu_clock_mhz": "GPU"}
-    known = {words: [each[name] for each in found if each[name] is not None] for name, words in names.items()}
-    return ", ".join(f"{words} {min(values):,.0f} MHz" for words, values in known.items() if values) or "not shown"

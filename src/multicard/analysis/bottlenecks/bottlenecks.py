@@ -14,7 +14,6 @@ from multicard.analysis.runs.breakdown import (
     COMPUTE,
     COMPUTING,
     COPIES,
-    CPUS,
     DATA,
     EITHER,
     ELSEWHERE,
@@ -32,7 +31,7 @@ from multicard.core.text import counted
 from multicard.core.units import BYTES, SECONDS, percent, with_unit
 
 Kind = Literal[
-    "compute", "compute or communication", "exposed communication", "waiting for other ranks", "waiting for a CPU",
+    "compute", "compute or communication", "exposed communication", "waiting for other ranks",
     "memory operations", "launch overhead", "host busy elsewhere", "data loading", "evaluation", "stalls", "other",
     "padding", "memory",
 ]  # fmt: skip
@@ -217,8 +216,6 @@ WITH_TRACE: Mapping[str, str] = {
 WITHOUT: Mapping[str, str] = {
     COMPUTE: "forward, backward and optimizer",
     EITHER: "forward, backward and optimizer, communication included",
-    RANKS: "a rank is blocked for longer than on one device, as while it waits for others",
-    CPUS: "a rank is ready to run and has no CPU",
     COPIES: "the batch is copied to the device",
     DATA: "waiting for the data loader, on the rank that waited longest in each step",
     EVALUATION: "evaluation between steps",

@@ -55,18 +55,15 @@ class ProgramOption:
     device: Literal["cuda", "cpu"] | None = None
     several: bool = False
     numa: bool = False
-    threads: bool = False
     learns_otherwise: bool = False
     pins: bool = False
 
     def applies(self, configuration: Configuration, pageable: float | None) -> bool:
         """Whether it can be had by a configuration, of whose copies a share is from `pageable` memory, if known."""
-        ranks_of_node = configuration["devices"] / (configuration["nodes"] or 1)
         return (
             self.device in (None, configuration["device"])
             and (configuration["devices"] > 1 or not self.several)
             and (not self.numa or several_numa_nodes(configuration))
-            and not (self.threads and configuration.mean("compute_threads") == ranks_of_node)
             and not (self.pins and pageable is not None and pageable < LEAST)
         )
 

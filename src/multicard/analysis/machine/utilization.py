@@ -14,22 +14,10 @@ from multicard.core.text import gpu_name
 from multicard.experiment.workload import Operations, Workload
 from multicard.trace.collectives import bus_bandwidth
 
-MEASURES: dict[str, str] = {
-    "model_flop_per_step": "floating-point operations of a measured step on a device, mean: of matrix products and "
-    "convolutions in the forward and backward passes, as the model needs them",
-    "hardware_flop_per_step": "the same with what activation checkpointing computes again",
-    "achieved_flop_per_s": "model_flop_per_step / iteration_time_s",
-    "peak_flop_per_s": "what a device computes at most: matrix products in the same precision, as mfu_of says; empty "
-    "for all repeats of a configuration of which one was faster than that, which is then not its limit",
-    "mfu": "model FLOP utilization: achieved_flop_per_s / peak_flop_per_s",
-    "hfu": "hardware FLOP utilization: the same of hardware_flop_per_step",
-    "mfu_of": "whose peak that is: `measured` by multicard doctor --measure on such a device (`measured, disturbed` "
-    "where something else ran then, so that it may be too low), or stated by the `vendor`",
-    "bus_bandwidth_bytes_per_s": "bytes that a GPU's collectives of recorded sizes moved over their time, as "
-    "nccl-tests counts them; of the GPU that waited least for others",
-}
-
-
+MEASURES = (
+    "model_flop_per_step", "hardware_flop_per_step", "achieved_flop_per_s", "peak_flop_per_s", "mfu", "hfu", "mfu_of",
+    "bus_bandwidth_bytes_per_s",
+)  # fmt: skip
 # Of vendors: operations per second by the name of a GPU and the precision.
 PEAKS: dict[str, dict[str, float]] = yaml.safe_load(Path(__file__).with_name("peaks.yaml").read_text(encoding="utf-8"))
 OF_PEAK = ("peak_flop_per_s", "mfu", "hfu", "mfu_of")

@@ -54,26 +54,36 @@ def windows_differ(measured: Window, profiled: Window, block: int = 1) -> bool |
         Consecutive steps that depend on each other, as `block_length`: a loader that delivers in bursts is waited for
         once in so many steps.
     """
-    if min(measured.count, profiled.count) < 2 * block:
+    windows = measured, profiled
+    freedom = min(window.count for window in windows) // block - 1
+    if freedom < 1:
         return None
-    return _share_differs(_means(measured), _means(profiled), block) or _is_faster(measured, profiled, block)
+    phases = [_phases(window) for window in windows]
+    means = [each.mean(axis=0) for each in phases]
+    excess = _excess(*means)
+    if abs(excess) > TOLERANCE:
+        blocks = [_block_means(each, block) for each in phases]
+        without = [(each.sum(axis=0) - each) / (len(each) - 1) for each in blocks]
+        replicates = [_excess(each, means[1]) for each in without[0]], [_excess(means[0], each) for each in without[1]]
+        error = np.sqrt(sum((len(values) - 1) * np.var(values) for values in replicates))
+        if abs(excess) > stdtrit(freedom, 1 - LEVEL / 2) * error:
+            return True
+    if profiled.iteration_time_s >= (1 - TOLERANCE) * measured.iteration_time_s:
+        return False
+    paces = [_block_means(window.pace_s, block) for window in windows]
+    error = np.sqrt(sum(values.var(ddof=1) / len(values) for values in paces))
+    return bool(paces[1].mean() - paces[0].mean() < stdtrit(freedom, LEVEL) * error)
 
 
-def _means(window: Window) -> np.ndarray:
+def _phases(window: Window) -> np.ndarray:
     """Of each step, in order, the means over ranks of the wait for data and of the rest, in seconds: two columns."""
     found = window.steps[["step", "data_s", "duration_s"]].fillna({"data_s": 0.0}).groupby("step").mean()
     return np.column_stack([found["data_s"], found["duration_s"] - found["data_s"]])
 
 
-def _blocks(count: int, length: int) -> np.ndarray:
-    """Number of each step's block; the last block is longer where the length does not divide the count."""
-    return np.minimum(np.arange(count) // length, count // length - 1)
-
-
-def _without_each_block(steps: np.ndarray, length: int) -> np.ndarray:
-    """Means of the steps outside of each block: a row per block."""
-    block = _blocks(len(steps), length)
-    return np.array([steps[block != number].mean(axis=0) for number in range(block[-1] + 1)])
+def _block_means(steps: np.ndarray, length: int) -> np.ndarray:
+    """Means of blocks of so many consecutive steps, some longer where the length does not divide their number."""
+    return np.array([block.mean(axis=0) for block in np.array_split(steps, len(steps) // length)])
 
 
 def _excess(measured: np.ndarray, profiled: np.ndarray) -> float:
@@ -81,28 +91,3 @@ def _excess(measured: np.ndarray, profiled: np.ndarray) -> float:
     low, high = expected_data_shares(*measured, profiled[1])
     share = profiled[0] / profiled.sum()
     return share - min(max(share, low), high)
-
-
-def _share_differs(measured: np.ndarray, profiled: np.ndarray, length: int) -> bool:
-    means = measured.mean(axis=0), profiled.mean(axis=0)
-    excess = _excess(*means)
-    if abs(excess) <= TOLERANCE:
-        return False
-    without = [_without_each_block(steps, length) for steps in (measured, profiled)]
-    replicates = [_excess(rest, means[1]) for rest in without[0]], [_excess(means[0], rest) for rest in without[1]]
-    error = np.sqrt(sum((len(values) - 1) * np.var(values) for values in replicates))
-    fewest = min(len(values) for values in replicates)
-    return bool(abs(excess) > stdtrit(fewest - 1, 1 - LEVEL / 2) * error)
-
-
-def _is_faster(measured: Window, profiled: Window, length: int) -> bool:
-    if profiled.iteration_time_s >= (1 - TOLERANCE) * measured.iteration_time_s:
-        return False
-    paces = [
-        np.bincount(block, times) / np.bincount(block)
-        for times in (profiled.pace_s, measured.pace_s)
-        for block in [_blocks(len(times), length)]
-    ]
-    error = np.sqrt(sum(values.var(ddof=1) / len(values) for values in paces))
-    difference = paces[0].mean() - paces[1].mean()
-    return bool(difference < stdtrit(min(len(values) for values in paces) - 1, LEVEL) * error)
