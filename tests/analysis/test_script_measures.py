@@ -175,8 +175,6 @@ def test_speedup_compares_runs_that_differ_in_their_devices_only(tmp_path: Path)
     speedups = pd.read_csv(tables.folder / "table_speedup.csv")
     assert list(speedups)[:4] == ["args.batch_size", "args.amp", "devices", "scaling"]
     assert set(speedups["scaling"]) == {"weak"}  # each process has a batch of its own
-    text = (tables.folder / "table_speedup.md").read_text()
-    assert " batch\\_size |" in text and "args" not in text
     costs = pd.read_csv(tables.folder / "table_costs.csv")
     assert {"throughput_samples_per_s"} == {name for name in costs if name.endswith("per_s")}
     found = read_evidence(tmp_path).configurations
@@ -200,7 +198,6 @@ def test_tables_of_scripts_without_samples_are_in_steps_and_say_what_to_do(tmp_p
     costs = pd.read_csv(tables.folder / "table_costs.csv")
     assert costs["steps_per_s"].tolist() == pytest.approx([1 / speeds(p) for p in parameters_of_all(FEW)])
     assert pd.read_csv(tables.folder / "table_speedup.csv")["speedup"].isna().all()
-    assert "state samples\\_per\\_step" in (tables.folder / "table_costs.md").read_text()
 
 
 @pytest.mark.slow
