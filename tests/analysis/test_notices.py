@@ -21,7 +21,7 @@ from multicard.report.results import Results, Scenario
 from multicard.report.run_table import run_table
 
 DRIFTING = {"drift": 0.12, "stationary": False}
-PILED_UP = {"windows_differ": True, "data_share": 0.26, "profiled_data_share": 0.049, "profiler_overhead": -0.2}
+PILED_UP = {"data_share": 0.26, "profiled_data_share": 0.049, "profiler_overhead": -0.2}
 HOST_EXTENTS = {"trace_host_extents": True}
 LAUNCHES = "too few launches were recorded, so shares per step may cover the wrong time"
 DRIFT = "step time +12% from the first to the second half of the measured steps: drift, or a slow fluctuation"
@@ -54,8 +54,12 @@ def test_a_notice_says_what_is_the_matter_and_by_how_much() -> None:
         f"profiled window unlike the measured one: {WINDOW}",
         f"steps of a GPU timed on the host: {LAUNCHES}",
     ]
-    unknown = dict.fromkeys(("windows_differ", "disturbance", "deviation"), float("nan")) | {"stationary": None}
-    for row in ({}, {"stationary": True, "windows_differ": False}, unknown):
+    unknown = dict.fromkeys(("profiled_data_share", "disturbance", "deviation"), float("nan")) | {"stationary": None}
+    for row in (
+        {},
+        {"stationary": True, "data_share": 0.3, "profiled_data_share": 0.25, "profiler_overhead": 0.4},
+        unknown,
+    ):
         assert notices(row) == []
 
 

@@ -112,7 +112,7 @@ def test_doubts_are_caveats(tmp_path: Path) -> None:
 
 def test_idle_time_is_explained_by_the_wait_for_data_of_the_same_steps(tmp_path: Path) -> None:
     # Batches piled up before the profiled steps: these are idle 30% of their time, and wait for data 5%.
-    piled_up = {"profiled_data_share": 0.05, "windows_differ": True, "profiler_overhead": -0.2}
+    piled_up = {"profiled_data_share": 0.05, "profiler_overhead": -0.2}
     evidence = one(tmp_path, waiting(0.05, **piled_up, data_share=0.26), idle_host_bound=0.3)
     # Of the 0.95 that are no wait there, 0.25 are idle: so are 0.25 / 0.95 of the 0.74 that are none when measured.
     assert held_back(evidence) == [

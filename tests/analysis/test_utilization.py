@@ -11,7 +11,7 @@ from vision_records import ELAPSED, record, with_activity
 
 from machine.machine_record import IDLE
 from multicard.analysis.machine.limits import MachineLimits
-from multicard.analysis.machine.utilization import MEASURES, PEAKS, peak_rate, utilization, within_peaks
+from multicard.analysis.machine.utilization import MEASURES, PEAKS, utilization, within_peaks
 from multicard.analysis.outputs import write_scenario
 from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.scenario_tables import ScenarioTables
@@ -19,7 +19,6 @@ from multicard.core.files import write_json
 from multicard.experiment.workload import WORKLOADS, Operations
 from multicard.trace.tables import ACTIVITIES
 from multicard.workloads.llm.operations import product_precisions
-from multicard.workloads.vision.parameters import VisionParameters
 
 H100, OTHER = "NVIDIA H100 80GB HBM3", "synthetic GPU"
 CPUS = {"processor": "A processor", "logical_cpus": 8}
@@ -89,9 +88,6 @@ def test_the_peak_is_that_of_the_arithmetic_that_was_allowed() -> None:
     fp32_only = {"parts": [{"part": "device", "rows": without}]}
     assert "mfu" not in of(newer, limits(newer, **fp32_only))  # computed in TF32, which was not measured
     assert of(older, limits(older, **fp32_only))["peak_flop_per_s"] == 4e12  # which has none
-    p = VisionParameters()
-    forbidden = {"hardware": newer, "variables": {"NVIDIA_TF32_OVERRIDE": "0"}}
-    assert peak_rate(forbidden, p, ("tf32", "fp32"), limits(newer)) == (1e12, "measured")
     text = WORKLOADS["llm"].parameters.model_validate({"precision": "fp32"})
     assert product_precisions(text) == ("fp32",)
     assert product_precisions(text, {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}) == ("tf32", "fp32")

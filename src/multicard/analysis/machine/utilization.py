@@ -100,16 +100,9 @@ def peak_rate(
 
 
 def _computed_in(record: Mapping[str, Any], precisions: Sequence[str]) -> Sequence[str]:
-    """The precisions without those that the run's GPUs did not compute in, where its record tells.
-
-    GPUs of compute capability 8 and newer have TF32, and what is allowed to be in it is. NVIDIA's libraries compute
-    nothing in it under NVIDIA_TF32_OVERRIDE=0
-    (https://developer.nvidia.com/blog/accelerating-ai-training-with-tf32-tensor-cores/).
-    """
+    """The precisions, or TF32 alone where it is allowed and the run's GPUs have it."""
     if "tf32" not in precisions:
         return precisions
-    if (record.get("variables") or {}).get("NVIDIA_TF32_OVERRIDE") == "0":
-        return [each for each in precisions if each != "tf32"]
     capabilities = [gpu.get("capability") for gpu in (record.get("hardware") or {}).get("gpus") or []]
     has_tf32 = capabilities and all(each and float(each) >= FIRST_WITH_TF32 for each in capabilities)
     return ["tf32"] if has_tf32 else precisions

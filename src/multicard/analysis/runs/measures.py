@@ -12,7 +12,6 @@ from multicard.analysis.runs import breakdown, stationarity
 from multicard.analysis.runs.conditions import condition_columns, deviation, disturbance
 from multicard.analysis.runs.consistency import disagreement
 from multicard.analysis.runs.run_files import RunFiles
-from multicard.analysis.runs.window_comparison import block_length, windows_differ
 from multicard.analysis.runs.windows import Window, elapsed_s, step_pitches
 from multicard.core.errors import UserError
 from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, NOT_RUN, PHASES, RUN, STEPS
@@ -27,7 +26,7 @@ COMMON = (
     "median_iteration_time_s", *(f"{phase}_s" for phase in PHASES), "other_s", "mean_iteration_time_s", "data_share",
     "host_to_device_s", "energy_per_sample_j", "peak_reserved_bytes", "device_memory_used_bytes", "peak_memory_bytes",
     "measured_steps", "profiled_iteration_time_s", "profiled_throughput_samples_per_s", "profiled_data_s",
-    "profiled_data_share", "windows_differ", "trace_host_extents", "trace_iteration_time_s", "profiler_overhead",
+    "profiled_data_share", "trace_host_extents", "trace_iteration_time_s", "profiler_overhead",
     *stationarity.MEASURES, *utilization.MEASURES, *breakdown.MEASURES,
 )  # fmt: skip
 # Columns before parameters and measures.
@@ -139,7 +138,7 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
         "peak_memory_bytes": _highest(measured["peak_memory_bytes"]),
         "measured_steps": window.count,
         **stationarity.stationarity(window.pace_s),
-        **_profiled(steps[steps["window"] == "profiled"], window, distinct, work, record),
+        **_profiled(steps[steps["window"] == "profiled"], window, distinct, work),
         "trace_host_extents": run.has_host_extents,
         "trace_iteration_time_s": _iteration_time_of_trace(run.traced_steps),
         "bus_bandwidth_bytes_per_s": utilization.achieved_bus_bandwidth(run),
@@ -153,9 +152,7 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
     return row | work.measure(record, row, steps, epochs)
 
 
-def _profiled(
-    steps: pd.DataFrame, measured: Window, distinct: float, work: Workload, record: Mapping[str, Any]
-) -> dict[str, Any]:
+def _profiled(steps: pd.DataFrame, measured: Window, distinct: float, work: Workload) -> dict[str, Any]:
     """The profiled window by the definitions of the measured one; empty without a profiled step."""
     if steps.empty:
         return {}
@@ -166,7 +163,6 @@ def _profiled(
         f"profiled_{work.unit.throughput}": distinct * window.rate(work.unit.column),
         "profiled_data_s": steps["data_s"].mean(),
         "profiled_data_share": window.data_share,
-        "windows_differ": windows_differ(measured, window, block_length(record)),
         "profiler_overhead": window.iteration_time_s / measured.iteration_time_s - 1,
     }
 

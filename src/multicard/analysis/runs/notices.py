@@ -24,6 +24,7 @@ UNCOUNTED = "samples not counted"
 SHORT_PASS = "pass shorter than the windows"
 WINDOW_DIFFERS = "profiled window unlike the measured one"
 HOST_EXTENTS = "steps of a GPU timed on the host"
+UNLIKE = 0.1  # difference of a data share, and part of a step, from which on a window is unlike another
 PROFILED = (WINDOW_DIFFERS, HOST_EXTENTS)  # what is the matter with numbers of the profiled window
 
 
@@ -49,20 +50,18 @@ def drift_notice(values: Mapping[str, Any]) -> str | None:
 
 
 def window_notice(values: Mapping[str, Any]) -> str | None:
-    """How the profiled window of a run is unlike the measured one; None where it is not."""
-    if not _is(values, "windows_differ", True):
-        return None
-    parts = []
+    """How the profiled window of a run is unlike the measured one; None where it is not.
+
+    Its steps are shorter, which no profiler makes them, or another share of them waits for data: batches that piled up
+    before it, or steps that the profiler made longer while the loader went on.
+    """
+    parts, overhead = [], values.get("profiler_overhead")
+    if not pd.isna(overhead) and overhead < -UNLIKE:
+        parts.append(f"steps {percent(-overhead)} shorter")
     shares = [values.get(name) for name in ("profiled_data_share", "data_share")]
-    shares = [] if any(pd.isna(share) for share in shares) else [percent(share) for share in shares]
-    if len(set(shares)) > 1:
-        parts.append("data share {} instead of {}".format(*shares))
-    overhead = values.get("profiler_overhead")
-    if not pd.isna(overhead):
-        # Longer ones are what a profiler makes, so they differ by something else.
-        text = f"steps {percent(abs(overhead))} {'longer' if overhead > 0 else 'shorter'}"
-        parts.insert(len(parts) if overhead > 0 else 0, text)
-    return ", ".join(parts)
+    if not any(map(pd.isna, shares)) and abs(shares[0] - shares[1]) > UNLIKE:
+        parts.append("data share {} instead of {}".format(*map(percent, shares)))
+    return ", ".join(parts) or None
 
 
 def extent_notice(values: Mapping[str, Any]) -> str | None:
