@@ -86,13 +86,14 @@ def _provenance(tables: ScenarioTables) -> list[str]:
     machines = info["machine"].dropna().unique()
     if len(machines) > 1:
         lines.append(f"{len(machines)} machines: {'; '.join(printable(machine, LONGEST) for machine in machines)}")
+    each = [set(versions.split(", ")) for versions in info["versions"].dropna().unique()]
+    if len(each) > 1:
+        differ = sorted(set.union(*each) - set.intersection(*each))
+        lines.append(f"{len(each)} sets of versions: {', '.join(printable(version, LONGEST) for version in differ)}")
     variables = [json.loads(text) for text in info["variables"].dropna().unique()]
-    names = {name for each in variables for name in each}
-    for what, sets in (
-        ("sets of versions", [set(versions.split(", ")) for versions in info["versions"].dropna().unique()]),
-        ("sets of environment variables", [{f"{n} {each.get(n, 'not set')}" for n in names} for each in variables]),
-    ):
-        if len(sets) > 1:
-            differ = sorted(set.union(*sets) - set.intersection(*sets))
-            lines.append(f"{len(sets)} {what}: {', '.join(printable(each, LONGEST) for each in differ)}")
+    if len(variables) > 1:
+        names = sorted({name for each in variables for name in each})
+        values = {name: list(dict.fromkeys(each.get(name, "not set") for each in variables)) for name in names}
+        unlike = [printable(f"{name} {' or '.join(found)}", LONGEST) for name, found in values.items() if found[1:]]
+        lines.append(f"{len(variables)} sets of environment variables: {', '.join(unlike)}")
     return lines
