@@ -3,7 +3,6 @@
 from typing import Any
 
 from multicard.analysis.runs.conditions import SLOWDOWNS
-from multicard.core.system import version_of
 from multicard.experiment.machine import Machine
 from multicard.machine.all_reduce import exchange
 from multicard.machine.checks import Check
@@ -41,7 +40,7 @@ def checks(facts: dict[str, Any], machine: Machine) -> list[Check]:
         return [Check("GPUs", "no NVIDIA driver", "warning", "runs on cuda need a GPU; those on cpu do not")]
     found = [_listed(listed, problem)]
     if "torch" in facts:
-        found += [*_driver(facts), _seen_by_torch(facts, machine)]
+        found += [_driver(facts), _seen_by_torch(facts, machine)]
     if answering := [gpu for gpu in listed if "problem" not in gpu]:
         found.append(_clocks(answering))
     return found + all_reduce(facts)
@@ -68,22 +67,14 @@ def _named(gpu: Gpu) -> str:
     return f"{gpu['name']} ({memory}{', partitioned (MIG)' if gpu['partitioned'] else ''})"
 
 
-def _driver(facts: dict[str, Any]) -> list[Check]:
-    """Compare the newest CUDA that the driver supports with that of PyTorch; nothing where they are not told."""
-    driver, number, wanted = facts.get("driver"), facts.get("driver_cuda"), version_of(facts.get("cuda") or "")
-    if driver is None:
-        return []
-    if wanted is None:
-        return [Check("driver", f"{driver}, but torch is built for CPUs only", "error", "install one built for CUDA")]
-    if number is None:
-        return []
-    cuda, needs = (number // 1000, number % 1000 // 10), f"torch's CUDA {'.'.join(map(str, wanted))}"
-    found = f"{driver} (CUDA {cuda[0]}.{cuda[1]})"
-    if cuda >= wanted[:2]:
-        return [Check("driver", f"{found}, {needs}")]
-    # Drivers of one generation of CUDA run programs of a later minor version.
-    verdict = "warning" if facts.get("started") or cuda[0] == wanted[0] else "error"
-    return [Check("driver", f"{found} is older than {needs}", verdict, "a newer driver, or a torch built for its CUDA")]
+def _driver(facts: dict[str, Any]) -> Check:
+    """The driver and the newest CUDA that it supports; whether that is enough for PyTorch, starting on a GPU tells."""
+    number, cuda = facts.get("driver_cuda"), facts.get("cuda")
+    supports = f" (CUDA {number // 1000}.{number % 1000 // 10})" if isinstance(number, int) else ""
+    found = f"{facts.get('driver') or 'unknown version'}{supports}"
+    if cuda is None:
+        return Check("driver", f"{found}, but torch is built for CPUs only", "error", "install one built for CUDA")
+    return Check("driver", f"{found}, torch's CUDA {cuda}")
 
 
 def _seen_by_torch(facts: dict[str, Any], machine: Machine) -> Check:
@@ -92,7 +83,7 @@ def _seen_by_torch(facts: dict[str, Any], machine: Machine) -> Check:
     listed = facts.get("nvml_gpus") or []
     problem = facts.get("gpus_problem") or facts.get("started_problem") or facts.get("unanswered")
     if problem:
-        return Check(name, problem, "error", "see the driver above, and dmesg | grep Xid")
+        return Check(name, problem, "error", "a newer driver, or a torch built for its CUDA; dmesg | grep Xid")
     if not seen:
         why = hidden or facts.get("cuda_init_problem")
         found = "torch sees no GPU" + (f": {why}" if why else "")

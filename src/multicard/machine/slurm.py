@@ -9,11 +9,11 @@ from typing import Any
 from multicard.archive.matrix import Matrix
 from multicard.core.system import Answer, ask
 from multicard.core.text import counted, first_of
-from multicard.experiment.resources import AROUND_MIN, STEPS, memory_of_attempt_mb
+from multicard.experiment.resources import AROUND_MIN, memory_of_attempt_mb
 from multicard.machine.checks import Check
 
 # --exact: else a smallest node stands for all.
-PARTITIONS = ["sinfo", "--noheader", "--exact", "--format=%R|%a|%D|%G|%c|%l|%m|%T"]
+PARTITIONS = ["sinfo", "--noheader", "--exact", "--format=%R|%a|%D|%G|%l|%m|%T"]
 # States of nodes that take no new jobs; "*" marks a node that does not respond.
 NOT_UP = ("drain", "down", "fail", "unk", "inval", "error", "maint", "*")
 # What the plugin's status command would ask; a Slurm without slurmdbd refuses it.
@@ -29,7 +29,6 @@ class Nodes:
     count: int
     up: bool
     gpus: int
-    cpus: int
     limit_min: float  # of a job
     memory_mb: int
 
@@ -73,7 +72,7 @@ def checks(profile: dict[str, Any] | None, demanded: bool = False, matrix: Matri
     if profile is not None and not for_slurm:
         found.append(Check("profile", f"its executor is {profile.get('executor', 'local')}, not slurm", "warning"))
     elif profile is not None:
-        found += [_accounting(profile), *_profile(profile, partitions), *_runs(profile, partitions, matrix)]
+        found += [_accounting(profile), _submitted(profile), *_runs(profile, partitions, matrix)]
     return found
 
 
@@ -93,14 +92,14 @@ def _partitions(answer: Answer) -> Partitions:
     found: Partitions = {}
     for line in answer.lines:
         fields = [field.strip() for field in line.split("|")]
-        if len(fields) != 8 or not fields[2].isdecimal():
+        if len(fields) != 7 or not fields[2].isdecimal():
             continue
-        name, state, count, gres, *amounts, limit, memory, of_nodes = fields
+        name, state, count, gres, limit, memory, of_nodes = fields
         up = state == "up" and ("power" in of_nodes or not any(word in of_nodes.lower() for word in NOT_UP))
         # Of a list such as gpu:h100:4(S:0-1),nvme:1.
         gpus = sum(map(int, re.findall(r"(?:^|,)gpu:(?:[^:,(]*:)*(\d+)", gres)))
-        cpus, memory_mb = (int(re.match(r"\d*", amount)[0] or 0) for amount in (*amounts, memory))
-        found.setdefault(name, []).append(Nodes(int(count), up, gpus, cpus, _minutes(limit), memory_mb))
+        memory_mb = int(re.match(r"\d*", memory)[0] or 0)
+        found.setdefault(name, []).append(Nodes(int(count), up, gpus, _minutes(limit), memory_mb))
     return found
 
 
@@ -134,46 +133,19 @@ def _accounting(profile: dict[str, Any]) -> Check:
     return Check("Slurm accounting", found)
 
 
-def _profile(profile: dict[str, Any], partitions: Partitions) -> Iterator[Check]:
-    """Compare a profile with the cluster, and ask Slurm whether it would take such a job."""
-    asked = sorted({name for rule in (RUN, *STEPS) for name in _asked(profile, rule)})
-    if unknown := [name for name in asked if name not in partitions]:
-        do = f"slurm_partition in the profile: one of {', '.join(sorted(partitions)[:SHOWN])}"
-        yield Check("profile: partition", f"not known to this Slurm: {', '.join(unknown)}", "error", do)
-        return
-    if not asked:
-        do = "state slurm_partition, one with GPUs"
-        yield Check("profile: partition", "none stated: Slurm's default", "warning", do)
-    elif not any(node.up for name in asked for node in partitions[name]):
-        found = f"{', '.join(asked)}: none of its nodes takes jobs (drained, down or not responding)"
-        yield Check("profile: partition", found, "error", "another partition; `sinfo --list-reasons` says why")
-    else:
-        yield Check("profile: partition", ", ".join(asked))
-    config = profile.get("config")
-    cluster = (config if isinstance(config, dict) else {}).get("cluster") or {}
-    gpus, cpus, count = (_number(cluster.get(name)) for name in ("gpus_per_node", "cpus_per_node", "nodes"))
-    if cluster:
-        nodes = [node for name in asked or partitions for node in partitions[name] if node.up]
-        fitting = sum(node.count for node in nodes if node.gpus >= gpus and node.cpus >= cpus)
-        found = f"{counted(count, 'node') if count else 'nodes'} of {counted(gpus, 'GPU')} and {counted(cpus, 'CPU')}"
-        if fitting >= max(count, 1):
-            yield Check("profile: cluster", found)
-        else:
-            do = 'state under config: cluster: what `sinfo -o "%R %D %c %G"` lists'
-            yield Check("profile: cluster", f"{found}, of which its partitions have {fitting}", "error", do)
-    yield _submitted(profile, gpus)
-
-
-def _submitted(profile: dict[str, Any], gpus: int) -> Check:
-    """Have Slurm judge a job as runs are submitted, without submitting one: its account, QOS, GPUs and partition."""
+def _submitted(profile: dict[str, Any]) -> Check:
+    """Have Slurm judge a job on as many nodes and GPUs as the profile states, without submitting one."""
     of_run = {"qos": str(profile.get("slurm-qos") or "")} | resources_of(profile, RUN)
     options = {"partition": "slurm_partition", "account": "slurm_account", "qos": "qos"}
     asked = [f"--{option}={of_run[name]}" for option, name in options.items() if of_run.get(name)]
-    asked += ["--gres=gpu:1"] if gpus else []
+    config = profile.get("config")
+    cluster = (config if isinstance(config, dict) else {}).get("cluster") or {}
+    nodes, gpus = (_number(cluster.get(name)) for name in ("nodes", "gpus_per_node"))
+    asked += ([f"--nodes={nodes}"] if nodes else []) + ([f"--gres=gpu:{gpus}"] if gpus else [])
     answer = ask(["sbatch", "--test-only", *asked, "--time=1", "--output=/dev/null", "--wrap=true"])
     if answer.problem is None:
         return Check("profile: job", f"Slurm would take one ({' '.join(asked) or 'with its defaults'})")
-    do = "slurm_partition, slurm_account and slurm-qos in the profile"
+    do = "slurm_partition, slurm_account and slurm-qos in the profile, and under config: cluster: what its nodes have"
     return Check("profile: job", f"with {' '.join(asked) or 'its defaults'} {answer.problem}", "error", do)
 
 
@@ -220,14 +192,9 @@ def _resources(stated: dict[str, Any] | list[str] | None) -> dict[str, str]:
     return {str(name): str(value).strip("'\" ") for name, value in pairs if value is not None}
 
 
-def _asked(profile: dict[str, Any], rule: str) -> list[str]:
-    """Partitions that a profile names for a rule."""
-    return [name for name in resources_of(profile, rule).get("slurm_partition", "").split(",") if name]
-
-
 def _usable(profile: dict[str, Any], partitions: Partitions) -> list[Nodes]:
     """Nodes that are up, of the partitions that runs may get, else of all."""
-    names = _asked(profile, RUN) or partitions
+    names = [name for name in resources_of(profile, RUN).get("slurm_partition", "").split(",") if name] or partitions
     return [node for name in names for node in partitions.get(name, []) if node.up and node.count]
 
 
