@@ -84,18 +84,7 @@ def check_whole(path: Path) -> None:
 
 
 class ScenarioTables:
-    """The tables of one scenario, in its folder `results/scenarios/<scenario>/`.
-
-    Parameters
-    ----------
-    folder
-        With `measures.csv`, `runs.csv`, `machines.json` and a Parquet file per name in `SCHEMAS`.
-
-    Attributes
-    ----------
-    folder
-        The same.
-    """
+    """The tables of one scenario, in its folder `results/scenarios/<scenario>/`: CSV, and Parquet for `SCHEMAS`."""
 
     def __init__(self, folder: Path):
         self.folder = folder

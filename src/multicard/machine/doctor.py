@@ -55,8 +55,6 @@ def _runs(matrix: Matrix) -> Check:
     experiment, lost = matrix.experiment, matrix.not_runnable()
     where = "on the cluster" if experiment.cluster else "here"
     found = f"{len(matrix.runs) - len(lost)} of {len(matrix.runs)} can run {where}"
-    if matrix.recorded.archives:
-        found += f" or are recorded ({len(matrix.recorded.archives)})"
     reasons = Counter(lost.values()).most_common()
     found += "".join(f"; {count}: {reason}" for reason, count in reasons[:SHOWN])
     if reasons[SHOWN:]:

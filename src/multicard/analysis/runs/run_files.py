@@ -96,13 +96,7 @@ def read_table(path: Path, columns: Iterable[str]) -> pd.DataFrame:
 
 
 class RunFiles:
-    """The record and the activity tables of a run directory, each read once, when it is first asked for.
-
-    Attributes
-    ----------
-    folder
-        The run directory.
-    """
+    """The record and the activity tables of a run directory, each read once, when it is first asked for."""
 
     def __init__(self, folder: Path):
         self.folder = folder
