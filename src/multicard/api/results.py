@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 
 from multicard.analysis.choice.choices import as_table, choices
 from multicard.analysis.choice.recommend import as_markdown
-from multicard.analysis.comparison.changes import OUTCOME
-from multicard.analysis.comparison.results import Comparison, compare, over_versions
+from multicard.analysis.comparison.results import Comparison, compare
 from multicard.analysis.comparison.sides import MACHINE, Side, read_side
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.scenario_tables import MEASURES
@@ -276,11 +275,32 @@ class Results:
         measures: Sequence[str] | None = None,
         session_spread: float | None = None,
     ) -> Comparison:
-        """Compare with newer results, configuration by configuration: see `compare_versions`.
+        """Compare with newer results, configuration by configuration.
 
         Its `table` has a row per configuration and measure: `a`, `b`, the `change` with its interval, the `verdict`.
+
+        Parameters
+        ----------
+        new
+            Results; archives hold no names of machines.
+        tolerance
+            Share by which a measure may be worse; None to tell every difference.
+        measures
+            Some of `iteration_time`, `throughput`, `speedup`, `memory`, `energy`, `accuracy`, `loss`; by default all.
+        session_spread
+            By how much sessions (other days, nodes) differ, as a standard deviation of the logarithm. By default it is
+            read from repeats that span sessions; without such nothing is told of sides measured in different sessions
+            where a tolerance is given.
+
+        Raises
+        ------
+        UserError
+            If a file of a run is missing or damaged.
         """
-        return compare_versions([self, new], tolerance, measures, session_spread)
+        found = compare(self._side, new._side, tolerance, measures, session_spread)
+        if any(_is_archive(each.path) for each in (self, new)):
+            found = replace(found, environment=[row for row in found.environment if row[0] != MACHINE])
+        return found
 
     def draw(self, out: str | Path, claims: str | Path = SHIPPED) -> Drawn:
         """Write all tables, figures, conclusions and the report to a new folder, as the workflow does after its runs.
@@ -324,58 +344,6 @@ class Results:
         found = {name: table(self.scenario(name)) for name in self.scenarios}
         parts = [rows.assign(scenario=name)[["scenario", *rows.columns]] for name, rows in found.items()]
         return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
-
-
-def compare_versions(
-    versions: Sequence[Results],
-    tolerance: float | None = None,
-    measures: Sequence[str] | None = None,
-    session_spread: float | None = None,
-) -> Comparison:
-    """Compare two or more results, the oldest first: each with the one before it and with the first.
-
-    Parameters
-    ----------
-    versions
-        Results; archives hold no names of machines.
-    tolerance
-        Share by which a measure may be worse; None to tell every difference.
-    measures
-        Some of `iteration_time`, `throughput`, `speedup`, `memory`, `energy`, `accuracy`, `loss`; all by default.
-    session_spread
-        By how much sessions (other days, nodes) differ, as a standard deviation of the logarithm. By default it is
-        read from repeats that span sessions; without such nothing is told of sides measured in different sessions
-        where a tolerance is given.
-
-    Raises
-    ------
-    UserError
-        If a file of a run is missing or damaged.
-    """
-    found = compare([each._side for each in versions], tolerance, measures, session_spread)
-    if any(_is_archive(each.path) for each in versions[-2:]):
-        found = replace(found, environment=[row for row in found.environment if row[0] != MACHINE])
-    return found
-
-
-def draw_versions(
-    versions: Sequence[Results], found: Comparison, names: Sequence[str], measure: str
-) -> tuple[Figure, pd.DataFrame]:
-    """Draw a measure of each configuration over versions, with what became worse marked; and the numbers shown.
-
-    Raises
-    ------
-    UserError
-        If no version has the measure.
-    """
-    from multicard.figures.history import draw_history
-
-    sides = [each._side for each in versions]
-    points = over_versions(sides, measure)
-    if all(point.mean.value is None for point in points):
-        raise UserError(f"{measure} was not measured in any version")
-    changes = [each for each in found.changes if each.measure in (measure, OUTCOME)]
-    return draw_history(points, changes, names, found.tolerance, any(each.is_synthetic for each in sides))
 
 
 def _is_archive(path: Path) -> bool:
