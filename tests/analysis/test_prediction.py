@@ -158,5 +158,5 @@ def test_what_the_command_does_not_predict_is_named_once_for_each_reason(
         "  mnist, 224 px, single, fp32, layout: nchw",
         "  mnist, 224 px, single, fp32, layout: nhwc",
     ]
-    with pytest.raises(SystemExit, match=r"^--devices: found 9+, expected at most 1000000 devices$"):
+    with pytest.raises(SystemExit, match=r"^--devices: found '9+', expected numbers of devices such as 1,2,4$"):
         main(["recommend", "--devices", "9" * 20, str(results)])

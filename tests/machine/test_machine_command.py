@@ -26,7 +26,7 @@ def test_everything_is_measured_counted_printed_and_drawn(tmp_path: Path) -> Non
     scenario = {"question": "?", "fixed": JOB, "vary": {"num_workers": [0, 1]}, "figures": ["step_breakdown"]}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"scenarios": {"a": scenario}}))
     command = [MULTICARD, "doctor", "--measure", "--device", "cpu", "--devices", "2", "mine.yaml"]
-    command += ["--seconds", "0.02", "--loader-seconds", "0.2"]
+    command += ["--seconds", "0.02"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=2400, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     results, printed = tmp_path / "results", done.stdout
@@ -94,6 +94,7 @@ def test_a_configuration_without_images_leaves_out_the_loaders(
         return made | {"parts": [part | {"problem": None} for part in made["parts"]]}
 
     monkeypatch.setattr("multicard.machine.measure.measure_machine", measure)
-    main(["doctor", "--measure", "--device", "cpu", str(LLM), "--results", str(tmp_path)])
+    monkeypatch.chdir(tmp_path)
+    main(["doctor", "--measure", "--device", "cpu", str(LLM)])
     assert asked == [[]]
     assert f"{LLM}: no run here on cpu has a loader that is measured alone" in capsys.readouterr().err

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from multicard.cli._command import numbers_of_devices, read_source
+from multicard.cli._command import numbers_of_devices
 from multicard.core.text import counted, listed, plural
 
 Row = dict[str, Any]
@@ -14,11 +14,13 @@ SERIES = ["configuration", "machine", "versions"]  # columns that tell series ap
 
 def print_predictions(arguments: argparse.Namespace) -> None:
     """Print predictions, how those of measured runs turn out, and what they rest on."""
+    from multicard import read_results
     from multicard.analysis.evidence import place_words
     from multicard.cli._console import console, text_table
     from multicard.core.terminal import plain
 
-    found = read_source(arguments).predictions(numbers_of_devices("--devices", arguments.devices))
+    devices = numbers_of_devices("--devices", arguments.devices)
+    found = read_results(arguments.source).predictions(devices)
     terminal = console()
     series = list(dict.fromkeys(zip(*(found.predictions[name] for name in SERIES), strict=True)))
     places = place_words([place for _, *place in series])

@@ -7,6 +7,8 @@ from pathlib import Path
 from multicard.cli._command import PREPARE, Command, add_device, device_of, numbers_of_devices
 from multicard.core.errors import UserError
 
+LOADER_S = 10.0  # time of each number of loader workers, as a multiple of that of other measurements
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the experiment to check for, and what to measure, for how long, and where to keep it."""
@@ -24,16 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group = parser.add_argument_group("with --measure")
     add_device(group)
-    add = group.add_argument
-    add("--devices", metavar="N,...", help="numbers of devices for all-reduces (default: powers of two, and all)")
-    add("--seconds", type=float, default=1.0, metavar="S", help="time of each measurement (default: %(default)s)")
-    add(
-        "--loader-seconds", type=float, default=10.0, metavar="S",
-        help="time of each number of loader workers (default: %(default)s)",
-    )  # fmt: skip
-    add(
-        "--results", type=Path, metavar="FOLDER",
-        help="where the record goes (default: the results folder of the configuration, else results)",
+    group.add_argument("--devices", metavar="N,...", help="numbers of devices for all-reduces (default: powers of two)")
+    group.add_argument(
+        "--seconds", type=float, default=1.0, metavar="S",
+        help="time of each measurement, and of each number of loader workers ten times as much (default: %(default)s)",
     )  # fmt: skip
 
 
@@ -61,19 +57,19 @@ def measure(arguments: argparse.Namespace) -> bool:
     from multicard.experiment.runs import distinct, expand
     from multicard.machine.jobs import loaders, prepare_data
 
-    counts = numbers_of_devices("--devices", arguments.devices) if arguments.devices else None
-    for name in ("seconds", "loader_seconds"):
-        if not 0 < getattr(arguments, name) < float("inf"):
-            option = name.replace("_", "-")
-            raise UserError(f"--{option}: found {getattr(arguments, name):g}, expected a time above 0")
+    counts, seconds = None, arguments.seconds
+    if arguments.devices:
+        counts = numbers_of_devices("--devices", arguments.devices)
+    if not 0 < seconds < float("inf"):
+        raise UserError(f"--seconds: found {seconds:g}, expected a time above 0")
     experiment = read_experiment(arguments.config) if arguments.config else None
-    results = arguments.results or Path(experiment.results if experiment else "results")
+    results = Path(experiment.results if experiment else "results")
     if reason := unwritable(results):
-        raise UserError(f"--results: cannot write: {reason}")
-    here, device, runs, jobs = Machine.here(), device_of(arguments.device), [], []
+        raise UserError(f"results: cannot write: {reason}")
+    device, jobs = device_of(arguments.device), []
     if experiment:
-        every = distinct(expand(experiment)).values()
-        runs = [one for one in every if one.unsupported_reason(here) is None]
+        here = Machine.here()
+        runs = [one for one in distinct(expand(experiment)).values() if one.unsupported_reason(here) is None]
         jobs = loaders(runs, device)
         if not jobs:
             print(f"{arguments.config}: no run here on {device} has a loader that is measured alone", file=sys.stderr)
@@ -85,9 +81,8 @@ def measure(arguments: argparse.Namespace) -> bool:
     from multicard.machine.measure import measure_machine
 
     record = measure_machine(
-        device, counts, jobs, arguments.seconds, arguments.loader_seconds,
-        lambda line: print(line, file=sys.stderr, flush=True),
-    )  # fmt: skip
+        device, counts, jobs, seconds, LOADER_S * seconds, lambda line: print(line, file=sys.stderr, flush=True)
+    )
     path = machine_file(results, device)
     limits, terminal = keep(record, path), console()
     rows = [(line.what, line.of, line.rate, line.spread) for line in lines(limits)]

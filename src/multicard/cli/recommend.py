@@ -2,7 +2,7 @@
 
 import argparse
 
-from multicard.cli._command import UNDERSTAND, Command, add_results, name_damaged, read_source
+from multicard.cli._command import UNDERSTAND, Command, add_results, name_damaged
 from multicard.cli._predict import print_predictions
 from multicard.core.text import without_escapes
 
@@ -21,7 +21,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.devices:
         print_predictions(arguments)
         return
-    results = read_source(arguments)
+    from multicard import read_results
+
+    results = read_results(arguments.source)
     name_damaged(results.damaged)
     if arguments.json:
         print(f'{{"configurations": {results.choices().to_json(orient="records", indent=2)}}}')
