@@ -7,6 +7,8 @@ from pathlib import Path
 from multicard.cli._command import PREPARE, Command, add_device, device_of, numbers_of_devices
 from multicard.core.errors import UserError
 
+LOADER_S = 10.0  # time of each number of loader workers, as a multiple of that of other measurements
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the experiment to check for, and what to measure, for how long, and where to keep it."""
@@ -23,12 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group = parser.add_argument_group("with --measure")
     add_device(group)
-    add = group.add_argument
-    add("--devices", metavar="N,...", help="numbers of devices for all-reduces (default: powers of two, and all)")
-    add("--seconds", type=float, default=1.0, metavar="S", help="time of each measurement (default: %(default)s)")
-    add(
-        "--results", type=Path, metavar="FOLDER",
-        help="where the record goes (default: the results folder of the configuration, else results)",
+    group.add_argument("--devices", metavar="N,...", help="numbers of devices for all-reduces (default: powers of two)")
+    group.add_argument(
+        "--seconds", type=float, default=1.0, metavar="S", help="time of each measurement (default: %(default)s)",
     )  # fmt: skip
 
 
@@ -55,9 +54,9 @@ def measure(arguments: argparse.Namespace) -> bool:
     counts = numbers_of_devices("--devices", arguments.devices) if arguments.devices else None
     if not 0 < arguments.seconds < float("inf"):
         raise UserError(f"--seconds: found {arguments.seconds:g}, expected a time above 0")
-    results = arguments.results or Path(read_experiment(arguments.config).results if arguments.config else "results")
+    results = Path(read_experiment(arguments.config).results if arguments.config else "results")
     if reason := unwritable(results):
-        raise UserError(f"--results: cannot write: {reason}")
+        raise UserError(f"results: cannot write: {reason}")
     from multicard.analysis.machine.limits import lines
     from multicard.cli._console import console, text_table
     from multicard.core.terminal import plain

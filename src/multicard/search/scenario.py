@@ -7,56 +7,37 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from multicard.analysis.choice.demand import per_distinct
-from multicard.analysis.evidence import Provenance, as_stated, names_synthetic
+from multicard.analysis.evidence import as_stated, names_synthetic
 from multicard.analysis.pooling import Pool
 from multicard.analysis.runs.measures import measure_run
-from multicard.analysis.runs.notices import disturbance_notice
 from multicard.analysis.runs.run_files import RunFiles
 from multicard.analysis.scenario_tables import machine
 from multicard.analysis.statistics import Interval, verdict
 from multicard.archive.matrix import Matrix
 from multicard.core.errors import UserError
-from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, EPOCH_COLUMNS, EPOCHS, RUN
+from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN
 from multicard.core.units import ARGS_PREFIX, show
 from multicard.experiment.config import Experiment
-from multicard.experiment.parameters import as_columns, nested
+from multicard.experiment.parameters import as_columns
 from multicard.experiment.runs import Run, combinations
 from multicard.experiment.workload import WORKLOADS, Workload
 from multicard.search.core import Search, Space
-
-NO_METER = "which have no meter of energy here"  # CPUs
 
 # The measure of a workload that is searched for, and whether more of it is better.
 GOALS: dict[str, Callable[[Workload], tuple[str, bool]]] = {
     "throughput": lambda work: (work.unit.throughput, True),
     "iteration_time": lambda work: ("iteration_time_s", False),
-    "energy": lambda work: (work.unit.energy, False),
 }
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a run.
-
-    Attributes
-    ----------
-    value
-        By the goal, if it completed.
-    cost_s
-        Seconds that it took.
-    machine
-        The kind that it ran on, whatever part of its GPUs; None where not recorded.
-    disturbance
-        What else ran then, in words.
-    """
+    """What came of a run: a value by the goal, if it completed, and the seconds that it took."""
 
     value: float | None
     outcome: str
     cost_s: float
     synthetic: bool
-    machine: str | None = None
-    disturbance: str | None = None
 
 
 class ScenarioSpace:
@@ -68,7 +49,7 @@ class ScenarioSpace:
         Raises
         ------
         UserError
-            If it varies nothing, an archive of recorded runs cannot be read, or none of its runs can have the measure.
+            If it varies nothing, or an archive of recorded runs cannot be read.
         """
         self.experiment, self.name, self.goal = experiment, name, goal
         self.scenario, self.results = experiment.scenarios[name], Path(experiment.results)
@@ -76,11 +57,6 @@ class ScenarioSpace:
         if not self.varied:
             raise UserError(f"scenarios.{name}: varies nothing, expected several values of a parameter under vary")
         self.matrix = Matrix.plan(experiment)
-        if goal == "energy" and all(run.parameters.device == "cpu" for run in self.matrix.scenarios[name]):
-            raise UserError(
-                f"scenarios.{name}: runs on CPUs, {NO_METER}, so there is no energy to search for: search for another "
-                "goal, such as --goal iteration_time"
-            )
         self.measure, self.maximize = GOALS[goal](WORKLOADS[experiment.workload(name)])
         self._of = combinations(experiment, name)
         self.repeats = {runs[0].id: runs for runs in self._of.values()}
@@ -121,11 +97,8 @@ class ScenarioSpace:
     def in_words(self, value: float) -> str:
         """A value of the measure with its unit."""
         rate = self.measure.removesuffix("_per_s")
-        return (
-            f"{show(self.measure, value)} {rate.split('_')[-1]}/s"
-            if rate != self.measure
-            else show(self.measure, value)
-        )
+        unit = f" {rate.split('_')[-1]}/s" if rate != self.measure else ""
+        return f"{show(self.measure, value)}{unit}"
 
     def named(self, configuration: str) -> str:
         """Values of the varied parameters, in words."""
@@ -136,10 +109,6 @@ class ScenarioSpace:
         """Values of the varied parameters."""
         levels = next(levels for levels, key in self.space.configurations.items() if key == configuration)
         return {name: values[level] for (name, values), level in zip(self.varied.items(), levels, strict=True)}
-
-    def stated(self, configuration: str) -> dict[str, Any]:
-        """The same as a configuration file states them."""
-        return nested(self.values(configuration))
 
     @property
     def possible_repeats(self) -> int:
@@ -159,14 +128,10 @@ class ScenarioSpace:
         return [name for name in names if len({repr(each.get(name)) for each in found}) > 1]
 
     def left_out(self) -> dict[str, str]:
-        """Why configurations are not tried: they cannot run here, have no energy, or are expected not to fit."""
+        """Why configurations are not tried: they cannot run here, or are expected not to fit."""
         reasons = {key: self.matrix.reasons[key] for key in self.repeats}
-        if self.goal == "energy":
-            on_cpu = [key for key in self.repeats if self.run(key, 1).parameters.device == "cpu"]
-            reasons |= {key: reasons[key] or f"on CPUs, {NO_METER}" for key in on_cpu}
-        large = "memory estimate above that of a GPU"
         return {
-            key: reason or large
+            key: reason or "memory estimate above that of a GPU"
             for key, reason in reasons.items()
             if reason or self.run(key, 1).exceeds_memory(self.matrix.machine)
         }
@@ -181,23 +146,12 @@ class ScenarioSpace:
         """
         files = RunFiles.of(self.record(run).parent)
         row, record = measure_run(files), files.record
-        value = row[self.measure] if row["outcome"] == "completed" else None
-        if value and self.goal == "energy" and self.measure == "energy_per_sample_j":
-            value = per_distinct(value, row["processed_samples_per_s"], row["throughput_samples_per_s"])
-        if row["outcome"] == "completed" and not (value and value > 0):
+        completed = row["outcome"] == "completed"
+        value = row[self.measure] if completed else None
+        if completed and not (value and value > 0):
             raise UserError(
                 f"{files.folder}: has no {self.measure}, expected one above 0: search for another goal, such as "
                 "--goal iteration_time"
             )
-        hardware = record.get("hardware") or {}
-        cost_s = float(record.get("wall_time_s") or 0.0)
-        if record.get("resumed"):  # that is of the last attempt alone
-            cost_s = max(cost_s, float(files.table(EPOCHS, EPOCH_COLUMNS)["epoch_time_s"].sum()))
-        return Result(
-            value,
-            row["outcome"],
-            cost_s,
-            names_synthetic([machine(hardware)]),
-            Provenance(machine(hardware)).kind if hardware else None,
-            disturbance_notice(row),
-        )
+        synthetic = names_synthetic([machine(record.get("hardware") or {})])
+        return Result(value, row["outcome"], float(record.get("wall_time_s") or 0.0), synthetic)
