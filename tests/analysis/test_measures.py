@@ -163,9 +163,10 @@ def test_measures_and_status_tell_a_run_that_was_not_executed_as_configured(tmp_
     hit = [{"limit": "recompile_limit", "value": 8, "functions": 1}]
     ranks = [{"rank": rank, "pid": 1 + rank, "compile_limits_hit": hit} for rank in (0, 1)]
     folder = record(tmp_path, "ddp", ranks=ranks)
-    [told] = runs_table([measure_run(folder)])["deviation"]
+    row = measure_run(folder)
+    [told] = runs_table([row])["deviation"]
     assert "recompile_limit (8)" in told
-    assert f"not as configured: {told}" in _run_status(None, folder, None)[1]
+    assert notices(row) == [f"not as configured: {told}"]
 
 
 @pytest.mark.parametrize(
@@ -181,4 +182,4 @@ def test_status_names_steps_on_a_gpu_that_only_the_host_tells(
     rows.reindex(columns=ACTIVITIES["timeline"].schema.names).to_parquet(folder / "activity" / "timeline.parquet")
     row = measure_run(folder)
     assert row["trace_host_extents"] == told
-    assert ("steps of a GPU timed on the host" in "; ".join(_run_status(None, folder, None)[1])) is bool(told)
+    assert ("steps of a GPU timed on the host" in "; ".join(_run_status(None, folder, None, row, 0.0)[1])) is bool(told)

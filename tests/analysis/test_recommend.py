@@ -440,10 +440,9 @@ def test_general_advice_fits_the_devices_and_where_copies_come_from(tmp_path: Pa
         assert not any(word in text for word in ("precision:", "layout:")), "which a script does not have"
         return "\n".join(line for line in text.splitlines() if "To try" in line)
 
-    cpu = SCRIPT | {"device": "cpu", "devices": 1, "data_share": 0.3, "waiting_for_a_cpu_share": 0.2, "transfer_s": 0.0}
+    cpu = SCRIPT | {"device": "cpu", "devices": 1, "data_share": 0.3, "transfer_s": 0.0}
     text = general("cpu", cpu)
-    assert "`num_workers`" in text and "pin_memory" not in text and "`OMP_NUM_THREADS`" in text
-    assert "`OMP_NUM_THREADS`" not in general("single", cpu | {"compute_threads": 1})
+    assert "`num_workers`" in text and "pin_memory" not in text
     lost = general("lost", SCRIPT | {"devices": 1, "outcome": "out_of_memory"}, gpu=GPU)
     assert "activation checkpointing" in lost and "sharded" not in lost
     for pageable in (0, 4000):
