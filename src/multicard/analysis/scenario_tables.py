@@ -25,7 +25,6 @@ from multicard.trace.tables import ACTIVITIES
 
 MEASURES = "measures.csv"
 OUTCOME_TABLE = "runs.csv"
-MACHINE_TABLE = "machines.json"
 
 _INTEGERS = ("rank", "epoch", "step")
 
