@@ -24,18 +24,15 @@ from multicard.experiment.workload import WORKLOADS, Workload
 COMMON = (
     "elapsed_s", "iteration_time_s", "throughput_samples_per_s", "processed_samples_per_s", "estimated_epoch_time_s",
     "median_iteration_time_s", *(f"{phase}_s" for phase in PHASES), "other_s", "mean_iteration_time_s", "data_share",
-    "host_to_device_s", "energy_per_sample_j", "peak_reserved_bytes", "device_memory_used_bytes", "peak_memory_bytes",
-    "measured_steps", "profiled_iteration_time_s", "profiled_throughput_samples_per_s", "profiled_data_s",
+    "energy_per_sample_j", "peak_reserved_bytes", "device_memory_used_bytes", "peak_memory_bytes",
+    "measured_steps", "profiled_iteration_time_s", "profiled_data_s",
     "profiled_data_share", "trace_host_extents", "trace_iteration_time_s", "profiler_overhead",
     *stationarity.MEASURES, *utilization.MEASURES, *breakdown.MEASURES,
 )  # fmt: skip
 # Columns before parameters and measures.
 ABOUT = ("run", "outcome", "reason", "profiler_used", "disturbance", "deviation", "inconsistency", "trace_notice")
 # Of each workload, by its name; and of all.
-MEASURES_OF = {
-    name: tuple(dict.fromkeys((*COMMON, f"profiled_{work.unit.throughput}", *work.measures)))
-    for name, work in WORKLOADS.items()
-}
+MEASURES_OF = {name: tuple(dict.fromkeys((*COMMON, *work.measures))) for name, work in WORKLOADS.items()}
 MEASURES = tuple(dict.fromkeys(name for measures in MEASURES_OF.values() for name in measures))
 
 # Columns of steps.csv without which a completed run has no measures.
@@ -129,7 +126,6 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
         "mean_iteration_time_s": window.mean_iteration_time_s,
         "data_share": window.data_share,
         **breakdown.of_steps(window, record["parameters"].get("devices") or 1),
-        "host_to_device_s": _copying_s(run),
         "energy_per_sample_j": energy_per(record, metered["samples"]),
         "peak_reserved_bytes": _highest(measured.get("peak_reserved_bytes", pd.Series(dtype=float))),
         "device_memory_used_bytes": _highest(
@@ -138,10 +134,9 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
         "peak_memory_bytes": _highest(measured["peak_memory_bytes"]),
         "measured_steps": window.count,
         **stationarity.stationarity(window.pace_s),
-        **_profiled(steps[steps["window"] == "profiled"], window, distinct, work),
+        **_profiled(steps[steps["window"] == "profiled"], window),
         "trace_host_extents": run.has_host_extents,
         "trace_iteration_time_s": _iteration_time_of_trace(run.traced_steps),
-        "bus_bandwidth_bytes_per_s": utilization.achieved_bus_bandwidth(run),
     }
     operations = work.operations(record, measured)
     row |= utilization.utilization(record, work, operations, window.iteration_time_s, machines)
@@ -152,15 +147,13 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
     return row | work.measure(record, row, steps, epochs)
 
 
-def _profiled(steps: pd.DataFrame, measured: Window, distinct: float, work: Workload) -> dict[str, Any]:
+def _profiled(steps: pd.DataFrame, measured: Window) -> dict[str, Any]:
     """The profiled window by the definitions of the measured one; empty without a profiled step."""
     if steps.empty:
         return {}
     window = Window(steps)
     return {
         "profiled_iteration_time_s": window.iteration_time_s,
-        "profiled_throughput_samples_per_s": distinct * window.rate("samples"),
-        f"profiled_{work.unit.throughput}": distinct * window.rate(work.unit.column),
         "profiled_data_s": steps["data_s"].mean(),
         "profiled_data_share": window.data_share,
         "profiler_overhead": window.iteration_time_s / measured.iteration_time_s - 1,
@@ -189,21 +182,6 @@ def energy_per(record: dict[str, Any], counts: pd.Series) -> float | None:
 def _highest(values: pd.Series) -> int | None:
     known = values.dropna()
     return int(known.max()) if len(known) else None
-
-
-def _copying_s(run: RunFiles) -> float | None:
-    """Time of copies from the host, per traced step and GPU; None without a trace."""
-    steps = run.traced_steps
-    if not run.has_activity("memory_operations") or steps.empty:
-        return None
-    place = ["report", "process", "device"]
-    rows = run.activity("memory_operations", [*place, "operation", "total_s"]).to_pandas()
-    if rows.empty:
-        return None
-    # Two nodes may share a process id.
-    gpus = len(rows[place].drop_duplicates())
-    per_process = len(steps) / len(steps[["report", "process"]].drop_duplicates())
-    return rows.loc[rows["operation"] == "host_to_device", "total_s"].sum() / gpus / per_process
 
 
 def runs_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
