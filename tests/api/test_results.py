@@ -64,8 +64,6 @@ def test_a_figure_of_a_scenario(results: Results) -> None:
 def test_claims_and_recommendations(results: Results) -> None:
     assert len(results.claims()) == 12
     assert results.recommendations()._repr_markdown_().startswith("# Recommendations")
-    with pytest.raises(UserError, match="max_memory_bytes: found -1, expected a number above 0"):
-        results.recommendations(max_memory_bytes=-1)
 
 
 @pytest.mark.slow
@@ -78,12 +76,10 @@ def test_an_archive_gives_what_its_folder_gives(recorded_results: Path, recorded
     assert set(found.table["verdict"]) <= {"undecided", "cannot tell"}
     assert (found.missing, found.added) == ([], [])
     assert "<table" in found._repr_html_() and "recorded" in archive._repr_html_()
-    [training] = archive.choices(samples=1000, gpu_hour_cost=2.5).itertuples()
+    [training] = archive.choices().itertuples()
     one, two = archive.measures["throughput_samples_per_s"]
-    assert training.time_s == pytest.approx(1000 / (one * two) ** 0.5)
-    assert training.cost is None and training.energy_j is None  # a CPU process
-    text = archive.recommendations(deadline_s=1e6)
-    assert "say nothing about GPUs" in text and "for a deadline of 11 d 14 h" in text
+    assert training.throughput_per_s == pytest.approx((one * two) ** 0.5)
+    assert "say nothing about GPUs" in archive.recommendations()
 
 
 @pytest.mark.slow

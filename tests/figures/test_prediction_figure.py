@@ -6,10 +6,7 @@ from typing import Any
 import pytest
 
 from figures.measured import closed, gathered, legend, measured, words
-from machine.machine_record import record as machine_record
 from multicard.analysis.scenario_tables import ScenarioTables
-from multicard.core.errors import UserError
-from multicard.core.files import write_json
 from multicard.figures.prediction import prediction
 from multicard.figures.style import NothingToShow
 
@@ -36,22 +33,6 @@ def test_without_a_check_there_is_one_panel(tmp_path: Path) -> None:
     assert axes.get_title() == "Step time; predictions were never checked here"
     assert data["devices"].tolist() == [1, 2, 4] and data["prediction_error"].isna().all()
     assert legend(figure) == [["ddp-ds", "hollow: predicted from fewer devices"]]
-
-
-def test_with_the_limits_of_the_machine_one_process_predicts_two(tmp_path: Path) -> None:
-    kind = "A processor, 8 CPUs"
-    tables = job(tmp_path, {1: 0.1}, kind)
-    with pytest.raises(NothingToShow, match="it takes completed runs on two numbers"):
-        prediction(tables)
-    record = machine_record() | {"device": "cpu"}
-    record["hardware"]["gpus"] = []
-    write_json(tables.folder / "machines.json", {"machines": [record]})
-    figure, data = prediction(tables)
-    closed(figure)
-    assert data["devices"].tolist() == [1, 2] and data["predicted_s"].notna().tolist() == [False, True]
-    write_json(tables.folder / "machines.json", {"machines": [record | {"parts": 1}]})
-    with pytest.raises(UserError, match=r"machines\.json: .*parts"):
-        prediction(tables)
 
 
 def test_with_a_check_there_are_its_errors(tmp_path: Path) -> None:

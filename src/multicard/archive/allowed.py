@@ -77,8 +77,6 @@ ERROR = begins(
     r"(?:OutOfMemoryError: )?CUDA out of memory\.(?: Tried to allocate [\d.]+ (?:[KMGT]i?B|bytes)\.)?"
     r"|[A-Z][A-Za-z]{2,40}(?:Error|Exception|Interrupt|Exit)(?=: |$)"
 )
-# A line of `nvidia-smi topo -m` about GPUs, network adapters and their links.
-TOPOLOGY = text(r"(?:\s*(?:(?:GPU|NIC)\d*|CPU|NUMA|Affinity|ID|NV\d+|X|SYS|NODE|P[HX]B|PIX|N/A|[\d,-]+))*\s*")
 
 
 def message(value: str) -> str:
@@ -124,10 +122,7 @@ RECORD = (
     "steps_per_pass", "profiled_window", "saved", "resumed", "attention", "data", "model", "ranks", "nodes", "script",
     "folder_changes", "adopted",
 )  # fmt: skip
-MACHINE = (
-    "device", "seconds", "loader_seconds", "started", "ended", "host", "hardware", "versions", "variables", "numa",
-    "links", "parts",
-)  # fmt: skip
+MACHINE = ("device", "seconds", "started", "ended", "host", "hardware", "versions", "variables", "parts")
 KEY = re.compile(r"[a-z][a-z0-9_]{0,31}|GPU|\d{1,3}")
 VARIABLE = re.compile(
     r"(?:NCCL|GLOO|OMP|MKL|KMP|TORCH|TORCHINDUCTOR|TRITON|PYTORCH|NVIDIA|CUDA|CUBLAS|CUDNN|UCX|FI)_[A-Z0-9_]{1,60}"
@@ -165,10 +160,10 @@ class Allowed:
             "system": begins(r"(?:Linux|macOS|Darwin|Windows)(?:-\d+(?:\.\d+)*)?"),
             "processor": HARDWARE, "gpus.name": HARDWARE, "versions.GPU": HARDWARE, "capability": text(r"\d+\.\d+"),
             "versions.": VERSION, "variables.": lambda value: setting(value) or "set", "uuid": Numbered("gpu"),
-            "cpus": CPUS, "nodes.": CPUS, "function": one_of("flex_attention", "scaled_dot_product_attention"),
+            "cpus": CPUS, "function": one_of("flex_attention", "scaled_dot_product_attention"),
             "script.file": text(r"[\w.+-]{1,80}\.py"), "names": given("a file"), "limit": text(r"[a-z_]+_limit"),
             "tear_down_problem": given(f"failed {UNSAID}"), "device": one_of("cpu", "cuda"),
-            "part": one_of("device", "all_reduce", "loader"), "pci": text(r"[0-9a-fA-F:.]+"), "nvidia_smi": TOPOLOGY,
+            "part": one_of("device", "all_reduce"),
         }  # fmt: skip
         missing = one_of("no profiler was used", *(f"the run ended as {outcome}" for outcome in OUTCOMES))
 
@@ -189,10 +184,7 @@ class Allowed:
 
     def machine(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """What leaves of the limits of a machine."""
-        kept = {name: self._picked(record[name], name) for name in MACHINE if name in record}
-        for part, whole in zip(kept["parts"], record["parts"], strict=True):
-            part |= {"parameters": self.own(whole["parameters"])} if "parameters" in whole else {}
-        return kept
+        return {name: self._picked(record[name], name) for name in MACHINE if name in record}
 
     def _picked(self, value: Any, key: str, above: str = "") -> Any:
         """What leaves of a value under a key; text that does not leave is not there at all."""

@@ -19,33 +19,19 @@ LONGEST = 10  # rows of a table on the terminal
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the trace, and what to make of it."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "path", type=Path,
         help="trace (.sqlite, .nsys-rep, .json or .json.gz), or a folder of them; with --as-runs a table of traces",
     )  # fmt: skip
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for the tables, as Parquet and CSV")
-    parser.add_argument("--json", action="store_true", help="print the tables as JSON")
-    parser.add_argument("--verbose", action="store_true", help="print all tables, per process and device")
-    parser.add_argument(
-        "--only",
-        type=lambda names: names.split(","),
-        metavar="TABLE,...",
-        help="compute only these tables (faster)",
-    )
-    parser.add_argument(
-        "--scope",
-        choices=("capture", "steps"),
-        help="what is looked at: everything recorded (default for tables), or the time from the first step to the last "
-        "and what was launched then (default otherwise)",
-    )
-    parser.add_argument(
-        "--perfetto",
-        type=Path,
-        metavar="FILE",
-        help="write the events for ui.perfetto.dev: .json, or .json.gz to compress it",
-    )
-
-    parser.add_argument(
+    add("--out", type=Path, metavar="FOLDER", help="folder for the tables, as Parquet and CSV")
+    add("--json", action="store_true", help="print the tables as JSON")
+    add("--verbose", action="store_true", help="print all tables, per process and device")
+    add(
+        "--only", type=lambda names: names.split(","), metavar="TABLE,...", help="compute only these tables (faster)"
+    )  # fmt: skip
+    add("--perfetto", type=Path, metavar="FILE", help="write the events for ui.perfetto.dev: .json or .json.gz")
+    add(
         "--as-runs", action="store_true",
         help="make runs, figures and a report of traces: the path is a CSV with a row per trace, whose columns are "
         "trace, devices and parameters of your own",
@@ -66,19 +52,19 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.core.files import unwritable
     from multicard.core.terminal import plain
 
-    out = arguments.out
+    out, events = arguments.out, arguments.perfetto
     if out is not None:
         if out.exists() and not out.is_dir():
             raise UserError(f"--out: {out} is a file, expected a folder")
-        reason = unwritable(out)
-        if reason:
+        if reason := unwritable(out):
             raise UserError(f"--out: cannot write to {out}: {reason}")
-    events = arguments.perfetto
     if events is not None:
         refuse_unwritable("--perfetto", events)
+    # Tables are of everything recorded, the answer is about the steps.
     tables = arguments.verbose or arguments.only or arguments.json or out is not None
-    scope = arguments.scope or ("capture" if tables else "steps")
-    trace = read_trace(arguments.path, tables=arguments.only, scope=scope, find_steps=not arguments.only)
+    trace = read_trace(
+        arguments.path, tables=arguments.only, scope="capture" if tables else "steps", find_steps=not arguments.only
+    )
     terminal = console()
     if arguments.json:
         tables = {name: trace.rows(name) for name in trace}

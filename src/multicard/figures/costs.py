@@ -9,10 +9,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from multicard.analysis.choice.choices import Choice, Choices, choices
-from multicard.analysis.choice.demand import Demand
-from multicard.analysis.choice.learning import learning_words
-from multicard.analysis.choice.table import as_table
+from multicard.analysis.choice.choices import Choice, Choices, as_table, choices
+from multicard.analysis.choice.learning import words_of
 from multicard.analysis.comparison.comparisons import overheads
 from multicard.analysis.evidence import DEVICE_WORDS, evidence_of, place_words
 from multicard.analysis.runs.notices import UNCOUNTED
@@ -51,7 +49,7 @@ def tradeoff(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     for axes in panels.flat[len(found) :]:
         axes.remove()
     used = list(panels.flat[: len(found)])
-    if any(not _is_good(each) for job in found for each in job.rows):
+    if any(each.is_worse for job in found for each in job.rows):
         used[0].plot([], [], linestyle="none", marker="o", color="0.3", markerfacecolor="white", label=WORSE)
     drawn = any(len(_line(group)) > 1 for job in found for group in job.groups)
     if drawn and len(groups) == 1 and groups[0] == "":  # nothing to tell apart
@@ -59,7 +57,7 @@ def tradeoff(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     legend_below(figure, *used)
     for axes, job in zip(used, found, strict=True):
         label_points(axes, _points(job), boxes_of(axes))
-    return figure, as_table(found, Demand())
+    return figure, as_table(found)
 
 
 def _tradeoff_panel(axes: Axes, job: Choices, looks: dict[str, tuple[Colour, str]]) -> None:
@@ -70,7 +68,7 @@ def _tradeoff_panel(axes: Axes, job: Choices, looks: dict[str, tuple[Colour, str
         name = _learning(job, group[0])
         colour, marker = looks[name]
         for shown, fill in ((True, colour), (False, "white")):
-            own = [each for each in group if _is_good(each) is shown]
+            own = [each for each in group if each.is_worse is not shown]
             if not own:
                 continue
             times = np.array([each.time_s.value for each in own])
@@ -103,10 +101,6 @@ def _line(group: Sequence[Choice]) -> list[Choice]:
     return sorted((each for each in group if each.is_best), key=lambda one: one.time_s.value)
 
 
-def _is_good(row: Choice) -> bool:
-    return not row.refused and not row.is_worse
-
-
 def _points(job: Choices) -> list[tuple[float, float, str]]:
     scale, _ = unit_for([each.time_s.value for each in job.rows], HOURS)
     points = []
@@ -129,7 +123,7 @@ def _learning(job: Choices, training: Choice) -> str:
         others = [other for other in told if other != name]
         if others and _values(job, others) == _values(job, told):
             told = others
-    return for_figure(learning_words({name: value for name, value in training.learning.items() if name in told}), 90)
+    return for_figure(words_of({name: value for name, value in training.learning.items() if name in told}), 90)
 
 
 def _values(job: Choices, names: Sequence[str]) -> int:

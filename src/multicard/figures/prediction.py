@@ -11,9 +11,7 @@ from matplotlib.ticker import PercentFormatter
 
 from multicard.analysis.comparison.comparisons import varied
 from multicard.analysis.evidence import evidence_of, place_words
-from multicard.analysis.machine.limits import machines_of
-from multicard.analysis.scaling.prediction_groups import series
-from multicard.analysis.scaling.prediction_series import Forecast, Series
+from multicard.analysis.scaling.series import Forecast, Series, series
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.analysis.statistics import Interval
 from multicard.core.units import SECONDS, number, percent, unit_for
@@ -24,7 +22,7 @@ from multicard.figures.style import MARKERS, WIDTH_IN, NothingToShow, colours, l
 
 def prediction(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Step times that were measured and predicted from fewer devices, and the errors of these predictions."""
-    found = series(evidence_of(tables), machines_of(tables))
+    found = series(evidence_of(tables))
     names = varied(tables.measures, besides=("devices", "nodes", "repeat"))
     rows = [
         row | {"series": name} for each, name in zip(found, _labels(found, names), strict=True) for row in _rows(each)
@@ -81,12 +79,12 @@ def _labels(found: list[Series], names: list[str]) -> list[str]:
 
 
 def _rows(each: Series) -> list[dict[str, Any]]:
-    """Measured numbers of devices of one node with their predictions, and twice the largest."""
-    checked = {devices: check for devices, nodes, check in each.checks if nodes == 1}
-    counts = sorted(devices for nodes, devices in each.configurations if nodes == 1)
+    """Measured numbers of devices with their predictions, and twice the largest."""
+    checked = {check.predicted.count: check for check in each.checks}
+    counts = sorted(each.configurations)
     rows = []
     for devices in counts:
-        measured_s = each.configurations[1, devices].mean("iteration_time_s")
+        measured_s = each.configurations[devices].mean("iteration_time_s")
         step = checked[devices].predicted.step_s if devices in checked else None
         row = {"devices": devices, "measured_s": measured_s, **_ends("predicted_s", step)}
         value = measured_s or np.nan
@@ -95,15 +93,13 @@ def _rows(each: Series) -> list[dict[str, Any]]:
             for name, end in _ends("predicted_s", step).items()
         }
         rows.append(row | errors)
-    if counts:
-        further = _further(each)
-        rows.append({"devices": further.devices, **_ends("predicted_s", further.prediction.step_s)})
-    return rows
+    further = _further(each)
+    return [*rows, {"devices": further.devices, **_ends("predicted_s", further.prediction.step_s)}]
 
 
 def _further(each: Series) -> Forecast:
-    """What is predicted of twice the largest measured number of devices of a node."""
-    return each.forecast(2 * max((devices for nodes, devices in each.configurations if nodes == 1), default=1))
+    """What is predicted of twice the largest measured number of devices."""
+    return each.forecast(2 * max(each.configurations))
 
 
 def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:

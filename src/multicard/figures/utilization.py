@@ -20,7 +20,6 @@ LOOK = {
     "exposed communication": LOOKS["exposed communication"],
     "waiting for other ranks": LOOKS["idle (before a collective)"],
     "memory operations": LOOKS["exposed memory operations"],
-    "waiting for a CPU": ("#E6AB02", HATCHES[3]),
     "launch overhead": LOOKS["idle (host-bound)"],
     "host busy elsewhere": ("#A6761D", HATCHES[1]),
     "data loading": (PHASE_COLOURS["data"], HATCHES[1]),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from multicard.analysis.evidence import read_evidence
-from multicard.analysis.table_files import write_csv
+from multicard.analysis.tables import write_csv
 from multicard.core.layout import CLAIM_COMPARISONS, CLAIM_TESTS, CLAIMS
 from multicard.papers.claims import JudgedClaim, judge, machines, read_claims
 from multicard.papers.verdicts import pooled_interval

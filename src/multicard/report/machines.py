@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from multicard.analysis.machine.limits import Line, MachineLimits, lines, read_machine
-from multicard.analysis.runs.conditions import condition_columns
 from multicard.core.layout import machine_records
 from multicard.report.environment import Facts, machine_facts
 from multicard.report.results import FigureFiles, figure_files
@@ -19,7 +18,6 @@ class MachinePage:
     facts: Facts
     lines: list[Line]
     notes: list[str]
-    links: list[str]  # of nvidia-smi topo -m
     figure: FigureFiles | None
     files: str
 
@@ -42,12 +40,8 @@ def machine_pages(results: Path) -> list[MachinePage]:
 
 def _page(path: Path, limits: MachineLimits) -> MachinePage:
     host = (limits.host or {}).get("name", "unknown host")
-    nodes = (limits.numa or {}).get("nodes") or {}
-    gpus = (limits.numa or {}).get("gpus") or []
     facts = machine_facts({"host": limits.host, "hardware": limits.hardware})
-    facts += [("NUMA nodes", "; ".join(f"{node}: CPUs {cpus}" for node, cpus in nodes.items()) or "not shown")]
-    facts += [("GPUs at NUMA nodes", ", ".join(str(gpu.get("node")) for gpu in gpus))] if gpus else []
-    facts += [("Lowest clocks", _clocks(limits)), ("Measured", limits.started)]
+    facts += [("Measured", limits.started)]
     facts += [("Versions", ", ".join(f"{name} {value}" for name, value in (limits.versions or {}).items() if value))]
     facts += [("Time of a measurement", f"{limits.seconds:g} s")]
     return MachinePage(
@@ -55,15 +49,6 @@ def _page(path: Path, limits: MachineLimits) -> MachinePage:
         facts=facts,
         lines=lines(limits),
         notes=limits.notes,
-        links=(limits.links or {}).get("nvidia_smi") or [],
         figure=figure_files(path.parent, path.parent.name, path.stem),
         files=f"machine/{path.stem}",
     )
-
-
-def _clocks(limits: MachineLimits) -> str:
-    """The lowest before, of GPUs after, any of the measurements."""
-    found = [condition_columns({"conditions": part.conditions, "ranks": part.ranks}) for part in limits.parts]
-    names = {"cpu_frequency_before_mhz": "CPU", "gpu_clock_mhz": "GPU"}
-    known = {words: [each[name] for each in found if each[name] is not None] for name, words in names.items()}
-    return ", ".join(f"{words} {min(values):,.0f} MHz" for words, values in known.items() if values) or "not shown"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.runs.notices import notices, remarks
+from multicard.analysis.runs.notices import notices
 from multicard.report.results import Results
 from multicard.report.wording import Measure, cell, is_number, measure
 
@@ -67,7 +67,7 @@ def run_table(results: Results) -> RunTable:
                 how_long.heading: _number(wall[index], how_long),
                 started: Cell(starts[index].removeprefix(started[9:-1]).strip()),
                 "Reason": Cell(run["reason"]),
-                "Notices": Cell("; ".join([*notices(known), *remarks(known)]) if is_known else ""),
+                "Notices": Cell("; ".join(notices(known)) if is_known else ""),
             }
         )
     columns = {heading: [row[heading] for row in rows] for heading in rows[0]}

@@ -57,13 +57,11 @@ FIGURES = (
         "devices (hollow), for each number of devices that was measured and for twice the largest. Error: predicted "
         "over measured time, less 1; the thin line is none. Bars at hollow marks are 95% intervals. Arrows state the "
         "ends of intervals that the axis cuts off.",
-        limits="It uses the runs of the scenario alone, and the limits of the machine as `multicard doctor "
-        "--measure` had measured them by then. Without these, two numbers of devices predict a third, and one "
-        "predicts nothing.",
+        limits="It uses the runs of the scenario alone: two numbers of devices predict a third, and one predicts "
+        "nothing.",
         axis="devices",
         drawing="multicard.figures.prediction:prediction",
         needs_tables=True,
-        profiled=True,
     ),
     Figure(
         name="training_time",
