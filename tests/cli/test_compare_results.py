@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import pandas as pd
 import pytest
 
 from multicard.archive.pack import pack
@@ -154,21 +153,6 @@ def test_what_cannot_be_told_has_a_code_of_its_own(
         assert found.startswith(line)
 
 
-def test_versions_are_drawn_with_their_numbers(
-    baseline: Path, slower: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert check(baseline, slower, "--figure", tmp_path / "history.png") == 1
-    *_, files = capsys.readouterr().out.splitlines()
-    assert files == f"figure: {tmp_path}/history.png, .svg, .pdf; its numbers: {tmp_path}/history.csv"
-    assert {path.suffix for path in tmp_path.iterdir()} == {".png", ".svg", ".pdf", ".csv"}
-    shown = (tmp_path / "history.svg").read_text()
-    for text in ("baseline", "slower", "first version ±3%", "worse than the version before", "iteration time ("):
-        assert text in shown
-    table = pd.read_csv(tmp_path / "history.csv").dropna(subset="since_first").sort_values("since_first")
-    assert table["since_first"].tolist() == pytest.approx([0, FACTOR - 1], abs=1e-9)
-    assert table["since_previous_verdict"].tolist() == ["within tolerance", "regression"]
-
-
 def test_of_three_versions_each_line_says_between_which_and_only_the_last_one_fails(
     extracted_run: Path, baseline: Path, slower: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,7 +167,6 @@ def test_faulty_command_lines_are_one_line(baseline: Path) -> None:
     for arguments in (
         [baseline],
         [baseline, baseline, "--measure", "speed"],
-        [baseline, baseline, "--figure", "."],
         [baseline, baseline, "--junit", "x.xml"],
     ):
         with pytest.raises(SystemExit) as stopped:

@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 from figures.measured import closed, legend
-from multicard.figures.bars import group_axis, height_of
+from multicard.figures.bars import height_of, name_rows
 from multicard.figures.style import legend_below, styled
 
 
@@ -27,7 +27,7 @@ def test_a_figure_of_many_configurations_fits_on_a_page_and_its_names_do_not_tou
     for count in (10, 60):
         figure, axes = plt.subplots(figsize=(7, 1 + height_of(count)))
         axes.barh(range(count), [1] * count)
-        group_axis(axes, [f"configuration {index}" for index in range(count)], horizontal=True)
+        name_rows(axes, [f"configuration {index}" for index in range(count)])
         figure.canvas.draw()
         names = [text.get_window_extent() for text in axes.get_yticklabels()]
         assert not any(one.overlaps(other) for one, other in pairwise(names))

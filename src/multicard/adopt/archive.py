@@ -141,6 +141,5 @@ def _figures(traced: Sequence[Traced], runs: Path) -> list[str]:
         "memory_transfers": stepped and shows("memory_operations"),
         "device_time": True,
         "collectives": stepped and shows("collectives"),
-        "memory_over_time": shows("memory_use"),
     }
     return [name for name, has_something in figures.items() if has_something]

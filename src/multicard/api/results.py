@@ -15,8 +15,7 @@ from multicard.analysis.choice.choices import choices
 from multicard.analysis.choice.demand import Demand
 from multicard.analysis.choice.recommend import as_markdown
 from multicard.analysis.choice.table import as_table
-from multicard.analysis.comparison.changes import OUTCOME
-from multicard.analysis.comparison.results import Comparison, compare, over_versions
+from multicard.analysis.comparison.results import Comparison, compare
 from multicard.analysis.comparison.sides import MACHINE, Side, read_side
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.machine.limits import read_machine
@@ -381,26 +380,6 @@ def compare_versions(
     if any(_is_archive(each.path) for each in versions[-2:]):
         found = replace(found, environment=[row for row in found.environment if row[0] != MACHINE])
     return found
-
-
-def draw_versions(
-    versions: Sequence[Results], found: Comparison, names: Sequence[str], measure: str
-) -> tuple[Figure, pd.DataFrame]:
-    """Draw a measure of each configuration over versions, with what became worse marked; and the numbers shown.
-
-    Raises
-    ------
-    UserError
-        If no version has the measure.
-    """
-    from multicard.figures.history import draw_history
-
-    sides = [each._side for each in versions]
-    points = over_versions(sides, measure)
-    if all(point.mean.value is None for point in points):
-        raise UserError(f"{measure} was not measured in any version")
-    changes = [each for each in found.changes if each.measure in (measure, OUTCOME)]
-    return draw_history(points, changes, names, found.tolerance, any(each.is_synthetic for each in sides))
 
 
 def _is_archive(path: Path) -> bool:

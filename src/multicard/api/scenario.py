@@ -73,7 +73,7 @@ class ScenarioResults:
         entry, workloads = FIGURES[name], list(self.measures["workload"].unique())
         if (entry.workload and entry.workload not in workloads) or (entry.axis and entry.axis not in self.measures):
             found = f"found the workload {', '.join(workloads)} in the scenario {self.name}"
-            raise UserError(f"the figure {name} needs {' and '.join(entry.needs)}, {found}")
+            raise UserError(f"the figure {name} needs {entry}, {found}")
         return unmanaged(draw(name, self._tables)[0])
 
     def __repr__(self) -> str:

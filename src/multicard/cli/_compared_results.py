@@ -20,7 +20,7 @@ from multicard.analysis.comparison.changes import (
     Change,
 )
 from multicard.analysis.comparison.results import Comparison
-from multicard.api.results import Results, compare_versions, draw_versions, holds_results, read_results
+from multicard.api.results import Results, compare_versions, holds_results, read_results
 from multicard.cli._command import refuse_unwritable
 from multicard.cli._console import console
 from multicard.cli.compare import CANNOT_TELL_CODE
@@ -31,7 +31,6 @@ from multicard.core.terminal import plain
 from multicard.core.text import counted, first_of, printable
 from multicard.core.units import percent, show
 from multicard.experiment.config import ARCHIVE
-from multicard.figures.draw import FORMATS, save
 
 LONGEST = 20  # names in a line
 APART = (
@@ -59,7 +58,6 @@ def compare_results(arguments: argparse.Namespace) -> int:
         if tolerance is None:
             raise UserError("--junit: expected --fail-above X% with it")
         refuse_unwritable("--junit", arguments.junit)
-    figure = _figure_of(arguments.figure)
     versions = [_read(path, arguments.paths) for path in arguments.paths]
     if tolerance is not None:
         measures = measures or ["iteration_time"]
@@ -79,9 +77,6 @@ def compare_results(arguments: argparse.Namespace) -> int:
         print(json.dumps(asdict(found) | {"problems": problems}, indent=2))
     else:
         _print(found, names, arguments.verbose)
-    if figure:
-        save(*draw_versions(versions, found, names, (measures or ["iteration_time"])[0]), figure)
-        print(printable(f"figure: {figure}.png, .svg, .pdf; its numbers: {figure}.csv"))
     if arguments.junit:
         _write_junit(arguments.junit, found, problems)
     for problem in problems:
@@ -104,17 +99,6 @@ def share_of(text: str | None, option: str) -> float | None:
     if not re.fullmatch(r"\d+(\.\d+)?%", text) or float(text[:-1]) >= 100:
         raise UserError(f"{option}: found {text!r}, expected a percentage below 100% such as 3%")
     return float(text[:-1]) / 100
-
-
-def _figure_of(path: Path | None) -> Path | None:
-    """The name of a figure without the suffix of a format, if it can be written."""
-    if path is None:
-        return None
-    if not path.name:
-        raise UserError(f"--figure: found {str(path)!r}, expected the name of a figure, such as history")
-    stem = path.with_suffix("") if path.suffix.removeprefix(".") in FORMATS else path
-    refuse_unwritable("--figure", stem.with_name(f"{stem.name}.png"))
-    return stem
 
 
 def _read(path: Path, paths: Sequence[Path]) -> Results:

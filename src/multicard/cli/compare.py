@@ -39,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     results("--verbose", action="store_true", help="also list what is undecided, and each run in doubt")
     results("--json", action="store_true", help="print what was found as JSON")
     results("--junit", type=Path, metavar="FILE", help="also write it as JUnit's XML, which CI systems show")
-    results("--figure", type=Path, metavar="FILE", help="draw a measure over the versions, in three formats")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -74,11 +74,11 @@ def print_figures() -> None:
     from rich.table import Table
 
     from multicard.cli._console import console
-    from multicard.experiment.figures import FIGURES
+    from multicard.figures.catalog import catalog
 
     table = Table("Figure", "Question", "Shows", "Needs", "Paper")
-    for name, figure in FIGURES.items():
-        table.add_row(name, figure.question, figure.caption, ", ".join(figure.needs), figure.answers or "")
+    for name, figure in catalog().items():
+        table.add_row(name, figure.question, figure.caption, figure.needs, figure.answers or "")
     table.show_lines = True
     console().print(table, highlight=False)
 

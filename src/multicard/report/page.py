@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from multicard.core.files import atomic_write
 from multicard.core.layout import SEARCHES, search_tables
 from multicard.core.text import counted
-from multicard.experiment.figures import FIGURES
+from multicard.figures.catalog import catalog
 from multicard.papers.verdicts import NOT_MEASURED
 from multicard.report.conclusions import judged_claims
 from multicard.report.environment import environment
@@ -106,12 +106,12 @@ def _scenario(scenario: Scenario, records: Mapping[str, dict[str, Any]]) -> dict
 
 
 def _figure(figure: FigureFiles, answers: Sequence[str], steps: Sequence[str]) -> dict[str, Any]:
-    of_step = FIGURES[figure.name].profiled or figure.name in ("step_breakdown", "step_times")
+    of_step = catalog()[figure.name].profiled or figure.name in ("step_breakdown", "step_times")
     return {
         "finding": f"{'; '.join(steps)}." if of_step and steps else " ".join(answers),
         "name": figure.name,
         "title": in_words(figure.name),
-        "words": FIGURES[figure.name],
+        "words": catalog()[figure.name],
         "nothing": nothing_to_show(figure.numbers),
         "picture": _picture(figure),
         "table": numbers_table(figure.numbers),

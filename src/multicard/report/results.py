@@ -15,7 +15,7 @@ from multicard.analysis.runs.run_files import read_object
 from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables, check_whole
 from multicard.core.errors import UserError
 from multicard.core.layout import NOT_RUN, OUTCOMES, RUN, RUN_NAME
-from multicard.experiment.figures import FIGURES
+from multicard.figures.catalog import catalog
 
 ORDER = (*OUTCOMES, NOT_RUN)
 
@@ -131,7 +131,7 @@ def _scenario(folder: Path, name: str, plan: Plan, evidence: Evidence | None) ->
     drawn = [figure_files(folder / "figures" / name, name, figure) for figure in plan.figures]
     measures = _table(tables / MEASURES)
     figures = [one for one in drawn if one]
-    profiled = any(FIGURES[one.name].profiled for one in figures if one.name in FIGURES)
+    profiled = any(catalog()[one.name].profiled for one in figures if one.name in catalog())
     advice = advise(evidence) if evidence else None
     return Scenario(name, plan.question, runs, measures, figures, notes(ScenarioTables(tables), profiled), advice)
 
