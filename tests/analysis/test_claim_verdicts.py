@@ -7,9 +7,8 @@ import pytest
 from scipy.stats import nct
 from scipy.stats import t as student
 
-from multicard.papers.limits import Comparison
-from multicard.papers.tests import Compare, Reaches
-from multicard.papers.verdicts import Verdict, holm_levels, judge_together, same_blocks
+from multicard.papers.judge import Verdict, holm_levels, judge_together
+from multicard.papers.tests import Compare, Comparison, Reaches, same_blocks
 
 
 def gain(above: float | None = None, below: float | None = None) -> Compare:
@@ -20,7 +19,7 @@ def gain(above: float | None = None, below: float | None = None) -> Compare:
 
 
 def comparison(*numbers: float) -> Comparison:
-    return Comparison("ratio", "", "", dict(enumerate(numbers, 1)), (), "")
+    return Comparison(dict(enumerate(numbers, 1)), ())
 
 
 def matrix(rng: np.random.Generator, gains: list[float], blocks: int, noise: float) -> list[Comparison]:
@@ -98,7 +97,7 @@ def test_the_more_tests_are_judged_together_the_more_each_must_show() -> None:
     assert decided([(gain(above=1.0), weak)]) == ["confirmed"]
     assert decided([(gain(above=1.0), weak), (gain(above=1.0), weak)]) == ["not decided"] * 2
     [(_, pooled), _] = judge_together([(gain(above=1.0), weak), (gain(above=1.0), weak)])
-    assert pooled.level == pytest.approx(0.975) and pooled.found.low < 1 < pooled.found.value
+    assert pooled.found.coverage == pytest.approx(0.975) and pooled.found.low < 1 < pooled.found.value
     strong = [comparison(1.5, 1.51, 1.49)]
     assert decided([(gain(above=1.0), weak), (gain(above=1.0), strong)]) == ["confirmed"] * 2
 
@@ -117,13 +116,13 @@ def test_shares_are_averaged_as_they_are_and_may_be_zero() -> None:
 
 
 def test_series_that_lack_a_block_are_left_out_where_that_keeps_more_numbers() -> None:
-    full, short = {1: 2.0, 2: 2.0, 3: 2.0}, {1: 8.0, 2: 8.0}
+    full, short = comparison(2.0, 2.0, 2.0), comparison(8.0, 8.0)
     assert same_blocks([full, full, full, short]) == [full] * 3
-    assert same_blocks([full, short, short, short]) == [{1: 2.0, 2: 2.0}, short, short, short]
-    assert same_blocks([{1: 1.0}, {2: 1.0}]) == [{2: 1.0}]
-    assert same_blocks([]) == same_blocks([{}]) == []
+    assert same_blocks([full, short, short, short]) == [comparison(2.0, 2.0), short, short, short]
+    assert same_blocks([Comparison({1: 1.0}, ()), Comparison({2: 1.0}, ())]) == [Comparison({2: 1.0}, ())]
+    assert same_blocks([]) == same_blocks([Comparison({}, ())]) == []
     assert judge_together([(gain(above=1.0), [])]) == [("not measured here", None)]
     few, full = comparison(3.0), comparison(1.2, 1.2, 1.2)
     [(verdict, pooled)] = judge_together([(gain(above=1.0), [full, full, few])])
     assert verdict == "confirmed" and pooled.found.value == pytest.approx(1.2)
-    assert [one for one, _ in pooled.single] == [full, full]
+    assert pooled.comparisons == [full, full]

@@ -12,7 +12,7 @@ from multicard.analysis.tables import COSTS, speedup_table
 from multicard.figures.__main__ import page
 from multicard.figures.catalog import catalog
 from multicard.papers.claims import SHIPPED, read_claims
-from multicard.papers.outputs import COLUMNS, COMPARISON_COLUMNS, TEST_COLUMNS
+from multicard.papers.judge import COLUMNS, TEST_COLUMNS
 from multicard.papers.page import page as claims_page
 
 FIGURES, FILES = page(), (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
@@ -24,7 +24,7 @@ def test_the_page_of_claims_has_each_claim_with_its_tests() -> None:
         [section] = re.findall(rf"^## `{claim['id']}`\n(.*?)(?=^## |\Z)", shown, re.M | re.S)
         prose = " ".join(section.partition("\n| ")[0].split())
         assert claim["claim"] in prose and f"*Refuted if:* {claim['refuted_if']}" in prose
-        rows = re.findall(r"^\| (?:Another reading: )?(.*?) \| The interval .* \|", section, re.M)
+        rows = re.findall(r"^\| (.*?) \| The interval .* \|", section, re.M)
         assert rows == [test["statement"] for test in claim["tests"]]
 
 
@@ -49,7 +49,7 @@ def test_every_column_of_the_written_tables_is_described() -> None:
     columns = {*speedup_table(measures), *COSTS} - {"strategy", "devices"}
     assert "serial_fraction_low" in columns
     assert {name for name in columns if f"`{name}`" not in FIGURES} == set()
-    others = {*COLUMNS, *COMPARISON_COLUMNS, *TEST_COLUMNS, *SCHEMAS["runs_info"].names, *outcome_table([], {})}
+    others = {*COLUMNS, *TEST_COLUMNS, *SCHEMAS["runs_info"].names, *outcome_table([], {})}
     assert {name for name in others if f"`{name}`" not in FILES} == set()
 
 

@@ -30,8 +30,8 @@ from multicard.core.errors import UserError
 from multicard.core.layout import MACHINES, RUN, STEPS, machine_records
 from multicard.experiment.config import ARCHIVE, Experiment
 from multicard.experiment.load import read_experiment
-from multicard.papers.claims import SHIPPED, judge, read_claims
-from multicard.papers.outputs import claims_table
+from multicard.papers.claims import SHIPPED, read_claims
+from multicard.papers.judge import claims_table, judge
 from multicard.report.assemble import Drawn, check_free, draw, measure
 from multicard.report.results import Plan
 

@@ -61,7 +61,6 @@ def print_claims(results: "Results", claims: Path) -> None:
         terminal.print(f"[bold]{each['claim']}[/bold]: {each['verdict']}", highlight=False)
         for column, label in (
             ("claim_text", ""), ("refuted_if", "Refuted if: "), ("finding", ""), ("conditions", ""),
-            ("other_evidence", ""),
         ):  # fmt: skip
             if each[column]:
                 terminal.print(plain(f"  {label}{each[column]}"), soft_wrap=True)

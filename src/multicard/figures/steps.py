@@ -94,7 +94,7 @@ def utilization(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
         runs = named_runs(measures).assign(series="_")
         grouped(left, data.assign(series="_", outcome="completed"), "configuration", "mfu", 100.0, runs)
         left.set(title="Model FLOP utilization", xlabel="Of the peak (%)")
-    parts = {part: 100 * data[part] for part in PARTS if (data[part] >= LEAST).any()}
+    parts = {part: 100 * data[part] for part in PARTS if part in data and (data[part] >= LEAST).any()}
     stacked(right, data["configuration"].tolist(), parts, PARTS, "Where the step goes", "Share of the step (%)")
     right.set_xlim(0, 100)
     legend_below(figure, *rates, right)

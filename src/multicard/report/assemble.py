@@ -18,7 +18,7 @@ from multicard.experiment.runs import expand
 from multicard.figures.draw import draw_scenario
 from multicard.machine.keep import keep
 from multicard.papers.claims import SHIPPED
-from multicard.papers.outputs import write_claims
+from multicard.papers.judge import write_claims
 from multicard.report.page import write_report
 from multicard.report.results import REPORT, Plan
 

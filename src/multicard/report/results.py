@@ -104,7 +104,7 @@ def read_results(folder: Path, plans: Mapping[str, Plan] | None = None) -> Resul
         scenarios=scenarios,
         records=_records(folder / "runs", scenarios),
         claims=_table(claims, "claim", "claim_text", "verdict", "refuted_if") if claims.exists() else None,
-        claim_tests=_table(folder / CLAIM_TESTS, "claim", "test", "verdict") if claims.exists() else None,
+        claim_tests=_table(folder / CLAIM_TESTS, "claim", "test", "finding") if claims.exists() else None,
         advice=_advice_of_all([each for each in evidence.values() if each]),
     )
 
