@@ -3,17 +3,24 @@
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from claim_worlds import (
     CLAIMS,
     FALSE,
+    OPEN,
     TRUE,
+    Experiment,
     accuracy,
+    calls,
+    changed,
     evidence_of,
+    on_cpu,
+    switched,
     verdict_on,
 )
-from synthetic_results import images, made
+from synthetic_results import GPU, images, made, make_results, texts, with_provenance
 
 from multicard.analysis.evidence import read_evidence
 from multicard.papers.judge import COLUMNS, TEST_COLUMNS, claims_table, judge, table_of_tests
@@ -36,6 +43,156 @@ def test_a_claim_that_is_true_of_the_synthetic_data_is_confirmed(claim: str, tmp
     assert {each.verdict for each in judged.tests} == {"confirmed"}
     assert "NVIDIA H100" in judged.conditions and "repeats: 3" in judged.conditions
     assert judged.can_be_judged == "yes"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("claim", "numbers", "experiment"), FALSE, ids=[f"{claim}-{i}" for i, (claim, *_) in enumerate(FALSE)]
+)
+def test_a_claim_that_is_false_of_the_synthetic_data_is_refuted(
+    claim: str, numbers: set[int], experiment: Experiment, tmp_path: Path
+) -> None:
+    judged = verdict_on(claim, evidence_of(tmp_path, experiment))
+    assert {number for number, each in enumerate(judged.tests) if each.verdict == "refuted"} == numbers, judged.finding
+    assert judged.verdict == "refuted"
+
+
+@pytest.mark.parametrize("claim", OPEN)
+def test_a_limit_inside_the_interval_decides_nothing(claim: str, tmp_path: Path) -> None:
+    judged = verdict_on(claim, evidence_of(tmp_path, OPEN[claim]))
+    assert judged.verdict == "not decided", judged.finding
+
+
+@pytest.mark.parametrize(
+    ("claim", "experiment"),
+    [
+        ("nhwc_gain", switched(1.2, (1.0,), layout="nhwc")),
+        ("llm_bound_by_launch_and_sync", calls(0.1)),
+        ("mnist_accuracy", accuracy(0.985)),
+    ],
+)
+def test_one_repeat_decides_nothing(claim: str, experiment: Experiment, tmp_path: Path) -> None:
+    judged = verdict_on(claim, evidence_of(tmp_path, experiment))
+    assert judged.verdict == "not decided" and "(n=1)" in judged.finding
+    assert (
+        judged.can_be_judged.startswith("no: ") and "(one repeat only, which has no interval)" in judged.can_be_judged
+    )
+
+
+@pytest.mark.parametrize("claim", [claim.id for claim in CLAIMS if claim.hardware != "any"])
+def test_cpu_data_decides_no_claim_about_gpus_and_the_reason_is_told(claim: str, tmp_path: Path) -> None:
+    judged = verdict_on(claim, evidence_of(tmp_path, on_cpu(REFUTING[claim]), gpu=None))
+    assert judged.verdict == "not measured here" and judged.conditions == ""
+    assert "CPU processes" in judged.can_be_judged
+
+
+@pytest.mark.parametrize(
+    ("claim", "made_up", "what"),
+    [
+        ("nhwc_gain", {"gpu": GPU | {"name": "synthetic GPU"}}, "synthetic timings"),
+        ("mnist_accuracy", {"processor": "Synthetic CPU"}, "synthetic timings"),
+        ("dali_gain", {"source": "synthetic"}, "synthetic images"),
+    ],
+)
+def test_what_is_called_synthetic_decides_nothing(
+    claim: str, made_up: dict[str, Any], what: str, tmp_path: Path
+) -> None:
+    judged = verdict_on(claim, evidence_of(tmp_path, TRUE[claim], **made_up))
+    assert judged.verdict == "not measured here"
+    assert what in judged.can_be_judged
+
+
+def test_what_is_not_what_a_claim_is_about_decides_nothing(tmp_path: Path) -> None:
+    tiny = changed(TRUE["qlora_smallest"], lambda row: row | {"parameters": 6_000_000})
+    small = changed(TRUE["fp16_speedup"], lambda row: row | {"image_size": 32})
+    lost = [row | {"outcome": "out_of_memory"} for row in images(120, layout="nhwc")]
+    experiments: list[tuple[str, Experiment, dict[str, Any], str]] = [
+        ("dali_gain", TRUE["dali_gain"], {"nodes": (0,)}, "two or more NUMA nodes"),
+        ("nhwc_gain", TRUE["nhwc_gain"], {"gpu": None}, "GPU not recorded"),
+        ("nhwc_gain", TRUE["nhwc_gain"], {"recorded": False}, "GPU not recorded"),
+        ("qlora_smallest", tiny, {}, "too small a workload"),
+        ("fp16_speedup", small, {}, "too small a workload"),
+        # Not of more than the compared parameter, nor of what did not complete.
+        ("nhwc_gain", ([images(100) + images(120, layout="nhwc", batch_size=128)], {}), {}, "no such runs on GPUs"),
+        ("nhwc_gain", ([images(100) + lost], {}), {}, "no such runs on GPUs"),
+    ]
+    for number, (claim, experiment, others, why) in enumerate(experiments):
+        judged = verdict_on(claim, evidence_of(tmp_path / str(number), experiment, **others))
+        assert judged.verdict == "not measured here"
+        assert why in judged.can_be_judged
+
+
+def test_accuracy_counts_of_whole_trainings_only_and_on_any_device(tmp_path: Path) -> None:
+    for reached in (0.9, 0.99):
+        short = evidence_of(tmp_path / str(reached), accuracy(reached, reached, reached, epochs=3))
+        assert verdict_on("mnist_accuracy", short).verdict == "not measured here"
+    on_cpus = evidence_of(tmp_path / "cpu", on_cpu(TRUE["mnist_accuracy"]), gpu=None)
+    assert verdict_on("mnist_accuracy", on_cpus).verdict == "confirmed"
+
+
+def test_runs_of_two_machines_or_versions_are_not_compared(tmp_path: Path) -> None:
+    evidence = evidence_of(tmp_path / "gain", TRUE["nhwc_gain"])
+    elsewhere = with_provenance(evidence, machine=lambda run: run.values["layout"])
+    assert verdict_on("nhwc_gain", elsewhere).verdict == "not measured here"
+    # A speed-up is over one device of the same machine with the same versions.
+    evidence = evidence_of(tmp_path / "speed-up", TRUE["llm_scaling_is_smaller"])
+    for where in ("machine", "versions"):
+        elsewhere = with_provenance(evidence, **{where: lambda run: str(run.values["devices"])})
+        assert verdict_on("llm_scaling_is_smaller", elsewhere).verdict == "not measured here"
+    # Of whatever number of nodes.
+    rows = images(100, image_size=500) + images(750, image_size=500, devices=8, nodes=2)
+    judged = verdict_on("large_images_scale", made(tmp_path / "nodes", rows))
+    assert judged.tests[0].pooled.found.value == pytest.approx(750 / 800)
+
+
+def test_runs_of_several_configurations_are_no_repeats_of_each_other(tmp_path: Path) -> None:
+    is_vision, is_llm = [], []
+    for dataset in ("mnist", "mnist-500px"):
+        is_vision += images(100, (1.0,), dataset=dataset) + images(380, (1.0,), dataset=dataset, devices=4)
+    for dataset in ("alpaca", "samsum"):
+        is_llm += texts(1.0, (1.0,), dataset=dataset) + texts(1.6, (1.0,), dataset=dataset, devices=4)
+    judged = verdict_on("llm_scaling_is_smaller", made(tmp_path, is_vision, is_llm))
+    assert judged.verdict == "not decided"
+    assert "(n=1)" in judged.finding and "repeats: 1" in judged.conditions
+
+
+def test_speed_ups_of_several_configurations_are_compared_by_their_geometric_means(tmp_path: Path) -> None:
+    llm, vision = 3.8, 2.5
+    is_vision, is_llm = [], []
+    for dataset, factor in (("a", 0.5), ("b", 1.0), ("c", 2.0)):
+        is_vision += images(100, dataset=dataset) + images(100 * vision * factor, dataset=dataset, devices=4)
+        is_llm += texts(1.0, dataset=dataset) + texts(4 / (llm * factor), dataset=dataset, devices=4)
+    judged = verdict_on("llm_scaling_is_smaller", made(tmp_path, is_vision, is_llm))
+    assert judged.verdict == "refuted", judged.finding
+    pooled = judged.tests[0].pooled
+    assert pooled.found.value == pytest.approx(llm / vision)
+    assert pooled.found.repeats == 3 and len(pooled.runs) == 36
+
+
+@pytest.mark.parametrize("order", [["s0", "s1", "s2"], ["s2", "s1", "s0"]])
+def test_the_order_of_scenarios_that_share_runs_changes_no_verdict(order: list[str], tmp_path: Path) -> None:
+    is_vision, is_llm = REFUTING["llm_scaling_is_smaller"][0]
+    at_four = [row for row in is_llm if row.get("devices") == 4]
+    results = make_results(tmp_path, at_four, is_vision, is_llm)
+    assert verdict_on("llm_scaling_is_smaller", read_evidence(results, order)).verdict == "refuted"
+
+
+def test_configurations_that_contradict_each_other_are_pooled_and_their_range_is_stated(tmp_path: Path) -> None:
+    rows = images(100) + images(150, layout="nhwc")
+    rows += images(100, image_size=500) + images(96, image_size=500, layout="nhwc")
+    judged = verdict_on("nhwc_gain", made(tmp_path, rows))
+    assert judged.verdict == "confirmed"  # 1.2, the root of 1.5 × 0.96
+    assert "Confirmed: 1.2 (95% CI 1.2 to 1.2, n=3), from 2 comparisons, 0.96 to 1.5." in judged.finding
+
+
+def test_a_pooled_ratio_has_the_t_interval_of_its_blocks(tmp_path: Path) -> None:
+    rows = images(100, (1, 1, 1)) + images(100, (1.10, 1.21, 1.331), layout="nhwc")
+    [row] = table_of_tests([verdict_on("nhwc_gain", made(tmp_path, rows))]).to_dict("records")
+    assert row["value"] == pytest.approx(1.21)
+    half = 4.302653 * math.log(1.1) / math.sqrt(3)  # Student's t of two degrees of freedom; logs are ln 1.1 apart
+    assert (row["low"], row["high"]) == (pytest.approx(1.21 * math.exp(-half)), pytest.approx(1.21 * math.exp(half)))
+    assert (row["level"], row["blocks"], row["comparisons"]) == (0.95, 3, 1)
+    assert row["verdict"] == "not decided"
 
 
 def test_results_without_any_run_give_a_row_per_claim(tmp_path: Path) -> None:

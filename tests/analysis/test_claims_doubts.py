@@ -18,6 +18,7 @@ from synthetic_results import images, made, texts
 
 from multicard.analysis.choice.observation import observed_once
 from multicard.analysis.evidence import OBSERVATION, Configuration, Provenance
+from multicard.papers.judge import TestResult
 
 PROFILERS = ("none", "kineto", "nsys")
 
@@ -133,6 +134,21 @@ def test_efficiencies_speed_ups_and_trends_count_each_job_once_too(tmp_path: Pat
         "llm_scaling_is_smaller", made(tmp_path / "speed-ups", is_vision, texts(1.0) + texts(2, devices=4))
     )
     assert judged.tests[0].pooled.found.value == pytest.approx(2 / math.sqrt(2 * 3.8))
+
+
+def test_a_trend_is_judged_by_the_ends_that_do_not_wait_for_data(tmp_path: Path) -> None:
+    def trend(name: str, *measured: tuple[int, float, float]) -> TestResult:
+        rows = []
+        for devices, gain, waits in measured:
+            rows += images(100, devices=devices, data_share=waits)
+            rows += images(100 * gain, devices=devices, data_share=waits, pin_memory=True)
+        return verdict_on("pin_memory_gain", made(tmp_path / name, rows)).tests[1]
+
+    found = trend("two", (1, 1.2, 0.02), (4, 1.2, 0.5))
+    assert found.verdict == "not judged" and "the loader sets the pace" in found.not_judged_because
+    found = trend("three", (1, 1.28, 0.02), (2, 1.18, 0.02), (4, 1.0, 0.5))
+    [judged] = found.pooled.comparisons
+    assert found.verdict == "confirmed" and {side["devices"] for side in judged.sides} == {1, 2}
 
 
 NSYS = {"profiler": "nsys", "profiled_steps": 10}

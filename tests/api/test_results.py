@@ -44,7 +44,7 @@ def test_one_scenario_is_asked_for_by_its_name(results: Results) -> None:
         results.figure("speedup")
     with pytest.raises(UserError, match="no table x of a scenario, expected one of cuda_api"):
         results.scenario("s0")["x"]
-    assert results.steps.columns[0] == "run" and results.scenario("s0").steps.empty
+    assert results.steps.columns[0] == "run" and results.scenario("s0")["steps"].empty
 
 
 def test_a_figure_of_a_scenario(results: Results) -> None:

@@ -50,7 +50,7 @@ def test_some_tables_only_and_progress_counts_to_the_total(tmp_path: Path) -> No
     assert some.names == ["kernels"]
     assert {total for _, total in calls} == {sum(read for read, _ in calls)}
     with pytest.raises(UserError, match="no table timeline, expected one of kernels"):
-        some.figure("timeline")
+        some.figure()
     with pytest.raises(UserError, match="no table kernel, expected some of phases"):
         multicard.read_trace(tmp_path / "t.sqlite", tables=["kernel"])
 
@@ -59,10 +59,8 @@ def test_a_figure_is_a_figure_and_pyplot_forgets_it(trace: TraceAnalysis, tmp_pa
     import matplotlib.pyplot as plt
 
     before = plt.get_fignums()
-    assert trace.figure("timeline").get_axes()
+    assert trace.figure().get_axes()
     assert plt.get_fignums() == before
-    with pytest.raises(UserError, match="no figure kernels of a trace, expected one of timeline"):
-        trace.figure("kernels")
     with pytest.raises(NotRecorded, match="timeline: cannot tell"):
         multicard.read_trace(nsys_export(tmp_path / "t.sqlite", cuda=False)).figure()
 

@@ -20,7 +20,7 @@ from multicard.analysis.comparison.sides import MACHINE, Side, read_side
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.machine.limits import read_machine
 from multicard.analysis.scenario_tables import MEASURES
-from multicard.api.display import Markdown, summary_html
+from multicard.api.display import Markdown, titled
 from multicard.api.predictions import Predictions
 from multicard.api.scenario import ScenarioResults
 from multicard.archive.configuration import experiment_of
@@ -90,15 +90,10 @@ def read_results(path: str | Path, config: str | Path | None = None) -> "Results
 
 
 class Results:
-    """What an experiment measured, as `read_results` gives it.
+    """What an experiment measured, as `read_results` gives it; `path` is the folder or archive.
 
     Tables are pandas DataFrames with units in the names of columns: `_s` seconds, `_bytes` bytes, `_j` joules, `_share`
     a part of one. What was not measured is NaN.
-
-    Attributes
-    ----------
-    path
-        The folder or archive.
     """
 
     def __init__(
@@ -134,29 +129,15 @@ class Results:
 
     @cached_property
     def scenarios(self) -> list[str]:
-        """Names of the scenarios that were measured.
-
-        Raises
-        ------
-        UserError
-            If there are none.
-        """
+        """Names of the scenarios that were measured."""
         folder, plans = self._measured
         found = list(plans) or sorted(path.parent.name for path in folder.glob(f"scenarios/*/{MEASURES}"))
         if not found:
-            raise UserError(
-                f"{self.path}: found no scenarios/*/{MEASURES}, expected the results folder of an experiment"
-            )
+            raise UserError(f"{self.path}: found no scenarios/*/{MEASURES}, expected results of an experiment")
         return found
 
     def scenario(self, name: str | None = None) -> "ScenarioResults":
-        """The results of one scenario; its name may be left out where there is only one.
-
-        Raises
-        ------
-        UserError
-            If there is no scenario of that name, or several and no name.
-        """
+        """The results of one scenario; its name may be left out where there is only one."""
         if name is None and len(self.scenarios) == 1:
             name = self.scenarios[0]
         if name not in self.scenarios:
@@ -197,36 +178,18 @@ class Results:
     @property
     def steps(self) -> pd.DataFrame:
         """One row per run, rank and step: `window` (warmup, measured, profiled), durations and memory."""
-        found: list[pd.DataFrame] = []
-        known: set[str] = set()
-        for name in self.scenarios:
-            steps = self.scenario(name).steps
-            found.append(steps[~steps["run"].isin(known)])
-            known |= set(steps["run"])
-        return pd.concat(found, ignore_index=True)
+        steps = pd.concat([self.scenario(name)["steps"] for name in self.scenarios], ignore_index=True)
+        return steps.drop_duplicates(["run", "rank", "step"], ignore_index=True)  # scenarios share runs
 
     def figure(self, name: str, scenario: str | None = None) -> Figure:
         """Draw a figure of the catalog of one scenario; see `ScenarioResults.figure`."""
         return self.scenario(scenario).figure(name)
 
     def claims(self, file: str | Path | None = None) -> pd.DataFrame:
-        """Check claims about training on several GPUs against the measurements.
+        """Check claims about training on several GPUs against the measurements, a row per claim.
 
-        Parameters
-        ----------
-        file
-            The claims and their tests, as in resources/claims.yaml; those of the two papers by default.
-
-        Returns
-        -------
-        pandas.DataFrame
-            One row per claim: `verdict` (`confirmed`, `refuted`, `not decided`, `not judged`, `not measured here`), the
-            claim, what would refute it, whether it can be judged by these runs, and the numbers.
-
-        Raises
-        ------
-        UserError
-            If the file is faulty, or nothing was measured.
+        `file` has the claims and their tests, as resources/claims.yaml, which is the default: those of the two papers.
+        The `verdict` is `confirmed`, `refuted`, `not decided`, `not judged` or `not measured here`.
         """
         return claims_table(judge(read_claims(Path(file or SHIPPED)), self._evidence))
 
@@ -307,14 +270,9 @@ class Results:
         return compare_versions([self, new], tolerance, measures, session_spread)
 
     def draw(self, out: str | Path, claims: str | Path = SHIPPED) -> Drawn:
-        """Write all tables, figures, conclusions and the report to a new folder, as the workflow does after its runs.
+        """Write all tables, figures, conclusions and the report, as the workflow does after its runs.
 
-        Parameters
-        ----------
-        out
-            A folder that is empty or does not exist. Written all or nothing.
-        claims
-            The claims to check, and their tests.
+        They go to the folder `out`, which is empty or does not exist: all or nothing.
 
         Raises
         ------
@@ -333,7 +291,7 @@ class Results:
     def _repr_html_(self) -> str:
         counts = self.runs.groupby(["scenario", "outcome"], sort=False).size().unstack(fill_value=0).reset_index()
         counts.columns.name = None
-        return summary_html(f"Results {self.path}", {}, counts)
+        return titled(f"Results {self.path}", counts)
 
     @cached_property
     def _side(self) -> Side:
