@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from multicard.analysis.evidence import names_synthetic
-from multicard.analysis.machine.limits import Line, lines, read_machine
-from multicard.core.layout import machine_records
+from multicard.analysis.machine.limits import lines, read_machine
+from multicard.core.layout import MACHINES, machine_records
 from multicard.core.text import listed
 from multicard.core.units import BYTES, with_unit
 from multicard.report.results import FigureFiles, figure_files
+from multicard.report.tables import Table
 
 Facts = dict[str, str]
 UNKNOWN = "not recorded"
@@ -97,10 +98,9 @@ class MachinePage:
 
     name: str
     facts: Facts
-    lines: list[Line]
+    limits: Table
     notes: list[str]
     figure: FigureFiles | None
-    files: str
 
 
 def machine_pages(results: Path) -> list[MachinePage]:
@@ -111,18 +111,21 @@ def machine_pages(results: Path) -> list[MachinePage]:
     UserError
         If a record is damaged.
     """
-    return [_page(path) for path in machine_records(results)]
+    return [_page(results, path) for path in machine_records(results)]
 
 
-def _page(path: Path) -> MachinePage:
+def _page(results: Path, path: Path) -> MachinePage:
     limits = read_machine(path)
     facts = machine_facts({"host": limits.host, "hardware": limits.hardware})
     versions = ", ".join(f"{name} {value}" for name, value in (limits.versions or {}).items() if value)
     return MachinePage(
         name=f"{(limits.host or {}).get('name', 'unknown host')}, {'GPUs' if limits.device == 'cuda' else 'CPUs'}",
         facts=facts | {"Measured": str(limits.started), "Versions": versions},
-        lines=lines(limits),
+        limits=Table(
+            ["Limit", "Of", "Mean", "95% CI"],
+            [False, False, True, True],
+            [[line.what, line.of, line.rate, line.spread] for line in lines(limits)],
+        ),
         notes=limits.notes,
-        figure=figure_files(path.parent, path.parent.name, path.stem),
-        files=f"machine/{path.stem}",
+        figure=figure_files(results, f"{MACHINES}/{path.stem}"),
     )

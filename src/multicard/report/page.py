@@ -29,7 +29,8 @@ FACTS = ("refuted_if", "paper", "source", "hardware", "conditions", "our_choice"
 
 def write_report(results: Path, out: Path, plans: Mapping[str, Plan] | None = None) -> None:
     """Write the report of a results folder to `out`; `plans` and errors as of `read_results`."""
-    searches = [each for path in search_tables(results) if (each := figure_files(path.parent, SEARCHES, path.stem))]
+    places = [f"{SEARCHES}/{path.stem}" for path in search_tables(results)]
+    searches = [each for place in places if (each := figure_files(results, place))]
     text = render(read_results(results, plans), machine_pages(results), searches)
     with atomic_write(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -94,7 +95,6 @@ def _figure(figure: FigureFiles, answers: Sequence[str], steps: Sequence[str]) -
     of_step = entry.profiled or figure.name in ("step_breakdown", "step_times")
     return {
         "finding": f"{'; '.join(steps)}." if of_step and steps else " ".join(answers),
-        "name": figure.name,
         "entry": entry,
         "nothing": nothing_to_show(figure.numbers),
         "files": figure,

@@ -1,6 +1,6 @@
 """Tables for readers: of the numbers of a figure, and of all runs; with names in words, suitable units, four digits."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -27,7 +27,7 @@ class Table:
     headings: list[str]
     numeric: list[bool]
     rows: list[list[str]]
-    same: list[tuple[str, str]]
+    same: list[tuple[str, str]] = field(default_factory=list)
     left_out: int = 0
     intervals: bool = False
 
