@@ -64,11 +64,10 @@ def test_figures_are_those_that_the_workflow_draws(
     given: str, archive: Path, recorded_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = {"digits": {"source": "digits"}, "mine": {"source": "imagefolder", "folder": "no/such/folder"}}
-    config = write_configuration(tmp_path / "a.yaml", Path("elsewhere"), datasets=gone, scenarios=ASKED)
-    asked = [str(archive)] if given == "archive" else [str(config), "--results", str(recorded_results)]
+    config = write_configuration(tmp_path / "a.yaml", recorded_results, datasets=gone, scenarios=ASKED)
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    main(["report", *asked, "--out", "drawn"])
+    main(["report", str(archive if given == "archive" else config), "--out", "drawn"])
     assert [path.name for path in Path().iterdir()] == ["drawn"]
     out = Path("drawn")
     assert numbers(out) == numbers(drawn_by_the_workflow(recorded_results, tmp_path / "workflow"))
@@ -122,18 +121,18 @@ def test_what_cannot_be_drawn_is_named_and_leaves_nothing(
     cut.write_bytes(archive.read_bytes()[:-2000])
     assert refused(cut, "--out", out).startswith(f"{cut}: runs/vision_digits")
     assert list(tmp_path.iterdir()) == [cut]
-    config = write_configuration(tmp_path / "a.yaml", Path("results"), fixed=FIXED | {"devices": 1})
+    (tmp_path / "empty").mkdir()
+    config, other = (
+        write_configuration(tmp_path / f"{folder.name}.yaml", folder, fixed=FIXED | {"devices": 1})
+        for folder in (tmp_path / "empty", recorded_results)
+    )
     for given, says in (
-        (["a.yaml", "--results", archive], f"a.yaml: {archive} has its own configuration"),
-        ([tmp_path / "none.tar.gz"], "none.tar.gz: no such file"),
-        ([recorded_results], "does not state what was asked, give its configuration too"),
-        (
-            [config, "--results", tmp_path],
-            "found no results, expected a folder with runs/*/run.json, or ",
-        ),
-        ([config, "--results", recorded_results], "found no complete run of the experiment"),
+        (tmp_path / "none.tar.gz", "none.tar.gz: no such file"),
+        (recorded_results, "does not state what was asked, give its configuration too"),
+        (config, "found no results, expected a folder with runs/*/run.json, or "),
+        (other, "found no complete run of the experiment"),
     ):
-        assert says in refused(*given, "--out", out)
+        assert says in refused(given, "--out", out)
     assert not out.exists()
 
 
@@ -141,13 +140,13 @@ def test_an_incomplete_run_is_listed_and_a_damaged_one_is_named(
     recorded_results: Path, extracted_run: Path, tmp_path: Path
 ) -> None:
     results = Path(shutil.copytree(recorded_results, tmp_path / "results"))
-    config = write_configuration(tmp_path / "a.yaml", Path("results"), scenarios=ASKED)
+    config = write_configuration(tmp_path / "a.yaml", results, scenarios=ASKED)
     third = add_run(extracted_run, results, repeat=3)
     (third / "activity" / "cuda_api.parquet").unlink()
-    main(["report", str(config), "--out", str(tmp_path / "out"), "--results", str(results)])
+    main(["report", str(config), "--out", str(tmp_path / "out")])
     [reason] = pd.read_csv(tmp_path / "out/scenarios/recorded/runs.csv")["reason"].dropna()
     assert reason == "incomplete: activity/cuda_api.parquet is missing"
     (third / "activity" / "cuda_api.parquet").write_bytes(b"PAR1")
-    assert refused(config, "--out", tmp_path / "again", "--results", results).startswith(
+    assert refused(config, "--out", tmp_path / "again").startswith(
         f"{third}/activity/cuda_api.parquet: not a Parquet file that can be read"
     )

@@ -11,7 +11,7 @@ from vision_records import ELAPSED, record, with_activity
 
 from machine.machine_record import IDLE
 from multicard.analysis.machine.limits import MachineLimits
-from multicard.analysis.machine.utilization import MEASURES, PEAKS, peak_rate, utilization, within_peaks
+from multicard.analysis.machine.utilization import MEASURES, PEAKS, utilization, within_peaks
 from multicard.analysis.outputs import write_scenario
 from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.scenario_tables import ScenarioTables
@@ -19,7 +19,6 @@ from multicard.core.files import write_json
 from multicard.experiment.workload import WORKLOADS, Operations
 from multicard.trace.tables import ACTIVITIES
 from multicard.workloads.llm.operations import product_precisions
-from multicard.workloads.vision.parameters import VisionParameters
 
 H100, OTHER = "NVIDIA H100 80GB HBM3", "synthetic GPU"
 CPUS = {"processor": "A processor", "logical_cpus": 8}
@@ -89,9 +88,6 @@ def test_the_peak_is_that_of_the_arithmetic_that_was_allowed() -> None:
     fp32_only = {"parts": [{"part": "device", "rows": without}]}
     assert "mfu" not in of(newer, limits(newer, **fp32_only))  # computed in TF32, which was not measured
     assert of(older, limits(older, **fp32_only))["peak_flop_per_s"] == 4e12  # which has none
-    p = VisionParameters()
-    forbidden = {"hardware": newer, "variables": {"NVIDIA_TF32_OVERRIDE": "0"}}
-    assert peak_rate(forbidden, p, ("tf32", "fp32"), limits(newer)) == (1e12, "measured")
     text = WORKLOADS["llm"].parameters.model_validate({"precision": "fp32"})
     assert product_precisions(text) == ("fp32",)
     assert product_precisions(text, {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}) == ("tf32", "fp32")
@@ -129,19 +125,6 @@ def test_the_record_of_the_same_host_counts_then_the_newest_of_the_same_kind() -
     assert "mfu" not in of(CPUS, older, other, device="cpu")
     assert "mfu" not in of(CPUS | {"processor": "Another"}, own, device="cpu")
     assert "mfu" not in of(CPUS, limits(gpus(OTHER)), device="cpu")
-
-
-def test_the_ceiling_of_a_loader_is_that_of_all_ranks() -> None:
-    p = VisionParameters(device="cpu", devices=2, strategy="ddp-ds", num_workers=3)
-    rows = [
-        {"measure": "loader", "num_workers": each, "samples": 64, "times_s": [0.64 / each]} for each in (1, 3)
-    ]  # 100 and 300 samples/s
-    loader = {"part": "loader", "parameters": WORKLOADS["vision"].loader_job(p), "rows": rows}
-    machine = limits(CPUS, parts=[loader])
-    found = of(CPUS, machine, **p.stated())
-    assert found["loader_ceiling_samples_per_s"] == pytest.approx(600)
-    for change in ({"num_workers": 2}, {"image_size": 64}, {"batch_size": 32}):
-        assert of(CPUS, machine, **(p.stated() | change))["loader_ceiling_samples_per_s"] is None
 
 
 def run(folder: Path, **changes: Any) -> Path:

@@ -15,7 +15,7 @@ from conftest import ROOT, TINY
 from multicard.archive.matrix import Matrix
 from multicard.cli import main
 from multicard.cli._pipeline import run_pipeline
-from multicard.cli.run import FirstRuns, forget_failed, run_and_print
+from multicard.cli.run import forget_failed, run_and_print, why_stop
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
 from multicard.experiment.load import check
@@ -74,11 +74,11 @@ def failed(folder: Path, run: str, message: str, outcome: str = "failed", **othe
 def test_first_runs_that_fail_alike_stop_the_others(tmp_path: Path) -> None:
     def said(*ends: tuple[str, str]) -> list[str | None]:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
-        watch = FirstRuns(folder, [f"r{at}" for at in range(12)])
-        found = [watch.why_stop()]
+        planned = [f"r{at}" for at in range(12)]
+        found = [why_stop(folder, planned)]
         for at, end in enumerate(ends):
             failed(folder, f"r{at}", *end)
-            found.append(watch.why_stop())
+            found.append(why_stop(folder, planned))
         return found
 
     alike = ("no file at 0x7f", "failed")

@@ -74,7 +74,7 @@ RUN_ELSEWHERE = (
     (r"multicard analyze --as-runs .*", "tests/cli/test_adopt_command.py", 'shell_commands("docs/adopt.md")'),
     (r"multicard archive .*", "tests/archive/test_recorded.py", '"archive"'),
     (r"multicard report .*", "tests/test_draw.py", 'main(["report"'),
-    (r"multicard compare (results|\S+\.tar\.gz) \S*results$", "tests/test_compare_command.py", 'main(["compare"'),
+    (r"multicard compare (results|\S+\.tar\.gz) \S*results$", "tests/cli/test_compare_results.py", 'main(["compare"'),
     (r"multicard compare .*--fail-above .*", "tests/cli/test_compare_results.py", 'main(["compare"'),
     (r"multicard doctor --measure.*", "tests/machine/test_machine_command.py", '"--measure"'),
     (r"multicard tune .*", "tests/search/test_tune_command.py", 'main(["tune"'),

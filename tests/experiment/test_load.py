@@ -75,7 +75,6 @@ def tuning(vary: dict[str, Any] | None = None, **fixed: Any) -> dict[str, Any]:
             "scenarios.sizes.fixed.learning_rate: found '1e-3', input should be a valid number "
             "(YAML wants a point: 1.0e-3)",
         ),
-        (sizes({"warmup_steps": "never"}), "scenarios.sizes.fixed.warmup_steps: found 'never', expected a number of"),
         (having(scenarios={"empty": None}), "scenarios.empty: is empty, expected a mapping"),
         (having(scenarios={"empty": {"question": "?", "figures": ["memory"]}}), "scenarios.empty: an empty scenario: "),
         (having(scenarios={}), "scenarios: is empty"),

@@ -77,7 +77,7 @@ def test_every_parameter_makes_another_run_with_a_name_for_a_file() -> None:
         {"command": ["train.py", "-v", "{x}"]}, {"command": ["train.py", "{x}", "-v"]}, {"folder": "other"},
         {"python": "/opt/venv/bin/python"}, {"launcher": "torchrun"}, {"environment": ["HF_HOME"]},
         {"samples_per_step": 64}, {"device": "cuda"}, {"devices": 2}, {"devices": 2, "nodes": 2}, {"threads": 2},
-        {"seed": 1}, {"warmup_steps": 5}, {"warmup_steps": "auto"}, {"steps": 10}, {"profiled_steps": 3},
+        {"seed": 1}, {"warmup_steps": 5}, {"steps": 10}, {"profiled_steps": 3},
         {"profiler": "none"}, {"loader_cpus": 2}, {"repeat": 2}, {"count_operations": True},
     ]  # fmt: skip
     values = (1, 2, "a/b", "a b", "a-b", "a_b", "a:b", "ä", "b", "a/b/", "", "x" * 100, "x" * 101, "x" * 300, "1_y-2")

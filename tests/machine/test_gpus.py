@@ -13,15 +13,14 @@ from multicard.experiment.machine import Machine
 from multicard.machine import gpus, probe
 from multicard.machine.all_reduce import Exchange
 from multicard.machine.checks import Check
-from multicard.machine.probe import facts_here, gpus_of, of_gpu
+from multicard.machine.probe import facts_here, of_gpu
 
 GIB = 1024**3
 HUNG = "python did not end within 120 s"
 WELL = {
     "nvmlDeviceGetHandleByIndex": 7, "nvmlDeviceGetUUID": "GPU-7", "nvmlDeviceGetName": "H100",
     "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=80 << 30), "nvmlDeviceGetMigMode": [0, 0],
-    "nvmlDeviceGetEccMode": [1, 1], "nvmlDeviceGetTotalEccErrors": 0, "nvmlDeviceGetRemappedRows": (0, 0, 0, 0),
-    "nvmlDeviceGetNvLinkState": 1, "nvmlDeviceGetClockInfo": 210,
+    "nvmlDeviceGetClockInfo": 210,
     "nvmlDeviceGetCurrentClocksEventReasons": 0x1, "nvmlDeviceGetTemperature": 31, "nvmlDeviceGetPowerUsage": 52_000,
     "nvmlDeviceGetEnforcedPowerLimit": 400_000, "nvmlDeviceGetPowerManagementDefaultLimit": 400_000,
 }  # fmt: skip
@@ -29,9 +28,6 @@ WELL = {
 
 class FakeNvml:
     """The module pynvml of one GPU; what it is not told, it does not support. Constants are those of nvml.h."""
-
-    NVML_FEATURE_ENABLED = NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
-    NVML_NVLINK_MAX_LINKS = 18
 
     class NVMLError(RuntimeError):
         """Any error."""
@@ -64,7 +60,6 @@ def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[Exchange]:
     outcomes: list[Exchange] = []
     fine = Exchange(2, {10**8: [1e-3]})
     monkeypatch.setattr(gpus, "exchange", lambda *_: outcomes.pop(0) if outcomes else fine)
-    monkeypatch.delenv("NCCL_P2P_DISABLE", raising=False)
     return outcomes
 
 
@@ -86,32 +81,10 @@ def test_gpus_with_a_driver_of_their_time_are_fine() -> None:
     found = look()
     assert found["GPUs"].found == "4 x H100 (80 GiB)"
     assert found["driver"].found == "580.82.07 (CUDA 13.0), torch's CUDA 13.0"
+    assert look(cuda=None)["driver"].verdict == "error"
     assert found["GPUs in torch"].found == "4, the smallest with 79.0 GiB"
     assert found["all-reduce"].found == "100 GB/s bus bandwidth: 100 MB between 2 ranks in 1.00 ms"
     assert {check.verdict for check in found.values()} == {"ok"}
-
-
-# NVIDIA's table of minor version compatibility: CUDA 13 from driver 580 on, CUDA 12 from 525 on.
-@pytest.mark.parametrize(
-    ("driver", "told", "cuda", "verdict", "says"),
-    [
-        ("550.54.15", 12040, "13.0", "error", "550.54.15 (CUDA 12.4) is too old for torch's CUDA 13.0"),
-        ("535.104.05", 12020, "12.8", "warning", "535.104.05 (CUDA 12.2) is older than torch's CUDA 12.8"),
-        ("590.44.01", 13010, "12.8", "ok", "590.44.01 (CUDA 13.1), torch's CUDA 12.8"),
-        ("580.82.07", None, "99.1", "warning", "580.82.07; cannot tell which CUDA it supports"),
-        ("580.82.07", 13000, None, "error", "580.82.07, but torch is built for CPUs only"),
-    ],
-)
-def test_a_driver_is_judged_by_the_cuda_it_supports(
-    driver: str, told: int | None, cuda: str | None, verdict: str, says: str
-) -> None:
-    found = look(driver=driver, driver_cuda=told, cuda=cuda, started=None)["driver"]
-    assert judged(found) == (verdict, says)
-    assert "too old" not in says or found.do == "a driver from 580 on, or a torch built for its CUDA"
-
-
-def test_a_driver_that_torch_starts_on_is_no_error() -> None:
-    assert look(driver_cuda=12040)["driver"].verdict == "warning"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +111,7 @@ def test_gpus_in_torch_are_compared_with_those_that_runs_are_planned_for(
         ({"nvml_gpus": listed(2, nvmlDeviceGetUUID=None)}, "error", "1 x GPU 1 that does not answer (Not Supported)"),
         ({"nvml_gpus": listed(1, nvmlDeviceGetMemoryInfo=None)}, "ok", "1 x H100 (memory unknown)"),
         ({"nvml_gpus": None, "nvml_problem": "NVMLError_DriverNotLoaded: Driver Not Loaded"}, "warning", "lists none"),
-        ({"nvml_gpus": None, "nvml_problem": "an NVML/RM version mismatch."}, "error", "kernel module differ"),
+        ({"nvml_gpus": None, "nvml_problem": "an NVML/RM version mismatch."}, "warning", "version mismatch"),
         ({"nvml_gpus": None, "nvml_problem": "NVMLError_LibraryNotFound", "gpus": []}, "warning", "no NVIDIA driver"),
     ],
 )
@@ -189,35 +162,6 @@ def test_a_gpu_that_is_held_back_is_a_warning(answers: dict[str, Any], says: str
     assert judged(look(nvml_gpus=listed(2, **answers))["GPU clocks"]) == ("warning", says)
 
 
-def errors(now: int, ever: int) -> Any:
-    return lambda _gpu, _kind, counter: [now, ever][counter]
-
-
-# NVIDIA's "GPU Memory Error Management": a pending row needs a reset, a failed one a new GPU.
-@pytest.mark.parametrize(
-    ("answers", "verdict", "says"),
-    [
-        (
-            {"nvmlDeviceGetTotalEccErrors": errors(2, 5)},
-            "error",
-            "GPU 1: uncorrected memory errors since the driver was loaded (uncorrected_now 2, uncorrected_ever 5, ",
-        ),
-        ({"nvmlDeviceGetTotalEccErrors": errors(0, 5)}, "warning", "in its life (uncorrected_now 0, "),
-        ({"nvmlDeviceGetRemappedRows": (0, 1, 1, 0)}, "error", "GPU 1: memory with errors waits for a reset"),
-        ({"nvmlDeviceGetRemappedRows": (0, 8, 0, 1)}, "error", "GPU 1: a row of memory could not be remapped"),
-        (
-            {"nvmlDeviceGetRemappedRows": None, "nvmlDeviceGetRetiredPagesPendingStatus": 1},
-            "error", "waits for a reset to be replaced by spare memory",
-        ),
-        ({"nvmlDeviceGetRemappedRows": (4, 0, 0, 0)}, "ok", "none uncorrected"),
-        ({"nvmlDeviceGetEccMode": [0, 0]}, "ok", "not counted without ECC: GPU 1"),
-    ],
-)  # fmt: skip
-def test_memory_errors_are_judged_by_what_nvidia_says_of_them(answers: dict[str, Any], verdict: str, says: str) -> None:
-    found = look(nvml_gpus=listed(2, **answers))["GPU memory errors"]
-    assert (found.verdict, says in found.found) == (verdict, True), found.found
-
-
 def test_what_nvml_does_not_tell_is_no_fault() -> None:
     nothing = dict.fromkeys(set(WELL) - {"nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID"})
     found = look(nvml_gpus=listed(1, **nothing))
@@ -231,11 +175,11 @@ def test_gpus_that_a_cgroup_hides_from_a_job_are_none_of_its_own() -> None:
             raise FakeNvml.NVMLError_NoPermission("Insufficient Permissions")
         return index
 
-    shown = gpus_of(FakeNvml(nvmlDeviceGetCount=4, nvmlDeviceGetHandleByIndex=handle))
-    assert [(gpu["index"], "problem" in gpu) for gpu in shown] == [(1, False), (2, False)]
+    shown = [of_gpu(FakeNvml(nvmlDeviceGetHandleByIndex=handle), index) for index in range(4)]
+    assert [gpu and "problem" in gpu for gpu in shown] == [None, False, False, None]
 
 
-STUCK = Exchange(2, problem="all 2 ranks hang in the first all-reduce: no end within 60 s")
+STUCK = Exchange(2, problem="no end within 60 s: of 2 ranks 2 started, 0 connected, 0 measured")
 
 
 def test_a_hang_is_put_down_to_peer_to_peer_where_it_passes_without(exchanges: list[Exchange]) -> None:
@@ -249,15 +193,6 @@ def test_a_hang_is_put_down_to_peer_to_peer_where_it_passes_without(exchanges: l
     found = look()["all-reduce"]
     assert judged(found) == ("error", f"{STUCK.problem}; with NCCL_P2P_DISABLE=1: {STUCK.problem}")
     assert "NCCL_DEBUG=INFO" in found.do
-
-
-@pytest.mark.parametrize(("links", "time_s", "verdict"), [(1, 1e-3, "ok"), (1, 1e-2, "warning"), (0, 1e-2, "ok")])
-def test_nvlinks_that_are_not_used_are_a_warning(
-    exchanges: list[Exchange], links: int, time_s: float, verdict: str
-) -> None:
-    # 10 GB/s is less than the 15.75 GB/s of PCIe 3.0 x16, and a single NVLink has more.
-    exchanges += [Exchange(2, sizes={10**8: [time_s]})]
-    assert look(nvml_gpus=listed(1, nvmlDeviceGetNvLinkState=links))["all-reduce"].verdict == verdict
 
 
 @pytest.mark.parametrize("facts", [{"gpus": [["H100", 1]]}, {"started": None}, {"distributed_nccl": False}])

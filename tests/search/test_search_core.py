@@ -33,10 +33,10 @@ def truth(configuration: str) -> float:
 BEST = "128 4 nhwc True"
 
 
-def finish(search: Search, value: Value, cost: float = 1.0, most: int = 1) -> list[tuple[str, int]]:
+def finish(search: Search, value: Value, cost: float = 1.0) -> list[tuple[str, int]]:
     """All that a search asks for until it ends."""
     asked = []
-    while now := search.ask(most):
+    while now := search.ask():
         asked += now
         for configuration, repeat in now:
             search.tell(configuration, repeat, value(configuration, repeat), cost)
@@ -91,8 +91,6 @@ def test_the_budget_is_not_exceeded_and_part_of_it_is_kept_for_repeats() -> None
     assert len(finish(search, slight)) <= 12
     assert len(search.completed[search.best]) == 3
     assert search.ended[0].startswith("the budget is spent, ")
-    for budget in (12, 20):  # several at a time spend no more
-        assert len(finish(Search(SPACE, maximize=True, repeats=3, budget=budget), slight, most=4)) <= budget
     few = Search(Space({"a": [1, 2]}, {(0,): "1", (1,): "2"}), maximize=True, repeats=3, budget=3.5)
     assert len(finish(few, lambda *_: 2.0)) == 3  # both, and one of them again
     assert few.ended[-1] == "the budget for repeats is spent"
@@ -107,10 +105,9 @@ def test_a_small_budget_tries_several_configurations_before_it_repeats_one() -> 
 
 def test_the_first_runs_show_what_a_run_costs() -> None:
     search = Search(SPACE, maximize=True, budget=100)
-    assert len(search.ask(2)) == 2
-    for configuration in list(search.tried):
-        search.tell(configuration, 1, truth(configuration), 30.0)
-    assert len(search.ask(2)) == 1  # 40 are left
+    [(configuration, _)] = search.ask()
+    search.tell(configuration, 1, truth(configuration), 30.0)
+    assert len(search.ask()) == 2  # 70 are left
 
 
 def test_what_does_not_fit_is_avoided() -> None:
@@ -147,7 +144,7 @@ def test_a_search_of_which_nothing_runs_ends() -> None:
 def test_what_is_left_out_is_not_asked_for() -> None:
     search = Search(SPACE, maximize=True)
     search.exclude([configuration for configuration in search.all if "nhwc" in configuration])
-    asked = finish(search, slight, most=4)
+    asked = finish(search, slight)
     assert not [configuration for configuration, _ in asked if "nhwc" in configuration]
     assert search.best in ("128 4 nchw True", "128 4 nchw False")  # equal by the formula
 

@@ -28,9 +28,7 @@ def test_everything_is_drawn_from_an_archive_without_running_anything(extracted_
     assert (folder / "results/figures/recorded/step_breakdown.png").stat().st_size > 0
     lines = "Without numbers: 1 not run here"
     assert lines in (folder / "results/figures/recorded/step_breakdown.svg").read_text()
-    for suffix in ("md", "tex"):
-        caption = (scenario / f"table_costs.{suffix}").read_text()
-        assert f"Scenario recorded: time and memory of a step. {lines}." in caption
+    assert pd.read_csv(scenario / "table_costs.csv")["iteration_time_s"].notna().all()
     [record] = (folder / "results/runs").glob("*/run.json")
     assert json.loads(record.read_text())["recorded"]["archive"] == "gpus.tar.gz"
     assert not (folder / "data").exists()

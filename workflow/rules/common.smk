@@ -35,7 +35,6 @@ from multicard.experiment.resources import (
     step_memory_mb,
     step_minutes,
 )
-from multicard.machine.jobs import loaders
 from snakemake_interface_executor_plugins.settings import ExecMode
 from snakemake.settings.types import DeploymentMethod
 
@@ -306,13 +305,6 @@ def limits_of_machine(wildcards):
 def named_node(wildcards):
     """The machine that a record of limits is to be of; empty where the cluster chooses one."""
     return "" if ON_CLUSTER and wildcards.host == ANY_NODE else wildcards.host
-
-
-def machine_minutes(wildcards):
-    """Minutes that measuring a machine takes at most: one for each number of workers of a loader."""
-    return 30 + sum(
-        len(job["workers"]) for job in loaders(runnable_runs(), wildcards.device)
-    )
 
 
 def run_memory(wildcards, attempt):

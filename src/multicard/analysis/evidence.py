@@ -42,31 +42,15 @@ def names_synthetic(names: Iterable[Any]) -> bool:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Machine, versions and data of a run, from its record; None where it does not say.
+    """Machine, versions and data of a run, from its record; None where it does not say."""
 
-    Attributes
-    ----------
-    machine, versions
-        In words.
-    gpu
-        Names of its kinds of GPUs.
-    gpu_memory_bytes
-        Of the smallest GPU.
-    numa_nodes
-        Nodes that its ranks ran on, so there are at least as many.
-    usable_cpus
-        CPUs of a node that its job could use.
-    data_source
-        Kind of the data set.
-    """
-
-    machine: str | None = None
-    versions: str | None = None
-    gpu: str | None = None
-    gpu_memory_bytes: int | None = None
-    numa_nodes: frozenset[int] = frozenset()
-    usable_cpus: int | None = None
-    data_source: str | None = None
+    machine: str | None = None  # in words
+    versions: str | None = None  # in words
+    gpu: str | None = None  # names of its kinds of GPUs
+    gpu_memory_bytes: int | None = None  # of the smallest GPU
+    numa_nodes: frozenset[int] = frozenset()  # that its ranks ran on, so there are at least as many
+    usable_cpus: int | None = None  # of a node, that its job could use
+    data_source: str | None = None  # kind of the data set
 
     @property
     def kind(self) -> str | None:
@@ -247,14 +231,7 @@ class Evidence:
 
 
 def read_evidence(results: Path, scenarios: Sequence[str] | None = None) -> Evidence:
-    """Read the measurements of an experiment.
-
-    Parameters
-    ----------
-    results
-        The results folder of an experiment.
-    scenarios
-        Names of the scenarios to read, all by default.
+    """Read the measurements of an experiment from its results folder: those of some scenarios, by default of all.
 
     Raises
     ------

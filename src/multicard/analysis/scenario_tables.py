@@ -12,11 +12,9 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
 
 from multicard.analysis.runs.run_files import RunFiles, read_parquet
-from multicard.analysis.runs.warmup import warmup_is_found, without_transient
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write, read_object
 from multicard.core.layout import EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, SCENARIO_INDEX, STEP_COLUMNS
@@ -86,18 +84,7 @@ def check_whole(path: Path) -> None:
 
 
 class ScenarioTables:
-    """The tables of one scenario, in its folder `results/scenarios/<scenario>/`.
-
-    Parameters
-    ----------
-    folder
-        With `measures.csv`, `runs.csv`, `machines.json` and a Parquet file per name in `SCHEMAS`.
-
-    Attributes
-    ----------
-    folder
-        The same.
-    """
+    """The tables of one scenario, in its folder `results/scenarios/<scenario>/`: CSV, and Parquet for `SCHEMAS`."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -172,12 +159,9 @@ def tables_of(run: Path | RunFiles) -> dict[str, pa.Table]:
     if record["outcome"] != "completed":
         return {}
     found = {name: run.activity(name, SCHEMAS[name].names) for name in GATHERED_ACTIVITIES}
-    for name in ("steps", "epochs"):
-        run.check(f"{name}.csv")
-        found[name] = _csv(run.folder / f"{name}.csv", SCHEMAS[name])
-    if warmup_is_found(record["parameters"]):
-        steps = without_transient(found["steps"].to_pandas(), record["parameters"])
-        found["steps"] = pa.Table.from_pandas(steps, SCHEMAS["steps"], preserve_index=False)
+    for name, wanted in (("steps", STEP_COLUMNS), ("epochs", EPOCH_COLUMNS)):
+        table = run.table(f"{name}.csv", ()).reindex(columns=wanted)  # earlier versions had fewer
+        found[name] = pa.Table.from_pandas(table, SCHEMAS[name], preserve_index=False)
     found["runs_info"] = pa.Table.from_pylist([_info(run)], SCHEMAS["runs_info"])
     named = {}
     for name, table in found.items():
@@ -252,19 +236,6 @@ def _info(run: RunFiles) -> dict[str, Any]:
 
 def _with_run(schema: pa.Schema) -> pa.Schema:
     return pa.schema([("run", pa.string()), *schema])
-
-
-def _csv(path: Path, schema: pa.Schema) -> pa.Table:
-    """Read a job's own table; missing columns are empty."""
-    options = pa.csv.ConvertOptions(
-        column_types=schema, include_columns=schema.names, include_missing_columns=True, strings_can_be_null=True
-    )
-    try:
-        return pa.csv.read_csv(path, convert_options=options)
-    except FileNotFoundError:
-        raise UserError(f"{path}: missing") from None
-    except (OSError, pa.ArrowException) as error:
-        raise UserError(f"{path}: does not parse as CSV: {str(error).splitlines()[0]}") from None
 
 
 def _read(path: Path, schema: pa.Schema) -> pd.DataFrame:

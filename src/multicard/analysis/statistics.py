@@ -17,13 +17,12 @@ Statistics 6, 1979. Geometric means of ratios: Philip Fleming and John Wallace, 
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from scipy.special import nctdtr, stdtr, stdtrit
+from scipy.special import stdtr, stdtrit
 
 from multicard.core.units import confidence, in_digits
 
@@ -202,45 +201,6 @@ def corrected(family: Sequence[Interval]) -> list[Interval]:
     """Ratios that are shown together, with p-values by Holm's method; each keeps its own interval."""
     adjusted = holm([ratio.p_value for ratio in family])
     return [replace(ratio, p_value=p) for ratio, p in zip(family, adjusted, strict=True)]
-
-
-def repeats_needed(
-    deviation: float, effect: float, comparisons: int = 1, power: float = 0.8, most: int = 1000
-) -> int | None:
-    """Repeats of each side with which a difference is found, by the two-sample t test at 5% corrected for its number.
-
-    Parameters
-    ----------
-    deviation
-        Standard deviation of the repeats of a side.
-    effect
-        The difference to find, in the same unit.
-    comparisons
-        How many are tested together; each is then tested at 5% divided by their number, Holm's strictest.
-    power
-        Probability of finding it.
-    most
-        The largest number to consider; None where more are needed.
-
-    Notes
-    -----
-    By the noncentral t distribution: Jacob Cohen, Statistical Power Analysis for the Behavioral Sciences, 2nd ed.,
-    chapters 2 and 12.
-
-    >>> [repeats_needed(1.0, effect) for effect in (0.5, 0.8)]  # as tabulated there, table 2.4.1
-    [64, 26]
-    """
-    if deviation == 0:
-        return 2
-
-    def is_enough(repeats: int) -> bool:
-        freedom = 2 * repeats - 2
-        bound = stdtrit(freedom, 1 - (1 - LEVEL) / comparisons / 2)
-        # Far out, where it cannot be computed, it is certain to be found.
-        return not nctdtr(freedom, math.sqrt(repeats / 2) * effect / deviation, bound) > 1 - power
-
-    found = bisect_left(range(most + 1), True, lo=2, key=is_enough)
-    return found if found <= most else None
 
 
 def verdict(ratio: Interval) -> Verdict:

@@ -11,14 +11,11 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from multicard.analysis.choice.choices import choices
-from multicard.analysis.choice.demand import Demand
+from multicard.analysis.choice.choices import as_table, choices
 from multicard.analysis.choice.recommend import as_markdown
-from multicard.analysis.choice.table import as_table
 from multicard.analysis.comparison.results import Comparison, compare
 from multicard.analysis.comparison.sides import MACHINE, Side, read_side
 from multicard.analysis.evidence import Evidence, read_evidence
-from multicard.analysis.machine.limits import read_machine
 from multicard.analysis.scenario_tables import MEASURES
 from multicard.api.display import Markdown, titled
 from multicard.api.predictions import Predictions
@@ -27,7 +24,7 @@ from multicard.archive.configuration import experiment_of
 from multicard.archive.unpack import place_runs, read_manifest
 from multicard.archive.whole import fault_of
 from multicard.core.errors import UserError
-from multicard.core.layout import MACHINES, RUN, STEPS, machine_records
+from multicard.core.layout import MACHINES, RUN, STEPS
 from multicard.experiment.config import ARCHIVE, Experiment
 from multicard.experiment.load import read_experiment
 from multicard.papers.claims import SHIPPED, read_claims
@@ -193,68 +190,46 @@ class Results:
         """
         return claims_table(judge(read_claims(Path(file or SHIPPED)), self._evidence))
 
-    def recommendations(self, verbose: bool = True, **demand: float | str | None) -> Markdown:
+    def recommendations(self, verbose: bool = True) -> Markdown:
         """How much faster more devices are, where the step goes, and what to try next, as Markdown.
 
-        Parameters
-        ----------
-        verbose
-            With the table of choices and all configurations.
-        demand
-            As in `choices`.
+        `verbose`: with the table of choices, and all options.
 
         Raises
         ------
         UserError
-            If nothing was measured, or a value is out of its range.
+            If nothing was measured.
         """
-        return Markdown(as_markdown(self._evidence, Demand(**demand), verbose))
+        return Markdown(as_markdown(self._evidence, verbose))
 
-    def choices(self, **demand: float | str | None) -> pd.DataFrame:
-        """What a whole training takes in each configuration, on every number of devices that was measured.
-
-        Parameters
-        ----------
-        demand
-            What it is to meet: `deadline_s`, `gpu_hour_cost`, `max_memory_bytes`, `min_accuracy`, `max_loss`; its
-            length: `samples` (of language models tokens) or `epochs`; and the `goal` by which the best is found:
-            `throughput`, `time_to_accuracy`, `energy` or `memory`.
+    def choices(self) -> pd.DataFrame:
+        """How fast the training is in each configuration, on every number of devices that was measured.
 
         Returns
         -------
         pandas.DataFrame
             One row per configuration: `job`, `devices`, its `recipe`, `learning` and what of it `changes` from the
-            job's first rows, `time_s` with `time_s_low` and `time_s_high` (both empty for one repeat), `speedup` over
-            one device, `device_hours`, `cost`, `energy_j`, `peak_memory_bytes`, `deadline` (`met`, `may miss`,
-            `missed`), `not_worse` (than the best of the same training on as many devices, as far as is shown), and
-            `refused`, why it does not meet the demand. The last rows are configurations of which no run completed.
+            job's first rows, `throughput_per_s` (in `unit`), `speedup` over one device and `time_s` of the training,
+            each with `…_low` and `…_high` (both empty for one repeat), `device_hours`, `peak_memory_bytes`, and
+            `not_worse` (than the fastest of the same training on as many devices, as far as is shown). The last rows
+            are configurations of which no run completed: `lost` says how they ended.
 
         Raises
         ------
         UserError
-            If nothing was measured, or a value is out of its range.
+            If nothing was measured.
         """
-        asked = Demand(**demand)
-        return as_table(choices(self._evidence, asked), asked)
+        return as_table(choices(self._evidence))
 
-    def predictions(self, devices: Sequence[int], nodes: int = 1) -> "Predictions":
-        """Predict step time, throughput and memory on numbers of devices; see docs/prediction.md.
-
-        Parameters
-        ----------
-        devices
-            All devices of a job, of each number that is asked for.
-        nodes
-            Nodes that share them equally.
+    def predictions(self, devices: Sequence[int]) -> "Predictions":
+        """Predict step time, throughput and speed-up on numbers of devices; see docs/prediction.md.
 
         Raises
         ------
         UserError
-            If nothing was measured, or a record of the machine is damaged.
+            If nothing was measured.
         """
-        with self._naming_members():
-            machines = [read_machine(path) for path in machine_records(self._runs.parent)]
-        return Predictions(self._evidence, machines, devices, nodes)
+        return Predictions(self._evidence, devices)
 
     def compare(
         self,
@@ -263,11 +238,32 @@ class Results:
         measures: Sequence[str] | None = None,
         session_spread: float | None = None,
     ) -> Comparison:
-        """Compare with newer results, configuration by configuration: see `compare_versions`.
+        """Compare with newer results, configuration by configuration.
 
         Its `table` has a row per configuration and measure: `a`, `b`, the `change` with its interval, the `verdict`.
+
+        Parameters
+        ----------
+        new
+            Results; archives hold no names of machines.
+        tolerance
+            Share by which a measure may be worse; None to tell every difference.
+        measures
+            Some of `iteration_time`, `throughput`, `speedup`, `memory`, `energy`, `accuracy`, `loss`; by default all.
+        session_spread
+            By how much sessions (other days, nodes) differ, as a standard deviation of the logarithm. By default it is
+            read from repeats that span sessions; without such nothing is told of sides measured in different sessions
+            where a tolerance is given.
+
+        Raises
+        ------
+        UserError
+            If a file of a run is missing or damaged.
         """
-        return compare_versions([self, new], tolerance, measures, session_spread)
+        found = compare(self._side, new._side, tolerance, measures, session_spread)
+        if any(_is_archive(each.path) for each in (self, new)):
+            found = replace(found, environment=[row for row in found.environment if row[0] != MACHINE])
+        return found
 
     def draw(self, out: str | Path, claims: str | Path = SHIPPED) -> Drawn:
         """Write all tables, figures, conclusions and the report, as the workflow does after its runs.
@@ -306,38 +302,6 @@ class Results:
         found = {name: table(self.scenario(name)) for name in self.scenarios}
         parts = [rows.assign(scenario=name)[["scenario", *rows.columns]] for name, rows in found.items()]
         return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
-
-
-def compare_versions(
-    versions: Sequence[Results],
-    tolerance: float | None = None,
-    measures: Sequence[str] | None = None,
-    session_spread: float | None = None,
-) -> Comparison:
-    """Compare two or more results, the oldest first: each with the one before it and with the first.
-
-    Parameters
-    ----------
-    versions
-        Results; archives hold no names of machines.
-    tolerance
-        Share by which a measure may be worse; None to tell every difference.
-    measures
-        Some of `iteration_time`, `throughput`, `speedup`, `memory`, `energy`, `accuracy`, `loss`; all by default.
-    session_spread
-        By how much sessions (other days, nodes) differ, as a standard deviation of the logarithm. By default it is
-        read from repeats that span sessions; without such nothing is told of sides measured in different sessions
-        where a tolerance is given.
-
-    Raises
-    ------
-    UserError
-        If a file of a run is missing or damaged.
-    """
-    found = compare([each._side for each in versions], tolerance, measures, session_spread)
-    if any(_is_archive(each.path) for each in versions[-2:]):
-        found = replace(found, environment=[row for row in found.environment if row[0] != MACHINE])
-    return found
 
 
 def _is_archive(path: Path) -> bool:

@@ -137,12 +137,6 @@ def setting(value: Any) -> str | None:
     return value if known else "set"
 
 
-def topology(line: Any) -> str | None:
-    """A line of `nvidia-smi topo -m` about GPUs, network adapters and their links."""
-    link = re.compile(r"(?:GPU|NIC)\d*|CPU|NUMA|Affinity|ID|NV\d+|X|SYS|NODE|P[HX]B|PIX|N/A|[\d,-]+")
-    return line if isinstance(line, str) and all(map(link.fullmatch, line.split())) else None
-
-
 SIZE = r"[\d.]+ (?:[KMGT]i?B|bytes)"
 # The kind of an error, and what PyTorch's allocator prints of sizes.
 KNOWN_MESSAGE = re.compile(
@@ -275,16 +269,12 @@ class Allowed:
             },
         }  # fmt: skip
         row = each_value(numbers)
-        part = {"part": one_of("device", "all_reduce", "loader"), "rows": [row], "devices": number}
-        part |= {"problem": message, "conditions": [numbers], "ranks": [self._rank], "parameters": self.own}
+        part = {"part": one_of("device", "all_reduce"), "rows": [row], "devices": number}
+        part |= {"problem": message, "conditions": [numbers], "ranks": [self._rank]}
         self._machine = {
-            "device": one_of("cpu", "cuda"), "seconds": number, "loader_seconds": number,
+            "device": one_of("cpu", "cuda"), "seconds": number,
             "started": TIME, "ended": TIME, "host": host, "hardware": hardware, "versions": versions,
             "variables": each_value(setting, VARIABLES),
-            "numa": {
-                "nodes": each_value(CPUS, r"\d+"), "gpus": [{"pci": text(r"[0-9a-fA-F:.]+"), "node": number}]
-            },
-            "links": {"nvidia_smi": [topology], "problem": message},
             "parts": [part],
         }  # fmt: skip
 

@@ -3,7 +3,6 @@
 import argparse
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,14 +45,14 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.experiment.load import read_experiment
 
     experiment = read_experiment(arguments.config, arguments.profile)
+    if arguments.rest and not arguments.dry_run:
+        sys.exit(0 if run_pipeline(arguments.config, arguments.profile, arguments.rest) else 1)
+    matrix = Matrix.plan(experiment)
     if arguments.dry_run:
         from multicard.cli._run_table import print_runs
 
-        print_runs(Matrix.plan(experiment), arguments.profile)
+        print_runs(matrix)
         return
-    if arguments.rest:
-        sys.exit(0 if run_pipeline(arguments.config, arguments.profile, arguments.rest) else 1)
-    matrix = Matrix.plan(experiment)
     if arguments.profile is None:
         check_start(matrix)
     run_and_print(matrix, arguments.config, arguments.profile, arguments.retry_failed, arguments.keep_going)
@@ -131,13 +130,16 @@ def run_and_print(
     from multicard.cli._pipeline import run_pipeline
 
     forget_failed(matrix, retry_failed)
-    watch = None if keep_going or profile else FirstRuns.of(matrix)
-    made = run_pipeline(config, profile, **({"why_stop": watch.why_stop} if watch else {}))
     folder = Path(matrix.experiment.results) / "runs"
-    outcomes = {read_record(folder / run).get("outcome") for run in matrix.runnable()}
-    if not made or "completed" not in outcomes:
+    outcomes = {run: read_record(folder / run).get("outcome") for run in matrix.planned()}
+    missing = [run for run, outcome in outcomes.items() if outcome is None]
+    watched = not (keep_going or profile or "completed" in outcomes.values() or len(missing) <= ALIKE)
+    watch = {"why_stop": lambda: why_stop(folder, missing)} if watched else {}
+    made = run_pipeline(config, profile, **watch)
+    ended = {read_record(folder / run).get("outcome") for run in matrix.runnable()}
+    if not made or "completed" not in ended:
         sys.exit(1)
-    if outcomes != {"completed"}:
+    if ended != {"completed"}:
         sys.exit(SOME_FAILED)
 
 
@@ -156,36 +158,21 @@ def forget_failed(matrix: "Matrix", every: bool) -> None:
             (folder / run / RUN).unlink(missing_ok=True)
 
 
-class FirstRuns:
-    """Watches the first runs of a matrix of which none has completed; `planned`: those that have no record yet."""
+def why_stop(folder: Path, planned: list[str]) -> str | None:
+    """Why no more of the planned runs should start: the first ones failed alike, whatever their numbers.
 
-    def __init__(self, folder: Path, planned: Sequence[str]) -> None:
-        self.folder, self.planned = folder, planned
+    None where they did not, or where too few have ended to tell. One run out of memory says nothing of others.
+    """
+    from multicard.core.reasons import describe_reason
 
-    @classmethod
-    def of(cls, matrix: "Matrix") -> "FirstRuns | None":
-        """None where a run has completed, or too few are planned."""
-        folder, planned = Path(matrix.experiment.results) / "runs", matrix.planned()
-        outcomes = {run: read_record(folder / run).get("outcome") for run in planned}
-        missing = [run for run, outcome in outcomes.items() if outcome is None]
-        return None if "completed" in outcomes.values() or len(missing) <= ALIKE else cls(folder, missing)
-
-    def why_stop(self) -> str | None:
-        """Why no more runs should start; None where they should, or where too few have ended to tell.
-
-        Failures are alike if outcome and reason are, whatever their numbers. One run out of memory says nothing of
-        others.
-        """
-        from multicard.core.reasons import describe_reason
-
-        ended = [record for run in self.planned[:ALIKE] if (record := read_record(self.folder / run))]
-        if len(ended) < ALIKE or ended[0]["outcome"] not in ("failed", "timed_out") or len(set(map(_kind, ended))) > 1:
-            return None
-        reason = ended[-1].get("reason") or {}
-        return (
-            f"stopped: the first {ALIKE} of {len(self.planned)} runs failed alike: {describe_reason(reason)}; the same "
-            "command with --keep-going runs the others, and once the script has changed, all"
-        )
+    ended = [record for run in planned[:ALIKE] if (record := read_record(folder / run))]
+    if len(ended) < ALIKE or ended[0]["outcome"] not in ("failed", "timed_out") or len(set(map(_kind, ended))) > 1:
+        return None
+    return (
+        f"stopped: the first {ALIKE} of {len(planned)} runs failed alike: "
+        f"{describe_reason(ended[-1].get('reason') or {})}; the same command with --keep-going runs the others, and "
+        "once the script has changed, all"
+    )
 
 
 def _kind(record: dict[str, Any]) -> tuple[Any, ...]:

@@ -24,7 +24,7 @@ GATHERED_ACTIVITIES = (
     "message_sizes", "memory_use",
 )  # fmt: skip
 ARCHIVED_TABLES = ("phases", *GATHERED_ACTIVITIES)  # what of a run's an archive holds
-# What is gathered of a scenario's runs, a Parquet file each; and what is written of it as CSV, Markdown and LaTeX.
+# What is gathered of a scenario's runs, a Parquet file each; and what is written of it as CSV.
 SCENARIO_TABLES = (*GATHERED_ACTIVITIES, "steps", "epochs", "runs_info")
 SCENARIO_INDEX = "tables.json"  # names, sizes and checksums of both
 HEADLINE = "headline.json"  # what it found, in a sentence

@@ -6,9 +6,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from multicard.analysis.choice.choices import choices
-from multicard.analysis.choice.demand import Demand
-from multicard.analysis.choice.table import as_table
+from multicard.analysis.choice.choices import as_table, choices
 from multicard.analysis.comparison.comparisons import configurations, varied
 from multicard.analysis.evidence import evidence_of, place_words
 from multicard.analysis.runs.notices import UNCOUNTED
@@ -80,7 +78,7 @@ def tradeoff(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     found = [job for job in choices(evidence_of(tables)) if job.rows]
     if not found:
         raise NothingToShow(f"{UNCOUNTED}: state samples_per_step")
-    data = as_table(found, Demand())
+    data = as_table(found)
     known = data.dropna(subset=["time_s"])
     counts = {count: counted(count, device_word(tables.measures)) for count in sorted(known["devices"].unique())}
     # Names that begin with a dash are no entries of the legend.

@@ -52,23 +52,15 @@ def of_nvml() -> bool:
     pynvml.nvmlInit()
     attempt("driver", lambda: str(pynvml.nvmlSystemGetDriverVersion()))
     attempt("driver_cuda", pynvml.nvmlSystemGetCudaDriverVersion_v2)
-    attempt("nvml_gpus", lambda: gpus_of(pynvml))
+    count = pynvml.nvmlDeviceGetCount()
+    attempt("nvml_gpus", lambda: list(filter(None, (of_gpu(pynvml, index) for index in range(count)))))
     return True
-
-
-def gpus_of(nvml: Any) -> list[dict[str, Any]]:
-    """What NVML says of the GPUs that are not hidden from this process."""
-    found = [of_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
-    return [gpu for gpu in found if gpu is not None]
 
 
 def of_gpu(nvml: Any, index: int) -> dict[str, Any] | None:
     """What NVML says of a GPU; None for what it does not, or only `problem` where the GPU does not answer.
 
     It counts GPUs that a cgroup hides, as Slurm does those of other jobs, but opens none of them: None for such a one.
-
-    Memory errors are counts; `remapped_rows` are those after corrected and after uncorrected errors, whether one
-    waits for a reset, and whether one has failed.
     """
     try:
         gpu = nvml.nvmlDeviceGetHandleByIndex(index)
@@ -77,26 +69,13 @@ def of_gpu(nvml: Any, index: int) -> dict[str, Any] | None:
         return None
     except nvml.NVMLError as error:  # "GPU is lost": it fell off the bus
         return {"index": index, "problem": str(error)}
-
-    def asked(function: str, *arguments: Any) -> Any:
-        return read_or_none(lambda: getattr(nvml, function)(gpu, *arguments))
-
-    state, ecc = Gpu(nvml, gpu), asked("nvmlDeviceGetEccMode")
-    remapped, pages = asked("nvmlDeviceGetRemappedRows"), asked("nvmlDeviceGetRetiredPagesPendingStatus")
-    links = [asked("nvmlDeviceGetNvLinkState", link) for link in range(nvml.NVML_NVLINK_MAX_LINKS)]
+    state = Gpu(nvml, gpu)
     return {
         "index": index,
-        "name": asked("nvmlDeviceGetName"),
+        "name": read_or_none(lambda: nvml.nvmlDeviceGetName(gpu)),
         "memory_bytes": read_or_none(lambda: nvml.nvmlDeviceGetMemoryInfo(gpu).total),
         "partitioned": state.is_partitioned(),
         "conditions": state.state(),
-        "ecc": None if ecc is None else ecc[0] == nvml.NVML_FEATURE_ENABLED,
-        # Volatile: since the driver was loaded; aggregate: in the GPU's life.
-        "uncorrected_now": asked("nvmlDeviceGetTotalEccErrors", nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, 0),
-        "uncorrected_ever": asked("nvmlDeviceGetTotalEccErrors", nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, 1),
-        "remapped_rows": None if remapped is None else [int(number) for number in remapped],
-        "pages_pending": None if pages is None else bool(pages),
-        "nvlinks": sum(state == nvml.NVML_FEATURE_ENABLED for state in links),
     }
 
 

@@ -19,7 +19,7 @@ import pandas as pd
 from multicard.analysis.evidence import SYNTHETIC, Configuration, Evidence, MeasuredRun, read_evidence
 from multicard.analysis.runs.notices import DISTURBED, NOT_STATIONARY, disturbance_notice
 from multicard.analysis.statistics import LEVEL, Interval, mean_of, pooled_ratio
-from multicard.analysis.table_files import write_csv
+from multicard.analysis.tables import write_csv
 from multicard.core.layout import CLAIM_TESTS, CLAIMS
 from multicard.core.text import counted
 from multicard.papers.claims import ABOUT, Claim, read_claims

@@ -16,7 +16,7 @@ from multicard.core.layout import MACHINES, RECOMMENDATIONS, RUN, machine_record
 from multicard.experiment.config import Experiment
 from multicard.experiment.runs import expand
 from multicard.figures.draw import draw_scenario
-from multicard.machine.keep import keep
+from multicard.machine.measure import keep
 from multicard.papers.claims import SHIPPED
 from multicard.papers.judge import write_claims
 from multicard.report.page import write_report

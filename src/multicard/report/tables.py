@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.runs.notices import notices, remarks
+from multicard.analysis.runs.notices import notices
 from multicard.core.units import ARGS_PREFIX, heading, number, unit_for, units_of
 from multicard.experiment.config import is_parameter
 from multicard.report.results import Results
@@ -67,7 +67,7 @@ def run_table(results: Results) -> Table:
         pd.concat(tables, ignore_index=True).drop_duplicates("run").set_index("run") if tables else pd.DataFrame()
     )
     runs = results.runs.set_index("run")
-    words = {run: "; ".join([*notices(row), *remarks(row)]) for run, row in measures.iterrows()}
+    words = {run: "; ".join(notices(row)) for run, row in measures.iterrows()}
     data = pd.DataFrame({"scenario": runs["scenarios"].map(", ".join), "outcome": runs["outcome"]})
     data = data.join(measures.filter(MEASURES))
     data["wall_time_s"] = pd.to_numeric(runs.get("wall_time_s"), errors="coerce")

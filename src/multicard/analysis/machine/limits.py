@@ -16,12 +16,9 @@ from multicard.analysis.scenario_tables import MACHINE_TABLE, ScenarioTables
 from multicard.analysis.statistics import Interval, product_of
 from multicard.core.errors import UserError, first_fault
 from multicard.core.text import counted
-from multicard.core.units import BYTES, BYTES_PER_S, OPERATIONS_PER_S, SECONDS, Units, number, percent, with_unit
-from multicard.experiment.parameters import DEFAULT_WORKLOAD
-from multicard.experiment.workload import WORKLOADS
+from multicard.core.units import BYTES, BYTES_PER_S, OPERATIONS_PER_S, SECONDS, Units, percent, with_unit
 
-# What a row of each kind of work counts, and the unit of its rate; samples have none.
-WORK = {"operations": OPERATIONS_PER_S, "bytes": BYTES_PER_S, "samples": None}
+WORK = {"operations": OPERATIONS_PER_S, "bytes": BYTES_PER_S}  # what a row counts, and the unit of its rate
 NAMES = {
     "matmul": "matrix multiplication",
     "memory_copy": "memory, copy",
@@ -29,21 +26,25 @@ NAMES = {
     "host_to_device": "host to device",
     "device_to_host": "device to host",
     "all_reduce": "all-reduce, bus bandwidth",
-    "loader": "loader alone",
 }
-SHOWN = ("dataset", "image_size", "batch_size", "precision")  # of a job, also where it is the default
 
 
 class Row(BaseModel):
-    """A measurement: its work per call, one of `WORK`, and seconds per call, one for each block of calls."""
+    """A measurement: its work per call, one of `WORK`, and seconds per call, one for each block of calls.
 
-    model_config = ConfigDict(extra="allow")
+    `precision`, `edge` and `threads` are those of matrix products, `array_bytes` and `host_memory` those of copies,
+    `devices` and `message_bytes` those of all-reduces.
+    """
 
     measure: Literal[tuple(NAMES)]
     times_s: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(min_length=1)
     operations: float | None = None
     bytes: float | None = None
-    samples: float | None = None
+    precision: str | None = None
+    edge: int | None = None
+    threads: int | None = None
+    host_memory: str | None = None
+    array_bytes: int | None = None
     devices: int | None = None
     message_bytes: int | None = None
 
@@ -74,15 +75,12 @@ class Row(BaseModel):
 class Part(BaseModel):
     """What was measured in common processes; `problem` where something could not be."""
 
-    model_config = ConfigDict(extra="allow")
-
     part: str
     rows: list[Row]
     devices: int | None = None
     problem: str | None = None
     conditions: list[dict[str, Any] | None] = []
     ranks: list[dict[str, Any]] = []
-    parameters: dict[str, Any] = {}
 
     @property
     def disturbance(self) -> str | None:
@@ -92,8 +90,7 @@ class Part(BaseModel):
     @property
     def notes(self) -> list[str]:
         """Lines about what is doubtful or missing."""
-        between = [f"between {self.devices} devices"] if self.devices else []
-        what = " ".join([self.part.replace("_", "-"), *between, *_stated(self.parameters)])
+        what = self.part.replace("_", "-") + (f" between {self.devices} devices" if self.devices else "")
         lines = [f"Disturbed: {what}: {self.disturbance}"] if self.disturbance else []
         return lines + ([f"Not measured: {what}: {self.problem}"] if self.problem else [])
 
@@ -114,9 +111,6 @@ class MachineLimits(BaseModel):
     host: dict[str, Any] | None = None
     hardware: dict[str, Any] | None = None
     versions: dict[str, Any] | None = None
-    variables: dict[str, Any] | None = None
-    numa: dict[str, Any] | None = None
-    links: dict[str, Any] | None = None
     parts: list[Part]
 
     @property
@@ -171,20 +165,6 @@ def fits(limits: MachineLimits) -> dict[int, AlphaBeta]:
     return found
 
 
-def loader_rates(limits: MachineLimits, job: dict[str, Any], undisturbed: bool = False) -> dict[int, Interval]:
-    """Samples per second of the loader of a `Workload.loader_job` alone, by its number of workers.
-
-    `undisturbed`: only where nothing else ran then.
-    """
-    return {
-        row.model_extra["num_workers"]: row.rate
-        for part in limits.parts
-        if part.parameters == job and not (undisturbed and part.disturbance)
-        for row in part.rows
-        if row.measure == "loader"
-    }
-
-
 def all_reduces(limits: MachineLimits) -> pd.DataFrame:
     """Bus bandwidth of all-reduces, with the ends of its interval, and the time and bus bandwidth of the fit.
 
@@ -212,11 +192,11 @@ class Line:
     spread: str
 
     @classmethod
-    def of_interval(cls, what: str, of: Sequence[str], interval: Interval, units: Units | None) -> "Line":
-        """With the ends of the interval as its spread; without units these are samples per second."""
+    def of_interval(cls, what: str, of: Sequence[str], interval: Interval, units: Units) -> "Line":
+        """With the ends of the interval as its spread."""
         ends = () if interval.low is None else (interval.low, interval.high)
-        value, *spread = (with_unit(each, units) if units else number(each) for each in (interval.value, *ends))
-        return cls(what, ", ".join(of), value if units else f"{value} samples/s", " to ".join(spread))
+        value, *spread = (with_unit(each, units) for each in (interval.value, *ends))
+        return cls(what, ", ".join(of), value, " to ".join(spread))
 
 
 def lines(limits: MachineLimits) -> list[Line]:
@@ -225,7 +205,7 @@ def lines(limits: MachineLimits) -> list[Line]:
     for part in limits.parts:
         rows = part.all_reduces
         for row in [max(rows, key=lambda row: row.rate.value)] if rows else part.rows:
-            found.append(Line.of_interval(NAMES[row.measure], _of(row, part), row.rate, WORK[row.kind]))
+            found.append(Line.of_interval(NAMES[row.measure], _of(row), row.rate, WORK[row.kind]))
         if rows and (line := fitted.get(rows[0].devices)):
             of, deviation = f"{rows[0].devices} devices", f"times deviate by {percent(line.residual)}"
             found += [
@@ -238,7 +218,7 @@ def lines(limits: MachineLimits) -> list[Line]:
 def product_rate(limits: MachineLimits, precisions: Sequence[str], threads: int) -> float | None:
     """Operations per second of matrix products in the first of the precisions that was measured; None if none was."""
     products = {
-        (row.model_extra.get("precision"), row.model_extra.get("threads")): row.rate.value
+        (row.precision, row.threads): row.rate.value
         for part in limits.parts
         for row in part.rows
         if row.measure == "matmul"
@@ -251,25 +231,15 @@ def products_disturbed(limits: MachineLimits) -> bool:
     return any(part.disturbance and any(row.measure == "matmul" for row in part.rows) for part in limits.parts)
 
 
-def _of(row: Row, part: Part) -> list[str]:
+def _of(row: Row) -> list[str]:
     """Conditions of a row."""
-    extra = row.model_extra
-    threads = extra.get("threads")
-    found = [str(extra[name]) for name in ("precision", "host_memory") if extra.get(name)]
-    found += [counted(threads, "thread")] if threads else []
-    found += [f"{extra['edge']} × {extra['edge']}"] if extra.get("edge") else []
-    found += [f"arrays of {with_unit(extra['array_bytes'], BYTES)}"] if extra.get("array_bytes") else []
-    found += [f"{row.devices} devices"] if row.devices else []
-    found += [f"messages of {with_unit(row.message_bytes, BYTES)}"] if row.message_bytes else []
-    found += [f"num_workers {extra['num_workers']}"] if "num_workers" in extra else []
-    return [*found, *_stated(part.parameters)]
-
-
-def _stated(parameters: dict[str, Any]) -> list[str]:
-    """Parameters of a job that are not the defaults, and those that say what it is about."""
-    model = WORKLOADS[parameters.get("workload", DEFAULT_WORKLOAD)].parameters.model_fields
-    return [
-        f"{name} {value}"
-        for name, value in parameters.items()
-        if name in SHOWN or (name in model and name != "device" and value != model[name].default)
+    found = [
+        row.precision,
+        row.host_memory,
+        row.threads and counted(row.threads, "thread"),
+        row.edge and f"{row.edge} × {row.edge}",
+        row.array_bytes and f"arrays of {with_unit(row.array_bytes, BYTES)}",
+        row.devices and f"{row.devices} devices",
+        row.message_bytes and f"messages of {with_unit(row.message_bytes, BYTES)}",
     ]
+    return [each for each in found if each]

@@ -6,7 +6,7 @@ with a folder that holds `site/sitecustomize.py` and a link `multicard` to this 
 job.json has the keys `scratch` (folder of this node where ranks leave their files), `profiler` (resolved, not `auto`),
 `launcher` (process that starts the job on this node, or null) and `observe` with
   `device` (cpu, cuda), `devices`, `ranks`, `ranks_per_node`;
-  `warmup_steps` (`least_warmup_steps` of the parameters), `measured_steps`, `profiled_steps`;
+  `warmup_steps`, `measured_steps`, `profiled_steps`;
   `samples_per_step` (global, or null).
 
 What is left in `scratch`, by the functions of `multicard.core.layout`:

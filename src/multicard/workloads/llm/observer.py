@@ -158,17 +158,17 @@ class Observer:
 
     def _begin_step(self, number: int) -> None:
         p = self.p
-        measured_end = p.least_warmup_steps + p.steps
-        window = "measured" if p.least_warmup_steps < number <= measured_end else "warmup"
+        measured_end = p.warmup_steps + p.steps
+        window = "measured" if p.warmup_steps < number <= measured_end else "warmup"
         if number > measured_end + LEAST_SETTLING:
             window = "profiled"
-        if number == p.least_warmup_steps:  # the last step of the warm-up makes up for the time that this takes
+        if number == p.warmup_steps:  # the last step of the warm-up makes up for the time that this takes
             self.others.start()
         if number == measured_end + 1:
             self.recorder.settle()
             self.others.stop()
             self._enter_context("window", self.capture.window())
-        if self.rank == 0 and number in (p.least_warmup_steps + 1, p.least_warmup_steps + p.steps // 2):
+        if self.rank == 0 and number in (p.warmup_steps + 1, p.warmup_steps + p.steps // 2):
             log_progress(f"step {number} of {p.total_steps}")
         self._step = self._enter_context("step", self.recorder.step(1, window))
 

@@ -90,7 +90,7 @@ class Script(Workload):
             "devices": p.devices,
             "ranks": p.ranks,
             "ranks_per_node": p.ranks_per_node,
-            "warmup_steps": p.least_warmup_steps,
+            "warmup_steps": p.warmup_steps,
             "measured_steps": p.steps,
             "profiled_steps": p.profiled_steps,
             "samples_per_step": p.stated_samples,

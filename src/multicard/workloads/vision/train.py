@@ -70,10 +70,8 @@ def train(
     training = training_loader(training_data, facts, p, rank, device)
     testing = evaluation_loader(test_data, p, rank)
     steps_per_epoch = min(len(training), p.steps_per_epoch or len(training))
-    if p.epochs * steps_per_epoch <= p.least_warmup_steps:
-        raise UserError(
-            f"warmup_steps: {p.least_warmup_steps}, but the run has only {p.epochs * steps_per_epoch} steps"
-        )
+    if p.epochs * steps_per_epoch <= p.warmup_steps:
+        raise UserError(f"warmup_steps: {p.warmup_steps}, but the run has only {p.epochs * steps_per_epoch} steps")
 
     gpus = rank_devices(p)
     others = OthersMeter(job.get("launcher") if rank % p.ranks_per_node == 0 else None)
@@ -104,7 +102,7 @@ def train(
     recorder.clock.reserve(steps_per_epoch)
     try:
         done = len(epochs) * steps_per_epoch
-        warm = done + p.least_warmup_steps
+        warm = done + p.warmup_steps
         for epoch in range(len(epochs) + 1, p.epochs + 1):
             started = time.perf_counter()
             model.train()
