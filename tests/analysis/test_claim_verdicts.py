@@ -4,8 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import nct
-from scipy.stats import t as student
 
 from multicard.papers.judge import Verdict, holm_levels, judge_together
 from multicard.papers.tests import Compare, Comparison, Reaches, same_blocks
@@ -52,24 +50,6 @@ def test_in_five_of_a_hundred_families_at_most_chance_decides_a_test_whose_numbe
     assert wrong / families < 0.05 + 4 * math.sqrt(0.05 * 0.95 / families)
     if tests == 1:
         assert wrong / families > 0.05 - 4 * math.sqrt(0.05 * 0.95 / families)
-
-
-@pytest.mark.slow
-def test_a_larger_matrix_decides_more_often_though_more_of_its_comparisons_contradict() -> None:
-    rng = np.random.default_rng(7)
-    worlds, blocks, noise = 200, 4, 0.08
-    contradicted = []
-    for count in (1, 5, 25):
-        confirmed = contradictions = 0
-        for _ in range(worlds):
-            world = [comparison(*(1.05 * np.exp(rng.normal(0, noise, blocks))).tolist()) for _ in range(count)]
-            confirmed += decided([(gain(above=1.0), world)]) == ["confirmed"]
-            contradictions += any(np.log([*one.by_block.values()]).mean() < 0 for one in world)
-        contradicted.append(contradictions)
-        # Power of a two-sided t test of a mean over blocks of means over configurations, by the noncentral t.
-        power = nct.sf(student.ppf(0.975, blocks - 1), blocks - 1, math.log(1.05) * math.sqrt(blocks * count) / noise)
-        assert confirmed / worlds == pytest.approx(power, abs=4 * math.sqrt(power * (1 - power) / worlds))
-    assert contradicted[0] < contradicted[1] < contradicted[2]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,6 @@ from claim_worlds import (
     Experiment,
     changed,
     evidence_of,
-    precisions,
-    sizes,
     strategies,
     verdict_on,
 )
@@ -49,26 +47,6 @@ def test_runs_whose_pace_the_loader_sets_do_not_refute_what_speeds_up_the_gpu(tm
         rows = images(100, data_share=0.4, **base) + images(100, data_share=0.6, **switch)
         judged = verdict_on(claim, made(tmp_path / claim, rows))
         assert judged.verdict == "not judged" and "the loader sets the pace" in judged.can_be_judged
-
-
-def test_a_gain_is_judged_by_the_runs_that_do_not_wait_for_data(tmp_path: Path) -> None:
-    rows = images(100, data_share=0.02) + images(120, data_share=0.08, layout="nhwc")
-    rows += images(100, data_share=0.3, devices=2) + images(100, data_share=0.5, devices=2, layout="nhwc")
-    judged = verdict_on("nhwc_gain", made(tmp_path, rows))
-    assert judged.verdict == "confirmed" and judged.tests[0].pooled.found.value == pytest.approx(1.2)
-
-
-def test_the_largest_of_many_gains_does_not_show_that_fp16_reaches_it(tmp_path: Path) -> None:
-    scenarios, _ = precisions(largest=2.5)
-    lucky = images(100, precision="fp64", image_size=100) + images(350, precision="fp16", image_size=100)
-    judged = verdict_on("fp16_speedup", made(tmp_path, *scenarios, [row | {"steps_per_epoch": 200} for row in lucky]))
-    assert judged.tests[2].verdict == "refuted" and judged.verdict == "refuted"
-
-
-def test_small_images_in_fp64_scale_and_do_not_refute_that_only_large_ones_do(tmp_path: Path) -> None:
-    [rows], _ = sizes(0.9, 0.5)
-    rows += images(10, image_size=100, precision="fp64") + images(39, image_size=100, precision="fp64", devices=4)
-    assert verdict_on("large_images_scale", made(tmp_path, rows)).verdict == "confirmed"
 
 
 def test_runs_that_were_disturbed_or_not_stationary_are_left_out_of_times(tmp_path: Path) -> None:

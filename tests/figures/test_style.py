@@ -36,20 +36,6 @@ def test_a_figure_of_many_configurations_fits_on_a_page_and_its_names_do_not_tou
     assert max(heights) <= 10  # of a page of 11 inches
 
 
-def test_long_labels_share_fewer_columns() -> None:
-    def columns(label: str) -> int:
-        figure, axes = plt.subplots()
-        for index in range(5):
-            axes.plot([0], [1], label=f"{label} {index}")
-        legend_below(figure, axes)
-        return closed(figure).legends[0]._ncols
-
-    assert columns("a") == 5
-    # Six would fit a row of four, but two rows of three are even.
-    assert columns("a name of some") == 3
-    assert columns("a name as long as a series of three parameters") == 1
-
-
 @pytest.mark.parametrize("values", [(1e6, 1e6 + 1), (0, 3e-6)])
 def test_no_factor_of_an_axis_is_where_the_title_is(values: tuple[float, float]) -> None:
     with styled():

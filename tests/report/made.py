@@ -74,7 +74,7 @@ def results(folder: Path) -> Path:
             path.parent.mkdir(parents=True)
             path.write_text(json.dumps(record(row["run"], row["outcome"], row["reason"], row["devices"])))
     _figure(folder, "processes", "iteration_time", lines(), svg=True)
-    _figure(folder, "processes", "step_times", boxes())
+    _figure(folder, "processes", "step_times", lines())
     _figure(folder, "processes", "step_breakdown", pd.DataFrame({"nothing_to_show": ["no phases were recorded"]}))
     _figure(folder, "techniques", "techniques", bars(), svg=True)
     return folder
@@ -111,23 +111,6 @@ def bars() -> pd.DataFrame:
             "peak_memory_bytes": [9e8, 1e9, 1.1e9, None],
             "peak_memory_bytes_low": [9e8, 1e9, 1.1e9, None],
             "peak_memory_bytes_high": [9e8, 1e9, 1.1e9, None],
-        }
-    )
-
-
-def boxes() -> pd.DataFrame:
-    """Step times of two configurations, as quantiles."""
-    return pd.DataFrame(
-        {
-            "configuration": ["1 CPU process", "2 CPU processes"],
-            "steps": [40, 20],
-            "lowest_s": [0.08, 0.06],
-            "p1_s": [0.09, 0.07],
-            "p25_s": [0.10, 0.075],
-            "median_s": [0.11, 0.08],
-            "p75_s": [0.12, 0.085],
-            "p99_s": [0.14, 0.09],
-            "highest_s": [0.2, 0.1],
         }
     )
 

@@ -75,16 +75,6 @@ def test_every_figure_is_there_with_caption_picture_and_numbers(opened: Browser,
     assert "Nothing to show: no phases were recorded." in opened.run("document.querySelectorAll('figure')[2].innerText")
 
 
-def test_the_keyboard_begins_with_a_link_to_the_content_and_sees_where_it_is(opened: Browser) -> None:
-    opened.key("Tab", 9)
-    assert opened.run("document.activeElement.textContent") == "Skip to the content"
-    assert opened.run("document.activeElement.getBoundingClientRect().left") >= 0
-    opened.key("Enter", 13, "\r")
-    opened.key("Tab", 9)
-    assert opened.run("document.querySelector('main').contains(document.activeElement)")
-    assert opened.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-
-
 def test_a_screen_reader_finds_landmarks_headings_and_names(opened: Browser) -> None:
     nodes = opened.call("Accessibility.getFullAXTree")["nodes"]
     named = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node["ignored"]]
@@ -97,20 +87,6 @@ def test_a_screen_reader_finds_landmarks_headings_and_names(opened: Browser) -> 
     assert all(after <= before + 1 for before, after in pairwise(levels))
     ids = opened.run("[...document.querySelectorAll('[id]')].map((each) => each.id)")
     assert len(set(ids)) == len(ids)
-
-
-@pytest.mark.parametrize("width", [320, 768])
-def test_a_narrow_screen_need_not_be_moved_sideways(opened: Browser, page: Path, width: int) -> None:
-    opened.width(width)
-    opened.open(page)
-    opened.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
-    assert opened.run("document.documentElement.scrollWidth") <= width
-    # Printed figures keep the size that their text needs: they scroll by themselves, from the keyboard too.
-    picture = "document.querySelector('figure .picture')"
-    assert opened.run(f"{picture}.querySelector('img').getBoundingClientRect().width") >= 34 * 16
-    assert opened.run(f"{picture}.scrollWidth > {picture}.clientWidth") is (width < 34 * 16)
-    opened.run(f"{picture}.focus()")
-    assert opened.run(f"document.activeElement === {picture}")
 
 
 # The contrast of text with what lies behind it, as WCAG 2.2 defines it (success criterion 1.4.3: 4.5 to 1).

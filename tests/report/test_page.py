@@ -1,10 +1,7 @@
 """The page as text: what stands in it, and what input it refuses."""
 
-import json
 import re
 import shutil
-import subprocess
-import sys
 from html import escape
 from pathlib import Path
 
@@ -13,7 +10,6 @@ import pytest
 from made import HOSTILE, PLANS, RUNS, bars, judged, lines, record, results
 
 from analysis.synthetic_results import Row, images, make_results
-from conftest import ROOT
 from machine.machine_record import record as machine_record
 from multicard.analysis.choice.recommend import advise
 from multicard.analysis.evidence import read_evidence
@@ -205,20 +201,6 @@ def test_a_broken_file_is_named_in_one_line(copy: Path, file: str, content: byte
         read_results(copy, PLANS)
     assert line in str(stopped.value)
     assert "\n" not in str(stopped.value)
-
-
-@pytest.mark.slow
-def test_the_program_runs_by_hand(page: str, folder: Path, tmp_path: Path) -> None:
-    plans = tmp_path / "plans.json"
-    plans.write_text(
-        json.dumps({name: {"question": plan.question, "figures": plan.figures} for name, plan in PLANS.items()})
-    )
-    command = [
-        sys.executable, str(ROOT / "workflow/scripts/make_report.py"), "--results", str(folder),
-        "--scenarios", str(plans), "--out", str(tmp_path / "report.html"),
-    ]  # fmt: skip
-    subprocess.run(command, check=True)
-    assert (tmp_path / "report.html").read_text(encoding="utf-8") == page
 
 
 def test_machines_and_versions_are_told_once_with_the_number_of_runs() -> None:

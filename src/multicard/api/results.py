@@ -182,23 +182,17 @@ class Results:
         """Draw a figure of the catalog of one scenario; see `ScenarioResults.figure`."""
         return self.scenario(scenario).figure(name)
 
-    def claims(self, file: str | Path | None = None) -> pd.DataFrame:
-        """Check claims about training on several GPUs against the measurements, a row per claim.
+    def claims(self) -> pd.DataFrame:
+        """Check the claims of the two papers against the measurements, a row per claim.
 
-        `file` has the claims and their tests, as resources/claims.yaml, which is the default: those of the two papers.
         The `verdict` is `confirmed`, `refuted`, `not decided`, `not judged` or `not measured here`.
         """
-        return claims_table(judge(read_claims(Path(file or SHIPPED)), self._evidence))
+        return claims_table(judge(read_claims(SHIPPED), self._evidence))
 
     def recommendations(self, verbose: bool = True) -> Markdown:
         """How much faster more devices are, where the step goes, and what to try next, as Markdown.
 
         `verbose`: with the table of choices, and all options.
-
-        Raises
-        ------
-        UserError
-            If nothing was measured.
         """
         return Markdown(as_markdown(self._evidence, verbose))
 
@@ -213,22 +207,11 @@ class Results:
             each with `…_low` and `…_high` (both empty for one repeat), `device_hours`, `peak_memory_bytes`, and
             `not_worse` (than the fastest of the same training on as many devices, as far as is shown). The last rows
             are configurations of which no run completed: `lost` says how they ended.
-
-        Raises
-        ------
-        UserError
-            If nothing was measured.
         """
         return as_table(choices(self._evidence))
 
     def predictions(self, devices: Sequence[int]) -> "Predictions":
-        """Predict step time, throughput and speed-up on numbers of devices; see docs/prediction.md.
-
-        Raises
-        ------
-        UserError
-            If nothing was measured.
-        """
+        """Predict step time, throughput and speed-up on numbers of devices; see docs/prediction.md."""
         return Predictions(self._evidence, devices)
 
     def compare(
@@ -254,18 +237,13 @@ class Results:
             By how much sessions (other days, nodes) differ, as a standard deviation of the logarithm. By default it is
             read from repeats that span sessions; without such nothing is told of sides measured in different sessions
             where a tolerance is given.
-
-        Raises
-        ------
-        UserError
-            If a file of a run is missing or damaged.
         """
         found = compare(self._side, new._side, tolerance, measures, session_spread)
         if any(_is_archive(each.path) for each in (self, new)):
             found = replace(found, environment=[row for row in found.environment if row[0] != MACHINE])
         return found
 
-    def draw(self, out: str | Path, claims: str | Path = SHIPPED) -> Drawn:
+    def draw(self, out: str | Path) -> Drawn:
         """Write all tables, figures, conclusions and the report, as the workflow does after its runs.
 
         They go to the folder `out`, which is empty or does not exist: all or nothing.
@@ -279,7 +257,7 @@ class Results:
         if self._experiment is None:
             raise UserError(f"{self.path}: does not state what was asked, give its configuration too")
         folder, plans = self._measured
-        return draw(folder, plans, Path(out), Path(claims))
+        return draw(folder, plans, Path(out))
 
     def __repr__(self) -> str:
         return f"<results {self.path}: {', '.join(self.scenarios)}>"
