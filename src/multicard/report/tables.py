@@ -71,7 +71,6 @@ def run_table(results: Results) -> Table:
     data = pd.DataFrame({"scenario": runs["scenarios"].map(", ".join), "outcome": runs["outcome"]})
     data = data.join(measures.filter(MEASURES))
     data["wall_time_s"] = pd.to_numeric(runs.get("wall_time_s"), errors="coerce")
-    data["reason"] = runs["reason"].replace("", None)
     data["notices"] = pd.Series(words, dtype=object).reindex(data.index).replace("", None)
     return numbers_table(data.reset_index(), len(data))
 
