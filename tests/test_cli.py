@@ -77,7 +77,7 @@ def test_runs_lists_what_can_run_here_and_why_the_rest_cannot(tmp_path: Path) ->
 def test_the_catalog_of_figures_is_printed() -> None:
     listed = multicard("report", "--list-figures")
     assert listed.returncode == 0
-    assert all(name in listed.stdout for name in ("step_breakdown", "speedup", "dpo_rewards"))
+    assert all(name in listed.stdout for name in ("step_breakdown", "speedup", "memory"))
 
 
 def test_a_matrix_for_gpus_is_listed_with_an_estimate_of_its_hours(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_some_tables_only(tmp_path: Path) -> None:
     some = multicard.read_trace(str(nsys_export(tmp_path / "t.sqlite")), tables=["kernels"])
     assert some.names == ["kernels"]
     with pytest.raises(UserError, match="no table timeline, expected one of kernels"):
-        some.figure("timeline")
+        some.figure()
     with pytest.raises(UserError, match="no table kernel, expected some of phases"):
         multicard.read_trace(tmp_path / "t.sqlite", tables=["kernel"])
 
@@ -56,10 +56,8 @@ def test_a_figure_is_a_figure_and_pyplot_forgets_it(trace: TraceAnalysis, tmp_pa
     import matplotlib.pyplot as plt
 
     before = plt.get_fignums()
-    assert trace.figure("timeline").get_axes()
+    assert trace.figure().get_axes()
     assert plt.get_fignums() == before
-    with pytest.raises(UserError, match="no figure kernels of a trace, expected one of timeline"):
-        trace.figure("kernels")
     with pytest.raises(NotRecorded, match="timeline: cannot tell"):
         multicard.read_trace(nsys_export(tmp_path / "t.sqlite", cuda=False)).figure()
 

@@ -28,7 +28,7 @@ OVERRIDING: dict[str, Any] = {
         "batches": SIMPLE | {"fixed": {"batch_size": 64, "warmup_steps": 10}},
         "tuned": SIMPLE | {"fixed": {"preset": "tuned", "layout": "nchw"}},
         "texts": {
-            "question": "?", "repeats": 2, "figures": ["text_datasets"],
+            "question": "?", "repeats": 2, "figures": ["loss"],
             "fixed": {"workload": "llm", "precision": "fp32", "technique": "lora"},
             "vary": {"dataset": ["mine", "chats"]},
         },

@@ -80,7 +80,7 @@ def tuning(vary: dict[str, Any] | None = None, **fixed: Any) -> dict[str, Any]:
         (having(scenarios={}), "scenarios: found {}, dictionary should have at least 1 item"),
         (sizes({"devices": 1}), "scenarios.sizes: devices is both fixed and varied"),
         (sizes(vary={"devices": [2, 2]}), "scenarios.sizes: vary.devices lists a value twice: [2, 2]"),
-        (sizes(figures=["precision"]), "scenarios.sizes: the figure precision needs two or more values of vary.prec"),
+        (sizes(figures=["gain_precision"]), "scenarios.sizes: the figure gain_precision needs two or more values of"),
         (
             sizes({"dataset": "digit"}),
             "scenarios.sizes.fixed.dataset: no data set 'digit' under datasets (did you mean",

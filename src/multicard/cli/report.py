@@ -55,7 +55,7 @@ def print_claims(results: "Results") -> None:
 
     terminal = console()
     judged = results.claims()
-    labels = {"claim_text": "", "refuted_if": "Refuted if: ", "finding": "", "conditions": "", "other_evidence": ""}
+    labels = {"claim_text": "", "refuted_if": "Refuted if: ", "finding": "", "conditions": ""}
     for each in judged.to_dict("records"):
         terminal.print(f"[bold]{each['claim']}[/bold]: {each['verdict']}", highlight=False)
         for column, label in labels.items():
@@ -70,11 +70,11 @@ def print_figures() -> None:
     from rich.table import Table
 
     from multicard.cli._console import console
-    from multicard.experiment.figures import FIGURES
+    from multicard.figures.catalog import catalog
 
     table = Table("Figure", "Question", "Shows", "Needs", "Paper")
-    for name, figure in FIGURES.items():
-        table.add_row(name, figure.question, figure.caption, ", ".join(figure.needs), figure.answers or "")
+    for name, figure in catalog().items():
+        table.add_row(name, figure.question, figure.caption, figure.needs, figure.answers or "")
     table.show_lines = True
     console().print(table, highlight=False)
 
