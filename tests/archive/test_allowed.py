@@ -9,7 +9,7 @@ import pytest
 
 from multicard.archive.allowed import COLUMNS, HARDWARE, KEY, RECORD, VERSION, Allowed, setting
 from multicard.core.layout import ARCHIVED_TABLES, FROM_FIRST_RANK
-from multicard.core.reasons import WORDINGS, Reason, describe_reason
+from multicard.core.reasons import Reason, describe_reason
 from multicard.launch.job import OF_EVERY_RANK
 from multicard.record.environment import versions
 from multicard.trace.tables import ACTIVITIES
@@ -129,38 +129,20 @@ def test_of_a_message_only_the_kind_of_the_error_is_kept(message: str, becomes: 
     assert ALLOWED.record({"reason": reason}) == {"reason": {"code": "error", "rank": 1, "message": becomes}}
 
 
-REASONS = [
-    Reason("out_of_memory", rank=3, node="n2"),
-    Reason("diverged", rank=1, loss="nan", step=7),
-    Reason("timed_out", time_limit_s=900.0),
-    Reason("killed", rank=0, signal="SIGKILL"),
-    Reason("killed", signal="SIGTERM", unreported=[{"rank": 0, "node": "n1"}, {"rank": 1, "node": "n2"}]),
-    Reason("exited", exit_code=3, unreported=[{"rank": 0}]),
-    Reason("profiler_failed", message=None),
-    Reason("wrong_gpus", devices=4, gpus=2),
-    Reason("error", rank=1),
-    Reason("cannot_run"),
-    Reason("job_lost"),
-    Reason("no_torch"),
-    Reason("no_steps"),
-    Reason("too_few_steps", rank=0, steps=3, needed_steps=71),
-    Reason("steps_disagree", rank=1, step=12),
-    Reason("hidden_ranks", ranks=1, devices=2),
-    Reason("unused_gpus", devices=4, gpus=1),
-    Reason("same_rank", rank=0, ranks=2),
-    Reason("trained_apart", ranks=2),
-    Reason("trained_on_cpu"),
-]
-
-
-def test_all_facts_of_every_kind_of_reason_are_kept_whatever_its_wording(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert {reason.code for reason in REASONS} == set(WORDINGS)
-    for reason in REASONS:
-        monkeypatch.setitem(WORDINGS, reason.code, "a new wording: {signal} {step} {exit_code}")
-        kept = Allowed().record({"reason": reason.record()})["reason"]
-        assert _without_nodes(kept) == _without_nodes(reason.record())
-        assert _without_nodes(describe_reason(kept)) == _without_nodes(describe_reason(reason.record()))
-        assert "a new wording" in describe_reason(kept)
+@pytest.mark.parametrize(
+    "reason",
+    [
+        Reason("diverged", rank=1, loss="nan", step=7),
+        Reason("timed_out", time_limit_s=900.0),
+        Reason("killed", signal="SIGTERM", unreported=[{"rank": 0, "node": "n1"}, {"rank": 1, "node": "n2"}]),
+        Reason("too_few_steps", rank=0, steps=3, needed_steps=71),
+    ],
+    ids=lambda reason: reason.code,
+)
+def test_all_facts_of_a_reason_are_kept(reason: Reason) -> None:
+    kept = Allowed().record({"reason": reason.record()})["reason"]
+    assert _without_nodes(kept) == _without_nodes(reason.record())
+    assert _without_nodes(describe_reason(kept)) == _without_nodes(describe_reason(reason.record()))
 
 
 def _without_nodes(said: Any) -> str:

@@ -252,11 +252,6 @@ def run_parameters(wildcards):
     return json.dumps(MATRIX.runs[wildcards.run].parameters.stated(), sort_keys=True)
 
 
-def priority_of_prepared(folder, name):
-    """Priority of preparing what is to lie in a folder: before the first run that needs it may start."""
-    return MATRIX.priority_of_prepared(f"{folder}/{name}/provenance.json")
-
-
 def forced_runs():
     """Runs that the command line asks to repeat (`--forcerun`, `--forceall`)."""
     asked = workflow.dag_settings

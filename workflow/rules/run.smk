@@ -15,7 +15,7 @@ rule prepare_data:
         "data/{dataset}/provenance.json",
     log:
         "data/{dataset}/log.txt",
-    priority: lambda wildcards: priority_of_prepared("data", wildcards.dataset)
+    priority: MATRIX.first_priority
     localrule: True
     params:
         # The folder's name says when it is to be made again.
@@ -36,7 +36,7 @@ rule prepare_model:
         "data/models/{model}/provenance.json",
     log:
         "data/models/{model}/log.txt",
-    priority: lambda wildcards: priority_of_prepared("data/models", wildcards.model)
+    priority: MATRIX.first_priority
     localrule: True
     params:
         name=lambda wildcards: MODELS[wildcards.model][0],

@@ -91,22 +91,12 @@ class Matrix:
 
     @property
     def first_priority(self) -> int:
-        """Priority of what goes before all runs."""
+        """Priority of what goes before all runs, such as preparing data."""
         return len(self.runs) + 1
 
     @cached_property
     def _of_runs(self) -> dict[str, int]:
         return {run: len(self.runs) - number for number, run in enumerate(self.order)}
-
-    @cached_property
-    def _of_prepared(self) -> dict[str, float]:
-        priorities: dict[str, float] = {}
-        first_run: dict[tuple[str, ...], int] = {}
-        for run, place in self.order.items():
-            first = first_run.setdefault(place.group, self._of_runs[run])
-            for file in self.prepared(run).values():
-                priorities.setdefault(file, first + 0.25)
-        return priorities
 
     @cached_property
     def _after_groups(self) -> dict[tuple[str, ...], float]:
@@ -115,13 +105,6 @@ class Matrix:
     def priority_of_run(self, run: str) -> int:
         """Priority of a run: runs start in the planned order."""
         return self._of_runs[run]
-
-    def priority_of_prepared(self, file: str) -> float:
-        """Priority of preparing data or a model, by its provenance file: before the first run of its group starts.
-
-        Otherwise the runs whose data are there would start first, whatever the order.
-        """
-        return self._of_prepared.get(file, 0)
 
     def priority_of_scenario(self, scenario: str) -> float:
         """Priority of measuring and drawing a scenario: after the last run of its group, before the next one's first.
