@@ -23,7 +23,6 @@ from multicard.core.layout import (
     machine_records,
     search_tables,
 )
-from multicard.experiment.figures import FIGURES
 from multicard.experiment.load import check, read_yaml
 from multicard.experiment.prepared import folder_name
 from multicard.experiment.resources import (
@@ -342,10 +341,3 @@ def question(wildcards, output):
 def summary(wildcards, output):
     """One sentence about the runs behind a figure."""
     return MATRIX.summary(wildcards.scenario)
-
-
-def about(wildcards, output):
-    """Name, question, reading and, where known, the paper's figure, of each figure of a scenario."""
-    figures = EXPERIMENT.scenarios[wildcards.scenario].figures
-    words = ("name", "question", "caption", "answers")
-    return [{word: getattr(FIGURES[name], word) for word in words} for name in figures]

@@ -79,7 +79,6 @@ rule draw_figures:
         scenario=lambda wildcards, input: str(Path(input.measures).parent),
         question=question,
         summary=summary,
-        about=about,
     message:
         "draw the figures of the scenario {wildcards.scenario}"
     shell:
