@@ -13,7 +13,7 @@ import pandas as pd
 
 from multicard.analysis.runs.run_files import read_object
 from multicard.analysis.scenario_tables import ScenarioTables, cpus_of, machine, versions
-from multicard.analysis.statistics import product_of
+from multicard.analysis.statistics import geometric_mean
 from multicard.core.errors import UserError
 from multicard.core.layout import RUN, RUN_NAME
 from multicard.core.text import counted, gpu_name, without_names
@@ -148,7 +148,7 @@ class Configuration:
 
     def mean(self, measure: str) -> float | None:
         """Geometric mean of a measure over the completed repeats that have it, as tables show it; None without one."""
-        return product_of([(1.0, self.blocks(measure))]).value
+        return geometric_mean(self.blocks(measure))
 
     @property
     def rate(self) -> str:

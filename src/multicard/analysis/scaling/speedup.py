@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from multicard.analysis.pooling import Pool
-from multicard.analysis.statistics import Interval, product_of, ratio_by_block
+from multicard.analysis.statistics import Interval, geometric_mean, ratio_by_block
 from multicard.core.units import PERCENT, units_of
 from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import Workload, workload_of
@@ -46,7 +46,7 @@ class Speedup:
     @cached_property
     def base_rate(self) -> float:
         """Geometric mean of the baseline's rates; not a number without one."""
-        mean = product_of([(1.0, self.base)]).value
+        mean = geometric_mean(self.base)
         return math.nan if mean is None else mean
 
     @property
