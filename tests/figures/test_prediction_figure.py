@@ -8,7 +8,6 @@ import pytest
 from figures.measured import closed, gathered, legend, measured, words
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.figures.prediction import prediction
-from multicard.figures.style import NothingToShow
 
 SCATTER = (0.99, 1.0, 1.01)
 
@@ -55,11 +54,3 @@ def test_an_interval_that_the_axis_cuts_off_ends_in_an_arrow_with_its_end(tmp_pa
     figure, _ = prediction(job(tmp_path / "steady", {1: 0.1, 2: 0.1001}, factors=(0.9999, 1.0, 1.0001)))
     [axes] = closed(figure).axes
     assert not [line for line in axes.get_lines() if line.get_marker() == "^"]
-
-
-def test_more_processes_than_cpus_are_not_drawn(tmp_path: Path) -> None:
-    with pytest.raises(NothingToShow, match="processes would compete for the machine's 2 CPUs"):
-        prediction(job(tmp_path / "two", {1: 0.1, 2: 0.12}, "A processor, 2 CPUs"))
-    figure, data = prediction(job(tmp_path / "more", {1: 0.1, 2: 0.12, 4: 0.3}, "A processor, 2 CPUs"))
-    closed(figure)
-    assert data["devices"].tolist() == [1, 2, 4]  # the check alone
