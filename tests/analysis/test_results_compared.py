@@ -105,14 +105,6 @@ def test_time_and_throughput_of_the_same_work_are_one_comparison(plain: Side, tm
         assert of(found, name).change.p_value == pytest.approx(2 * alone, rel=1e-2)
 
 
-def test_a_difference_within_the_spread_or_of_one_repeat_is_none(plain: Side, tmp_path: Path) -> None:
-    within = compare(plain, results(tmp_path / "within", 1.002))
-    assert words(within)["iteration_time"] == "undecided"
-    found = compare(plain, results(tmp_path / "one", 9, repeats=(1.0,)))
-    assert set(words(found).values()) == {"cannot tell"}
-    assert (found.changes[0].change.low, found.changes[0].repeats) == (None, (3, 1))
-
-
 def test_configurations_are_kept_apart_and_missing_runs_are_named(plain: Side, tmp_path: Path) -> None:
     more, others = results(tmp_path / "a", 1, size=16), results(tmp_path / "b", 1, size=32)
     found = compare(both(plain, more), both(plain, others))
