@@ -68,7 +68,7 @@ def test_a_damaged_measures_file_is_named(tmp_path: Path) -> None:
 def test_the_command_prints_every_verdict_and_counts_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scenarios, tables = TRUE["nhwc_gain"]
     results = make_results(tmp_path, *scenarios, tables=tables)
-    main(["report", str(results), "--claims", str(ROOT / "resources" / "claims.yaml")])
+    main(["report", str(results), "--claims"])
     printed = capsys.readouterr().out
     assert "nhwc_gain: confirmed" in printed
     assert printed.splitlines()[-1] == "11 not measured here, 1 confirmed"

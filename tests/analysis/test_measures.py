@@ -195,9 +195,10 @@ def test_measures_and_status_tell_a_run_that_was_not_executed_as_configured(tmp_
     hit = [{"limit": "recompile_limit", "value": 8, "functions": 1}]
     ranks = [{"rank": rank, "pid": 1 + rank, "compile_limits_hit": hit} for rank in (0, 1)]
     folder = record(tmp_path, "ddp", ranks=ranks, ended_at_time_limit=True)
-    [told] = runs_table([measure_run(folder)])["deviation"]
+    row = measure_run(folder)
+    [told] = runs_table([row])["deviation"]
     assert "recompile_limit (8)" in told
-    ended, configured = _run_status(None, folder, None)[1]
+    ended, configured = _run_status(None, folder, None, None, 0.0)[1]
     assert "ended at the time limit" in ended and configured == f"not as configured: {told}"
 
 
@@ -214,6 +215,6 @@ def test_status_names_a_profiled_window_that_crosses_a_pass_and_steps_on_a_gpu_t
     rows.reindex(columns=ACTIVITIES["timeline"].schema.names).to_parquet(folder / "activity" / "timeline.parquet")
     row = measure_run(folder)
     assert (row["profiled_crosses_pass"], row["trace_host_extents"]) == (bool(told), told)
-    said = "; ".join(_run_status(None, folder, None)[1])
+    said = "; ".join(_run_status(None, folder, None, row, 0.0)[1])
     for doubt in ("crosses the end of a pass", "steps of a GPU timed on the host"):
         assert (doubt in said) is bool(told)

@@ -62,7 +62,6 @@ FIGURES = (
         axis="devices",
         drawing="multicard.figures.prediction:prediction",
         needs_tables=True,
-        profiled=True,
     ),
     Figure(
         name="training_time",
