@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
     space = ScenarioSpace(experiment, arguments.scenario or names[0], arguments.goal)
     if not arguments.dry_run and arguments.profile is None:
         check_start(space.matrix)
-    search = Search(space.space, space.maximize, space.possible_repeats, budget_s)
+    search = Search(space.space, space.maximize, space.scenario.repeats, budget_s)
     size, each = counted(len(search.all), "configuration"), counted(search.repeats, "repeat")
     print(f"{space.name}: {size}, {each} of each; goal: {'highest' if space.maximize else 'lowest'} {space.measure}")
     if unlike := space.unlike_learning:
