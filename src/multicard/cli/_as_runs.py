@@ -6,25 +6,21 @@ import shlex
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
-
-if TYPE_CHECKING:
-    from multicard.adopt.traced import Traced
 
 CONFIG, ARCHIVE, RESULTS = Path("adopted.yaml"), Path("adopted.tar.gz"), "results-adopted"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what becomes of what is there."""
-    add = parser.add_argument_group("with --as-runs").add_argument
-    add("--overwrite", action="store_true", help=f"replace {CONFIG} and {ARCHIVE} that differ")
-    add("--dry-run", action="store_true", help="show what the traces hold; write nothing")
+    parser.add_argument(
+        "--overwrite", action="store_true", help=f"with --as-runs: replace {CONFIG} and {ARCHIVE} that differ"
+    )
 
 
-def make_runs(table: Path, overwrite: bool, dry_run: bool) -> None:
+def make_runs(table: Path, overwrite: bool) -> None:
     """Make runs of the traces of a table, draw their figures, and print their results."""
     import yaml
 
@@ -41,13 +37,12 @@ def make_runs(table: Path, overwrite: bool, dry_run: bool) -> None:
     check(places | configuration(runs, ["device_time"]), "multicard analyze --as-runs", outside=False)
     with tempfile.TemporaryDirectory(prefix="multicard-", ignore_cleanup_errors=True) as name:
         scratch = Path(name)
-        traced, errors = gather(runs, None if dry_run else scratch / "made")
-        if traced:
-            _print(traced)
+        traced, errors = gather(runs, scratch / "made")
+        for each in traced:
+            steps = f"{each.count} steps by {each.found.source}" if each.steps else "no steps found"
+            print(printable("; ".join([f"{each.run.id}: {steps}", *each.notices])), flush=True)
         if errors:
             raise UserError(*errors)
-        if dry_run:
-            return
         config = places | write_archive(traced, scratch / "made", scratch / ARCHIVE)
         check(config | {"recorded": []}, "multicard analyze --as-runs")
         command = printable(shlex.join(["multicard", "analyze", "--as-runs", str(table)]))
@@ -64,29 +59,3 @@ def make_runs(table: Path, overwrite: bool, dry_run: bool) -> None:
                 shutil.copyfile(scratch / file, temporary)
     print(f"runs: {ARCHIVE}\nconfiguration: {CONFIG}", flush=True)
     run_and_print(Matrix.plan(check(config, str(CONFIG))), CONFIG)
-
-
-def _print(traced: "list[Traced]") -> None:
-    """Print what each run's traces show."""
-    from rich.table import Table
-
-    from multicard.cli._console import console
-    from multicard.core.terminal import plain
-    from multicard.core.units import SECONDS, with_unit
-
-    table = Table("Run", "Traces", "Ranks", "GPUs", "Duration", "Steps", "Steps from")
-    for each in traced:
-        devices = each.run.parameters.get("devices", 1)
-        table.add_row(
-            plain(each.run.id),
-            plain(", ".join(path.name for path, _ in each.run.files)),
-            ", ".join(map(str, sorted(each.ranks.values()))),
-            f"{each.devices}" if each.devices == devices else f"{each.devices} of {devices}",
-            with_unit(max(each.found.span_s.values()), SECONDS),
-            f"{each.count}" if each.steps else "none",
-            plain(each.found.source or "nothing tells them"),
-        )
-    console().print(table)
-    for each in traced:
-        for notice in each.notices:
-            console().print(plain(f"{each.run.id}: {notice}"))

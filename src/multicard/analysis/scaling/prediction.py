@@ -102,7 +102,7 @@ def predict(points: Sequence[Point], count: int, local: int, samples: float, pri
         caveats.append("two numbers of devices do not show communication that both hide: run a third")
     sizes = [each.samples for each in points]
     if not min(sizes) * (1 - SAME) <= samples <= max(sizes) * (1 + SAME):
-        caveats.append("a device gets fewer or more samples than in any run: its time is extrapolated")
+        caveats.append(f"each of {count} devices gets fewer or more samples than in any run: its time is extrapolated")
     return Prediction(count, _interval(target, runs), _interval(base - target, runs), tuple(caveats))
 
 
