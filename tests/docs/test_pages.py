@@ -46,7 +46,7 @@ RUN_HERE = (
     r"source \.venv/bin/activate",
     r"multicard run( config/[\w-]+\.yaml)?( --profile slurm)? --dry-run",
     r"multicard status( config/[\w-]+\.yaml)?( --profile slurm)?",
-    r"multicard report (--list-figures|results --claims)",
+    r"multicard report results --claims",
     r"multicard scale .*--dry-run.*",
     r"multicard recommend .*results.*",
     r"multicard analyze \S+ --out \S+",

@@ -91,7 +91,6 @@ def test_healthy_gpus_have_no_fault_and_exchange_data_by_nccl(emulated: Emulated
 @pytest.mark.parametrize(
     ("settings", "check", "verdict", "says"),
     [
-        ({"mig": 1}, "GPUs", "warning", "1 x Emulated GPU (synthetic)"),
         ({"smi": "fails", "nvml": "no-init"}, "GPUs", "error", "for 0, as nvidia-smi lists (nvidia-smi"),
         ({"CUDA_VISIBLE_DEVICES": "0,7"}, "GPUs", "warning", "1 x Emulated GPU (synthetic), the smallest with "),
     ],

@@ -5,13 +5,9 @@ import shlex
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
-
-if TYPE_CHECKING:
-    from multicard.adopt.traced import Traced
 
 CONFIG, RESULTS = Path("adopted.yaml"), "results-adopted"
 
@@ -21,10 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("with --as-runs").add_argument
     add("--step-range", metavar="NAME", help="range (NVTX, record_function) that is a step (default: found by itself)")
     add("--overwrite", action="store_true", help=f"replace an {CONFIG} that differs")
-    add("--dry-run", action="store_true", help="show what the traces hold; write nothing")
 
 
-def make_runs(table: Path, arguments: argparse.Namespace) -> None:
+def make_runs(table: Path, overwrite: bool, step_range: str | None) -> None:
     """Make runs of the traces of a table, draw their figures, and print their results."""
     import yaml
 
@@ -38,7 +33,7 @@ def make_runs(table: Path, arguments: argparse.Namespace) -> None:
 
     runs = read_table(table)
     config = {"results": RESULTS, **configuration(runs)}
-    experiment = check(config, "multicard analyze --as-runs", outside=not arguments.dry_run)
+    experiment = check(config, "multicard analyze --as-runs")
     command = printable(shlex.join(["multicard", "analyze", "--as-runs", str(table)]))
     text = (
         f"# Written by {command}. The runs are in the results, and nothing is launched:\n"
@@ -46,14 +41,13 @@ def make_runs(table: Path, arguments: argparse.Namespace) -> None:
     )
     with tempfile.TemporaryDirectory(prefix="multicard-", ignore_cleanup_errors=True) as name:
         made = Path(name)
-        traced, errors = gather(runs, None if arguments.dry_run else made, arguments.step_range)
-        if traced:
-            _print(traced)
+        traced, errors = gather(runs, made, step_range)
+        for each in traced:
+            steps = f"{each.count} steps by {each.source}" if each.steps else "no steps found"
+            print(printable("; ".join([f"{each.run.id}: {steps}", *each.notices])), flush=True)
         if errors:
             raise UserError(*errors)
-        if arguments.dry_run:
-            return
-        if CONFIG.exists() and not arguments.overwrite and CONFIG.read_text(encoding="utf-8") != text:
+        if CONFIG.exists() and not overwrite and CONFIG.read_text(encoding="utf-8") != text:
             raise UserError(f"{CONFIG}: exists and holds something else; --overwrite replaces it")
         with atomic_write(CONFIG) as temporary:
             temporary.write_text(text, encoding="utf-8")
@@ -63,27 +57,3 @@ def make_runs(table: Path, arguments: argparse.Namespace) -> None:
             shutil.copytree(run, place)  # keeps times, by which Snakemake tells what is out of date
     print(f"configuration: {CONFIG}", flush=True)
     run_and_print(Matrix.plan(check(config, str(CONFIG))), CONFIG)
-
-
-def _print(traced: "list[Traced]") -> None:
-    """Print what each run's traces show."""
-    from rich.table import Table
-
-    from multicard.cli._console import console
-    from multicard.core.terminal import plain
-
-    table = Table("Run", "Traces", "Ranks", "GPUs", "Steps", "Steps from")
-    for each in traced:
-        devices = each.run.parameters.get("devices", 1)
-        table.add_row(
-            plain(each.run.id),
-            plain(", ".join(path.name for path in each.run.files)),
-            ", ".join(map(str, sorted(each.ranks.values()))),
-            f"{each.devices}" if each.devices == devices else f"{each.devices} of {devices}",
-            f"{each.count}" if each.steps else "none",
-            plain(each.source or "nothing tells them"),
-        )
-    console().print(table)
-    for each in traced:
-        for notice in each.notices:
-            console().print(plain(f"{each.run.id}: {notice}"))

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -108,15 +107,6 @@ class ScenarioSpace:
         """Values of the varied parameters."""
         levels = next(levels for levels, key in self.space.configurations.items() if key == configuration)
         return {name: values[level] for (name, values), level in zip(self.varied.items(), levels, strict=True)}
-
-    @property
-    def possible_repeats(self) -> int:
-        """How many repeats there can be of every configuration that can run: fewer where they come from an archive."""
-        counts = [
-            sum(1 for _ in takewhile(lambda run: self.matrix.reasons[run.id] is None, runs))
-            for runs in self.repeats.values()
-        ]
-        return min(filter(None, counts), default=1)
 
     @property
     def unlike_learning(self) -> list[str]:

@@ -9,9 +9,10 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from multicard.analysis.evidence import names_synthetic
+from multicard.analysis.pooling import mean_of_logs
 from multicard.analysis.runs.conditions import disturbance
 from multicard.analysis.runs.run_files import read_object
-from multicard.analysis.statistics import Interval, product_of
+from multicard.analysis.statistics import Interval
 from multicard.core.errors import UserError, first_fault
 from multicard.core.text import counted
 from multicard.core.units import BYTES, BYTES_PER_S, OPERATIONS_PER_S, with_unit
@@ -60,7 +61,7 @@ class Row(BaseModel):
     @property
     def time_s(self) -> Interval:
         """Geometric mean over the blocks."""
-        return product_of([(1.0, self.times_s)])
+        return mean_of_logs(self.times_s)
 
     @property
     def rate(self) -> Interval:

@@ -195,9 +195,8 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def outcome_of(run: Path | RunFiles) -> dict[str, Any]:
-    """The row of one run in the table of outcomes, but for its `start_position`."""
+    """The row of one run in the table of outcomes."""
     record = RunFiles.of(run).record
-    order = record.get("order") or {}
     return {
         "run": record["run"],
         "outcome": record["outcome"],
@@ -208,7 +207,7 @@ def outcome_of(run: Path | RunFiles) -> dict[str, Any]:
         "profiler": record["profiler"]["used"],
         "trace_missing": record["profiler"].get("trace_missing"),
         "block": record["parameters"].get("repeat"),
-        "planned_position": order.get("position"),
+        "planned_position": (record.get("order") or {}).get("position"),
         "disturbance": disturbance(record),
         **condition_columns(record),
     }
@@ -217,23 +216,9 @@ def outcome_of(run: Path | RunFiles) -> dict[str, Any]:
 def outcome_table(rows: Iterable[Mapping[str, Any]], not_run: Mapping[str, str]) -> pd.DataFrame:
     """One row per run of a scenario: its outcome, or `not run` with the reason; when, where and how it ran.
 
-    `block` is its repeat; `planned_position` its place among the runs of the scenarios that ran in common blocks;
-    `start_position` its place among the runs of this table by the time of their start. What follows is about the
-    machine while it ran, see `multicard.analysis.runs.conditions`.
-
-    Parameters
-    ----------
-    rows
-        Of the runs, by `outcome_of`.
-    not_run
-        Reasons by run id, of those that have none.
+    `rows` are those of `outcome_of`; `not_run` has reasons by run id, of the runs that have none.
     """
-    rows = [dict(row) for row in rows]
-    starts = sorted(str(row["started"]) for row in rows if row["started"] is not None)
-    for row in rows:
-        row["start_position"] = starts.index(str(row["started"])) + 1 if row["started"] is not None else None
-    rows += [{"run": run, "outcome": NOT_RUN, "reason": reason} for run, reason in not_run.items()]
     columns = ["run", "outcome", "reason", "started", "wall_time_s", "host", "profiler", "trace_missing", "block"]
-    columns += ["planned_position", "start_position", "disturbance", *condition_columns({})]
-    numbers = ["block", "planned_position", "start_position"]
-    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(numbers, "Int64"))
+    columns += ["planned_position", "disturbance", *condition_columns({})]
+    others = ({"run": run, "outcome": NOT_RUN, "reason": reason} for run, reason in not_run.items())
+    return pd.DataFrame([*rows, *others], columns=columns).astype({"block": "Int64", "planned_position": "Int64"})
