@@ -1,12 +1,10 @@
-"""Predict two CPU processes from one, and four from one and two, and measure them.
+"""Predict four CPU processes from one and two, and measure them.
 
-    multicard doctor --measure --device cpu --devices 2 --seconds 0.5 --results FOLDER
     python benchmarks/predict_processes.py --results FOLDER
 
 Runs the embedded vision job on one, two and four processes, three repeats in turn, with a batch for each and with one
-that they share; beside these, one process with smaller batches. `multicard run` refuses more processes than there are
-CPUs, since these compete for them: here they may, which no law of a prediction knows. What is in FOLDER is not run
-again.
+that they share. `multicard run` refuses more processes than there are CPUs, since these compete for them: here they
+may, which no law of a prediction knows. What is in FOLDER is not run again.
 """
 
 import argparse
@@ -42,12 +40,6 @@ scenarios:
     vary: {{devices: [1, 2, 4]}}
     repeats: 3
     figures: [prediction]
-  batches:
-    question: What do smaller batches take?
-    fixed: {{scaling: strong, devices: 1}}
-    vary: {{batch_size: [16, 8]}}
-    repeats: 3
-    figures: [memory]
 """
 
 
@@ -71,8 +63,8 @@ def main() -> None:
             extract_run(folder)
     found = read_results(results, config).predictions([8])
     columns = ["configuration", "devices", "predicted_s", "predicted_s_low", "predicted_s_high", "measured_s"]
-    print(found.checks[[*columns, "prediction_error", "inside", "reason"]].to_string())
-    print(found.predictions[["configuration", "bound", "reason"]].to_string(), *found.verdicts, sep="\n")
+    print(found.checks[[*columns, "prediction_error", "inside"]].to_string())
+    print(found.predictions[["configuration", "reason"]].to_string(), *found.verdicts, sep="\n")
     print(yaml.safe_dump(found.predictions["caveats"].tolist()))
 
 

@@ -133,8 +133,8 @@ def _steps(p: JobParameters, step_s: float, memory: int, rng: np.random.Generato
     per_epoch = (p.steps if p.workload == "llm" else p.steps_per_epoch) or SAMPLES // (p.batch_size * p.devices)
     count = per_epoch * p.epochs if p.workload == "vision" else per_epoch
     number = np.arange(1, count + 1)
-    window = np.where(number <= p.least_warmup_steps, "warmup", "measured").astype(object)
-    window[p.least_warmup_steps : p.least_warmup_steps + p.profiled_steps] = "profiled"
+    window = np.where(number <= p.warmup_steps, "warmup", "measured").astype(object)
+    window[p.warmup_steps : p.warmup_steps + p.profiled_steps] = "profiled"
     # The first step allocates the optimizer's state when it ends.
     peak = np.where(number == 1, 0.9, 1.0) * memory
     learned = 1 - np.exp(-number / 30) if p.workload == "llm" and p.technique == "dpo" else np.full(count, np.nan)

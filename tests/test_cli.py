@@ -68,28 +68,16 @@ def test_runs_lists_what_can_run_here_and_why_the_rest_cannot(tmp_path: Path) ->
     rows = [[cell.strip() for cell in line.split("│")] for line in listed.stdout.splitlines() if "vision_" in line]
     assert sorted(order for _, _, order, _, here, *_ in rows if here == "runs") == ["1", "2"]
     assert {order for _, _, order, _, here, *_ in rows if here != "runs"} == {""}
-    listed = multicard("run", "--dry-run", config(tmp_path, fixed={"device": "cpu", "num_workers": 999}))
-    assert "runs, but its 999 loader workers share" in listed.stdout
     cluster = {"cpus_per_node": 16, "gpus_per_node": 4}
     listed = multicard("run", "--dry-run", config(tmp_path, cluster, fixed={"num_workers": 20}, repeats=2))
     assert "2 runs, 0 can run here" in listed.stdout
     assert "2 cannot: needs 21 CPUs of a node for its ranks and loader workers, 16 found" in listed.stdout
 
 
-def test_the_catalog_of_figures_is_printed() -> None:
-    listed = multicard("report", "--list-figures")
-    assert listed.returncode == 0
-    assert all(name in listed.stdout for name in ("step_breakdown", "speedup", "dpo_rewards"))
-
-
 def test_a_matrix_for_gpus_is_listed_with_an_estimate_of_its_hours(tmp_path: Path) -> None:
     listed = multicard("run", "--dry-run", config(tmp_path, fixed={"image_size": 300}, vary={"precision": ["fp32"]}))
     assert listed.returncode == 0, listed.stderr
     assert "GPU hours of whole nodes" in listed.stdout
-    assumed = listed.stdout[listed.stdout.index("(assumed") :]
-    # 0.1 ms and 22 ns for each of 224 x 224 pixels.
-    expected = "vision: with images of 224 px, 1500 images/s per GPU in fp32 and 831 images/s per loader worker)"
-    assert " ".join(assumed.split()) == f"(assumed: {expected}"  # nothing of language models
 
 
 def test_runs_that_exceed_the_stated_memory_of_a_gpu_are_flagged(tmp_path: Path) -> None:
@@ -177,8 +165,7 @@ def test_status_reads_measured_scenarios_from_their_tables(tmp_path: Path) -> No
     assert shown.returncode == 1
     assert "its steps last twice as long" in words(shown.stdout)
     os.utime(table, (0, 0))  # of before the run
-    shown = multicard("status", config(tmp_path))
-    assert "steps.csv: found no column" in shown.stdout.replace("\n", "")
+    assert "1 completed" in multicard("status", config(tmp_path)).stdout
 
 
 def test_a_bad_configuration_is_one_line(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """`multicard report` makes of what was recorded all that the workflow makes of runs."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import pytest
 
 import multicard
 from conftest import ROOT
-from machine.machine_record import record as machine_record
 from multicard.archive.pack import pack
 from multicard.cli import main
 from multicard.core.files import write_json
@@ -64,11 +62,10 @@ def test_figures_are_those_that_the_workflow_draws(
     given: str, archive: Path, recorded_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = {"digits": {"source": "digits"}, "mine": {"source": "imagefolder", "folder": "no/such/folder"}}
-    config = write_configuration(tmp_path / "a.yaml", Path("elsewhere"), datasets=gone, scenarios=ASKED)
-    asked = [str(archive)] if given == "archive" else [str(config), "--results", str(recorded_results)]
+    config = write_configuration(tmp_path / "a.yaml", recorded_results, datasets=gone, scenarios=ASKED)
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    main(["report", *asked, "--out", "drawn"])
+    main(["report", str(archive if given == "archive" else config), "--out", "drawn"])
     assert [path.name for path in Path().iterdir()] == ["drawn"]
     out = Path("drawn")
     assert numbers(out) == numbers(drawn_by_the_workflow(recorded_results, tmp_path / "workflow"))
@@ -84,26 +81,9 @@ def test_figures_are_those_that_the_workflow_draws(
     outcomes = pd.read_csv(out / "scenarios" / "recorded" / "runs.csv")
     assert outcomes["outcome"].tolist() == ["completed", "completed", "not run"]
     assert outcomes["reason"].tolist()[-1] == f"not recorded in {'two.tar.gz' if given == 'archive' else 'results'}"
-    records = [json.loads(path.read_text()) for path in out.glob("runs/*/run.json")]
-    assert [record.get("recorded", {}).get("archive") for record in records] == [
-        "two.tar.gz" if given == "archive" else None
-    ] * 2
+    assert len([*out.glob("runs/*/run.json")]) == 2
     main(["report", "drawn", "--claims"])  # it is a results folder like any other
     assert multicard.read_results("drawn").damaged == {}  # though with no more of runs than their records
-
-
-def test_limits_of_machines_are_shown(recorded_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = Path(shutil.copytree(recorded_results, tmp_path / "source"))
-    write_json(source / "machine/node07-cuda.json", machine_record())
-    pack(experiment(source, scenarios=ASKED), tmp_path / "two.tar.gz")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "drawn").mkdir()  # an empty folder is taken
-    main(["report", "two.tar.gz", "--out", "drawn"])
-    assert (tmp_path / "drawn/machine/1-cuda.png").stat().st_size > 0
-    page = (tmp_path / "drawn/report.html").read_text(encoding="utf-8")
-    assert "host-2, GPUs" in page and "matrix multiplication" in page and "node07" not in page
-    table = json.loads((tmp_path / "drawn/scenarios/recorded/machines.json").read_text())
-    assert [each["device"] for each in table["machines"]] == ["cuda"]
 
 
 def test_what_is_there_is_never_replaced(archive: Path, tmp_path: Path) -> None:
@@ -120,20 +100,20 @@ def test_what_cannot_be_drawn_is_named_and_leaves_nothing(
 ) -> None:
     cut, out = tmp_path / "cut.tar.gz", tmp_path / "out"
     cut.write_bytes(archive.read_bytes()[:-2000])
-    assert refused(cut, "--out", out).startswith(f"{cut}: runs/vision_digits")
+    assert refused(cut, "--out", out).startswith(f"{cut}: cut, damaged or no archive: ")
     assert list(tmp_path.iterdir()) == [cut]
-    config = write_configuration(tmp_path / "a.yaml", Path("results"), fixed=FIXED | {"devices": 1})
+    (tmp_path / "empty").mkdir()
+    config, other = (
+        write_configuration(tmp_path / f"{folder.name}.yaml", folder, fixed=FIXED | {"devices": 1})
+        for folder in (tmp_path / "empty", recorded_results)
+    )
     for given, says in (
-        (["a.yaml", "--results", archive], f"a.yaml: {archive} has its own configuration"),
-        ([tmp_path / "none.tar.gz"], "none.tar.gz: no such file"),
-        ([recorded_results], "does not state what was asked, give its configuration too"),
-        (
-            [config, "--results", tmp_path],
-            "found no results, expected a folder with runs/*/run.json, or ",
-        ),
-        ([config, "--results", recorded_results], "found no complete run of the experiment"),
+        (tmp_path / "none.tar.gz", "none.tar.gz: no such file"),
+        (recorded_results, "does not state what was asked, give its configuration too"),
+        (config, "found no results, expected a folder with runs/*/run.json, or "),
+        (other, "found no complete run of the experiment"),
     ):
-        assert says in refused(*given, "--out", out)
+        assert says in refused(given, "--out", out)
     assert not out.exists()
 
 
@@ -141,13 +121,13 @@ def test_an_incomplete_run_is_listed_and_a_damaged_one_is_named(
     recorded_results: Path, extracted_run: Path, tmp_path: Path
 ) -> None:
     results = Path(shutil.copytree(recorded_results, tmp_path / "results"))
-    config = write_configuration(tmp_path / "a.yaml", Path("results"), scenarios=ASKED)
+    config = write_configuration(tmp_path / "a.yaml", results, scenarios=ASKED)
     third = add_run(extracted_run, results, repeat=3)
     (third / "activity" / "cuda_api.parquet").unlink()
-    main(["report", str(config), "--out", str(tmp_path / "out"), "--results", str(results)])
+    main(["report", str(config), "--out", str(tmp_path / "out")])
     [reason] = pd.read_csv(tmp_path / "out/scenarios/recorded/runs.csv")["reason"].dropna()
     assert reason == "incomplete: activity/cuda_api.parquet is missing"
     (third / "activity" / "cuda_api.parquet").write_bytes(b"PAR1")
-    assert refused(config, "--out", tmp_path / "again", "--results", results).startswith(
+    assert refused(config, "--out", tmp_path / "again").startswith(
         f"{third}/activity/cuda_api.parquet: not a Parquet file that can be read"
     )

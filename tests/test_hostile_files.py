@@ -7,14 +7,11 @@ import sys
 import tarfile
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import yaml
 
-from multicard.analysis.runs.run_files import read_activity, read_record
+from multicard.analysis.runs.run_files import read_record
 from multicard.archive.pack import _read_record
-from multicard.archive.unpack import is_own, read_manifest
+from multicard.archive.unpack import read_manifest
 from multicard.core.errors import TraceError, UserError
 from multicard.core.files import read_object
 from multicard.experiment.config import MOST_RUNS
@@ -29,53 +26,13 @@ def test_a_gzip_bomb_is_no_trace(tmp_path: Path) -> None:
         read(path)
 
 
-def test_a_small_table_of_many_rows_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "phases.parquet"
-    with pq.ParquetWriter(path, pa.schema([("step", pa.int64())])) as writer:
-        for _ in range(40):
-            writer.write_table(pa.table({"step": pa.repeat(1, 1_000_000)}))
-    assert path.stat().st_size < 1 << 20
-    with pytest.raises(UserError, match=r"phases\.parquet: found 40000000 rows, expected 33554432 at most"):
-        read_activity(path)
-
-
-def test_a_long_text_in_many_rows_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "phases.parquet"
-    words = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), 1_000_000), pa.array(["x" * 1000]))
-    pq.write_table(pa.table({"phase": words.slice(0, 1000).cast(pa.string())}), path)
-    assert read_activity(path)["phase"].type == pa.string()
-    pq.write_table(pa.table({"phase": words}), path, store_schema=False)
-    assert path.stat().st_size < 1 << 20
-    with pytest.raises(UserError, match="found texts of 1000 bytes in 1000000 rows"):
-        read_activity(path)
-
-
-LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60))
-MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 60))
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (LAUGHS, "its aliases (*name) make"),
-        (MERGES, "its aliases (*name) make"),
-        ("a: &a [*a]\n", "nested too deeply, or an alias (*name) contains itself"),
-        ("a: " + "[" * 1000 + "]" * 1000, "nested too deeply"),
-    ],
-)
-def test_yaml_that_grows_without_end_is_refused(text: str, says: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["a: &a [*a]\n", "a: " + "[" * 1000 + "]" * 1000], ids=["itself", "deep"])
+def test_yaml_that_is_nested_without_end_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)
     with pytest.raises(UserError) as stopped:
-        read_yaml(path)
-    [line] = str(stopped.value).splitlines()
-    assert line.startswith(f"{path}: ") and says in line
-
-
-def test_ordinary_aliases_stay(tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text("a: &a {x: [1, 2]}\nb: {<<: *a, y: *a}\n")
-    assert read_yaml(path) == yaml.safe_load(path.read_text())
+        check(read_yaml(path), str(path))
+    assert str(stopped.value).startswith(f"{path}: ")
 
 
 @pytest.mark.parametrize("depth", [300, 100_000], ids=["parses", "does not parse"])
@@ -87,7 +44,6 @@ def test_a_record_that_is_nested_too_deeply_is_refused_wherever_it_is_read(depth
             read_it(path)
         [line] = str(stopped.value).splitlines()
         assert line.startswith(f"{path}: ") and "nested too deeply" in line
-    assert is_own(tmp_path)  # nothing that multicard unpacked
     archive = tmp_path / "a.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(path, "manifest.json")

@@ -8,7 +8,6 @@ import pytest
 
 from multicard.analysis.bottlenecks.bottlenecks import Kind
 from multicard.analysis.runs.breakdown import COLUMNS, PARTS, complete, of_steps, parts_of
-from multicard.analysis.runs.thread_times import thread_times
 from multicard.analysis.runs.windows import Window
 
 
@@ -125,44 +124,6 @@ def test_the_wait_of_a_rank_without_data_is_not_communication() -> None:
     [found] = complete([row], pd.DataFrame([trace], index=["r"]))
     shares = {part: share for part, share in parts_of(found).items() if share > 1e-9}
     assert shares == pytest.approx({"data loading": 0.7, "compute": 0.3})
-
-
-def _threads(waited_s: float, **phases: tuple[float, float]) -> dict[str, Any]:
-    """Of a rank: its wait for a CPU, and seconds of each phase with those that it ran."""
-    times = {
-        f"{name}{end}": value for name, own in phases.items() for end, value in zip(("_s", "_ran_s"), own, strict=True)
-    }
-    wall, ran = (sum(own) for own in zip(*phases.values(), strict=True))
-    return {"observed": {"thread_time": {"wall_s": wall, "ran_s": ran, "waited_for_cpu_s": waited_s} | times}}
-
-
-def test_each_phase_waits_for_a_cpu_as_long_as_it_runs() -> None:
-    run = steps([1.0] * 10, data=0.5, forward=0.2, backward=0.3)
-    rank = _threads(3.0, data=(5.0, 3.0), forward=(2.0, 1.0), backward=(3.0, 2.0))
-    found = of_steps(Window(run), 1, thread_times({"ranks": [rank, rank]}))
-    # Half of the 3 s are in half of the time that it ran, which is of loading.
-    assert parts_of(found) == pytest.approx(
-        {"data loading": 0.35, "compute": 0.35, "waiting for a CPU": 0.3, "stalls": 0.0, "other": 0.0}
-    )
-    assert found["blocked_share"] == pytest.approx(0.5 - 0.3 - 0.15)
-    # 4 s ready without a CPU, of which backward passes have 1 s at most: the rest is in none of the phases.
-    rank = _threads(4.0, data=(2.0, 0.0), backward=(2.0, 1.0), other=(6.0, 0.0))
-    times = thread_times({"ranks": [rank]})
-    assert times is not None
-    assert [times.waited[name] for name in ("backward", "data", "other")] == pytest.approx([1.0, 0.75, 2.25])
-    assert thread_times({"ranks": [rank, {}]}) is None
-
-
-def test_on_cpus_what_a_rank_is_blocked_longer_than_alone_is_waiting_for_others() -> None:
-    alone = _row({"compute": 0.9, "other": 0.1}, device="cpu", blocked_share=0.1, iteration_time_s=0.5)
-    several = _row({"compute or communication": 0.95, "other": 0.05}, device="cpu", devices=2, iteration_time_s=1.0)
-    several |= {"run": "s", "blocked_share": 0.75}
-    first, second = complete([alone, several], pd.DataFrame())
-    # 0.75 of 1 s less 0.1 of 0.5 s.
-    assert parts_of(second) == pytest.approx(
-        {"compute or communication": 0.25, "waiting for other ranks": 0.7, "other": 0.05}
-    )
-    assert (first["bound"], second["bound"]) == ("compute", "waiting for other ranks")
 
 
 def test_a_run_without_phases_or_a_trace_has_no_bound() -> None:

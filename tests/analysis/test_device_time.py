@@ -36,5 +36,3 @@ def test_idle_time_of_a_host_that_is_busy_elsewhere_is_a_part_of_its_own(tmp_pat
     assert parts["idle (host-bound)"] == pytest.approx(7)
     assert parts["idle (other)"] == pytest.approx(3)
     assert parts.sum() == pytest.approx(40)
-    old = device_time(overall(timeline.drop(columns="idle_host_elsewhere_s"))).iloc[0] * 1e3
-    assert old["idle (host busy elsewhere)"] == 0

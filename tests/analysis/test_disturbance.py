@@ -5,16 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multicard.analysis.runs.conditions import condition_columns, disturbance
-from multicard.analysis.runs.deviations import deviation, tear_down_problem
+from multicard.analysis.runs.conditions import condition_columns, deviation, disturbance
 
 
 def host(
     others: float | None = 0.0, stolen: float | None = 0.0, wall: float = 100.0, cpus: int | None = 2
 ) -> dict[str, Any]:
-    state = {"cpu_frequency_mhz": 2600.0, "load_average": 3.0}
-    used = {"others_cpu_s": others, "stolen_cpu_s": stolen, "wall_s": wall, "usable_cpus": cpus}
-    return {"before": state, "after": state, **used}
+    return {"others_cpu_s": others, "stolen_cpu_s": stolen, "wall_s": wall, "usable_cpus": cpus}
 
 
 def gpu(held: dict[str, float] | None = None, reasons: list[str] | None = None, limit: float = 700.0) -> dict[str, Any]:
@@ -88,42 +85,13 @@ def test_of_several_nodes_and_gpus_a_table_has_the_worst() -> None:
         "ranks": [{"rank": 0, "gpu_conditions": [cool, hot]}, {"rank": 1}],
     }
     assert condition_columns(record) == {
-        "others_cpus": 0.2, "stolen_cpus": 0.01, "load_average_before": 3.0, "cpu_frequency_before_mhz": 2600.0,
-        "gpu_clock_mhz": 900, "gpu_temperature_c": 88, "gpu_power_limit_w": 500.0, "gpu_throttled_share": 0.1,
+        "others_cpus": 0.2, "stolen_cpus": 0.01, "gpu_clock_mhz": 900, "gpu_throttled_share": 0.1,
     }  # fmt: skip
     assert set(condition_columns({}).values()) == {None}
 
 
-HIT = {"compile_limits_hit": [{"limit": "recompile_limit", "value": 8, "functions": 1}]}
-
-
-def record(*ranks: dict[str, Any], devices: int = 2, **fields: Any) -> dict[str, Any]:
-    numbered = [{"rank": number} | rank for number, rank in enumerate(ranks)]
-    return {"outcome": "completed", "parameters": {"devices": devices}, "ranks": numbered} | fields
-
-
-def on(*uuids: str) -> dict[str, Any]:
-    return {"gpus": [{"uuid": uuid, "name": "H100"} for uuid in uuids]}
-
-
-def test_a_deviation_is_told_by_what_the_ranks_recorded() -> None:
-    for found, words in (
-        ({}, None),
-        (record({}, {}), None),  # from before this was recorded
-        (record({"gpus": None, "compile_limits_hit": []}, {}), None),
-        (record(on("a"), on("b")), None),
-        (record(on("a", "b")), None),
-        (record(on("a"), on("a")), "2 devices shared 1 distinct GPU"),
-        (record(on("a"), on("a"), on("b"), devices=3), "3 devices shared 2 distinct GPUs"),
-    ):
-        assert deviation(found) == words
-    assert "torch.compile hit its recompile_limit (8)" in deviation(record(HIT, HIT))
-
-
-def test_a_problem_at_the_end_of_a_completed_run_is_told() -> None:
-    assert tear_down_problem(record({}, {"tear_down_problem": "it hung"})) == "rank 1: it hung"
-    assert "ended at the time limit" in tear_down_problem(record({}, {}, ended_at_time_limit=True))
-    left = record({}, left_behind=["python", "sh"], ended_at_time_limit=True)
-    assert tear_down_problem(left) == "ended 2 processes that the script left running (python, sh)"
-    for sound in ({"ended_at_time_limit": False}, {}, {"outcome": "timed_out", "ended_at_time_limit": True}):
-        assert tear_down_problem(record({}, {}, **sound)) is None
+def test_a_run_that_was_compiled_in_part_only_deviates() -> None:
+    hit = {"rank": 1, "compile_limits_hit": [{"limit": "recompile_limit", "value": 8, "functions": 1}]}
+    assert "torch.compile hit its recompile_limit (8)" in deviation({"ranks": [{"rank": 0}, hit]})
+    for sound in ({}, {"ranks": [{"rank": 0}, {"rank": 1, "compile_limits_hit": []}]}):
+        assert deviation(sound) is None

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from vision_records import ELAPSED, change_steps, record, with_activity
 
-from multicard.analysis.runs.consistency import check_run
 from multicard.analysis.runs.measures import measure_run, outcome_of, outcome_table, runs_table
 from multicard.analysis.runs.notices import notices
 from multicard.cli.status import _run_status
@@ -17,16 +16,6 @@ from multicard.core.layout import PHASES
 from multicard.trace.tables import ACTIVITIES
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.vision.measures import time_to_accuracy
-from multicard.workloads.vision.parameters import VisionParameters
-
-COPIES = [("host_to_device", 0.01, 100), ("host_to_device", 0.02, 200), ("device_to_host", 5.0, 7)]
-
-
-def add_copies(folder: Path, *places: tuple[str, int, int, int]) -> None:
-    """Give places (report, rank, process, device) the copies of a profiled step."""
-    rows = [(*place, *copy) for place in places for copy in COPIES]
-    columns = ["report", "rank", "process", "device", "operation", "total_s", "bytes"]
-    pd.DataFrame(rows, columns=columns).to_parquet(folder / "activity" / "memory_operations.parquet")
 
 
 def test_iteration_time_is_the_elapsed_time_of_the_slowest_rank_per_step(tmp_path: Path) -> None:
@@ -42,24 +31,10 @@ def test_iteration_time_is_the_elapsed_time_of_the_slowest_rank_per_step(tmp_pat
     assert row["forward_s"] + row["backward_s"] + row["other_s"] == pytest.approx(16 / 6)
     assert all(row[f"{phase}_s"] is None for phase in set(PHASES) - {"forward", "backward"})
     # The profiled window by the same definitions, and the profiler's cost.
-    assert row["profiled_throughput_samples_per_s"] == pytest.approx(60 / 6.0)
     assert row["profiled_iteration_time_s"] == row["trace_iteration_time_s"] == 6.0
     assert row["profiler_overhead"] == pytest.approx(6.0 / (ELAPSED / 3) - 1)
-    assert row["windows_differ"] is row["stationary"] is None  # too few steps to tell
+    assert row["stationary"] is None  # too few steps to tell
     assert pd.isna(row["profiled_data_s"])  # these steps have no such phase
-
-
-def test_steps_that_the_warmup_takes_are_in_no_measure_but_in_the_energy_that_was_metered(tmp_path: Path) -> None:
-    p = VisionParameters(device="cpu", warmup_steps="auto").model_dump()
-    ranks = [{"rank": 0, "pid": 1, "energy": [{"energy_j": 80.0}]}]
-    folder = record(tmp_path, "ddp-ds", ranks=ranks, parameters=p)
-    lasts = [4.0] * 10 + [1.0] * 30
-    starts = [sum(lasts[:index]) for index in range(40)]
-    numbers = {"step": range(1, 41), "start_s": starts, "duration_s": lasts, "samples": 2}
-    change_steps(folder, lambda steps: steps.iloc[[2] * 40].assign(**numbers))
-    row = measure_run(folder)
-    assert (row["measured_steps"], row["iteration_time_s"]) == (30, pytest.approx(1.0))
-    assert row["energy_per_sample_j"] == pytest.approx(80.0 / (40 * 2))
 
 
 def test_samples_that_every_rank_sees_count_once(tmp_path: Path) -> None:
@@ -93,18 +68,14 @@ def test_tokens_are_counted_over_the_same_time(tmp_path: Path) -> None:
     assert row["tokens_per_s_per_device"] == pytest.approx(1803 / ELAPSED / 2)
     assert row["tokens_per_s"] * row["iteration_time_s"] == pytest.approx(row["tokens_per_step"])
     assert row["throughput_samples_per_s"] == row["processed_samples_per_s"] == pytest.approx(180 / ELAPSED)
-    assert row["profiled_tokens_per_s"] == pytest.approx((500 + 501) / 6.0)
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
         (lambda steps: steps.drop(columns="start_s"), "found no column start_s"),
-        (lambda steps: steps.assign(duration_s=1e308), r"line 2: found 1e\+308 in the column duration_s, .*1e\+08 s"),
-        (lambda steps: steps.assign(duration_s=0.0), "line 2: found 0 in the column duration_s, .*more than 0 .*"),
-        (lambda steps: steps.replace({"duration_s": {6.0: -1}}), "line 11: found -1 in the column duration_s, .*"),
-        (lambda steps: steps.assign(duration_s=None), "line 2: found nan in the column duration_s, .*"),
-        (lambda steps: steps.assign(start_s=-1e13), r"line 2: found -1e\+13 in the column start_s, .*1e\+12 s"),
+        (lambda steps: steps.replace({"duration_s": {6.0: -1}}), "found -1 in the column duration_s, .* above 0"),
+        (lambda steps: steps.assign(duration_s=None), "found nan in the column duration_s, .*"),
         (lambda steps: steps.assign(start_s=None), "found a step without start_s, .*"),
     ],
 )
@@ -123,20 +94,6 @@ def test_time_to_accuracy_ends_with_the_first_epoch_that_reaches_it() -> None:
     assert time_to_accuracy(epochs.head(1)) is None
 
 
-def test_copies_from_the_host_are_per_step_and_card(tmp_path: Path) -> None:
-    one = record(tmp_path / "one", "ddp")  # one profiled step of each of two processes
-    add_copies(one, ("t", 0, 1, 0), ("t", 1, 2, 0))
-    # Processes of two nodes may share a number: on one node it has the first GPU, on the other the second.
-    two = record(tmp_path / "two", "ddp")
-    phases = pd.read_parquet(two / "activity" / "phases.parquet")
-    phases = phases.assign(report=[f"node{r}" for r in phases["rank"]], process=1)
-    phases.to_parquet(two / "activity" / "phases.parquet")
-    add_copies(two, ("node0", 0, 1, 0), ("node1", 1, 1, 1))
-    for folder in (one, two):
-        row = measure_run(folder)
-        assert (row["host_to_device_s"], row["host_to_device_bytes"]) == (pytest.approx(0.03), 300)
-
-
 def test_energy_is_that_of_all_cards_or_none(tmp_path: Path) -> None:
     for second, expected in ((60.0, (30 + 60) / 180), (None, None)):
         ranks = [{"energy": [{"energy_j": j}], "device_memory_used_bytes": [j]} for j in (30.0, second)]
@@ -148,38 +105,22 @@ def test_energy_is_that_of_all_cards_or_none(tmp_path: Path) -> None:
     assert (row["outcome"], row["reason"], row["iteration_time_s"]) == ("diverged", "why", None)
 
 
-def test_the_table_of_runs_has_the_planned_and_the_real_order_and_what_could_not_run(tmp_path: Path) -> None:
+def test_the_table_of_runs_has_the_planned_order_and_what_could_not_run(tmp_path: Path) -> None:
     folders = []
     for name, position, minute in (("a", 2, 30), ("b", 5, 10)):
-        order = {"seed": 3, "group": ["sizes", "layouts"], "block": 1, "position": position}
+        order = {"position": position}
         folders.append(record(tmp_path / name, "ddp", order=order, started=f"2026-01-01T00:{minute}:00+00:00"))
     rows = outcome_table(map(outcome_of, folders), {"c": "needs 4 devices, 2 found"})
-    columns = ["order_group", "order_seed", "planned_position", "start_position"]
-    assert rows[columns].values.tolist()[:2] == [["sizes layouts", 3, 2, 2], ["sizes layouts", 3, 5, 1]]
-    assert rows[columns].isna().all(axis=1).tolist() == [False, False, True]
+    assert rows["planned_position"].tolist()[:2] == [2, 5] and rows["planned_position"].isna().iloc[2]
     assert rows["outcome"].tolist() == ["completed", "completed", "not run"]
     assert rows["reason"].iloc[2] == "needs 4 devices, 2 found"
     assert "iteration_time_s" in runs_table([])
 
 
-def test_a_record_is_checked_against_its_phases_and_its_trace(tmp_path: Path) -> None:
-    found = check_run(record(tmp_path / "sound", "ddp"))
-    assert found.phase_coverage == pytest.approx(0.98)  # nearest to 1 of .98, .975, .967 and of .98, .97, .967
-    assert found.trace_to_record == 1.0
+def test_a_record_is_checked_against_its_trace(tmp_path: Path) -> None:
+    assert measure_run(record(tmp_path / "sound", "ddp"))["inconsistency"] is None
     folder = record(tmp_path / "trace", "ddp", trace_seconds=7.0)
-    assert check_run(folder).faults() == [measure_run(folder)["inconsistency"]]
-    assert "116.7%" in measure_run(folder)["inconsistency"]
-    # Time that one rank has in no phase of any step.
-    folder = record(tmp_path / "phases", "ddp")
-    change_steps(
-        folder,
-        lambda steps: steps.assign(backward_s=steps["backward_s"] - 0.05 * steps["duration_s"] * (steps["rank"] == 1)),
-    )
-    assert check_run(folder).faults() == ["the phases add up to 93.0% of the step time"]
-    # A moment when the machine held a step up.
-    folder = record(tmp_path / "held up", "ddp")
-    change_steps(folder, lambda steps: steps.assign(duration_s=steps["duration_s"] + steps["step"].isin([2, 4])))
-    assert check_run(folder).faults() == []
+    assert measure_run(folder)["inconsistency"] == "the trace's steps last 116.7% of the record's"
 
 
 def test_what_was_set_right_in_a_trace_is_told_of_its_run(tmp_path: Path) -> None:
@@ -194,26 +135,24 @@ def test_what_was_set_right_in_a_trace_is_told_of_its_run(tmp_path: Path) -> Non
 def test_measures_and_status_tell_a_run_that_was_not_executed_as_configured(tmp_path: Path) -> None:
     hit = [{"limit": "recompile_limit", "value": 8, "functions": 1}]
     ranks = [{"rank": rank, "pid": 1 + rank, "compile_limits_hit": hit} for rank in (0, 1)]
-    folder = record(tmp_path, "ddp", ranks=ranks, ended_at_time_limit=True)
-    [told] = runs_table([measure_run(folder)])["deviation"]
+    folder = record(tmp_path, "ddp", ranks=ranks)
+    row = measure_run(folder)
+    [told] = runs_table([row])["deviation"]
     assert "recompile_limit (8)" in told
-    ended, configured = _run_status(None, folder, None)[1]
-    assert "ended at the time limit" in ended and configured == f"not as configured: {told}"
+    assert notices(row) == [f"not as configured: {told}"]
 
 
 @pytest.mark.parametrize(
     ("extents", "told"), [(["device", "host"], True), (["device", "device"], False), ([None, None], None)]
 )
-def test_status_names_a_profiled_window_that_crosses_a_pass_and_steps_on_a_gpu_that_only_the_host_tells(
+def test_status_names_steps_on_a_gpu_that_only_the_host_tells(
     tmp_path: Path, extents: list[str | None], told: bool | None
 ) -> None:
-    folder = record(tmp_path, "ddp", profiled_window={"crosses_pass": bool(told)})
+    folder = record(tmp_path, "ddp")
     with_activity(folder)
     scopes = ["capture" if extent is None else "steps" for extent in extents]
     rows = pd.DataFrame({"scope": scopes, "extent": extents, "device": [0, 1]})
     rows.reindex(columns=ACTIVITIES["timeline"].schema.names).to_parquet(folder / "activity" / "timeline.parquet")
     row = measure_run(folder)
-    assert (row["profiled_crosses_pass"], row["trace_host_extents"]) == (bool(told), told)
-    said = "; ".join(_run_status(None, folder, None)[1])
-    for doubt in ("crosses the end of a pass", "steps of a GPU timed on the host"):
-        assert (doubt in said) is bool(told)
+    assert row["trace_host_extents"] == told
+    assert ("steps of a GPU timed on the host" in "; ".join(_run_status(None, folder, None, row, 0.0)[1])) is bool(told)

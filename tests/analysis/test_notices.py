@@ -2,7 +2,6 @@
 
 import contextlib
 from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,21 @@ from multicard.analysis.runs.notices import notices
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.layout import GATHERED_ACTIVITIES
 from multicard.experiment.figures import FIGURES
+from multicard.figures.catalog import catalog
 from multicard.figures.style import NothingToShow
 from multicard.report.results import Results, Scenario
-from multicard.report.run_table import run_table
+from multicard.report.tables import run_table
 
 DRIFTING = {"drift": 0.12, "stationary": False}
-PILED_UP = {"windows_differ": True, "data_share": 0.26, "profiled_data_share": 0.049, "profiler_overhead": -0.2}
-CROSSING, HOST_EXTENTS = {"profiled_crosses_pass": True}, {"trace_host_extents": True}
-RESTART = "the loader restarts in or just before it"
+PILED_UP = {"data_share": 0.26, "profiled_data_share": 0.049, "profiler_overhead": -0.2}
+HOST_EXTENTS = {"trace_host_extents": True}
 LAUNCHES = "too few launches were recorded, so shares per step may cover the wrong time"
 DRIFT = "step time +12% from the first to the second half of the measured steps: drift, or a slow fluctuation"
 WINDOW = "steps 20% shorter, data share 4.9% instead of 26%"
 
 
 def table(*rows: dict[str, Any]) -> pd.DataFrame:
-    names = {"run", "outcome", *DRIFTING, *PILED_UP, *CROSSING, *HOST_EXTENTS}
+    names = {"run", "outcome", *DRIFTING, *PILED_UP, *HOST_EXTENTS}
     return pd.DataFrame(
         [dict.fromkeys(names) | {"run": f"run{i}", "outcome": "completed"} | row for i, row in enumerate(rows)]
     )
@@ -48,16 +47,19 @@ def results(runs: pd.DataFrame, measures: pd.DataFrame) -> Results:
 
 def test_a_notice_says_what_is_the_matter_and_by_how_much() -> None:
     told = {"disturbance": "other processes: 1.6 CPUs", "deviation": "compiled in part only"}
-    assert notices(DRIFTING | PILED_UP | CROSSING | HOST_EXTENTS | told) == [
+    assert notices(DRIFTING | PILED_UP | HOST_EXTENTS | told) == [
         "disturbed: other processes: 1.6 CPUs",
         "not as configured: compiled in part only",
         f"not stationary: {DRIFT}",
         f"profiled window unlike the measured one: {WINDOW}",
-        f"profiled window crosses the end of a pass: {RESTART}",
         f"steps of a GPU timed on the host: {LAUNCHES}",
     ]
-    unknown = dict.fromkeys(("windows_differ", "disturbance", "deviation"), float("nan")) | {"stationary": None}
-    for row in ({}, {"stationary": True, "windows_differ": False}, unknown):
+    unknown = dict.fromkeys(("profiled_data_share", "disturbance", "deviation"), float("nan")) | {"stationary": None}
+    for row in (
+        {},
+        {"stationary": True, "data_share": 0.3, "profiled_data_share": 0.25, "profiler_overhead": 0.4},
+        unknown,
+    ):
         assert notices(row) == []
 
 
@@ -65,32 +67,27 @@ def test_figures_say_which_runs_are_in_doubt_and_those_of_the_profiled_window_al
     def said(*rows: dict[str, Any], profiled: bool = False) -> str:
         return "; ".join(notes(scenario(tmp_path, table(*rows)), profiled=profiled))
 
-    shared = {}, {"deviation": "2 devices shared 1 distinct GPU"}
-    assert said(*shared) == "Not as configured: 1 of 2 runs (2 devices shared 1 distinct GPU)"
+    in_part = {}, {"deviation": "compiled in part only"}
+    assert said(*in_part) == "Not as configured: 1 of 2 runs (compiled in part only)"
     drifting = {"stationary": True}, DRIFTING, DRIFTING | {"outcome": "failed"}
     assert said(*drifting) == f"Without numbers: 1 failed; Not stationary: 1 of 2 runs ({DRIFT})"
     piled_up = {}, PILED_UP, PILED_UP
     assert said(*piled_up) == ""
     assert f"unlike the measured one: 2 of 3 runs (the first: {WINDOW})" in said(*piled_up, profiled=True)
-    no = dict.fromkeys((*CROSSING, *HOST_EXTENTS), False)
-    traced = no, no | CROSSING, no | HOST_EXTENTS, no | HOST_EXTENTS, {}
+    traced = {"trace_host_extents": False}, HOST_EXTENTS, HOST_EXTENTS, {}
     assert said(*traced) == ""
-    found = said(*traced, profiled=True)
-    assert "crosses the end of a pass: 1 of 5 runs" in found and "timed on the host: 2 of 5 runs" in found
+    assert "timed on the host: 2 of 4 runs" in said(*traced, profiled=True)
 
 
 def test_the_reports_table_of_runs_has_the_notices(tmp_path: Path) -> None:
-    also = {"folder_changes": "checkpoint.pt and 2 more", "ignored_exit": True}
-    measures = scenario(tmp_path, table({}, DRIFTING | also, CROSSING)).measures
+    measures = scenario(tmp_path, table({}, DRIFTING | {"disturbance": "hypervisor: 2 CPUs"}, HOST_EXTENTS)).measures
     runs = measures[["run", "outcome"]].assign(reason="", started="", wall_time_s="")
     of = run_table(results(runs, measures))
-    assert of.columns[-1] == ("Notices", False)
-    none, several, crossing = (row.cells[-1].text for row in of.rows)
-    assert none == "" and RESTART in crossing
-    for each in (DRIFT, "script ignored its end", "changed in your folder: checkpoint.pt and 2 more"):
-        assert each in several
+    assert of.headings[-1] == "Notices"
+    none, several, on_host = (row[-1] for row in of.rows)
+    assert none == "" and LAUNCHES in on_host and DRIFT in several and "disturbed: hypervisor" in several
     without = run_table(results(runs[:1], measures[:1]))
-    assert ("Notices", False) not in without.columns
+    assert "Notices" not in without.headings
 
 
 class Asked(ScenarioTables):
@@ -106,13 +103,12 @@ class Asked(ScenarioTables):
         return super().table(name)
 
 
-@pytest.mark.parametrize("name", [name for name, figure in FIGURES.items() if figure.needs_tables])
+@pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_that_reads_a_trace_is_one_of_the_profiled_window(name: str, tmp_path: Path) -> None:
     gathered(tmp_path, texts() if FIGURES[name].workload == "llm" else pictures())
-    asked = Asked(tmp_path)
-    module, function = FIGURES[name].drawing.split(":")
+    asked, entry = Asked(tmp_path), catalog()[name]
     with contextlib.suppress(NothingToShow):
-        getattr(import_module(module), function)(asked)
+        entry.draw(asked)
     plt.close("all")
-    reads_parts = name == "utilization"  # of steps, which the measures have from the trace
-    assert FIGURES[name].profiled == (reads_parts or bool(asked.names & set(GATHERED_ACTIVITIES)))
+    of_measures = name in ("utilization", "profiler_overhead")  # which have it from the trace
+    assert entry.profiled == (of_measures or bool(asked.names & set(GATHERED_ACTIVITIES)))

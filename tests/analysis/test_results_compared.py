@@ -11,7 +11,6 @@ from multicard.analysis.comparison.changes import Change
 from multicard.analysis.comparison.results import Comparison, compare
 from multicard.analysis.comparison.sides import Side, environment_differences, read_side
 from multicard.analysis.scenario_tables import machine
-from multicard.core.text import gpu_name
 from multicard.workloads.script.parameters import ScriptParameters
 from script_runs import write_run
 
@@ -53,7 +52,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Side:
 
 def test_a_slower_machine_is_slower_and_uses_as_much_memory(plain: Side, tmp_path: Path) -> None:
     b = results(tmp_path, 1.5)
-    found = compare([plain, b])
+    found = compare(plain, b)
     slower = ("iteration_time", "throughput")
     assert words(found) == dict.fromkeys(slower, "regression") | {"memory": "undecided"}
     time = of(found, "iteration_time")
@@ -63,14 +62,14 @@ def test_a_slower_machine_is_slower_and_uses_as_much_memory(plain: Side, tmp_pat
     assert (time.change.low, time.change.high) == pytest.approx(tuple(np.exp(expected) - 1), rel=1e-2)
     assert time.repeats == (3, 3)
     assert (found.missing, found.added, found.hardware, found.environment) == ([], [], [], [])
-    assert {words(compare([b, plain]))[name] for name in slower} == {"better"}
+    assert {words(compare(b, plain))[name] for name in slower} == {"better"}
 
 
 def test_runs_whose_numbers_are_in_doubt_are_named(tmp_path: Path) -> None:
     busy = {"others_cpu_s": 30.0, "stolen_cpu_s": 0.0, "wall_s": 20.0}
     a = results(tmp_path / "a", 1, repeats=(1.0,))
     b = results(tmp_path / "b", 1, repeats=(1.0,), conditions=[busy])
-    assert compare([a, b]).doubts == [("b", *b.records, "disturbed: other processes: 1.5 CPUs")]
+    assert compare(a, b).doubts == [("b", *b.records, "disturbed: other processes: 1.5 CPUs")]
 
 
 @pytest.mark.slow
@@ -87,17 +86,17 @@ def test_results_that_scale_less_are_told_from_results_that_are_slower(tmp_path:
 
     # Two devices have twice the samples in a step.
     a = scaled("a", 1, 1)
-    two = of(compare([a, scaled("b", 1, 1.6)]), "speedup")
+    two = of(compare(a, scaled("b", 1, 1.6)), "speedup")
     # Repeats of a side are paired, so all have the same speed-up, whatever the scatter of their times.
     assert two.verdict == "regression"
     assert (two.change.value, two.change.low, two.change.high) == pytest.approx((1 - 1 / 1.6,) * 3)
-    slower = compare([a, scaled("c", 2, 2)])
+    slower = compare(a, scaled("c", 2, 2))
     assert {c.verdict for c in slower.changes if c.measure == "iteration_time"} == {"regression"}
     assert of(slower, "speedup").verdict == "undecided"
 
 
 def test_time_and_throughput_of_the_same_work_are_one_comparison(plain: Side, tmp_path: Path) -> None:
-    found = compare([plain, results(tmp_path, 1.01)])
+    found = compare(plain, results(tmp_path, 1.01))
     logs = np.log(REPEATS)
     alone = ttest_ind(logs + np.log(1.01), logs, equal_var=False).pvalue
     # Time and rates are one of two; the memory, which is equal, has a p-value of 1.
@@ -105,17 +104,9 @@ def test_time_and_throughput_of_the_same_work_are_one_comparison(plain: Side, tm
         assert of(found, name).change.p_value == pytest.approx(2 * alone, rel=1e-2)
 
 
-def test_a_difference_within_the_spread_or_of_one_repeat_is_none(plain: Side, tmp_path: Path) -> None:
-    within = compare([plain, results(tmp_path / "within", 1.002)])
-    assert words(within)["iteration_time"] == "undecided"
-    found = compare([plain, results(tmp_path / "one", 9, repeats=(1.0,))])
-    assert set(words(found).values()) == {"cannot tell"}
-    assert (found.changes[0].change.low, found.changes[0].repeats) == (None, (3, 1))
-
-
 def test_configurations_are_kept_apart_and_missing_runs_are_named(plain: Side, tmp_path: Path) -> None:
     more, others = results(tmp_path / "a", 1, size=16), results(tmp_path / "b", 1, size=32)
-    found = compare([both(plain, more), both(plain, others)])
+    found = compare(both(plain, more), both(plain, others))
     [configuration] = {change.configuration for change in found.changes}
     assert configuration in {each.name for each in plain.configurations.values()}
     names = [[each.name for each in side.configurations.values()] for side in (more, others)]
@@ -126,13 +117,13 @@ def test_a_measure_that_only_one_side_has_is_listed(plain: Side, tmp_path: Path)
     ranks = [{"rank": rank, "pid": 1, "observed": {}, "energy": [{"energy_j": 5.0}]} for rank in (0, 1)]
     metered = results(tmp_path, 1, repeats=(1.0, 1.0), ranks=ranks)
     for sides, repeats in (((plain, metered), (0, 2)), ((metered, plain), (2, 0))):
-        change = of(compare(sides), "energy")
+        change = of(compare(*sides), "energy")
         assert (change.verdict, change.repeats, change.change.value) == ("cannot tell", repeats, None)
         assert change.reason == f"energy was not measured in {'ab'[repeats.index(0)]}"
         assert [value is None for value in (change.a, change.b)] == [count == 0 for count in repeats]
 
 
-def test_another_machine_driver_version_and_outcome_and_disturbed_runs_are_listed(plain: Side, tmp_path: Path) -> None:
+def test_another_machine_driver_version_and_outcome_are_listed(plain: Side, tmp_path: Path) -> None:
     gpu = {"name": "NVIDIA H100", "memory_bytes": 80e9, "capability": "9.0"}
     other = {
         "host": {"name": "another"},
@@ -142,10 +133,9 @@ def test_another_machine_driver_version_and_outcome_and_disturbed_runs_are_liste
         "variables": {"NCCL_ALGO": "Ring"},
         "script": {"file": "train.py", "sha256": "cd" * 32},
         "outcome": "out_of_memory",
-        "conditions": [{"others_cpu_s": 30.0, "stolen_cpu_s": 0.0, "wall_s": 20.0}],
     }
     compared = results(tmp_path, 1, repeats=(1.0,), **other)
-    found = compare([plain, compared])
+    found = compare(plain, compared)
     [lost] = found.changes
     assert (lost.measure, lost.reason) == ("outcome", "out_of_memory in 1 of 1 run; 3 completed before")
     assert {
@@ -162,22 +152,10 @@ def test_another_machine_driver_version_and_outcome_and_disturbed_runs_are_liste
         "variable NCCL_ALGO": ("not set", "Ring"),
         "data digits": ("not recorded", "0" * 12),
         "script train.py": ("ab" * 6, "cd" * 6),
-        "disturbed runs": ("0 of 1", "1 of 1 (other processes)"),
     }
 
 
 OLD, NEW = "A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB"
-
-
-def test_old_names_lack_the_maker() -> None:
-    for old, new in (
-        (OLD, NEW),
-        ("GeForce RTX 3080", "NVIDIA GeForce RTX 3080"),
-        ("Tesla T4", "Tesla T4"),
-        ("AMD Instinct MI300X", "AMD Instinct MI300X"),
-        ("H100 PCIe", "NVIDIA H100 PCIe"),
-    ):
-        assert (gpu_name(old), gpu_name(new)) == (new, new)
 
 
 def test_runs_under_an_old_and_a_new_driver_are_of_one_machine() -> None:

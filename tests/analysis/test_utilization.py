@@ -4,22 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from vision_records import ELAPSED, record, with_activity
 
 from machine.machine_record import IDLE
 from multicard.analysis.machine.limits import MachineLimits
-from multicard.analysis.machine.utilization import MEASURES, PEAKS, peak_rate, utilization, within_peaks
+from multicard.analysis.machine.utilization import MEASURES, PEAKS, utilization, within_peaks
 from multicard.analysis.outputs import write_scenario
 from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.files import write_json
 from multicard.experiment.workload import WORKLOADS, Operations
-from multicard.trace.tables import ACTIVITIES
 from multicard.workloads.llm.operations import product_precisions
-from multicard.workloads.vision.parameters import VisionParameters
 
 H100, OTHER = "NVIDIA H100 80GB HBM3", "synthetic GPU"
 CPUS = {"processor": "A processor", "logical_cpus": 8}
@@ -89,9 +85,6 @@ def test_the_peak_is_that_of_the_arithmetic_that_was_allowed() -> None:
     fp32_only = {"parts": [{"part": "device", "rows": without}]}
     assert "mfu" not in of(newer, limits(newer, **fp32_only))  # computed in TF32, which was not measured
     assert of(older, limits(older, **fp32_only))["peak_flop_per_s"] == 4e12  # which has none
-    p = VisionParameters()
-    forbidden = {"hardware": newer, "variables": {"NVIDIA_TF32_OVERRIDE": "0"}}
-    assert peak_rate(forbidden, p, ("tf32", "fp32"), limits(newer)) == (1e12, "measured")
     text = WORKLOADS["llm"].parameters.model_validate({"precision": "fp32"})
     assert product_precisions(text) == ("fp32",)
     assert product_precisions(text, {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}) == ("tf32", "fp32")
@@ -131,19 +124,6 @@ def test_the_record_of_the_same_host_counts_then_the_newest_of_the_same_kind() -
     assert "mfu" not in of(CPUS, limits(gpus(OTHER)), device="cpu")
 
 
-def test_the_ceiling_of_a_loader_is_that_of_all_ranks() -> None:
-    p = VisionParameters(device="cpu", devices=2, strategy="ddp-ds", num_workers=3)
-    rows = [
-        {"measure": "loader", "num_workers": each, "samples": 64, "times_s": [0.64 / each]} for each in (1, 3)
-    ]  # 100 and 300 samples/s
-    loader = {"part": "loader", "parameters": WORKLOADS["vision"].loader_job(p), "rows": rows}
-    machine = limits(CPUS, parts=[loader])
-    found = of(CPUS, machine, **p.stated())
-    assert found["loader_ceiling_samples_per_s"] == pytest.approx(600)
-    for change in ({"num_workers": 2}, {"image_size": 64}, {"batch_size": 32}):
-        assert of(CPUS, machine, **(p.stated() | change))["loader_ceiling_samples_per_s"] is None
-
-
 def run(folder: Path, **changes: Any) -> Path:
     """A run of two processes on such a processor, 30 images each, with the files of a trace."""
     record(folder, "ddp-ds", **{"hardware": CPUS, "data": {"classes": 1000}} | changes)
@@ -167,18 +147,3 @@ def test_a_scenario_tells_mfu_and_bound_of_its_runs(tmp_path: Path) -> None:
     # Nothing is known without the number of classes.
     found = measure_run(run(tmp_path / "two", data={"dataset": "digits"}), [limits(CPUS)])
     assert all(found[name] is None for name in MEASURES)
-
-
-def test_bus_bandwidth_is_that_of_the_gpu_that_waited_least(tmp_path: Path) -> None:
-    folder = run(tmp_path / "one")
-    rows = [
-        # On two ranks an all-reduce moves as much as its message: 3 · 4 MB and 8 MB in 2 s, and in 4 s; one unnamed.
-        ("t", 0, 1, 0, "all_reduce", 4_000_000, 3, None, 1.5), ("t", 0, 1, 0, "all_reduce", 8_000_000, 1, 2, 0.5),
-        ("t", 1, 2, 1, "all_reduce", 4_000_000, 3, None, 3.0), ("t", 1, 2, 1, "all_reduce", 8_000_000, 1, 2, 1.0),
-        ("t", 0, 1, 0, None, 4_000_000, 3, None, 9.0),
-    ]  # fmt: skip
-    columns = ["report", "rank", "process", "device", "collective", "size_bytes", "calls", "ranks", "total_s"]
-    sizes = [dict(zip(columns, row, strict=True)) for row in rows]
-    schema = ACTIVITIES["message_sizes"].schema
-    pq.write_table(pa.Table.from_pylist(sizes, schema), folder / "activity" / "message_sizes.parquet")
-    assert measure_run(folder)["bus_bandwidth_bytes_per_s"] == pytest.approx(10e6)

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from multicard.analysis.runs.conditions import condition_columns
-from multicard.analysis.runs.consistency import check_run
+from multicard.analysis.runs.consistency import trace_to_record
 from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.runs.run_files import RunFiles, read_record, read_table
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, STEPS
@@ -60,7 +60,7 @@ def _completed(run: Run, folder: Path, record: Mapping[str, Any]) -> tuple[dict[
     if missing or not (folder / ACTIVITY / ACTIVITY_INDEX).exists():
         return {}, [f"no trace: {missing or 'it was not read'}"]
     files, steps = RunFiles(folder), read_table(folder / STEPS, ("rank", "window", "duration_s"))
-    found, consistency = measure_run(files), check_run(folder)
+    found, ratio = measure_run(files), trace_to_record(files, steps)
     recorded = steps[steps["window"] == "profiled"].groupby("rank").size()
     traced = files.traced_steps.groupby(["report", "process"]).size()
     kernels = _calls(files, "kernel_classes").groupby(["process", "device"])["calls"].sum()
@@ -70,7 +70,7 @@ def _completed(run: Run, folder: Path, record: Mapping[str, Any]) -> tuple[dict[
     estimate = found.get("estimated_memory_bytes") or run.device_memory_bytes()
     row = {
         **{name: found[name] for name in ("iteration_time_s", "energy_per_sample_j", "peak_memory_bytes")},
-        "trace_to_record": consistency.trace_to_record,
+        "trace_to_record": ratio,
         "steps": int(recorded.sum()),
         "traced_steps": int(traced.sum()),
         "kernels_per_step": kernels.mean() * per_step if len(kernels) else 0.0,
@@ -78,9 +78,9 @@ def _completed(run: Run, folder: Path, record: Mapping[str, Any]) -> tuple[dict[
         "throttled_share": condition_columns(record)["gpu_throttled_share"],
         "estimated_memory_bytes": estimate,
     }
-    faults = consistency.faults()
-    if consistency.uncompared:
-        faults.append(f"ranks without a step that is in both the trace and the record: {list(consistency.uncompared)}")
+    faults = [found["inconsistency"]] if found["inconsistency"] else []
+    if ratio is None:
+        faults.append("no step is in both the trace and the record")
     fewest = recorded.reindex(range(p.ranks), fill_value=0).min()
     if fewest < p.profiled_steps:
         faults.append(f"the record has {fewest} profiled steps of a rank, expected {p.profiled_steps}")

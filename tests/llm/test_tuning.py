@@ -15,7 +15,6 @@ import pytest
 
 from conftest import ROOT
 from forked_ranks import forked_ranks
-from multicard.analysis.runs.consistency import check_run
 from multicard.analysis.runs.measures import measure_run
 from multicard.core.files import read_json
 from multicard.core.layout import PHASES
@@ -253,7 +252,7 @@ def test_one_nsys_report_shows_the_phases_of_both_ranks(tune: Callable[..., Path
     counts = phases[phases["step"].notna()].groupby(["rank", "phase"]).size()
     names = ("step", "data", "forward", "backward", "optimizer")
     assert counts.to_dict() == {(rank, name): 2 for rank in (0, 1) for name in names}
-    assert check_run(folder).faults() == []
+    assert measure_run(folder)["inconsistency"] is None
 
 
 def test_a_loss_that_is_not_finite_is_an_outcome(tune: Callable[..., Path]) -> None:

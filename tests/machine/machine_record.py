@@ -8,7 +8,7 @@ SIZES = [4**power for power in range(5, 14)]
 
 
 def all_reduce(devices: int, message_bytes: int) -> dict[str, Any]:
-    """A row whose seven blocks lie around α + 2 (n − 1) / n · bytes / β."""
+    """A row whose seven blocks lie around a latency and 2 (n − 1) / n · bytes over a bandwidth."""
     work = 2 * (devices - 1) / devices * message_bytes
     time = ALPHA_S + work / BETA
     times = [time * factor for factor in (0.97, 0.98, 0.99, 1.0, 1.01, 1.02, 1.03)]
@@ -26,10 +26,6 @@ def record(name: str = "node07") -> dict[str, Any]:
         {"measure": "memory_copy", "threads": 1, "array_bytes": 10**9, "bytes": 2e9, "times_s": [1e-3, 2e-3]},
         {"measure": "host_to_device", "host_memory": "pinned", "bytes": 1e9, "times_s": [0.04]},
     ]  # fmt: skip
-    loader = [
-        {"measure": "loader", "num_workers": workers, "samples": 64, "times_s": [0.64 / (1 + workers)] * 7}
-        for workers in (0, 1)
-    ]
     return {
         "device": "cuda",
         "host": {"name": name, "system": "Linux"},
@@ -37,11 +33,8 @@ def record(name: str = "node07") -> dict[str, Any]:
             "processor": "A processor", "logical_cpus": 8, "usable_cpus": 4, "memory_bytes": 8e9, "gpus": [gpu, gpu],
         },
         "versions": {"torch": "2.11.0"},
-        "numa": {"nodes": {"0": "0-3", "1": "4-7"}, "gpus": [{"pci": "0000:3b:00.0", "node": 0}]},
-        "links": {"nvidia_smi": ["      GPU0  GPU1", "GPU0   X    NV12", "GPU1  NV12   X"], "problem": None},
         "variables": {},
         "seconds": 1.0,
-        "loader_seconds": 10.0,
         "started": "2026-11-22T10:00:00+00:00",
         "ended": "2026-11-22T10:10:00+00:00",
         "parts": [
@@ -49,7 +42,5 @@ def record(name: str = "node07") -> dict[str, Any]:
              "ranks": [{"rank": 0, "gpu_conditions": [None]}]},
             {"part": "all_reduce", "devices": 2, "rows": [all_reduce(2, size) for size in SIZES], "problem": None,
              "conditions": [IDLE | {"others_cpu_s": 150.0}]},
-            {"part": "loader", "parameters": {"device": "cuda", "dataset": "digits", "pin_memory": False},
-             "rows": loader, "problem": None, "conditions": [IDLE]},
         ],
     }  # fmt: skip

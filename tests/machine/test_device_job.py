@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +10,8 @@ from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
 
 from multicard.core.facts import told
-from multicard.machine import device_job, loader_job, timing
-from multicard.machine.device_job import last_cache_bytes, matmul, matmul_operations, measured, memory
-from multicard.machine.loader_job import taken
+from multicard.machine import device_job
+from multicard.machine.device_job import matmul, matmul_operations, measured, memory
 
 CPU = torch.device("cpu")
 
@@ -50,18 +48,6 @@ def test_a_copy_counts_two_arrays_and_a_triad_three(monkeypatch: pytest.MonkeyPa
     assert [values.unique().tolist() for values in did] == [[1.0], [1.0 + 3.0 * 1.0]]
 
 
-def test_the_last_cache_is_the_sum_of_its_instances(tmp_path: Path) -> None:
-    # Two caches of the third level, each of two CPUs, and caches of the first level.
-    for cpu, shared in ((0, "0-1"), (1, "0-1"), (2, "2-3"), (3, "2-3")):
-        for index, level, size, who in ((0, 1, "32K", str(cpu)), (3, 3, "16384K", shared)):
-            folder = tmp_path / f"devices/system/cpu/cpu{cpu}/cache/index{index}"
-            folder.mkdir(parents=True)
-            for name, text in (("level", level), ("size", size), ("shared_cpu_list", who)):
-                (folder / name).write_text(f"{text}\n")
-    assert last_cache_bytes(tmp_path) == 2 * 16 * 1024**2
-    assert last_cache_bytes(tmp_path / "none") == 0
-
-
 def test_what_a_device_cannot_do_is_told_and_the_rest_measured(capsys: pytest.CaptureFixture[str]) -> None:
     def fails() -> Iterator[dict[str, Any]]:
         yield {"measure": "matmul"}
@@ -81,35 +67,8 @@ def test_a_repeat_is_the_mean_time_of_a_call(monkeypatch: pytest.MonkeyPatch) ->
     def call() -> None:
         clock[0] += 0.25
 
-    monkeypatch.setattr(timing, "Timer", partial(Timer, timer=lambda: clock[0]))
-    assert timing.repeats_s(call, 1.0) == pytest.approx([0.25] * 4)
+    monkeypatch.setattr(device_job, "Timer", partial(Timer, timer=lambda: clock[0]))
+    assert device_job.repeats_s(call, 1.0) == pytest.approx([0.25] * 4)
     # Of a call that takes longer than four times what was asked for there are as many.
-    assert timing.repeats_s(call, 0.01) == pytest.approx([0.25] * timing.FEWEST)
-    assert timing.least_s(call) == pytest.approx(0.25)
-
-
-def test_blocks_of_batches_hold_the_waits_between_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [100.0]
-
-    def batches() -> Iterator[int]:
-        for number in range(1, 1000):
-            # The first ones are those of a loader that starts; every tenth begins a pass.
-            clock[0] += 5.0 if number <= 3 else 1.1 if number % 10 == 0 else 0.1
-            yield number
-
-    monkeypatch.setattr(loader_job.time, "perf_counter", lambda: clock[0])
-    times = taken(batches(), 3, 13.95)
-    # From the fourth batch on ten batches take 2 s: 69 of them 13.9 s, so that 70 are taken, 10 for each block.
-    assert times == pytest.approx([0.2] * timing.BLOCKS)
-
-
-def test_slow_batches_are_taken_until_each_block_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [0.0]
-
-    def batches() -> Iterator[None]:
-        while True:
-            clock[0] += 60.0
-            yield
-
-    monkeypatch.setattr(loader_job.time, "perf_counter", lambda: clock[0])
-    assert taken(batches(), 1, 10.0) == [60.0] * timing.BLOCKS
+    assert device_job.repeats_s(call, 0.01) == pytest.approx([0.25] * device_job.FEWEST)
+    assert device_job.least_s(call) == pytest.approx(0.25)

@@ -34,7 +34,7 @@ def test_room_for_results_grows_with_the_runs(tmp_path: Path, monkeypatch: pytes
     assert verdicts(tmp_path, planned=60)["temporary folder"] == "ok"
     with_room(monkeypatch, 9e8)  # less than the floor
     found = verdicts(tmp_path)
-    assert [found[key] for key in ("results folder", "data folder", "temporary folder")] == ["error"] * 3
+    assert [found[key] for key in ("results folder", "temporary folder")] == ["error"] * 2
 
 
 def test_loader_workers_may_hold_all_that_they_load_ahead() -> None:

@@ -179,7 +179,7 @@ def test_the_limits_of_nodes_and_what_a_search_tries_are_asked_of_slurm(slurm: P
 
     multicard = [str(Path(sys.prefix) / "bin/multicard"), "tune", CONFIG, "--profile", "profiles/slurm"]
     done = subprocess.run(
-        [*multicard, "--budget", "1h", "--parallel", "2"],
+        [*multicard, "--budget", "1h"],
         cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert done.returncode != 0, done.stdout[-3000:] + done.stderr[-6000:]

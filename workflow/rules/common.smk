@@ -23,7 +23,6 @@ from multicard.core.layout import (
     machine_records,
     search_tables,
 )
-from multicard.experiment.figures import FIGURES
 from multicard.experiment.load import check, read_yaml
 from multicard.experiment.prepared import folder_name
 from multicard.experiment.resources import (
@@ -35,7 +34,6 @@ from multicard.experiment.resources import (
     step_memory_mb,
     step_minutes,
 )
-from multicard.machine.jobs import loaders
 from snakemake_interface_executor_plugins.settings import ExecMode
 from snakemake.settings.types import DeploymentMethod
 
@@ -151,7 +149,7 @@ MEASURING = (
 )
 
 
-def small(step):
+def small():
     """Resources of a step after the runs: more for a large trace, and for a second attempt.
 
     None on this machine, unless the command line limits memory.
@@ -168,11 +166,9 @@ def small(step):
 
     return dict(
         mem_mb=lambda wildcards, attempt: step_memory_mb(
-            step, attempt, EXPERIMENT.cluster, folder(wildcards)
+            attempt, EXPERIMENT.cluster, folder(wildcards)
         ),
-        runtime=lambda wildcards, attempt: step_minutes(
-            step, attempt, folder(wildcards)
-        ),
+        runtime=lambda wildcards, attempt: step_minutes(attempt, folder(wildcards)),
     )
 
 
@@ -255,11 +251,6 @@ def run_parameters(wildcards):
     return json.dumps(MATRIX.runs[wildcards.run].parameters.stated(), sort_keys=True)
 
 
-def priority_of_prepared(folder, name):
-    """Priority of preparing what is to lie in a folder: before the first run that needs it may start."""
-    return MATRIX.priority_of_prepared(f"{folder}/{name}/provenance.json")
-
-
 def forced_runs():
     """Runs that the command line asks to repeat (`--forcerun`, `--forceall`)."""
     asked = workflow.dag_settings
@@ -308,13 +299,6 @@ def named_node(wildcards):
     return "" if ON_CLUSTER and wildcards.host == ANY_NODE else wildcards.host
 
 
-def machine_minutes(wildcards):
-    """Minutes that measuring a machine takes at most: one for each number of workers of a loader."""
-    return 30 + sum(
-        len(job["workers"]) for job in loaders(runnable_runs(), wildcards.device)
-    )
-
-
 def run_memory(wildcards, attempt):
     """Megabytes that a run is expected to need at most, on each node; more after a lost attempt, maybe for its memory."""
     return memory_of_attempt_mb(MATRIX.runs[wildcards.run], attempt, EXPERIMENT)
@@ -342,18 +326,10 @@ def run_resources():
 
 
 def scenario_files(name):
-    """Input function: a file of every run of the scenario that can run here.
-
-    The record of a recorded run stands for all its files: they come with it, and Snakemake lists each that it misses.
-    """
-
-    def files(wildcards):
-        runs = MATRIX.runnable(wildcards.scenario)
-        if name != "run.json":
-            runs = [run for run in runs if run not in MATRIX.recorded.archives]
-        return [f"{RESULTS}/runs/{run}/{name}" for run in runs]
-
-    return files
+    """Input function: a file of every run of the scenario that can be had here."""
+    return lambda wildcards: [
+        f"{RESULTS}/runs/{run}/{name}" for run in MATRIX.runnable(wildcards.scenario)
+    ]
 
 
 # Only for captions. Snakemake makes nothing again for a parameter that is derived from the output.
@@ -365,10 +341,3 @@ def question(wildcards, output):
 def summary(wildcards, output):
     """One sentence about the runs behind a figure."""
     return MATRIX.summary(wildcards.scenario)
-
-
-def about(wildcards, output):
-    """Name, question, reading and, where known, the paper's figure, of each figure of a scenario."""
-    figures = EXPERIMENT.scenarios[wildcards.scenario].figures
-    words = ("name", "question", "caption", "answers")
-    return [{word: getattr(FIGURES[name], word) for word in words} for name in figures]

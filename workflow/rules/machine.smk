@@ -10,11 +10,6 @@ rule machine:
 
 # It takes the whole machine, as a run does. Its script is no input: what it measured stands until its parameters change.
 rule measure_machine:
-    input:
-        data=lambda wildcards: [
-            f"{job['data']}/provenance.json"
-            for job in loaders(runnable_runs(), wildcards.device)
-        ],
     output:
         f"{RESULTS}/machine/{{host}}-{{device}}.json",
     log:
@@ -27,7 +22,7 @@ rule measure_machine:
     threads: node_threads
     resources:
         mem_mb=node_memory,
-        runtime=machine_minutes,
+        runtime=30,
         gpu=lambda wildcards: (
             EXPERIMENT.cluster.gpus_per_node
             if ON_CLUSTER and wildcards.device == "cuda"
@@ -40,9 +35,8 @@ rule measure_machine:
         ),
     params:
         host=named_node,
-        loaders=lambda wildcards: json.dumps(loaders(runnable_runs(), wildcards.device)),
     message:
         "measure the limits of {wildcards.host} ({wildcards.device})"
     shell:
         'python "$SCRIPTS/measure_machine.py" --device {wildcards.device:q} --host={params.host:q}'
-        " --loaders {params.loaders:q} --out {output:q} > {log:q} 2>&1"
+        " --out {output:q} > {log:q} 2>&1"

@@ -1,21 +1,17 @@
-"""Measure the limits of this machine: compute, memory, copies, all-reduces, loaders."""
+"""Measure the limits of this machine: compute, memory, copies, all-reduces."""
 
 import argparse
-import json
 import os
 from pathlib import Path
 
 from multicard.core.errors import UserError, reported
 from multicard.core.layout import machine_name
-from multicard.machine.keep import keep
-from multicard.machine.measure import measure_machine
+from multicard.machine.measure import keep, measure_machine
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--device", choices=["cpu", "cuda"], required=True, help="kind of device")
 parser.add_argument("--host", help="name of the machine that is to be measured (default: whichever this is)")
-parser.add_argument("--loaders", type=json.loads, default=[], help="loaders, as multicard.machine.jobs gives them")
 parser.add_argument("--seconds", type=float, default=1.0, help="time of each measurement")
-parser.add_argument("--loader-seconds", type=float, default=10.0, help="time of each number of loader workers")
 parser.add_argument("--out", type=Path, required=True, help="record to write")
 arguments = parser.parse_args()
 here = {os.environ.get("SLURMD_NODENAME", machine_name()), machine_name()}  # Slurm may have a name of its own for it
@@ -24,11 +20,5 @@ with reported():
         raise UserError(
             f"{arguments.out}: is to be of {arguments.host}, but this machine is {' or '.join(sorted(here))}"
         )
-    record = measure_machine(
-        arguments.device,
-        loaders=arguments.loaders,
-        seconds=arguments.seconds,
-        loader_seconds=arguments.loader_seconds,
-        say=print,
-    )
+    record = measure_machine(arguments.device, seconds=arguments.seconds, say=print)
     keep(record, arguments.out)

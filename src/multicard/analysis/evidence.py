@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 
 from multicard.analysis.runs.run_files import read_object
-from multicard.analysis.scenario_tables import ScenarioTables, cpus_of, machine, versions
-from multicard.analysis.statistics import product_of
+from multicard.analysis.scenario_tables import ScenarioTables, machine, versions
+from multicard.analysis.statistics import geometric_mean
 from multicard.core.errors import UserError
 from multicard.core.layout import RUN, RUN_NAME
 from multicard.core.text import counted, gpu_name, without_names
@@ -42,31 +42,15 @@ def names_synthetic(names: Iterable[Any]) -> bool:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Machine, versions and data of a run, from its record; None where it does not say.
+    """Machine, versions and data of a run, from its record; None where it does not say."""
 
-    Attributes
-    ----------
-    machine, versions
-        In words.
-    gpu
-        Names of its kinds of GPUs.
-    gpu_memory_bytes
-        Of the smallest GPU.
-    numa_nodes
-        Nodes that its ranks ran on, so there are at least as many.
-    usable_cpus
-        CPUs of a node that its job could use.
-    data_source
-        Kind of the data set.
-    """
-
-    machine: str | None = None
-    versions: str | None = None
-    gpu: str | None = None
-    gpu_memory_bytes: int | None = None
-    numa_nodes: frozenset[int] = frozenset()
-    usable_cpus: int | None = None
-    data_source: str | None = None
+    machine: str | None = None  # in words
+    versions: str | None = None  # in words
+    gpu: str | None = None  # names of its kinds of GPUs
+    gpu_memory_bytes: int | None = None  # of the smallest GPU
+    numa_nodes: frozenset[int] = frozenset()  # that its ranks ran on, so there are at least as many
+    usable_cpus: int | None = None  # of a node, that its job could use
+    data_source: str | None = None  # kind of the data set
 
     @property
     def kind(self) -> str | None:
@@ -164,7 +148,7 @@ class Configuration:
 
     def mean(self, measure: str) -> float | None:
         """Geometric mean of a measure over the completed repeats that have it, as tables show it; None without one."""
-        return product_of([(1.0, self.blocks(measure))]).value
+        return geometric_mean(self.blocks(measure))
 
     @property
     def rate(self) -> str:
@@ -247,14 +231,7 @@ class Evidence:
 
 
 def read_evidence(results: Path, scenarios: Sequence[str] | None = None) -> Evidence:
-    """Read the measurements of an experiment.
-
-    Parameters
-    ----------
-    results
-        The results folder of an experiment.
-    scenarios
-        Names of the scenarios to read, all by default.
+    """Read the measurements of an experiment from its results folder: those of some scenarios, by default of all.
 
     Raises
     ------
@@ -278,11 +255,7 @@ def read_evidence(results: Path, scenarios: Sequence[str] | None = None) -> Evid
 def evidence_of(tables: ScenarioTables) -> Evidence:
     """The runs of one scenario by its tables alone, which have the machine and the versions of completed runs."""
     name, info = tables.folder.name, tables.table("runs_info").set_index("run")[["machine", "versions"]].astype(object)
-    places = {
-        # Usable CPUs are not in the tables: at most those of the machine.
-        run: Provenance(**row.dropna(), usable_cpus=cpus_of(str(row["machine"])))
-        for run, row in info.iterrows()
-    }
+    places = {run: Provenance(**row.dropna()) for run, row in info.iterrows()}
     runs = [MeasuredRun(row["run"], name, row, places.get(row["run"], Provenance())) for row in _rows(tables)]
     return Evidence(runs, [tables])
 

@@ -8,7 +8,7 @@ from multicard.analysis.choice.recommend import as_markdown
 from multicard.analysis.evidence import evidence_of, read_evidence
 from multicard.analysis.machine.limits import read_machine
 from multicard.analysis.machine.utilization import within_peaks
-from multicard.analysis.provenance import notes, synthetic
+from multicard.analysis.provenance import synthetic
 from multicard.analysis.runs.breakdown import complete
 from multicard.analysis.runs.measures import measure_run, outcome_of, outcome_table, runs_table
 from multicard.analysis.runs.per_run import trace_shares
@@ -16,7 +16,6 @@ from multicard.analysis.runs.run_files import RunFiles
 from multicard.analysis.scaling.headline import headline
 from multicard.analysis.scaling.speedup import add_scaling
 from multicard.analysis.scenario_tables import (
-    MACHINE_TABLE,
     MEASURES,
     OUTCOME_TABLE,
     ScenarioTables,
@@ -24,8 +23,7 @@ from multicard.analysis.scenario_tables import (
     store,
     tables_of,
 )
-from multicard.analysis.table_files import write_csv
-from multicard.analysis.tables import write_scenario_tables
+from multicard.analysis.tables import write_csv, write_scenario_tables
 from multicard.core.files import atomic_write, described, write_json
 from multicard.core.layout import HEADLINE, SCENARIO_INDEX, SCENARIO_TABLES, WRITTEN_TABLES
 
@@ -63,11 +61,10 @@ def write_scenario(
     measures = add_scaling(measures)
     write_csv(outcome_table(outcomes, not_run), out / OUTCOME_TABLE)
     write_csv(measures, out / MEASURES)
-    write_scenario_tables(measures, out, notes(tables), synthetic(tables))
+    write_scenario_tables(measures, out, synthetic(tables))
     write_json(out / HEADLINE, asdict(headline(evidence_of(ScenarioTables(out)))))
-    write_json(out / MACHINE_TABLE, {"machines": [each.model_dump(mode="json") for each in limits]})
-    written = [MEASURES, OUTCOME_TABLE, MACHINE_TABLE, *(f"{name}.parquet" for name in SCENARIO_TABLES)]
-    written += [f"{name}.{suffix}" for name in WRITTEN_TABLES for suffix in ("csv", "md", "tex")]
+    written = [MEASURES, OUTCOME_TABLE, *(f"{name}.csv" for name in WRITTEN_TABLES)]
+    written += [f"{name}.parquet" for name in SCENARIO_TABLES]
     write_json(out / SCENARIO_INDEX, {"files": [described(out / name) for name in written]})
 
 

@@ -12,9 +12,7 @@ from multicard.analysis.runs.notices import (
     MAY_SHARE,
     NOT_STATIONARY,
     NOTICES,
-    OVERSUBSCRIBED,
     PROFILED,
-    REMARKS,
     SAME_SAMPLES,
     SHORT_PASS,
     UNCOUNTED,
@@ -48,18 +46,11 @@ def notes(tables: ScenarioTables, profiled: bool = False) -> list[str]:
         SAME_SAMPLES,
         MAY_SHARE,
         UNCOUNTED,
-        OVERSUBSCRIBED,
         SHORT_PASS,
         *(PROFILED if profiled else ()),
     )
     doubts = (line for kind in kinds for line in _counted(tables.completed, kind, NOTICES[kind]))
     return [*_not_shown(tables), *_provenance(tables), *doubts]
-
-
-def remarks(tables: ScenarioTables) -> list[str]:
-    """Lines about what else runs did, those that failed included, by which no number is in doubt."""
-    rows = tables.measures.to_dict("records")
-    return [line for kind, remark in REMARKS.items() for line in _counted(rows, kind, remark)]
 
 
 def synthetic(tables: ScenarioTables) -> Literal["all", "some"] | None:
@@ -73,8 +64,8 @@ def _not_shown(tables: ScenarioTables) -> list[str]:
     outcomes = tables.measures["outcome"]
     counts = outcomes[outcomes != "completed"].value_counts()
     counted = [f"{count} {str(outcome).replace('_', ' ')}" for outcome, count in counts.items()]
-    if tables.not_run:
-        counted.append(f"{tables.not_run} {NOT_RUN} here")
+    if tables.reasons_not_run:
+        counted.append(f"{len(tables.reasons_not_run)} {NOT_RUN} here")
     return [f"Without numbers: {', '.join(counted)}"] if counted else []
 
 
@@ -90,11 +81,9 @@ def _counted(rows: Sequence[Mapping[Hashable, Any]], kind: str, notice: Notice) 
 def _provenance(tables: ScenarioTables) -> list[str]:
     """Lines about completed runs that are synthetic, or differ in machine, versions or environment variables."""
     info = tables.table("runs_info")
-    machines = info["machine"].dropna().unique()
-    lines = []
     synthetic_runs = synthetic(tables)
-    if synthetic_runs:
-        lines.append(f"Synthetic: {synthetic_runs} runs, on no real machine")
+    lines = [f"Synthetic: {synthetic_runs} runs, on no real machine"] if synthetic_runs else []
+    machines = info["machine"].dropna().unique()
     if len(machines) > 1:
         lines.append(f"{len(machines)} machines: {'; '.join(printable(machine, LONGEST) for machine in machines)}")
     each = [set(versions.split(", ")) for versions in info["versions"].dropna().unique()]
@@ -105,7 +94,6 @@ def _provenance(tables: ScenarioTables) -> list[str]:
     if len(variables) > 1:
         names = sorted({name for each in variables for name in each})
         values = {name: list(dict.fromkeys(each.get(name, "not set") for each in variables)) for name in names}
-        unlike = [f"{name} {' or '.join(found)}" for name, found in values.items() if len(found) > 1]
-        listed = ", ".join(printable(each, LONGEST) for each in unlike)
-        lines.append(f"{len(variables)} sets of environment variables: {listed}")
+        unlike = [printable(f"{name} {' or '.join(found)}", LONGEST) for name, found in values.items() if found[1:]]
+        lines.append(f"{len(variables)} sets of environment variables: {', '.join(unlike)}")
     return lines

@@ -4,7 +4,6 @@ Whoever draws or judges a scenario reads these and opens neither run directories
 """
 
 import json
-import re
 from collections.abc import Hashable, Iterable
 from functools import cached_property
 from pathlib import Path
@@ -12,11 +11,9 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
 
 from multicard.analysis.runs.run_files import RunFiles, read_parquet
-from multicard.analysis.runs.warmup import warmup_is_found, without_transient
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write, read_object
 from multicard.core.layout import EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, SCENARIO_INDEX, STEP_COLUMNS
@@ -27,7 +24,6 @@ from multicard.trace.tables import ACTIVITIES
 
 MEASURES = "measures.csv"
 OUTCOME_TABLE = "runs.csv"
-MACHINE_TABLE = "machines.json"
 
 _INTEGERS = ("rank", "epoch", "step")
 
@@ -86,18 +82,7 @@ def check_whole(path: Path) -> None:
 
 
 class ScenarioTables:
-    """The tables of one scenario, in its folder `results/scenarios/<scenario>/`.
-
-    Parameters
-    ----------
-    folder
-        With `measures.csv`, `runs.csv`, `machines.json` and a Parquet file per name in `SCHEMAS`.
-
-    Attributes
-    ----------
-    folder
-        The same.
-    """
+    """The tables of one scenario, in its folder `results/scenarios/<scenario>/`: CSV, and Parquet for `SCHEMAS`."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -133,11 +118,6 @@ class ScenarioTables:
         outcomes = pd.read_csv(path, dtype=str)
         return outcomes.loc[outcomes["outcome"] == NOT_RUN, "reason"].tolist()
 
-    @property
-    def not_run(self) -> int:
-        """Number of the scenario's runs that cannot run here."""
-        return len(self.reasons_not_run)
-
     def table(self, name: str) -> pd.DataFrame:
         """Rows of one table of all completed runs, `run` in the first column.
 
@@ -172,12 +152,9 @@ def tables_of(run: Path | RunFiles) -> dict[str, pa.Table]:
     if record["outcome"] != "completed":
         return {}
     found = {name: run.activity(name, SCHEMAS[name].names) for name in GATHERED_ACTIVITIES}
-    for name in ("steps", "epochs"):
-        run.check(f"{name}.csv")
-        found[name] = _csv(run.folder / f"{name}.csv", SCHEMAS[name])
-    if warmup_is_found(record["parameters"]):
-        steps = without_transient(found["steps"].to_pandas(), record["parameters"])
-        found["steps"] = pa.Table.from_pandas(steps, SCHEMAS["steps"], preserve_index=False)
+    for name, wanted in (("steps", STEP_COLUMNS), ("epochs", EPOCH_COLUMNS)):
+        table = run.table(f"{name}.csv", ()).reindex(columns=wanted)  # earlier versions had fewer
+        found[name] = pa.Table.from_pandas(table, SCHEMAS[name], preserve_index=False)
     found["runs_info"] = pa.Table.from_pylist([_info(run)], SCHEMAS["runs_info"])
     named = {}
     for name, table in found.items():
@@ -214,16 +191,6 @@ def machine(hardware: dict[str, Any]) -> str:
     return ", ".join([*gpus, f"{hardware.get('processor')}", f"{hardware.get('logical_cpus')} CPUs"])
 
 
-def cpus_of(name: str) -> int | None:
-    """CPUs that `machine` names, hardware threads that is; None where they were not known.
-
-    >>> cpus_of("4 × NVIDIA H100, AMD EPYC 9334, 128 CPUs"), cpus_of("None, None CPUs")
-    (128, None)
-    """
-    found = re.search(r", (\d+) CPUs$", name)
-    return int(found[1]) if found else None
-
-
 def versions(record: dict[str, Any]) -> str:
     """Name the versions that a run's record lists, with the profiler that was used, and the script's."""
     found = (record.get("versions") or {}) | {"profiler": (record.get("profiler") or {}).get("used")}
@@ -252,19 +219,6 @@ def _info(run: RunFiles) -> dict[str, Any]:
 
 def _with_run(schema: pa.Schema) -> pa.Schema:
     return pa.schema([("run", pa.string()), *schema])
-
-
-def _csv(path: Path, schema: pa.Schema) -> pa.Table:
-    """Read a job's own table; missing columns are empty."""
-    options = pa.csv.ConvertOptions(
-        column_types=schema, include_columns=schema.names, include_missing_columns=True, strings_can_be_null=True
-    )
-    try:
-        return pa.csv.read_csv(path, convert_options=options)
-    except FileNotFoundError:
-        raise UserError(f"{path}: missing") from None
-    except (OSError, pa.ArrowException) as error:
-        raise UserError(f"{path}: does not parse as CSV: {str(error).splitlines()[0]}") from None
 
 
 def _read(path: Path, schema: pa.Schema) -> pd.DataFrame:

@@ -1,12 +1,11 @@
-"""Tables of a scenario: measures, and speed-up."""
+"""Tables of a scenario as CSV, for programs that compute with them: what a step costs, and speed-up."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from multicard.analysis.scaling.speedup import RATES, over_repeats, speedups, throughputs_of
-from multicard.analysis.table_files import write_table
+from multicard.core.files import atomic_write
 from multicard.core.layout import WRITTEN_TABLES
 from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import workload_of
@@ -14,40 +13,26 @@ from multicard.experiment.workload import workload_of
 COSTS = ("iteration_time_s", *RATES, "peak_memory_bytes", "test_accuracy")
 
 
-def write_scenario_tables(
-    measures: pd.DataFrame, folder: Path, notes: Sequence[str] = (), synthetic: str | None = None
-) -> None:
-    """Write the tables of one scenario's measures, those of `add_scaling`, into `folder`, which has its name.
+def write_csv(table: pd.DataFrame, path: Path) -> None:
+    """Write a table as CSV, whole or not at all."""
+    with atomic_write(path) as temporary:
+        table.to_csv(temporary, index=False)
 
-    Captions and labels name the scenario, so that the tables of several can stand in one document.
 
-    Parameters
-    ----------
-    measures
-        One row per run.
-    folder
-        Where to write.
-    notes
-        Lines for the captions about synthetic or unlike runs, as `provenance.notes` gives them.
-    synthetic
-        Whether `all` or `some` of the runs are synthetic, for a column of the CSV; None where none is.
+def write_scenario_tables(measures: pd.DataFrame, folder: Path, synthetic: str | None = None) -> None:
+    """Write the tables of one scenario's measures, those of `add_scaling`, into its folder.
+
+    `synthetic`: whether `all` or `some` of the runs are, for a column of that name; None where none is.
     """
     # The workload's own, steps where that is not known, and tokens where they are.
     shown = {workload_of(measures).unit.throughput, *throughputs_of(measures)}
     costs = [name for name in COSTS if name in measures and (name in shown or name not in RATES)]
-    for name, table, caption in zip(
-        WRITTEN_TABLES,
-        (measures_table(measures, costs), speedup_table(measures)),
-        ("time and memory of a step.", "speed-up over one device."),
-        strict=True,
-    ):
-        marked = table.assign(synthetic=synthetic) if synthetic else table
-        texts = [f"Scenario {folder.name}: {caption}", *(f"{note}." for note in notes)]
-        write_table(marked, folder / name, " ".join(texts), f"{folder.name}-{name}")
+    for name, table in zip(WRITTEN_TABLES, (measures_table(measures, costs), speedup_table(measures)), strict=True):
+        write_csv(table.assign(synthetic=synthetic) if synthetic else table, folder / f"{name}.csv")
 
 
 def measures_table(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
-    """Medians and intervals of `values`, one row per completed configuration, with the parameters that vary."""
+    """Means and intervals of `values`, one row per completed configuration, with the parameters that vary."""
     return _of_what_varies(over_repeats(measures, values))
 
 

@@ -3,11 +3,8 @@
 from collections.abc import Sequence
 
 from multicard.analysis.evidence import Evidence
-from multicard.analysis.machine.limits import MachineLimits
 from multicard.analysis.scaling.prediction import Check
-from multicard.analysis.scaling.prediction_groups import series, short_names
-from multicard.analysis.scaling.prediction_series import checked_line
-from multicard.analysis.scaling.prediction_tables import checks_table, predictions_table
+from multicard.analysis.scaling.series import checked_line, checks_table, predictions_table, series, short_names
 
 
 class Predictions:
@@ -17,10 +14,10 @@ class Predictions:
     ----------
     predictions
         One row per configuration and number of devices: `step_time_s`, `throughput_per_s` and `speedup` with `…_low`
-        and `…_high`, `efficiency`, `memory_bytes` (of a device), `bound`, the `measured` numbers of devices that it is
-        made from, `caveats`, or the `reason` why there is none.
+        and `…_high`, the `measured` numbers of devices that it is made from, `caveats`, or the `reason` why there is
+        none.
     checks
-        One row per measured number of devices: `predicted_s` from the smaller ones, with `…_low` and `…_high`,
+        One row per measured number of devices that smaller ones predict: `predicted_s` with `…_low` and `…_high`,
         `measured_s`, `prediction_error` (predicted over measured, less 1), `inside` (the interval).
     verdicts
         A sentence for each machine: whether predictions were checked there, and how they turned out.
@@ -28,17 +25,15 @@ class Predictions:
         Of each `configuration` of the tables: what distinguishes it among them, and what `throughput_per_s` counts.
     """
 
-    def __init__(
-        self, evidence: Evidence, machines: Sequence[MachineLimits], devices: Sequence[int], nodes: int = 1
-    ) -> None:
-        found = series(evidence, machines)
-        self.predictions = predictions_table(found, devices, nodes)
+    def __init__(self, evidence: Evidence, devices: Sequence[int]) -> None:
+        found = series(evidence)
+        self.predictions = predictions_table(found, devices)
         self.checks = checks_table(found)
         self.names = {each.words: name for each, name in zip(found, short_names(found), strict=True)}
         self.units = {each.words: each.of.workload.unit.name for each in found}
         by_machine: dict[str | None, list[Check]] = {}
         for each in found:
-            by_machine.setdefault(each.of.provenance.kind, []).extend(check for *_, check in each.checks)
+            by_machine.setdefault(each.of.provenance.kind, []).extend(each.checks)
         self.verdicts = [
             f"{machine or 'machine unknown'}: {checked_line(checks)}" for machine, checks in by_machine.items()
         ]

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -40,7 +41,7 @@ def rows_table(rows: Rows, title: Text, caption: str, longest: int) -> Table:
 
 def text_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], longest: int | None = None) -> Table:
     """Show rows of text, of which each may have a length."""
-    table = Table(*headings, title=plain(title), title_justify="left")
+    table = Table(*headings, title=plain(title), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False)
     for row in rows:
         table.add_row(*(plain(cell, longest) for cell in row))
     return table

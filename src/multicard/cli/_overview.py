@@ -1,13 +1,12 @@
 """What comes last on the console of a finished experiment: caveats, where the report is, and what to do next."""
 
 import shlex
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from multicard.core.errors import UserError
-from multicard.core.layout import RUN
 from multicard.core.text import counted
 from multicard.core.units import ARGS_PREFIX, UNKNOWN, heading, number_in, unit_for, units_of
 
@@ -16,25 +15,17 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from multicard.experiment.config import Experiment
-    from multicard.experiment.runs import Run
 
 # Headings that are shorter than the names of their columns.
 HEADINGS = {
     "throughput_samples_per_s": "samples/s", "tokens_per_s": "tokens/s", "steps_per_s": "steps/s",
     "data_share": "data wait", "exposed_communication_share": "exposed communication",
 }  # fmt: skip
-# Of measures that may be unknown throughout: why.
-WHY_UNKNOWN = {
-    "throughput_samples_per_s": "throughput and speed-up: the samples of a step are not known, state them "
-    "(--samples-per-step or --samples-per-device)",
-    "steps_per_s": "throughput is in steps, and speed-up unknown, since the samples of a step are not: state them "
-    "(--samples-per-step or --samples-per-device)",
-    "speedup": "speed-up: no completed run on one device to compare with",
-    "exposed_communication_share": "exposed communication: read from traces of GPUs only",
-}
-
+UNCOUNTED = (
+    "throughput is in steps, and speed-up unknown, since the samples of a step are not: state them "
+    "(--samples-per-step or --samples-per-device)"
+)
 KEY_WIDTH = 12  # of names and values of parameters, which may be folded
-SHOWN_RUNS = 3  # by their names, in a line
 
 
 def print_results(experiment: "Experiment", config: Path) -> None:
@@ -48,7 +39,7 @@ def print_results(experiment: "Experiment", config: Path) -> None:
         If a scenario was not measured.
     """
     from multicard.analysis.overview import measures_shown, overview
-    from multicard.analysis.provenance import notes, remarks
+    from multicard.analysis.provenance import notes
     from multicard.analysis.scenario_tables import MEASURES, ScenarioTables
     from multicard.cli._console import console
     from multicard.core.terminal import plain
@@ -70,65 +61,48 @@ def print_results(experiment: "Experiment", config: Path) -> None:
                 terminal.print(table)
             if rows["iteration_time_s_low"].notna().any():
                 lines.append("in brackets: the 95% CI over repeats")
-            if tables.completed:
-                why_unknown = WHY_UNKNOWN | {
-                    "data_share": f"data wait: {workload_of(tables.measures).data_wait_unknown}"
-                }
-                lines += [why for measure, why in why_unknown.items() if _is_unknown(rows, measure)]
+            if tables.completed and rows["data_share"].isna().all():
+                lines.append(f"data wait: {workload_of(tables.measures).data_wait_unknown}")
+            if tables.completed and "steps_per_s" in rows:
+                lines.append(UNCOUNTED)
             lines += [
                 f"{row['outcome'].replace('_', ' ')}: {row['reason']}" for _, row in rows.iterrows() if row["reason"]
             ]
         lines += [f"{count} cannot run here: {reason}" for reason, count in Counter(tables.reasons_not_run).items()]
-        lines += [*notes(tables, profiled=True), *remarks(tables)]
+        lines += notes(tables, profiled=True)
         said += [line if alone else f"{name}: {line}" for line in lines]
     said += [*_changed_scripts(experiment), f"report: {results / 'report.html'}"]
     for line in [*dict.fromkeys(said), f"next: {_next_step(experiment, config, outcomes)}"]:
         terminal.print(plain(line), soft_wrap=True, highlight=False)
 
 
-def has_changed(run: "Run", record: Mapping[str, Any]) -> bool:
-    """Whether the script of a run is another one than its record has; False where either is not known."""
-    from multicard.core.files import sha256
-    from multicard.core.system import read_or_none
-    from multicard.experiment.workload import WORKLOADS
-
-    script = WORKLOADS[run.parameters.workload].script(run.parameters)
-    before = (record.get("script") or {}).get("sha256")
-    now = read_or_none(lambda: sha256(script)) if script and before else None
-    return now is not None and now != before
-
-
 def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
     """A line for each script that has changed since it was measured: completed runs are not made again for that."""
     from multicard.cli.run import read_record
-    from multicard.core.text import first_of
+    from multicard.core.files import sha256
+    from multicard.core.system import read_or_none
     from multicard.experiment.runs import distinct, expand
     from multicard.experiment.workload import WORKLOADS
 
-    if experiment.recorded:
-        return
-    folder = Path(experiment.results) / "runs"
-    measured: dict[str, dict[str, bool]] = defaultdict(dict)  # whether the script of each run has changed
-    runs = distinct(expand(experiment)).values()
-    for run in (each for each in runs if WORKLOADS[each.parameters.workload].script(each.parameters)):
-        if (script := ((record := read_record(folder / run.id)).get("script") or {}).get("file")) is not None:
-            measured[script][run.id] = has_changed(run, record)
-    there = {record.parent.name for record in folder.glob(f"*/{RUN}")}
-    for script, is_changed in measured.items():
-        changed = [run for run, has in is_changed.items() if has]
-        if changed:
-            what = folder if there == set(changed) else f"{first_of(changed, SHOWN_RUNS)} in {folder}"
-            which = f"{len(changed)} of {counted(len(is_changed), 'run')} {'was' if len(changed) == 1 else 'were'}"
-            yield f"{script} has changed since {which} measured; delete {what} to measure them again"
+    folder, changed = Path(experiment.results) / "runs", Counter()
+    for name, run in distinct(expand(experiment)).items():
+        script = WORKLOADS[run.parameters.workload].script(run.parameters)
+        before = (read_record(folder / name).get("script") or {}) if script else {}
+        now = read_or_none(lambda script=script: sha256(script)) if before.get("sha256") else None
+        if now not in (None, before.get("sha256")):
+            changed[before["file"]] += 1
+    for script, count in changed.items():
+        were = f"{counted(count, 'run')} {'was' if count == 1 else 'were'}"
+        yield f"{script} has changed since {were} measured; delete their folders in {folder} to measure them again"
 
 
 def _next_step(experiment: "Experiment", config: Path, outcomes: Mapping[str, str]) -> str:
     """What to do next, with what for; `outcomes` by run."""
     failed = sum(outcome != "completed" for outcome in outcomes.values())
-    if failed and not experiment.recorded:
+    if failed:
         lost = f"{failed} of {counted(len(outcomes), 'run')} did not complete: see their log.txt"
         return f"{lost}; multicard run {shlex.quote(str(config))} --retry-failed runs them again"
-    if not experiment.recorded and all(scenario.repeats == 1 for scenario in experiment.scenarios.values()):
+    if all(scenario.repeats == 1 for scenario in experiment.scenarios.values()):
         return f"for intervals, repeats: 3 in {config}, then the same command; what was measured stays"
     return f"for what to try and the best configuration, multicard recommend {shlex.quote(experiment.results)}"
 
@@ -136,8 +110,8 @@ def _next_step(experiment: "Experiment", config: Path, outcomes: Mapping[str, st
 def overview_tables(title: str, rows: "pd.DataFrame", measures: list[str], width: int) -> list["Table"]:
     """Show configurations by `analysis.overview`: parameters, measures with their intervals, and outcomes.
 
-    Measures that are unknown throughout are left out. Those that do not fit into `width` columns, with their numbers
-    unbroken, follow in further tables.
+    Measures that are unknown throughout are left out. Those that do not fit into `width` columns follow in further
+    tables, so that no number is cut.
     """
     from rich.table import Table
 
@@ -159,30 +133,25 @@ def overview_tables(title: str, rows: "pd.DataFrame", measures: list[str], width
         columns.append((f"{words} ({unit})" if unit else words, cells))
     columns.append(("outcome", [str(outcome).replace("_", " ") for outcome in rows["outcome"]]))
     around = 3  # a line, and a blank on each side
-    key_widths = [min(KEY_WIDTH, _width(head, *cells)) for head, cells in keys]
-    left = available = width - 1 - sum(key_widths) - around * len(keys)
+    available = width - 1 - sum(around + min(KEY_WIDTH, _width(head, *cells)) for head, cells in keys)
     parts: list[list[tuple[str, list[str]]]] = [[]]
+    left = available
     for head, cells in columns:
-        needed = _width(head, *cells) + around
+        needed = around + _width(head, *cells)
         if needed > left and parts[-1]:
             parts.append([])
             left = available
         parts[-1].append((head, cells))
         left -= needed
-    if len(parts) > 1 and len(parts[-1]) == 1 and set(parts[-1][0][1]) == {"completed"}:
-        parts.pop()  # the outcome alone
     tables = []
     for part in parts:
         table = Table(title=None if tables else plain(title), title_justify="left")
         shown = [*keys, *part]
-        widths = [*key_widths, *(_width(head, *cells) for head, cells in part)]
-        # As long as there is place, cells in one line, then headings too. Rich itself may cut columns off.
-        for wanted in ([max(map(len, cells)) for _, cells in shown], [len(head) for head, _ in shown]):
-            spare = width - 1 - sum(widths) - around * len(shown)
-            for index, most in enumerate(wanted):
-                more = max(0, min(most - widths[index], spare))
-                widths[index] += more
-                spare -= more
+        # Cells in one line each where there is place. Rich itself may cut columns off.
+        natural = [max(map(len, (head, *cells))) for head, cells in shown]
+        least = [min(KEY_WIDTH, _width(head, *cells)) for head, cells in keys]
+        least += [_width(head, *cells) for head, cells in part]
+        widths = natural if sum(natural) + around * len(shown) < width else least
         for index, ((head, _), column_width) in enumerate(zip(shown, widths, strict=True)):
             justify = "left" if head == "outcome" or index < len(keys) else "right"
             table.add_column(plain(head), overflow="fold", justify=justify, width=column_width)
@@ -195,10 +164,3 @@ def overview_tables(title: str, rows: "pd.DataFrame", measures: list[str], width
 def _width(*cells: str) -> int:
     """Least width in which no word of these cells is broken."""
     return max(len(word) for cell in cells for word in cell.split() or [""])
-
-
-def _is_unknown(rows: "pd.DataFrame", measure: str) -> bool:
-    if measure == "steps_per_s":
-        return measure in rows
-    said_already = measure == "speedup" and "steps_per_s" in rows
-    return measure in rows and not said_already and bool(rows[measure].isna().all())

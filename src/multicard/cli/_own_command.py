@@ -9,8 +9,6 @@ from multicard.core.errors import UserError
 
 PYTHON = re.compile(r"python[0-9.]*")
 
-RUNNERS = ("uv", "poetry", "conda", "pixi", "hatch", "pdm")  # of which the interpreter is to be named
-
 
 def parse_command(command: list[str], launcher: str = "auto") -> tuple[str | None, list[str]]:
     """The interpreter that a command names by its path, if any, and the command from the script or `-m` on.
@@ -39,22 +37,15 @@ def parse_command(command: list[str], launcher: str = "auto") -> tuple[str | Non
     launchers = LAUNCHERS.values()
     found = (one.name for one in launchers if (command[1] in one.modules if by_module else first in one.programs))
     started_by = next(found, None)
-    script = next((at for at, part in enumerate(command) if part.endswith(".py")), None)
-    rest = "SCRIPT.py ..." if script is None else shlex.join(command[script:])
     if launcher == "command" or (is_script and not started_by):
         return python, command
+    script = next((at for at, part in enumerate(command) if part.endswith(".py")), None)
+    rest = "SCRIPT.py ..." if script is None else shlex.join(command[script:])
     if started_by:
         raise UserError(f"-- {first}: multicard starts the ranks itself; write --launcher {started_by} -- {rest}")
-    if first in RUNNERS:
-        raise UserError(f"-- {first}: name the interpreter of that environment; write --python FILE -- {rest}")
-    if command and PYTHON.fullmatch(first) and command[0].startswith("-"):
-        raise UserError(
-            f"-- {first} {command[0]}: options of Python are not passed on; leave it out, or set its variable, such "
-            "as PYTHONOPTIMIZE"
-        )
     raise UserError(
-        f"-- {shlex.join(command[:1]) or first}: is no Python script, expected SCRIPT.py or -m MODULE; a program that "
-        "starts its ranks itself needs --launcher command"
+        f"-- {shlex.join(command[:1]) or first}: is no Python script, expected SCRIPT.py or -m MODULE (of another "
+        "environment with --python FILE); a program that starts its ranks itself needs --launcher command"
     )
 
 

@@ -2,9 +2,6 @@
 
 import argparse
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,38 +15,23 @@ if TYPE_CHECKING:
     from multicard.api.traces import TraceAnalysis
 
 LONGEST = 10  # rows of a table on the terminal
-MANY_EVENTS = 2_000_000  # from which on a progress bar is worth its line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the trace, and what to make of it."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "path", type=Path,
         help="trace (.sqlite, .nsys-rep, .json or .json.gz), or a folder of them; with --as-runs a table of traces",
     )  # fmt: skip
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for the tables, as Parquet and CSV")
-    parser.add_argument("--json", action="store_true", help="print the tables as JSON")
-    parser.add_argument("--verbose", action="store_true", help="print all tables, per process and device")
-    parser.add_argument(
-        "--only",
-        type=lambda names: names.split(","),
-        metavar="TABLE,...",
-        help="compute only these tables (faster)",
-    )
-    parser.add_argument(
-        "--scope",
-        choices=("capture", "steps"),
-        help="what is looked at: everything recorded (default for tables), or the time from the first step to the last "
-        "and what was launched then (default otherwise)",
-    )
-    parser.add_argument(
-        "--perfetto",
-        type=Path,
-        metavar="FILE",
-        help="write the events for ui.perfetto.dev: .json, or .json.gz to compress it",
-    )
-
-    parser.add_argument(
+    add("--out", type=Path, metavar="FOLDER", help="folder for the tables, as Parquet and CSV")
+    add("--json", action="store_true", help="print the tables as JSON")
+    add("--verbose", action="store_true", help="print all tables, per process and device")
+    add(
+        "--only", type=lambda names: names.split(","), metavar="TABLE,...", help="compute only these tables (faster)"
+    )  # fmt: skip
+    add("--perfetto", type=Path, metavar="FILE", help="write the events for ui.perfetto.dev: .json or .json.gz")
+    add(
         "--as-runs", action="store_true",
         help="make runs, figures and a report of traces: the path is a CSV with a row per trace, whose columns are "
         "trace, devices and parameters of your own",
@@ -60,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print a summary of a trace; write its tables and events where that is asked for. Or make runs of traces."""
     if arguments.as_runs:
-        make_runs(arguments.path, arguments)
+        make_runs(arguments.path, arguments.overwrite, arguments.step_range)
         return
     from rich.console import Console
 
@@ -70,22 +52,19 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.core.files import unwritable
     from multicard.core.terminal import plain
 
-    out = arguments.out
+    out, events = arguments.out, arguments.perfetto
     if out is not None:
         if out.exists() and not out.is_dir():
             raise UserError(f"--out: {out} is a file, expected a folder")
-        reason = unwritable(out)
-        if reason:
+        if reason := unwritable(out):
             raise UserError(f"--out: cannot write to {out}: {reason}")
-    events = arguments.perfetto
     if events is not None:
         refuse_unwritable("--perfetto", events)
+    # Tables are of everything recorded, the answer is about the steps.
     tables = arguments.verbose or arguments.only or arguments.json or out is not None
-    scope = arguments.scope or ("capture" if tables else "steps")
-    with _progress() as progress:
-        trace = read_trace(
-            arguments.path, tables=arguments.only, scope=scope, progress=progress, find_steps=not arguments.only
-        )
+    trace = read_trace(
+        arguments.path, tables=arguments.only, scope="capture" if tables else "steps", find_steps=not arguments.only
+    )
     terminal = console()
     if arguments.json:
         tables = {name: trace.rows(name) for name in trace}
@@ -138,25 +117,6 @@ def _print_tables(trace: "TraceAnalysis", terminal: "Console") -> None:
                 continue
             more = f", first {LONGEST} of {len(rows)}" if len(rows) > LONGEST else ""
             terminal.print(rows_table(rows, plain(f"{name}{more}"), ACTIVITIES[name].description, LONGEST), "")
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """Show a bar while much is read, if somebody looks."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("reading"), BarColumn(), TextColumn("{task.percentage:3.0f}%"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None, visible=False)
-
-        def advance(read: int, total: int) -> None:
-            bar.update(task, advance=read, total=total, visible=total >= MANY_EVENTS)
-
-        yield advance
 
 
 COMMAND = Command(

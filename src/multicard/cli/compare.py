@@ -1,45 +1,53 @@
 """`multicard compare`."""
 
 import argparse
+import json
+import re
 import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from multicard.cli._command import UNDERSTAND, Command
 from multicard.core.errors import UserError
+from multicard.core.text import counted, first_of, printable
+from multicard.core.units import number, percent, show
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LONGEST = 20  # outlying steps in a line
+    from multicard.analysis.comparison.changes import Change
+    from multicard.analysis.comparison.results import Comparison
+
+LONGEST = 20  # names, or outlying steps, in a line
 LONGEST_TABLE = 30  # differences between two traces
-CANNOT_TELL_CODE = 2  # as for a faulty command line; 1 is a regression
+REGRESSION_CODE, CANNOT_TELL_CODE = 1, 2
+APART = (
+    "the sides ran in different sessions (another hour or node), which may differ by more than repeats do: measure both"
+    " in one session, repeat one in another, or state by how much sessions differ, as with --session-spread 2%"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what is compared, and for results what counts as worse and where else to report it."""
-    add = parser.add_argument
-    add(
-        "paths", type=Path, nargs="+", metavar="PATH",
-        help="two traces as for analyze; or results folders and archives of recorded runs, the oldest first",
+    """Add what is compared, and for results what counts as worse."""
+    parser.add_argument(
+        "paths", type=Path, nargs=2, metavar="PATH",
+        help="two traces as for analyze; or two results folders or archives of recorded runs, the older first",
     )  # fmt: skip
-    results = parser.add_argument_group("of results").add_argument
-    results("--fail-above", metavar="X%", help="exit with 1 if a measure is worse by more, with 2 if that is unknown")
-    results(
+    add = parser.add_argument_group("of results").add_argument
+    add("--fail-above", metavar="X%", help="exit with 1 if a measure is worse by more, with 2 if that is unknown")
+    add(
         "--measure", metavar="NAME,...",
         help="some of iteration_time, throughput, speedup, memory, energy, accuracy, loss (default: all; with "
         "--fail-above: iteration_time)",
     )  # fmt: skip
-    results(
+    add(
         "--session-spread", metavar="X%",
         help="by how much sessions (days, nodes) differ (standard deviation); needed where no repeats span sessions",
     )  # fmt: skip
-    results("--allow-other-machine", action="store_true", help="judge although the hardware differs")
-    results("--allow-missing", action="store_true", help="accept that configurations of the baseline were not run")
-    results("--verbose", action="store_true", help="also list what is undecided, and each run in doubt")
-    results("--json", action="store_true", help="print what was found as JSON")
-    results("--junit", type=Path, metavar="FILE", help="also write it as JUnit's XML, which CI systems show")
-    results("--figure", type=Path, metavar="FILE", help="draw a measure over the versions, in three formats")
+    add("--verbose", action="store_true", help="also list what is undecided, and each run in doubt")
+    add("--json", action="store_true", help="print what was found as JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -47,15 +55,9 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.api.results import holds_results
 
     try:
-        if len(arguments.paths) < 2:
-            raise UserError("expected two paths or more, the oldest first")
         if any(map(holds_results, arguments.paths)):
-            from multicard.cli._compared_results import compare_results
-
             code = compare_results(arguments)
         else:
-            if len(arguments.paths) > 2:
-                raise UserError(f"expected two traces, found {len(arguments.paths)}")
             compare_traces(*arguments.paths)
             code = 0
     except UserError as error:
@@ -65,6 +67,176 @@ def run(arguments: argparse.Namespace) -> None:
         code = CANNOT_TELL_CODE
     if code:
         sys.exit(code)
+
+
+# Results --------------------------------------------------------------------------------------------------------------
+
+
+def compare_results(arguments: argparse.Namespace) -> int:
+    """Print what changed from one set of results to the next; give the exit code.
+
+    Raises
+    ------
+    UserError
+        If an option is faulty, or results cannot be read or, with a tolerance, not be compared.
+    """
+    from multicard.analysis.comparison.changes import MEASURES, REGRESSION
+    from multicard.api.results import holds_results, read_results
+    from multicard.cli._console import console
+    from multicard.core.layout import RUN
+    from multicard.core.terminal import plain
+
+    tolerance = _share_of(arguments.fail_above, "--fail-above")
+    spread = _share_of(arguments.session_spread, "--session-spread")
+    measures = list(dict.fromkeys(arguments.measure.split(","))) if arguments.measure else None
+    for measure in measures or ():
+        if measure not in MEASURES:
+            raise UserError(f"--measure: found {measure!r}, expected some of {','.join(MEASURES)}")
+    if tolerance is not None:
+        measures = measures or ["iteration_time"]
+    for path, other in zip(arguments.paths, reversed(arguments.paths), strict=True):
+        if not holds_results(path):
+            raise UserError(f"{path}: expected results as in {other}: a folder with runs/*/{RUN}, or an archive")
+    before, after = map(read_results, arguments.paths)
+    found = before.compare(after, tolerance, measures, spread)
+    if found.hardware and tolerance is not None:
+        listed = "; ".join(f"{what}: {one} and {other}" for what, one, other in found.hardware)
+        raise UserError(
+            f"measured on unlike hardware, which no repeats make up for ({listed}): measure both on one machine"
+        )
+    problems = [] if tolerance is None else _problems(found)
+    if arguments.json:
+        print(json.dumps(asdict(found) | {"problems": problems}, indent=2))
+    else:
+        terminal, verbose = console(), arguments.verbose
+        for line in (*_summary(found), *_changes(found, verbose), *_remarks(found, arguments.paths, verbose)):
+            terminal.print(plain(line), soft_wrap=True)
+    for problem in problems:
+        print(printable(problem), file=sys.stderr)
+    if tolerance is not None and found.of(REGRESSION):
+        return REGRESSION_CODE
+    return CANNOT_TELL_CODE if problems else 0
+
+
+def _share_of(text: str | None, option: str) -> float | None:
+    """Read a percentage such as 3% as a share; None where it is not given."""
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d+(\.\d+)?%", text) or float(text[:-1]) >= 100:
+        raise UserError(f"{option}: found {text!r}, expected a percentage below 100% such as 3%")
+    return float(text[:-1]) / 100
+
+
+def worded(change: "Change") -> str:
+    """By how much a measure changed, with its interval and the repeats behind it.
+
+    >>> from multicard.analysis.comparison.changes import Pair, judge
+    >>> worded(judge([Pair("a", "iteration_time", [1.00, 1.01, 0.99], [1.11, 1.10, 1.09])], 0.03, 0.0)[0])
+    '10.0% slower (95% CI 7.6% to 12.4%, n=3)'
+    """
+    from multicard.analysis.comparison.changes import MEASURES
+
+    found, measure = change.change, MEASURES.get(change.measure)
+    if found.value is None or measure is None:
+        return change.reason or ""
+
+    def one(share: float) -> str:
+        return f"{percent(abs(share), decimals=1)} {measure.worse if share >= 0 else measure.better}"
+
+    before, after = change.repeats
+    repeats = f"n={before}" if before == after else f"n={before} and {after}"
+    if found.low is None or found.high is None:
+        return f"{one(found.value)}; {change.reason}"
+    ends = [percent(abs(end), decimals=1) for end in sorted((found.low, found.high), key=abs)]
+    if found.low < 0 < found.high or found.value * found.high < 0:
+        ends = [one(found.low), one(found.high)]
+    interval = " to ".join(ends)
+    why = f"; {change.reason}" if change.reason else ""
+    return f"{one(found.value)} (95% CI {interval}, {repeats}){why}"
+
+
+def _summary(found: "Comparison") -> Iterable[str]:
+    """A line for each measure."""
+    from multicard.analysis.comparison.changes import BETTER, CANNOT_TELL, REGRESSION, UNDECIDED, WITHIN
+
+    if not found.changes:
+        yield "cannot tell: no configuration completed in both"
+        return
+    tolerance = found.tolerance
+    regressions = "regression" if len(found.of(REGRESSION)) == 1 else "regressions"
+    words = {
+        REGRESSION: "worse" if tolerance is None else regressions,
+        BETTER: "better",
+        UNDECIDED: UNDECIDED,
+        WITHIN: f"within the tolerance of {100 * (tolerance or 0):g}%",
+        CANNOT_TELL: CANNOT_TELL,
+    }
+    alike = []
+    for measure in dict.fromkeys(each.measure for each in found.changes):
+        own = [each.verdict for each in found.changes if each.measure == measure]
+        if tolerance is None and not {REGRESSION, BETTER} & set(own):
+            alike.append(measure.replace("_", " "))
+            continue
+        shown = [kind for kind in words if kind in own or (kind == REGRESSION and tolerance is not None)]
+        counts = ", ".join(f"{own.count(kind)} {words[kind]}" for kind in shown)
+        yield f"{measure.replace('_', ' ')}: {counts} of {counted(len(own), 'configuration')}"
+    if alike:
+        yield f"no difference shown: {', '.join(alike)}"
+
+
+def _changes(found: "Comparison", verbose: bool) -> Iterable[str]:
+    """A line for each change that is told: its verdict, the configuration, the values, and by how much they differ."""
+    from multicard.analysis.comparison.changes import BETTER, CANNOT_TELL, REGRESSION, UNDECIDED, WITHIN
+
+    judged = found.tolerance is not None
+    hidden = [each for each in found.in_one_session if not each.change.low > (found.tolerance or 0.0)]
+    kinds = [REGRESSION, BETTER, *([UNDECIDED, CANNOT_TELL] if verbose or judged else []), *([WITHIN] * verbose)]
+    for each in (change for kind in kinds for change in found.of(kind)):
+        if each not in hidden or verbose:
+            values = [show(each.column, value) for value in (each.a, each.b) if value is not None]
+            both = f"{' → '.join(values)}, " if len(values) == 2 else ""
+            regression = REGRESSION.upper() if judged else "worse"
+            verdict = regression if each.verdict == REGRESSION else each.verdict
+            yield f"{verdict} {each.configuration}: {both}{worded(each)}"
+    if found.in_one_session:
+        yield f"cannot tell: {APART}"
+
+
+def _remarks(found: "Comparison", paths: Sequence[Path], verbose: bool) -> Iterable[str]:
+    if found.apart:
+        yield f"mind: {APART}"
+    before, after = paths
+    differences = [*found.hardware, *found.environment]
+    yield from (f"differs: {what}: {a} in {before}, {b} in {after}" for what, a, b in differences)
+    for listed, where in ((found.missing, f"in {before} only"), (found.added, f"in {after} only")):
+        if listed:
+            yield f"{counted(len(listed), 'configuration')} {where}: {first_of(listed, LONGEST)}"
+    for side, path in (("a", before), ("b", after)):
+        doubts = [f"{run}: {why}" for of, run, why in found.doubts if of == side]
+        if verbose or len(doubts) == 1:
+            yield from (f"in doubt: {path} {each}" for each in doubts)
+        elif doubts:
+            yield f"in doubt: {len(doubts)} runs of {path} (--verbose lists them); the first: {doubts[0]}"
+
+
+def _problems(found: "Comparison") -> list[str]:
+    """What keeps the comparison from telling, a line each."""
+    lines = []
+    if not found.changes:
+        lines.append(
+            "cannot tell: no configuration that completed in the baseline is in the new results: a configuration is "
+            "all parameters but the repeat"
+        )
+    lines += [f"cannot tell: no configuration has an interval of {measure}" for measure in found.undecidable]
+    if found.missing:
+        lines.append(
+            f"{counted(len(found.missing), 'configuration')} of the baseline not in the new results: "
+            f"{first_of(found.missing, LONGEST)}; run what is missing"
+        )
+    return lines
+
+
+# Traces ---------------------------------------------------------------------------------------------------------------
 
 
 def compare_traces(a: Path, b: Path) -> None:
@@ -96,7 +268,6 @@ def _periods(found: "pd.DataFrame") -> list[str]:
     import pandas as pd
 
     from multicard.analysis.comparison.trace_comparison import PERIOD
-    from multicard.core.units import number, percent, show
 
     periods = found[found["name"] == PERIOD]
     lines = [] if len(periods) else ["step period: cannot tell, since the traces do not both show two steps"]
@@ -113,10 +284,9 @@ def _periods(found: "pd.DataFrame") -> list[str]:
     for side, periods in found.attrs["periods"].items():
         outliers = found.attrs["outlying"][side]
         if outliers:
-            named = ", ".join(f"step {at} ({show('a_s', periods[at - 1])})" for at in outliers[:LONGEST])
-            more = f" and {len(outliers) - LONGEST} more" if len(outliers) > LONGEST else ""
+            named = first_of([f"step {at} ({show('a_s', periods[at - 1])})" for at in outliers], LONGEST)
             lines.append(
-                f"outlying in {side}: {named}{more}; with them the mean is {show('a_s', sum(periods) / len(periods))}"
+                f"outlying in {side}: {named}; with them the mean is {show('a_s', sum(periods) / len(periods))}"
             )
     collectives = found[found["table"] == "collectives"][["a_calls", "b_calls"]].astype(float).sum()
     if abs(collectives["a_calls"] - collectives["b_calls"]) > 0.005 * collectives.max():
@@ -129,7 +299,7 @@ def _periods(found: "pd.DataFrame") -> list[str]:
 COMMAND = Command(
     "compare",
     70,
-    "list what got slower or faster between traces, or results; --fail-above judges it for CI",
+    "list what got slower or faster between two traces, or results; --fail-above judges it for CI",
     add_arguments,
     run,
     UNDERSTAND,

@@ -7,6 +7,8 @@ from pathlib import Path
 from multicard.cli._command import PREPARE, Command, add_device, device_of, numbers_of_devices
 from multicard.core.errors import UserError
 
+LOADER_S = 10.0  # time of each number of loader workers, as a multiple of that of other measurements
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the experiment to check for, and what to measure, for how long, and where to keep it."""
@@ -19,21 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print the checks as JSON")
     add(
         "--measure", action="store_true",
-        help="measure the limits of this machine instead: compute, memory, copies, all-reduces; with CONFIG also the "
-        "loaders of its vision runs",
+        help="measure the limits of this machine instead: compute, memory, copies, all-reduces",
     )  # fmt: skip
     group = parser.add_argument_group("with --measure")
     add_device(group)
-    add = group.add_argument
-    add("--devices", metavar="N,...", help="numbers of devices for all-reduces (default: powers of two, and all)")
-    add("--seconds", type=float, default=1.0, metavar="S", help="time of each measurement (default: %(default)s)")
-    add(
-        "--loader-seconds", type=float, default=10.0, metavar="S",
-        help="time of each number of loader workers (default: %(default)s)",
-    )  # fmt: skip
-    add(
-        "--results", type=Path, metavar="FOLDER",
-        help="where the record goes (default: the results folder of the configuration, else results)",
+    group.add_argument("--devices", metavar="N,...", help="numbers of devices for all-reduces (default: powers of two)")
+    group.add_argument(
+        "--seconds", type=float, default=1.0, metavar="S", help="time of each measurement (default: %(default)s)",
     )  # fmt: skip
 
 
@@ -55,39 +49,21 @@ def measure(arguments: argparse.Namespace) -> bool:
     """Measure this machine, keep the record, and print it; return whether everything could be measured."""
     from multicard.core.files import unwritable
     from multicard.core.layout import machine_file
-    from multicard.core.pipeline import pipeline_folder
     from multicard.experiment.load import read_experiment
-    from multicard.experiment.machine import Machine
-    from multicard.experiment.runs import distinct, expand
-    from multicard.machine.jobs import loaders, prepare_data
 
     counts = numbers_of_devices("--devices", arguments.devices) if arguments.devices else None
-    for name in ("seconds", "loader_seconds"):
-        if not 0 < getattr(arguments, name) < float("inf"):
-            option = name.replace("_", "-")
-            raise UserError(f"--{option}: found {getattr(arguments, name):g}, expected a time above 0")
-    experiment = read_experiment(arguments.config) if arguments.config else None
-    results = arguments.results or Path(experiment.results if experiment else "results")
+    if not 0 < arguments.seconds < float("inf"):
+        raise UserError(f"--seconds: found {arguments.seconds:g}, expected a time above 0")
+    results = Path(read_experiment(arguments.config).results if arguments.config else "results")
     if reason := unwritable(results):
-        raise UserError(f"--results: cannot write: {reason}")
-    here, device, runs, jobs = Machine.here(), device_of(arguments.device), [], []
-    if experiment:
-        every = distinct(expand(experiment)).values()
-        runs = [one for one in every if one.unsupported_reason(here) is None]
-        jobs = loaders(runs, device)
-        if not jobs:
-            print(f"{arguments.config}: no run here on {device} has a loader that is measured alone", file=sys.stderr)
-        prepare_data(runs, device, pipeline_folder() / "resources")
+        raise UserError(f"results: cannot write: {reason}")
     from multicard.analysis.machine.limits import lines
     from multicard.cli._console import console, text_table
     from multicard.core.terminal import plain
-    from multicard.machine.keep import keep  # which import PyTorch and matplotlib
-    from multicard.machine.measure import measure_machine
+    from multicard.machine.measure import keep, measure_machine  # which imports PyTorch and matplotlib
 
-    record = measure_machine(
-        device, counts, jobs, arguments.seconds, arguments.loader_seconds,
-        lambda line: print(line, file=sys.stderr, flush=True),
-    )  # fmt: skip
+    device = device_of(arguments.device)
+    record = measure_machine(device, counts, arguments.seconds, lambda line: print(line, file=sys.stderr, flush=True))
     path = machine_file(results, device)
     limits, terminal = keep(record, path), console()
     rows = [(line.what, line.of, line.rate, line.spread) for line in lines(limits)]

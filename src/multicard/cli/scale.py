@@ -14,15 +14,14 @@ from multicard.cli._command import (
     Command,
     add_device,
     device_of,
-    needs_writing,
     numbers_of_devices,
-    results_of,
+    refuse_unwritable,
 )
 from multicard.cli._own_command import as_in_file, parse_command, resolve_names
-from multicard.cli.run import add_failures
+from multicard.cli.run import add_retry
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
-from multicard.core.text import plural
+from multicard.core.text import listed, plural, printable
 
 OWN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")  # may have dashes and capitals, which the file does not
 
@@ -41,49 +40,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--repeats", type=int, default=1, help="repeats of each configuration; two or more give intervals")
     add_device(parser)
     add("--python", metavar="FILE", help="interpreter that runs the script (default: the active environment's)")
+    add("--launcher", default="auto", help="what starts the ranks; auto: python, or torchrun on several devices")
     add(
-        "--launcher",
-        default="auto",
-        help="what starts the ranks; auto (default): python, or torchrun on several devices",
-    )
-    add(
-        "--samples-per-step",
-        type=int,
-        metavar="N",
+        "--samples-per-step", type=int, metavar="N",
         help="samples of a step, of all ranks together, if its loaders do not tell",
-    )
+    )  # fmt: skip
     add(
         "--samples-per-device", type=int, metavar="N", help="the same of each device, where each has a batch of its own"
     )
-    add(
-        "--count-operations", action="store_true",
-        help="count the operations of a warm-up step, for MFU",
-    )  # fmt: skip
-    add(
-        "--pass", action="append", default=[], dest="environment", metavar="VARIABLE",
-        help="environment variable of another launcher that the script gets nevertheless, such as MASTER_ADDR",
-    )  # fmt: skip
     add("--time-limit-min", type=int, default=60, metavar="N", help="minutes per run (default: %(default)s)")
     add(
-        "--results",
-        metavar="FOLDER",
-        help="where everything goes (default: results; with --config-out NAME.yaml results-NAME)",
-    )
-    add(
-        "--config-out",
-        type=Path,
-        default=OF_SCALE,
-        metavar="FILE",
-        help="configuration to write (default: %(default)s)",
-    )
+        "--config-out", type=Path, default=OF_SCALE, metavar="FILE",
+        help="configuration to write (default: %(default)s); the results of NAME.yaml go to results-NAME",
+    )  # fmt: skip
     add("--overwrite", action="store_true", help="replace a configuration file that differs")
-    add_failures(parser)
+    add_retry(parser)
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--dry-run", action="store_true", help="list the runs; write and run nothing")
     only.add_argument(
-        "--write-only", action="store_true",
-        help="write the configuration file and run nothing, as on a login node",
-    )  # fmt: skip
+        "--write-only", action="store_true", help="write the configuration and run nothing, as on a login node"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -95,46 +71,37 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.experiment.load import check
 
     config, path = configuration(arguments), arguments.config_out
-    earlier = None if arguments.overwrite else _extended(path, config)
-    kept, config = earlier not in (None, config), earlier or config
     matrix = Matrix.plan(check(config, "multicard scale"))
     if warning := _same_samples(config):
         print(warning, flush=True)
-    if not path.exists():
-        _refuse_others(Path(config["results"]))
-    for name in arguments.environment:
-        if name not in os.environ and not arguments.write_only:
-            print(f"--pass: {name} is not set, so the script does not get it", file=sys.stderr, flush=True)
+    results = Path(config["results"])
+    if not path.exists() and results.is_dir() and any(results.iterdir()) and not any(results.glob("runs/*/run.json")):
+        raise UserError(f"{results}: holds something else than results of multicard; --config-out NAME.yaml has others")
     if not arguments.write_only:
         check_start(matrix, planning=arguments.dry_run)
     if arguments.dry_run:
         print_runs(matrix)
         return
-    _write(path, as_yaml(config, arguments.rest), arguments.overwrite or earlier is not None)
-    print(f"configuration: {path}{', extended by this' if kept else ''}", flush=True)
+    _write(path, as_yaml(config, arguments.rest), arguments.overwrite)
+    print(f"configuration: {path}", flush=True)
     print(f"interpreter: {config['scenarios']['scale']['fixed'].get('python', sys.executable)}", flush=True)
     if arguments.write_only:
         profile = pipeline_folder() / "profiles/slurm"
         print(f"next: multicard run {shlex.quote(str(path))}, on a cluster with --profile, such as {profile}")
         return
-    run_and_print(matrix, path, retry_failed=arguments.retry_failed, keep_going=arguments.keep_going)
-
-
-def _refuse_others(results: Path) -> None:
-    """Refuse a folder for results that holds files of something else, which could be replaced."""
-    if results.is_dir() and any(results.iterdir()) and not any(results.glob("runs/*/run.json")):
-        raise UserError(
-            f"{results}: holds something else than results of multicard; --results FOLDER names another one"
-        )
+    run_and_print(matrix, path, retry_failed=arguments.retry_failed)
 
 
 def _write(path: Path, text: str, overwrite: bool) -> None:
     """Write the configuration file, unless another one is there."""
-    more = f", whose results go to a folder of their own, and multicard run {path} runs it as it is"
-    kept = " and keeps what was measured with unchanged parameters"
-    if needs_writing(path, overwrite, lambda: path.read_bytes() == text.encode(), more, kept):
-        with atomic_write(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+    refuse_unwritable("--config-out", path)
+    if path.exists() and not overwrite and path.read_bytes() != text.encode():
+        raise UserError(
+            f"{path}: exists and holds something else; --overwrite replaces it and keeps what was measured with "
+            f"unchanged parameters, --config-out FILE writes another, and multicard run {path} runs it as it is"
+        )
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -145,6 +112,9 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
     UserError
         If the arguments do not fit together.
     """
+    from multicard.workloads.script.parameters import program
+    from multicard.workloads.script.workload import default_figures
+
     python, command = parse_command(arguments.rest, arguments.launcher)
     varied = dict(map(_parse_vary, arguments.vary))
     if len(varied) < len(arguments.vary):
@@ -154,41 +124,29 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
     device = device_of(arguments.device)
     if arguments.write_only and arguments.device == "auto" and device == "cpu":
         raise UserError("--write-only: this machine has no GPU, and others may; state --device cuda or --device cpu")
+    fixed = {"workload": "script", "command": command, "folder": ".", "device": device, "steps": arguments.steps}
+    fixed |= {"launcher": arguments.launcher}
     stated = {
         "python": arguments.python or python or _active_interpreter(),
-        "launcher": arguments.launcher,
-        "environment": arguments.environment,
         "samples_per_step": arguments.samples_per_step,
         "samples_per_device": arguments.samples_per_device,
-        "count_operations": arguments.count_operations or None,
         "warmup_steps": arguments.warmup,
         "profiled_steps": arguments.profiled_steps,
     }
-    fixed = {"workload": "script", "command": command, "folder": ".", "device": device, "steps": arguments.steps}
-    fixed |= {name: value for name, value in stated.items() if value is not None and value != []}
-    return {
-        "results": arguments.results or results_of(arguments.config_out, OF_SCALE),
-        "time_limit_min": arguments.time_limit_min,
-        "scenarios": {"scale": _scenario(fixed, devices, varied, arguments.repeats)},
-    }
-
-
-def _scenario(fixed: dict[str, Any], devices: list[int], varied: dict[str, Any], repeats: int) -> dict[str, Any]:
-    """The scenario of a command."""
-    from multicard.workloads.script.parameters import program
-    from multicard.workloads.script.workload import default_figures
-
-    several, name = len(devices) > 1, Path(program(fixed["command"])).name
-    what = "GPU" if fixed["device"] == "cuda" else "process"
-    return {
-        "question": f"How much faster is {name} with more {plural(2, what)}, and where does its time go?"
-        if several
-        else f"Where does the time of {name} go?",
+    fixed |= {name: value for name, value in stated.items() if value is not None}
+    several, name = len(devices) > 1, Path(program(command)).name
+    what = plural(2, "GPU" if device == "cuda" else "process")
+    more = f"How much faster is {name} with more {what}, and where does its time go?"
+    scenario = {
+        "question": more if several else f"Where does the time of {name} go?",
         "fixed": fixed,
         "vary": {"devices": devices} | ({"args": varied} if varied else {}),
-        "repeats": repeats,
-        "figures": list(default_figures(several, fixed["device"])),
+        "repeats": arguments.repeats,
+        "figures": list(default_figures(several, device)),
     }
+    own = re.sub("[^A-Za-z0-9._-]+", "-", arguments.config_out.stem)
+    results = "results" if arguments.config_out.name == OF_SCALE.name else f"results-{own}"
+    return {"results": results, "time_limit_min": arguments.time_limit_min, "scenarios": {"scale": scenario}}
 
 
 def _active_interpreter() -> str | None:
@@ -199,103 +157,40 @@ def _active_interpreter() -> str | None:
     return str(python) if is_other and python.is_file() else None
 
 
-def _extended(path: Path, config: dict[str, Any]) -> dict[str, Any] | None:
-    """An earlier configuration of the same command with more devices, values or repeats; None where it is another one.
-
-    A file that was edited by hand is another one: its changes would be lost.
-    """
-    import yaml
-
-    try:
-        before = yaml.safe_load(path.read_text(encoding="utf-8"))
-        [(name, old)] = before["scenarios"].items()
-        devices, values, repeats = old["vary"]["devices"], old["vary"].get("args", {}), old["repeats"]
-        [new] = config["scenarios"].values()
-        own = new["vary"].get("args", {})
-        same = before | {"time_limit_min": None} == {
-            **config, "time_limit_min": None, "scenarios": {name: _scenario(new["fixed"], devices, values, repeats)},
-        }  # fmt: skip
-        if not same or values.keys() != own.keys():
-            return None
-        args = {name: list(dict.fromkeys([*values[name], *own[name]])) for name in own}
-        scenario = _scenario(
-            new["fixed"], sorted({*devices, *new["vary"]["devices"]}), args, max(repeats, new["repeats"])
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError):
-        return None
-    return config | {"scenarios": {name: scenario}}
-
-
 def _same_samples(config: dict[str, Any]) -> str | None:
     """A warning that a stated number of samples counts for all runs; None without one, or where nothing varies."""
-    from multicard.core.text import listed
-
     [scenario] = config["scenarios"].values()
-    fixed, vary = scenario["fixed"], scenario["vary"]
-    each, samples = fixed.get("samples_per_device"), fixed.get("samples_per_step")
-    counts = vary.get("args", {}) if each else {"devices": vary["devices"], **vary.get("args", {})}
-    varied = [name for name, values in counts.items() if len(values) > 1]
-    if (each or samples) is None or not varied:
-        return None
-    option, of = (
-        ("device", f"{each} samples of each device") if each else ("step", f"{samples} samples of all ranks together")
-    )
-    return (
-        f"--samples-per-{option}: a step counts as {of} in every run, so throughput and speed-up are wrong where "
-        f"{listed(varied, 'or')} changes that number"
-    )
+    fixed, own = scenario["fixed"], scenario["vary"].get("args", {})
+    for option, counts in (
+        ("samples_per_device", own),
+        ("samples_per_step", {"devices": scenario["vary"]["devices"]} | own),
+    ):
+        varied = [name for name, values in counts.items() if len(values) > 1]
+        if option in fixed and varied:
+            return (
+                f"--{option.replace('_', '-')}: counts in every run, so throughput and speed-up are wrong where "
+                f"{listed(varied, 'or')} changes that number"
+            )
+    return None
 
 
 def as_yaml(config: dict[str, Any], command: list[str]) -> str:
-    """The configuration file, with comments for who edits it."""
-    from multicard.core.text import printable
-
-    [(name, scenario)] = config["scenarios"].items()
-    remarks = {
-        "command": "a name in braces is one of args below, or {run_dir}, {devices}, {seed}, ...",
-        "folder": "where the script runs, relative to where multicard runs",
-        "steps": "measured ones, after warmup_steps (10) and before profiled_steps (10)",
-        "args": "your own parameters, with all values that the runs combine",
-    }
-
-    def lines(values: dict[str, Any], indent: int) -> list[str]:
-        """A line for each key, with its remark."""
-        texts = ((key, f"{' ' * indent}{key}: {_inline_yaml(value)}") for key, value in values.items())
-        return [f"{text} # {remarks[key]}" if key in remarks else text for key, text in texts]
-
-    return "\n".join(
-        [
-            "# Written by multicard scale, for:",
-            f"#     {printable(shlex.join(command))}",
-            "# To change it, edit it and run it again; what has been measured stays as long as its parameters do:",
-            "#     multicard run FILE --dry-run       lists the runs",
-            "#     multicard run FILE                runs what is missing",
-            "# All parameters: python -m multicard.experiment --docs",
-            *lines({key: config[key] for key in ("results", "time_limit_min")}, 0),
-            "scenarios:",
-            f"  {name}:",
-            *lines({"question": scenario["question"]}, 4),
-            "    fixed:",
-            *lines(scenario["fixed"], 6),
-            "    vary:",
-            *lines(scenario["vary"], 6),
-            *lines({key: scenario[key] for key in ("repeats", "figures")}, 4),
-            "",
-        ]
-    )
-
-
-def _inline_yaml(value: Any) -> str:
-    """A value as YAML in one line."""
+    """The configuration file, with a comment for who edits it."""
     import yaml
 
-    return yaml.safe_dump([value], default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6)[1:-2]
+    return (
+        f"# Written by multicard scale, for: {printable(shlex.join(command))}\n"
+        "# Edit it and run it again by multicard run FILE (--dry-run lists the runs); what has been measured stays as "
+        "long as\n# its parameters do. Below args are your own parameters, with all values that the runs combine.\n"
+        "# All parameters: python -m multicard.experiment --docs\n"
+        f"{yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=10**6, default_flow_style=None)}"
+    )
 
 
 def _parse_vary(text: str) -> tuple[str, list[Any]]:
     """Name and values of one `--vary`."""
-    name, equals, listed = text.partition("=")
-    values = [value.strip() for value in listed.split(",")]
+    name, equals, listed_values = text.partition("=")
+    values = [value.strip() for value in listed_values.split(",")]
     if not equals or not OWN_NAME.fullmatch(name) or not all(values):
         raise UserError(f"--vary: found {text!r}, expected NAME=VALUE,... such as batch-size=32,64")
     if any(value.count(one) != value.count(other) for value in values for one, other in ("[]", "()", "{}")):

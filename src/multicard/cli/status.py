@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from multicard.cli._command import MEASURE, Command, add_configuration, add_profile
 
-MOST_MEASURED = 100  # finished runs that are in no table yet: the latest ones, to answer in seconds
-
 if TYPE_CHECKING:
     from multicard.launch.slurm_watch import QueuedJob
 
@@ -28,35 +26,23 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.archive.matrix import Matrix
     from multicard.cli._console import console
     from multicard.core.errors import UserError
-    from multicard.core.layout import RUN
     from multicard.core.terminal import plain
-    from multicard.core.text import counted
     from multicard.experiment.load import read_experiment
     from multicard.launch.slurm_watch import AT_WORK, queued_jobs
 
     matrix = Matrix.plan(read_experiment(arguments.config, arguments.profile, outside=False))
     results = Path(matrix.experiment.results)
     measured = _measured(results, list(matrix.scenarios))
-    unmeasured = sorted(
-        (path.stat().st_mtime, run)
-        for run in matrix.runs.keys() - measured.keys()
-        if (path := results / "runs" / run / RUN).exists()
-    )
-    unchecked = {run for _, run in unmeasured[:-MOST_MEASURED]}
     jobs = {job.run: job for job in queued_jobs(Path.cwd()) if job.state in AT_WORK}
     outcomes: Counter[str] = Counter()
     damaged: list[str] = []
     table = Table("Run", "Outcome", "Remarks")
     all_sound = True
     for run in matrix.runs:
+        folder = results / "runs" / run
         try:
-            outcome, remarks, sound = _run_status(
-                matrix.reasons[run],
-                results / "runs" / run,
-                jobs.get(run),
-                *measured.get(run, (None, 0.0)),
-                check=run not in unchecked,
-            )
+            row, made_s = measured.get(run, (None, 0.0))
+            outcome, remarks, sound = _run_status(matrix.reasons[run], folder, jobs.get(run), row, made_s)
         except UserError as error:
             outcome, remarks, sound = "damaged", [], False
             damaged.append(str(error))
@@ -70,8 +56,6 @@ def run(arguments: argparse.Namespace) -> None:
     for line in damaged:
         terminal.print(plain(line), soft_wrap=True, highlight=False)
     terminal.print(", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()), highlight=False)
-    if unchecked:
-        terminal.print(f"{counted(len(unchecked), 'earlier run')} will be checked when their scenario has finished")
     if not all_sound:
         sys.exit(1)
 
@@ -82,8 +66,7 @@ def _measured(results: Path, scenarios: Sequence[str]) -> dict[str, tuple[dict[s
     from multicard.core.layout import RUN
 
     found = {}
-    for scenario in scenarios:
-        path = results / "scenarios" / scenario / MEASURES
+    for path in (results / "scenarios" / scenario / MEASURES for scenario in scenarios):
         if path.exists():
             made = path.stat().st_mtime
             for row in read_columns(path).to_dict("records"):
@@ -94,20 +77,16 @@ def _measured(results: Path, scenarios: Sequence[str]) -> dict[str, tuple[dict[s
 
 
 def _run_status(
-    cannot_run: str | None,
-    folder: Path,
-    job: "QueuedJob | None" = None,
-    row: Mapping[str, Any] | None = None,
-    measured_s: float = 0.0,
-    check: bool = True,
+    cannot_run: str | None, folder: Path, job: "QueuedJob | None", row: Mapping[str, Any] | None, measured_s: float
 ) -> tuple[str, list[str], bool]:
     """Outcome of a run, remarks on it, and whether nothing is wrong.
 
     `cannot_run`: why it cannot run here. `job`: its job in Slurm's queue. `row`: its measures, if a table has them,
-    that was made at `measured_s`. `check`: measure a finished run that is in no table.
+    that was made at `measured_s`.
     """
-    from multicard.analysis.runs.conditions import disturbance
-    from multicard.analysis.runs.deviations import deviation, tear_down_problem
+    import pandas as pd
+
+    from multicard.analysis.runs.conditions import deviation, disturbance
     from multicard.analysis.runs.notices import notices
     from multicard.analysis.runs.run_files import RunFiles
     from multicard.archive.whole import check_files
@@ -122,27 +101,19 @@ def _run_status(
             return "running", [f"Slurm job {job.id}"] if job else [], True
         return ("cannot run here", [cannot_run], True) if cannot_run else ("waiting", [], True)
     files = RunFiles(folder)
-    record = files.record
+    record, outcome = files.record, files.record["outcome"]
     remarks = [describe_reason(record["reason"])] if record.get("reason") else []
     if caveat := (record.get("profiler") or {}).get("caveat"):
         remarks.append(caveat)
-    if problem := tear_down_problem(record):
-        remarks.append(problem)
     traced = (folder / ACTIVITY / ACTIVITY_INDEX).exists()
     check_files(files, measured_s, traced or row is not None)
-    if record["outcome"] != "completed" or not traced or not (row or check):
+    if row is None or outcome != "completed":
         remarks += notices({"disturbance": disturbance(record), "deviation": deviation(record)})
-        return record["outcome"], remarks, record["outcome"] != "failed"
-
-    import pandas as pd
-
-    from multicard.analysis.runs.measures import measure_run
-
-    row = row or measure_run(files)
+        return outcome, remarks, outcome != "failed"
     remarks += notices(row)
-    if missing := files.why_absent("phases"):
+    if traced and (missing := files.why_absent("phases")):
         remarks.append(f"no trace: {missing}")
-    return record["outcome"], remarks, pd.isna(row.get("inconsistency"))
+    return outcome, remarks, pd.isna(row.get("inconsistency"))
 
 
 COMMAND = Command(

@@ -1,11 +1,12 @@
 """`multicard tune`."""
 
 import argparse
+import re
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multicard.cli._command import MEASURE, Command, add_profile, duration_s
+from multicard.cli._command import MEASURE, Command, add_profile
 from multicard.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
     from multicard.search.core import Search
     from multicard.search.scenario import Result, ScenarioSpace
 
-LARGEST_SEED = 2**32 - 1  # that NumPy's generators take
-GOALS = ("throughput", "iteration_time", "energy")
+GOALS = ("throughput", "iteration_time")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,13 +24,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--scenario", metavar="NAME", help="scenario whose values are searched (default: the only one)")
     add("--goal", choices=GOALS, default=GOALS[0], help="what to optimize (default: %(default)s)")
     add("--budget", required=True, metavar="TIME", help="time of all runs together, such as 90min or 2h30m")
-    add(
-        "--parallel", type=int, default=1, metavar="N",
-        help="runs that may run at once, as on a cluster (default: %(default)s); more of them find less per run",
-    )  # fmt: skip
-    add("--seed", type=int, default=0, help="another one begins with other configurations (default: %(default)s)")
     add_profile(parser, "to run by")
     add("--dry-run", action="store_true", help="print what is searched and where it begins; run nothing")
+
+
+def duration_s(option: str, text: str) -> float:
+    """Read a duration such as 6h, 90min, 2h30m or 45s, in seconds.
+
+    >>> duration_s("--budget", "2h30min"), duration_s("--budget", "1.5h"), duration_s("--budget", "1d45s")
+    (9000.0, 5400.0, 86445.0)
+    """
+    number = r"(\d+(?:\.\d+)?)"
+    found = re.fullmatch(rf"(?:{number}d)?(?:{number}h)?(?:{number}m(?:in)?)?(?:{number}s)?", text)
+    parts = found.groups(default="0") if found else ()
+    seconds = sum(size * float(part) for size, part in zip((86400, 3600, 60, 1), parts, strict=False))
+    if not 0 < seconds < float("inf"):
+        raise UserError(f"{option}: found {text!r}, expected a duration such as 6h, 90min, 2h30m or 45s")
+    return seconds
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -42,8 +52,6 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.search.scenario import ScenarioSpace
 
     budget_s = duration_s("--budget", arguments.budget)
-    if arguments.parallel < 1:
-        raise UserError(f"--parallel: found {arguments.parallel}, expected a number of runs, at least 1")
     experiment = read_experiment(arguments.config, arguments.profile)
     names = list(experiment.scenarios)
     if arguments.scenario not in names and (arguments.scenario or len(names) > 1):
@@ -51,14 +59,15 @@ def run(arguments: argparse.Namespace) -> None:
     space = ScenarioSpace(experiment, arguments.scenario or names[0], arguments.goal)
     if not arguments.dry_run and arguments.profile is None:
         check_start(space.matrix)
-    if not 0 <= arguments.seed <= LARGEST_SEED:
-        raise UserError(f"--seed: found {arguments.seed}, expected a number from 0 to {LARGEST_SEED}")
-    search = Search(space.space, space.maximize, space.possible_repeats, budget_s, arguments.seed)
+    search = Search(space.space, space.maximize, space.scenario.repeats, budget_s)
     size, each = counted(len(search.all), "configuration"), counted(search.repeats, "repeat")
     print(f"{space.name}: {size}, {each} of each; goal: {'highest' if space.maximize else 'lowest'} {space.measure}")
     if unlike := space.unlike_learning:
         print(f"not the same training: configurations differ in {listed(unlike)}; the search looks at {arguments.goal}")
-    _leave_out(search, space.left_out())
+    left_out = space.left_out()
+    search.exclude(left_out)
+    for reason, count in Counter(left_out.values()).most_common():
+        print(f"left out {count} of {len(search.all)}: {reason}")
     if not search.left:
         raise UserError(f"{arguments.config}: no configuration of {space.name} is left to try")
     if arguments.dry_run:
@@ -70,31 +79,29 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _search(search: "Search", space: "ScenarioSpace", arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Run what the search asks for until it ends; a row for each run."""
-    from multicard.core.text import listed
-
-    bounds, trials, told, machines = space.bounds(), [], 0, []
+    trials: list[dict[str, Any]] = []
     there = [run for runs in space.repeats.values() for run in runs if space.record(run).is_file()]
     if there:  # made again where its data have changed
         _make(space, there, arguments)
-    while asked := search.ask(arguments.parallel):
+    told, asked = 0, search.ask()
+    while asked:
         runs = {each: space.run(*each) for each in asked}
         if missing := [run for run in runs.values() if run not in there]:
             _make(space, missing, arguments)
         for (key, repeat), run in runs.items():
             result = space.result(run)
             search.tell(key, repeat, result.value, result.cost_s)
-            trials.append(_row(search, space, key, repeat, result))
+            best = None if search.best is None else search.mean(search.best)
+            trials.append(
+                {"run": run.id, "repeat": repeat, **space.values(key), "outcome": result.outcome}
+                | {space.measure: result.value, "best_so_far": best, "cost_s": result.cost_s}
+                | {"spent_s": search.spent, "synthetic": result.synthetic}
+            )
             print(_line(search, space, key, repeat, result), flush=True)
-            if result.machine and result.machine not in machines:
-                machines.append(result.machine)
-                if len(machines) > 1:
-                    print(f"in doubt: runs of {listed(machines)} are compared as if of one machine", flush=True)
-        if search.best is not None:
-            bounded, best = [key for key in search.left if key in bounds], search.mean(search.best)
-            beaten = [key for key in bounded if space.is_worse(bounds[key], best)]
-            _leave_out(search, dict.fromkeys(beaten, "their loader alone gives less than the best so far"))
-        told = _say_ended(search, told)
-    _say_ended(search, told)
+        asked = search.ask()
+        for what, why in list(zip(("new configurations", "repeats"), search.ended, strict=False))[told:]:
+            print(f"no further {what}: {why}", flush=True)
+        told = len(search.ended)
     return trials
 
 
@@ -107,47 +114,16 @@ def _make(space: "ScenarioSpace", runs: "list[Run]", arguments: argparse.Namespa
         raise UserError(f"{missing[0]}: not made; Snakemake's messages above say why. To go on, run this again")
 
 
-def _leave_out(search: "Search", reasons: dict[str, str]) -> None:
-    """Exclude configurations, with a line for each reason."""
-    search.exclude(reasons)
-    for reason, count in Counter(reasons.values()).most_common():
-        print(f"left out {count} of {len(search.all)}: {reason}", flush=True)
-
-
-def _say_ended(search: "Search", told: int) -> int:
-    for what, why in list(zip(("new configurations", "repeats"), search.ended, strict=False))[told:]:
-        print(f"no further {what}: {why}", flush=True)
-    return len(search.ended)
-
-
 def _line(search: "Search", space: "ScenarioSpace", key: str, repeat: int, result: "Result") -> str:
     """What came of a run, and the best so far."""
     found = space.in_words(result.value) if result.value else result.outcome.replace("_", " ")
-    found += f" (disturbed: {result.disturbance})" if result.disturbance else ""
     which = f"repeat {repeat} of " if repeat > 1 else ""
     line, best = f"tried {which}{space.named(key)}: {found}", search.best
     if best is None:
         return line
-    runs = len(search.completed[best])
+    runs, mean = len(search.completed[best]), space.in_words(search.mean(best))
     among = f" of those with {runs} runs" if runs > 1 else ""
-    mean = space.in_words(search.mean(best))
-    if best == key:
-        return f"{line}, the best so far{among}" + (f": {mean} in the mean" if runs > 1 else "")
-    return f"{line}; best so far{among} {mean}"
-
-
-def _row(search: "Search", space: "ScenarioSpace", key: str, repeat: int, result: "Result") -> dict[str, Any]:
-    return {
-        "run": space.run(key, repeat).id,
-        "repeat": repeat,
-        **space.values(key),
-        "outcome": result.outcome,
-        space.measure: result.value,
-        "best_so_far": None if search.best is None else search.mean(search.best),
-        "cost_s": result.cost_s,
-        "spent_s": search.spent,
-        "synthetic": result.synthetic,
-    }
+    return f"{line}, the best so far{among}" if best == key else f"{line}; best so far{among} {mean}"
 
 
 def _conclude(search: "Search", space: "ScenarioSpace", trials: list[dict[str, Any]], config: Path) -> None:
@@ -157,6 +133,8 @@ def _conclude(search: "Search", space: "ScenarioSpace", trials: list[dict[str, A
 
     from multicard.core.layout import SEARCHES
     from multicard.core.text import counted
+    from multicard.core.units import SECONDS, percent, with_unit
+    from multicard.experiment.parameters import nested
     from multicard.figures.draw import save
     from multicard.figures.search import draw_search
 
@@ -175,31 +153,19 @@ def _conclude(search: "Search", space: "ScenarioSpace", trials: list[dict[str, A
             print(f"not counted, since a repeat did not complete: {space.named(key)}")
     if value.low is None:
         print(f"without an interval: repeats: 3 or more in scenarios.{space.name}, and a budget for them, give one")
-    print(_effort(search, len(trials)))
-    searched = {trial["run"] for trial in trials}
-    others = [run for runs in space.repeats.values() for run in runs if run.id not in searched]
-    if finished := sum(space.target(run).is_file() for run in others):
-        print(f"not in this search: {counted(finished, 'finished run')} of {space.name} that it did not ask for")
-    print(f"bottlenecks and trade-offs of these runs: multicard recommend {config}")
+    all_runs = len(search.all) * search.repeats
+    share = percent(search.spent / (search.typical_cost * all_runs)) if search.typical_cost else ""
+    took = f"{counted(len(trials), 'run')} of {counted(len(search.tried), 'configuration')} in "
+    took += with_unit(search.spent, SECONDS)
+    rest = "all that there are" if len(trials) == all_runs else f"about {share} of all {all_runs} runs"
+    print(f"{took}, {rest}")
+    print(f"bottlenecks and other choices: multicard recommend {config}")
     print("to use it, state under fixed:")
-    print(*(f"  {line}" for line in yaml.safe_dump(space.stated(best), sort_keys=False).splitlines()), sep="\n")
+    stated = yaml.safe_dump(nested(space.values(best)), sort_keys=False)
+    print(*(f"  {line}" for line in stated.splitlines()), sep="\n")
     stem = space.results / SEARCHES / space.name
     save(*draw_search(pd.DataFrame(trials), space.measure, value, space.scenario.question), stem)
     print(f"figure: {stem}.png, its numbers: {stem}.csv")
-
-
-def _effort(search: "Search", runs: int) -> str:
-    """What so many runs took, and the share of all in that; of all of them there is no share to guess."""
-    from multicard.core.text import counted
-    from multicard.core.units import SECONDS, percent, with_unit
-
-    took = f"{counted(runs, 'run')} of {counted(len(search.tried), 'configuration')} in "
-    took += with_unit(search.spent, SECONDS)
-    all_runs = len(search.all) * search.repeats
-    if runs == all_runs:
-        return f"{took}, all that there are"
-    share = percent(search.spent / (search.typical_cost * all_runs))
-    return f"{took}, about {share} of all {all_runs} runs; what is not said here was not tried"
 
 
 COMMAND = Command(

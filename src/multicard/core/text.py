@@ -1,19 +1,10 @@
 """Text from files, as it may be shown: one function per place where it is shown."""
 
 import re
-import unicodedata
 from collections.abc import Sequence
 
 _ESCAPED = r"\`*_[]<>#|&~$"
 _MARKDOWN = str.maketrans({character: f"\\{character}" for character in _ESCAPED})
-_LATEX = {
-    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    # Brackets and asterisks after the end of a row would be its options.
-    **{character: f"{{{character}}}" for character in "[]*"},
-    "<": "$<$", ">": "$>$", "|": "$|$", "−": "$-$", "±": r"$\pm$", "×": r"$\times$", "µ": r"$\mu$", "–": "--",
-    "—": "---", "…": r"\ldots{}", "ł": r"\l{}", "Ł": r"\L{}",
-}  # fmt: skip
 
 
 def printable(text: str, longest: int | None = None) -> str:
@@ -89,15 +80,6 @@ def without_escapes(markdown: str) -> str:
     return re.sub(rf"\\([{re.escape(_ESCAPED)}])", r"\1", markdown)
 
 
-def for_latex(text: str) -> str:
-    r"""Text that LaTeX typesets literally; letters outside ASCII lose their accents.
-
-    >>> for_latex("50% of é")
-    '50\\% of e'
-    """
-    return "".join(_LATEX.get(character) or _ascii(character) for character in printable(text))
-
-
 def without_names(command: str) -> str:
     """A command as a table has it, with dots in the place of names in braces, which each run has a value for.
 
@@ -110,13 +92,6 @@ def without_names(command: str) -> str:
 def for_figure(text: str, longest: int = 60) -> str:
     """Text that Matplotlib shows literally: no dollar starts a formula."""
     return printable(text, longest).replace("$", r"\$")
-
-
-def _ascii(character: str) -> str:
-    if character.isascii():
-        return character
-    plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
-    return plain or "?"
 
 
 _BARE_GPU = re.compile(r"(?:[A-Z]{1,2}\d{2,4}\b|GeForce|Quadro|RTX|TITAN)")

@@ -17,24 +17,9 @@ LONGEST_ID = 180  # file systems allow 255 bytes in a name; temporary names need
 
 # What each workload has with a default of its own.
 DatasetOf = Annotated[str, Field(pattern=DATASET_NAME, description="Name of a data set listed under `datasets`.")]
-AUTO_WARMUP = 10  # steps of the warm-up at least, where step times say how many more
-
-
-def _steps_or_auto(value: Any) -> Any:
-    """Refuse anything else in one sentence, where pydantic has one for each of the two kinds."""
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
-        return value
-    raise ValueError(f"found {value!r}, expected a number of steps, at least 0, or auto")
-
-
 WarmupSteps = Annotated[
-    Annotated[int, Field(ge=0)] | Literal["auto"],
-    BeforeValidator(_steps_or_auto),
-    Field(
-        description=f"Warm-up steps, excluded from all measures. `auto`: {AUTO_WARMUP}, and as many of the measured "
-        "steps as the rule MSER-5 leaves out, up to half.",
-        json_schema_extra={"label": "warmup"},
-    ),
+    int,
+    Field(ge=0, description="Warm-up steps, excluded from all measures.", json_schema_extra={"label": "warmup"}),
 ]
 ProfiledSteps = Annotated[
     int,
@@ -159,11 +144,6 @@ class JobParameters(BaseModel):
         ),
     ] = "auto"
     repeat: Annotated[int, Field(ge=1, description="Number of this repeat; the seed increases with it.")] = 1
-
-    @property
-    def least_warmup_steps(self) -> int:
-        """Steps that a run records as its warm-up."""
-        return AUTO_WARMUP if self.warmup_steps == "auto" else self.warmup_steps
 
     @property
     def ranks(self) -> int:

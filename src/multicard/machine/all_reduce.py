@@ -1,9 +1,9 @@
 """All-reduces between the devices of this node, under a time limit: whether they end, and how fast they are."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
 
 from multicard.core.units import BYTES, BYTES_PER_S, SECONDS, with_unit
 from multicard.machine.processes import Told, run_module
@@ -62,7 +62,7 @@ def exchange(
     more
         Variables for the job's environment, beside those that a run's job gets.
     seconds
-        How long each size is measured, or for `multicard.machine.timing.BLOCKS` all-reduces.
+        How long each size is measured, or for `multicard.machine.all_reduce_job.BLOCKS` all-reduces.
     """
     arguments = [device, ",".join(map(str, sizes)), limit_s, seconds]
     job = run_module(JOB, arguments, start_s + limit_s, ranks, more)
@@ -74,24 +74,17 @@ def exchange(
 
 def _problem(job: Told, ranks: int, limit_s: float) -> str:
     """Give what came first: others often fail because a rank has gone, or hang because one has failed."""
+    hangs = job.timed_out
     for text, facts in job.lines:
         if text.startswith("Timeout ("):  # faulthandler's words when its time is over
-            return _hang(job.facts, ranks, limit_s)
+            hangs = True
+            break
         for fact in facts:
             if fact["stage"] == "failed":
                 return f"rank {fact['rank']}: {fact['error']}"
-    return _hang(job.facts, ranks, limit_s) if job.timed_out else job.ending
-
-
-def _hang(facts: list[dict[str, Any]], ranks: int, limit_s: float) -> str:
-    """How far the ranks came."""
-    for stage, words in (
-        ("measured", "have all-reduced, and then hang"),
-        ("connected", "connected, and then hang"),
-        ("started", "hang in the first all-reduce"),
-    ):
-        if reached := {fact["rank"] for fact in facts if fact["stage"] == stage}:
-            others = ", ".join(str(rank) for rank in range(ranks) if rank not in reached)
-            which = f"{len(reached)} of {ranks} ranks (not {others})" if others else f"all {ranks} ranks"
-            return f"{which} {words}: no end within {limit_s:g} s"
-    return f"none of {ranks} ranks started in time"
+    if not hangs:
+        return job.ending
+    reached = {(fact["stage"], fact["rank"]) for fact in job.facts}
+    counts = Counter(stage for stage, _ in reached)
+    stages = ", ".join(f"{counts[stage]} {stage}" for stage in ("started", "connected", "measured"))
+    return f"no end within {limit_s:g} s: of {ranks} ranks {stages}"

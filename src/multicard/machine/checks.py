@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from multicard.core.system import Answer
-
 Verdict = Literal["ok", "warning", "error"]
 
 
@@ -16,8 +14,3 @@ class Check:
     found: str
     verdict: Verdict = "ok"
     do: str = ""
-
-
-def cannot_tell(check: str, answer: Answer, do: str = "", verdict: Verdict = "warning") -> Check:
-    """Give the line for a tool that did not answer as it should."""
-    return Check(check, f"cannot tell: {answer.problem or 'an answer that makes no sense'}", verdict, do)

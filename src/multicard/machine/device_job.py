@@ -9,16 +9,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
+from torch.utils.benchmark import Timer
 
 from multicard.core.facts import tell
-from multicard.core.system import read_or_none, usable_cpus
-from multicard.machine.timing import least_s, repeats_s
-from multicard.record.binding import SYSFS, format_cpus, node_of_gpu, pci_address, read_topology
+from multicard.core.system import usable_cpus
 from multicard.record.environment import hardware, host, versions
 from multicard.record.visible import identities
 from multicard.workloads.vision.precision import allow_tf32, choose_fp32
@@ -27,23 +25,29 @@ DTYPES = {
     "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
 }  # fmt: skip
 SMALLEST, LARGEST = 256, 16384  # edge of the square matrices
-ARRAY_BYTES = 256 << 20  # of each array that is copied, or more: see array_bytes
+ARRAY_BYTES = 1 << 30  # of each array that is copied: STREAM asks for four times the last cache
 MEMORY_SHARE = 32  # part of the free memory that one array may take
+COPY_BYTES = 1 << 28  # between host and GPU
+
+FEWEST = 4  # blocks of calls
+SPREAD = 0.05  # interquartile range over median, below which they agree
+LONGEST = 4  # times as long as asked for, after which a call that stays unsteady is left
+TRIED = 3
 
 
 def main(kind: str, seconds: float) -> None:
     """Measure everything, for about `seconds` each."""
     device = torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
-    tell(machine={"host": host(), "hardware": hardware(), "versions": versions(), "numa": numa(kind)})
+    tell(machine={"host": host(), "hardware": hardware(), "versions": versions()})
     began = time.monotonic()
-    size = array_bytes(device)
+    most = available_bytes(device) // MEMORY_SHARE // 4096 * 4096
     for threads in [1] if kind == "cuda" else sorted({1, usable_cpus()}):
         for precision in precisions(device):
             rows = matmul(device, precision, seconds, threads)
             measured(f"matmul {precision}", rows, precision=precision, threads=threads)
-        measured("memory", memory(device, size, seconds, threads), threads=threads)
+        measured("memory", memory(device, min(ARRAY_BYTES, most), seconds, threads), threads=threads)
     for pinned in (True, False) if kind == "cuda" else ():
-        measured("transfer", transfer(device, pinned, seconds))
+        measured("transfer", transfer(device, pinned, min(COPY_BYTES, most), seconds))
     tell(rank={"gpus": identities([device]), "windows": [[began, time.monotonic()]]})
     tell(done=True)
 
@@ -125,41 +129,17 @@ def memory(device: torch.device, size: int, seconds: float, threads: int) -> Ite
         yield {"measure": f"memory_{name}", "array_bytes": size, "bytes": arrays * size, "times_s": times}
 
 
-def array_bytes(device: torch.device) -> int:
-    """Size of an array: `ARRAY_BYTES`, or four times the last cache if that is more, as STREAM asks for.
-
-    No more than `MEMORY_SHARE` of the free memory.
-    """
-    cache = torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else last_cache_bytes()
-    return min(max(ARRAY_BYTES, 4 * cache), available_bytes(device) // MEMORY_SHARE) // 4096 * 4096
-
-
-def last_cache_bytes(sysfs: Path = SYSFS) -> int:
-    """All caches of the third level, or of the last that there is, as Linux shows them; 0 where it does not."""
-    caches: dict[int, dict[str, int]] = {}
-    for index in (sysfs / "devices/system/cpu").glob("cpu[0-9]*/cache/index*"):
-        level, size, shared = (read_or_none((index / name).read_text) for name in ("level", "size", "shared_cpu_list"))
-        if level and size and shared and size.strip().endswith("K"):
-            caches.setdefault(int(level), {})[shared] = int(size.strip()[:-1]) * 1024
-    return sum(caches[max(caches)].values()) if caches else 0
-
-
-def transfer(device: torch.device, pinned: bool, seconds: float) -> Iterator[dict[str, Any]]:
+def transfer(device: torch.device, pinned: bool, size: int, seconds: float) -> Iterator[dict[str, Any]]:
     """Copy between the host's memory and the GPU's, one way at a time."""
-    size = min(ARRAY_BYTES, available_bytes(device) // MEMORY_SHARE)
     there = torch.zeros(size, dtype=torch.uint8, device=device)
     here = torch.zeros(size, dtype=torch.uint8, pin_memory=pinned)
     calls = {
         "host_to_device": lambda: there.copy_(here, non_blocking=pinned),
         "device_to_host": lambda: here.copy_(there, non_blocking=pinned),
     }
+    memory_kind = "pinned" if pinned else "pageable"
     for name, call in calls.items():
-        yield {
-            "measure": name,
-            "host_memory": "pinned" if pinned else "pageable",
-            "bytes": size,
-            "times_s": repeats_s(call, seconds),
-        }
+        yield {"measure": name, "host_memory": memory_kind, "bytes": size, "times_s": repeats_s(call, seconds)}
 
 
 def available_bytes(device: torch.device) -> int:
@@ -167,11 +147,28 @@ def available_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
 
 
-def numa(kind: str) -> dict[str, Any]:
-    """CPUs of each NUMA node, and the node of each GPU; None where the machine does not tell."""
-    nodes = {str(node): format_cpus(cpus) for node, cpus in read_topology().nodes.items()}
-    addresses = [pci_address(gpu) for gpu in range(torch.cuda.device_count())] if kind == "cuda" else []
-    return {"nodes": nodes, "gpus": [{"pci": address, "node": node_of_gpu(address)} for address in addresses]}
+def repeats_s(call: Callable[[], Any], seconds: float, threads: int = 1) -> list[float]:
+    """Seconds of a call, by PyTorch's timer, which waits for the GPU: the mean of each of `FEWEST` blocks or more.
+
+    As many as take `seconds`; more until they agree (`SPREAD`), up to `LONGEST` times as long: torch.utils.benchmark's
+    `adaptive_autorange`. Calls before them, from which it finds the length of a block, are dropped.
+    """
+    timer = _timer(call, threads)
+    found = timer.adaptive_autorange(SPREAD, min_run_time=seconds, max_run_time=LONGEST * seconds)
+    times = found.times
+    while len(times) < FEWEST:  # of a call that takes longer than was asked for
+        times += timer.timeit(found.number_per_run).times
+    return times
+
+
+def least_s(call: Callable[[], Any], threads: int = 1) -> float:
+    """Seconds of the fastest of a few calls: a rough time that hardly depends on what else runs."""
+    timer = _timer(call, threads)
+    return min(timer.timeit(1).median for _ in range(TRIED))
+
+
+def _timer(call: Callable[[], Any], threads: int) -> Timer:
+    return Timer("call()", globals={"call": call}, num_threads=threads)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,12 @@ from multicard.core.terminal import plain
 from multicard.core.text import counted
 from multicard.experiment.load import read_experiment, read_profile
 from multicard.experiment.machine import Machine
-from multicard.experiment.runs import Run
-from multicard.machine import disk, gpus, profiler, runs, slurm, software
+from multicard.machine import disk, gpus, profiler, slurm, software
 from multicard.machine.checks import Check
 from multicard.machine.probe import facts_here
 
 PROFILE = Path("profiles/slurm")  # looked at where it is, unless another is named
+SHOWN = 3  # reasons why runs cannot run
 COLOURS = {"error": "red", "warning": "yellow", "ok": "green"}
 
 
@@ -37,21 +37,34 @@ def examine(config: Path | None, profile: Path | None) -> list[Check]:
     if config and profile is None and values and values.get("executor") == "slurm":
         on_cluster = Matrix.plan(read_experiment(config, PROFILE))
     facts, machine = facts_here(), Machine.here()
+    runs = list(matrix.runs.values()) if matrix else []
+    somewhere = sum(run.unsupported_reason(machine.hypothetical()) is None for run in runs)
+    loading = [run for run in runs if run.unsupported_reason(machine) is None]
     found = [
         *software.checks(facts),
         *gpus.checks(facts, machine),
         *profiler.checks(facts),
         *slurm.checks(values, demanded=profile is not None, matrix=on_cluster),
-        *disk.checks(Path(matrix.experiment.results if matrix else "results"), *_planned(matrix, machine)),
+        *disk.checks(Path(matrix.experiment.results if matrix else "results"), somewhere, loading),
     ]
-    return found + (runs.checks(matrix, slurm.here()) if matrix else [])
+    return [*found, _runs(matrix)] if matrix else found
 
 
-def _planned(matrix: Matrix | None, machine: Machine) -> tuple[int, list[Run]]:
-    """How many of the runs can run on some machine, and which on this one."""
-    every = matrix.runs.values() if matrix else ()
-    somewhere = sum(run.unsupported_reason(machine.hypothetical()) is None for run in every)
-    return somewhere, [run for run in every if run.unsupported_reason(machine) is None]
+def _runs(matrix: Matrix) -> Check:
+    """Count the runs that can run, and why the others cannot."""
+    experiment, lost = matrix.experiment, matrix.not_runnable()
+    where = "on the cluster" if experiment.cluster else "here"
+    found = f"{len(matrix.runs) - len(lost)} of {len(matrix.runs)} can run {where}"
+    reasons = Counter(lost.values()).most_common()
+    found += "".join(f"; {count}: {reason}" for reason, count in reasons[:SHOWN])
+    if reasons[SHOWN:]:
+        found += f"; {sum(count for _, count in reasons[SHOWN:])} for other reasons"
+    verdict, do = ("warning", "multicard run --dry-run lists each with its reason") if lost else ("ok", "")
+    if any(matrix.runs[run].parameters.device == "cuda" for run in lost) and matrix.machine.gpus == 0:
+        verdict, do = "error", "run it where GPUs are"
+        if slurm.here() and not experiment.cluster:
+            verdict, do = "warning", "multicard doctor --profile slurm checks them for the cluster's nodes"
+    return Check("runs", found, verdict, do)
 
 
 def print_checks(found: list[Check], as_json: bool, console: Console) -> bool:

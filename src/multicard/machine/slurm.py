@@ -2,28 +2,23 @@
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from multicard.archive.matrix import Matrix
 from multicard.core.system import Answer, ask
-from multicard.core.text import counted
-from multicard.experiment.resources import AROUND_MIN, STEPS, memory_of_attempt_mb
-from multicard.machine.checks import Check, cannot_tell
+from multicard.core.text import counted, first_of
+from multicard.experiment.resources import AROUND_MIN, memory_of_attempt_mb
+from multicard.machine.checks import Check
 
-TOOLS = ("sbatch", "srun", "sinfo", "squeue")
 # --exact: else a smallest node stands for all.
-PARTITIONS = ["sinfo", "--noheader", "--exact", "--format=%R|%a|%D|%G|%c|%l|%m|%T"]
+PARTITIONS = ["sinfo", "--noheader", "--exact", "--format=%R|%a|%D|%G|%l|%m|%T"]
 # States of nodes that take no new jobs; "*" marks a node that does not respond.
 NOT_UP = ("drain", "down", "fail", "unk", "inval", "error", "maint", "*")
 # What the plugin's status command would ask; a Slurm without slurmdbd refuses it.
 ACCOUNTING = ["sacct", "--allocations", "--noheader", "--parsable2", "--format=JobIDRaw"]
 SHOWN = 8
-# The plugin looks at its jobs at most this far apart (`max_sleep_time` of its 2.8.0), and Slurm keeps an ended job by
-# default for 300 s.
-LOOKS_S, KEPT_S = 180, 300
 RUN = "launch_run"
 
 
@@ -33,15 +28,9 @@ class Nodes:
 
     count: int
     up: bool
-    gpus: dict[str, int]
-    cpus: int
+    gpus: int
     limit_min: float  # of a job
     memory_mb: int
-
-    def __str__(self) -> str:
-        gpus = " and ".join(counted(count, f"{kind} GPU".strip()) for kind, count in self.gpus.items())
-        nodes = counted(self.count, "node")
-        return nodes + (f" of {gpus}" if gpus else "") + ("" if self.up else " (not up)")
 
 
 Partitions = dict[str, list[Nodes]]
@@ -69,27 +58,22 @@ def checks(profile: dict[str, Any] | None, demanded: bool = False, matrix: Matri
         return [Check("Slurm", "none here: sinfo is not on the PATH", absent, "profiles/local runs without Slurm")]
     told = re.search(r"\d+\.\d+[\w.-]*", version.output)
     if version.problem or told is None:
-        return [cannot_tell("Slurm", version, "reinstall slurm-client, or look on a node of the cluster")]
-    tools = Check("Slurm", f"{told[0]}, with {', '.join(TOOLS)}")
-    if missing := [tool for tool in TOOLS if ask([tool, "--version"]).problem]:
-        tools = Check("Slurm", f"{told[0]}, but no working {', '.join(missing)}", absent, "install slurm-client")
-    answer = ask(PARTITIONS)
+        found = f"cannot tell: {version.problem or 'sinfo prints no version'}"
+        return [Check("Slurm", found, "warning", "reinstall slurm-client, or look on a node of the cluster")]
+    tools, answer = Check("Slurm", told[0]), ask(PARTITIONS)
     partitions = _partitions(answer)
     if answer.problem or not partitions:
-        do = "look on a node of the cluster, or check Slurm's configuration"
-        return [tools, cannot_tell("Slurm partitions", answer, do, absent)]
-    shown = [f"{name}: {_listed(nodes)}" for name, nodes in list(partitions.items())[:SHOWN]]
-    shown += [f"{len(partitions) - SHOWN} more"] if len(partitions) > SHOWN else []
-    listed = Check("Slurm partitions", "; ".join(shown))
-    if not any(node.gpus for nodes in partitions.values() for node in nodes):
-        listed = replace(listed, verdict="warning", do="no node declares GPUs (gres) to Slurm")
-    if profile is None:
-        return [tools, listed]
-    if not for_slurm:
-        other = f"its executor is {profile.get('executor', 'local')}, not slurm"
-        return [tools, listed, Check("profile", other, "warning")]
-    fitting = [*_states(profile), *_profile(profile, partitions), *_runs(profile, partitions, matrix)]
-    return [tools, listed, *fitting]
+        found = f"cannot tell: {answer.problem or 'sinfo lists none'}"
+        return [tools, Check("Slurm partitions", found, absent, "look on a node of the cluster")]
+    has_gpus = any(node.gpus for nodes in partitions.values() for node in nodes)
+    listed = first_of([f"{name} ({_listed(nodes)})" for name, nodes in partitions.items()], SHOWN)
+    do = "" if has_gpus else "no node declares GPUs (gres) to Slurm"
+    found = [tools, Check("Slurm partitions", listed, "ok" if has_gpus else "warning", do)]
+    if profile is not None and not for_slurm:
+        found.append(Check("profile", f"its executor is {profile.get('executor', 'local')}, not slurm", "warning"))
+    elif profile is not None:
+        found += [_accounting(profile), _submitted(profile), *_runs(profile, partitions, matrix)]
+    return found
 
 
 def refused(profile: dict[str, Any], matrix: Matrix, partitions: Partitions | None = None) -> dict[str, str]:
@@ -108,21 +92,22 @@ def _partitions(answer: Answer) -> Partitions:
     found: Partitions = {}
     for line in answer.lines:
         fields = [field.strip() for field in line.split("|")]
-        if len(fields) != 8 or not fields[2].isdecimal():
+        if len(fields) != 7 or not fields[2].isdecimal():
             continue
-        name, state, count, gres, *amounts, limit, memory, of_nodes = fields
+        name, state, count, gres, limit, memory, of_nodes = fields
         up = state == "up" and ("power" in of_nodes or not any(word in of_nodes.lower() for word in NOT_UP))
-        cpus, memory_mb = (int(re.match(r"\d*", amount)[0] or 0) for amount in (*amounts, memory))
-        found.setdefault(name, []).append(Nodes(int(count), up, _gpus(gres), cpus, _minutes(limit), memory_mb))
+        # Of a list such as gpu:h100:4(S:0-1),nvme:1.
+        gpus = sum(map(int, re.findall(r"(?:^|,)gpu:(?:[^:,(]*:)*(\d+)", gres)))
+        memory_mb = int(re.match(r"\d*", memory)[0] or 0)
+        found.setdefault(name, []).append(Nodes(int(count), up, gpus, _minutes(limit), memory_mb))
     return found
 
 
 def _listed(nodes: list[Nodes]) -> str:
-    """Nodes of a partition, those with the same GPUs together."""
-    alike: dict[str, list[Nodes]] = {}
-    for node in nodes:
-        alike.setdefault(str(replace(node, count=1)), []).append(node)
-    return ", ".join(str(replace(same[0], count=sum(node.count for node in same))) for same in alike.values())
+    gpus, most = sorted({node.gpus for node in nodes if node.gpus}), max(node.gpus for node in nodes)
+    down = "" if any(node.up for node in nodes) else ", not up"
+    each = f" of {' or '.join(map(str, gpus))} {'GPU' if most == 1 else 'GPUs'}" if gpus else ""
+    return counted(sum(node.count for node in nodes), "node") + each + down
 
 
 def _minutes(limit: str) -> float:
@@ -138,90 +123,29 @@ def _minutes(limit: str) -> float:
     return days * 1440 + hours * 60 + minutes + seconds / 60
 
 
-def _gpus(gres: str) -> dict[str, int]:
-    """GPUs of a node by their type, of a list such as gpu:h100:4(S:0-1),nvme:1."""
-    gpus: Counter[str] = Counter()
-    for part in re.sub(r"\([^)]*\)", "", gres).split(","):
-        kind, *rest = part.split(":")
-        if kind == "gpu" and rest and rest[-1].isdecimal():
-            gpus[" ".join(rest[:-1])] += int(rest[-1])
-    return gpus
-
-
-def _states(profile: dict[str, Any]) -> Iterator[Check]:
+def _accounting(profile: dict[str, Any]) -> Check:
     """Whether Snakemake can learn from Slurm that a job has ended."""
-    name, accounting, asked = "Slurm accounting", ask(ACCOUNTING), profile.get("slurm-status-command") or "sacct"
+    accounting, asked = ask(ACCOUNTING), profile.get("slurm-status-command") or "sacct"
     found = f"{accounting.problem or 'sacct answers'}; the profile asks {asked}"
     if accounting.problem and asked != "squeue":
         do = "slurm-status-command: squeue in the profile; with sacct Snakemake would never see a job end"
-        yield Check(name, found, "error", do)
-    else:
-        yield Check(name, found)
-    if asked == "squeue":
-        yield _ended_jobs(accounting.problem is None)
+        return Check("Slurm accounting", found, "error", do)
+    return Check("Slurm accounting", found)
 
 
-def _ended_jobs(has_accounting: bool) -> Check:
-    """Whether squeue still knows a job when the plugin looks for its end: what it never sees end, it waits for.
-
-    A MinJobAge of 0 is for ever, but the plugin takes it for too short and asks sacct.
-    """
-    answer, name = ask(["scontrol", "show", "config"]), "Slurm MinJobAge"
-    told = re.search(r"^\s*MinJobAge\s*=\s*(\d+)", answer.output, re.M)
-    do = "ask the cluster's administrators for MinJobAge=300"
-    do = "slurm-status-command: sacct in the profile" if has_accounting else do
-    if told is None:
-        return cannot_tell(name, answer, do)
-    kept_s = int(told[1])
-    if kept_s >= KEPT_S or (kept_s == 0 and has_accounting):
-        return Check(name, f"{kept_s} s")
-    found = f"squeue forgets a job {kept_s} s after its end, Snakemake may look {LOOKS_S} s apart"
-    return Check(name, found, "error" if kept_s <= LOOKS_S else "warning", do)
-
-
-def _profile(profile: dict[str, Any], partitions: Partitions) -> Iterator[Check]:
-    """Compare a profile with the cluster, and ask Slurm whether it would take such a job."""
-    if profile.get("slurm-no-requeue"):
-        found = "slurm-no-requeue: Snakemake would wait for ever for a job that is preempted"
-        yield Check("profile: requeue", found, "warning", "slurm-requeue: true instead")
-    asked = sorted({name for rule in (RUN, *STEPS) for name in _asked(profile, rule)})
-    if unknown := [name for name in asked if name not in partitions]:
-        do = f"slurm_partition in the profile: one of {', '.join(sorted(partitions)[:SHOWN])}"
-        yield Check("profile: partition", f"not known to this Slurm: {', '.join(unknown)}", "error", do)
-        return
-    if not asked:
-        do = "state slurm_partition, one with GPUs"
-        yield Check("profile: partition", "none stated: Slurm's default", "warning", do)
-    elif not any(node.up for name in asked for node in partitions[name]):
-        found = f"{', '.join(asked)}: none of its nodes takes jobs (drained, down or not responding)"
-        yield Check("profile: partition", found, "error", "another partition; `sinfo --list-reasons` says why")
-    else:
-        yield Check("profile: partition", ", ".join(asked))
-    config = profile.get("config")
-    cluster = (config if isinstance(config, dict) else {}).get("cluster") or {}
-    gpus, cpus, count = (_number(cluster.get(name)) for name in ("gpus_per_node", "cpus_per_node", "nodes"))
-    if cluster:
-        nodes = [node for name in asked or partitions for node in partitions[name] if node.up]
-        fitting = sum(node.count for node in nodes if sum(node.gpus.values()) >= gpus and node.cpus >= cpus)
-        found = f"{counted(count, 'node') if count else 'nodes'} of {counted(gpus, 'GPU')} and {counted(cpus, 'CPU')}"
-        if fitting >= max(count, 1):
-            yield Check("profile: cluster", found)
-        else:
-            do = 'state under config: cluster: what `sinfo -o "%R %D %c %G"` lists'
-            yield Check("profile: cluster", f"{found}, of which its partitions have {fitting}", "error", do)
-    yield _submitted(profile, gpus)
-
-
-def _submitted(profile: dict[str, Any], gpus: int) -> Check:
-    """Have Slurm judge a job as runs are submitted, without submitting one: its account, QOS, GPUs and partition."""
+def _submitted(profile: dict[str, Any]) -> Check:
+    """Have Slurm judge a job on as many nodes and GPUs as the profile states, without submitting one."""
     of_run = {"qos": str(profile.get("slurm-qos") or "")} | resources_of(profile, RUN)
     options = {"partition": "slurm_partition", "account": "slurm_account", "qos": "qos"}
     asked = [f"--{option}={of_run[name]}" for option, name in options.items() if of_run.get(name)]
-    asked += ["--gres=gpu:1"] if gpus else []
+    config = profile.get("config")
+    cluster = (config if isinstance(config, dict) else {}).get("cluster") or {}
+    nodes, gpus = (_number(cluster.get(name)) for name in ("nodes", "gpus_per_node"))
+    asked += ([f"--nodes={nodes}"] if nodes else []) + ([f"--gres=gpu:{gpus}"] if gpus else [])
     answer = ask(["sbatch", "--test-only", *asked, "--time=1", "--output=/dev/null", "--wrap=true"])
     if answer.problem is None:
         return Check("profile: job", f"Slurm would take one ({' '.join(asked) or 'with its defaults'})")
-    do = "slurm_partition, slurm_account and slurm-qos in the profile"
+    do = "slurm_partition, slurm_account and slurm-qos in the profile, and under config: cluster: what its nodes have"
     return Check("profile: job", f"with {' '.join(asked) or 'its defaults'} {answer.problem}", "error", do)
 
 
@@ -268,19 +192,10 @@ def _resources(stated: dict[str, Any] | list[str] | None) -> dict[str, str]:
     return {str(name): str(value).strip("'\" ") for name, value in pairs if value is not None}
 
 
-def _asked(profile: dict[str, Any], rule: str) -> list[str]:
-    """Partitions that a profile names for a rule."""
-    return [name for name in resources_of(profile, rule).get("slurm_partition", "").split(",") if name]
-
-
 def _usable(profile: dict[str, Any], partitions: Partitions) -> list[Nodes]:
     """Nodes that are up, of the partitions that runs may get, else of all."""
-    return [
-        node
-        for name in _asked(profile, RUN) or partitions
-        for node in partitions.get(name, [])
-        if node.up and node.count
-    ]
+    names = [name for name in resources_of(profile, RUN).get("slurm_partition", "").split(",") if name] or partitions
+    return [node for name in names for node in partitions.get(name, []) if node.up and node.count]
 
 
 def _number(stated: object) -> int:

@@ -152,17 +152,14 @@ class Search:
         """Leave out configurations, unless they were tried."""
         self.excluded |= {key for key in configurations if key not in self.tried}
 
-    def ask(self, most: int = 1) -> list[tuple[Hashable, int]]:
-        """Configurations to run next and their repeats, each of which is to be told of; none at the end of the search.
-
-        `most`: how many may run at once where each depends on the results of the others.
-        """
-        if not self.ended and (asked := self._new(most)):
+    def ask(self) -> list[tuple[Hashable, int]]:
+        """Configurations to run next and their repeats, each of which is to be told of; none at the end."""
+        if not self.ended and (asked := self._new()):
             return [(key, 1) for key in asked]
         if (asked := self._again()) or self.ended:
             return asked
         # What was kept for repeats, and is left.
-        return [(key, 1) for key in self._new(most, keeps=False)] or self._again()
+        return [(key, 1) for key in self._new(keeps=False)] or self._again()
 
     def tell(self, configuration: Hashable, repeat: int, value: float | None, cost: float) -> None:
         """Tell of a run that was asked for: its value, or None where it did not complete, and what it cost."""
@@ -174,7 +171,7 @@ class Search:
             self._costs.append(cost)
             self.tried[configuration].values[repeat] = value
 
-    def _new(self, most: int, keeps: bool = True) -> list[Hashable]:
+    def _new(self, keeps: bool = True) -> list[Hashable]:
         """Configurations to try; none if that is over, of which `ended` says why, or if the rest is kept for repeats.
 
         `keeps`: whether a part of the budget is.
@@ -190,9 +187,9 @@ class Search:
             return []
         if design := [key for key in self.screening if key in self.left]:
             # What a run costs is not known before the first.
-            asked = design[: affordable if self._costs else most]
+            asked = design[: affordable if self._costs else 1]
         else:
-            asked = self._proposed(min(most, affordable, len(self.left)), affordable)
+            asked = self._proposed(affordable)
             if not asked:
                 self.ended.append(
                     f"neither model expects an improvement of the {len(self.left)} that were not tried, and all were "
@@ -235,34 +232,30 @@ class Search:
         found = (self.space.configurations.get(row) for row in rows)
         return list(dict.fromkeys(key for key in found if key is not None))
 
-    def _proposed(self, most: int, affordable: int) -> list[Hashable]:
-        """Configurations that Optuna's sampler proposes; where it has none, several that may be better all the same."""
+    def _proposed(self, affordable: int) -> list[Hashable]:
+        """What Optuna's sampler proposes; where it has nothing, several that may be better all the same."""
         if not self.completed:  # nothing to learn from
-            return [self.left[number] for number in self._rng.permutation(len(self.left))[:most]]
+            return [self.left[self._rng.permutation(len(self.left))[0]]]
         import optuna  # takes a while
 
         study, distributions = self._study()
-        asked: list[Hashable] = []
+        left = self.left
         for _ in range(MOST_PROPOSALS):
             trial = study.ask(distributions)
             levels = tuple(trial.params[name] for name in self.space.parameters)
-            key, open_to = self.space.configurations.get(levels), [each for each in self.left if each not in asked]
-            if key not in open_to:
-                study.tell(trial, state=optuna.trial.TrialState.FAIL)
-                if key not in self.tried and key not in asked:  # left out
-                    study.add_trial(self._trial(levels, None, distributions))
-                    continue
-                while len(asked) < min(max(most, TOGETHER), affordable):
-                    key = self._promising(open_to) or self._beside(open_to)
-                    if key is None:
-                        break
-                    asked.append(key)
-                    open_to.remove(key)
-                return asked
-            asked.append(key)
-            if len(asked) >= most:
-                return asked
-        return asked or [open_to[self._rng.integers(len(open_to))]]
+            key = self.space.configurations.get(levels)
+            if key in left:
+                return [key]
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            if key not in self.tried:  # left out
+                study.add_trial(self._trial(levels, None, distributions))
+                continue
+            asked: list[Hashable] = []
+            while len(asked) < min(TOGETHER, affordable) and (key := self._promising(left) or self._beside(left)):
+                asked.append(key)
+                left.remove(key)
+            return asked
+        return [left[self._rng.integers(len(left))]]
 
     def _study(self) -> tuple[Any, dict[str, Any]]:
         """A study of Optuna's that knows the first repeat of all that was tried, and its parameters."""

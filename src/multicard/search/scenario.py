@@ -3,63 +3,40 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from multicard.analysis.choice.demand import per_distinct
-from multicard.analysis.evidence import Provenance, as_stated, names_synthetic
-from multicard.analysis.machine.limits import MachineLimits, loader_rates, read_machine
+from multicard.analysis.evidence import as_stated, names_synthetic
 from multicard.analysis.pooling import Pool
 from multicard.analysis.runs.measures import measure_run
-from multicard.analysis.runs.notices import disturbance_notice
 from multicard.analysis.runs.run_files import RunFiles
 from multicard.analysis.scenario_tables import machine
 from multicard.analysis.statistics import Interval, verdict
 from multicard.archive.matrix import Matrix
 from multicard.core.errors import UserError
-from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, ANY_NODE, EPOCH_COLUMNS, EPOCHS, RUN, machine_file
+from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN
 from multicard.core.units import ARGS_PREFIX, show
 from multicard.experiment.config import Experiment
-from multicard.experiment.parameters import as_columns, nested
+from multicard.experiment.parameters import as_columns
 from multicard.experiment.runs import Run, combinations
 from multicard.experiment.workload import WORKLOADS, Workload
-from multicard.machine.jobs import loaders
 from multicard.search.core import Search, Space
-
-READ_AHEAD = 1.1  # by how much a short run may exceed what its loader gives in the long run
-NO_METER = "which have no meter of energy here"  # CPUs
 
 # The measure of a workload that is searched for, and whether more of it is better.
 GOALS: dict[str, Callable[[Workload], tuple[str, bool]]] = {
     "throughput": lambda work: (work.unit.throughput, True),
     "iteration_time": lambda work: ("iteration_time_s", False),
-    "energy": lambda work: (work.unit.energy, False),
 }
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a run.
-
-    Attributes
-    ----------
-    value
-        By the goal, if it completed.
-    cost_s
-        Seconds that it took.
-    machine
-        The kind that it ran on, whatever part of its GPUs; None where not recorded.
-    disturbance
-        What else ran then, in words.
-    """
+    """What came of a run: a value by the goal, if it completed, and the seconds that it took."""
 
     value: float | None
     outcome: str
     cost_s: float
     synthetic: bool
-    machine: str | None = None
-    disturbance: str | None = None
 
 
 class ScenarioSpace:
@@ -71,7 +48,7 @@ class ScenarioSpace:
         Raises
         ------
         UserError
-            If it varies nothing, an archive of recorded runs cannot be read, or none of its runs can have the measure.
+            If it varies nothing.
         """
         self.experiment, self.name, self.goal = experiment, name, goal
         self.scenario, self.results = experiment.scenarios[name], Path(experiment.results)
@@ -79,11 +56,6 @@ class ScenarioSpace:
         if not self.varied:
             raise UserError(f"scenarios.{name}: varies nothing, expected several values of a parameter under vary")
         self.matrix = Matrix.plan(experiment)
-        if goal == "energy" and all(run.parameters.device == "cpu" for run in self.matrix.scenarios[name]):
-            raise UserError(
-                f"scenarios.{name}: runs on CPUs, {NO_METER}, so there is no energy to search for: search for another "
-                "goal, such as --goal iteration_time"
-            )
         self.measure, self.maximize = GOALS[goal](WORKLOADS[experiment.workload(name)])
         self._of = combinations(experiment, name)
         self.repeats = {runs[0].id: runs for runs in self._of.values()}
@@ -107,13 +79,8 @@ class ScenarioSpace:
         return self.results / "runs" / run.id / RUN
 
     def target(self, run: Run) -> Path:
-        """What is made last of what a run's measures are read from; a recorded run comes as a whole."""
-        record = self.record(run)
-        return record if run.id in self.matrix.recorded.archives else record.parent / ACTIVITY / ACTIVITY_INDEX
-
-    def is_worse(self, value: float, than: float) -> bool:
-        """Whether a value is worse by the goal."""
-        return value < than if self.maximize else value > than
+        """What is made last of what a run's measures are read from."""
+        return self.record(run).parent / ACTIVITY / ACTIVITY_INDEX
 
     def decide(self, search: Search) -> tuple[str, list[str], Interval]:
         """The best configuration, those not significantly different of which there are repeats, and its value."""
@@ -128,11 +95,8 @@ class ScenarioSpace:
     def in_words(self, value: float) -> str:
         """A value of the measure with its unit."""
         rate = self.measure.removesuffix("_per_s")
-        return (
-            f"{show(self.measure, value)} {rate.split('_')[-1]}/s"
-            if rate != self.measure
-            else show(self.measure, value)
-        )
+        unit = f" {rate.split('_')[-1]}/s" if rate != self.measure else ""
+        return f"{show(self.measure, value)}{unit}"
 
     def named(self, configuration: str) -> str:
         """Values of the varied parameters, in words."""
@@ -144,19 +108,6 @@ class ScenarioSpace:
         levels = next(levels for levels, key in self.space.configurations.items() if key == configuration)
         return {name: values[level] for (name, values), level in zip(self.varied.items(), levels, strict=True)}
 
-    def stated(self, configuration: str) -> dict[str, Any]:
-        """The same as a configuration file states them."""
-        return nested(self.values(configuration))
-
-    @property
-    def possible_repeats(self) -> int:
-        """How many repeats there can be of every configuration that can run: fewer where they come from an archive."""
-        counts = [
-            sum(1 for _ in takewhile(lambda run: self.matrix.reasons[run.id] is None, runs))
-            for runs in self.repeats.values()
-        ]
-        return min(filter(None, counts), default=1)
-
     @property
     def unlike_learning(self) -> list[str]:
         """In what the configurations differ of what decides how much is learned from a sample."""
@@ -166,31 +117,13 @@ class ScenarioSpace:
         return [name for name in names if len({repr(each.get(name)) for each in found}) > 1]
 
     def left_out(self) -> dict[str, str]:
-        """Why configurations are not tried: they cannot run here, have no energy, or are expected not to fit."""
+        """Why configurations are not tried: they cannot run here, or are expected not to fit."""
         reasons = {key: self.matrix.reasons[key] for key in self.repeats}
-        if self.goal == "energy":
-            on_cpu = [key for key in self.repeats if self.run(key, 1).parameters.device == "cpu"]
-            reasons |= {key: reasons[key] or f"on CPUs, {NO_METER}" for key in on_cpu}
-        large = "memory estimate above that of a GPU"
         return {
-            key: reason or large
+            key: reason or "memory estimate above that of a GPU"
             for key, reason in reasons.items()
             if reason or self.run(key, 1).exceeds_memory(self.matrix.machine)
         }
-
-    def bounds(self) -> dict[str, float]:
-        """Best value that a configuration's loader allows, where it was measured alone on the machine that runs are on.
-
-        None of recorded runs, which ran elsewhere.
-        """
-        found = {}
-        for key, [run, *_] in self.repeats.items():
-            p = run.parameters
-            elsewhere = run.id in self.matrix.recorded.archives
-            if self.goal == "energy" or elsewhere or not (rate := self._loader_rate(run)):
-                continue
-            found[key] = rate * p.ranks if self.maximize else p.batch_of_rank / rate
-        return found
 
     def result(self, run: Run) -> Result:
         """What came of a run.
@@ -202,40 +135,12 @@ class ScenarioSpace:
         """
         files = RunFiles.of(self.record(run).parent)
         row, record = measure_run(files), files.record
-        value = row[self.measure] if row["outcome"] == "completed" else None
-        if value and self.goal == "energy" and self.measure == "energy_per_sample_j":
-            value = per_distinct(value, row["processed_samples_per_s"], row["throughput_samples_per_s"])
-        if row["outcome"] == "completed" and not (value and value > 0):
+        completed = row["outcome"] == "completed"
+        value = row[self.measure] if completed else None
+        if completed and not (value and value > 0):
             raise UserError(
                 f"{files.folder}: has no {self.measure}, expected one above 0: search for another goal, such as "
                 "--goal iteration_time"
             )
-        hardware = record.get("hardware") or {}
-        cost_s = float(record.get("wall_time_s") or 0.0)
-        if record.get("resumed"):  # that is of the last attempt alone
-            cost_s = max(cost_s, float(files.table(EPOCHS, EPOCH_COLUMNS)["epoch_time_s"].sum()))
-        return Result(
-            value,
-            row["outcome"],
-            cost_s,
-            names_synthetic([machine(hardware)]),
-            Provenance(machine(hardware)).kind if hardware else None,
-            disturbance_notice(row),
-        )
-
-    @cached_property
-    def _limits(self) -> list[MachineLimits]:
-        """Of the machine where the runs are; on a cluster of a node that it chose."""
-        devices = {runs[0].parameters.device for runs in self.repeats.values()}
-        host = ANY_NODE if self.experiment.cluster else None
-        paths = [machine_file(self.results, device, host) for device in devices]
-        return [read_machine(path) for path in paths if path.is_file()]
-
-    def _loader_rate(self, run: Run) -> float | None:
-        """Samples per second that a run's loader gives at most, where that was measured undisturbed."""
-        for job in loaders([run], run.parameters.device):
-            for limits in self._limits:
-                rate = loader_rates(limits, job["parameters"], undisturbed=True).get(run.parameters.workers_of_rank)
-                if rate is not None:
-                    return READ_AHEAD * (rate.high or rate.value)
-        return None
+        synthetic = names_synthetic([machine(record.get("hardware") or {})])
+        return Result(value, row["outcome"], float(record.get("wall_time_s") or 0.0), synthetic)

@@ -4,23 +4,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from multicard.analysis.evidence import Configuration
+from multicard.analysis.scaling.speedup import SAME_WORK
 from multicard.experiment.workload import BATCH
 
 ROUNDING = 1e-4  # relative, of a rate times a time
-SAME_WORK = 0.05  # relative difference up to which a run has seen as many samples as the training
 
 Learning = Mapping[str, Any]
 Changes = Mapping[str, tuple[Any, Any]]
 
 
-def values_of(configuration: Configuration) -> dict[str, Any]:
-    """Parameters, and measures of the first completed run."""
-    return {**configuration.parameters, **configuration.completed[0].values}
-
-
 def learnings(configurations: Sequence[Configuration]) -> list[Learning]:
     """`Workload.learning` of each, measured batches that are equal but for the last ones of a pass having one value."""
-    found = [each.workload.learning(values_of(each)) for each in configurations]
+    found = [each.workload.learning({**each.parameters, **each.completed[0].values}) for each in configurations]
     measured = sorted({each[BATCH] for each in found if isinstance(each.get(BATCH), float)})
     equal: dict[float, int | str] = {}
     for largest in reversed(measured):
@@ -51,23 +46,19 @@ def changes_from(reference: Learning, learning: Learning) -> Changes:
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def changes_words(changes: Changes) -> str:
-    """What is traded for the reference's learning; empty where nothing is.
+def words_of(learning: Learning | Changes) -> str:
+    """What decides how much is learned, or what is traded for that of the reference; empty where nothing is.
 
-    >>> changes_words({"precision": ("fp32", "fp16")})
-    'precision: fp32 → fp16'
+    >>> words_of({"precision": ("fp32", "fp16")}), words_of({"precision": "fp16", "packed": True})
+    ('precision: fp32 → fp16', 'precision: fp16, packed: true')
     """
     return ", ".join(
-        f"{name}: {value_words(before)} → {value_words(after)}" for name, (before, after) in changes.items()
+        f"{name}: {' → '.join(map(_word, value if isinstance(value, tuple) else (value,)))}"
+        for name, value in learning.items()
     )
 
 
-def learning_words(learning: Learning) -> str:
-    """Words for what decides how much is learned."""
-    return ", ".join(f"{name}: {value_words(value)}" for name, value in learning.items())
-
-
-def value_words(value: Any) -> str:
+def _word(value: Any) -> str:
     """Word for a value, as a configuration file states it."""
     if value is None:
         return "not known"

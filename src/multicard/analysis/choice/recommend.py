@@ -4,7 +4,6 @@
 Parameters have the names of the configuration file, so that a recommendation can be copied into it.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,39 +11,19 @@ from typing import NamedTuple
 
 import jinja2
 
-from multicard.analysis.bottlenecks.bottlenecks import Bottleneck, BottleneckReport, bottlenecks, summary
-from multicard.analysis.bottlenecks.options import (
-    DIFFERENT,
-    HIGHER,
-    LOWER,
-    Advice,
-    Neighbours,
-    Tried,
-    advice,
-    effect,
-    options,
-)
-from multicard.analysis.choice.answers import (
-    NOT_KNOWN,
-    basis,
-    changed,
-    demanded,
-    how_many,
-    missing_words,
-    speedups,
-    which,
-)
-from multicard.analysis.choice.choices import Choices, choices
-from multicard.analysis.choice.demand import Demand
-from multicard.analysis.choice.table import WordTable, in_words, lost_words
+from multicard.analysis.bottlenecks.bottlenecks import Bottleneck, BottleneckReport, report_of, summary
+from multicard.analysis.bottlenecks.options import untried
+from multicard.analysis.choice.choices import Choice, Choices, choices, outcomes_of
+from multicard.analysis.choice.learning import changes_from, words_of
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence, place_words
 from multicard.analysis.runs.notices import NOTICES
-from multicard.analysis.statistics import verdict
+from multicard.analysis.runs.per_run import trace_shares
+from multicard.analysis.statistics import Interval, corrected, verdict
 from multicard.core.text import counted, for_markdown, listed, plural
-from multicard.core.units import SECONDS, number, percent, with_unit
+from multicard.core.units import BYTES, UNKNOWN, number, percent, with_unit
+from multicard.experiment.workload import BATCH
 
-WORTHWHILE = 1.02  # gain below which an option that was not tried is not named
-LEARNS_OTHERWISE = "may change accuracy"
+WORTHWHILE = 1.02  # gain below which options against a bottleneck are not named
 MOST_JOBS = 2  # that are answered at once
 MOST_NEXT = 2
 MOST_CHANGES = 3
@@ -52,41 +31,18 @@ MOST_OPTIONS = 3
 MOST_DOUBTS = 3
 SURE = {"more": "Significant", "less": "Significantly slower", "none": "Not significant", "unknown": "One repeat"}
 MANY, WHICH, CHANGE = "How many devices", "Which configuration", "If you may change"
-ANSWERS = (MANY, WHICH, CHANGE)
-UNKNOWN_STEP = "where the step goes was not recorded"
-
-
-class Option(NamedTuple):
-    """Something to try: its name, why or with which reservation, and what was measured with it."""
-
-    name: str
-    notes: str = ""
-    measured: str = ""
-
-    @property
-    def title(self) -> str:
-        """Its name with the notes."""
-        return f"{self.name} ({self.notes})" if self.notes else self.name
+NOT_KNOWN = "not known"
+HOURS = {"cuda": "GPU-hours", "cpu": "process-hours"}
+FASTER = "× as fast"
 
 
 class Part(NamedTuple):
-    """A bottleneck in words, what was tried against it, what was not, and about how much that can gain."""
+    """A bottleneck in words, and in Markdown what was not tried against it."""
 
     kind: str
     evidence: str
-    tried: list[Option]
-    untried: list[Option]
-    general: list[str]
+    options: list[str]
     bound: str
-
-
-class Detail(NamedTuple):
-    """A configuration: facts, and the parts of its step with options."""
-
-    name: str
-    facts: str
-    parts: list[Part]
-    caveats: list[str]
 
 
 class Tile(NamedTuple):
@@ -95,6 +51,13 @@ class Tile(NamedTuple):
     title: str
     value: str
     notes: str = ""
+
+
+class WordTable(NamedTuple):
+    """Headings, and rows of words."""
+
+    headings: list[str]
+    rows: list[list[str]]
 
 
 @dataclass(frozen=True)
@@ -107,6 +70,12 @@ class JobAdvice:
         Label and sentence, the answer first.
     more
         Further sentences of the same kinds, for which the first screen is too small.
+    table
+        All choices, and of which numbers of devices no run completed.
+    about, parts
+        The configuration that advice is about, and the bottlenecks of its step.
+    step
+        The largest part of that step, in a sentence.
     """
 
     name: str
@@ -114,15 +83,15 @@ class JobAdvice:
     more: list[tuple[str, str]]
     tiles: list[Tile]
     table: WordTable
-    basis: str
     lost: list[str]
-    details: list[Detail]
+    about: str
+    parts: list[Part]
     step: str
 
     @property
     def answers(self) -> list[str]:
         """Sentences that answer what was compared."""
-        found = [(label, text) for label, text in self.points if label in ANSWERS]
+        found = [(label, text) for label, text in self.points if label in (MANY, WHICH, CHANGE)]
         known = [each for each in found if not each[1].startswith(NOT_KNOWN)] or found
         texts = [f"{label} {text}" if label == CHANGE else text for label, text in known]
         return [f"{each[:1].upper()}{each[1:]}." for each in texts]
@@ -130,7 +99,7 @@ class JobAdvice:
     @property
     def rest(self) -> list[tuple[str, str]]:
         """The points that are no answers."""
-        return [each for each in self.points if each[0] not in ANSWERS]
+        return [each for each in self.points if each[0] not in (MANY, WHICH, CHANGE)]
 
 
 @dataclass(frozen=True)
@@ -146,40 +115,21 @@ class Recommendations:
         return self.jobs[:MOST_JOBS]
 
 
-@dataclass(frozen=True)
-class Recommendation:
-    """The bottlenecks of one configuration, each with options to try."""
-
-    report: BottleneckReport
-    advised: list[tuple[Bottleneck, list[Advice]]]
-
-
-def recommendations(evidence: Evidence) -> list[Recommendation]:
-    """Give bottlenecks and options for each configuration that has a run with an outcome."""
-    neighbours = Neighbours(evidence.configurations)
-    return [
-        Recommendation(
-            report,
-            [(each, advice(report.configuration, each.kind, neighbours)) for each in report.bottlenecks],
-        )
-        for report in bottlenecks(evidence)
-    ]
-
-
-def advise(evidence: Evidence, demand: Demand | None = None) -> Recommendations:
+def advise(evidence: Evidence) -> Recommendations:
     """Give what the measurements recommend, as objects of plain text, in part from files."""
-    demand = demand or Demand()
-    found = {id(each.report.configuration): each for each in recommendations(evidence)}
-    tables = choices(evidence, demand)
+    traces = evidence.per_run(trace_shares).to_dict("index")
+    tables = choices(evidence)
     places = place_words([(job.machine, job.versions) for job in tables])
-    jobs = [_job(*pair, found, demand) for pair in zip(tables, places, strict=True)]
+    jobs = []
+    for job, place in zip(tables, places, strict=True):
+        report = report_of(_in_question(job), traces)
+        jobs.append(_job(job, f"{job.job}, on {place}" if place else job.job, report, evidence))
     notes = []
     if not any(each.completed for each in evidence.configurations):
         notes.append("No run completed, so there is nothing to recommend.")
     if any(run.values.get("device") == "cpu" for run in evidence.runs):
         notes.append("Measurements on CPU processes say nothing about GPUs.")
-    made_up = sum(run.synthetic for run in evidence.runs)
-    if made_up:
+    if made_up := sum(run.synthetic for run in evidence.runs):
         which = "All" if made_up == len(evidence.runs) else "Some"
         notes.append(f"{which} runs have synthetic timings: no machine takes these times.")
     runs = [sum(len(each.completed) for each in table.configurations) for table in tables]
@@ -187,10 +137,9 @@ def advise(evidence: Evidence, demand: Demand | None = None) -> Recommendations:
     return Recommendations([jobs[index] for index in order], notes)
 
 
-def as_markdown(evidence: Evidence, demand: Demand | None = None, verbose: bool = True) -> str:
+def as_markdown(evidence: Evidence, verbose: bool = True) -> str:
     """Give the recommendations as Markdown, the answers first; text from files is escaped."""
-    found = advise(evidence, demand)
-    return _template().render(found=found, verbose=verbose).rstrip() + "\n"
+    return _template().render(found=advise(evidence), verbose=verbose).rstrip() + "\n"
 
 
 @cache
@@ -205,76 +154,147 @@ def _template() -> jinja2.Template:
     return templates.get_template("recommendations.md.j2")
 
 
-def _job(job: Choices, place: str, found: dict[int, Recommendation], demand: Demand) -> JobAdvice:
-    own = [found[id(each)] for each in (*job.configurations, *job.lost)]
-    base = found[id(_in_question(job))]
-    asked = [
-        ("Deadline" if demand.deadline_s else "The training", each)
-        for each in (demanded(job, demand) if demand != Demand(goal=demand.goal) else [])
-    ]
-    many = [(MANY, how_many(job))] if job.configurations else []
-    others = [(WHICH, each) for each in which(job, demand)]
-    gains = changed(job, demand)
-    changes = [(CHANGE, "; ".join(part)) for part in (gains[:MOST_CHANGES], gains[MOST_CHANGES:]) if part]
-    kinds = [asked, many, others, changes] if speedups(job) else [asked, others, changes, many]
-    points = [point for kind in kinds for point in kind[:1]]
-    more = [point for kind in kinds for point in kind[1:]]
-    step = _step(base)
-    points += [("Largest part of the step", step)] if step else []
-    points += [("Try next", each) for each in _next(job, base, demand)]
-    doubts = _doubts(job)
-    points += [("How sure", doubts)] if doubts else []
-    return JobAdvice(
-        name=f"{job.job}, on {place}" if place else job.job,
-        points=points,
-        more=more,
-        tiles=_tiles(job, base),
-        table=in_words(job, demand),
-        basis=basis(job) if job.rows else "",
-        lost=[f"{each.words()}: {lost_words(each)}" for each in job.lost],
-        details=[_detail(each) for each in own],
-        step=step,
-    )
-
-
 def _in_question(job: Choices) -> Configuration:
     """The configuration that advice is about: the fastest on several devices, else on one, else any."""
     fastest = min((row for row, _ in speedups(job)), key=lambda each: each.time_s.value, default=job.fastest)
     return fastest.configuration if fastest else (*job.configurations, *job.lost)[0]
 
 
-def _step(base: Recommendation) -> str:
-    lines = summary([base.report])
-    on = counted(base.report.configuration["devices"], DEVICE_WORDS[base.report.configuration["device"]])
-    return f"{on}: {lines[0]}" if lines else (UNKNOWN_STEP if base.report.configuration.completed else "")
+def _job(job: Choices, name: str, report: BottleneckReport, evidence: Evidence) -> JobAdvice:
+    about = report.configuration
+    parts = [_part(each, about, evidence) for each in report.bottlenecks]
+    step = summary(report) or ("where the step goes was not recorded" if about.completed else "")
+    step = f"{_devices(job, about['devices'])}: {step}" if step else ""
+    many = [(MANY, _how_many(job))] if job.configurations else []
+    which = [(WHICH, each) for each in _which(job)]
+    gains = _gains(job)
+    changes = [(CHANGE, "; ".join(some)) for some in (gains[:MOST_CHANGES], gains[MOST_CHANGES:]) if some]
+    kinds = [many, which, changes] if speedups(job) else [which, changes, many]
+    points = [point for kind in kinds for point in kind[:1]]
+    points += [("Largest part of the step", step)] if step else []
+    points += [("Try next", each) for each in _next(report, parts)]
+    doubts = _doubts(job)
+    points += [("How sure", doubts)] if doubts else []
+    return JobAdvice(
+        name=name,
+        points=points,
+        more=[point for kind in kinds for point in kind[1:]],
+        tiles=_tiles(job, report, doubts),
+        table=_in_words(job),
+        lost=[f"{each.words()}: {outcomes_of(each)}" for each in job.lost],
+        about=about.words(),
+        parts=parts,
+        step=step,
+    )
 
 
-def _next(job: Choices, base: Recommendation, demand: Demand) -> list[str]:
-    """What to try, each with its reason, what was measured to help first."""
+# The answers ----------------------------------------------------------------------------------------------------------
+
+
+def speedups(job: Choices) -> list[tuple[Choice, Interval]]:
+    """The fastest row of each number of devices that has a speed-up and learns as the reference does, with that.
+
+    The p-values are corrected for their number.
+    """
+    alike = [each for each in job.rows if each.is_alike and each.speedup.value and each.devices > 1]
+    fastest = {each.devices: each for each in sorted(alike, key=lambda each: -each.time_s.value)}
+    rows = [fastest[count] for count in sorted(fastest)]
+    return list(zip(rows, corrected([each.speedup for each in rows]), strict=True))
+
+
+def _how_many(job: Choices) -> str:
+    """How much faster each number of devices is than one, the fastest first; or why that is not known."""
     lines = []
-    if (demand.deadline_s or not speedups(job)) and (missing := missing_words(job)):
-        lines.append(missing)
-    configuration = base.report.configuration
-    for bottleneck, advised in base.advised:
-        part = _part(configuration, bottleneck, advised)
-        helped = [
-            option
-            for each, option in zip([each for each in advised if each.tried], part.tried, strict=True)
-            if any(verdict(tried.speed) == "more" for tried in each.tried)
+    for row, ratio in sorted(speedups(job), key=lambda pair: -pair[1].value):
+        one = "1 GPU" if job.device == "cuda" else "1"
+        of = _devices(job, row.devices) + (" (weak scaling)" if BATCH in row.changes else "")
+        hours = f"{number(row.devices / ratio.value)}× the {HOURS[job.device]}"
+        lines.append(f"{of}: {ratio.format(unit=f'{FASTER} as {one}')}, {_doubt(ratio) or hours}")
+    counts = {each.devices for each in job.rows}
+    if lines:
+        return "; ".join(lines)
+    if not counts:
+        return f"{NOT_KNOWN}: no completed run says its throughput"
+    if len(counts) == 1:
+        [only] = counts
+        return f"{NOT_KNOWN}: only {_devices(job, only)} {'was' if only == 1 else 'were'} measured"
+    return f"{NOT_KNOWN}: no run on one device to compare with"
+
+
+def _which(job: Choices) -> list[str]:
+    """The fastest on each number of devices on which several configurations of a training were measured, most first."""
+    lines = []
+    for best in sorted(job.rows, key=lambda each: (not each.is_alike, -each.devices)):
+        rivals = [
+            each for each in job.rows if each.ratio and (each.devices, each.changes) == (best.devices, best.changes)
         ]
-        lines += [f"{each.title}: {each.measured}" for each in helped[:1]]
-        names = [each.title for each in sorted(part.untried, key=lambda each: LEARNS_OTHERWISE in each.notes)]
-        named = listed(names[:MOST_OPTIONS], "or") or "; ".join(part.general[:MOST_OPTIONS])
-        if named:
-            of = "the memory" if bottleneck.kind == "memory" else bottleneck.kind
-            since = f"{percent(bottleneck.share)} of the {base.report.of} is {of}"
-            if bottleneck.kind == "memory":
-                since = "it needs too much memory"
-            elif bottleneck.kind == "padding":
-                since = f"{percent(bottleneck.share)} of the tokens are padding"
+        if not best.is_best or not rivals:
+            continue
+        where = _devices(job, best.devices) + (f" ({words_of(best.changes)})" if best.changes else "")
+        nearest = min(rivals, key=lambda each: (each.is_worse, abs(each.ratio.value - 1)))
+        standing = "slower" if nearest.is_worse else "not significantly slower"
+        more = f" and {len(rivals) - 1} more" if len(rivals) > 1 else ""
+        lines.append(
+            f"fastest of {best.rivals} on {where}: {job.recipe(best)}, {_rate(job, best)}; {standing}: "
+            f"{job.recipe(nearest)}, {nearest.ratio.format(unit=FASTER)}{more}"
+        )
+    return lines
+
+
+def _gains(job: Choices) -> list[str]:
+    """What a change of what is learned gains over the fastest without it, the most first."""
+    rows = [each for each in job.rows if each.gain is not None and each.gain.value is not None]
+    lines = []
+    for row in sorted(rows, key=lambda each: -each.gain.value):
+        doubt = f", {words}" if (words := _doubt(row.gain)) else ""
+        what = words_of(changes_from(row.instead_of, row.learning))
+        lines.append(f"{what}: {row.gain.format(unit=FASTER)} on {_devices(job, row.devices)}{doubt}")
+    return lines
+
+
+def _doubt(ratio: Interval) -> str:
+    """Why a ratio shows no difference, by its corrected p-value; empty where it does.
+
+    >>> _doubt(Interval(0.98, 0.96, 0.99, 2, p_value=0.2)), _doubt(Interval(1.01, 0.99, 1.02, 2, p_value=0.4))
+    ('not significant among so many comparisons', 'no significant difference')
+    """
+    if verdict(ratio) == "unknown":
+        return "one repeat, so it may be noise"
+    if verdict(ratio) != "none":
+        return ""
+    return "no significant difference" if ratio.low <= 1 <= ratio.high else "not significant among so many comparisons"
+
+
+def _devices(job: Choices, count: int) -> str:
+    return counted(count, DEVICE_WORDS[job.device])
+
+
+def _rate(job: Choices, row: Choice) -> str:
+    return row.rate.format(unit=f" {plural(2, job.unit)} per second")
+
+
+# What to try, and how sure it is --------------------------------------------------------------------------------------
+
+
+def _part(bottleneck: Bottleneck, about: Configuration, evidence: Evidence) -> Part:
+    """What can be done about a bottleneck; nothing where that can gain almost nothing."""
+    gain = bottleneck.gain
+    options = untried(about, bottleneck, evidence.configurations) if gain is None or gain >= WORTHWHILE else []
+    bound = "" if gain is None else f"about {gain:.2f} times as fast if it took no time"
+    return Part(bottleneck.kind.capitalize(), bottleneck.evidence, options, bound)
+
+
+def _next(report: BottleneckReport, parts: list[Part]) -> list[str]:
+    """What to try, each with its reason."""
+    lines = []
+    for bottleneck, part in zip(report.bottlenecks, parts, strict=True):
+        if part.options:
+            since = {
+                "memory": "it needs too much memory",
+                "padding": f"{percent(bottleneck.share)} of the tokens are padding",
+            }.get(bottleneck.kind, f"{percent(bottleneck.share)} of the {report.of} is {bottleneck.kind}")
+            named = listed(part.options[:MOST_OPTIONS], "or")
             lines.append(f"{named}, since {since}{f'; {part.bound}' if part.bound else ''}")
-        if len(lines) >= MOST_NEXT:
-            break
     return lines[:MOST_NEXT]
 
 
@@ -294,75 +314,50 @@ def _doubts(job: Choices) -> str:
     return "; ".join(said)
 
 
-def _tiles(job: Choices, base: Recommendation) -> list[Tile]:
-    """The best configuration, the speed-up, the largest part of the step, and how sure that is."""
+def _tiles(job: Choices, report: BottleneckReport, doubts: str) -> list[Tile]:
+    """The fastest configuration, the speed-up, the largest part of the step, and how sure that is."""
     best = job.fastest
     if best is None:
         return []
-    devices = counted(best.devices, DEVICE_WORDS[job.device])
-    notes = "; ".join(
-        filter(None, (job.recipe(best), f"{number(job.work / best.time_s.value)} {plural(2, job.unit)} per second"))
+    rate = f"{number(best.rate.value)} {plural(2, job.unit)} per second"
+    notes = "; ".join(filter(None, (job.recipe(best), rate)))
+    tiles, sure = (
+        [Tile("Fastest that was measured", _devices(job, best.devices), notes)],
+        counted(best.rate.repeats, "repeat"),
     )
-    tiles, sure = [Tile("Fastest that was measured", devices, notes)], counted(best.time_s.repeats, "repeat")
     for row, ratio in speedups(job):
-        if row.configuration is not base.report.configuration:
-            continue
-        first, _, rest = ratio.format().partition(" ")
-        on = counted(row.devices, DEVICE_WORDS[job.device])
-        efficient = f"{percent(ratio.value / row.devices)} efficient"
-        tiles.append(Tile(f"Speed-up of {on} over 1", f"{first}×", f"{rest[1:-1]}; {efficient}"))
-        sure = SURE[verdict(ratio)]
-    if base.report.largest:
-        share = percent(base.report.parts[base.report.largest])
-        on = counted(base.report.configuration["devices"], DEVICE_WORDS[job.device])
-        tiles.append(Tile("Largest part of the step", share, f"{base.report.largest}, on {on}"))
-    return [*tiles, Tile("How sure", sure, _doubts(job))]
+        if row.configuration is report.configuration:
+            value, _, rest = ratio.format().partition(" ")
+            notes = f"{rest[1:-1]}; {percent(ratio.value / row.devices)} efficient"
+            tiles.append(Tile(f"Speed-up of {_devices(job, row.devices)} over 1", f"{value}×", notes))
+            sure = SURE[verdict(ratio)]
+    if report.largest:
+        on = _devices(job, report.configuration["devices"])
+        share = percent(report.parts[report.largest])
+        tiles.append(Tile("Largest part of the step", share, f"{report.largest}, on {on}"))
+    return [*tiles, Tile("How sure", sure, doubts)]
 
 
-def _detail(recommendation: Recommendation) -> Detail:
-    report = recommendation.report
-    configuration = report.configuration
-    facts = [f"{len(configuration.completed)} of {counted(len(configuration.runs), 'run')} completed"]
-    if step_s := configuration.mean("iteration_time_s"):
-        facts.append(f"{with_unit(step_s, SECONDS)} per step")
-    facts.append(configuration.provenance.machine or "machine unknown")
-    parts = [_part(configuration, *pair) for pair in recommendation.advised]
-    return Detail(configuration.words(), ", ".join(facts), parts, report.caveats)
+def _in_words(job: Choices) -> WordTable:
+    """All choices for a person, without empty columns."""
+    rows = job.rows
+    columns = {
+        "Devices": [_devices(job, each.devices) for each in rows],
+        "Recipe": [job.recipe(each) for each in rows],
+        "Changes": [words_of(each.changes) for each in rows],
+        f"{plural(2, job.unit).capitalize()} per second": [each.rate.format() for each in rows],
+        "Speed-up": ["" if each.speedup.value is None or each.devices == 1 else each.speedup.format() for each in rows],
+        "Memory per device": [with_unit(each.memory_bytes, BYTES) if each.memory_bytes else "" for each in rows],
+        "Standing": [_standing(each) for each in rows],
+    }
+    shown = {heading: cells for heading, cells in columns.items() if any(cells)}
+    return WordTable(list(shown), [[cell or UNKNOWN for cell in row] for row in zip(*shown.values(), strict=True)])
 
 
-def _part(configuration: Configuration, bottleneck: Bottleneck, advised: Sequence[Advice]) -> Part:
-    """What can be done about a bottleneck; options that can gain almost nothing are named only if they were tried."""
-    is_worthwhile = bottleneck.gain is None or bottleneck.gain >= WORTHWHILE
-    tried = [
-        Option(*_named(each), "; ".join(_tried_words(each, one) for one in each.tried))
-        for each in advised
-        if each.tried
-    ]
-    untried = [Option(*_named(each)) for each in advised if not each.tried and is_worthwhile]
-    general = _general(configuration, bottleneck) if is_worthwhile else []
-    bound = "" if bottleneck.gain is None else f"about {bottleneck.gain:.2f} times as fast if it took no time"
-    kind = bottleneck.kind[0].upper() + bottleneck.kind[1:]
-    return Part(kind, bottleneck.evidence, tried, untried, general, bound)
-
-
-def _named(each: Advice) -> tuple[str, str]:
-    notes = each.option.description, LEARNS_OTHERWISE if each.learns_otherwise else ""
-    return each.option.name, "; ".join(filter(None, notes))
-
-
-def _general(configuration: Configuration, bottleneck: Bottleneck) -> list[str]:
-    """What to change in a program whose options are its own."""
-    if not configuration.workload.has_own_options:
-        return []
-    return [
-        f"{option.description}{f' ({LEARNS_OTHERWISE})' if option.learns_otherwise else ''}"
-        for option in options()[1][bottleneck.kind]
-        if option.applies(configuration, bottleneck.pageable)
-    ]
-
-
-def _tried_words(each: Advice, tried: Tried) -> str:
-    open_changes = [name for name, change in each.option.changes.items() if change in (HIGHER, LOWER, DIFFERENT)]
-    values = f" with {tried.configuration.naming(open_changes)}" if open_changes else ""
-    speed, memory = effect(tried.speed), effect(tried.memory, ("more", "less"))
-    return f"{speed}{values}" + (f", peak memory: {memory}" if tried.memory.value is not None else "")
+def _standing(row: Choice) -> str:
+    """Whether a choice is shown to be slower than its fastest rival."""
+    if row.ratio is None:
+        return f"fastest of {row.rivals}" if row.rivals > 1 else ""
+    if row.is_worse:
+        return "slower"
+    return "one repeat, so not compared" if row.ratio.p_value is None else "not significantly slower"

@@ -13,7 +13,6 @@ them. Else the values are means of sessions, and their scatter tells, if any con
 the spread of sessions is stated; or nothing can be told. Memory does not depend on the session.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -21,8 +20,7 @@ from typing import Literal
 from multicard.analysis.comparison.sides import Configuration
 from multicard.analysis.pooling import Pool
 from multicard.analysis.scaling.speedup import RATES
-from multicard.analysis.statistics import LEVEL, Interval, corrected, mean_of, product_of, repeats_needed
-from multicard.core.units import percent
+from multicard.analysis.statistics import LEVEL, Interval, corrected, geometric_mean, mean_of
 from multicard.experiment.parameters import DEFAULT_WORKLOAD
 from multicard.experiment.workload import WORKLOADS
 
@@ -71,9 +69,9 @@ MEASURES: dict[str, Measure] = {
 
 @dataclass(frozen=True)
 class Pair:
-    """Values of a measure of one configuration, over the repeats of two versions.
+    """Values of a measure of one configuration, over the repeats of both sides.
 
-    `sessions` has the session of each value of both; None where it is not known. `versions` are their places.
+    `sessions` has the session of each value of both; None where it is not known.
     """
 
     configuration: str
@@ -81,13 +79,12 @@ class Pair:
     a: Sequence[float]
     b: Sequence[float]
     sessions: tuple[Sequence[int], Sequence[int]] | None = None
-    versions: tuple[int, int] = (0, 1)
     column: str | None = None
 
 
 @dataclass(frozen=True)
 class Change:
-    """One measure of one configuration in two versions.
+    """One measure of one configuration on both sides.
 
     Attributes
     ----------
@@ -105,11 +102,6 @@ class Change:
         See the module; `better` only where there is no tolerance.
     reason
         What more there is to say.
-    repeats_needed
-        Of each side where it is undecided, to find a change of twice the tolerance with a probability of 80%, by the
-        spread of these repeats.
-    versions
-        Places of the two among what is compared.
     """
 
     configuration: str
@@ -120,8 +112,6 @@ class Change:
     repeats: tuple[int, int]
     verdict: Verdict
     reason: str | None = None
-    repeats_needed: int | None = None
-    versions: tuple[int, int] = (0, 1)
     column: str | None = None
 
 
@@ -132,35 +122,29 @@ def judge(pairs: Sequence[Pair], tolerance: float | None, session_spread: float 
     >>> [(found.verdict, round(found.change.value, 3)) for found in judge([slower], 0.03)]
     [('regression', 0.1)]
     """
-    ratios: dict[int, tuple[Interval, float | None, bool]] = {}
+    ratios: dict[int, tuple[Interval, bool]] = {}
     for measure in {pair.measure for pair in pairs}:
         own = [index for index, pair in enumerate(pairs) if pair.measure == measure]
         limit = 1 + MEASURES[measure].sign * (tolerance or 0.0)
         ratios |= zip(own, _ratios([pairs[index] for index in own], limit, session_spread), strict=True)
-    found = [ratios[index] for index in range(len(pairs))]
     tests = _tests(pairs)
-    own_test = {test: found[test][0] for test in dict.fromkeys(tests)}
+    own_test = {test: ratios[test][0] for test in dict.fromkeys(tests)}
     adjusted = dict(zip(own_test, corrected(list(own_test.values())), strict=True))
     comparisons = max(1, sum(ratio.p_value is not None for ratio in adjusted.values()))
-    return [
-        _change(
-            pair, replace(ratio, p_value=ratio.p_value and adjusted[test].p_value),
-            tolerance, comparisons, deviation, one_session,
-        )
-        for pair, test, (ratio, deviation, one_session) in zip(pairs, tests, found, strict=True)
-    ]  # fmt: skip
+    found = []
+    for index, (pair, test) in enumerate(zip(pairs, tests, strict=True)):
+        ratio, one_session = ratios[index]
+        ratio = replace(ratio, p_value=ratio.p_value and adjusted[test].p_value)
+        found.append(_change(pair, ratio, tolerance, comparisons, one_session))
+    return found
 
 
 def _tests(pairs: Sequence[Pair]) -> list[int]:
     """Number of the test of each pair: time and rate are one where the work of a step is the same in all runs."""
-    times = {
-        (pair.configuration, pair.versions): (index, pair)
-        for index, pair in enumerate(pairs)
-        if pair.measure == "iteration_time"
-    }
+    times = {pair.configuration: (index, pair) for index, pair in enumerate(pairs) if pair.measure == "iteration_time"}
     found = []
     for index, pair in enumerate(pairs):
-        at, time = times.get((pair.configuration, pair.versions), (index, pair))
+        at, time = times.get(pair.configuration, (index, pair))
         twin = pair.measure == "throughput" and _same_work([*time.a, *time.b], [*pair.a, *pair.b])
         found.append(at if twin else index)
     return found
@@ -176,12 +160,12 @@ def _same_work(times: list[float], rates: list[float]) -> bool:
 
 def typical(values: Sequence[float]) -> float | None:
     """Geometric mean; the arithmetic one where it has none; None without values."""
-    mean = product_of([(1.0, values)]).value
+    mean = geometric_mean(values)
     return mean_of(values).value if mean is None else mean
 
 
-def _ratios(pairs: Sequence[Pair], limit: float, spread: float | None) -> list[tuple[Interval, float | None, bool]]:
-    """Ratios of one measure, the scatter of repeats where more of them would tell, and whether sessions hide the rest.
+def _ratios(pairs: Sequence[Pair], limit: float, spread: float | None) -> list[tuple[Interval, bool]]:
+    """Ratios of one measure, and whether sessions hide what they tell.
 
     Such a ratio has the interval of the repeats within its sessions, and no p-value.
     """
@@ -192,16 +176,14 @@ def _ratios(pairs: Sequence[Pair], limit: float, spread: float | None) -> list[t
         at = 2 * place + 1, 2 * place
         sets = [set(own) for own in pair.sessions] if pair.sessions else None
         if not MEASURES[pair.measure].of_session or (sets and sets[0] == sets[1] and len(sets[0]) == 1):
-            found.append((within.ratio(*at, limit), within.deviation(*at), False))
+            found.append((within.ratio(*at, limit), False))
         elif spread is not None:
-            found.append(
-                (within.ratio(*at, limit, offset=spread), within.deviation(*at) if spread == 0 else None, False)
-            )
+            found.append((within.ratio(*at, limit, offset=spread), False))
         elif sets and (ratio := means.ratio(*at, limit, single=True)).p_value is not None:
-            found.append((ratio, None, False))
+            found.append((ratio, False))
         else:
             ratio = within.ratio(*at, limit)
-            found.append((replace(ratio, p_value=None), None, ratio.p_value is not None))
+            found.append((replace(ratio, p_value=None), ratio.p_value is not None))
     return found
 
 
@@ -219,12 +201,9 @@ def _by_session(pair: Pair) -> list[dict[int, float]]:
     ]
 
 
-def _change(
-    pair: Pair, ratio: Interval, tolerance: float | None, comparisons: int, deviation: float | None, one_session: bool
-) -> Change:
-    measure = MEASURES[pair.measure]
-    change = _worse(ratio, measure)
-    verdict, reason, needed = UNDECIDED, None, None
+def _change(pair: Pair, ratio: Interval, tolerance: float | None, comparisons: int, one_session: bool) -> Change:
+    change = _worse(ratio, MEASURES[pair.measure])
+    verdict, reason = UNDECIDED, None
     if change.p_value is None:
         verdict, reason = CANNOT_TELL, ONE_SESSION if one_session else _why_unknown(pair)
     elif change.value > (tolerance or 0.0) and change.p_value <= 1 - LEVEL:
@@ -233,22 +212,11 @@ def _change(
         verdict = BETTER if change.value < 0 and change.p_value <= 1 - LEVEL else UNDECIDED
     elif change.high <= tolerance:
         verdict = WITHIN
-    else:
-        needed = None if deviation is None else _repeats_needed(deviation, measure, tolerance, comparisons)
-        reason = _why_undecided(change, needed, min(map(len, (pair.a, pair.b))), tolerance, comparisons)
-    return Change(
-        configuration=pair.configuration,
-        measure=pair.measure,
-        a=typical(pair.a),
-        b=typical(pair.b),
-        change=change,
-        repeats=(len(pair.a), len(pair.b)),
-        verdict=verdict,
-        reason=reason,
-        repeats_needed=needed,
-        versions=pair.versions,
-        column=pair.column,
-    )
+    elif change.low > tolerance:
+        reason = f"may be chance among {comparisons} comparisons, while the interval is of this one alone"
+    repeats = len(pair.a), len(pair.b)
+    means = typical(pair.a), typical(pair.b)
+    return Change(pair.configuration, pair.measure, *means, change, repeats, verdict, reason, pair.column)
 
 
 def _worse(ratio: Interval, measure: Measure) -> Interval:
@@ -266,25 +234,3 @@ def _why_unknown(pair: Pair) -> str:
         return f"{pair.measure} is 0 in a repeat, so there is no ratio"
     sides = [side for side, values in (("a", pair.a), ("b", pair.b)) if len(values) == 1]
     return f"one repeat ({' and '.join(sides)}), so no spread is known: run {FEWEST_REPEATS} or more of each"
-
-
-def _why_undecided(
-    change: Interval, needed: int | None, repeats: int, tolerance: float, comparisons: int
-) -> str | None:
-    """What keeps a change from being told, and how many repeats would."""
-    parts = []
-    if change.low > tolerance:
-        parts.append(f"may be chance among {comparisons} comparisons, while the interval is of this one alone")
-    elif needed is not None and needed <= repeats:
-        parts.append("close to the tolerance")
-    if needed is not None and needed > repeats:
-        parts.append(f"repeat each about {needed} times to find a change of {percent(2 * tolerance, decimals=1)}")
-    return "; ".join(parts) or None
-
-
-def _repeats_needed(deviation: float, measure: Measure, tolerance: float, comparisons: int) -> int | None:
-    """Repeats of each side to find a change of twice the tolerance; None where that has no number, or is too large."""
-    limit, change = (1 + measure.sign * share for share in (tolerance, 2 * tolerance))
-    if tolerance == 0 or change <= 0:
-        return None
-    return repeats_needed(deviation, abs(math.log(change / limit)), comparisons)

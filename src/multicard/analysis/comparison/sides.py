@@ -12,8 +12,6 @@ from typing import Any
 import pandas as pd
 from pydantic import ValidationError
 
-from multicard.analysis.evidence import names_synthetic
-from multicard.analysis.runs.conditions import disturbance, how_many
 from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.runs.notices import notices
 from multicard.analysis.runs.run_files import read_record
@@ -31,7 +29,6 @@ COLUMNS = (
 MACHINE = "machine"  # the entry of the environment that is its name
 HARDWARE = ("processor", "logical_cpus", "usable_cpus", "GPUs", "number of GPUs")  # the entries that set the speed
 NOT_RECORDED = "not recorded"
-DISTURBED_RUNS = "disturbed runs"  # the entry that counts them
 REPEAT = re.compile(r"_r\d+(?=$|_[0-9a-f]{12}$)")
 
 
@@ -70,12 +67,6 @@ class Side:
     def records_of(self, keys: Collection[Hashable]) -> list[dict[str, Any]]:
         """Records of the runs of some configurations."""
         return [self.records[run] for key in keys for run in self.configurations[key].outcomes]
-
-    @property
-    def is_synthetic(self) -> bool:
-        """Whether there are synthetic runs, by the names of machines, processors or GPUs."""
-        facts = _facts(list(self.records.values()), ())
-        return names_synthetic(value for name in (MACHINE, "processor", "GPUs") for value in facts.get(name, ()))
 
 
 def read_side(folders: Sequence[Path]) -> Side:
@@ -128,19 +119,7 @@ def environment_differences(a: list[dict[str, Any]], b: list[dict[str, Any]]) ->
     sides = [_facts(records, variables) for records in (a, b)]
     names = dict.fromkeys(name for side in sides for name in side)
     rows = [(name, *(", ".join(sorted(side.get(name, ()))) or NOT_RECORDED for side in sides)) for name in names]
-    differing = [(name, before, after) for name, before, after in rows if before != after]
-    disturbed = [[text for record in records if (text := disturbance(record))] for records in (a, b)]
-    if any(disturbed):
-        counts = [how_many(texts, len(records)) for texts, records in zip(disturbed, (a, b), strict=True)]
-        differing.append((DISTURBED_RUNS, *counts))
-    return differing
-
-
-def unlike_hardware(one: Side, other: Side) -> list[tuple[str, str, str]]:
-    """What differs in hardware between the runs of the configurations that two sets of results share."""
-    shared = [key for key in one.configurations if key in other.configurations]
-    differences = environment_differences(one.records_of(shared), other.records_of(shared))
-    return [row for row in differences if row[0] in HARDWARE and NOT_RECORDED not in row]
+    return [(name, before, after) for name, before, after in rows if before != after]
 
 
 def _facts(records: list[dict[str, Any]], variables: Sequence[str]) -> dict[str, set[str]]:

@@ -1,4 +1,4 @@
-"""Limits of a machine, recorded by `multicard doctor --measure`: rates with their spread, the fit of all-reduces."""
+"""Limits of a machine, recorded by `multicard doctor --measure`: rates with their spread."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,19 +9,15 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from multicard.analysis.evidence import names_synthetic
+from multicard.analysis.pooling import mean_of_logs
 from multicard.analysis.runs.conditions import disturbance
 from multicard.analysis.runs.run_files import read_object
-from multicard.analysis.scaling.alpha_beta import AlphaBeta, fit
-from multicard.analysis.scenario_tables import MACHINE_TABLE, ScenarioTables
-from multicard.analysis.statistics import Interval, product_of
+from multicard.analysis.statistics import Interval
 from multicard.core.errors import UserError, first_fault
 from multicard.core.text import counted
-from multicard.core.units import BYTES, BYTES_PER_S, OPERATIONS_PER_S, SECONDS, Units, number, percent, with_unit
-from multicard.experiment.parameters import DEFAULT_WORKLOAD
-from multicard.experiment.workload import WORKLOADS
+from multicard.core.units import BYTES, BYTES_PER_S, OPERATIONS_PER_S, with_unit
 
-# What a row of each kind of work counts, and the unit of its rate; samples have none.
-WORK = {"operations": OPERATIONS_PER_S, "bytes": BYTES_PER_S, "samples": None}
+WORK = {"operations": OPERATIONS_PER_S, "bytes": BYTES_PER_S}  # what a row counts, and the unit of its rate
 NAMES = {
     "matmul": "matrix multiplication",
     "memory_copy": "memory, copy",
@@ -29,21 +25,25 @@ NAMES = {
     "host_to_device": "host to device",
     "device_to_host": "device to host",
     "all_reduce": "all-reduce, bus bandwidth",
-    "loader": "loader alone",
 }
-SHOWN = ("dataset", "image_size", "batch_size", "precision")  # of a job, also where it is the default
 
 
 class Row(BaseModel):
-    """A measurement: its work per call, one of `WORK`, and seconds per call, one for each block of calls."""
+    """A measurement: its work per call, one of `WORK`, and seconds per call, one for each block of calls.
 
-    model_config = ConfigDict(extra="allow")
+    `precision`, `edge` and `threads` are those of matrix products, `array_bytes` and `host_memory` those of copies,
+    `devices` and `message_bytes` those of all-reduces.
+    """
 
     measure: Literal[tuple(NAMES)]
     times_s: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(min_length=1)
     operations: float | None = None
     bytes: float | None = None
-    samples: float | None = None
+    precision: str | None = None
+    edge: int | None = None
+    threads: int | None = None
+    host_memory: str | None = None
+    array_bytes: int | None = None
     devices: int | None = None
     message_bytes: int | None = None
 
@@ -61,7 +61,7 @@ class Row(BaseModel):
     @property
     def time_s(self) -> Interval:
         """Geometric mean over the blocks."""
-        return product_of([(1.0, self.times_s)])
+        return mean_of_logs(self.times_s)
 
     @property
     def rate(self) -> Interval:
@@ -74,15 +74,12 @@ class Row(BaseModel):
 class Part(BaseModel):
     """What was measured in common processes; `problem` where something could not be."""
 
-    model_config = ConfigDict(extra="allow")
-
     part: str
     rows: list[Row]
     devices: int | None = None
     problem: str | None = None
     conditions: list[dict[str, Any] | None] = []
     ranks: list[dict[str, Any]] = []
-    parameters: dict[str, Any] = {}
 
     @property
     def disturbance(self) -> str | None:
@@ -92,8 +89,7 @@ class Part(BaseModel):
     @property
     def notes(self) -> list[str]:
         """Lines about what is doubtful or missing."""
-        between = [f"between {self.devices} devices"] if self.devices else []
-        what = " ".join([self.part.replace("_", "-"), *between, *_stated(self.parameters)])
+        what = self.part.replace("_", "-") + (f" between {self.devices} devices" if self.devices else "")
         lines = [f"Disturbed: {what}: {self.disturbance}"] if self.disturbance else []
         return lines + ([f"Not measured: {what}: {self.problem}"] if self.problem else [])
 
@@ -114,9 +110,6 @@ class MachineLimits(BaseModel):
     host: dict[str, Any] | None = None
     hardware: dict[str, Any] | None = None
     versions: dict[str, Any] | None = None
-    variables: dict[str, Any] | None = None
-    numa: dict[str, Any] | None = None
-    links: dict[str, Any] | None = None
     parts: list[Part]
 
     @property
@@ -132,10 +125,6 @@ class MachineLimits(BaseModel):
         return [*synthetic, *(line for part in self.parts for line in part.notes)]
 
 
-class _Machines(BaseModel):
-    machines: list[MachineLimits]
-
-
 def read_machine(path: Path) -> MachineLimits:
     """Read a record of `multicard doctor --measure`.
 
@@ -144,62 +133,21 @@ def read_machine(path: Path) -> MachineLimits:
     UserError
         If it is not there, or damaged.
     """
-    return _read(MachineLimits, path)
-
-
-def machines_of(tables: ScenarioTables) -> list[MachineLimits]:
-    """The limits of machines that a scenario was measured with; none where its folder does not say."""
-    path = tables.folder / MACHINE_TABLE
-    return _read(_Machines, path).machines if path.is_file() else []
-
-
-def _read(model: type[Any], path: Path) -> Any:
     try:
-        return model.model_validate(read_object(path))
+        return MachineLimits.model_validate(read_object(path))
     except ValidationError as error:
         raise UserError(f"{path}: {first_fault(error)}") from None
 
 
-def fits(limits: MachineLimits) -> dict[int, AlphaBeta]:
-    """α and β of all-reduces by their number of devices."""
-    found = {}
-    for part in limits.parts:
-        rows = part.all_reduces
-        fitted = fit([row.bytes for row in rows], [row.time_s.value for row in rows]) if rows else None
-        if fitted:
-            found[rows[0].devices] = fitted
-    return found
-
-
-def loader_rates(limits: MachineLimits, job: dict[str, Any], undisturbed: bool = False) -> dict[int, Interval]:
-    """Samples per second of the loader of a `Workload.loader_job` alone, by its number of workers.
-
-    `undisturbed`: only where nothing else ran then.
-    """
-    return {
-        row.model_extra["num_workers"]: row.rate
-        for part in limits.parts
-        if part.parameters == job and not (undisturbed and part.disturbance)
-        for row in part.rows
-        if row.measure == "loader"
-    }
-
-
 def all_reduces(limits: MachineLimits) -> pd.DataFrame:
-    """Bus bandwidth of all-reduces, with the ends of its interval, and the time and bus bandwidth of the fit.
-
-    A row for each number of `devices` and `message_bytes`.
-    """
-    fitted, table, bandwidth = fits(limits), [], "bus_bandwidth_bytes_per_s"
-    for row in (row for part in limits.parts for row in part.all_reduces):
-        line, rate = fitted.get(row.devices), row.rate
-        expected = float(line.time_s([row.bytes])[0]) if line else None
-        table.append(
-            {"devices": row.devices, "message_bytes": row.message_bytes, "time_s": row.time_s.value}
-            | {bandwidth: rate.value, f"{bandwidth}_low": rate.low, f"{bandwidth}_high": rate.high}
-            | {"fitted_time_s": expected, f"fitted_{bandwidth}": row.bytes / expected if expected else None}
-        )
-    return pd.DataFrame(table)
+    """Time and bus bandwidth of all-reduces, with the ends of its interval, by `devices` and `message_bytes`."""
+    bandwidth = "bus_bandwidth_bytes_per_s"
+    return pd.DataFrame(
+        {"devices": row.devices, "message_bytes": row.message_bytes, "time_s": row.time_s.value}
+        | {bandwidth: row.rate.value, f"{bandwidth}_low": row.rate.low, f"{bandwidth}_high": row.rate.high}
+        for part in limits.parts
+        for row in part.all_reduces
+    )
 
 
 @dataclass(frozen=True)
@@ -211,34 +159,23 @@ class Line:
     rate: str
     spread: str
 
-    @classmethod
-    def of_interval(cls, what: str, of: Sequence[str], interval: Interval, units: Units | None) -> "Line":
-        """With the ends of the interval as its spread; without units these are samples per second."""
-        ends = () if interval.low is None else (interval.low, interval.high)
-        value, *spread = (with_unit(each, units) if units else number(each) for each in (interval.value, *ends))
-        return cls(what, ", ".join(of), value if units else f"{value} samples/s", " to ".join(spread))
-
 
 def lines(limits: MachineLimits) -> list[Line]:
-    """All limits in words; of all-reduces the fastest size of each number of devices, and the fit."""
-    found, fitted = [], fits(limits)
+    """All limits in words; of all-reduces the fastest size of each number of devices."""
+    found = []
     for part in limits.parts:
         rows = part.all_reduces
         for row in [max(rows, key=lambda row: row.rate.value)] if rows else part.rows:
-            found.append(Line.of_interval(NAMES[row.measure], _of(row, part), row.rate, WORK[row.kind]))
-        if rows and (line := fitted.get(rows[0].devices)):
-            of, deviation = f"{rows[0].devices} devices", f"times deviate by {percent(line.residual)}"
-            found += [
-                Line.of_interval("all-reduce, latency α", [of], line.alpha_s, SECONDS),
-                Line.of_interval("all-reduce, bandwidth β", [of, deviation], line.beta_bytes_per_s, BYTES_PER_S),
-            ]
+            rate, units = row.rate, WORK[row.kind]
+            spread = "" if rate.low is None else f"{with_unit(rate.low, units)} to {with_unit(rate.high, units)}"
+            found.append(Line(NAMES[row.measure], ", ".join(_of(row)), with_unit(rate.value, units), spread))
     return found
 
 
 def product_rate(limits: MachineLimits, precisions: Sequence[str], threads: int) -> float | None:
     """Operations per second of matrix products in the first of the precisions that was measured; None if none was."""
     products = {
-        (row.model_extra.get("precision"), row.model_extra.get("threads")): row.rate.value
+        (row.precision, row.threads): row.rate.value
         for part in limits.parts
         for row in part.rows
         if row.measure == "matmul"
@@ -251,25 +188,15 @@ def products_disturbed(limits: MachineLimits) -> bool:
     return any(part.disturbance and any(row.measure == "matmul" for row in part.rows) for part in limits.parts)
 
 
-def _of(row: Row, part: Part) -> list[str]:
+def _of(row: Row) -> list[str]:
     """Conditions of a row."""
-    extra = row.model_extra
-    threads = extra.get("threads")
-    found = [str(extra[name]) for name in ("precision", "host_memory") if extra.get(name)]
-    found += [counted(threads, "thread")] if threads else []
-    found += [f"{extra['edge']} × {extra['edge']}"] if extra.get("edge") else []
-    found += [f"arrays of {with_unit(extra['array_bytes'], BYTES)}"] if extra.get("array_bytes") else []
-    found += [f"{row.devices} devices"] if row.devices else []
-    found += [f"messages of {with_unit(row.message_bytes, BYTES)}"] if row.message_bytes else []
-    found += [f"num_workers {extra['num_workers']}"] if "num_workers" in extra else []
-    return [*found, *_stated(part.parameters)]
-
-
-def _stated(parameters: dict[str, Any]) -> list[str]:
-    """Parameters of a job that are not the defaults, and those that say what it is about."""
-    model = WORKLOADS[parameters.get("workload", DEFAULT_WORKLOAD)].parameters.model_fields
-    return [
-        f"{name} {value}"
-        for name, value in parameters.items()
-        if name in SHOWN or (name in model and name != "device" and value != model[name].default)
+    found = [
+        row.precision,
+        row.host_memory,
+        row.threads and counted(row.threads, "thread"),
+        row.edge and f"{row.edge} × {row.edge}",
+        row.array_bytes and f"arrays of {with_unit(row.array_bytes, BYTES)}",
+        row.devices and f"{row.devices} devices",
+        row.message_bytes and f"messages of {with_unit(row.message_bytes, BYTES)}",
     ]
+    return [each for each in found if each]

@@ -1,4 +1,4 @@
-"""How far a run is from the limits of its machine: operations, the rate of matrix products, links, the loader alone."""
+"""How far a run is from the limits of its machine: its operations, and the rate of matrix products."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -7,31 +7,14 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from multicard.analysis.machine.limits import MachineLimits, loader_rates, product_rate, products_disturbed
-from multicard.analysis.runs.run_files import RunFiles
+from multicard.analysis.machine.limits import MachineLimits, product_rate, products_disturbed
 from multicard.analysis.scaling.speedup import configurations
 from multicard.core.text import gpu_name
 from multicard.experiment.workload import Operations, Workload
-from multicard.trace.collectives import bus_bandwidth
 
-MEASURES: dict[str, str] = {
-    "model_flop_per_step": "floating-point operations of a measured step on a device, mean: of matrix products and "
-    "convolutions in the forward and backward passes, as the model needs them",
-    "hardware_flop_per_step": "the same with what activation checkpointing computes again",
-    "achieved_flop_per_s": "model_flop_per_step / iteration_time_s",
-    "peak_flop_per_s": "what a device computes at most: matrix products in the same precision, as mfu_of says; empty "
-    "for all repeats of a configuration of which one was faster than that, which is then not its limit",
-    "mfu": "model FLOP utilization: achieved_flop_per_s / peak_flop_per_s",
-    "hfu": "hardware FLOP utilization: the same of hardware_flop_per_step",
-    "mfu_of": "whose peak that is: `measured` by multicard doctor --measure on such a device (`measured, disturbed` "
-    "where something else ran then, so that it may be too low), or stated by the `vendor`",
-    "bus_bandwidth_bytes_per_s": "bytes that a GPU's collectives of recorded sizes moved over their time, as "
-    "nccl-tests counts them; of the GPU that waited least for others",
-    "loader_ceiling_samples_per_s": "samples that the loaders of all ranks give at most: what multicard doctor "
-    "--measure found of one alone, times ranks; to compare with processed_samples_per_s",
-}
-
-
+MEASURES = (
+    "model_flop_per_step", "hardware_flop_per_step", "achieved_flop_per_s", "peak_flop_per_s", "mfu", "hfu", "mfu_of",
+)  # fmt: skip
 # Of vendors: operations per second by the name of a GPU and the precision.
 PEAKS: dict[str, dict[str, float]] = yaml.safe_load(Path(__file__).with_name("peaks.yaml").read_text(encoding="utf-8"))
 OF_PEAK = ("peak_flop_per_s", "mfu", "hfu", "mfu_of")
@@ -56,10 +39,9 @@ def utilization(
     """
     p = work.parameters.model_validate(record["parameters"])
     limits = machine_of(record, p.device, machines)
-    found: dict[str, Any] = {"loader_ceiling_samples_per_s": loader_ceiling(work, p, limits)}
     if operations is None:
-        return found
-    found |= {
+        return {}
+    found = {
         "model_flop_per_step": operations.model,
         "hardware_flop_per_step": operations.hardware,
         "achieved_flop_per_s": operations.model / iteration_time_s,
@@ -115,42 +97,9 @@ def peak_rate(
 
 
 def _computed_in(record: Mapping[str, Any], precisions: Sequence[str]) -> Sequence[str]:
-    """The precisions without those that the run's GPUs did not compute in, where its record tells.
-
-    GPUs of compute capability 8 and newer have TF32, and what is allowed to be in it is. NVIDIA's libraries compute
-    nothing in it under NVIDIA_TF32_OVERRIDE=0
-    (https://developer.nvidia.com/blog/accelerating-ai-training-with-tf32-tensor-cores/).
-    """
+    """The precisions, or TF32 alone where it is allowed and the run's GPUs have it."""
     if "tf32" not in precisions:
         return precisions
-    if (record.get("variables") or {}).get("NVIDIA_TF32_OVERRIDE") == "0":
-        return [each for each in precisions if each != "tf32"]
     capabilities = [gpu.get("capability") for gpu in (record.get("hardware") or {}).get("gpus") or []]
     has_tf32 = capabilities and all(each and float(each) >= FIRST_WITH_TF32 for each in capabilities)
     return ["tf32"] if has_tf32 else precisions
-
-
-def loader_ceiling(work: Workload, p: Any, limits: MachineLimits | None) -> float | None:
-    """Samples per second of the loaders of all ranks, if each is as fast as one alone; None if that is not known."""
-    if limits is None or not work.loader_parameters:
-        return None
-    rate = loader_rates(limits, work.loader_job(p)).get(p.workers_of_rank)
-    return p.ranks * rate.value if rate else None
-
-
-def achieved_bus_bandwidth(run: RunFiles) -> float | None:
-    """Of all collectives whose sizes a trace has; None without any. Ranks that it does not tell are all of the run's.
-
-    Bytes count as nccl-tests counts those on the bus.
-    """
-    if not run.has_activity("message_sizes"):
-        return None
-    place = ["report", "process", "device"]
-    columns = [*place, "collective", "size_bytes", "calls", "ranks", "total_s"]
-    rows = run.activity("message_sizes", columns).to_pandas()
-    ranks = rows["ranks"].fillna(run.record["parameters"]["devices"])
-    calls = zip(rows["collective"], rows["size_bytes"] * rows["calls"], ranks, rows["total_s"], strict=True)
-    rate = pd.Series([bus_bandwidth(*each) for each in calls], rows.index, dtype=float)
-    rows = rows.assign(moved=rate * rows["total_s"]).dropna(subset=["moved"])
-    sums = rows.groupby(place, dropna=False)[["moved", "total_s"]].sum()
-    return None if sums.empty else float((sums["moved"] / sums["total_s"]).max())

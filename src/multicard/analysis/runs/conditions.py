@@ -61,17 +61,22 @@ def condition_columns(record: Mapping[str, Any]) -> dict[str, float | None]:
     """Numbers about a run's conditions for a table, of several nodes or GPUs the worst; None where unknown."""
     hosts, gpus = _hosts(record), [gpu for _, gpu in _gpus(record)]
     states = [gpu.get("after") or gpu.get("before") or {} for gpu in gpus]
-    befores = [host.get("before") or {} for host in hosts]
     return {
         "others_cpus": _most(_per_second(host, "others_cpu_s") for host in hosts),
         "stolen_cpus": _most(_per_second(host, "stolen_cpu_s") for host in hosts),
-        "load_average_before": _most(_number(state.get("load_average")) for state in befores),
-        "cpu_frequency_before_mhz": _least(_number(state.get("cpu_frequency_mhz")) for state in befores),
-        "gpu_clock_mhz": _least(_number(state.get("sm_clock_mhz")) for state in states),
-        "gpu_temperature_c": _most(_number(state.get("temperature_c")) for state in states),
-        "gpu_power_limit_w": _least(_number(state.get("power_limit_w")) for state in states),
+        "gpu_clock_mhz": min(filter(None, (_number(state.get("sm_clock_mhz")) for state in states)), default=None),
         "gpu_throttled_share": _most(_held_back(gpu, ("power", *HOLDING_BACK)) for gpu in gpus),
     }
+
+
+def deviation(record: Mapping[str, Any]) -> str | None:
+    """How a run was executed otherwise than its parameters say, in words; None where it was not."""
+    ranks = record.get("ranks") or []
+    hits = {hit["limit"]: hit["value"] for rank in ranks for hit in rank.get("compile_limits_hit") or []}
+    if not hits:
+        return None
+    limits = ", ".join(f"{limit} ({value})" for limit, value in hits.items())
+    return f"compiled in part only: torch.compile hit its {limits}, and runs the rest uncompiled"
 
 
 def _by_others(record: Mapping[str, Any]) -> list[str]:
@@ -148,10 +153,6 @@ def _per_second(host: Mapping[str, Any], name: str) -> float | None:
 
 def _most(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
-
-
-def _least(values: Iterable[float | None]) -> float | None:
-    return min((value for value in values if value is not None), default=None)
 
 
 def _number(value: Any) -> float | None:

@@ -2,7 +2,6 @@
 
 import pandas as pd
 
-from multicard.analysis.runs.thread_times import OTHER
 from multicard.trace.tables import STEP, STEPS
 
 PARTS = (
@@ -11,6 +10,7 @@ PARTS = (
 )  # fmt: skip
 
 
+OTHER = "other"
 MOSTLY = 0.5  # share of the time from which on a part is most of it
 
 # What the breakdown of a step calls them.
@@ -35,8 +35,6 @@ def device_time(timeline: pd.DataFrame) -> pd.DataFrame:
     idle time while it is busy elsewhere, such as loading data. A row is empty where kernels were not recorded.
     """
     t = timeline.filter(like="_s").astype(float)
-    if "idle_host_elsewhere_s" not in t:  # of tables that were made before it was told apart
-        t["idle_host_elsewhere_s"] = 0.0
     causes = [t[f"idle_{cause}_s"].fillna(0.0) for cause in ("host_bound", "host_elsewhere", "collective")]
     seconds = (
         t["compute_s"] - t["overlapped_s"],

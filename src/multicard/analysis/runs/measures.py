@@ -9,13 +9,9 @@ import pandas as pd
 from multicard.analysis.machine import utilization
 from multicard.analysis.machine.limits import MachineLimits
 from multicard.analysis.runs import breakdown, stationarity
-from multicard.analysis.runs.conditions import condition_columns, disturbance
-from multicard.analysis.runs.consistency import check_run
-from multicard.analysis.runs.deviations import deviation, folder_changes
+from multicard.analysis.runs.conditions import condition_columns, deviation, disturbance
+from multicard.analysis.runs.consistency import disagreement
 from multicard.analysis.runs.run_files import RunFiles
-from multicard.analysis.runs.thread_times import thread_times
-from multicard.analysis.runs.warmup import without_transient
-from multicard.analysis.runs.window_comparison import TOLERANCE, block_length, windows_differ
 from multicard.analysis.runs.windows import Window, elapsed_s, step_pitches
 from multicard.core.errors import UserError
 from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, NOT_RUN, PHASES, RUN, STEPS
@@ -24,65 +20,20 @@ from multicard.experiment.config import PARAMETERS, parameters_in
 from multicard.experiment.parameters import as_columns
 from multicard.experiment.workload import WORKLOADS, Workload
 
-COMMON: dict[str, str] = {
-    "elapsed_s": "time of the measured window on the slowest rank, from the start of the first to the end of the last "
-    "measured step of each epoch, summed over epochs",
-    "iteration_time_s": "elapsed_s / measured_steps, so with what lies between steps",
-    "throughput_samples_per_s": "distinct training samples of the measured window / elapsed_s: the speed of one pass "
-    "over the training data. Ranks of the plain ddp strategy all see the same samples, so they count once",
-    "processed_samples_per_s": "samples that all ranks together compute in the measured window, repeated ones "
-    "included, / elapsed_s",
-    "estimated_epoch_time_s": "iteration_time_s × steps of one pass over the training data",
-    "median_iteration_time_s": "median over the measured steps of the slowest rank's step time: of a typical step, "
-    "without the rare long ones",
-    **{f"{phase}_s": f"mean time per measured step and rank in the phase {phase}" for phase in PHASES},
-    "other_s": "mean time per measured step and rank outside every phase and evaluation",
-    "mean_iteration_time_s": "mean step time over measured steps and ranks: the sum of the phases and other",
-    "data_share": "part of the time from step to step that the rank that waited longest in each step waited for the "
-    "loader, mean over steps",
-    "host_to_device_s": "time per profiled step that a GPU spends on copies from the host, by the trace, mean over "
-    "GPUs",
-    "host_to_device_bytes": "what these copies move",
-    "energy_per_sample_j": "energy of the GPUs in the measured steps, by NVML's counter, per sample that they "
-    "processed",
-    "peak_reserved_bytes": "highest peak of the GPU memory that PyTorch's allocator reserved in the measured steps",
-    "device_memory_used_bytes": "highest use of a GPU's memory by everything that runs on it, in the measured steps "
-    "before any test, by NVML",
-    "peak_memory_bytes": "highest peak memory of a rank in the measured steps: allocated on a GPU, resident on a CPU",
-    "measured_steps": "number of steps in the measured window, per rank",
-    "profiled_iteration_time_s": "as iteration_time_s, in the profiled window, by the record",
-    "profiled_throughput_samples_per_s": "as throughput_samples_per_s, in the profiled window",
-    "profiled_data_s": "as data_s, in the profiled window",
-    "profiled_data_share": "as data_share, in the profiled window",
-    "windows_differ": "whether the profiled window is unlike the measured one by more than profiling explains: its "
-    f"data share is more than {100 * TOLERANCE:.0f} percentage points outside of what a longer step explains, or its "
-    f"steps are more than {TOLERANCE:.0%} shorter, and neither by chance",
-    "profiled_crosses_pass": "whether a pass over the data ends in the profiled window or just before it, where the "
-    "loader restarts",
-    "trace_host_extents": "whether the trace's steps on a GPU are the host's ranges, since the launches of too much of "
-    "its activity were not recorded",
-    "trace_iteration_time_s": "as profiled_iteration_time_s, by the trace: the extents of steps on the GPU, on CPUs "
-    "and where launches are not recorded their ranges on the host",
-    "profiler_overhead": "profiled_iteration_time_s / iteration_time_s − 1: what recording costs",
-    **stationarity.MEASURES,
-    **utilization.MEASURES,
-    **breakdown.MEASURES,
-}
-
-# Columns before parameters and measures.
-ABOUT = (
-    "run", "outcome", "reason", "profiler_used", "disturbance", "deviation", "inconsistency", "trace_notice",
-    "folder_changes",
+# What each is: docs/files.md.
+COMMON = (
+    "elapsed_s", "iteration_time_s", "throughput_samples_per_s", "processed_samples_per_s", "estimated_epoch_time_s",
+    "median_iteration_time_s", *(f"{phase}_s" for phase in PHASES), "other_s", "mean_iteration_time_s", "data_share",
+    "energy_per_sample_j", "peak_reserved_bytes", "device_memory_used_bytes", "peak_memory_bytes",
+    "measured_steps", "profiled_iteration_time_s", "profiled_data_s",
+    "profiled_data_share", "trace_host_extents", "trace_iteration_time_s", "profiler_overhead",
+    *stationarity.MEASURES, *utilization.MEASURES, *breakdown.MEASURES,
 )  # fmt: skip
-
+# Columns before parameters and measures.
+ABOUT = ("run", "outcome", "reason", "profiler_used", "disturbance", "deviation", "inconsistency", "trace_notice")
 # Of each workload, by its name; and of all.
-MEASURES_OF = {
-    name: COMMON
-    | {f"profiled_{work.unit.throughput}": f"as {work.unit.throughput}, in the profiled window"}
-    | work.measures
-    for name, work in WORKLOADS.items()
-}
-MEASURES = {name: text for measures in MEASURES_OF.values() for name, text in measures.items()}
+MEASURES_OF = {name: tuple(dict.fromkeys((*COMMON, *work.measures))) for name, work in WORKLOADS.items()}
+MEASURES = tuple(dict.fromkeys(name for measures in MEASURES_OF.values() for name in measures))
 
 # Columns of steps.csv without which a completed run has no measures.
 _OF_STEPS = (
@@ -123,7 +74,6 @@ def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) ->
         "deviation": deviation(record),
         "inconsistency": None,
         "trace_notice": None,
-        "folder_changes": folder_changes(record),
         **as_columns({name: record["parameters"].get(name) for name in work.parameters.model_fields}),
         **dict.fromkeys(MEASURES_OF[work.name]),
     }
@@ -133,7 +83,7 @@ def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) ->
             if steps.empty:
                 row |= work.measure(record, row, steps, None)
             else:
-                row["inconsistency"] = "; ".join(check_run(run, steps).faults()) or None
+                row["inconsistency"] = disagreement(run, steps)
                 row["trace_notice"] = "; ".join(run.trace_notices()) or None
                 row |= _measures(run, steps, work, machines)
         except (KeyError, TypeError, ValueError) as error:
@@ -156,8 +106,6 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
     """Measures of a completed run."""
     folder, record = run.folder, run.record
     steps = work.counted(record, steps)
-    metered = steps[steps["window"] == "measured"]
-    steps = without_transient(steps, record["parameters"])
     measured = steps[steps["window"] == "measured"]
     window, distinct = Window(measured), work.distinct_share(record)
     phases = measured[[f"{phase}_s" for phase in PHASES]]
@@ -174,9 +122,8 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
         "other_s": (measured["duration_s"] - known.sum(axis=1)).mean(),
         "mean_iteration_time_s": window.mean_iteration_time_s,
         "data_share": window.data_share,
-        **breakdown.of_steps(window, record["parameters"].get("devices") or 1, thread_times(record)),
-        **_copies(run),
-        "energy_per_sample_j": energy_per(record, metered["samples"]),
+        **breakdown.of_steps(window, record["parameters"].get("devices") or 1),
+        "energy_per_sample_j": energy_per(record, measured["samples"]),
         "peak_reserved_bytes": _highest(measured.get("peak_reserved_bytes", pd.Series(dtype=float))),
         "device_memory_used_bytes": _highest(
             pd.Series([used for rank in record["ranks"] for used in rank.get("device_memory_used_bytes") or []])
@@ -184,35 +131,28 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
         "peak_memory_bytes": _highest(measured["peak_memory_bytes"]),
         "measured_steps": window.count,
         **stationarity.stationarity(window.pace_s),
-        **_profiled(steps[steps["window"] == "profiled"], window, distinct, work, record),
+        **_profiled(steps[steps["window"] == "profiled"], window),
         "trace_host_extents": run.has_host_extents,
         "trace_iteration_time_s": _iteration_time_of_trace(run.traced_steps),
-        "bus_bandwidth_bytes_per_s": utilization.achieved_bus_bandwidth(run),
     }
     operations = work.operations(record, measured)
     row |= utilization.utilization(record, work, operations, window.iteration_time_s, machines)
     epochs = run.table(EPOCHS, EPOCH_COLUMNS) if work.has_epochs else None
     if epochs is not None and epochs.empty:
         raise UserError(f"{folder / EPOCHS}: found no epoch")
-    row[work.unit.energy] = energy_per(record, metered[work.unit.column])
+    row[work.unit.energy] = energy_per(record, measured[work.unit.column])
     return row | work.measure(record, row, steps, epochs)
 
 
-def _profiled(
-    steps: pd.DataFrame, measured: Window, distinct: float, work: Workload, record: Mapping[str, Any]
-) -> dict[str, Any]:
+def _profiled(steps: pd.DataFrame, measured: Window) -> dict[str, Any]:
     """The profiled window by the definitions of the measured one; empty without a profiled step."""
     if steps.empty:
         return {}
     window = Window(steps)
     return {
         "profiled_iteration_time_s": window.iteration_time_s,
-        "profiled_throughput_samples_per_s": distinct * window.rate("samples"),
-        f"profiled_{work.unit.throughput}": distinct * window.rate(work.unit.column),
         "profiled_data_s": steps["data_s"].mean(),
         "profiled_data_share": window.data_share,
-        "windows_differ": windows_differ(measured, window, block_length(record)),
-        "profiled_crosses_pass": (record.get("profiled_window") or {}).get("crosses_pass"),
         "profiler_overhead": window.iteration_time_s / measured.iteration_time_s - 1,
     }
 
@@ -226,7 +166,7 @@ def _iteration_time_of_trace(steps: pd.DataFrame) -> float | None:
 
 
 def energy_per(record: dict[str, Any], counts: pd.Series) -> float | None:
-    """Joules of the measured steps per unit of `counts`, which has a row per step and rank; None unless metered.
+    """Joules of the measured steps per unit of `counts`, which has a row per step and rank; None unless measured.
 
     Not a number where a count is not known.
     """
@@ -241,22 +181,6 @@ def _highest(values: pd.Series) -> int | None:
     return int(known.max()) if len(known) else None
 
 
-def _copies(run: RunFiles) -> dict[str, float]:
-    """Time and bytes of copies from the host, per traced step and GPU; empty without a trace."""
-    steps = run.traced_steps
-    if not run.has_activity("memory_operations") or steps.empty:
-        return {}
-    place = ["report", "process", "device"]
-    rows = run.activity("memory_operations", [*place, "operation", "total_s", "bytes"]).to_pandas()
-    if rows.empty:
-        return {}
-    # Two nodes may share a process id.
-    gpus = len(rows[place].drop_duplicates())
-    per_process = len(steps) / len(steps[["report", "process"]].drop_duplicates())
-    copies = rows[rows["operation"] == "host_to_device"][["total_s", "bytes"]].sum() / gpus / per_process
-    return {"host_to_device_s": copies["total_s"], "host_to_device_bytes": copies["bytes"]}
-
-
 def runs_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Rows by `measure_run` as a table. Columns: run, outcome, parameters and measures of the runs' workload.
 
@@ -268,9 +192,8 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def outcome_of(run: Path | RunFiles) -> dict[str, Any]:
-    """The row of one run in the table of outcomes, but for its `start_position`."""
+    """The row of one run in the table of outcomes."""
     record = RunFiles.of(run).record
-    order = record.get("order") or {}
     return {
         "run": record["run"],
         "outcome": record["outcome"],
@@ -281,9 +204,7 @@ def outcome_of(run: Path | RunFiles) -> dict[str, Any]:
         "profiler": record["profiler"]["used"],
         "trace_missing": record["profiler"].get("trace_missing"),
         "block": record["parameters"].get("repeat"),
-        "order_group": " ".join(order["group"]) if "group" in order else None,
-        "order_seed": order.get("seed"),
-        "planned_position": order.get("position"),
+        "planned_position": (record.get("order") or {}).get("position"),
         "disturbance": disturbance(record),
         **condition_columns(record),
     }
@@ -292,25 +213,9 @@ def outcome_of(run: Path | RunFiles) -> dict[str, Any]:
 def outcome_table(rows: Iterable[Mapping[str, Any]], not_run: Mapping[str, str]) -> pd.DataFrame:
     """One row per run of a scenario: its outcome, or `not run` with the reason; when, where and how it ran.
 
-    `block` is its repeat; `planned_position` its place among the runs of `order_group`, the scenarios that ran
-    in common blocks, shuffled by `order_seed`; `start_position` its place among the runs of this table by the time of
-    their start.
-    What follows is about the machine while it ran, see `multicard.analysis.runs.conditions`.
-
-    Parameters
-    ----------
-    rows
-        Of the runs, by `outcome_of`.
-    not_run
-        Reasons by run id, of those that have none.
+    `rows` are those of `outcome_of`; `not_run` has reasons by run id, of the runs that have none.
     """
-    rows = [dict(row) for row in rows]
-    starts = sorted(str(row["started"]) for row in rows if row["started"] is not None)
-    for row in rows:
-        row["start_position"] = starts.index(str(row["started"])) + 1 if row["started"] is not None else None
-    rows += [{"run": run, "outcome": NOT_RUN, "reason": reason} for run, reason in not_run.items()]
     columns = ["run", "outcome", "reason", "started", "wall_time_s", "host", "profiler", "trace_missing", "block"]
-    columns += ["order_group", "order_seed", "planned_position", "start_position"]
-    columns += ["disturbance", *condition_columns({})]
-    numbers = ["block", "order_seed", "planned_position", "start_position"]
-    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(numbers, "Int64"))
+    columns += ["planned_position", "disturbance", *condition_columns({})]
+    others = ({"run": run, "outcome": NOT_RUN, "reason": reason} for run, reason in not_run.items())
+    return pd.DataFrame([*rows, *others], columns=columns).astype({"block": "Int64", "planned_position": "Int64"})

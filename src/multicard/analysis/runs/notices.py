@@ -21,14 +21,11 @@ MAY_SHARE = "ranks may have seen the same samples"
 ADOPTED = "adopted trace"
 UNTRACED = "not all GPUs traced"
 UNCOUNTED = "samples not counted"
-OVERSUBSCRIBED = "more threads than CPUs"
 SHORT_PASS = "pass shorter than the windows"
 WINDOW_DIFFERS = "profiled window unlike the measured one"
-CROSSES_PASS = "profiled window crosses the end of a pass"
 HOST_EXTENTS = "steps of a GPU timed on the host"
-IGNORED_EXIT = "script ignored its end"
-FOLDER_CHANGED = "changed in your folder"
-PROFILED = (WINDOW_DIFFERS, CROSSES_PASS, HOST_EXTENTS)  # what is the matter with numbers of the profiled window
+UNLIKE = 0.1  # difference of a data share, and part of a step, from which on a window is unlike another
+PROFILED = (WINDOW_DIFFERS, HOST_EXTENTS)  # what is the matter with numbers of the profiled window
 
 
 def _stated(column: str) -> Notice:
@@ -53,25 +50,18 @@ def drift_notice(values: Mapping[str, Any]) -> str | None:
 
 
 def window_notice(values: Mapping[str, Any]) -> str | None:
-    """How the profiled window of a run is unlike the measured one; None where it is not."""
-    if not _is(values, "windows_differ", True):
-        return None
-    parts = []
+    """How the profiled window of a run is unlike the measured one; None where it is not.
+
+    Its steps are shorter, which no profiler makes them, or another share of them waits for data: batches that piled up
+    before it, or steps that the profiler made longer while the loader went on.
+    """
+    parts, overhead = [], values.get("profiler_overhead")
+    if not pd.isna(overhead) and overhead < -UNLIKE:
+        parts.append(f"steps {percent(-overhead)} shorter")
     shares = [values.get(name) for name in ("profiled_data_share", "data_share")]
-    shares = [] if any(pd.isna(share) for share in shares) else [percent(share) for share in shares]
-    if len(set(shares)) > 1:
-        parts.append("data share {} instead of {}".format(*shares))
-    overhead = values.get("profiler_overhead")
-    if not pd.isna(overhead):
-        # Longer ones are what a profiler makes, so they differ by something else.
-        text = f"steps {percent(abs(overhead))} {'longer' if overhead > 0 else 'shorter'}"
-        parts.insert(len(parts) if overhead > 0 else 0, text)
-    return ", ".join(parts)
-
-
-def pass_notice(values: Mapping[str, Any]) -> str | None:
-    """What is among the profiled steps that no other steps have; None where they are of one pass over the data."""
-    return "the loader restarts in or just before it" if _is(values, "profiled_crosses_pass", True) else None
+    if not any(map(pd.isna, shares)) and abs(shares[0] - shares[1]) > UNLIKE:
+        parts.append("data share {} instead of {}".format(*map(percent, shares)))
+    return ", ".join(parts) or None
 
 
 def extent_notice(values: Mapping[str, Any]) -> str | None:
@@ -111,14 +101,6 @@ def count_notice(values: Mapping[str, Any]) -> str | None:
     return "throughput is in steps, and there is no speed-up: state samples_per_step or samples_per_device"
 
 
-def thread_notice(values: Mapping[str, Any]) -> str | None:
-    """That the ranks of a script, which trains on CPUs, compute with more threads than there are CPUs; else None."""
-    threads, cpus = values.get("compute_threads"), values.get("usable_cpus")
-    if values.get("device") != "cpu" or pd.isna(threads) or pd.isna(cpus) or threads <= cpus:
-        return None
-    return f"{threads:.0f} threads of PyTorch on {cpus:.0f} CPUs; see torch.set_num_threads, or lower `threads`"
-
-
 def short_pass_notice(values: Mapping[str, Any]) -> str | None:
     """That the measured steps of a script are of several passes; None where they are of one."""
     passes = values.get("measured_passes")
@@ -146,13 +128,6 @@ def untraced_notice(values: Mapping[str, Any]) -> str | None:
     return f"{traced:.0f} of {devices:.0f}, whose times may not be those of the slowest"
 
 
-def exit_remark(values: Mapping[str, Any]) -> str | None:
-    """That a script went on when it was asked to end; None where it ended, or that is not known."""
-    if not _is(values, "ignored_exit", True):
-        return None
-    return "it went on after SystemExit, and was ended without its own clean-up"
-
-
 # By what is the matter.
 NOTICES: dict[str, Notice] = {
     ADOPTED: adopted_notice,
@@ -163,28 +138,17 @@ NOTICES: dict[str, Notice] = {
     SAME_SAMPLES: sample_notice,
     MAY_SHARE: share_notice,
     UNCOUNTED: count_notice,
-    OVERSUBSCRIBED: thread_notice,
     SHORT_PASS: short_pass_notice,
     WINDOW_DIFFERS: window_notice,
-    CROSSES_PASS: pass_notice,
     HOST_EXTENTS: extent_notice,
     INCONSISTENT: _stated("inconsistency"),
     TRACE: _stated("trace_notice"),
 }
 
 
-# What else a run did, by which none of its numbers is in doubt.
-REMARKS: dict[str, Notice] = {IGNORED_EXIT: exit_remark, FOLDER_CHANGED: _stated("folder_changes")}
-
-
 def notices(values: Mapping[str, Any]) -> list[str]:
     """All notices on a run, with what is the matter; none without measures."""
     return [f"{what}: {how}" for what, notice in NOTICES.items() if (how := notice(values)) is not None]
-
-
-def remarks(values: Mapping[str, Any]) -> list[str]:
-    """All remarks on a run, likewise."""
-    return [f"{what}: {how}" for what, remark in REMARKS.items() if (how := remark(values)) is not None]
 
 
 def _observed(values: Mapping[str, Any]) -> Workload | None:

@@ -13,26 +13,15 @@ DRIFT = 0.05  # change from the first half to the second that matters
 LEVEL = 0.01  # rate at which independent step times are called not stationary, at most
 FEWEST = 10  # steps that can be judged
 MOST = 1000  # values that are looked at; of more steps neighbours are averaged
-FAR = 5  # median absolute deviations from the median
 RESAMPLES = 999
 ROUNDING = 1e-9  # by which sums of the same values in another order may differ
 APPROACHES = (0.02, 0.05, 0.1, 0.2, 0.5, 5)  # time constants over the length of the window; the last is nearly a line
 
-MEASURES: dict[str, str] = {
-    "drift": "mean time per step of the second half of the measured steps over that of the first half, − 1, from start "
-    "to start on the slowest rank; an odd step in the middle is left out",
-    "outlying_steps": f"measured steps of the slowest rank whose time is more than {FAR} median absolute deviations "
-    "from the median",
-    "drift_p_value": "how often steps in random order stray as far from a constant pace: the largest deviation of the "
-    "time since the first step from that of steps of mean length, by permutation, after what each step has in common "
-    "with the one before (autocorrelation) is taken out",
-    "stationary": f"no where the drift is more than {DRIFT:.0%} and its p-value below {LEVEL}, which a slow "
-    f"fluctuation may cause as well; empty below {FEWEST} steps",
-}
+MEASURES = ("drift", "stationary")
 
 
 def stationarity(times: np.ndarray) -> dict[str, Any]:
-    """Measures of how much the time per step changed over a window; None for what too few steps do not tell.
+    """Measures of how much the time per step changed over a window; without what too few steps do not tell.
 
     Parameters
     ----------
@@ -40,20 +29,13 @@ def stationarity(times: np.ndarray) -> dict[str, Any]:
         Of each step, in order: `windows.Window.pace_s`.
     """
     half = len(times) // 2
-    found: dict[str, Any] = {"outlying_steps": outlying_steps(times)}
-    if half:
+    found: dict[str, Any] = {}
+    if half:  # an odd step in the middle is left out
         found["drift"] = float(times[-half:].mean() / times[:half].mean() - 1)
     if len(times) >= FEWEST:
         fewer = np.array([part.mean() for part in np.array_split(times, min(len(times), MOST))])
-        found["drift_p_value"] = change_p_value(fewer)
-        found["stationary"] = not (abs(found["drift"]) > DRIFT and found["drift_p_value"] < LEVEL)
+        found["stationary"] = not (abs(found["drift"]) > DRIFT and change_p_value(fewer) < LEVEL)
     return found
-
-
-def outlying_steps(times: np.ndarray) -> int:
-    """Number of values that are farther than `FAR` median absolute deviations from the median."""
-    distances = np.abs(times - np.median(times))
-    return int((distances > FAR * np.median(distances)).sum())
 
 
 def change_p_value(times: np.ndarray) -> float:

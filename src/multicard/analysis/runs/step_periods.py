@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from multicard.analysis.runs.stationarity import FAR
 from multicard.trace.steps import DEVICE, STEP
 from multicard.trace.tables import ActivityTables
 
+FAR = 5  # median absolute deviations from the median
 MOST_BLOCKS, LEAST_STEPS = 8, 3  # blocks of a capture, and steps of each
 OUTLYING = 0.1  # part of the median by which an outlying step differs from it at least
 

@@ -8,7 +8,6 @@ from scipy.special import stdtrit
 
 from multicard.analysis.scaling.posterior import Array, Prior
 from multicard.analysis.statistics import LEVEL
-from multicard.core.text import counted
 
 WAITS = 0.05  # share of a step that waits for data from which on the loader sets its pace
 SAME = 0.05  # relative difference of samples or times up to which they are the same
@@ -20,10 +19,8 @@ class Point:
 
     Attributes
     ----------
-    count
-        What is predicted over: devices of a node, or nodes with equally many devices.
-    local
-        Devices of a node.
+    count, local
+        Devices of the job, and of one of its nodes.
     samples
         Of a device and step.
     step_s, waited_s
@@ -53,7 +50,8 @@ def superlinear(points: Sequence[Point], prior: Prior) -> dict[int, float]:
     Gives for each how many times as fast. Without repeats their scatter is that of the prior. That devices are faster
     together than alone has no reason that a model has: other data, clocks or software, or a cache that they fill.
     """
-    logs = {each.count: np.log(np.array(each.step_s) / each.samples) for each in one_for_each_count(points)}
+    ordered = sorted(points, key=lambda each: each.count)
+    logs = {each.count: np.log(np.array(each.step_s) / each.samples) for each in ordered}
     squares = sum(float(((own - own.mean()) ** 2).sum()) for own in logs.values())
     freedom = sum(len(own) - 1 for own in logs.values()) + prior.noise_freedom
     noise = np.sqrt((squares + prior.noise_freedom * prior.noise**2) / freedom)
@@ -65,17 +63,3 @@ def superlinear(points: Sequence[Point], prior: Prior) -> dict[int, float]:
             if gain > reach + np.log1p(SAME):
                 found[count] = max(found.get(count, 0.0), float(np.exp(gain)))
     return found
-
-
-def superlinear_words(found: dict[int, float]) -> list[str]:
-    """What `superlinear` found, in sentences."""
-    return [
-        f"super-linear: on {counted(count, 'device')} each is {gain:.2f} times as fast as on fewer, more than repeats "
-        "explain (other data, clocks or software?)"
-        for count, gain in found.items()
-    ]
-
-
-def one_for_each_count(points: Sequence[Point]) -> list[Point]:
-    """One point for each count: of one device that with the most samples."""
-    return list({each.count: each for each in sorted(points, key=lambda each: (each.count, each.samples))}.values())

@@ -58,15 +58,12 @@ class Draws:
         Log time at what is asked for.
     level
         Log time at the first point.
-    unknowns
-        Standard normal numbers that the curve was called with, draws × dimensions.
     deviation, expected
         Standard deviation of the random walk over one doubling, and its median before the measurement.
     """
 
     target: Array
     level: Array
-    unknowns: Array
     deviation: Array
     expected: Array
 
@@ -132,7 +129,7 @@ def draw(
     known = deviation**2 * (toward * left / variance).sum(axis=1)
     rest = deviation**2 * walk[points, points] - deviation**4 * (toward**2 / variance).sum(axis=1)
     target = steps[:, points] + level + known + np.sqrt(np.maximum(0.0, rest)) * of_walk
-    return Draws(target, level + steps[:, 0], z[:, 2:], deviation, expected)
+    return Draws(target, level + steps[:, 0], deviation, expected)
 
 
 def _importance(log_likelihood: Callable[[Array], Array], dimensions: int) -> Array | None:

@@ -137,4 +137,4 @@ class LlmParameters(JobParameters):
     @property
     def total_steps(self) -> int:
         """Steps of all windows."""
-        return self.least_warmup_steps + self.steps + LEAST_SETTLING + self.profiled_steps
+        return self.warmup_steps + self.steps + LEAST_SETTLING + self.profiled_steps

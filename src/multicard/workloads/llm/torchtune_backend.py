@@ -114,7 +114,7 @@ def _settings(
         },
         "lr_scheduler": {
             "_component_": "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup",
-            "num_warmup_steps": p.least_warmup_steps,
+            "num_warmup_steps": p.warmup_steps,
         },
         "loss": {"_component_": "torchtune.modules.loss.CEWithChunkedOutputLoss"},
         "epochs": 1,

@@ -115,7 +115,7 @@ class Llm(Workload):
         weights = BYTES[p.precision] * shape.parameters
         return {
             "loading weights": LIBRARIES_S + weights / STORAGE_BYTES_PER_S,
-            "training": (p.least_warmup_steps + p.steps) * step,
+            "training": (p.warmup_steps + p.steps) * step,
             "profiled window": (LEAST_SETTLING + p.profiled_steps) * step,
         }
 

@@ -16,9 +16,6 @@ MEASURES: dict[str, str] = {
     "measured_passes": "passes over the data that the measured window spans",
     "steps_per_pass": "steps of one pass over the data",
     "evaluation_s": "mean time per measured step and rank in evaluations inside a pass; empty where none was seen",
-    "compute_threads": "threads with which PyTorch computes, of all ranks of a node",
-    "usable_cpus": "CPUs of a node that they may use",
-    "ignored_exit": "whether a rank went on after it was asked to end, so that it was ended without its own clean-up",
 }
 
 
@@ -33,18 +30,6 @@ def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.Data
         "measured_passes": measured["epoch"].nunique(),
         "steps_per_pass": record.get("steps_per_pass"),
         "evaluation_s": evaluation.fillna(0.0).mean() if evaluation.notna().any() else None,
-        **_of_threads(record),
-        "ignored_exit": any(rank.get("ignored_exit") for rank in record.get("ranks") or []),
-    }
-
-
-def _of_threads(record: Mapping[str, Any]) -> dict[str, float | None]:
-    """Threads and CPUs of a node; None where they were not recorded."""
-    threads = [(rank.get("observed") or {}).get("threads") for rank in record.get("ranks") or []] or [None]
-    hosts = [host for host in record.get("conditions") or [] if host]
-    return {
-        "compute_threads": sum(threads) / (record["parameters"].get("nodes") or 1) if all(threads) else None,
-        "usable_cpus": min((cpus for host in hosts if (cpus := host.get("usable_cpus"))), default=None),
     }
 
 

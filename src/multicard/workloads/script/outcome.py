@@ -84,7 +84,7 @@ def _made(p: ScriptParameters, code: str, scratch: Path) -> str | None:
     if not any(counts.values()):
         return None
     if len(set(counts.values())) == 1:
-        needed = p.least_warmup_steps + p.steps + LEAST_SETTLING + p.profiled_steps
+        needed = p.warmup_steps + p.steps + LEAST_SETTLING + p.profiled_steps
         return f"it had made {counts[0]} of at least {needed} steps"
     which = ", ".join(f"rank {rank} {count}" for rank, count in counts.items())
     # Ranks that were ended because of another one have made another number anyway.

@@ -40,7 +40,7 @@ class Checkpoint:
         if self._is_possible:
             self._path, self._part = Path(job["checkpoint"]), Path(job["shared"], CHECKPOINT)
         self._is_there = self._is_possible and job["resume"]
-        self._after_s, self._least_steps = job.get("checkpoint_after_s", 0.0), p.least_warmup_steps
+        self._after_s, self._least_steps = job.get("checkpoint_after_s", 0.0), p.warmup_steps
         self._since = time.monotonic()
 
     def load(self) -> list[dict[str, Any]]:
