@@ -1,6 +1,5 @@
 """`multicard report` makes of what was recorded all that the workflow makes of runs."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import pytest
 
 import multicard
 from conftest import ROOT
-from machine.machine_record import record as machine_record
 from multicard.archive.pack import pack
 from multicard.cli import main
 from multicard.core.files import write_json
@@ -83,23 +81,9 @@ def test_figures_are_those_that_the_workflow_draws(
     outcomes = pd.read_csv(out / "scenarios" / "recorded" / "runs.csv")
     assert outcomes["outcome"].tolist() == ["completed", "completed", "not run"]
     assert outcomes["reason"].tolist()[-1] == f"not recorded in {'two.tar.gz' if given == 'archive' else 'results'}"
-    records = [json.loads(path.read_text()) for path in out.glob("runs/*/run.json")]
-    assert [record.get("recorded", {}).get("archive") for record in records] == [
-        "two.tar.gz" if given == "archive" else None
-    ] * 2
+    assert len([*out.glob("runs/*/run.json")]) == 2
     main(["report", "drawn", "--claims"])  # it is a results folder like any other
     assert multicard.read_results("drawn").damaged == {}  # though with no more of runs than their records
-
-
-def test_limits_of_machines_are_shown(recorded_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = Path(shutil.copytree(recorded_results, tmp_path / "source"))
-    write_json(source / "machine/node07-cuda.json", machine_record())
-    pack(experiment(source, scenarios=ASKED), tmp_path / "two.tar.gz")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "drawn").mkdir()  # an empty folder is taken
-    main(["report", "two.tar.gz", "--out", "drawn"])
-    page = (tmp_path / "drawn/report.html").read_text(encoding="utf-8")
-    assert "host-2, GPUs" in page and "matrix multiplication" in page and "node07" not in page
 
 
 def test_what_is_there_is_never_replaced(archive: Path, tmp_path: Path) -> None:

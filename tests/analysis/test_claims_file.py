@@ -15,7 +15,8 @@ from multicard.core.errors import UserError
 from multicard.experiment.load import read_experiment
 from multicard.experiment.machine import Machine
 from multicard.experiment.runs import expand
-from multicard.papers.claims import Claim, judge, read_claims
+from multicard.papers.claims import Claim, read_claims
+from multicard.papers.judge import judge
 
 
 @pytest.mark.parametrize(
@@ -78,10 +79,8 @@ def test_the_command_prints_every_verdict_and_counts_them(tmp_path: Path, capsys
 def papers_runs(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
     """All runs of the papers' configurations that a machine could run, with equal numbers."""
     machine = Machine.here().hypothetical()
-    shares = dict.fromkeys(("communication_s", "overlapped_s", "exposed_communication_s", "memory_s"), 0.0)
-    idle = dict.fromkeys(("idle_s", "idle_host_bound_s", "idle_collective_s", "idle_other_s"), 0.0)
     scenarios: list[list[Row]] = []
-    tables: dict[str, list[Row]] = {"cuda_api": [], "timeline": [], "epochs": []}
+    tables: dict[str, list[Row]] = {"cuda_api": [], "epochs": []}
     for config in ("paper-vision", "paper-llm"):
         for runs in expand(read_experiment(ROOT / "config" / f"{config}.yaml", outside=False)).values():
             start = sum(map(len, scenarios))
@@ -96,8 +95,6 @@ def papers_runs(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
                 scenarios[-1].append(run.parameters.model_dump() | measures)
                 tables["cuda_api"].append(at | {"api": "runtime", "function": "cudaLaunchKernel", "total_s": 1.0})
                 tables["epochs"].append(at | {"epoch": 1, "test_accuracy": 0.99})
-                spans = {"scope": "steps", "span_s": 1.0, "busy_s": 1.0, "compute_s": 1.0}
-                tables["timeline"].append(at | spans | shares | idle)
     return made(tmp_path_factory.mktemp("papers"), *scenarios, tables=tables)
 
 
@@ -110,7 +107,7 @@ def test_the_papers_matrix_has_what_every_test_of_a_claim_needs(claim: Claim, pa
         assert each.pooled.found.repeats >= 3, each.test.statement
         # A baseline may be of another strategy.
         besides = (*OBSERVATION, "strategy") if each.test.kind == "efficiency" else OBSERVATION
-        alike = [tuple(side.rest(besides) for side in one.sides) for one, _ in each.pooled.single]
+        alike = [tuple(side.rest(besides) for side in one.sides) for one in each.pooled.comparisons]
         assert len(set(alike)) == len(alike), each.test.statement
 
 
@@ -118,7 +115,7 @@ def test_the_papers_matrix_has_what_every_test_of_a_claim_needs(claim: Claim, pa
 def test_the_papers_matrix_judges_all_strategies_by_the_same_jobs(papers_runs: Evidence) -> None:
     judged = verdict_on("ddp_ds_scales", papers_runs)
     for each in judged.tests:
-        sides = [one.sides[0] for one, _ in each.pooled.single]
+        sides = [one.sides[0] for one in each.pooled.comparisons]
         assert [(side["image_size"], side["dataset"], side["devices"]) for side in sides] == [
             (300, "mnist", devices) for devices in (2, 3, 4)
         ]

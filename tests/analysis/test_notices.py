@@ -2,7 +2,6 @@
 
 import contextlib
 from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,10 @@ from multicard.analysis.runs.notices import notices
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.layout import GATHERED_ACTIVITIES
 from multicard.experiment.figures import FIGURES
+from multicard.figures.catalog import catalog
 from multicard.figures.style import NothingToShow
 from multicard.report.results import Results, Scenario
-from multicard.report.run_table import run_table
+from multicard.report.tables import run_table
 
 DRIFTING = {"drift": 0.12, "stationary": False}
 PILED_UP = {"data_share": 0.26, "profiled_data_share": 0.049, "profiler_overhead": -0.2}
@@ -83,11 +83,11 @@ def test_the_reports_table_of_runs_has_the_notices(tmp_path: Path) -> None:
     measures = scenario(tmp_path, table({}, DRIFTING | {"disturbance": "hypervisor: 2 CPUs"}, HOST_EXTENTS)).measures
     runs = measures[["run", "outcome"]].assign(reason="", started="", wall_time_s="")
     of = run_table(results(runs, measures))
-    assert of.columns[-1] == ("Notices", False)
-    none, several, on_host = (row.cells[-1].text for row in of.rows)
+    assert of.headings[-1] == "Notices"
+    none, several, on_host = (row[-1] for row in of.rows)
     assert none == "" and LAUNCHES in on_host and DRIFT in several and "disturbed: hypervisor" in several
     without = run_table(results(runs[:1], measures[:1]))
-    assert ("Notices", False) not in without.columns
+    assert "Notices" not in without.headings
 
 
 class Asked(ScenarioTables):
@@ -103,13 +103,12 @@ class Asked(ScenarioTables):
         return super().table(name)
 
 
-@pytest.mark.parametrize("name", [name for name, figure in FIGURES.items() if figure.needs_tables])
+@pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_that_reads_a_trace_is_one_of_the_profiled_window(name: str, tmp_path: Path) -> None:
     gathered(tmp_path, texts() if FIGURES[name].workload == "llm" else pictures())
-    asked = Asked(tmp_path)
-    module, function = FIGURES[name].drawing.split(":")
+    asked, entry = Asked(tmp_path), catalog()[name]
     with contextlib.suppress(NothingToShow):
-        getattr(import_module(module), function)(asked)
+        entry.draw(asked)
     plt.close("all")
-    reads_parts = name == "utilization"  # of steps, which the measures have from the trace
-    assert FIGURES[name].profiled == (reads_parts or bool(asked.names & set(GATHERED_ACTIVITIES)))
+    of_measures = name in ("utilization", "profiler_overhead")  # which have it from the trace
+    assert entry.profiled == (of_measures or bool(asked.names & set(GATHERED_ACTIVITIES)))

@@ -1,7 +1,5 @@
 """docs/notebook.md as a notebook: each of its Python blocks is a cell, run by a kernel, shown as a reader sees it."""
 
-import os
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -9,7 +7,6 @@ import pytest
 from markdown_it import MarkdownIt
 
 from analysis.synthetic_results import images, make_results
-from browser import CHROMIUM, browser
 from conftest import ROOT
 from synthetic import nsys_export
 
@@ -65,16 +62,3 @@ def test_results_are_shown_as_tables_and_text(outputs: dict[str, dict[str, Any]]
     assert shown(outputs, "results.recommendations")["text/markdown"].startswith("# Recommendations")
     [results] = [data["text/html"] for data in outputs.values() if "Results results" in data.get("text/html", "")]
     assert "strategies" in results and "completed" in results
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
-def test_the_summaries_can_be_read_in_a_browser(outputs: dict[str, dict[str, Any]], tmp_path: Path) -> None:
-    parts = [data["text/html"] for data in outputs.values() if "text/html" in data]
-    (tmp_path / "page.html").write_text(f"<meta charset=utf-8><body>{''.join(parts)}", encoding="utf-8")
-    with browser() as page:
-        page.open(tmp_path / "page.html")
-        text = page.run("document.body.innerText")
-        assert "Trace report.sqlite" in text and "completed" in text
-        assert page.run("document.querySelectorAll('table').length") == sum("<table" in part for part in parts)
-        if "MULTICARD_PICTURE" in os.environ:
-            page.picture(Path(os.environ["MULTICARD_PICTURE"]))

@@ -9,10 +9,10 @@ from conftest import ROOT
 from multicard.analysis.runs.measures import outcome_table
 from multicard.analysis.scenario_tables import SCHEMAS
 from multicard.analysis.tables import COSTS, speedup_table
-from multicard.experiment.figures import FIGURES as CATALOG
 from multicard.figures.__main__ import page
+from multicard.figures.catalog import catalog
 from multicard.papers.claims import SHIPPED, read_claims
-from multicard.papers.outputs import COLUMNS, COMPARISON_COLUMNS, TEST_COLUMNS
+from multicard.papers.judge import COLUMNS, TEST_COLUMNS
 from multicard.papers.page import page as claims_page
 
 FIGURES, FILES = page(), (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
@@ -24,17 +24,18 @@ def test_the_page_of_claims_has_each_claim_with_its_tests() -> None:
         [section] = re.findall(rf"^## `{claim['id']}`\n(.*?)(?=^## |\Z)", shown, re.M | re.S)
         prose = " ".join(section.partition("\n| ")[0].split())
         assert claim["claim"] in prose and f"*Refuted if:* {claim['refuted_if']}" in prose
-        rows = re.findall(r"^\| (?:Another reading: )?(.*?) \| The interval .* \|", section, re.M)
+        rows = re.findall(r"^\| (.*?) \| The interval .* \|", section, re.M)
         assert rows == [test["statement"] for test in claim["tests"]]
 
 
 def test_the_page_says_of_each_figure_what_its_catalog_does() -> None:
-    for entry in CATALOG.values():
+    for entry in catalog().values():
         [section] = re.findall(rf"^### `{entry.name}`\n\n(.*?)(?=^##)", FIGURES, re.M | re.S)
-        heading, caption, limits = (" ".join(part.split()) for part in section.strip().split("\n\n"))
+        heading, caption = (" ".join(part.split()) for part in section.strip().split("\n\n"))
         assert heading.startswith(f"**{entry.question}**")
-        assert all(name is None or name in heading for name in (entry.axis, entry.workload, entry.answers))
-        assert (caption, limits) == (entry.caption, f"*Limits:* {entry.limits}")
+        assert all(need.removeprefix("workload ") in heading for need in entry.needs.split(" and "))
+        assert (entry.answers or "") in heading
+        assert caption == entry.caption
 
 
 def test_every_column_of_the_written_tables_is_described() -> None:
@@ -48,7 +49,7 @@ def test_every_column_of_the_written_tables_is_described() -> None:
     columns = {*speedup_table(measures), *COSTS} - {"strategy", "devices"}
     assert "efficiency_low" in columns
     assert {name for name in columns if f"`{name}`" not in FIGURES} == set()
-    others = {*COLUMNS, *COMPARISON_COLUMNS, *TEST_COLUMNS, *SCHEMAS["runs_info"].names, *outcome_table([], {})}
+    others = {*COLUMNS, *TEST_COLUMNS, *SCHEMAS["runs_info"].names, *outcome_table([], {})}
     assert {name for name in others if f"`{name}`" not in FILES} == set()
 
 

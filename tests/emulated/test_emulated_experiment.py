@@ -108,8 +108,8 @@ def test_no_claim_is_decided_by_emulated_gpus_and_the_report_says_that_it_is_syn
     claims = pd.read_csv(results / "claims.csv")
     assert not claims.empty
     assert set(claims["verdict"]) <= {"not judged", "not measured here"}
-    reasons = pd.read_csv(results / "claims_comparisons.csv")["not_judged_because"]
-    assert not reasons.empty and set(reasons) == {"synthetic timings"}
+    reasons = pd.read_csv(results / "claims_tests.csv")["not_judged_because"]
+    assert not reasons.empty and "synthetic timings" in set(reasons)
     report = (results / "report.html").read_text()
     assert GPU_NAME in report
     assert report.count("Synthetic: some or all of these runs were generated, not measured.") == 3

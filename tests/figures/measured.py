@@ -54,6 +54,14 @@ def gathered(folder: Path, measures: pd.DataFrame, **tables: Iterable[dict[str, 
     return ScenarioTables(folder)
 
 
+def drawn(name: str, measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Draw a figure that needs the measures alone; pyplot has forgotten it."""
+    tables = ScenarioTables(Path("no tables"))
+    tables.__dict__["measures"] = measures
+    figure, data = draw(name, tables)
+    return closed(figure), data
+
+
 def with_run(schema: pa.Schema) -> pa.Schema:
     """Columns of a gathered table."""
     return pa.schema([("run", pa.string()), *schema])
@@ -139,12 +147,17 @@ def legend(figure: Figure) -> list[list[str]]:
 
 
 def lengths(axes: Axes) -> dict[str, list[float]]:
-    """Lengths of the bars of each series, not a number where there is none."""
-    drawn = [each for each in axes.containers if len(each) and hasattr(each[0], "get_height")]
-    return {
-        each.get_label(): [bar.get_width() if each.orientation == "horizontal" else bar.get_height() for bar in each]
-        for each in drawn
-    }
+    """Lengths of the lying bars of each series, not a number where there is none."""
+    drawn = [each for each in axes.containers if len(each) and hasattr(each[0], "get_width")]
+    return {each.get_label(): [bar.get_width() for bar in each] for each in drawn}
+
+
+def lines(axes: Axes) -> dict[str, list[list[float]]]:
+    """Points of each line with a label, or with whiskers."""
+    plain = [line for line in axes.get_lines() if not line.get_label().startswith("_") and len(line.get_xdata())]
+    found = {line.get_label(): line for line in plain}
+    found |= {each.get_label(): each.lines[0] for each in axes.containers if hasattr(each, "lines")}
+    return {name: [list(map(float, values)) for values in line.get_data()] for name, line in found.items()}
 
 
 def words(axes: Axes) -> list[str]:
@@ -152,9 +165,9 @@ def words(axes: Axes) -> list[str]:
     return [text.get_text() for text in axes.texts if text.get_text()]
 
 
-def group_names(axes: Axes, horizontal: bool = False) -> list[str]:
-    """Names of the groups of bars."""
-    return [text.get_text() for text in (axes.get_yticklabels() if horizontal else axes.get_xticklabels())]
+def group_names(axes: Axes) -> list[str]:
+    """Names of the rows of a panel, each on one line."""
+    return [" ".join(text.get_text().split()) for text in axes.get_yticklabels()]
 
 
 def heading(axes: Axes) -> str:

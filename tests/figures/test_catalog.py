@@ -2,12 +2,9 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
-from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -16,10 +13,11 @@ import pytest
 from figures.measured import (
     adopted,
     closed,
+    drawn,
     gathered,
     group_names,
     heading,
-    lengths,
+    lines,
     measured,
     pictures,
     said,
@@ -27,56 +25,42 @@ from figures.measured import (
     texts,
     words,
 )
-from multicard.analysis.comparison.comparisons import varied
 from multicard.analysis.provenance import notes
 from multicard.analysis.runs.measures import MEASURES_OF
 from multicard.analysis.scenario_tables import OUTCOME_TABLE
-from multicard.experiment.config import PARAMETERS, FigureName
+from multicard.experiment.config import PARAMETERS
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.workload import WORKLOADS
-from multicard.figures.draw import draw, write
-from multicard.figures.gains import precision
-from multicard.figures.scaling import iteration_time, speedup
-from multicard.figures.series import labels
-from multicard.figures.steps import step_breakdown
+from multicard.figures.catalog import FAMILIES, catalog
+from multicard.figures.draw import draw, draw_scenario
 from multicard.figures.style import styled
 
 TABLES = {"vision": pictures, "llm": texts, "script": scripts, "adopted": adopted}
 # Figures of which measures alone give a row per configuration.
-OF_CONFIGURATIONS = {
-    "iteration_time", "step_breakdown", "speedup", "image_size_scaling", "precision", "techniques", "text_datasets",
-}  # fmt: skip
+OF_CONFIGURATIONS = {"iteration_time", "step_breakdown", "speedup", "image_size_scaling", "techniques"}
 LOST: tuple[list[int], ...] = ([], [0], [0, 1], list(range(2, 10)), list(range(9)))  # of ten runs
 
 
-def test_the_catalog_is_what_a_configuration_may_ask_for_and_says_how_each_is_read() -> None:
-    assert list(FIGURES) == list(get_args(FigureName))
-    assert {entry.axis for entry in FIGURES.values()} <= {None, *PARAMETERS}
-    assert {entry.workload for entry in FIGURES.values()} <= {None, *WORKLOADS}
-    for entry in FIGURES.values():
+def test_every_figure_that_a_configuration_may_ask_for_is_drawn_by_a_function_and_says_how_it_is_read() -> None:
+    assert {needs.axis for needs in FIGURES.values()} <= {None, *PARAMETERS}
+    assert {needs.workload for needs in FIGURES.values()} <= {None, *WORKLOADS}
+    modules = {getattr(each.draw, "func", each.draw).__module__ for each in catalog().values()}
+    assert modules == {f"multicard.figures.{family}" for family in FAMILIES}
+    for entry in catalog().values():
         assert entry.question.endswith("?") and entry.caption.endswith(".")
         assert not re.search(r"[`*]|\]\(|  ", entry.caption), "plain text, as the report shows it"
         for sentence in entry.caption.split(". "):  # all whiskers are the same interval
-            if "Whiskers" in sentence or (entry.name == "tradeoff" and sentence.startswith("Bars")):
+            if "Whiskers" in sentence:
                 assert "95% confidence interval" in sentence and "range" not in sentence
-    for name in ("speedup", "gain_layout", "profiler_overhead"):
-        assert "medians" not in FIGURES[name].caption and "geometric means" in FIGURES[name].caption
 
 
 @pytest.mark.slow
-def test_a_configuration_knows_the_figures_without_loading_what_draws_them() -> None:
-    loaded = "import sys, multicard.experiment.load; print({'matplotlib', 'pandas', 'numpy'} & sys.modules.keys())"
-    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "measures"), [("speedup", pictures), ("text_datasets", texts)])
+@pytest.mark.parametrize(("name", "measures"), [("speedup", pictures), ("techniques", texts)])
 def test_a_figure_is_written_in_every_format_and_the_same_measures_give_the_same_files(
     name: str, measures: Callable[[], pd.DataFrame], tmp_path: Path
 ) -> None:
     for folder in ("a", "b"):
-        write(name, gathered(tmp_path / "scenario" / folder, measures()), tmp_path / folder / name)
+        draw_scenario([name], gathered(tmp_path / "scenario" / folder, measures()).folder, tmp_path / folder)
     files = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()}
     begins = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF", "csv": b"series,"}
@@ -88,10 +72,10 @@ def test_a_figure_is_written_in_every_format_and_the_same_measures_give_the_same
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_is_drawn_of_what_completed_and_was_recorded(name: str, tmp_path: Path) -> None:
     """Each of its workloads, in turn, has lost something else."""
-    entry = FIGURES[name]
+    needs = FIGURES[name]
     # A configuration is refused that asks for a figure of a parameter which its workload does not have.
-    allowed = [work for work in WORKLOADS if entry.workload in (None, work)]
-    works = [work for work in allowed if entry.axis in (None, *WORKLOADS[work].parameters.model_fields)]
+    allowed = [work for work in WORKLOADS if needs.workload in (None, work)]
+    works = [work for work in allowed if needs.axis in (None, *WORKLOADS[work].parameters.model_fields)]
     for number, lost in enumerate(chain(LOST, ("repeats", "measures"))):
         work = works[number % len(works)]
         measures = TABLES[work]()
@@ -112,25 +96,26 @@ def test_a_figure_is_drawn_of_what_completed_and_was_recorded(name: str, tmp_pat
 
 
 def test_lines_pass_through_the_geometric_means_and_intervals_are_drawn_where_there_are_repeats() -> None:
-    def drawn(measures: pd.DataFrame) -> tuple[dict[str, list[float]], list[float]]:
-        containers = closed(iteration_time(measures)[0]).axes[0].containers
-        bars = [container.lines[2][0] for container in containers]
-        widths = [float(ends[1, 1] - ends[0, 1]) for each in bars for ends in each.get_segments() if len(ends)]
-        return {each.get_label(): each.lines[0].get_ydata().tolist() for each in containers}, widths
+    def shown(measures: pd.DataFrame) -> tuple[dict[str, list[list[float]]], list[float]]:
+        left, _ = drawn("iteration_time", measures)[0].axes
+        bars = [container.lines[2][0] for container in left.containers]
+        return lines(left), [float(ends[1, 1] - ends[0, 1]) for bar in bars for ends in bar.get_segments() if len(ends)]
 
     # All second repeats take a tenth longer: log 1.1 / 2 to each side, times t of one degree of freedom.
     means, reach = 1.1**0.5 * np.array([100, 200, 120, 140, 300]), 12.7062 * np.log(1.1) / 2
-    lines, widths = drawn(pictures())
-    assert lines["ddp, fp32"] == pytest.approx(means[:2])
+    found, widths = shown(pictures())
+    assert found["ddp, fp32"][1] == pytest.approx(means[:2])
     assert widths == pytest.approx(means * 2 * np.sinh(reach), rel=1e-4)
-    assert drawn(pictures()[lambda m: m["repeat"] == 1])[1] == []
+    assert shown(pictures()[lambda m: m["repeat"] == 1])[1] == []
 
 
-def test_the_ideal_speedup_is_drawn_and_an_axis_says_when_devices_share_a_batch() -> None:
-    axes = closed(speedup(pictures().assign(scaling="strong"))[0]).axes[0]
-    [ideal] = [line for line in axes.get_lines() if line.get_label() == "ideal"]
-    assert list(ideal.get_xdata()) == list(ideal.get_ydata()) == [1, 2]
-    assert axes.get_xlabel() == "CPU processes\n(strong scaling: one batch shared)"
+def test_speed_up_and_efficiency_have_a_panel_each_with_the_ideal_and_the_kind_of_scaling() -> None:
+    left, right = drawn("speedup", pictures().assign(scaling="strong"))[0].axes
+    assert lines(left)["ideal"] == [[1, 2], [1, 2]] and lines(right)["ideal"] == [[1, 2], [1, 1]]
+    assert left.get_xlabel() == "CPU processes\n(strong scaling: one batch shared)"
+    # 64 samples in 120 ms on one, 128 in 140 ms on two.
+    assert lines(left)["ddp-ds, fp32"][1] == pytest.approx([1, 2 * 120 / 140])
+    assert lines(right)["ddp-ds, fp32"][1] == pytest.approx([1, 120 / 140])
 
 
 def test_long_whiskers_of_two_repeats_are_cut_at_the_edge_of_the_panel() -> None:
@@ -139,52 +124,51 @@ def test_long_whiskers_of_two_repeats_are_cut_at_the_edge_of_the_panel() -> None
         for n, rates in ((1, (10.0, 10.0)), (2, (10.0, 40.0)))
         for repeat, rate in enumerate(rates, start=1)
     ]
-    figure, data = speedup(measured("vision", *rows))
-    [left] = closed(figure).axes
+    figure, data = drawn("speedup", measured("vision", *rows))
     assert data["speedup_high"].iloc[1] > 1000
-    assert left.get_ylim() == (0, pytest.approx(1.07 * 2 * 2))
-    [two] = left.containers
-    assert all(artist.get_clip_on() for artist in (*two.lines[1], *two.lines[2]))
-    assert not two.lines[0].get_clip_on()
+    assert figure.axes[0].get_ylim() == (0, pytest.approx(1.07 * 2 * 4))  # twice the highest repeat
 
 
 def test_axes_carry_units_and_the_kind_of_device() -> None:
-    left, right = closed(iteration_time(pictures())[0]).axes
+    left, right = drawn("iteration_time", pictures())[0].axes
     assert left.get_ylabel() == "Time per step (ms)"
     assert left.get_xlabel() == "CPU processes\n(weak scaling: a batch on each)"
     assert right.get_ylabel() == "Distinct samples per second"
-    left, right = closed(iteration_time(texts())[0]).axes
+    left, right = drawn("iteration_time", texts())[0].axes
     assert (heading(right), right.get_ylabel()) == ("Throughput, without padding", "Tokens per second")
-    # 100 tokens in 100 ms, 200 in 160 ms.
-    assert right.containers[0].lines[0].get_ydata().tolist() == pytest.approx([1000, 1250])
-    assert left.containers[0].get_label() == "preferences, LoRA"
+    assert lines(right)["preferences, LoRA"][1] == pytest.approx([1000, 1250])  # 100 tokens in 100 ms, 200 in 160 ms
     slow = pictures().assign(**{name: pictures()[name] * 10 for name in ("iteration_time_s", "forward_s")})
-    assert closed(iteration_time(slow)[0]).axes[0].get_ylabel() == "Time per step (s)"
-    assert closed(step_breakdown(slow)[0]).axes[0].get_xlabel() == "Mean time per step (s)"
+    assert drawn("iteration_time", slow)[0].axes[0].get_ylabel() == "Time per step (s)"
+    # On one number of devices each series has a row, which the left panel names.
+    left, right = drawn("iteration_time", pictures()[lambda m: m["devices"] == 2])[0].axes
+    assert group_names(left) == ["ddp, fp32", "ddp-ds, fp32", "ddp-ds, fp64"]
+    assert left.get_xlabel() == "Time per step (ms)"
 
 
-def test_the_parts_of_a_step_add_up_to_it() -> None:
-    [axes] = closed(step_breakdown(texts())[0]).axes
-    assert group_names(axes, horizontal=True) == [
-        "preferences, LoRA, 1 CPU process", "preferences, LoRA, 2 CPU processes",
-        "preferences, DPO, 1 CPU process", "preferences, DPO, 2 CPU processes",
-        "articles, LoRA, 1 CPU process",
-    ]  # fmt: skip
-    parts = lengths(axes)
-    assert list(parts) == ["forward", "backward", "other"]
-    # Means of two repeats: 105 ms, 168 ms, …
-    assert [sum(bar) for bar in zip(*parts.values(), strict=True)] == pytest.approx([105, 168, 210, 315, 525])
-    for measures, name in ((pictures(), "ddp, 1 CPU process"), (texts(), "LoRA, 1 CPU process")):  # nothing varies
-        [axes] = closed(step_breakdown(measures[:2])[0]).axes
-        assert group_names(axes, horizontal=True) == [name]
+def test_steps_per_second_stand_for_samples_that_are_not_known() -> None:
+    unknown = scripts().assign(throughput_samples_per_s=None, speedup=None, efficiency=None)
+    _, right = drawn("iteration_time", unknown)[0].axes
+    assert (heading(right), right.get_ylabel()) == ("Throughput in steps", "Steps per second")
+    assert "state samples_per_step" in drawn("speedup", unknown)[1]["nothing_to_show"].iloc[0]
 
 
-def test_a_precision_that_did_not_complete_keeps_its_place() -> None:
-    measures = pictures()[lambda m: m["strategy"] == "ddp-ds"].reset_index(drop=True)
-    measures.loc[measures["precision"] == "fp64", "outcome"] = "diverged"
-    left, right = closed(precision(measures)[0]).axes
-    assert group_names(left) == group_names(right) == ["fp32", "fp64"]
-    assert words(left) == words(right) == ["diverged"]
+def test_sizes_are_lines_of_time_and_efficiency_a_row_of_panels_per_precision() -> None:
+    def sized(size: int, devices: int, precision: str = "fp32") -> dict[str, object]:
+        """A run on GPUs whose pass takes a second per pixel of edge, divided by the devices."""
+        return {
+            "strategy": "ddp-ds", "device": "cuda", "image_size": size, "devices": devices, "precision": precision,
+            "estimated_epoch_time_s": size / devices, "throughput_samples_per_s": 10 * devices / size,
+        }  # fmt: skip
+
+    rows = [sized(size, n, p) for p in ("fp64", "fp32") for size in (300, 100) for n in (1, 2)]
+    panels = drawn("image_size_scaling", measured("vision", *rows))[0].axes
+    assert [heading(axes) for axes in panels] == ["fp64: time", "fp64: efficiency", "fp32: time", "fp32: efficiency"]
+    assert [axes.get_ylabel() for axes in panels[:2]] == ["Time per pass (min)", "Speed-up per device"]
+    assert lines(panels[0])["100 px"][1] == pytest.approx([100 / 60, 50 / 60])
+    assert lines(panels[0])["300 px"][1] == pytest.approx([5, 2.5])
+    assert lines(panels[1])["100 px"][1] == pytest.approx([1, 1])
+    _, right = drawn("image_size_scaling", measured("vision", sized(100, 2), sized(300, 2)))[0].axes
+    assert words(right) == ["completed runs on 2 GPUs only:\nno efficiency"]
 
 
 def test_runs_that_did_not_complete_or_cannot_run_here_are_counted_over_the_figure(tmp_path: Path) -> None:
@@ -243,50 +227,3 @@ def test_a_figure_of_synthetic_runs_says_so(tmp_path: Path) -> None:
         assert f"Synthetic: {which} runs, on no real machine" in said("step_breakdown", scenario)
         assert set(draw("step_breakdown", scenario)[1]["synthetic"]) == {which}
     assert "synthetic" not in draw("step_breakdown", gathered(tmp_path / "real", pictures()[:2], runs_info=[real]))[1]
-
-
-def named(*changes: dict[str, Any], workload: str = "vision") -> list[str]:
-    rows = pd.DataFrame([WORKLOADS[workload].parameters(**change).model_dump() for change in changes])
-    return labels(rows, varied(rows, besides=("devices", "repeat")))
-
-
-@pytest.mark.parametrize(
-    ("changes", "names"),
-    [
-        ([{"loader": "torch"}, {"loader": "dali"}], ["DataLoader", "DALI"]),
-        ([{"layout": "nchw"}, {"layout": "nhwc"}], ["NCHW", "NHWC"]),
-        ([{"pin_memory": True}, {"pin_memory": False}], ["pinned memory", "pageable memory"]),
-        ([{"image_size": 100, "precision": "fp64"}, {"image_size": 200}], ["100 px, fp64", "200 px, fp32"]),
-        # What a preset brings is not named again.
-        (
-            [{}, {"preset": "tuned"}, {"preset": "tuned", "layout": "nchw"}],
-            ["NCHW, paper settings", "NHWC, tuned settings", "NCHW, tuned settings"],
-        ),
-    ],
-)
-def test_series_are_named_by_what_varies_in_words(changes: list[dict[str, Any]], names: list[str]) -> None:
-    assert named(*changes) == names
-
-
-def test_series_of_language_models_are_named_in_words() -> None:
-    for name, values, expected in (
-        ("packed", (True, False), ["packed", "not packed"]),
-        ("activation_checkpointing", (True, False), ["recomputed activations", "kept activations"]),
-        ("sequence_length", (256, 2048), ["256 tokens", "2048 tokens"]),
-        ("gradient_accumulation_steps", (1, 4), ["1 batch per step", "4 batches per step"]),
-        ("dataset", ("articles", "chats"), ["articles", "chats"]),
-        ("lora_rank", (8, 16), ["rank 8", "rank 16"]),
-    ):
-        assert named(*({name: value} for value in values), workload="llm") == expected
-    # What only one technique has is not named of others.
-    kinds = [{"technique": name} for name in ("lora", "qlora", "dpo", "full", "qat")]
-    kinds.append({"technique": "qat", "qat_of": "weights"})
-    expected = ["LoRA", "QLoRA", "DPO", "full", "QAT of adapters", "QAT of weights"]
-    assert named(*kinds, workload="llm") == expected
-    rows = pd.DataFrame([WORKLOADS["llm"].parameters(**kind).model_dump() for kind in kinds])
-    assert labels(rows, ["qat_of"]) == expected  # a technique to which nothing named applies has its own name
-
-
-def test_steps_of_an_epoch_read_from_csv_are_whole_numbers_or_all() -> None:
-    rows = pd.DataFrame({"workload": "vision", "strategy": "ddp", "steps_per_epoch": [100.0, float("nan")]})
-    assert labels(rows, ["steps_per_epoch"]) == ["100 steps per epoch", "full epochs"]

@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 from figures.measured import closed, legend
-from multicard.figures.bars import group_axis, height_of
+from multicard.figures.bars import height_of, name_rows
 from multicard.figures.style import legend_below, styled
 
 
@@ -27,27 +27,13 @@ def test_a_figure_of_many_configurations_fits_on_a_page_and_its_names_do_not_tou
     for count in (10, 60):
         figure, axes = plt.subplots(figsize=(7, 1 + height_of(count)))
         axes.barh(range(count), [1] * count)
-        group_axis(axes, [f"configuration {index}" for index in range(count)], horizontal=True)
+        name_rows(axes, [f"configuration {index}" for index in range(count)])
         figure.canvas.draw()
         names = [text.get_window_extent() for text in axes.get_yticklabels()]
         assert not any(one.overlaps(other) for one, other in pairwise(names))
         heights.append(closed(figure).get_figheight())
     assert heights[0] == pytest.approx(4.4)
     assert max(heights) <= 10  # of a page of 11 inches
-
-
-def test_long_labels_share_fewer_columns() -> None:
-    def columns(label: str) -> int:
-        figure, axes = plt.subplots()
-        for index in range(5):
-            axes.plot([0], [1], label=f"{label} {index}")
-        legend_below(figure, axes)
-        return closed(figure).legends[0]._ncols
-
-    assert columns("a") == 5
-    # Six would fit a row of four, but two rows of three are even.
-    assert columns("a name of some") == 3
-    assert columns("a name as long as a series of three parameters") == 1
 
 
 @pytest.mark.parametrize("values", [(1e6, 1e6 + 1), (0, 3e-6)])

@@ -5,23 +5,19 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from made import HOSTILE, PLANS, QUESTION, REASON, RUNS, judged, results
+from made import HOSTILE, PLANS, QUESTION, REASON, judged, results
 
 from browser import CHROMIUM, Browser, browser
 from multicard.report.page import write_report
-from multicard.report.run_table import short_names
 
 pytestmark = [
     pytest.mark.rare,
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium on the PATH (envs/install-chromium.sh)"),
 ]
 
-ROWS = "[...document.querySelectorAll('#runs-table tbody tr')]"
-SHOWN = f"{ROWS}.filter((row) => !row.hidden).map((row) => row.cells[0].textContent)"
-NAMED = {"image", "img", "button", "link", "figure", "region", "searchbox", "checkbox"}
+NAMED = {"image", "img", "button", "link", "figure", "region"}
 LANDMARKS = ("banner", "navigation", "main", "contentinfo")
 STRUCTURE = ("figure", "table", "rowheader", "columnheader", "caption")
-SHORT = dict(zip((name for name, *_ in RUNS), short_names([name for name, *_ in RUNS])[1], strict=True))
 TITLE = "multicard: 3 questions, 7 runs"
 
 
@@ -51,7 +47,7 @@ def test_the_page_itself_may_fetch_nothing(opened: Browser) -> None:
     tried = "fetch('http://127.0.0.1:9/').then(() => 'fetched', (error) => error.name)"
     assert opened.run(tried) == "TypeError"
     assert any("Content Security Policy" in line for line in opened.complaints)
-    # Nor does a script run that is not its own.
+    # Nor does a script run.
     opened.run("document.body.append(Object.assign(document.createElement('script'), {text: 'window.taken = true'}))")
     opened.run("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.taken = true\">')")
     opened.run("new Promise((done) => setTimeout(done, 100))")
@@ -64,7 +60,7 @@ def test_hostile_text_is_shown_as_the_text_that_it_is(opened: Browser) -> None:
     for shown in (QUESTION, REASON, f"killed {HOSTILE}", f"QLoRA is the smallest. {HOSTILE}"):
         assert shown in text
     assert HOSTILE in opened.run("document.querySelector('figure details').textContent")
-    assert opened.run("document.scripts.length") == 1
+    assert opened.run("document.scripts.length") == 0
     assert opened.run("document.querySelectorAll('a[href^=javascript], [onclick], [onerror]').length") == 0
 
 
@@ -79,59 +75,6 @@ def test_every_figure_is_there_with_caption_picture_and_numbers(opened: Browser,
     assert "Nothing to show: no phases were recorded." in opened.run("document.querySelectorAll('figure')[2].innerText")
 
 
-def test_without_javascript_pictures_and_all_rows_are_there(opened: Browser, page: Path) -> None:
-    opened.scripts(allowed=False)
-    opened.open(page)
-    root = opened.call("DOM.getDocument")["root"]["nodeId"]
-    for selector, count in (("figure .picture", 3), ("#runs-table tbody tr", len(RUNS)), ("#runs-table button", 0)):
-        found = opened.call("DOM.querySelectorAll", nodeId=root, selector=selector)["nodeIds"]
-        assert len(found) == count, selector
-        for node in found:
-            assert opened.call("DOM.getBoxModel", nodeId=node)["model"]["height"] > 0
-
-
-def test_a_heading_sorts_by_numbers_both_ways_from_the_keyboard(opened: Browser) -> None:
-    headings = "[...document.querySelectorAll('#runs-table thead th')]"
-    heading = f"{headings}.find((each) => each.textContent.startsWith('Iteration time'))"
-    opened.run(f"{heading}.querySelector('button').focus()")
-    opened.key("Enter", 13, "\r")
-    assert opened.run(f"{heading}.ariaSort") == "ascending"
-    times = {SHORT[name]: time for name, _, _, _, _, time in RUNS}
-    known = sorted((name for name in times if times[name]), key=times.get)
-    empty = [name for name in times if not times[name]]
-    assert opened.run(SHOWN) == [*known, *empty]
-    opened.key("Enter", 13, "\r")
-    assert opened.run(f"{heading}.ariaSort") == "descending"
-    assert opened.run(SHOWN) == [*known[::-1], *empty]
-    assert opened.run("document.querySelectorAll('#runs-table [aria-sort]').length") == 1
-
-
-def test_words_outcome_and_scenario_filter_the_runs(opened: Browser) -> None:
-    def put(name: str, value: str) -> list[str]:
-        field = f"document.getElementById('filter').elements['{name}']"
-        opened.run(f"{field}.value = '{value}'; {field}.dispatchEvent(new Event('input', {{bubbles: true}}))")
-        return opened.run(SHOWN)
-
-    assert put("words", "cpu2") == [SHORT["vision_digits_ddp-ds_cpu2_r1"], SHORT["vision_digits_ddp-ds_cpu2_r2"]]
-    assert opened.run("document.getElementById('shown').textContent") == "2 of 7 runs shown"
-    assert put("outcome", "out_of_memory") == [SHORT["vision_digits_ddp-ds_cpu2_r2"]]
-    put("words", "")
-    put("outcome", "")
-    assert put("scenario", "techniques") == [SHORT["llm_tiny_lora_cpu1_r1"], SHORT["llm_tiny_dpo_cpu1_r1"]]
-    opened.run("document.querySelector('#filter button').click()")
-    opened.wait(f"{SHOWN}.length === 7")
-
-
-def test_the_keyboard_begins_with_a_link_to_the_content_and_sees_where_it_is(opened: Browser) -> None:
-    opened.key("Tab", 9)
-    assert opened.run("document.activeElement.textContent") == "Skip to the content"
-    assert opened.run("document.activeElement.getBoundingClientRect().left") >= 0
-    opened.key("Enter", 13, "\r")
-    opened.key("Tab", 9)
-    assert opened.run("document.querySelector('main').contains(document.activeElement)")
-    assert opened.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-
-
 def test_a_screen_reader_finds_landmarks_headings_and_names(opened: Browser) -> None:
     nodes = opened.call("Accessibility.getFullAXTree")["nodes"]
     named = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node["ignored"]]
@@ -144,20 +87,6 @@ def test_a_screen_reader_finds_landmarks_headings_and_names(opened: Browser) -> 
     assert all(after <= before + 1 for before, after in pairwise(levels))
     ids = opened.run("[...document.querySelectorAll('[id]')].map((each) => each.id)")
     assert len(set(ids)) == len(ids)
-
-
-@pytest.mark.parametrize("width", [320, 768])
-def test_a_narrow_screen_need_not_be_moved_sideways(opened: Browser, page: Path, width: int) -> None:
-    opened.width(width)
-    opened.open(page)
-    opened.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
-    assert opened.run("document.documentElement.scrollWidth") <= width
-    # Printed figures keep the size that their text needs: they scroll by themselves, from the keyboard too.
-    picture = "document.querySelector('figure .picture')"
-    assert opened.run(f"{picture}.querySelector('img').getBoundingClientRect().width") >= 34 * 16
-    assert opened.run(f"{picture}.scrollWidth > {picture}.clientWidth") is (width < 34 * 16)
-    opened.run(f"{picture}.focus()")
-    assert opened.run(f"document.activeElement === {picture}")
 
 
 # The contrast of text with what lies behind it, as WCAG 2.2 defines it (success criterion 1.4.3: 4.5 to 1).

@@ -1,20 +1,15 @@
 """The page as text: what stands in it, and what input it refuses."""
 
-import json
 import re
 import shutil
-import subprocess
-import sys
-from functools import partial
 from html import escape
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from made import CLAIM_TESTS, CLAIMS, HOSTILE, PLANS, RUNS, bars, judged, lines, record, results
+from made import HOSTILE, PLANS, RUNS, bars, judged, lines, record, results
 
 from analysis.synthetic_results import Row, images, make_results
-from conftest import ROOT
 from machine.machine_record import record as machine_record
 from multicard.analysis.choice.recommend import advise
 from multicard.analysis.evidence import read_evidence
@@ -23,13 +18,10 @@ from multicard.core.errors import UserError
 from multicard.core.files import write_json
 from multicard.figures.draw import save
 from multicard.figures.search import draw_search
-from multicard.papers.limits import quantity_words
-from multicard.report.conclusions import claims_of
 from multicard.report.environment import environment
 from multicard.report.page import for_the_dark, write_report
 from multicard.report.results import Plan, read_results
-from multicard.report.run_table import run_table
-from multicard.report.tables import numbers_table
+from multicard.report.tables import numbers_table, run_table
 
 ESCAPED = "&lt;script&gt;document.title=&#39;taken&#39;&lt;/script&gt;"
 
@@ -61,14 +53,13 @@ def section(page: str, name: str) -> str:
     return page.partition(f'<section id="{name}"')[2].partition("</section>")[0]
 
 
-def test_text_from_files_never_stands_unescaped_and_no_script_but_the_page_s_own_can_run(page: str) -> None:
+def test_text_from_files_never_stands_unescaped_and_no_script_can_run(page: str) -> None:
     assert "<script>document" not in page and "<img src=x" not in page
     assert page.count(ESCAPED) > 10
     policy = page.partition('Content-Security-Policy" content="')[2].partition('"')[0]
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert (rules["default-src"], rules["img-src"]) == ("'none'", "data:")
-    [script] = rules["script-src"].split()
-    assert script.startswith("'sha256-")
+    assert "script-src" not in rules
 
 
 def test_the_same_input_gives_the_same_bytes(page: str, copy: Path) -> None:
@@ -116,14 +107,12 @@ def test_numbers_on_the_page_are_those_of_the_recommendations(tmp_path: Path) ->
     assert "<code>higher num_workers</code> (loads in more processes)" in page
 
 
-def test_what_all_runs_share_is_said_once_above_their_table(tmp_path: Path) -> None:
+def test_what_all_runs_share_is_said_once_below_their_table(tmp_path: Path) -> None:
     rows = images(100, (1.0, 1.0)) + images(150, (1.0, 1.0), num_workers=8)
     runs = section(measured(tmp_path, rows), "runs")
-    assert re.findall(r"<th scope=\"row\"[^>]*><code>(.*?)</code>", runs.replace("<wbr>", "")) == [
-        "vision_r1", "vision_r2", "vision_workers8_r1", "vision_workers8_r2",
-    ]  # fmt: skip
-    assert "vision_… mnist, 224px, ddp-ds, cuda1, fp32; Scenario s0; Outcome completed; Devices 1." in runs
-    assert '<th scope="col">Scenario</th>' not in runs
+    names = re.findall(r"<th scope=\"row\"[^>]*>(.*?)</th>", runs.replace("<wbr>", ""))
+    assert len(names) == 4 and names[0].endswith("_r1") and "workers8" in names[3]
+    assert "outcome completed" in runs and '<th scope="col">Outcome</th>' not in runs
 
 
 def test_without_claims_or_workloads_there_are_no_such_sections(copy: Path) -> None:
@@ -179,8 +168,8 @@ def test_a_run_that_scenarios_share_has_one_row(copy: Path) -> None:
     shutil.copytree(copy / "scenarios" / "techniques", shared)
     table = run_table(read_results(copy, {**PLANS, "again": Plan()}))
     assert len(table.rows) == len(RUNS)
-    lora = next(row for row in table.rows if row.run == "llm_tiny_lora_cpu1_r1")
-    assert lora.scenarios == ["techniques", "again"]
+    [lora] = [row for row in table.rows if row[0] == "llm_tiny_lora_cpu1_r1"]
+    assert lora[table.headings.index("Scenario")] == "techniques, again"
 
 
 def test_a_run_named_like_a_path_is_not_followed(copy: Path) -> None:
@@ -199,7 +188,7 @@ def test_a_run_named_like_a_path_is_not_followed(copy: Path) -> None:
         ("runs/llm_tiny_lora_cpu1_r1/run.json", b"{", "run.json: does not parse as JSON"),
         ("runs/llm_tiny_lora_cpu1_r1/run.json", b"[]", "run.json: found list, expected an object"),
         ("claims.csv", b"claim,verdict\n", "claims.csv: no column claim_text"),
-        ("claims_tests.csv", b"claim,test\n", "claims_tests.csv: no column verdict"),
+        ("claims_tests.csv", b"claim,test\n", "claims_tests.csv: no column finding"),
     ],
 )
 def test_a_broken_file_is_named_in_one_line(copy: Path, file: str, content: bytes | None, line: str) -> None:
@@ -213,32 +202,18 @@ def test_a_broken_file_is_named_in_one_line(copy: Path, file: str, content: byte
     assert "\n" not in str(stopped.value)
 
 
-@pytest.mark.slow
-def test_the_program_runs_by_hand(page: str, folder: Path, tmp_path: Path) -> None:
-    plans = tmp_path / "plans.json"
-    plans.write_text(
-        json.dumps({name: {"question": plan.question, "figures": plan.figures} for name, plan in PLANS.items()})
-    )
-    command = [
-        sys.executable, str(ROOT / "workflow/scripts/make_report.py"), "--results", str(folder),
-        "--scenarios", str(plans), "--out", str(tmp_path / "report.html"),
-    ]  # fmt: skip
-    subprocess.run(command, check=True)
-    assert (tmp_path / "report.html").read_text(encoding="utf-8") == page
-
-
 def test_machines_and_versions_are_told_once_with_the_number_of_runs() -> None:
     records = [record(f"r{n}", "completed", "", 1) for n in range(3)]
     records[2]["versions"] = {"torch": "2.10.0"}
     records.append({"outcome": "failed", "host": None, "hardware": None, "versions": None})  # ended before it could say
     found = environment(records)
     assert [count for _, count in found.machines] == [3]
-    assert [(dict(pairs)["torch"], count) for pairs, count in found.versions] == [("2.11.0", 2), ("2.10.0", 1)]
+    assert [(pairs["torch"], count) for pairs, count in found.versions] == [("2.11.0", 2), ("2.10.0", 1)]
     assert found.mixed == "2 sets of versions"
     assert environment(records[:2]).mixed is None
     records[0]["variables"], records[1]["variables"] = {"NCCL_ALGO": "Ring"}, {}
     found = environment(records)
-    assert found.variables == [([("NCCL_ALGO", "Ring")], 1), ([("Set", "none")], 1)]
+    assert found.variables == [({"NCCL_ALGO": "Ring"}, 1), ({"Set": "none"}, 1)]
     assert found.mixed == "2 sets of versions and 2 sets of environment variables"
     assert not found.synthetic
     gpu = {"name": "synthetic GPU", "memory_bytes": 8e9, "capability": "9.0"}
@@ -276,38 +251,10 @@ def test_a_picture_has_greys_for_the_dark_and_keeps_its_hues(page: str) -> None:
     assert '[style*="stroke: #000000"]{stroke:#e6e9ee !important}' in dark and "0173b2" not in dark
 
 
-def test_claims_that_were_judged_come_first_and_those_not_measured_last() -> None:
-    table = CLAIMS.iloc[::-1].reset_index(drop=True)
-    table = pd.concat([table, table.iloc[[0]].assign(claim="nhwc_gain", verdict="not judged")])
-    claims = claims_of(table, CLAIM_TESTS.astype(str).replace("nan", ""))
-    assert [claim.verdict for claim in claims] == ["refuted", "confirmed", "not judged", "not measured here"]
-
-
-def test_the_report_words_a_number_as_the_finding_does(tmp_path: Path) -> None:
-    numbers = {"value": 0.6875, "low": 0.5, "high": 1.0, "comparisons": 2, "lowest": 0.5, "highest": 0.8754}
-    tests = CLAIM_TESTS.iloc[:2].assign(claim="dali_gain", quantity=["share", "ratio"], **numbers)
-    [share, ratio] = claims_of(CLAIMS.iloc[:1], tests.astype(str))[0].tests
-    assert share.pooled.startswith("68.8% (95% CI 50% to 100%, n=") and share.single.endswith("50% to 87.5%")
-    assert ratio.pooled.startswith("0.688 (97.5% CI 0.5 to 1, n=") and ratio.single.endswith("0.5 to 0.875")
-    for each, pooled in ((tests.iloc[0], share.pooled), (tests.iloc[1], ratio.pooled)):
-        found = Interval(0.6875, 0.5, 1.0, int(each["blocks"]), coverage=each["level"])
-        assert pooled == found.format(partial(quantity_words, quantity=each["quantity"]))
-
-
-def test_each_claim_says_its_test_what_would_refute_it_whether_it_can_be_judged_and_the_verdict(page: str) -> None:
-    claims = claims_of(CLAIMS, CLAIM_TESTS.astype(str).replace("nan", ""))
-    assert claims[2].shown == [("Refuted if", "It gains nothing."), ("Can be judged", "no: not measured on GPUs")]
-    assert claims[2].tests[0].not_judged_because.startswith("there are no runs")
-    refuted, other = claims[1].tests
-    assert (refuted.pooled, refuted.single) == ("0.9 (97.5% CI 0.8 to 0.95, n=3)", "12 in 3 blocks, 0.7 to 1.4")
-    assert (other.pooled, other.single, other.decides) == ("11%", "1 in 1 block", False)
+def test_each_claim_says_its_verdict_its_tests_and_what_would_refute_it_those_not_measured_last(page: str) -> None:
     shown = section(page, "claims")
-    for said in ("12 in 3 blocks, 0.7 to 1.4", "Another reading: It takes longer.", "Refuted if", "no: not measured"):
+    badges = re.findall(r'<h3><span class="badge [\w-]+">(.*?)</span>', shown.replace("\n", ""))
+    assert badges == ["confirmed", "refuted", "not measured here"]
+    for said in ("It is faster. <strong>Confirmed: 1.2 (95% CI 1.1 to 1.3, n=3).</strong>", "It gains nothing."):
         assert said in shown
     assert HOSTILE not in shown
-    # Verdict and pooled number are in the first column, the test in the second.
-    rows = re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td>", shown, re.DOTALL)
-    words = [[" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in row] for row in rows]
-    assert words[0] == ["confirmed 1.2 (95% CI 1.1 to 1.3, n=3)", "It is faster."]
-    assert words[-1][0] == "not measured here"
-    assert words[-1][1].startswith("It gains. Not judged: there are no runs")

@@ -180,7 +180,7 @@ def test_the_report_opens_in_a_browser_and_asks_for_nothing(finished: Path) -> N
             figure for scenario in EXPERIMENT["scenarios"].values() for figure in scenario["figures"]
         ]
         assert "Which format is <fast> & right?" in opened.run("document.querySelector('#overview').innerText")
-        assert opened.run("document.querySelectorAll('#runs-table tbody tr').length") == 2
+        assert opened.run("document.querySelectorAll('#runs tbody tr').length") == 2
         assert opened.run("document.querySelectorAll('.claims').length") == 0  # none is judged on CPUs
 
 

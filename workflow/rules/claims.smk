@@ -18,7 +18,6 @@ rule conclude:
             labels={"what": "verdicts on the papers' claims"},
         ),
         tests=f"{RESULTS}/claims_tests.csv",
-        comparisons=f"{RESULTS}/claims_comparisons.csv",
         recommendations=report(
             f"{RESULTS}/recommendations.md",
             caption="../report/recommendations.rst",
@@ -28,7 +27,7 @@ rule conclude:
     log:
         f"{RESULTS}/logs/conclude.txt",
     resources:
-        **small("conclude"),
+        **small(),
     params:
         code=code("conclude.py", "analysis", "papers"),
         scenarios=list(MATRIX.scenarios),

@@ -1,6 +1,5 @@
-"""Summaries, texts and figures as notebooks show them."""
+"""Texts, tables and figures as notebooks show them."""
 
-from collections.abc import Mapping
 from html import escape
 
 import matplotlib.pyplot as plt
@@ -17,14 +16,11 @@ class Markdown(str):
         return str(self)
 
 
-def summary_html(title: str, facts: Mapping[str, str], table: pd.DataFrame) -> str:
-    """A title, some facts, and a table, as HTML; text from files is escaped."""
-    lines = [f"<dt>{escape(name)}</dt><dd>{escape(printable(text))}</dd>" for name, text in facts.items()]
-    facts_html = f"<dl>{''.join(lines)}</dl>" if lines else ""
+def titled(title: str, table: pd.DataFrame) -> str:
+    """A table below its title, as HTML; text from files is escaped."""
     cells = table.map(lambda cell: printable(cell) if isinstance(cell, str) else cell)
     with pd.option_context("display.max_colwidth", None):
-        body = cells.to_html(index=False, escape=True, na_rep="", border=0, justify="left")
-    return f"<div><strong>{escape(printable(title))}</strong>{facts_html}{body}</div>"
+        return f"<strong>{escape(printable(title))}</strong>{cells.to_html(index=False, na_rep='', justify='left')}"
 
 
 def unmanaged(figure: Figure) -> Figure:

@@ -17,18 +17,18 @@ from multicard.analysis.comparison.results import Comparison, compare
 from multicard.analysis.comparison.sides import MACHINE, Side, read_side
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.scenario_tables import MEASURES
-from multicard.api.display import Markdown, summary_html
+from multicard.api.display import Markdown, titled
 from multicard.api.predictions import Predictions
 from multicard.api.scenario import ScenarioResults
-from multicard.archive.configuration import experiment_of
-from multicard.archive.unpack import place_runs, read_manifest
+from multicard.archive.manifest import experiment_of
+from multicard.archive.unpack import unpack
 from multicard.archive.whole import fault_of
 from multicard.core.errors import UserError
 from multicard.core.layout import MACHINES, RUN, STEPS
 from multicard.experiment.config import ARCHIVE, Experiment
 from multicard.experiment.load import read_experiment
-from multicard.papers.claims import SHIPPED, judge, read_claims
-from multicard.papers.outputs import claims_table
+from multicard.papers.claims import SHIPPED, read_claims
+from multicard.papers.judge import claims_table, judge
 from multicard.report.assemble import Drawn, check_free, draw, measure
 from multicard.report.results import Plan
 
@@ -72,8 +72,7 @@ def read_results(path: str | Path, config: str | Path | None = None) -> "Results
         unpacked = Path(scratch.name) / "unpacked"
         runs = unpacked / "runs"
         runs.mkdir(parents=True)
-        manifest = read_manifest(path)
-        place_runs(path, runs, [each.run for each in manifest.runs], unpacked / MACHINES)
+        manifest = unpack(path, runs, unpacked / MACHINES)
         return Results(path, runs, lambda: experiment_of(manifest, path), scratch)
     if not path.is_dir():
         raise UserError(f"{path}: no such folder, expected the results of an experiment")
@@ -87,15 +86,10 @@ def read_results(path: str | Path, config: str | Path | None = None) -> "Results
 
 
 class Results:
-    """What an experiment measured, as `read_results` gives it.
+    """What an experiment measured, as `read_results` gives it; `path` is the folder or archive.
 
     Tables are pandas DataFrames with units in the names of columns: `_s` seconds, `_bytes` bytes, `_j` joules, `_share`
     a part of one. What was not measured is NaN.
-
-    Attributes
-    ----------
-    path
-        The folder or archive.
     """
 
     def __init__(
@@ -131,29 +125,15 @@ class Results:
 
     @cached_property
     def scenarios(self) -> list[str]:
-        """Names of the scenarios that were measured.
-
-        Raises
-        ------
-        UserError
-            If there are none.
-        """
+        """Names of the scenarios that were measured."""
         folder, plans = self._measured
         found = list(plans) or sorted(path.parent.name for path in folder.glob(f"scenarios/*/{MEASURES}"))
         if not found:
-            raise UserError(
-                f"{self.path}: found no scenarios/*/{MEASURES}, expected the results folder of an experiment"
-            )
+            raise UserError(f"{self.path}: found no scenarios/*/{MEASURES}, expected results of an experiment")
         return found
 
     def scenario(self, name: str | None = None) -> "ScenarioResults":
-        """The results of one scenario; its name may be left out where there is only one.
-
-        Raises
-        ------
-        UserError
-            If there is no scenario of that name, or several and no name.
-        """
+        """The results of one scenario; its name may be left out where there is only one."""
         if name is None and len(self.scenarios) == 1:
             name = self.scenarios[0]
         if name not in self.scenarios:
@@ -194,48 +174,24 @@ class Results:
     @property
     def steps(self) -> pd.DataFrame:
         """One row per run, rank and step: `window` (warmup, measured, profiled), durations and memory."""
-        found: list[pd.DataFrame] = []
-        known: set[str] = set()
-        for name in self.scenarios:
-            steps = self.scenario(name).steps
-            found.append(steps[~steps["run"].isin(known)])
-            known |= set(steps["run"])
-        return pd.concat(found, ignore_index=True)
+        steps = pd.concat([self.scenario(name)["steps"] for name in self.scenarios], ignore_index=True)
+        return steps.drop_duplicates(["run", "rank", "step"], ignore_index=True)  # scenarios share runs
 
     def figure(self, name: str, scenario: str | None = None) -> Figure:
         """Draw a figure of the catalog of one scenario; see `ScenarioResults.figure`."""
         return self.scenario(scenario).figure(name)
 
-    def claims(self, file: str | Path | None = None) -> pd.DataFrame:
-        """Check claims about training on several GPUs against the measurements.
+    def claims(self) -> pd.DataFrame:
+        """Check the claims of the two papers against the measurements, a row per claim.
 
-        Parameters
-        ----------
-        file
-            The claims and their tests, as in resources/claims.yaml; those of the two papers by default.
-
-        Returns
-        -------
-        pandas.DataFrame
-            One row per claim: `verdict` (`confirmed`, `refuted`, `not decided`, `not judged`, `not measured here`), the
-            claim, what would refute it, whether it can be judged by these runs, and the numbers.
-
-        Raises
-        ------
-        UserError
-            If the file is faulty, or nothing was measured.
+        The `verdict` is `confirmed`, `refuted`, `not decided`, `not judged` or `not measured here`.
         """
-        return claims_table(judge(read_claims(Path(file or SHIPPED)), self._evidence))
+        return claims_table(judge(read_claims(SHIPPED), self._evidence))
 
     def recommendations(self, verbose: bool = True) -> Markdown:
         """How much faster more devices are, where the step goes, and what to try next, as Markdown.
 
         `verbose`: with the table of choices, and all options.
-
-        Raises
-        ------
-        UserError
-            If nothing was measured.
         """
         return Markdown(as_markdown(self._evidence, verbose))
 
@@ -250,22 +206,11 @@ class Results:
             each with `…_low` and `…_high` (both empty for one repeat), `device_hours`, `peak_memory_bytes`, and
             `not_worse` (than the fastest of the same training on as many devices, as far as is shown). The last rows
             are configurations of which no run completed: `lost` says how they ended.
-
-        Raises
-        ------
-        UserError
-            If nothing was measured.
         """
         return as_table(choices(self._evidence))
 
     def predictions(self, devices: Sequence[int]) -> "Predictions":
-        """Predict step time, throughput and speed-up on numbers of devices; see docs/prediction.md.
-
-        Raises
-        ------
-        UserError
-            If nothing was measured.
-        """
+        """Predict step time, throughput and speed-up on numbers of devices; see docs/prediction.md."""
         return Predictions(self._evidence, devices)
 
     def compare(
@@ -291,26 +236,16 @@ class Results:
             By how much sessions (other days, nodes) differ, as a standard deviation of the logarithm. By default it is
             read from repeats that span sessions; without such nothing is told of sides measured in different sessions
             where a tolerance is given.
-
-        Raises
-        ------
-        UserError
-            If a file of a run is missing or damaged.
         """
         found = compare(self._side, new._side, tolerance, measures, session_spread)
         if any(_is_archive(each.path) for each in (self, new)):
             found = replace(found, environment=[row for row in found.environment if row[0] != MACHINE])
         return found
 
-    def draw(self, out: str | Path, claims: str | Path = SHIPPED) -> Drawn:
-        """Write all tables, figures, conclusions and the report to a new folder, as the workflow does after its runs.
+    def draw(self, out: str | Path) -> Drawn:
+        """Write all tables, figures, conclusions and the report, as the workflow does after its runs.
 
-        Parameters
-        ----------
-        out
-            A folder that is empty or does not exist. Written all or nothing.
-        claims
-            The claims to check, and their tests.
+        They go to the folder `out`, which is empty or does not exist: all or nothing.
 
         Raises
         ------
@@ -321,7 +256,7 @@ class Results:
         if self._experiment is None:
             raise UserError(f"{self.path}: does not state what was asked, give its configuration too")
         folder, plans = self._measured
-        return draw(folder, plans, Path(out), Path(claims))
+        return draw(folder, plans, Path(out))
 
     def __repr__(self) -> str:
         return f"<results {self.path}: {', '.join(self.scenarios)}>"
@@ -329,7 +264,7 @@ class Results:
     def _repr_html_(self) -> str:
         counts = self.runs.groupby(["scenario", "outcome"], sort=False).size().unstack(fill_value=0).reset_index()
         counts.columns.name = None
-        return summary_html(f"Results {self.path}", {}, counts)
+        return titled(f"Results {self.path}", counts)
 
     @cached_property
     def _side(self) -> Side:

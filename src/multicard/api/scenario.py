@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables
 from multicard.analysis.tables import speedup_table
-from multicard.api.display import summary_html, unmanaged
+from multicard.api.display import titled, unmanaged
 from multicard.core.errors import UserError
 from multicard.core.layout import RUN_NAME, SCENARIO_TABLES
 from multicard.core.text import counted
@@ -47,11 +47,6 @@ class ScenarioResults:
         """When the tables were made, in seconds since the epoch."""
         return (self._tables.folder / MEASURES).stat().st_mtime
 
-    @property
-    def steps(self) -> pd.DataFrame:
-        """One row per run, rank and step."""
-        return self["steps"]
-
     def __getitem__(self, table: str) -> pd.DataFrame:
         """Rows of one gathered table of all completed runs: `steps`, `epochs`, `timeline`, `kernel_classes`, …."""
         if table not in SCENARIO_TABLES:
@@ -73,11 +68,11 @@ class ScenarioResults:
         entry, workloads = FIGURES[name], list(self.measures["workload"].unique())
         if (entry.workload and entry.workload not in workloads) or (entry.axis and entry.axis not in self.measures):
             found = f"found the workload {', '.join(workloads)} in the scenario {self.name}"
-            raise UserError(f"the figure {name} needs {' and '.join(entry.needs)}, {found}")
+            raise UserError(f"the figure {name} needs {entry}, {found}")
         return unmanaged(draw(name, self._tables)[0])
 
     def __repr__(self) -> str:
         return f"<scenario {self.name}: {counted(len(self.runs), 'run')}>"
 
     def _repr_html_(self) -> str:
-        return summary_html(f"Scenario {self.name}", {}, self.runs)
+        return titled(f"Scenario {self.name}", self.runs)

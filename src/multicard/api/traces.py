@@ -1,7 +1,7 @@
 """A trace as tables and figures."""
 
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,6 @@ from multicard.trace.tables import (
     STEPS,
     ActivityTables,
     activity_tables,
-    events_to_read,
 )
 
 if TYPE_CHECKING:  # a second to import, which the command line saves
@@ -31,8 +30,6 @@ if TYPE_CHECKING:  # a second to import, which the command line saves
     from matplotlib.figure import Figure
 
     from multicard.analysis.bottlenecks.of_capture import Answer
-
-FIGURES = ("timeline",)
 
 
 class NotRecorded(UserError):
@@ -44,7 +41,6 @@ def read_trace(
     *,
     tables: Collection[str] | None = None,
     scope: str = CAPTURE,
-    progress: Callable[[int, int], None] | None = None,
     find_steps: bool = False,
 ) -> "TraceAnalysis":
     """Read a trace of Nsight Systems or of PyTorch's profiler and compute its activity tables.
@@ -59,9 +55,6 @@ def read_trace(
     scope
         `capture`: everything recorded. `steps`: from the first step's start to the last one's end, and of what ran on
         devices what was launched then; everything, if the trace shows no steps.
-    progress
-        Called with the number of events read since the last call and the number of events in all, from several
-        threads.
     find_steps
         Where no range is named `step`, take as steps what other ranges, PyTorch's optimizers or their kernels tell.
 
@@ -75,7 +68,7 @@ def read_trace(
     >>> import multicard
     >>> trace = multicard.read_trace("report.sqlite")  # doctest: +SKIP
     >>> trace.kernels.nlargest(5, "total_s")[["kernel", "calls", "total_s"]]  # doctest: +SKIP
-    >>> trace.figure("timeline")  # doctest: +SKIP
+    >>> trace.figure()  # doctest: +SKIP
     """
     path = Path(path)
     unknown = sorted(set(tables or ()) - set(ACTIVITIES))
@@ -86,9 +79,7 @@ def read_trace(
     scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
     try:
         traces = open_capture(path, Path(scratch.name))
-        total = events_to_read(traces, tables, scope)
-        advance = None if progress is None else lambda read: progress(read, total)
-        found = activity_tables(traces, tables, advance, scope)
+        found = activity_tables(traces, tables, scope)
         marked = (row.get("phase") or row["scope"] for of in ("phases", "timeline") for row in found.rows.get(of, []))
         if find_steps and STEP not in marked:
             traces, found = _with_found_steps(traces, found, tables, scope)
@@ -149,15 +140,7 @@ class TraceAnalysis:
         return {name: self[name] for name in self.names}
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """One table as Python values, None for what was not recorded.
-
-        Raises
-        ------
-        NotRecorded
-            If the trace has no events for it; the message says which are missing.
-        UserError
-            If there is no such table, or it was not computed.
-        """
+        """One table as Python values, None for what was not recorded; `NotRecorded` without events for it."""
         if name in self.absent:
             raise NotRecorded(f"{self.path}: {name}: cannot tell: {self.absent[name]}")
         if name not in self._activity.rows:
@@ -199,37 +182,20 @@ class TraceAnalysis:
 
         return answer(self._activity)
 
-    def figure(self, name: str = "timeline") -> "Figure":
-        """Draw a figure of the trace.
-
-        Parameters
-        ----------
-        name
-            `timeline`: where each device's time goes, over the capture or all steps, and per step.
-
-        Raises
-        ------
-        NotRecorded
-            If the trace has no events for it.
-        UserError
-            If there is no figure of that name.
-        """
-        if name not in FIGURES:
-            raise UserError(f"no figure {name} of a trace, expected one of {', '.join(FIGURES)}")
+    def figure(self) -> "Figure":
+        """Draw where each device's time goes, over the capture or all steps, and per step."""
         from multicard.api.display import unmanaged
         from multicard.figures.style import styled
         from multicard.figures.timeline import timeline
 
-        rows = self.rows(name)
+        rows = self.rows("timeline")
         if not self._shows_devices():
-            raise NotRecorded(f"{self.path}: {name}: cannot tell: the capture holds no kernels")
+            raise NotRecorded(f"{self.path}: timeline: cannot tell: the capture holds no kernels")
         with styled():
             return unmanaged(timeline(rows))
 
     def compare(self, other: "TraceAnalysis") -> "pd.DataFrame":
-        """Compare with another trace: how long a step takes, then what differs, largest difference first.
-
-        Tables of the scope `capture` are of no use here: those of the steps are computed.
+        """Compare the steps with those of another trace: how long one takes, then what differs, largest first.
 
         Returns
         -------
@@ -267,13 +233,7 @@ class TraceAnalysis:
             raise UserError(str(error)) from error
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write each recorded table as Parquet and CSV, and a figure of the timeline, if it has one; give their paths.
-
-        Raises
-        ------
-        UserError
-            If they cannot be written.
-        """
+        """Write each recorded table as Parquet and CSV, and a figure of the timeline, if any; give their paths."""
         import pyarrow.csv
         import pyarrow.parquet
 
@@ -296,13 +256,7 @@ class TraceAnalysis:
         return any(row["busy_s"] is not None for row in self._activity.rows.get("timeline", []))
 
     def write_perfetto(self, out: str | Path) -> None:
-        """Write the events for ui.perfetto.dev, as Chrome JSON trace events; gzipped if `out` ends in `.gz`.
-
-        Raises
-        ------
-        UserError
-            If the trace has no events to show, or the file cannot be written.
-        """
+        """Write the events for ui.perfetto.dev, as Chrome JSON trace events; gzipped if `out` ends in `.gz`."""
         from multicard.trace.perfetto import write_perfetto
 
         try:
@@ -318,16 +272,9 @@ class TraceAnalysis:
     def _repr_html_(self) -> str:
         import pandas as pd
 
-        from multicard.api.display import summary_html
+        from multicard.api.display import titled
 
-        rows = [
-            {
-                "table": name,
-                "rows": len(self._activity.rows[name]) if name in self._activity.rows else "",
-                "description": f"cannot tell: {self.absent[name]}" if name in self.absent else each.description,
-            }
-            for name, each in ACTIVITIES.items()
-            if name in self._activity.rows or name in self.absent
-        ]
-        facts = {"Files": ", ".join(trace.name for trace in self._traces)}
-        return summary_html(f"Trace {self.path}", facts, pd.DataFrame(rows))
+        known = {name: each.description for name, each in ACTIVITIES.items() if name in self._activity.rows}
+        rows = [(name, len(self._activity.rows[name]), text) for name, text in known.items()]
+        rows += [(name, "", f"cannot tell: {why}") for name, why in self.absent.items()]
+        return titled(f"Trace {self.path}", pd.DataFrame(rows, columns=["table", "rows", "description"]))

@@ -85,7 +85,7 @@ def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
     from multicard.experiment.workload import WORKLOADS
 
     folder, changed = Path(experiment.results) / "runs", Counter()
-    for name, run in ({} if experiment.recorded else distinct(expand(experiment))).items():
+    for name, run in distinct(expand(experiment)).items():
         script = WORKLOADS[run.parameters.workload].script(run.parameters)
         before = (read_record(folder / name).get("script") or {}) if script else {}
         now = read_or_none(lambda script=script: sha256(script)) if before.get("sha256") else None
@@ -99,10 +99,10 @@ def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
 def _next_step(experiment: "Experiment", config: Path, outcomes: Mapping[str, str]) -> str:
     """What to do next, with what for; `outcomes` by run."""
     failed = sum(outcome != "completed" for outcome in outcomes.values())
-    if failed and not experiment.recorded:
+    if failed:
         lost = f"{failed} of {counted(len(outcomes), 'run')} did not complete: see their log.txt"
         return f"{lost}; multicard run {shlex.quote(str(config))} --retry-failed runs them again"
-    if not experiment.recorded and all(scenario.repeats == 1 for scenario in experiment.scenarios.values()):
+    if all(scenario.repeats == 1 for scenario in experiment.scenarios.values()):
         return f"for intervals, repeats: 3 in {config}, then the same command; what was measured stays"
     return f"for what to try and the best configuration, multicard recommend {shlex.quote(experiment.results)}"
 

@@ -51,7 +51,7 @@ def print_claims(results: "Results") -> None:
 
     terminal = console()
     judged = results.claims()
-    labels = {"claim_text": "", "refuted_if": "Refuted if: ", "finding": "", "conditions": "", "other_evidence": ""}
+    labels = {"claim_text": "", "refuted_if": "Refuted if: ", "finding": "", "conditions": ""}
     for each in judged.to_dict("records"):
         terminal.print(f"[bold]{each['claim']}[/bold]: {each['verdict']}", highlight=False)
         for column, label in labels.items():

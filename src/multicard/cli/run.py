@@ -70,7 +70,7 @@ def check_start(matrix: "Matrix", planning: bool = False) -> None:
         )
     folder = Path(matrix.experiment.results) / "runs"
     measured = any((folder / run / RUN).exists() for run in matrix.runs)
-    if measured or matrix.recorded.archives or matrix.experiment.cluster:
+    if measured or matrix.experiment.cluster:
         return
     planned = [matrix.runs[run].parameters for run in matrix.planned()]
     if planning and not planned:

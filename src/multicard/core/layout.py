@@ -21,7 +21,7 @@ ACTIVITY_INDEX = "tables.json"
 # Activity tables that a question about several runs needs.
 GATHERED_ACTIVITIES = (
     "cuda_api", "shares", "kernel_classes", "collectives", "memory_operations", "timeline", "launches", "stragglers",
-    "message_sizes", "memory_use",
+    "message_sizes",
 )  # fmt: skip
 ARCHIVED_TABLES = ("phases", *GATHERED_ACTIVITIES)  # what of a run's an archive holds
 # What is gathered of a scenario's runs, a Parquet file each; and what is written of it as CSV.
@@ -31,8 +31,8 @@ HEADLINE = "headline.json"  # what it found, in a sentence
 WRITTEN_TABLES = ("table_costs", "table_speedup")
 
 LAUNCHES = "logs/launch_run"  # folder in the results of what the launchers of runs say
-# What follows from all scenarios: verdicts on claims, on their tests and comparisons; what to try.
-CLAIMS, CLAIM_TESTS, CLAIM_COMPARISONS = "claims.csv", "claims_tests.csv", "claims_comparisons.csv"
+# What follows from all scenarios: verdicts on claims and on their tests; what to try.
+CLAIMS, CLAIM_TESTS = "claims.csv", "claims_tests.csv"
 RECOMMENDATIONS = "recommendations.md"
 
 MACHINES = "machine"  # folder of the machines' limits in the results

@@ -1,34 +1,50 @@
-"""What a configuration must know of the figures: their names, and which parameters and workload they need."""
+"""The figures that a configuration can ask for, and what a scenario must have for each.
+
+`multicard.figures` draws them. It takes seconds to load, which reading a configuration must not, so this list is apart.
+"""
 
 from dataclasses import dataclass
 
-from multicard.core.registry import Registry
+
+@dataclass(frozen=True)
+class Needs:
+    """What a scenario must have: a parameter with two or more values (`axis`), a workload; None for any."""
+
+    axis: str | None = None
+    workload: str | None = None
+
+    def __str__(self) -> str:
+        """The needs as a configuration states them."""
+        parts = (self.axis and f"vary.{self.axis}", self.workload and f"workload {self.workload}")
+        return " and ".join(filter(None, parts))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """A figure: what it asks, how it is read, and how it is drawn."""
-
-    name: str  # in a configuration and in the names of its files
-    order: int  # place in the catalog
-    question: str
-    caption: str  # how it is read
-    limits: str  # what it does not show, in Markdown
-    # "module:function" that draws it, so that its name and words are known without loading matplotlib. The function
-    # takes the scenario's measures, or with `needs_tables` all its `ScenarioTables`; it returns the figure and a table
-    # of the numbers in it, or raises `NothingToShow`.
-    drawing: str
-    needs_tables: bool = False
-    profiled: bool = False  # it shows the profiled window: a line above it says where that is unlike the measured one
-    answers: str | None = None  # the figure of a paper that it answers, as "A, figure 2"
-    axis: str | None = None  # parameter that must have two or more values in the scenario
-    workload: str | None = None  # the one that it is about; None for all
-
-    @property
-    def needs(self) -> list[str]:
-        """What a scenario must have for the figure, as a configuration states it."""
-        needs = [f"vary.{self.axis}"] if self.axis else []
-        return [*needs, *([f"workload {self.workload}"] if self.workload else [])]
-
-
-FIGURES: Registry[Figure] = Registry("multicard.figures.catalog", "FIGURES")
+# In the order of the catalog.
+FIGURES: dict[str, Needs] = {
+    "iteration_time": Needs("devices"),
+    "speedup": Needs("devices"),
+    "image_size_scaling": Needs("image_size", "vision"),
+    "step_breakdown": Needs(),
+    "step_times": Needs(),
+    "accuracy": Needs(workload="vision"),
+    "loss": Needs(),
+    "time_shares": Needs(),
+    "cuda_api": Needs(),
+    "kernel_classes": Needs(),
+    "memory_transfers": Needs(),
+    "device_time": Needs(),
+    "collectives": Needs(),
+    "utilization": Needs(),
+    "gain_precision": Needs("precision"),
+    "gain_pin_memory": Needs("pin_memory", "vision"),
+    "gain_loader": Needs("loader", "vision"),
+    "gain_layout": Needs("layout", "vision"),
+    "gain_binding": Needs("binding"),
+    "gain_preset": Needs("preset", "vision"),
+    "gain_profiler": Needs("profiler"),
+    "profiler_overhead": Needs(),
+    "techniques": Needs("technique", "llm"),
+    "tradeoff": Needs(),
+    "energy": Needs(),
+    "memory": Needs(),
+}

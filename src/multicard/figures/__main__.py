@@ -1,32 +1,27 @@
 """Print the page about figures: `python -m multicard.figures`."""
 
+import re
 import textwrap
 from pathlib import Path
 
-from multicard.experiment.figures import FIGURES, Figure
+from multicard.figures.catalog import Entry, catalog
 
-PAGE = Path(__file__).parent / "catalog" / "page.md"
+PAGE = Path(__file__).parent / "page.md"
 WIDTH = 120
 
 
 def page() -> str:
     """The page: its hand-written parts, and a section per figure."""
-    return PAGE.read_text(encoding="utf-8").replace("{figures}\n", "\n".join(map(_section, FIGURES.values())))
+    return PAGE.read_text(encoding="utf-8").replace("{figures}\n", "\n".join(map(_section, catalog().values())))
 
 
-def _section(figure: Figure) -> str:
-    needs = ", ".join(f"`{need}`" if need.startswith("vary") else _workload(need) for need in figure.needs)
-    heading = f"**{figure.question}**"
-    heading += f" Answers {figure.answers}." if figure.answers else ""
+def _section(entry: Entry) -> str:
+    heading = f"**{entry.question}**"
+    heading += f" Answers {entry.answers}." if entry.answers else ""
+    needs = re.sub(r"(vary[.]\w+|\w+$)", r"`\1`", entry.needs)
     heading += f" Needs {needs}." if needs else ""
-    paragraphs = (heading, figure.caption, f"*Limits:* {figure.limits}")
-    filled = (textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False) for text in paragraphs)
-    return "\n\n".join((f"### `{figure.name}`", *filled)) + "\n"
-
-
-def _workload(need: str) -> str:
-    what, name = need.split(" ")
-    return f"{what} `{name}`"
+    filled = (textwrap.fill(text, WIDTH, break_on_hyphens=False) for text in (heading, entry.caption))
+    return "\n\n".join((f"### `{entry.name}`", *filled)) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Bars: side by side in groups, or stacked from parts; and a word where there is nothing to draw."""
+"""Lying bars: in groups side by side, or stacked from parts; and a word where there is nothing to draw."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -6,17 +6,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from multicard.figures.style import HATCHES, Colour, colours
+from multicard.figures.style import ERROR_BARS, HATCHES, Look, colours, filled
 
 PAGE_IN = 8.5  # for the rows of a figure, so that it fits on a page with its axis and legend
 LEAST_IN = 0.15  # of a row, so that its name in small print is legible
 SMALL_IN = 0.2  # below which names are in small print
-
-GROUP = 0.8  # width of a group, in distances between groups
-WIDEST = 0.5  # of a single bar
-
-
-Places = dict[tuple[str, str], float]
+NAME_WIDTH = 34  # characters of a line of a name beside an axis
+GROUP, WIDEST = 0.8, 0.5  # of a group and of a single bar, in distances between groups
 
 
 def height_of(rows: int, each: float = 0.34) -> float:
@@ -28,200 +24,72 @@ def height_of(rows: int, each: float = 0.34) -> float:
     return max(min(rows * each, PAGE_IN), rows * LEAST_IN)
 
 
-def places(groups: Sequence[str], names: Sequence[str]) -> tuple[Places, float]:
-    """Where the bar of each group and series stands, groups being at 0, 1, 2 …; and how wide it is."""
-    width = min(GROUP / len(names), WIDEST)
-    middle = (len(names) - 1) / 2
-    found = {
-        (group, name): at + (index - middle) * width
-        for at, group in enumerate(groups)
-        for index, name in enumerate(names)
-    }
-    return found, width
-
-
-def grouped(
-    axes: Axes,
-    data: pd.DataFrame,
-    by: str,
-    value: str,
-    scale: float = 1.0,
-    horizontal: bool = False,
-    palette: Sequence[Colour] | None = None,
-    runs: pd.DataFrame | None = None,
-) -> None:
+def grouped(axes: Axes, data: pd.DataFrame, by: str, value: str, scale: float, runs: pd.DataFrame) -> None:
     """Draw one group of bars per value of `by`, with one bar per `series`; whiskers are the interval over repeats.
 
-    A row of `data` without a value shows its `outcome` in the place of the bar. Horizontal groups go downwards.
-
-    Parameters
-    ----------
-    axes
-        Where to draw.
-    data
-        One row per bar, as `series.configurations` gives them.
-    by
-        Column of the groups.
-    value
-        Column to draw; `<value>_low` and `<value>_high` are its interval.
-    scale
-        What the values are multiplied by, for the unit of the axis.
-    horizontal
-        Whether bars lie.
-    palette
-        Colours of the series; None for those of `style.colours`.
-    runs
-        A row per run with the same columns, of which each is a small dot where there are several.
+    A row of `data` without a value shows its `outcome` in the place of the bar. Each of the `runs`, with the same
+    columns, is a small dot where there are several.
     """
     groups, names = list(dict.fromkeys(data[by])), list(dict.fromkeys(data["series"]))
-    at, width = places(groups, names)
-    for index, (name, colour) in enumerate(zip(names, palette or colours(len(names)), strict=True)):
-        rows = data[data["series"] == name]
-        where = [at[group, name] for group in rows[by]]
-        lengths = rows[value].astype(float) * scale
-        (axes.barh if horizontal else axes.bar)(
-            where,
-            lengths,
-            width,
-            **{"xerr" if horizontal else "yerr": whiskers(rows, value, scale)},
-            error_kw={"capsize": min(3, 12 * width), "elinewidth": 1, "ecolor": "0.1"},
-            label=name,
-            color=colour,
-            hatch=HATCHES[index % len(HATCHES)],
-            edgecolor="0.2",
-            linewidth=0.5,
-        )
-        if runs is not None and (rows["repeats"] > 1).any():
-            own = runs[runs["series"] == name]
-            dots(axes, [at[group, name] for group in own[by]], own[value].astype(float) * scale, horizontal)
+    width = min(GROUP / len(names), WIDEST)
+    for index, (name, colour) in enumerate(zip(names, colours(len(names)), strict=True)):
+        rows, own = (each[each["series"] == name] for each in (data, runs))
+        shift = (index - (len(names) - 1) / 2) * width
+        where = rows[by].map(groups.index) + shift
+        axes.barh(
+            where, rows[value].astype(float) * scale, width, xerr=whiskers(rows, value, scale), error_kw=ERROR_BARS,
+            label=name, color=colour, hatch=HATCHES[index % len(HATCHES)], edgecolor="0.2", linewidth=0.5,
+        )  # fmt: skip
+        if (rows["repeats"] > 1).any():
+            dots(axes, own[value].astype(float) * scale, own[by].map(groups.index) + shift)
         for place, (_, row) in zip(where, rows.iterrows(), strict=True):
             if pd.isna(row[value]):
-                absent(axes, place, row, horizontal)
-    group_axis(axes, groups, horizontal, known=data[value].notna().any())
+                absent(axes, place, row["outcome"])
+    name_rows(axes, groups)
+    axes.set_xlim(0, None)
 
 
 def stacked(
-    axes: Axes,
-    where: Iterable[float],
-    parts: Mapping[str, Iterable[float]],
-    look: Mapping[str, tuple[str, str]],
-    width: float | Iterable[float] = 0.7,
-    horizontal: bool = False,
+    axes: Axes, names: Sequence[str], parts: Mapping[str, Iterable[float]], look: Look, title: str, label: str
 ) -> None:
-    """Draw a bar at each place of `where`, made of `parts` one upon the other.
+    """Draw a bar for each name, made of `parts` one after the other; empty counts as nothing.
 
-    Parameters
-    ----------
-    axes
-        Where to draw.
-    where
-        Places of the bars.
-    parts
-        Lengths of each part, one per bar; empty counts as nothing, and a part without any length is left out.
-    look
-        Colour and hatch of each part.
-    width
-        Of a bar, or of each.
-    horizontal
-        Whether bars lie.
+    The title is of the panel, the label of the axis of values. The legend has the parts that have a length.
     """
-    where = list(where)
-    reached = np.zeros(len(where))
-    for part, lengths in parts.items():
-        lengths = np.nan_to_num(np.asarray(lengths, dtype=float))
-        if not lengths.any():  # the legend names what is drawn only
-            continue
-        colour, hatch = look[part]
-        (axes.barh if horizontal else axes.bar)(
-            where,
-            lengths,
-            width,
-            **{"left" if horizontal else "bottom": reached},
-            label=part,
-            color=colour,
-            hatch=hatch,
-            edgecolor="0.2",
-            linewidth=0.4,
-        )
-        reached = reached + lengths
+    reached = np.zeros(len(names))
+    for part, each in parts.items():
+        lengths = np.nan_to_num(np.asarray(each, dtype=float))
+        if lengths.any():
+            colour, hatch = look[part]
+            axes.barh(
+                range(len(names)), lengths, 0.7, left=reached,
+                label=part, color=colour, hatch=hatch, edgecolor="0.2", linewidth=0.4,
+            )  # fmt: skip
+            reached = reached + lengths
+    name_rows(axes, names)
+    axes.set(title=title, xlabel=label, xlim=(0, 1.02 * reached.max() or 1.0))
 
 
-def stacked_rows(
-    axes: Axes,
-    names: Sequence[str],
-    parts: Mapping[str, Iterable[float]],
-    look: Mapping[str, tuple[str, str]],
-    title: str,
-    label: str,
-) -> None:
-    """Draw a lying bar of `stacked` parts for each name; title and label are of the panel and of the axis of values."""
-    stacked(axes, range(len(names)), parts, look, horizontal=True)
-    group_axis(axes, names, horizontal=True)
-    axes.set(title=title, xlabel=label)
+def name_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Name the rows of a panel, which go downwards."""
+    axes.set_yticks(range(len(names)), [filled(name, NAME_WIDTH) for name in names])
+    if height_of(len(names)) < SMALL_IN * len(names):
+        axes.tick_params(axis="y", labelsize="x-small")
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(visible=False, axis="y")
 
 
-def row_repeats(axes: Axes, data: pd.DataFrame, runs: pd.DataFrame, value: str, scale: float) -> None:
-    """Draw the interval and the single repeats of a value at the lying bar of each row's `configuration`."""
-    look = {"linestyle": "none", "capsize": 3, "elinewidth": 1, "ecolor": "0.1", "label": "_"}
-    at = {name: place for place, name in enumerate(data["configuration"])}
-    axes.errorbar(data[value] * scale, list(at.values()), xerr=whiskers(data, value, scale), **look)
-    several = set(data["configuration"][data["repeats"] > 1])
-    own = runs[runs["configuration"].isin(several)]
-    if len(own):
-        dots(axes, own["configuration"].map(at), own[value].astype(float) * scale, horizontal=True)
-
-
-def dots(axes: Axes, places: Iterable[float], values: Iterable[float], horizontal: bool = False) -> None:
-    """Draw the values of single repeats at the places of their means."""
-    look = {"linestyle": "none", "marker": ".", "markersize": 5, "color": "0.25", "alpha": 0.6, "zorder": 4}
-    axes.plot(*((values, places) if horizontal else (places, values)), label="single repeat", **look)
-
-
-def absent(axes: Axes, place: float, row: pd.Series, horizontal: bool = False) -> None:
-    """Say in the place of a bar why there is none."""
-    axes.annotate(
-        missing(row["outcome"]),
-        (0, place) if horizontal else (place, 0),
-        xytext=(3, 0) if horizontal else (0, 3),
-        textcoords="offset points",
-        rotation=0 if horizontal else 90,
-        ha="left" if horizontal else "center",
-        va="center" if horizontal else "bottom",
-        fontsize=5.5,
-        color="0.3",
+def dots(axes: Axes, x: Iterable[float], y: Iterable[float]) -> None:
+    """Draw single repeats."""
+    axes.plot(
+        x, y, linestyle="none", marker=".", markersize=5, color="0.25", alpha=0.6, zorder=4, label="single repeat"
     )
 
 
-def missing(outcome: str) -> str:
-    """Word why there is no bar of a configuration with this outcome."""
-    return "not recorded" if outcome == "completed" else outcome.replace("_", " ")
-
-
-def group_axis(axes: Axes, groups: Sequence[str], horizontal: bool = False, known: bool = True) -> None:
-    """Name the groups on one axis, and begin the other at zero; it has no numbers where no value is `known`."""
-    limits = (-0.5, len(groups) - 0.5)
-    if horizontal:
-        axes.set_yticks(range(len(groups)), groups)
-        if height_of(len(groups)) < SMALL_IN * len(groups):
-            axes.tick_params(axis="y", labelsize="x-small")
-        axes.set(ylim=limits[::-1], xlim=(0, None))
-    else:
-        axes.set_xticks(range(len(groups)), groups)
-        axes.set(xlim=limits, ylim=(0, None))
-    axes.grid(visible=False, axis="y" if horizontal else "x")
-    if not known:
-        (axes.set_xticks if horizontal else axes.set_yticks)([])
-
-
-def limits(points: Iterable[float], low: float, high: float, repeats: Iterable[float] = ()) -> tuple[float, float]:
-    """Narrow the limits of an axis in percent, so that points and zero can be told apart, however long whiskers are.
-
-    Single repeats stay inside.
-    """
-    known = [0.0, *(point for point in points if not pd.isna(point))]
-    reach = 1.5 * max(max(known) - min(known), 10.0)
-    single = [1.05 * each for each in repeats if not pd.isna(each)]
-    return min([max(low, min(known) - reach), *single]), max([min(high, max(known) + reach), *single])
+def absent(axes: Axes, place: float, outcome: str) -> None:
+    """Say in the place of a bar why there is none."""
+    why = "not recorded" if outcome == "completed" else outcome.replace("_", " ")
+    axes.annotate(why, (0, place), xytext=(3, 0), textcoords="offset points", va="center", fontsize=5.5, color="0.3")
 
 
 def whiskers(rows: pd.DataFrame, value: str, scale: float) -> list[pd.Series]:

@@ -1,140 +1,127 @@
-"""What a result costs: time against device-hours of a whole training, energy, and the overhead of profiling."""
-
-from collections.abc import Sequence
-from itertools import cycle
+"""What a result costs: techniques of tuning in time and memory, a training's time against device-hours, energy."""
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
+import seaborn as sns
 from matplotlib.figure import Figure
 
-from multicard.analysis.choice.choices import Choice, Choices, as_table, choices
-from multicard.analysis.choice.learning import words_of
-from multicard.analysis.comparison.comparisons import overheads
-from multicard.analysis.evidence import DEVICE_WORDS, evidence_of, place_words
+from multicard.analysis.choice.choices import as_table, choices
+from multicard.analysis.comparison.comparisons import configurations, varied
+from multicard.analysis.evidence import evidence_of, place_words
 from multicard.analysis.runs.notices import UNCOUNTED
 from multicard.analysis.scenario_tables import ScenarioTables
-from multicard.core.text import counted, for_figure, plural
-from multicard.core.units import JOULES, MINUTES, number, unit_for
+from multicard.core.text import counted, for_figure
+from multicard.core.units import BYTES, JOULES, MINUTES, SECONDS, unit_for
 from multicard.experiment.workload import workload_of
-from multicard.figures.bars import Colour, height_of, limits
-from multicard.figures.labelling import boxes_of, label_points
+from multicard.figures.bars import grouped, height_of
+from multicard.figures.catalog import BARS, POINTS, figure
 from multicard.figures.points import draw_series, height_for, series_of
-from multicard.figures.series import configuration_names, labels, named_runs
-from multicard.figures.style import MARKERS, WIDTH_IN, NothingToShow, colours, legend_below
+from multicard.figures.series import completed_of, configuration_names, device_word, labels, named_runs
+from multicard.figures.style import WIDTH_IN, NothingToShow, colours, legend_below
+from multicard.workloads.llm.technique import TECHNIQUES
 
 HOURS = ((86400.0, "days"), (3600.0, "h"), *MINUTES)
 HOURS_OF = {"cuda": "GPU-hours", "cpu": "Process-hours"}
-WORSE = "hollow: another is better"
+
+# What each measure of memory is on a GPU, the peak also on a CPU.
+MEMORY = {
+    "peak_memory_bytes": "allocated (PyTorch)",
+    "peak_reserved_bytes": "reserved (PyTorch)",
+    "device_memory_used_bytes": "used by everything (NVML)",
+}
+RESIDENT = "resident (CPU process)"
 
 
+@figure(
+    "What does each fine-tuning technique cost in time and memory?",
+    "Iteration time: elapsed time per optimizer step. Peak memory: the highest of any rank; on a GPU what PyTorch "
+    "allocated, on a CPU the resident memory of the process, most of which is libraries. DPO processes both answers of "
+    f"a sample. {BARS} Where a run did not complete, its outcome takes the place of the bar.",
+)
+def techniques(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+    """Iteration time and peak memory per technique and number of devices."""
+    measures = tables.measures
+    among = varied(measures, besides=("technique", "devices", "repeat"))
+    own = tuple(name for name in among if any(name in entry.own_parameters for entry in TECHNIQUES.values()))
+    data = configurations(measures, ["iteration_time_s", "peak_memory_bytes"])
+    data, runs = (
+        each.assign(
+            series=configuration_names(measures, each, besides=("technique", *own)),
+            group=labels(each, ["technique", *own]),
+        )
+        for each in (data, completed_of(measures))
+    )
+    bars = data["series"].nunique()
+    height = 1.1 + height_of(data["group"].nunique(), max(0.34, 0.14 * bars))
+    figure, (time, memory) = plt.subplots(1, 2, figsize=(WIDTH_IN, height), sharey=True)
+    scale, unit = unit_for(data["iteration_time_s"], SECONDS)
+    grouped(time, data, "group", "iteration_time_s", scale, runs)
+    time.set(title="Iteration time", xlabel=f"Time per step ({unit})")
+    scale, unit = unit_for(data["peak_memory_bytes"], BYTES)
+    grouped(memory, data, "group", "peak_memory_bytes", scale, runs)
+    memory.set(title="Peak memory per rank", xlabel=f"Peak memory ({unit})")
+    legend_below(figure, time)
+    return figure, data[["series", *data.columns.drop(["series", "group"])]]
+
+
+@figure(
+    "How many devices: what does a shorter training cost in device-hours?",
+    "Time of the whole training (as many samples, or tokens, for all: the most epochs of the runs) at the measured "
+    "throughput, against the hours of all its devices together; start, tests and saving are not in it. A mark per "
+    "configuration, geometric mean over repeats. What learns otherwise (global batch size, precision, learning rate, "
+    "technique) has another colour, and is not the same training. Each job has a panel. Where the length of a pass is "
+    "not known, the training has a million samples.",
+)
 def tradeoff(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
-    """Time of a whole training against its device-hours, a point per configuration, a panel per job and machine."""
+    """Time of a whole training against its device-hours, a point per configuration, a panel per job."""
     found = [job for job in choices(evidence_of(tables)) if job.rows]
     if not found:
         raise NothingToShow(f"{UNCOUNTED}: state samples_per_step")
-    groups = list(dict.fromkeys(_learning(job, each) for job in found for each in job.rows))
-    looks = dict(zip(groups, zip(colours(len(groups)), cycle(MARKERS)), strict=False))
-    rows, columns = -(-len(found) // 2), min(2, len(found))
-    height = 3.6 if columns == 1 else 0.6 + 2.8 * rows
-    figure, panels = plt.subplots(rows, columns, figsize=(WIDTH_IN, height), squeeze=False)
-    longest, places = 36 * 2 // columns, place_words([(job.machine, job.versions) for job in found])
-    for axes, job, place in zip(panels.flat, found, places, strict=False):
-        _tradeoff_panel(axes, job, looks)
-        separator = ": " if columns == 1 else "\n"
-        title = f"{for_figure(job.job, longest)}{separator}{number(job.work)} {plural(2, job.unit)}"
-        axes.set_title("\n".join([*([for_figure(place, longest)] if place else []), title]))
-        axes.xaxis.get_major_locator().set_params(nbins=10 // columns)
-    for axes in panels.flat[len(found) :]:
-        axes.remove()
-    used = list(panels.flat[: len(found)])
-    if any(each.is_worse for job in found for each in job.rows):
-        used[0].plot([], [], linestyle="none", marker="o", color="0.3", markerfacecolor="white", label=WORSE)
-    drawn = any(len(_line(group)) > 1 for job in found for group in job.groups)
-    if drawn and len(groups) == 1 and groups[0] == "":  # nothing to tell apart
-        used[0].plot([], [], color=looks[""][0], label="best on each number")
-    legend_below(figure, *used)
-    for axes, job in zip(used, found, strict=True):
-        label_points(axes, _points(job), boxes_of(axes))
-    return figure, as_table(found)
-
-
-def _tradeoff_panel(axes: Axes, job: Choices, looks: dict[str, tuple[Colour, str]]) -> None:
-    """Points with the range of a training, and through the front of each learning a line."""
-    trainings = job.rows
-    scale, unit = unit_for([each.time_s.value for each in trainings], HOURS)
-    for group in job.groups:
-        name = _learning(job, group[0])
-        colour, marker = looks[name]
-        for shown, fill in ((True, colour), (False, "white")):
-            own = [each for each in group if each.is_worse is not shown]
-            if not own:
-                continue
-            times = np.array([each.time_s.value for each in own])
-            ends = [(each.time_s.low or each.time_s.value, each.time_s.high or each.time_s.value) for each in own]
-            axes.errorbar(
-                [each.device_hours for each in own],
-                times * scale,
-                yerr=np.abs(np.array(ends).T - times) * scale,
-                linestyle="none", marker=marker, markersize=5, capsize=3, color=colour, markerfacecolor=fill,
-                label=name if shown and name else "_", clip_on=False,
-            )  # fmt: skip
-        line = _line(group)
-        if len(line) > 1:
-            axes.plot(
-                [each.device_hours for each in line],
-                [each.time_s.value * scale for each in line],
-                color=colour, linewidth=1.0, zorder=1, label="_",
-            )  # fmt: skip
-    axes.set(
-        xlabel=f"{HOURS_OF[job.device]} of the training",
-        ylabel=f"Time of the training ({unit})",
+    data = as_table(found)
+    known = data.dropna(subset=["time_s"])
+    counts = {count: counted(count, device_word(tables.measures)) for count in sorted(known["devices"].unique())}
+    # Names that begin with a dash are no entries of the legend.
+    known = known.assign(
+        _devices=known["devices"].map(counts),
+        _training=known["changes"].map(lambda changes: for_figure(changes or "reference training")),
     )
-    top = max(each.time_s.high or each.time_s.value for each in trainings) * scale
-    right = max(each.device_hours for each in trainings)
-    axes.set(xlim=(0, 1.15 * right), ylim=(0, 1.1 * top))
+    trainings = list(dict.fromkeys(known["_training"]))
+    apart = {"hue": "_training", "hue_order": trainings} if len(trainings) > 1 else {}
+    look = {"palette": colours(len(trainings))} if apart else {"color": colours(1)[0]}
+    panels = list(known.groupby(["job", "machine", "versions"], sort=False, dropna=False))
+    places = place_words([key[1:] for key, _ in panels])
+    rows = -(-len(panels) // 2)
+    size = (WIDTH_IN, 3.4 if len(panels) < 3 else 0.6 + 2.8 * rows)
+    figure, grid = plt.subplots(rows, min(2, len(panels)), figsize=size, squeeze=False)
+    for axes, ((job, *_), own), place in zip(grid.flat, panels, places, strict=False):
+        scale, unit = unit_for(own["time_s"], HOURS)
+        sns.scatterplot(
+            own.assign(time_s=own["time_s"] * scale), x="device_hours", y="time_s", style="_devices",
+            style_order=list(counts.values()), s=60, ax=axes, **apart, **look,
+        )  # fmt: skip
+        axes.get_legend().remove()
+        axes.set(
+            title=for_figure(f"{job} ({place})" if place else job, 45), xlim=(0, 1.1 * own["device_hours"].max()),
+            ylim=(0, 1.1 * scale * own["time_s"].max()),
+            xlabel=f"{HOURS_OF[own['device'].iloc[0]]} of the training", ylabel=f"Time of the training ({unit})",
+        )  # fmt: skip
+    for axes in grid.flat[len(panels) :]:
+        axes.remove()
+    legend_below(figure, *grid.flat[: len(panels)])
+    return figure, data
 
 
-def _line(group: Sequence[Choice]) -> list[Choice]:
-    """The best of a group on each number of devices, by time."""
-    return sorted((each for each in group if each.is_best), key=lambda one: one.time_s.value)
-
-
-def _points(job: Choices) -> list[tuple[float, float, str]]:
-    scale, _ = unit_for([each.time_s.value for each in job.rows], HOURS)
-    points = []
-    for each in job.rows:
-        parameters = pd.DataFrame([dict(each.configuration.parameters)])
-        name = counted(each.devices, DEVICE_WORDS[job.device]) + "".join(
-            f", {text}" for text in labels(parameters, list(job.recipe_names)) if each.rivals > 1
-        )
-        points.append((each.device_hours, each.time_s.value * scale, name))
-    return points
-
-
-def _learning(job: Choices, training: Choice) -> str:
-    """What tells the learning of a training from that of others of its job; empty where nothing does.
-
-    What follows from the rest, such as the learning rate from the technique, is left out.
-    """
-    told = list(dict.fromkeys(name for each in job.rows for name in each.changes))
-    for name in tuple(told):
-        others = [other for other in told if other != name]
-        if others and _values(job, others) == _values(job, told):
-            told = others
-    return for_figure(words_of({name: value for name, value in training.learning.items() if name in told}), 90)
-
-
-def _values(job: Choices, names: Sequence[str]) -> int:
-    """How many different values some parts of the learning have together."""
-    return len({tuple(each.learning.get(name) for name in names) for each in job.rows})
-
-
-def energy(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+@figure(
+    "How much energy does an image, or a token, cost?",
+    "Energy of all GPUs in the measured steps, from NVML's counter: for vision runs per processed image, for LLM runs "
+    f"per token without padding. {POINTS} CPUs, memory, fans and idle GPUs are not metered.",
+)
+def energy(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Energy of the GPUs per sample, of LLM runs per token, over devices."""
-    counted = workload_of(measures).unit
-    value, of = counted.energy, counted.name
+    measures = tables.measures
+    unit_of_work = workload_of(measures).unit
+    value, of = unit_of_work.energy, unit_of_work.name
     if measures[value].isna().all():
         why = " (a CPU has no meter)" if set(measures["device"]) == {"cpu"} else ": the GPUs were not metered"
         raise NothingToShow(f"no energy was recorded{why}")
@@ -146,19 +133,38 @@ def energy(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     return figure, data
 
 
-def profiler_overhead(measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """How much longer a step is while the profiler records; the marker says whether that is a difference."""
-    data = overheads(measures)
+@figure(
+    "How much memory does training need?",
+    "Highest peak in the measured steps: of any GPU, allocated (by PyTorch, for tensors), reserved (by PyTorch's "
+    "allocator, which keeps what tensors release), and used by everything on the GPU (by NVML, before any test: CUDA's "
+    "context and NCCL's buffers too); with CPU processes the resident memory of any of them, most of it libraries. "
+    f"{BARS} Where a run did not complete, its outcome takes the place of the bar.",
+)
+def memory(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+    """Peak memory of the fullest device, a group of bars per configuration: allocated, reserved, used by everything."""
+    measures = tables.measures
+    known = [kind for kind in MEMORY if measures[kind].notna().any()]
+    if not known:
+        raise NothingToShow("no memory was recorded")
+    data = configurations(measures, known)
     data.insert(0, "configuration", configuration_names(measures, data))
-    if data.empty:
-        raise NothingToShow("no profiled steps were recorded")
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, 1.0 + height_of(len(data), 0.26)))
-    label, runs = "Profiling overhead (%)", named_runs(measures)
-    shown, runs = (each.assign(series=each["configuration"]) for each in (data, runs))
-    draw_series(axes, shown, "profiler_overhead", "Profiling overhead", label, 100.0, runs, baseline=0, several=False)
-    if len(data) > 1:
-        points, repeats = (100 * each["profiler_overhead"].astype(float) for each in (data, runs))
-        left, right = limits(points, *axes.get_xlim(), repeats)
-        axes.set_xlim(min(left, 0), right)
+    shown, runs = (_by_kind(each, known) for each in (data, named_runs(measures)))
+    height = 1.1 + height_of(len(data), max(0.34, 0.14 * shown["series"].nunique()))
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, height))
+    scale, unit = unit_for(shown["bytes"], BYTES)
+    grouped(axes, shown, "configuration", "bytes", scale, runs)
+    axes.set(title="Peak memory of the fullest device", xlabel=f"Peak memory ({unit})")
     legend_below(figure, axes)
     return figure, data
+
+
+def _by_kind(rows: pd.DataFrame, kinds: list[str]) -> pd.DataFrame:
+    """The rows once for each kind of memory, its name in `series` and its size in `bytes`."""
+    parts = []
+    for kind in kinds:
+        part = rows.copy().rename(columns={f"{kind}{end}": f"bytes{end}" for end in ("", "_low", "_high")})
+        # What did not complete, or has a single kind of memory, as on CPUs, has one bar.
+        part = part if kind == kinds[0] else part[part["bytes"].notna() & (part["device"] != "cpu")]
+        parts.append(part.assign(series=np.where(part["device"] == "cpu", RESIDENT, MEMORY[kind])))
+    columns = ["configuration", "series", "repeats", "outcome", "bytes", "bytes_low", "bytes_high"]
+    return pd.concat(parts, ignore_index=True).filter(columns)

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from multicard.analysis.comparison.comparisons import configurations, varied
+from multicard.analysis.comparison.comparisons import varied
 from multicard.analysis.evidence import DEVICE_WORDS
 from multicard.core.text import counted, for_figure, plural
 from multicard.core.units import ARGS_PREFIX
@@ -31,6 +31,7 @@ def unit(name: str, value: object) -> str:
         "num_workers": f"{value} workers" if text != "1" else "1 worker",
         "width_mult": f"width {value}",
         "layout": text.upper(),
+        "profiler": "no profiler" if text == "none" else None,
         "loader": {"torch": "DataLoader", "dali": "DALI"}.get(text),
         "preset": f"{value} settings",
         "technique": TECHNIQUES[text].label if text in TECHNIQUES else None,
@@ -76,50 +77,31 @@ def labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
     return [label(row) for _, row in rows.iterrows()]
 
 
-def device_labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
-    """As `labels`, preceded by the number of devices where that varies; the number alone where nothing else does."""
-    word = device_word(rows)
-    counts = [counted(count, word) for count in rows["devices"]]
-    if not names:
+def configuration_names(measures: pd.DataFrame, rows: pd.DataFrame, besides: tuple[str, ...] = ()) -> list[str]:
+    """Name of each configuration in `rows` by what varies among the runs, `besides` some, and its number of devices."""
+    names = varied(measures, besides=("devices", "repeat", *besides))
+    counts = [counted(count, device_word(measures)) for count in rows["devices"]]
+    if besides and not names:
         return counts
-    if rows["devices"].nunique() == 1:
-        return labels(rows, names)
-    return [f"{count}, {label}" for count, label in zip(counts, labels(rows, names), strict=True)]
+    return [f"{label}, {count}" for label, count in zip(labels(rows, names), counts, strict=True)]
 
 
-def configuration_names(measures: pd.DataFrame, data: pd.DataFrame) -> list[str]:
-    """Name of each configuration in `data` by what varies among the runs, and its number of devices."""
-    others = varied(measures, besides=("devices", "repeat"))
-    word = device_word(measures)
-    return [
-        f"{label}, {counted(count, word)}" for label, count in zip(labels(data, others), data["devices"], strict=True)
-    ]
+def completed_of(measures: pd.DataFrame) -> pd.DataFrame:
+    """The completed runs; columns can be added to them."""
+    return measures[measures["outcome"] == "completed"].copy()
 
 
 def named_runs(measures: pd.DataFrame) -> pd.DataFrame:
     """The completed runs, each with the name of its `configuration`."""
-    completed = measures[measures["outcome"] == "completed"].copy()
+    completed = completed_of(measures)
     return completed.assign(configuration=configuration_names(measures, completed))
-
-
-def compared(measures: pd.DataFrame, values: list[str], others: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Values of each configuration, and the completed runs, each with its `series` by devices and parameters `others`.
-
-    Configurations that did not complete have a row as well: `comparisons.configurations`.
-    """
-    data = configurations(measures, values)
-    data.insert(0, "series", device_labels(data, others))
-    runs = measures.copy().assign(series=device_labels(measures, others))
-    return data, runs[runs["outcome"] == "completed"]
 
 
 def only_count(measures: pd.DataFrame) -> str | None:
     """Text that says so if the completed runs have a single number of devices; None if they have several."""
-    completed = measures[measures["outcome"] == "completed"]
+    completed = completed_of(measures)
     counts = completed["devices"].unique()
-    if len(counts) > 1:
-        return None
-    return f"completed runs on {counted(int(counts[0]), device_word(completed))} only"
+    return f"completed runs on {counted(int(counts[0]), device_word(completed))} only" if len(counts) == 1 else None
 
 
 def device_axis(measures: pd.DataFrame) -> str:

@@ -2,53 +2,43 @@
 
 import math
 import textwrap
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import matplotlib as mpl
 import seaborn as sns
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
-from matplotlib.legend_handler import HandlerTuple
 from matplotlib.ticker import EngFormatter, NullFormatter
 
 from multicard.core.text import for_figure
 
 Colour = str | tuple[float, float, float]
+Look = dict[str, tuple[Colour, str]]  # colour and hatch of each part of a bar
 
 WIDTH_IN = 7.0  # text width of a journal page
-
 MANY = 12  # entries of a legend, beyond which it is in small print
 ROWS, ROW_IN = 2, 0.17  # of a legend: as many as figures have space for, and the height of another, in inches
-
 FONTS = ("Source Sans 3", "Source Sans Pro", "Inter", "Liberation Sans", "Arial", "Helvetica")
-
-PER_IN = 16  # characters of small print in an inch
 NOTE_WIDTH, NOTE_IN = 125, 0.14  # characters of a line over a figure, and its height in inches
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":")
 HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---")
+ERROR_BARS = {"capsize": 3, "elinewidth": 1, "ecolor": "0.1"}
 
-# How a mark is filled whose difference is none, or of one repeat; all others are full.
-WEAK = {
-    "none": {"fillstyle": "full", "markerfacecolor": "white"},
-    "unknown": {"fillstyle": "bottom", "markerfacecoloralt": "white"},
-}
-WEAK_WORDS = {"none": "hollow: inconclusive", "unknown": "half-filled: one repeat, cannot tell"}
-
-PHASE_COLOURS = {
-    "data": "#E69F00",
-    "transfer": "#F0E442",
-    "forward": "#56B4E9",
-    "backward": "#0072B2",
-    "optimizer": "#009E73",
-    "checkpoint": "#CC79A7",
-    "evaluation": "#B2DF8A",
-    "other": "#D9D9D9",
+# Of the parts of a step, and of a GPU's time.
+PHASES: Look = {
+    "data": ("#E69F00", ""),
+    "transfer": ("#F0E442", "///"),
+    "forward": ("#56B4E9", "..."),
+    "backward": ("#0072B2", "\\\\\\"),
+    "optimizer": ("#009E73", "xxx"),
+    "checkpoint": ("#CC79A7", "---"),
+    "evaluation": ("#B2DF8A", ""),
+    "other": ("#D9D9D9", "///"),
 }
 
 
@@ -105,13 +95,6 @@ def say(axes: Axes, why: str) -> None:
     axes.set(xticks=[], yticks=[])
 
 
-def explain_marks(axes: Axes, verdicts: Collection[str]) -> None:
-    """Give those of the `WEAK` verdicts that occur an entry in the legend."""
-    for weak, fill in WEAK.items():
-        if weak in verdicts:
-            axes.plot([], [], linestyle="none", marker="o", color="0.3", label=WEAK_WORDS[weak], **fill)
-
-
 def bandwidth_axes(axes: Axes) -> None:
     """Bus bandwidth over the size of messages, both logarithmic."""
     axes.set(xscale="log", yscale="log", xlabel="Message size", ylabel="Bus bandwidth")
@@ -120,19 +103,13 @@ def bandwidth_axes(axes: Axes) -> None:
         axis.set_minor_formatter(NullFormatter())
 
 
-def characters_of(axes: Axes) -> int:
-    """Characters of small print that are about as wide as a panel."""
-    return max(12, int(axes.get_position().width * axes.figure.get_figwidth() * PER_IN))
+def filled(text: str, width: int) -> str:
+    r"""Text in lines of at most `width` characters, three at most, as Matplotlib shows it literally.
 
-
-def filled(text: str, width: int, most: int = 3) -> str:
-    r"""Text in lines of at most `width` characters, and in at most so many lines, as Matplotlib shows it literally.
-
-    >>> filled("bf16, batch 64", 9), filled("one two three", 5, most=2)
-    ('bf16,\nbatch 64', 'one\ntwo…')
+    >>> filled("bf16, batch 64", 9)
+    'bf16,\nbatch 64'
     """
-    lines = textwrap.wrap(for_figure(text, len(text)), width, max_lines=most, placeholder="…")
-    return "\n".join(lines)
+    return "\n".join(textwrap.wrap(for_figure(text, len(text)), width, max_lines=3, placeholder="…"))
 
 
 def note_above(figure: Figure, notes: Iterable[str]) -> None:
@@ -143,42 +120,24 @@ def note_above(figure: Figure, notes: Iterable[str]) -> None:
         figure.set_figheight(figure.get_figheight() + NOTE_IN * len(lines))
 
 
-def lay_out(figure: Figure) -> None:
-    """Place all panels, so that it is known where their points are."""
-    engine = figure.get_layout_engine()
-    if engine is None or not figure.axes:
-        figure.draw_without_rendering()
-    else:
-        engine.execute(figure)
-
-
-def legend_below(figure: Figure, *axes: Axes, place: str = "center") -> None:
-    """Put one legend of `axes` under the figure, where it covers no data: at its `center`, or its `left` or `right`.
-
-    What has the same label in several axes has one entry, with a mark of each kind. Series come before single lines.
-    A legend at a side takes half the width.
-    """
+def legend_below(figure: Figure, *axes: Axes) -> None:
+    """Put one legend of `axes` under the figure, where it covers no data; series come before single lines."""
     found = [pair for each in axes for pair in zip(*each.get_legend_handles_labels(), strict=True)]
-    entries: dict[str, list[Artist | Container]] = {}
-    for handle, label in sorted(found, key=lambda pair: not isinstance(pair[0], Container)):
-        marks = entries.setdefault(label, [])
-        if not any(type(mark) is type(handle) for mark in marks):
-            marks.append(handle)
+    found.sort(key=lambda pair: not isinstance(pair[0], Container))
+    entries = {label: handle for handle, label in reversed(found)}  # of equal labels the first
     if not entries:
         return
-    width = WIDTH_IN if place == "center" else WIDTH_IN / 2
-    of_normal, print_size = (1.0, None) if len(entries) <= MANY else (0.76, "x-small")
-    column = of_normal * (0.65 + 0.07 * max(map(len, entries)))  # inches that a mark and the longest label take
-    most = max(1, min(6, int(width / column)))
-    rows = math.ceil(len(entries) / most)
+    order = list(dict.fromkeys(label for _, label in found))
+    size, print_size = (1.0, None) if len(order) <= MANY else (0.76, "x-small")
+    column = size * (0.65 + 0.07 * max(map(len, order)))  # inches that a mark and the longest label take
+    rows = math.ceil(len(order) / max(1, min(6, int(WIDTH_IN / column))))
     # Panels keep their height under a legend of many rows.
-    figure.set_figheight(figure.get_figheight() + of_normal * ROW_IN * max(0, rows - ROWS))
+    figure.set_figheight(figure.get_figheight() + size * ROW_IN * max(0, rows - ROWS))
     figure.legend(
-        [tuple(marks) if len(marks) > 1 else marks[0] for marks in entries.values()],
-        entries,
-        loc=f"outside lower {place}",
-        ncols=math.ceil(len(entries) / rows),
+        [entries[label] for label in order],
+        order,
+        loc="outside lower center",
+        ncols=math.ceil(len(order) / rows),
         handlelength=3,
         fontsize=print_size,
-        handler_map={tuple: HandlerTuple(ndivide=None, pad=0.6)},
     )

@@ -4,8 +4,7 @@ import textwrap
 
 from multicard.core.units import percent
 from multicard.papers.claims import ABOUT, SHIPPED, Claim, read_claims
-from multicard.papers.limits import Range
-from multicard.papers.tests import AnyTest
+from multicard.papers.tests import AnyTest, Range
 
 WIDTH = 120
 HEAD = """\
@@ -44,11 +43,9 @@ def _section(claim: Claim) -> str:
 
 
 def _row(test: AnyTest) -> str:
-    reading = "" if test.decides else "Another reading: "
-    limits = {"data share": test.max_data_share, "profiling overhead": test.max_profiler_overhead}
-    doubts = [f"{name} above {percent(limit)}" for name, limit in limits.items() if limit is not None]
+    doubts = [] if test.max_data_share is None else [f"data share above {percent(test.max_data_share)}"]
     doubts += ["disturbed", "not stationary"] if test.timed else []
-    return f"| {reading}{test.statement} | {test.refuted_if()} | {', '.join(doubts)} |"
+    return f"| {test.statement} | {test.refuted_if()} | {', '.join(doubts)} |"
 
 
 def _value(value: object) -> str:

@@ -1,20 +1,55 @@
-"""Kinds of tests of claims, and the comparisons between measured runs that each makes."""
+"""Kinds of tests of claims: which runs each is about, and the comparisons between them that it makes."""
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from statistics import geometric_mean
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import pandas as pd
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
-from multicard.analysis.evidence import OBSERVATION, Configuration, as_stated
-from multicard.analysis.runs.device_time import PARTS, device_time, overall
+from multicard.analysis.choice.observation import observed_once
+from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence, MeasuredRun
+from multicard.analysis.runs.measures import MEASURES
 from multicard.analysis.scaling.speedup import speedups_between
 from multicard.analysis.statistics import ratio_by_block
-from multicard.papers.limits import Comparison, Name, Runs, Test, Values, Where, fits, once, same_blocks
+from multicard.core.units import number, percent
+from multicard.experiment.config import PARAMETERS, is_parameter
+from multicard.experiment.datasets import Strict
+
+DATA_SOURCE = "data_source"  # kind of the data set, from the record of a run
+
+Quantity = Literal["ratio", "share"]
+
+
+class Comparison(NamedTuple):
+    """One number that a test found, in each block of repeats in which all of its sides ran."""
+
+    by_block: Mapping[int, float]
+    sides: tuple[Configuration, ...]
+
+    def runs(self, blocks: Iterable[int]) -> list[MeasuredRun]:
+        """The runs behind its numbers of some blocks."""
+        return [run for side in self.sides for run in side.completed if run.repeat in blocks]
+
+
+class Range(Strict):
+    """Values from one number to another, both included."""
+
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def __contains__(self, value: object) -> bool:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        low, high = self.at_least, self.at_most
+        return is_number and (low is None or value >= low) and (high is None or value <= high)
+
+
+def _known(name: str) -> str:
+    if name not in (*PARAMETERS, *MEASURES, DATA_SOURCE):
+        raise ValueError(f"{name!r} is neither a parameter nor a measure")
+    return name
 
 
 def _pattern(text: str) -> str:
@@ -25,8 +60,57 @@ def _pattern(text: str) -> str:
     return text
 
 
+Name = Annotated[str, AfterValidator(_known)]
+Value = bool | int | float | str
+Values = Annotated[list[Value], Field(min_length=1)]
+Where = dict[Name, Value | list[Value] | Range | None]
+
+
+class Test(Strict):
+    """Base of the tests: which runs it is about, and the limits between which its number must be.
+
+    Of `quantity` ratios logarithms are averaged. Whether it is `timed` decides if disturbed runs count.
+    """
+
+    __test__ = False  # not for pytest
+
+    quantity: ClassVar[Quantity] = "ratio"
+    timed: ClassVar[bool] = True
+
+    statement: Annotated[str, Field(min_length=1)]
+    where: Where
+    max_data_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    above: float | None = None
+    below: float | None = None
+
+    @model_validator(mode="after")
+    def _has_a_limit(self) -> "Test":
+        if self.above is None and self.below is None:
+            raise ValueError("expected a limit: above, below or both")
+        if self.above is not None and self.below is not None and self.above >= self.below:
+            raise ValueError(f"above ({self.above}) must be less than below ({self.below})")
+        return self
+
+    def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
+        """Compare some configurations of all evidence; those without the numbers make no comparison."""
+        raise NotImplementedError
+
+    def refuted_if(self) -> str:
+        """What refutes it."""
+        limits = (("below", self.above), ("above", self.below))
+        ends = [f"{which} {quantity_words(limit, self.quantity)}" for which, limit in limits if limit is not None]
+        return f"The interval of the pooled {self.quantity} is wholly {' or wholly '.join(ends)}."
+
+    def why_not(self, configuration: Configuration) -> str:
+        """Why the runs of a configuration do not show what the test is about; empty where they do."""
+        shares = configuration.values("data_share")
+        if self.max_data_share is not None and shares and sum(shares) / len(shares) > self.max_data_share:
+            return f"the loader sets the pace (data share above {percent(self.max_data_share)})"
+        return ""
+
+
 class Compare(Test):
-    """A measure under one value of a parameter over that under another, all else equal.
+    """A measure under one value of a parameter over that under another, all else equal but what `may_differ`.
 
     A `trend` is that ratio on the most devices over the same on the fewest.
     """
@@ -44,142 +128,105 @@ class Compare(Test):
         """Whether it compares times, rates or energy, by the unit in the measure's name."""
         return self.measure.endswith(("_s", "_j"))
 
-    @property
-    def needs(self) -> str:
-        """Pairs that it needs."""
-        of, against = (" or ".join(map(as_stated, values)) for values in (self.of, self.against))
-        own = "".join(f" with {name} {as_stated(value)}" for name, value in self.of_where.items())
-        also = [name for name in self.may_differ if name not in self.of_where]
-        alone = f" and at most in {' and '.join(also)} besides" if also else "" if self.of_where else " alone"
-        devices = ", on two numbers of devices" if self.kind == "trend" else ""
-        pairs = f"completed runs with {self.measure} that differ in {self.parameter}{alone}"
-        return f"{pairs}: {of}{own} against {against}{devices}"
-
-    def comparisons(self, runs: Runs) -> list[Comparison]:
-        """One per pair; of a trend one per configuration, whatever its number of devices.
-
-        A trend is of the most and fewest devices that may be judged. Where more were measured, there is one of all.
-        """
-        pairs = self._pairs(runs)
-        if self.kind == "compare":
-            return pairs
-        groups: dict[Any, list[Comparison]] = defaultdict(list)
-        for pair in once(pairs):
-            one, base = pair.sides
-            alike = one.rest([self.parameter, "devices", *self.may_differ, *OBSERVATION])
-            groups[alike, one[self.parameter], base[self.parameter]].append(pair)
-        ends = [each for alike in groups.values() for each in (_ends(_judged(alike)), _ends(alike))]
-        different = {(id(few), id(many)): (few, many) for few, many in filter(None, ends)}
-        trends = [self._trend(runs, few, many) for few, many in different.values()]
-        return [each for each in trends if each.by_block]
-
-    def _pairs(self, runs: Runs) -> list[Comparison]:
+    def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
+        """One per pair, or per series of pairs over devices."""
         groups = defaultdict(list)
-        for each in self.chosen(runs.configurations, self.parameter):
-            groups[each.rest([self.parameter, *self.may_differ])].append(each)
+        where = {name: values for name, values in self.where.items() if name != self.parameter}
+        for each in configurations:
+            if fits(each, where):
+                groups[each.rest([self.parameter, *self.may_differ])].append(each)
         pairs = [
-            runs.compared(self._what(one, base), ratio, one, base, without=[self.parameter])
+            Comparison(ratio, (one, base))
             for alike in groups.values()
-            for of in self.of
-            for against in self.against
             for one in alike
             for base in alike
-            if one[self.parameter] == of and base[self.parameter] == against and fits(one, self.of_where)
-            for ratio in [ratio_by_block(one.blocks(self.measure), base.blocks(self.measure))]
+            if one[self.parameter] in self.of and base[self.parameter] in self.against and fits(one, self.of_where)
+            if (ratio := ratio_by_block(one.blocks(self.measure), base.blocks(self.measure)))
         ]
-        return [pair for pair in pairs if pair.by_block]
+        return once(pairs) if self.kind == "compare" else self._trends(once(pairs))
 
-    def _trend(self, runs: Runs, few: Comparison, many: Comparison) -> Comparison:
-        devices = [each.sides[0]["devices"] for each in (many, few)]
-        what = "{}, {} over {} devices".format(few.what, *devices)
-        ratio = ratio_by_block(many.by_block, few.by_block)
-        return runs.compared(what, ratio, *few.sides, *many.sides, without=[self.parameter, "devices"])
-
-    def _what(self, one: Configuration, base: Configuration) -> str:
-        of, against = (as_stated(each[self.parameter]) for each in (one, base))
-        return f"{self.measure}, {self.parameter} {of} over {against}"
+    def _trends(self, pairs: Sequence[Comparison]) -> list[Comparison]:
+        series: dict[Hashable, dict[int, Comparison]] = defaultdict(dict)
+        for pair in pairs:
+            one, base = pair.sides
+            alike = one.rest([self.parameter, "devices", *self.may_differ, *OBSERVATION])
+            series[alike, one[self.parameter], base[self.parameter]][one["devices"]] = pair
+        ends = [(own[min(own)], own[max(own)]) for own in series.values() if len(own) > 1]
+        found = [Comparison(ratio_by_block(many.by_block, few.by_block), few.sides + many.sides) for few, many in ends]
+        return [each for each in found if each.by_block]
 
 
 class Efficiency(Test):
-    """Speed-up per device, against one device under the strategy `single` where that ran, else under the same."""
+    """Speed-up per device, against one device under the strategy `single` where that ran, else under the same.
 
-    job_sides: ClassVar = 1  # whatever the baseline
+    With each of the values of `measured_with` the same must have been measured too, so that tests compare like with
+    like.
+    """
 
     kind: Literal["efficiency"]
-    measure: Name | None = None
+    measured_with: dict[Name, Values] = Field(default_factory=dict)
 
-    @property
-    def needs(self) -> str:
-        """Runs that it needs."""
-        each = [f", under each {name} of {', '.join(map(as_stated, own))}" for name, own in self.measured_with.items()]
-        return f"completed runs that it is about on several devices, with the same on one{''.join(each)}"
-
-    def comparisons(self, runs: Runs) -> list[Comparison]:
+    def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
         """One per configuration on several devices."""
+        measured = {
+            (name, each[name], _alike(each, name))
+            for each in evidence.configurations
+            if each.completed
+            for name in self.measured_with
+        }
+        wanted = [(name, value) for name, values in self.measured_with.items() for value in values]
         found = []
-        for each in _speedups(runs, self.chosen(runs.configurations), self.measure):
+        for each in _speedups(configurations, self.where):
             one = each.sides[0]
-            per_device = {block: speedup / one["devices"] for block, speedup in each.by_block.items()}
-            found.append(replace(each, what=f"efficiency by {self.measure or one.rate}", by_block=per_device))
-        return found
+            if all((name, value, _alike(one, name)) in measured for name, value in wanted):
+                per_device = {block: speedup / one["devices"] for block, speedup in each.by_block.items()}
+                found.append(each._replace(by_block=per_device))
+        return once(found, 1)
 
 
 class Scaling(Test):
     """Mean speed-up of the configurations `where` over that of those `than`, with equal numbers of devices."""
 
-    needs: ClassVar = "completed runs of both kinds of work on the same number of several devices, with the same on one"
-
     kind: Literal["scaling"]
     than: Where
 
-    def comparisons(self, runs: Runs) -> list[Comparison]:
-        """One per machine, versions and number of devices, and one more where not all of its runs may be judged."""
-        places: dict[Any, tuple[list[Comparison], list[Comparison]]] = defaultdict(lambda: ([], []))
+    def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
+        """One per machine, versions and number of devices."""
+        places: dict[Hashable, tuple[list[Comparison], list[Comparison]]] = defaultdict(lambda: ([], []))
         for side, where in enumerate((self.where, self.than)):
-            for each in _speedups(runs, [one for one in runs.configurations if fits(one, where)]):
+            for each in once(_speedups(configurations, where), 1):
                 one = each.sides[0]
                 places[one["devices"], one.provenance.machine, one.provenance.versions][side].append(each)
         found = []
-        for (devices, *_), sides in places.items():
-            sides = [once(side, 1) for side in sides]
-            found.append(self._compared(devices, [_judged(side) for side in sides], ""))
-            if reasons := [each.why_not for side in sides for each in side if each.why_not]:
-                found.append(self._compared(devices, sides, reasons[0]))
+        for sides in places.values():
+            kept = [same_blocks(side) for side in sides]
+            of, than = (
+                {block: geometric_mean(each.by_block[block] for each in own) for block in own[0].by_block}
+                if own
+                else {}
+                for own in kept
+            )
+            compared = tuple(configuration for own in kept for each in own for configuration in each.sides)
+            found.append(Comparison(ratio_by_block(of, than), compared))
         return [each for each in found if each.by_block]
-
-    def _compared(self, devices: int, sides: Sequence[Sequence[Comparison]], why_not: str) -> Comparison:
-        series = [same_blocks([each.by_block for each in side]) for side in sides]
-        of, than = (
-            {block: geometric_mean(each[block] for each in own) for block in (own[0] if own else ())} for own in series
-        )
-        compared = tuple(
-            configuration
-            for side, kept in zip(sides, series, strict=True)
-            for each in side
-            if kept and kept[0].keys() <= each.by_block.keys()
-            for configuration in each.sides
-        )
-        where = f"{devices} devices"
-        return Comparison("speed-up over speed-up", where, where, ratio_by_block(of, than), compared, why_not)
 
 
 class OfRuns(Test):
-    """Base of the tests of a share of each run, by its rows in `table`; `what` words it."""
+    """Base of the tests of a share of each run, by its rows in `table`."""
 
     quantity: ClassVar = "share"
     table: ClassVar[str]
-    what: ClassVar[str]
 
-    def comparisons(self, runs: Runs) -> list[Comparison]:
+    def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
         """One per configuration."""
-        rows = runs.evidence.table(self.table)
+        rows = evidence.table(self.table)
         found = []
-        for each in self.chosen(runs.configurations):
-            traced = {run.repeat: rows[run.run] for run in each.completed if run.run in rows}
-            shares = {repeat: share for repeat, own in traced.items() if (share := self.of_run(own)) is not None}
-            if shares:
-                found.append(runs.compared(self.what.format(self), shares, each))
-        return found
+        for each in configurations:
+            recorded = {run.repeat: rows[run.run] for run in each.completed if run.run in rows}
+            shares = {repeat: share for repeat, own in recorded.items() if (share := self.of_run(own)) is not None}
+            if shares and fits(each, self.where):
+                found.append(Comparison(shares, (each,)))
+        return once(found)
 
     def of_run(self, rows: pd.DataFrame) -> float | None:
         """The number of a run by its rows, None where they do not tell."""
@@ -189,7 +236,7 @@ class OfRuns(Test):
 class ApiTime(OfRuns):
     """Share of the time in CUDA calls that is spent in some functions, by a pattern to search for in their names."""
 
-    table, what = "cuda_api", "share of the time in CUDA calls"
+    table = "cuda_api"
 
     kind: Literal["api_time"]
     functions: Annotated[str, AfterValidator(_pattern)]
@@ -197,39 +244,16 @@ class ApiTime(OfRuns):
     def of_run(self, rows: pd.DataFrame) -> float | None:
         """Share of the summed durations of calls, those of backtraces left out: they repeat other rows."""
         calls = rows[rows["api"] != "backtrace"]
+        chosen = calls["function"].astype(str).map(lambda name: bool(re.search(self.functions, name))).astype(bool)
         total = calls["total_s"].sum()
-        chosen = calls["function"].astype(str).map(lambda name: re.search(self.functions, name) is not None)
-        return float(calls["total_s"][chosen.astype(bool)].sum() / total) if total > 0 else None
-
-
-class DeviceTime(OfRuns):
-    """Share of the GPUs' time from the first profiled step to the last, of the capture where the trace has no steps."""
-
-    table, what = "timeline", "share of the GPUs' time: {0.listed}"
-
-    kind: Literal["device_time"]
-    parts: Annotated[list[Literal[PARTS]], Field(min_length=1)]
-
-    @property
-    def listed(self) -> str:
-        """The parts."""
-        return ", ".join(self.parts)
-
-    def of_run(self, rows: pd.DataFrame) -> float | None:
-        """Share of the span, all GPUs together; none where the causes of idle time are unknown."""
-        rows = overall(rows)
-        span = rows["span_s"].sum()
-        if rows[["busy_s", "idle_host_bound_s"]].isna().any(axis=None) or not span > 0:
-            return None
-        return float(device_time(rows)[self.parts].sum().sum() / span)
+        return float(calls["total_s"][chosen].sum() / total) if total > 0 else None
 
 
 class Reaches(OfRuns):
     """Highest test accuracy in the first epochs."""
 
     timed: ClassVar = False
-    table, what = "epochs", "highest test accuracy"
-    needs: ClassVar = "completed runs that it is about whose accuracy was tested"
+    table = "epochs"
 
     kind: Literal["reaches"]
     epochs: Annotated[int, Field(ge=1)]
@@ -240,31 +264,73 @@ class Reaches(OfRuns):
         return float(found) if pd.notna(found) else None
 
 
-AnyTest = Annotated[Compare | Efficiency | Scaling | ApiTime | DeviceTime | Reaches, Field(discriminator="kind")]
-KINDS = ("compare", "trend", "efficiency", "scaling", "api_time", "device_time", "reaches")
+AnyTest = Annotated[Compare | Efficiency | Scaling | ApiTime | Reaches, Field(discriminator="kind")]
+KINDS = ("compare", "trend", "efficiency", "scaling", "api_time", "reaches")
 
 
-def _speedups(runs: Runs, chosen: Iterable[Configuration], measure: str | None = None) -> list[Comparison]:
-    """Speed-up of each of the chosen on several devices that has a baseline, which is its second side."""
-    every = runs.configurations
-    found = speedups_between(every, measure)
-    speedup_of = {id(each): speedup for each, speedup in zip(every, found, strict=True)}
-    several = [(each, speedup_of[id(each)]) for each in chosen if each["devices"] > 1]
+def quantity_words(value: float, quantity: Quantity) -> str:
+    """Word a number of a test or its limit, with three digits.
+
+    >>> quantity_words(0.9837, "share"), quantity_words(0.9837, "ratio"), quantity_words(0.98, "share")
+    ('98.4%', '0.984', '98%')
+    """
+    return f"{number(100 * value)}%" if quantity == "share" else number(value)
+
+
+def fits(configuration: Configuration, where: Where) -> bool:
+    """Whether a configuration, or the first of its runs that completed, has the values wanted."""
+    return configuration.workload.is_judged and all(
+        _value(configuration, name) in (wanted if isinstance(wanted, list | Range) else [wanted])
+        for name, wanted in where.items()
+    )
+
+
+def _value(configuration: Configuration, name: str) -> Any:
+    if name == DATA_SOURCE:
+        return configuration.provenance.data_source
+    if is_parameter(name):
+        return configuration[name]
+    return next((run.values[name] for run in configuration.completed if name in run.values), None)
+
+
+def _speedups(configurations: Sequence[Configuration], where: Where) -> list[Comparison]:
+    """Speed-up of each configuration on several devices that has a baseline, which is its second side."""
     return [
-        runs.compared("speed-up", speedup.by_block, each, every[speedup.baseline])
-        for each, speedup in several
-        if speedup.by_block
+        Comparison(speedup.by_block, (one, configurations[speedup.baseline]))
+        for one, speedup in zip(configurations, speedups_between(configurations), strict=True)
+        if one["devices"] > 1 and fits(one, where) and speedup.by_block
     ]
 
 
-def _judged(comparisons: Iterable[Comparison]) -> list[Comparison]:
-    return [each for each in comparisons if not each.why_not]
+def once(comparisons: Sequence[Comparison], job_sides: int | None = None) -> list[Comparison]:
+    """One of those comparisons whose jobs, told by their first sides, differ only in how their runs are observed."""
+    jobs = [tuple(side.rest(OBSERVATION) for side in each.sides[:job_sides]) for each in comparisons]
+    kept = observed_once([each.sides for each in comparisons], jobs, [len(each.by_block) for each in comparisons])
+    return [comparisons[index] for index in kept]
 
 
-def _ends(comparisons: Sequence[Comparison]) -> tuple[Comparison, Comparison] | None:
-    """Those on the fewest and the most devices; None where these are as many."""
-    devices = [each.sides[0]["devices"] for each in comparisons]
-    if len(set(devices)) < 2:
-        return None
-    few, many = (comparisons[devices.index(end(devices))] for end in (min, max))
-    return few, many
+def same_blocks(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Those of some comparisons that have the same blocks, in these.
+
+    Means over different series would differ by these, so the series are the same in all blocks: those blocks are taken
+    in which most numbers remain (of equally many the most blocks), and series that lack one are left out.
+    """
+    held = Counter(frozenset(each.by_block) for each in comparisons)
+    candidates = {one & other for one in held for other in held} - {frozenset()}
+    if not candidates:
+        return []
+
+    def numbers(blocks: frozenset[int]) -> tuple[int, int, list[int]]:
+        kept = sum(count for each, count in held.items() if blocks <= each)
+        return len(blocks) * kept, len(blocks), sorted(blocks)
+
+    blocks = max(candidates, key=numbers)
+    return [
+        each._replace(by_block={block: each.by_block[block] for block in sorted(blocks)})
+        for each in comparisons
+        if blocks <= each.by_block.keys()
+    ]
+
+
+def _alike(configuration: Configuration, besides: str) -> Hashable:
+    return configuration.rest([besides, *OBSERVATION])

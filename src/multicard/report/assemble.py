@@ -16,7 +16,7 @@ from multicard.experiment.config import Experiment
 from multicard.experiment.runs import expand
 from multicard.figures.draw import draw_scenario
 from multicard.papers.claims import SHIPPED
-from multicard.papers.outputs import write_claims
+from multicard.papers.judge import write_claims
 from multicard.report.page import write_report
 from multicard.report.results import REPORT, Plan
 
@@ -74,7 +74,7 @@ def measure(experiment: Experiment, runs: Path, source: Path, folder: Path) -> d
     return plans
 
 
-def draw(measured: Path, plans: Mapping[str, Plan], out: Path, claims: Path = SHIPPED) -> Drawn:
+def draw(measured: Path, plans: Mapping[str, Plan], out: Path) -> Drawn:
     """Add figures, conclusions and the report to what `measure` wrote, in the folder `out`, all or nothing.
 
     Raises
@@ -87,7 +87,7 @@ def draw(measured: Path, plans: Mapping[str, Plan], out: Path, claims: Path = SH
         shutil.copytree(measured, made, dirs_exist_ok=True)
         for name, plan in plans.items():
             draw_scenario(plan.figures, made / "scenarios" / name, made / "figures" / name)
-        write_claims(claims, made, list(plans))
+        write_claims(SHIPPED, made, list(plans))
         write_recommendations(made, list(plans), made / RECOMMENDATIONS)
         write_report(made, made / REPORT, plans)
         runs = len(list(made.glob(f"runs/*/{RUN}")))

@@ -1,16 +1,20 @@
-"""Machines, versions, environment variables, profilers and inputs of the runs, each combination once."""
+"""Machines, versions, variables and profilers of the runs, each combination once; and the limits of machines."""
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from multicard.analysis.evidence import names_synthetic
+from multicard.analysis.machine.limits import lines, read_machine
+from multicard.core.layout import machine_records
 from multicard.core.text import listed
-from multicard.report.wording import size
+from multicard.core.units import BYTES, with_unit
+from multicard.report.tables import Table
 
-Facts = list[tuple[str, str]]
+Facts = dict[str, str]
 UNKNOWN = "not recorded"
 
 
@@ -22,46 +26,30 @@ class Environment:
     versions: list[tuple[Facts, int]]
     variables: list[tuple[Facts, int]]
     profilers: list[tuple[str, int]]
-    data: list[Facts]
-    models: list[Facts]
     first_started: str
-    last_ended: str
-    devices: list[str]
 
     @property
     def mixed(self) -> str | None:
         """What differs between the runs; None if nothing does."""
-        found = [
-            f"{len(kinds)} {word}"
-            for kinds, word in (
-                (self.machines, "machines"),
-                (self.versions, "sets of versions"),
-                (self.variables, "sets of environment variables"),
-            )
-            if len(kinds) > 1
-        ]
-        return listed(found) or None
+        kinds = {"machines": self.machines, "sets of versions": self.versions}
+        kinds |= {"sets of environment variables": self.variables}
+        return listed([f"{len(found)} {word}" for word, found in kinds.items() if len(found) > 1]) or None
 
     @property
     def synthetic(self) -> bool:
         """Whether some of the machines are synthetic, by their names."""
-        return names_synthetic(value for facts, _ in self.machines for _, value in facts)
+        return names_synthetic(value for facts, _ in self.machines for value in facts.values())
 
 
 def environment(records: Iterable[Mapping[str, Any]]) -> Environment:
-    """Gather what the run records say about machine, versions, profiler, data and models."""
+    """Gather what the run records say about machine, versions and profiler."""
     records = list(records)
-    times = [(record.get("started") or "", record.get("ended") or "") for record in records]
     return Environment(
         machines=_counted(machine_facts(record) for record in records),
-        versions=_counted(_versions(record) for record in records),
+        versions=_counted(record.get("versions") for record in records),
         variables=_counted(_variables(record) for record in records),
         profilers=Counter(_profiler(record) for record in records).most_common(),
-        data=_each(_data(record) for record in records),
-        models=_each(_model(record) for record in records),
-        first_started=min((start for start, _ in times if start), default=""),
-        last_ended=max((end for _, end in times if end), default=""),
-        devices=sorted({str((record.get("parameters") or {}).get("device")) for record in records}),
+        first_started=min((start for record in records if (start := record.get("started"))), default=""),
     )
 
 
@@ -69,31 +57,27 @@ def machine_facts(record: Mapping[str, Any]) -> Facts:
     """Host and hardware by a record; empty where a job ended before it recorded them."""
     host, hardware = record.get("host") or {}, record.get("hardware") or {}
     if not host and not hardware:
-        return []
-    gpus = Counter(
-        f"{gpu.get('name')}, {size(gpu.get('memory_bytes') or 0)}, compute capability {gpu.get('capability')}"
-        for gpu in hardware.get("gpus") or []
-    )
-    memory = hardware.get("memory_bytes")
+        return {}
+    gpus = Counter(f"{gpu.get('name')}, {_size(gpu.get('memory_bytes'))}" for gpu in hardware.get("gpus") or [])
     usable, logical = hardware.get("usable_cpus"), hardware.get("logical_cpus")
-    return [
-        ("Host", str(host.get("name") or UNKNOWN)),
-        ("Processor", str(hardware.get("processor") or UNKNOWN)),
-        ("CPUs", f"{usable or UNKNOWN} usable of {logical or UNKNOWN}" if hardware else UNKNOWN),
-        ("Memory", size(memory) if memory else UNKNOWN),
-        ("GPUs", "; ".join(f"{n} × {gpu}" for gpu, n in gpus.items()) or ("none" if hardware else UNKNOWN)),
-        ("System", str(host.get("system") or UNKNOWN)),
-    ]
+    return {
+        "Host": str(host.get("name") or UNKNOWN),
+        "Processor": str(hardware.get("processor") or UNKNOWN),
+        "CPUs": f"{usable or UNKNOWN} usable of {logical or UNKNOWN}",
+        "Memory": _size(hardware.get("memory_bytes")),
+        "GPUs": "; ".join(f"{n} × {gpu}" for gpu, n in gpus.items()) or ("none" if hardware else UNKNOWN),
+        "System": str(host.get("system") or UNKNOWN),
+    }
 
 
-def _versions(record: Mapping[str, Any]) -> Facts:
-    return [(str(name), str(value or "none")) for name, value in (record.get("versions") or {}).items()]
+def _size(count: float | None) -> str:
+    return with_unit(count, BYTES) if count else UNKNOWN
 
 
-def _variables(record: Mapping[str, Any]) -> Facts:
+def _variables(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Variables that may change results; that there was none is a fact too."""
     found = record.get("variables")
-    return [] if found is None else [(str(name), str(value)) for name, value in found.items()] or [("Set", "none")]
+    return found if found is None else found or {"Set": "none"}
 
 
 def _profiler(record: Mapping[str, Any]) -> str:
@@ -102,30 +86,43 @@ def _profiler(record: Mapping[str, Any]) -> str:
     return f"{profiler.get('used') or UNKNOWN} ({profiler.get('why') or 'no reason recorded'}){missing}"
 
 
-def _data(record: Mapping[str, Any]) -> Facts:
-    data = record.get("data") or {}
-    if not data:
-        return []
-    return [("Data set", str(data.get("dataset"))), ("Source", str(data.get("source"))), *_checksums(data)]
+def _counted(kinds: Iterable[Mapping[str, Any] | None]) -> list[tuple[Facts, int]]:
+    texts = (json.dumps({str(k): str(v or "none") for k, v in facts.items()}) for facts in kinds if facts)
+    return [(json.loads(facts), count) for facts, count in Counter(texts).most_common()]
 
 
-def _model(record: Mapping[str, Any]) -> Facts:
-    model = record.get("model") or {}
-    if not isinstance(model, Mapping) or not model:
-        return []
-    named = [("Model", str(model.get("model"))), ("Architecture", str(model.get("architecture")))]
-    return [*named, *_checksums(model)]
+@dataclass(frozen=True)
+class MachinePage:
+    """The limits of one kind of device of a machine."""
+
+    name: str
+    facts: Facts
+    limits: Table
+    notes: list[str]
 
 
-def _checksums(origin: Mapping[str, Any]) -> Facts:
-    files = [file for file in origin.get("files") or [] if isinstance(file, Mapping)]
-    return [(str(file.get("name")), f"SHA-256 {str(file.get('sha256'))[:16]}…") for file in files[:8]]
+def machine_pages(results: Path) -> list[MachinePage]:
+    """Give what a results folder holds of machines.
+
+    Raises
+    ------
+    UserError
+        If a record is damaged.
+    """
+    return [_page(path) for path in machine_records(results)]
 
 
-def _counted(kinds: Iterable[Facts]) -> list[tuple[Facts, int]]:
-    counts = Counter(json.dumps(facts) for facts in kinds if facts)
-    return [([(name, value) for name, value in json.loads(facts)], count) for facts, count in counts.most_common()]
-
-
-def _each(kinds: Iterable[Facts]) -> list[Facts]:
-    return sorted(facts for facts, _ in _counted(kinds))
+def _page(path: Path) -> MachinePage:
+    limits = read_machine(path)
+    facts = machine_facts({"host": limits.host, "hardware": limits.hardware})
+    versions = ", ".join(f"{name} {value}" for name, value in (limits.versions or {}).items() if value)
+    return MachinePage(
+        name=f"{(limits.host or {}).get('name', 'unknown host')}, {'GPUs' if limits.device == 'cuda' else 'CPUs'}",
+        facts=facts | {"Measured": str(limits.started), "Versions": versions},
+        limits=Table(
+            ["Limit", "Of", "Mean", "95% CI"],
+            [False, False, True, True],
+            [[line.what, line.of, line.rate, line.spread] for line in lines(limits)],
+        ),
+        notes=limits.notes,
+    )

@@ -1,7 +1,6 @@
 """The report as one self-contained HTML file; the same input gives the same bytes."""
 
 import base64
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,40 +13,31 @@ from markupsafe import Markup, escape
 from multicard.core.files import atomic_write
 from multicard.core.layout import SEARCHES, search_tables
 from multicard.core.text import counted
-from multicard.experiment.figures import FIGURES
-from multicard.papers.verdicts import NOT_MEASURED
-from multicard.report.conclusions import judged_claims
-from multicard.report.environment import environment
-from multicard.report.machines import MachinePage, machine_pages
-from multicard.report.results import (
-    NOT_RUN,
-    FigureFiles,
-    Plan,
-    Results,
-    Scenario,
-    figure_files,
-    read_results,
-)
-from multicard.report.run_table import run_table
-from multicard.report.tables import nothing_to_show, numbers_table
-from multicard.report.wording import in_words
+from multicard.figures.catalog import catalog
+from multicard.papers.judge import NOT_MEASURED
+from multicard.report.environment import MachinePage, environment, machine_pages
+from multicard.report.results import NOT_RUN, FigureFiles, Plan, Results, Scenario, figure_files, read_results
+from multicard.report.tables import in_words, nothing_to_show, numbers_table, run_table
 
 # A larger SVG has so many points that the PNG is the better picture.
 LARGEST_SVG_BYTES = 1_000_000
 MOST_ANSWERS = 3  # under a question
 DARK_TEXT, DARK_PAGE = (0xE6, 0xE9, 0xEE), (0x1A, 0x1F, 0x25)  # as in page.css
+LAST = ("not judged", NOT_MEASURED)  # verdicts that say nothing of a claim
+FACTS = ("refuted_if", "paper", "source", "hardware", "conditions", "our_choice")  # of a claim
 
 
 def write_report(results: Path, out: Path, plans: Mapping[str, Plan] | None = None) -> None:
     """Write the report of a results folder to `out`; `plans` and errors as of `read_results`."""
-    searches = [each for path in search_tables(results) if (each := figure_files(path.parent, SEARCHES, path.stem))]
+    places = [f"{SEARCHES}/{path.stem}" for path in search_tables(results)]
+    searches = [each for place in places if (each := figure_files(results, place))]
     text = render(read_results(results, plans), machine_pages(results), searches)
     with atomic_write(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def render(results: Results, machines: Sequence[MachinePage] = (), searches: Sequence[FigureFiles] = ()) -> str:
-    """Give the page. All text of `results` is escaped; the script is named by its hash, so no other can run."""
+    """Give the page. All text of `results` is escaped, and no script can run."""
     folder = Path(__file__).parent
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
@@ -56,29 +46,24 @@ def render(results: Results, machines: Sequence[MachinePage] = (), searches: Seq
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters |= {"words": in_words, "counted": counted, "code": _code}
+    templates.filters |= {"words": in_words, "counted": counted, "code": _code, "numbers": numbers_table}
+    templates.filters["picture"] = _picture
     scenarios = [_scenario(each, results.records) for each in results.scenarios]
-    number = 0
-    for each in scenarios:
-        for figure in each["figures"]:
-            number += 1
-            figure["number"] = number
-    script = (folder / "runs.js").read_text(encoding="utf-8")
+    for number, figure in enumerate((figure for each in scenarios for figure in each["figures"]), 1):
+        figure["number"] = number
     return templates.get_template("page.html.j2").render(
         style=Markup((folder / "page.css").read_text(encoding="utf-8")),
-        script=Markup(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii"),
         scenarios=scenarios,
         most_answers=MOST_ANSWERS,
         runs=run_table(results),
         incomplete=_incomplete(results.runs),
-        claims=judged_claims(results),
+        claims=_claims(results),
         not_measured=NOT_MEASURED,
         advice=results.advice,
         environment=environment(results.records.values()),
         records=len(results.records),
-        machines=[(each, each.figure and _picture(each.figure)) for each in machines],
-        searches=[(each.name, _picture(each), numbers_table(each.numbers)) for each in searches],
+        machines=machines,
+        searches=searches,
     )
 
 
@@ -106,30 +91,25 @@ def _scenario(scenario: Scenario, records: Mapping[str, dict[str, Any]]) -> dict
 
 
 def _figure(figure: FigureFiles, answers: Sequence[str], steps: Sequence[str]) -> dict[str, Any]:
-    of_step = FIGURES[figure.name].profiled or figure.name in ("step_breakdown", "step_times")
+    entry = catalog()[figure.name]
+    of_step = entry.profiled or figure.name in ("step_breakdown", "step_times")
     return {
         "finding": f"{'; '.join(steps)}." if of_step and steps else " ".join(answers),
-        "name": figure.name,
-        "title": in_words(figure.name),
-        "words": FIGURES[figure.name],
+        "entry": entry,
         "nothing": nothing_to_show(figure.numbers),
-        "picture": _picture(figure),
-        "table": numbers_table(figure.numbers),
-        "files": f"figures/{figure.scenario}/{figure.name}",
+        "files": figure,
     }
 
 
 def _picture(figure: FigureFiles) -> str | None:
     """A figure's picture as a data: URI. As the source of an image, an SVG runs no script and loads nothing."""
-    path, kind = figure.svg, "image/svg+xml"
-    if path is None or (path.stat().st_size > LARGEST_SVG_BYTES and figure.png):
-        path, kind = figure.png, "image/png"
-    if path is None:
+    if figure.svg and not (figure.png and figure.svg.stat().st_size > LARGEST_SVG_BYTES):
+        kind, content = "svg+xml", for_the_dark(figure.svg.read_text(encoding="utf-8")).encode()
+    elif figure.png:
+        kind, content = "png", figure.png.read_bytes()
+    else:
         return None
-    content = path.read_bytes()
-    if path == figure.svg:
-        content = for_the_dark(content.decode("utf-8")).encode("utf-8")
-    return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def for_the_dark(svg: str) -> str:
@@ -150,6 +130,22 @@ def _code(text: str) -> Markup:
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
+def _claims(results: Results) -> list[dict[str, Any]]:
+    """Rows of claims.csv with their tests, those that were judged first; none where no claim was."""
+    claims, tests = results.claims, results.claim_tests
+    if claims is None or tests is None or claims["verdict"].isin(LAST).all():
+        return []
+    found = [
+        row
+        | {
+            "tests": tests[tests["claim"] == row["claim"]].to_dict("records"),
+            "facts": {in_words(name): row[name] for name in FACTS if row.get(name)},
+        }
+        for row in claims.to_dict("records")
+    ]
+    return sorted(found, key=lambda row: LAST.index(row["verdict"]) if row["verdict"] in LAST else -1)
+
+
 def _incomplete(runs: pd.DataFrame) -> dict[str, list[tuple[str, str, list[str]]]]:
     """Runs that were not run or did not complete, by outcome and reason: these, and the names of the runs."""
     rest = runs[runs["outcome"] != "completed"]
@@ -158,6 +154,6 @@ def _incomplete(runs: pd.DataFrame) -> dict[str, list[tuple[str, str, list[str]]
         for (outcome, reason), rows in rest.groupby(["outcome", "reason"], sort=False)
     ]
     return {
-        "not_run": [group for group in groups if group[0] == NOT_RUN],
-        "ended": [group for group in groups if group[0] != NOT_RUN],
+        "Not run here": [group for group in groups if group[0] == NOT_RUN],
+        "Did not complete": [group for group in groups if group[0] != NOT_RUN],
     }

@@ -15,7 +15,7 @@ from multicard.analysis.runs.run_files import read_object
 from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables, check_whole
 from multicard.core.errors import UserError
 from multicard.core.layout import NOT_RUN, OUTCOMES, RUN, RUN_NAME
-from multicard.experiment.figures import FIGURES
+from multicard.figures.catalog import catalog
 
 ORDER = (*OUTCOMES, NOT_RUN)
 
@@ -36,8 +36,8 @@ class Plan:
 class FigureFiles:
     """A figure that was drawn: its pictures, those that exist, and the numbers that it shows."""
 
-    scenario: str
     name: str
+    place: str  # in the results folder, without a suffix
     svg: Path | None
     png: Path | None
     numbers: pd.DataFrame
@@ -104,7 +104,7 @@ def read_results(folder: Path, plans: Mapping[str, Plan] | None = None) -> Resul
         scenarios=scenarios,
         records=_records(folder / "runs", scenarios),
         claims=_table(claims, "claim", "claim_text", "verdict", "refuted_if") if claims.exists() else None,
-        claim_tests=_table(folder / CLAIM_TESTS, "claim", "test", "verdict") if claims.exists() else None,
+        claim_tests=_table(folder / CLAIM_TESTS, "claim", "test", "finding") if claims.exists() else None,
         advice=_advice_of_all([each for each in evidence.values() if each]),
     )
 
@@ -128,21 +128,21 @@ def _advice_of_all(evidence: list[Evidence]) -> Recommendations | None:
 def _scenario(folder: Path, name: str, plan: Plan, evidence: Evidence | None) -> Scenario:
     tables = folder / "scenarios" / name
     runs = _table(tables / OUTCOME_TABLE, "run", "outcome", "reason")
-    drawn = [figure_files(folder / "figures" / name, name, figure) for figure in plan.figures]
+    drawn = [figure_files(folder, f"figures/{name}/{figure}") for figure in plan.figures]
     measures = _table(tables / MEASURES)
     figures = [one for one in drawn if one]
-    profiled = any(FIGURES[one.name].profiled for one in figures if one.name in FIGURES)
+    profiled = any(catalog()[one.name].profiled for one in figures if one.name in catalog())
     advice = advise(evidence) if evidence else None
     return Scenario(name, plan.question, runs, measures, figures, notes(ScenarioTables(tables), profiled), advice)
 
 
-def figure_files(folder: Path, scenario: str, name: str) -> FigureFiles | None:
+def figure_files(results: Path, place: str) -> FigureFiles | None:
     """The files of a figure; None if it was not drawn, as of a scenario that cannot run here."""
-    numbers = folder / f"{name}.csv"
+    numbers = results / f"{place}.csv"
     if not numbers.exists():
         return None
-    svg, png = (folder / f"{name}.{suffix}" for suffix in ("svg", "png"))
-    return FigureFiles(scenario, name, *(path if path.exists() else None for path in (svg, png)), _table(numbers))
+    svg, png = (path if path.exists() else None for path in (results / f"{place}.svg", results / f"{place}.png"))
+    return FigureFiles(numbers.stem, place, svg, png, _table(numbers))
 
 
 def _distinct(scenarios: list[Scenario]) -> pd.DataFrame:

@@ -1,14 +1,23 @@
-"""The numbers of a figure as a table."""
+"""Tables for readers: of the numbers of a figure, and of all runs; with names in words, suitable units, four digits."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 
+from multicard.analysis.runs.notices import notices
+from multicard.core.units import ARGS_PREFIX, heading, number, unit_for, units_of
 from multicard.experiment.config import is_parameter
-from multicard.report.wording import cell, in_words, is_number, measure
+from multicard.report.results import Results
+from multicard.workloads.llm.technique import TECHNIQUES
 
-MOST_ROWS = 60
+DIGITS = 4
+MOST_ROWS = 60  # of a figure's numbers
 LABELS = ("series", "configuration")
+# Measures in the table of runs, as far as the runs have them.
+MEASURES = (
+    "devices", "iteration_time_s", "throughput_samples_per_s", "tokens_per_s", "peak_memory_bytes", "mfu", "bound",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -18,12 +27,12 @@ class Table:
     headings: list[str]
     numeric: list[bool]
     rows: list[list[str]]
-    same: list[tuple[str, str]]
+    same: list[tuple[str, str]] = field(default_factory=list)
     left_out: int = 0
     intervals: bool = False
 
 
-def numbers_table(data: pd.DataFrame) -> Table:
+def numbers_table(data: pd.DataFrame, most: int = MOST_ROWS) -> Table:
     """Turn the CSV of a figure into a table for a reader.
 
     Parameters that all rows share are given once, in `same`. A measure with `_low` and `_high` has them in brackets.
@@ -34,12 +43,12 @@ def numbers_table(data: pd.DataFrame) -> Table:
     for name in data:
         if name in ends or data[name].isna().all():
             continue
-        alike = data[name].nunique(dropna=False) == 1
+        alike = len(data) > 1 and data[name].nunique(dropna=False) == 1
         if alike and ((is_parameter(name) and name not in LABELS) or name in ("outcome", "synthetic")):
             same.append((in_words(name), cell(name, data[name].iloc[0])))
         else:
             columns.append(name)
-    shown = data.head(MOST_ROWS)
+    shown = data.head(most)
     parts = [_column(shown, name, ends) for name in columns]
     return Table(
         headings=[heading for heading, _, _ in parts],
@@ -49,6 +58,21 @@ def numbers_table(data: pd.DataFrame) -> Table:
         left_out=len(data) - len(shown),
         intervals=any(f"{name}_low" in ends for name in columns),
     )
+
+
+def run_table(results: Results) -> Table:
+    """One row per run in the order of the scenarios: where it belongs, its outcome and main measures, what to mind."""
+    tables = [each.measures for each in results.scenarios if len(each.measures)]
+    measures = (
+        pd.concat(tables, ignore_index=True).drop_duplicates("run").set_index("run") if tables else pd.DataFrame()
+    )
+    runs = results.runs.set_index("run")
+    words = {run: "; ".join(notices(row)) for run, row in measures.iterrows()}
+    data = pd.DataFrame({"scenario": runs["scenarios"].map(", ".join), "outcome": runs["outcome"]})
+    data = data.join(measures.filter(MEASURES))
+    data["wall_time_s"] = pd.to_numeric(runs.get("wall_time_s"), errors="coerce")
+    data["notices"] = pd.Series(words, dtype=object).reindex(data.index).replace("", None)
+    return numbers_table(data.reset_index(), len(data))
 
 
 def nothing_to_show(data: pd.DataFrame) -> str | None:
@@ -62,11 +86,40 @@ def _column(data: pd.DataFrame, name: str, ends: set[str]) -> tuple[str, bool, l
     numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
     if is_parameter(name) or name in LABELS or not numeric:
         return in_words(name), numeric, [cell(name, value) for value in values]
-    how = measure(name, values)
-    if not {f"{name}_low", f"{name}_high"} <= ends:
-        return how.heading, True, [how.shown(value) for value in values]
-    texts = []
-    for value, low, high in zip(values, data[f"{name}_low"], data[f"{name}_high"], strict=True):
-        known = is_number(low) and is_number(high) and low != high
-        texts.append(f"{how.shown(value)} [{how.shown(low)}, {how.shown(high)}]" if known else how.shown(value))
-    return how.heading, True, texts
+    units = units_of(name)
+    factor, unit = (1.0, "") if units is None else unit_for(values, units)
+    words = heading(name, unit)
+
+    def shown(value: Any) -> str:
+        return number(float(value) * factor, DIGITS) if pd.notna(value) else ""
+
+    texts = [shown(value) for value in values]
+    if {f"{name}_low", f"{name}_high"} <= ends:
+        bounds = zip(data[f"{name}_low"], data[f"{name}_high"], strict=True)
+        brackets = [f" [{shown(low)}, {shown(high)}]" if shown(low) and low != high else "" for low, high in bounds]
+        texts = [text + bracket for text, bracket in zip(texts, brackets, strict=True)]
+    return words[:1].upper() + words[1:], True, texts
+
+
+def in_words(name: str) -> str:
+    """Turn a name of a column, figure, table or outcome into words, the first with a capital.
+
+    >>> in_words("out_of_memory"), in_words("cuda_api"), in_words("speedup")
+    ('Out of memory', 'CUDA API', 'Speed-up')
+    """
+    words = heading(name)
+    return words if name.startswith(ARGS_PREFIX) else words[:1].upper() + words[1:]
+
+
+def cell(column: str, value: Any) -> str:
+    """Show a value of any kind; empty where there is none."""
+    if value is None or (not isinstance(value, str) and pd.isna(value)):
+        return ""
+    if column == "technique":
+        return TECHNIQUES[str(value)].label if str(value) in TECHNIQUES else str(value)
+    if column == "outcome":
+        return str(value).replace("_", " ")
+    if isinstance(value, str | bool) or not pd.api.types.is_number(value):
+        return str(value)
+    # Numbers of parameters are names as well: a seed of 1234 has no comma.
+    return f"{value:g}" if is_parameter(column) else number(float(value), DIGITS)

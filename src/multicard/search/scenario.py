@@ -48,7 +48,7 @@ class ScenarioSpace:
         Raises
         ------
         UserError
-            If it varies nothing, or an archive of recorded runs cannot be read.
+            If it varies nothing.
         """
         self.experiment, self.name, self.goal = experiment, name, goal
         self.scenario, self.results = experiment.scenarios[name], Path(experiment.results)
@@ -79,9 +79,8 @@ class ScenarioSpace:
         return self.results / "runs" / run.id / RUN
 
     def target(self, run: Run) -> Path:
-        """What is made last of what a run's measures are read from; a recorded run comes as a whole."""
-        record = self.record(run)
-        return record if run.id in self.matrix.recorded.archives else record.parent / ACTIVITY / ACTIVITY_INDEX
+        """What is made last of what a run's measures are read from."""
+        return self.record(run).parent / ACTIVITY / ACTIVITY_INDEX
 
     def decide(self, search: Search) -> tuple[str, list[str], Interval]:
         """The best configuration, those not significantly different of which there are repeats, and its value."""

@@ -131,11 +131,5 @@ def quantiles_of_steps(steps: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def tokens_per_rank(data: pd.DataFrame) -> pd.DataFrame:
-    """Tokens of a step and rank, without padding (`tokens`) and with it (`padded_tokens`)."""
-    tokens = data["tokens_per_step"] / data["devices"]
-    return pd.DataFrame({"tokens": tokens, "padded_tokens": tokens / (1 - data["padding_share"].fillna(0.0))})
-
-
 def _parameters(measures: pd.DataFrame) -> list[str]:
     return [name for name in parameters_in(measures) if name != "repeat"]

@@ -141,68 +141,11 @@ def over_steps(tables: ScenarioTables, values: list[str]) -> pd.DataFrame:
     return found.reset_index().drop(columns="row")
 
 
-def memory_of_steps(tables: ScenarioTables) -> pd.DataFrame:
-    """Peak memory of each step of the rank of a run with the highest: `run`, `time_s`, and the two peaks in bytes.
-
-    `time_s` is the start of the step, from the start of the first. A run with more than 500 steps has at
-    most that many rows, each the highest of equally many neighbours.
-    """
-    values = ["peak_memory_bytes", "peak_reserved_bytes"]
-    steps = tables.table("steps").dropna(subset=["start_s", values[0]])
-    fullest = steps.loc[steps.groupby("run")[values[0]].idxmax()].set_index("run")["rank"]
-    own = steps[steps["rank"] == steps["run"].map(fullest)].sort_values(["run", "step"], kind="stable")
-    found = own.groupby(["run", _row(own, 500)], sort=False).agg({"start_s": "first"} | dict.fromkeys(values, "max"))
-    return found.rename(columns={"start_s": "time_s"}).reset_index().drop(columns="row")
-
-
-def memory_of_trace(tables: ScenarioTables) -> pd.DataFrame:
-    """Memory in use of the GPU of a run with the most: `run`, `pool`, `time_s` since the first change, `used_bytes`.
-
-    In the pool `device` what was allocated from the driver since the capture began, where Nsight Systems recorded it:
-    a change, negative where more was released. In `torch_allocated` all that tensors have, by PyTorch's profiler.
-    """
-    rows = tables.table("memory_use")
-    rows = rows[rows["pool"].isin(("device", "torch_allocated"))]
-    place = ["run", *GPU, "pool"]
-    fullest = rows.loc[rows.groupby("run")["used_bytes"].idxmax(), place]
-    own = rows.merge(fullest, on=place).sort_values(["run", "start_s"], kind="stable")
-    return own.rename(columns={"start_s": "time_s"})[["run", "pool", "time_s", "used_bytes"]]
-
-
 def accuracy_over_time(tables: ScenarioTables) -> pd.DataFrame:
     """Test accuracy after each epoch against the training time up to it: `run`, `epoch`, `time_s`, `test_accuracy`."""
     epochs = tables.table("epochs").sort_values(["run", "epoch"], kind="stable")
     time = epochs.groupby("run")["epoch_time_s"].cumsum()
     return epochs.assign(time_s=time)[["run", "epoch", "time_s", "test_accuracy"]]
-
-
-def training_times(tables: ScenarioTables) -> pd.DataFrame:
-    """How long an epoch and the whole training take, one row per run: seconds.
-
-    Columns: `time_per_epoch_s`, the mean over the epochs that were full passes over the data and had no warm-up steps,
-    else over all full passes; `training_time_s`, all epochs of the run, tests excluded; `other_time_s`, the rest of the
-    job's wall time: start, tests, profiling. Of a run whose epochs were cut short, whose `cut_short` is 1 and not 0,
-    the first two are extrapolated: an epoch is the measure `estimated_epoch_time_s`, the training as many of them
-    as the run has epochs; there is no rest.
-    """
-    steps, info = tables.table("steps"), tables.table("runs_info").set_index("run")
-    by_epoch = steps.assign(warmup=steps["window"] == "warmup").groupby(["run", "epoch"])
-    counted = pd.DataFrame({"steps": by_epoch["step"].nunique(), "warmup": by_epoch["warmup"].any()})
-    epochs = tables.table("epochs").merge(counted.reset_index(), on=["run", "epoch"])
-    epochs["full"] = epochs["steps"] >= epochs["run"].map(info["steps_per_pass"]).astype(float)
-    seconds = epochs.groupby("run")["epoch_time_s"]
-    warm = epochs[~epochs["warmup"]].groupby("run")["epoch_time_s"].mean()
-    full = epochs.groupby("run")["full"].all()
-    whole = pd.DataFrame(
-        {"time_per_epoch_s": warm.reindex(full.index).fillna(seconds.mean()), "training_time_s": seconds.sum()}
-    )
-    rest = info["wall_time_s"].reindex(whole.index) - whole["training_time_s"]
-    measures = tables.measures.set_index("run").reindex(whole.index)
-    per_pass = measures["estimated_epoch_time_s"].astype(float)
-    extrapolated = pd.DataFrame({"time_per_epoch_s": per_pass, "training_time_s": per_pass * measures["epochs"]})
-    return whole.where(full, extrapolated, axis=0).assign(
-        other_time_s=rest.where(full & (rest > 0)), cut_short=(~full).astype(float)
-    )
 
 
 def _row(rows: pd.DataFrame, most: int) -> pd.Series:

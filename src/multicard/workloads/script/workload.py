@@ -177,7 +177,6 @@ def default_figures(several_counts: bool, device: str) -> tuple[str, ...]:
         cpu or cuda.
     """
     over_devices = ("iteration_time", "speedup", "tradeoff") if several_counts else ()
-    over_devices += ("prediction",) if several_counts and device == "cuda" else ()
     of_gpus = ("device_time", "time_shares", "kernel_classes", "collectives") if device == "cuda" else ()
     return (*over_devices, "step_breakdown", "utilization", "step_times", *of_gpus, "memory")
 

@@ -1,0 +1,321 @@
+"""The papers' claims, checked against the measurements: confirmed, refuted, not decided, not judged, not measured here.
+
+A claim makes few statements, and a matrix many comparisons for each. Judged one by one, some of many would be decided
+by chance, the more the larger the matrix. So all comparisons of a test are pooled within each block of repeats, and the
+blocks, which are independent of each other, give the interval: more comparisons make it narrower.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from multicard.analysis.evidence import SYNTHETIC, Configuration, Evidence, MeasuredRun, read_evidence
+from multicard.analysis.runs.notices import DISTURBED, NOT_STATIONARY, disturbance_notice
+from multicard.analysis.statistics import LEVEL, Interval, mean_of, pooled_ratio
+from multicard.analysis.tables import write_csv
+from multicard.core.layout import CLAIM_TESTS, CLAIMS
+from multicard.core.text import counted
+from multicard.papers.claims import ABOUT, Claim, read_claims
+from multicard.papers.tests import AnyTest, Comparison, Quantity, Test, fits, quantity_words, same_blocks
+
+NUMA_NODES = 2  # fewest on which placement matters
+NOT_MEASURED = "not measured here"
+Verdict = Literal["confirmed", "refuted", "not decided", "not judged", "not measured here"]
+
+COLUMNS = (
+    "claim", "verdict", "claim_text", "paper", "source", "hardware", "refuted_if", "can_be_judged", "finding",
+    "conditions", "our_choice",
+)  # fmt: skip
+TEST_COLUMNS = (
+    "claim", "test", "verdict", "finding", "quantity", "value", "low", "high", "level", "p_value", "above", "below",
+    "refuted_if", "comparisons", "lowest", "highest", "blocks", "not_judged_because",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """The number of a test over the blocks, its p-value of the limit that decides; and the comparisons behind it."""
+
+    found: Interval
+    quantity: Quantity
+    comparisons: list[Comparison]
+
+    @property
+    def values(self) -> list[float]:
+        """Number of each comparison over the blocks, in order."""
+        found = [pooled_interval([each], self.quantity).value for each in self.comparisons]
+        return sorted(value for value in found if value is not None)
+
+    @property
+    def runs(self) -> list[MeasuredRun]:
+        """The runs behind the number, each once."""
+        return list({run.run: run for each in self.comparisons for run in each.runs(each.by_block)}.values())
+
+    def __str__(self) -> str:
+        """The number with its interval, and how far the single comparisons differ."""
+        show = partial(quantity_words, quantity=self.quantity)
+        values = self.values
+        several = f", from {len(values)} comparisons, {show(values[0])} to {show(values[-1])}"
+        return f"{self.found.format(show)}{several if len(values) > 1 else ''}"
+
+
+@dataclass(frozen=True)
+class TestResult:
+    """One test of a claim: its verdict, its number, and why there is nothing to judge it by (empty where there is)."""
+
+    __test__ = False  # not for pytest
+
+    test: AnyTest
+    verdict: Verdict
+    pooled: Pooled | None
+    not_judged_because: str
+
+    @property
+    def finding(self) -> str:
+        """Verdict and numbers in words."""
+        if self.pooled is None:
+            return f"Not judged: {self.not_judged_because}"
+        return f"{self.verdict.capitalize()}: {self.pooled}"
+
+
+@dataclass(frozen=True)
+class JudgedClaim:
+    """A claim and what the measurements say about it."""
+
+    claim: Claim
+    verdict: Verdict
+    tests: list[TestResult]
+
+    @property
+    def can_be_judged(self) -> str:
+        """Whether the runs can decide it: yes; in part or no, and why not."""
+        missing = [each for each in self.tests if each.not_judged_because]
+        if not missing:
+            return "yes"
+        words = [f"{each.test.statement.removesuffix('.')} ({each.not_judged_because})" for each in missing]
+        return f"{'no' if len(missing) == len(self.tests) else 'in part; not judged'}: {'; '.join(words)}"
+
+    @property
+    def finding(self) -> str:
+        """Those of the tests."""
+        return " ".join(f"{each.test.statement} {each.finding}." for each in self.tests)
+
+    @property
+    def conditions(self) -> str:
+        """Machines, versions, number of runs behind the pooled numbers, and their repeats."""
+        pooled = [each.pooled for each in self.tests if each.pooled]
+        every = {run.run: run.provenance for each in pooled for run in each.runs}
+        if not every:
+            return ""
+        machines = dict.fromkeys(place.machine or "machine unknown" for place in every.values())
+        versions = dict.fromkeys(place.versions or "versions unknown" for place in every.values())
+        blocks = sorted({each.found.repeats for each in pooled})
+        repeats = " to ".join(map(str, dict.fromkeys((blocks[0], blocks[-1]))))
+        return f"{'; '.join(machines)}; {'; '.join(versions)}; {counted(len(every), 'run')}, repeats: {repeats}"
+
+
+def judge(claims: Sequence[Claim], evidence: Evidence) -> list[JudgedClaim]:
+    """Check each claim against the measurements."""
+    nodes: dict[str | None, set[int]] = defaultdict(set)
+    for run in evidence.runs:
+        nodes[run.provenance.machine] |= run.provenance.numa_nodes
+    several = {machine for machine, found in nodes.items() if len(found) >= NUMA_NODES}
+    return [_judge(claim, evidence, several) for claim in claims]
+
+
+def _judge(claim: Claim, evidence: Evidence, several_nodes: set[str | None]) -> JudgedClaim:
+    found = [_compared(test, claim, evidence, several_nodes) for test in claim.tests]
+    judged = judge_together([(test, own) for test, (own, _, _) in zip(claim.tests, found, strict=True)])
+    tests = []
+    for test, (_, verdict, why), (decided, pooled) in zip(claim.tests, found, judged, strict=True):
+        if pooled is not None and pooled.found.low is None:
+            why = "one repeat only, which has no interval"
+        tests.append(TestResult(test, verdict if pooled is None else decided, pooled, why))
+    return JudgedClaim(claim, _verdict_of_claim({each.verdict for each in tests}), tests)
+
+
+def _compared(
+    test: AnyTest, claim: Claim, evidence: Evidence, several_nodes: set[str | None]
+) -> tuple[list[Comparison], Verdict, str]:
+    """The comparisons of a test that may be judged; without any the verdict, and why there are none."""
+    about = [each for each in evidence.configurations if not _why_not(each, claim, several_nodes)]
+    shown = [each for each in about if not test.why_not(each)]
+    if test.timed:
+        shown = [_undisturbed(each) for each in shown]
+    if found := test.comparisons(shown, evidence):
+        return found, "not decided", ""
+    if found := test.comparisons(about, evidence):  # runs that the claim is about were measured
+        return [], "not judged", _reasons(found, lambda side: test.why_not(side) or _doubt(side))
+    if found := test.comparisons(evidence.configurations, evidence):
+        return [], NOT_MEASURED, _reasons(found, lambda side: _why_not(side, claim, several_nodes))
+    return [], NOT_MEASURED, f"no such runs on {ABOUT[claim.hardware]}"
+
+
+def _reasons(found: Sequence[Comparison], why_not: Callable[[Configuration], str]) -> str:
+    return ", ".join(dict.fromkeys(reason for each in found for side in each.sides if (reason := why_not(side))))
+
+
+def _why_not(configuration: Configuration, claim: Claim, several_nodes: set[str | None]) -> str:
+    """Why a configuration's runs are not judged whatever the test; empty where they may be."""
+    place, on_gpu = configuration.provenance, claim.hardware != "any"
+    if any(run.synthetic for run in configuration.runs):
+        return "synthetic timings"
+    if place.data_source == SYNTHETIC:
+        return "synthetic images"  # which no loader reads, decodes or copies
+    if on_gpu and configuration["device"] != "cuda":
+        return "CPU processes"
+    if not fits(configuration, claim.size.get(configuration["workload"], {})):
+        return "too small a workload"
+    if on_gpu and place.gpu is None:
+        return "GPU not recorded"
+    if claim.hardware == "numa" and place.machine not in several_nodes:
+        return "machine not known to have two or more NUMA nodes"
+    return ""
+
+
+def _undisturbed(configuration: Configuration) -> Configuration:
+    """The configuration without completed runs whose times are doubtful."""
+    return replace(configuration, runs=tuple(run for run in configuration.completed if not _doubt_of_run(run)))
+
+
+def _doubt(configuration: Configuration) -> str:
+    return ", ".join(dict.fromkeys(filter(None, map(_doubt_of_run, configuration.completed))))
+
+
+def _doubt_of_run(run: MeasuredRun) -> str:
+    if disturbance_notice(run.values):
+        return DISTURBED
+    return NOT_STATIONARY if run.values.get("stationary") is False else ""
+
+
+def _verdict_of_claim(verdicts: Collection[Verdict]) -> Verdict:
+    """Refuted by one test, confirmed by all."""
+    if "refuted" in verdicts:
+        return "refuted"
+    if len(verdicts) == 1:
+        return next(iter(verdicts))
+    return "not judged" if verdicts == {"not judged", NOT_MEASURED} else "not decided"
+
+
+def judge_together(tests: Sequence[tuple[Test, Sequence[Comparison]]]) -> list[tuple[Verdict, Pooled | None]]:
+    """Judge some tests, each by its comparisons.
+
+    A test is confirmed where its interval lies wholly inside the limits and refuted where it lies wholly outside. The
+    levels of the intervals are those of Holm's step-down procedure (Scandinavian Journal of Statistics 6, 1979), so
+    that one or more tests are decided wrongly with a probability of at most 5%.
+    """
+    series = [same_blocks(comparisons) for _, comparisons in tests]
+    p_values = [_found(test, each).p_value if each else None for (test, _), each in zip(tests, series, strict=True)]
+    judged: list[tuple[Verdict, Pooled | None]] = []
+    for (test, _), kept, level in zip(tests, series, holm_levels(p_values), strict=True):
+        if kept:
+            found = _found(test, kept, level)
+            judged.append((_verdict(test, found), Pooled(found, test.quantity, kept)))
+        else:
+            judged.append((NOT_MEASURED, None))
+    return judged
+
+
+def holm_levels(p_values: Sequence[float | None]) -> list[float]:
+    """Level of the interval of each of some tests, by Holm's procedure.
+
+    Of m tests with p-values, the one with the k-th smallest has the level 1 − 0.05 / (m − k + 1); from the first that
+    this does not decide, all have the same. So an interval of its level excludes the limit exactly where Holm's
+    procedure rejects it.
+
+    >>> [round(level, 4) for level in holm_levels([0.001, 0.2, None, 0.03])]
+    [0.9833, 0.975, 0.95, 0.975]
+    """
+    known = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
+    levels = [LEVEL] * len(p_values)
+    error, decided = 1 - LEVEL, True
+    for rank, (p, index) in enumerate(known):
+        if decided:
+            error = (1 - LEVEL) / (len(known) - rank)
+            decided = p <= error
+        levels[index] = 1 - error
+    return levels
+
+
+def pooled_interval(
+    comparisons: Sequence[Comparison], quantity: Quantity, against: float = 1.0, level: float = LEVEL
+) -> Interval:
+    """Mean of comparisons with the same blocks, of ratios the geometric one; of a share, bounds are from 0 to 1."""
+    series: list[Mapping[int, float]] = [each.by_block for each in comparisons]
+    if quantity == "ratio":
+        return pooled_ratio([(each, dict.fromkeys(each, 1.0)) for each in series], against, level)
+    means = {block: float(np.mean([each[block] for each in series])) for block in series[0]}
+    found = mean_of(means, against, level)
+    if found.low is None or found.high is None:
+        return found
+    return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
+
+
+def _found(test: Test, comparisons: Sequence[Comparison], level: float = LEVEL) -> Interval:
+    """The pooled number; its p-value is of the limit that it must exclude to be decided."""
+    value = pooled_interval(comparisons, test.quantity).value
+    limits = [limit for limit in (test.above, test.below) if limit is not None]
+    violated = [limit for limit in limits if (value < limit if limit == test.above else value > limit)]
+    # Inside the limits all of them must be excluded, outside the one that is violated.
+    found = [pooled_interval(comparisons, test.quantity, limit, level) for limit in violated or limits]
+    return max(found, key=lambda each: each.p_value or 0.0)
+
+
+def _verdict(test: Test, found: Interval) -> Verdict:
+    if found.low is None or found.high is None:
+        return "not decided"
+    above = test.above if test.above is not None else -math.inf
+    below = test.below if test.below is not None else math.inf
+    if found.high < above or found.low > below:
+        return "refuted"
+    return "confirmed" if found.low > above and found.high < below else "not decided"
+
+
+def write_claims(claims: Path, results: Path, scenarios: Sequence[str]) -> None:
+    """Check the claims against the scenarios of a results folder: CSVs with a row per claim, and per test.
+
+    Raises
+    ------
+    UserError
+        If the claims are faulty, or a scenario's measures are not there.
+    """
+    judged = judge(read_claims(claims), read_evidence(results, scenarios))
+    write_csv(claims_table(judged), results / CLAIMS)
+    write_csv(table_of_tests(judged), results / CLAIM_TESTS)
+
+
+def claims_table(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
+    """One row per claim, columns `COLUMNS`."""
+    own = ("verdict", "can_be_judged", "finding", "conditions")
+    stated = ("paper", "source", "hardware", "refuted_if", "our_choice")
+    rows = [
+        {"claim": each.claim.id, "claim_text": each.claim.claim}
+        | {name: getattr(each.claim, name) for name in stated}
+        | {name: getattr(each, name) for name in own}
+        for each in judged
+    ]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def table_of_tests(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
+    """One row per test with its pooled number, columns `TEST_COLUMNS`."""
+    rows = []
+    for claim, result in ((each.claim.id, result) for each in judged for result in each.tests):
+        test, pooled = result.test, result.pooled
+        row = {"claim": claim, "test": test.statement, "verdict": result.verdict, "finding": result.finding,
+               "quantity": test.quantity, "above": test.above, "below": test.below, "refuted_if": test.refuted_if(),
+               "comparisons": 0, "not_judged_because": result.not_judged_because}  # fmt: skip
+        if pooled is not None:
+            found, values = pooled.found, pooled.values
+            row |= {"value": found.value, "low": found.low, "high": found.high, "level": found.coverage,
+                    "p_value": found.p_value, "comparisons": len(values), "lowest": values[0], "highest": values[-1],
+                    "blocks": found.repeats}  # fmt: skip
+        rows.append(row)
+    return pd.DataFrame(rows, columns=list(TEST_COLUMNS))

@@ -1,0 +1,87 @@
+"""Names of series: by what varies, in words, and of a script's own parameters as the user calls them."""
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from multicard.analysis.comparison.comparisons import varied
+from multicard.experiment.figures import FIGURES
+from multicard.experiment.load import check
+from multicard.experiment.workload import WORKLOADS
+from multicard.figures.series import labels, unit
+from multicard.workloads.script.workload import WORKLOAD, default_figures
+from script_runs import configuration
+
+
+def named(*changes: dict[str, Any], workload: str = "vision") -> list[str]:
+    rows = pd.DataFrame([WORKLOADS[workload].parameters(**change).model_dump() for change in changes])
+    return labels(rows, varied(rows, besides=("devices", "repeat")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ([{"loader": "torch"}, {"loader": "dali"}], ["DataLoader", "DALI"]),
+        ([{"layout": "nchw"}, {"layout": "nhwc"}], ["NCHW", "NHWC"]),
+        ([{"pin_memory": True}, {"pin_memory": False}], ["pinned memory", "pageable memory"]),
+        ([{"image_size": 100, "precision": "fp64"}, {"image_size": 200}], ["100 px, fp64", "200 px, fp32"]),
+        # What a preset brings is not named again.
+        (
+            [{}, {"preset": "tuned"}, {"preset": "tuned", "layout": "nchw"}],
+            ["NCHW, paper settings", "NHWC, tuned settings", "NCHW, tuned settings"],
+        ),
+    ],
+)
+def test_series_are_named_by_what_varies_in_words(changes: list[dict[str, Any]], names: list[str]) -> None:
+    assert named(*changes) == names
+
+
+def test_series_of_language_models_are_named_in_words() -> None:
+    for name, values, expected in (
+        ("packed", (True, False), ["packed", "not packed"]),
+        ("activation_checkpointing", (True, False), ["recomputed activations", "kept activations"]),
+        ("sequence_length", (256, 2048), ["256 tokens", "2048 tokens"]),
+        ("gradient_accumulation_steps", (1, 4), ["1 batch per step", "4 batches per step"]),
+        ("dataset", ("articles", "chats"), ["articles", "chats"]),
+        ("lora_rank", (8, 16), ["rank 8", "rank 16"]),
+    ):
+        assert named(*({name: value} for value in values), workload="llm") == expected
+    # What only one technique has is not named of others.
+    kinds = [{"technique": name} for name in ("lora", "qlora", "dpo", "full", "qat")]
+    kinds.append({"technique": "qat", "qat_of": "weights"})
+    expected = ["LoRA", "QLoRA", "DPO", "full", "QAT of adapters", "QAT of weights"]
+    assert named(*kinds, workload="llm") == expected
+    rows = pd.DataFrame([WORKLOADS["llm"].parameters(**kind).model_dump() for kind in kinds])
+    assert labels(rows, ["qat_of"]) == expected  # a technique to which nothing named applies has its own name
+
+
+def test_steps_of_an_epoch_read_from_csv_are_whole_numbers_or_all() -> None:
+    rows = pd.DataFrame({"workload": "vision", "strategy": "ddp", "steps_per_epoch": [100.0, float("nan")]})
+    assert labels(rows, ["steps_per_epoch"]) == ["100 steps per epoch", "full epochs"]
+
+
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [
+        (32, "x 32"), (32.0, "x 32"), (1e-05, "x 1e-05"), ("bf16", "x bf16"), (True, "x"), (False, "no x"),
+        ("$a$", r"x \$a\$"), ("two\nlines", "x two lines"), ("a" * 50, "x " + "a" * 39 + "…"),
+    ],
+)  # fmt: skip
+def test_own_values_are_shown_as_they_are_and_never_as_formulas(value: Any, label: str) -> None:
+    assert unit("args.x", value) == label
+
+
+def test_a_parameter_of_another_script_names_no_series() -> None:
+    rows = pd.DataFrame({"launcher": "auto", "command": ["a.py", "b.py"], "args.lr": [0.1, None], "args.n": [None, 2]})
+    assert labels(rows, ["command", "args.lr", "args.n"]) == ["a.py, lr 0.1", "b.py, n 2"]
+
+
+@pytest.mark.parametrize(("several", "device"), [(True, "cpu"), (False, "cuda")])
+def test_the_figures_that_a_script_gets_by_default_are_accepted(several: bool, device: str) -> None:
+    names = default_figures(several, device)
+    assert all(FIGURES[name].workload in (None, WORKLOAD.name) for name in names)
+    vary = {"devices": [1, 2] if several else [2], "args": {"batch_size": [32], "amp": ["none"]}}
+    config = configuration(vary=vary, figures=list(names))
+    config["scenarios"]["ours"]["fixed"]["device"] = device
+    check(config, "mine.yaml", outside=False)
