@@ -3,8 +3,8 @@
     python benchmarks/matrix.py --scratch /tmp/matrix [--config config/tour.yaml] [--cores 2] [--runs 5000]
 
 Measured, as wall time of the command a user types: planning the matrix; with the runs there, making measures, tables,
-figures, claims, recommendations and report; a start without a change, and after one run has changed; taking the runs
-from an archive; and planning a matrix of many runs.
+figures, claims, recommendations and report; a start without a change, and after one run has changed; and planning a
+matrix of many runs.
 """
 
 import argparse
@@ -19,12 +19,10 @@ import yaml
 from snakemake.utils import update_config
 from synthetic_runs import write_runs
 
-from multicard.archive.pack import pack
 from multicard.experiment.load import check
 
 ROOT = Path(__file__).parents[1]
 PAPERS = [ROOT / "config" / f"paper-{part}.yaml" for part in ("vision", "llm")]
-ARCHIVE = "synthetic.tar.gz"
 CLUSTER = {"cpus_per_node": 64, "gpus_per_node": 4}  # so that runs on GPUs are planned here too
 
 
@@ -46,11 +44,9 @@ def main() -> None:
         model |= {"architecture": "tiny", "folder": None}
     experiment = check(described, " + ".join(map(str, arguments.config)))
     runs = write_runs(experiment, scratch / "results")
-    pack(experiment.model_copy(update={"results": str(scratch / "results")}), scratch / ARCHIVE)
     for name, changes in (
         ("made", {}),
         ("new", {"results": "new"}),
-        ("recorded", {"results": "unpacked", "recorded": [ARCHIVE]}),
     ):
         (scratch / f"{name}.yaml").write_text(yaml.safe_dump(described | changes))
     (scratch / "many.yaml").write_text(yaml.safe_dump(_many(arguments.runs)))
@@ -59,14 +55,13 @@ def main() -> None:
         jobs, seconds = _snakemake(scratch, configuration, arguments.cores, *options)
         print(f"{what:<52} {jobs:>6} jobs {seconds:6.1f} s", flush=True)
 
-    print(f"{runs} synthetic runs, archive of {(scratch / ARCHIVE).stat().st_size / 1e6:.0f} MB")
+    print(f"{runs} synthetic runs")
     timed("planning", "new.yaml", "--dry-run", "--quiet", "rules")
     timed("measures, tables, figures, conclusions, report", "made.yaml")
     timed("a start without a change", "made.yaml")
     record = sorted((scratch / "results/runs").glob("*/run.json"))[-1]
     record.write_text(record.read_text().replace('"wall_time_s": 60.0', '"wall_time_s": 61.0'))
     timed("after one run changed", "made.yaml")
-    timed("taking the runs from an archive", "recorded.yaml", "--until", "unpack_recorded")
     timed(f"planning {arguments.runs} runs", "many.yaml", "--dry-run", "--quiet", "rules")
 
 

@@ -49,7 +49,6 @@ def truth_of(histories: list[History], catalogue: Catalogue) -> dict[str, Any]:
     parts = {
         "cuda_api": calls,
         "kernels": kernels,
-        "kernel_shapes": kernel_shapes,
         "memory_operations": memory_operations,
         "ranges": ranges,
         "launches": launches,
@@ -95,24 +94,6 @@ def kernels(history: History, catalogue: Catalogue) -> list[dict[str, Any]]:
     return [
         where | {"kernel": catalogue.kernels[number]["kernel"]} | describe(duration[name == number])
         for number in np.unique(name)
-    ]
-
-
-def kernel_shapes(history: History, catalogue: Catalogue) -> list[dict[str, Any]]:
-    """Per kernel name, grid and block."""
-    shape = history.kernels["shape"]
-    duration = history.kernels["end"] - history.kernels["start"]
-    return [
-        {
-            "process": history.process,
-            "device": history.device,
-            "kernel": catalogue.kernels[catalogue.name[number]]["kernel"],
-            "grid": catalogue.grid[number].tolist(),
-            "block": catalogue.block[number].tolist(),
-            "calls": int((shape == number).sum()),
-            "total": int(duration[shape == number].sum()),
-        }
-        for number in np.unique(shape)
     ]
 
 

@@ -9,7 +9,8 @@ The search is that of the command; what it asks for has run, so that no seed run
 import argparse
 from pathlib import Path
 
-from multicard.analysis.statistics import Interval, product_of, ratio_of
+from multicard.analysis.pooling import mean_of_logs, ratio_of
+from multicard.analysis.statistics import Interval, geometric_mean
 from multicard.experiment.load import read_experiment
 from multicard.search.core import Search
 from multicard.search.scenario import Result, ScenarioSpace
@@ -33,7 +34,7 @@ def main() -> None:
         key: {run.parameters.repeat: results[key, run.parameters.repeat].value for run in runs}
         for key, runs in space.repeats.items()
     }
-    ranked = sorted(values, key=lambda key: -product_of([(1.0, values[key])]).value)
+    ranked = sorted(values, key=lambda key: -geometric_mean(values[key]))
     print(
         f"whole matrix: {len(results)} runs, {whole_s:.0f} s; best:",
         space.named(ranked[0]),
@@ -58,7 +59,7 @@ def main() -> None:
 
 def in_words(values: dict[int, float | None] | Interval) -> str:
     """A mean, or a ratio, with its 95% interval."""
-    found = values if isinstance(values, Interval) else product_of([(1.0, values)])
+    found = values if isinstance(values, Interval) else mean_of_logs(values)
     return f"{found.value:.3g}" + ("" if found.low is None else f" [{found.low:.3g}, {found.high:.3g}]")
 
 

@@ -37,7 +37,7 @@ for line in sys.stdin:
 """
 IMPORTED_BY_SNAKEMAKE = (
     "snakemake.cli", "snakemake.executors.local", "snakemake.scheduling.job_scheduler", "multicard.archive.matrix",
-    "multicard.archive.recorded", "multicard.experiment.resources",
+    "multicard.experiment.resources",
     "multicard.launch.slurm_watch",
 )  # fmt: skip
 

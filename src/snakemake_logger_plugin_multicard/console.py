@@ -24,7 +24,7 @@ from multicard.experiment.estimate import estimate_cost
 from multicard.launch.outcome import measured_step_s
 
 RUNS, DRAWN = "launch_run", "draw_figures"  # rules
-SHOWN = ("prepare_data", "prepare_model", "unpack_recorded", "measure_machine")  # may take long, too
+SHOWN = ("prepare_data", "prepare_model", "measure_machine")  # may take long, too
 LOOK_S = 1.0
 REMIND_S = 60.0  # between lines about the queue, where they stay
 AT_FIRST_S = 2.0  # by which the jobs that are submitted together are

@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 
 from adopted_traces import GEMM, UPDATE, trace
-from multicard.adopt.archive import configuration, gather
+from multicard.adopt.configuration import configuration
 from multicard.adopt.table import read_table
+from multicard.adopt.traced import gather
 from multicard.cli import main
 from multicard.core.errors import UserError
 from multicard.experiment.load import check
@@ -35,6 +36,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trace(folder / "short.json", LENGTHS[:3])
     for rank in range(2):
         trace(folder / "ranks" / f"rank{rank}.json", LENGTHS)
+    for rank, lengths in enumerate((LENGTHS, LENGTHS[:3])):
+        trace(folder / "unequal" / f"rank{rank}.json", lengths)
+    trace(folder / "mixed" / "rank0.json", LENGTHS)
+    trace(folder / "mixed" / "rank1.sqlite", LENGTHS)
     nsys_export(folder / "idle.sqlite", cuda=False)
     kineto_trace(folder / "says1.json", rank=1)
     (folder / "no.sqlite").write_text("nothing")
@@ -52,27 +57,26 @@ def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_columns_are_parameters_of_the_users_own_or_known(folder: Path) -> None:
-    lines = ("Trace,devices,Batch Size,amp,samples_per_step,warmup-steps,step_range", "one.sqlite,1,32,bf16,64,2,")
-    runs = read_table(table(folder, *lines, "two.sqlite,2,32,bf16,,,loop"), step_range="iteration")
+    lines = ("Trace,devices,Batch Size,amp,samples_per_step,warmup-steps", "one.sqlite,1,32,bf16,64,2")
+    runs = read_table(table(folder, *lines, "two.sqlite,2,32,bf16,,"))
     assert [run.id for run in runs] == [f"adopted_ours_cuda{n}_amp-bf16_batch_size-32_r1" for n in (1, 2)]
     assert [run.parameters["args"] for run in runs] == [{"batch_size": 32, "amp": "bf16"}] * 2
-    assert [tuple(run.facts.values()) for run in runs] == [("iteration", 64, 2), ("loop", None, 0)]
-    assert [*runs[0].facts] == ["step_range", "samples_per_step", "warmup_steps"]
+    assert [run.facts for run in runs] == [
+        {"samples_per_step": 64, "warmup_steps": 2}, {"samples_per_step": None, "warmup_steps": 0}
+    ]  # fmt: skip
 
 
-def test_files_of_one_run_are_rows_with_a_rank_or_a_pattern(folder: Path) -> None:
-    [by_rank] = read_table(table(folder, "trace,devices,rank", "ranks/rank1.json,2,1", "ranks/rank0.json,2,0"))
-    assert [(path.name, rank) for path, rank in by_rank.files] == [("rank1.json", 1), ("rank0.json", 0)]
+def test_files_of_one_run_have_a_pattern(folder: Path) -> None:
     for name in ("many/rank2.json", "many/rank10.json"):
         trace(folder / name, LENGTHS)
     [by_pattern] = read_table(table(folder, "trace,devices", "many/*.json,16"))
-    assert [(path.name, rank) for path, rank in by_pattern.files] == [("rank2.json", None), ("rank10.json", None)]
+    assert [path.name for path in by_pattern.files] == ["rank2.json", "rank10.json"]
 
 
 def test_the_configuration_expands_into_the_runs_and_what_has_no_trace(folder: Path) -> None:
     rows = ("one.sqlite,1,1,8", "two.sqlite,2,1,8", "short.json,1,2,8", "ranks/*.json,2,1,16")
     runs = read_table(table(folder, "trace,devices,repeat,batch", *rows))
-    experiment = check(configuration(runs, ["device_time"]), "test")
+    experiment = check(configuration(runs), "test")
     expanded = distinct(expand(experiment))
     assert {run.id for run in runs} < set(expanded)
     assert len(expanded) == 2 * 2 * 2  # devices, batch, repeats
@@ -88,7 +92,6 @@ FAULTS = [
     (["trace,devices", "one.sqlite,9999"], "line 2: devices: found 9999: Input should be less than or equal to 1024"),
     (["trace,devices,nodes", "two.sqlite,2,3"], "line 2: 2 devices cannot be shared equally by 3 nodes"),
     (["trace,devices", "one.sqlite,1", "short.json,1"], "line 3: is the same run as {table}, line 2"),
-    (["trace,devices,lr", "one.sqlite,1,1", "one.sqlite,1,2"], "line 3: one.sqlite: is the trace of another run"),
     (["trace,devices,lr", "one.sqlite,1,"], "line 2: lr: is empty; state the value of every row"),
     (["trace,devices,lr", "one.sqlite,1"], "line 2: found 2 cells, expected 3 as in the header"),
     (["trace,gpus", "one.sqlite,1"], "found no column devices"),
@@ -100,13 +103,8 @@ FAULTS = [
     (["trace,devices", "idle.sqlite,1"], "line 2: idle.sqlite: holds no kernel of a GPU, expected CUDA activity"),
     (["trace,devices", "two.sqlite,1"], "line 2: its traces show 2 GPUs at work, and devices is 1"),
     (["trace,devices", "says1.json,1"], "line 2: holds a trace of rank 1, and devices is 1"),
-    (["trace,devices,rank", "two.sqlite,2,0"], "line 2: rank: one of its traces is of several processes"),
-    (["trace,devices,rank", "ranks/*.json,2,0"], "line 2: rank: found 0 for 2 traces, expected a row for each rank"),
-    (["trace,devices,rank", "one.sqlite,2,0", "short.json,2,1"], "line 3: is a trace of another profiler"),
-    (["trace,devices,rank", "ranks/rank0.json,2,0", "short.json,2,1"],
-     "line 2: ranks of unequal numbers of steps: 2 of rank 1, 4 of rank 0"),
-    (["trace,devices,step_range", "one.sqlite,1,loop"],
-     "line 2: step_range: found no range 'loop' in every rank; the most frequent are: none"),
+    (["trace,devices", "unequal/*.json,2"], "line 2: ranks of unequal numbers of steps: 2 of rank 1, 4 of rank 0"),
+    (["trace,devices", "mixed/*,2"], "line 2: mixed/*: are traces of several profilers, expected those of one run"),
     (["trace,devices,warmup_steps", "one.sqlite,1,4"], "line 2: warmup_steps: found 4, and the traces show 4 steps"),
     (["trace,devices,lr", "one.sqlite,1,1", "two.sqlite,2,1.0"], "line 3: states a value that another row writes"),
 ]  # fmt: skip
@@ -124,6 +122,11 @@ def test_what_is_wrong_is_said_in_a_line_and_nothing_is_written(lines: Sequence[
     assert sorted(folder.rglob("*")) == before
 
 
+def test_a_stated_range_that_is_not_there_is_said_in_a_line(folder: Path) -> None:
+    _, [error] = gather(read_table(table(folder, "trace,devices", "one.sqlite,1")), None, "loop")
+    assert error.endswith("line 2: found no range 'loop' in every rank; the most frequent are: none")
+
+
 def test_every_row_that_is_wrong_has_a_line(folder: Path) -> None:
     with pytest.raises(UserError, match=r"^\S+ours.csv, line 2: .*\n\S+ours.csv, line 3: [^\n]*$"):
         read_table(table(folder, "trace,devices", "none.sqlite,1", "one.sqlite,x", "two.sqlite,2"))
@@ -135,27 +138,18 @@ def test_values_that_combine_to_far_more_runs_than_there_are_traces_are_refused(
     rows = [f"n{number}.sqlite,1,{number},name{number}" for number in range(24)]
     runs = read_table(table(folder, "trace,devices,seed,label", *rows))
     with pytest.raises(UserError, match=r"seed, label combine to 576 runs, more than 500, and 24 have traces"):
-        configuration(runs, ["device_time"])
+        configuration(runs)
 
 
-def test_a_dry_run_shows_what_the_traces_hold_and_writes_nothing(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_steps_are_found_with_what_tells_them(folder: Path) -> None:
     trace(folder / "bare.json", LENGTHS, kernels=[(1, GEMM)])
     trace(folder / "one_of_four.json", LENGTHS, kernels=[(1, GEMM), (2, UPDATE)])
-    table(folder, "trace,devices,warmup_steps", "two.sqlite,2,1", "bare.json,1,", "one_of_four.json,4,")
-    before = sorted(folder.rglob("*"))
-    main(["analyze", "--as-runs", "ours.csv", "--dry-run"])
-    rows = [
-        [cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines() if "│" in line
-    ]
-    # Kernels of five iterations of 10 ms: of two.sqlite the first starts at 4 ms, the last ends at 47.9 ms.
-    assert rows == [
-        ["adopted_ours_cuda2_r1", "two.sqlite", "0, 1", "2", "43.9 ms", "3", "kernels of an optimizer"],
-        ["adopted_ours_cuda1_r1", "bare.json", "0", "1", "40.4 ms", "none", "nothing tells them"],
-        ["adopted_ours_cuda4_r1", "one_of_four.json", "0", "1 of 4", "41.4 ms", "4", "kernels of an optimizer"],
-    ]
-    assert sorted(folder.rglob("*")) == before
+    rows = ("two.sqlite,2,1", "bare.json,1,", "one_of_four.json,4,")
+    traced, errors = gather(read_table(table(folder, "trace,devices,warmup_steps", *rows)), folder / "made")
+    assert errors == []
+    assert [(each.devices, each.count if each.steps else None, each.source) for each in traced] == [
+        (2, 3, "kernels of an optimizer"), (1, None, None), (1, 4, "kernels of an optimizer"),
+    ]  # fmt: skip
 
 
 def test_a_report_is_exported_and_read_as_its_database_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +167,7 @@ def test_a_report_is_exported_and_read_as_its_database_is(folder: Path, monkeypa
     runs = read_table(table(folder, "trace,devices,kind,samples_per_step", *rows))
     traced, errors = gather(runs, folder / "made")
     assert errors == []
-    made = [folder / "made" / "runs" / each.run.id for each in traced]
+    made = [folder / "made" / each.run.id for each in traced]
     steps = [pd.read_csv(run / "steps.csv") for run in made]
     assert steps[0].equals(steps[1]) and len(steps[0]) == 2 * 4
     assert set(steps[0]["samples"]) == {32}, "of each of two ranks"

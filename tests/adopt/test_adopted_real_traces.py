@@ -3,20 +3,15 @@
 import gzip
 import json
 import os
-from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from multicard.adopt.align import aligned
-from multicard.adopt.archive import gather
 from multicard.adopt.table import read_table
+from multicard.adopt.traced import gather
 from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.runs.notices import notices
-from multicard.trace.files import open_trace
-from multicard.trace.find_steps import FoundSteps, HostSteps, Owner, find_steps
 
 FOLDER = Path(os.environ.get("MULTICARD_TRACES", "no folder named"))
 
@@ -40,7 +35,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[dict[str, A
     (folder / "real.csv").write_text("\n".join(["trace,devices,number,samples_per_step", *rows]))
     traced, errors = gather(read_table(folder / "real.csv"), folder)
     assert errors == []
-    made = [folder / "runs" / each.run.id for each in traced]
+    made = [folder / each.run.id for each in traced]
     return [(measure_run(run), json.loads((run / "run.json").read_text())) for run in made]
 
 
@@ -74,37 +69,3 @@ def test_traces_without_steps_have_no_times(measured: list[tuple[dict[str, Any],
         assert row["outcome"] == "completed"
         assert row["iteration_time_s"] is row["throughput_samples_per_s"] is row["steps_per_s"] is None
         assert "adopted trace: no steps were found" in notices(row)
-
-
-def one_step_per_collective(found: FoundSteps) -> dict[Owner, HostSteps]:
-    """Steps that each end as a collective is launched, since the slice holds no other marks."""
-    moments = {owner: launched + 1 for owner, (launched, _) in found.collectives.items()}
-    return {owner: HostSteps(each[:-1], each[1:], [None] * (len(each) - 1)) for owner, each in moments.items()}
-
-
-@pytest.mark.parametrize("one_clock", [True, False])
-def test_steps_of_two_real_gpus_are_paired_by_their_collectives(one_clock: bool) -> None:
-    """Two H100 in 33 exchanges by NCCL, which end within 27 µs of each other: the n-th of one is the n-th of the other.
-
-    Each capture loses its first or its last step, or neither; on clocks of their own the second one counts from 1 s on.
-    """
-    whole = open_trace(FOLDER / "nsys/nsys-ai_mfu_2gpu_before_schema3.25.0.sqlite")
-    found = find_steps([whole])
-    (first, one), (second, other) = one_step_per_collective(found).items()
-    launched, ended = found.collectives[second]
-    traces, late = [whole], 0
-    if not one_clock:
-        apart, late = (1, second[1]), 10**9
-        traces = [replace(whole, clock=None)] * 2
-        found = replace(found, collectives={first: found.collectives[first], apart: (launched + late, ended + late)})
-        second = apart
-        other = HostSteps(other.starts + late, other.ends + late, other.threads)
-    numbers = range(len(one.starts))
-    assert len(one.starts) == len(other.starts) == 32
-    edges = (slice(None), slice(1, None), slice(None, -1))
-    for cut_one, cut_other in product(edges, edges):
-        kept = {first: one.part(cut_one), second: other.part(cut_other)}
-        common = aligned(traces, replace(found, steps=kept))
-        expected = sorted({*numbers[cut_one]} & {*numbers[cut_other]})
-        assert common[first].starts.tolist() == one.starts[expected].tolist()
-        assert common[second].starts.tolist() == other.starts[expected].tolist()

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from multicard.analysis.statistics import Interval, corrected, holm, pooled_ratio, ratio_of, verdict
+from multicard.analysis.pooling import ratio_of
+from multicard.analysis.statistics import Interval, corrected, holm, pooled_ratio, verdict
 
 pytestmark = pytest.mark.rare
 

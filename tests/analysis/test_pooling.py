@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from multicard.analysis.pooling import Pool
-from multicard.analysis.statistics import ratio_of, verdict
+from multicard.analysis.pooling import Pool, ratio_of
+from multicard.analysis.statistics import verdict
 
 SPREAD = 0.01
 

@@ -146,17 +146,17 @@ def test_a_caveat_of_some_numbers_of_devices_names_them(tmp_path: Path, capsys: 
         for row in runs({1: 0.1, 2: 0.06, 8: 0.03})
     ]
     printed = predicted(make_results(tmp_path, rows), capsys, "4,16")
-    assert any("Caveat, 16 devices: a device gets fewer or more samples" in line for line in printed)
+    assert any("Caveat: each of 16 devices gets fewer or more samples" in line for line in printed)
 
 
-def test_what_the_command_does_not_predict_is_named_once_for_each_reason(
+def test_what_the_command_does_not_predict_is_named_with_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = make_results(tmp_path, runs({1: 0.1}, "single") + runs({1: 0.2}, "single", layout="nhwc"))
     assert predicted(results, capsys)[:3] == [
-        "Not predicted on 4 and 8 devices: the strategy single uses one device",
-        "  mnist, 224 px, single, fp32, layout: nchw",
-        "  mnist, 224 px, single, fp32, layout: nhwc",
+        "mnist, 224 px, single, fp32, layout: nchw",
+        "  4 GPUs: not predicted: the strategy single uses one device, not 4",
+        "  8 GPUs: not predicted: the strategy single uses one device, not 8",
     ]
     with pytest.raises(SystemExit, match=r"^--devices: found '9+', expected numbers of devices such as 1,2,4$"):
         main(["recommend", "--devices", "9" * 20, str(results)])

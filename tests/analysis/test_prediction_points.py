@@ -74,7 +74,7 @@ def test_a_shared_batch_is_computed_by_the_samples_of_a_device() -> None:
     # 10 ms, and 1 ms per sample.
     found = predict([point(n, 0.010 + 0.064 / n, 64 / n) for n in (1, 2, 4)], 8, 8, 8.0)
     assert holds(found.step_s, 0.018, within=0.1)
-    assert found.caveats[-1] == "a device gets fewer or more samples than in any run: its time is extrapolated"
+    assert found.caveats[-1] == "each of 8 devices gets fewer or more samples than in any run: its time is extrapolated"
     assert holds(found.gain, 0.074 / 0.018, within=0.1)
 
 

@@ -7,15 +7,13 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from multicard.analysis.pooling import mean_of_logs, ratio_of
 from multicard.analysis.statistics import (
     Interval,
     corrected,
     holm,
     mean_of,
     pooled_ratio,
-    product_of,
-    ratio_of,
-    scaled,
     verdict,
 )
 
@@ -114,7 +112,7 @@ def test_equal_repeats_have_an_interval_without_width() -> None:
     for double in (ratio_of(blocks(2.0, 4.0), blocks(1.0, 2.0)), ratio_of([2.0, 2.0], [1.0, 1.0])):
         assert bounds(double) == pytest.approx((2, 2))
         assert verdict(double) == "more"
-    assert bounds(product_of([(1.0, [5.0] * 4)])) == pytest.approx((5, 5))
+    assert bounds(mean_of_logs([5.0] * 4)) == pytest.approx((5, 5))
 
 
 def test_a_pooled_ratio_is_the_test_of_the_block_means() -> None:
@@ -125,27 +123,6 @@ def test_a_pooled_ratio_is_the_test_of_the_block_means() -> None:
     assert found.p_value == pytest.approx(expected.pvalue)
     assert bounds(found) == pytest.approx(tuple(np.exp(expected.confidence_interval())))
     assert found.repeats == 4
-
-
-def test_a_sample_in_several_terms_without_blocks_counts_once() -> None:
-    base, one, other = [1.0, 1.2, 0.9], [2.0, 2.1, 2.2], [3.0, 3.1, 2.9]
-    found = pooled_ratio([(one, base), (other, base)])
-    parts = [(0.5, one), (0.5, other), (-1.0, base)]
-    variance = sum(weight**2 * np.var(np.log(each), ddof=1) / 3 for weight, each in parts)
-    freedom = variance**2 / sum((weight**2 * np.var(np.log(each), ddof=1) / 3) ** 2 / 2 for weight, each in parts)
-    reach = stats.t.ppf(0.975, freedom) * math.sqrt(variance)
-    assert math.log(found.high / found.low) == pytest.approx(2 * reach)
-
-
-def test_a_ratio_of_ratios_by_hand() -> None:
-    # 8/2 over 2/1 and 9/3 over 6/4: 2 and 2.
-    terms = [(1.0, blocks(8.0, 9.0)), (-1.0, blocks(2.0, 3.0)), (-1.0, blocks(2.0, 6.0)), (1.0, blocks(1.0, 4.0))]
-    found = product_of(terms)
-    assert (found.value, *bounds(found)) == pytest.approx((2, 2, 2))
-    # Times a number it is no ratio to one.
-    found = scaled(ratio_of(blocks(6.0, 8.1), blocks(2.0, 2.7)), 0.5)
-    assert (found.value, *bounds(found)) == pytest.approx((1.5, 1.5, 1.5))
-    assert (found.p_value, found.coverage) == (None, 0.95)
 
 
 def test_a_ratio_can_be_tested_against_a_limit() -> None:

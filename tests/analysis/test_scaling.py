@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import gmean, ttest_1samp
 
 from multicard.analysis.runs.measures import MEASURES, MEASURES_OF
-from multicard.analysis.scaling.speedup import add_scaling, karp_flatt, over_repeats, speedups, speedups_of
+from multicard.analysis.scaling.speedup import add_scaling, over_repeats, speedups, speedups_of
 from multicard.experiment.config import PARAMETERS
 from multicard.experiment.workload import WORKLOADS
 from multicard.workloads.llm.parameters import LlmParameters
@@ -144,7 +144,7 @@ def test_speedups_stay_with_their_configuration_where_a_first_repeat_failed() ->
     assert spread["speedup"].tolist() == pytest.approx([1.0, 1.5, 3.0])
 
 
-def test_speedups_have_a_row_per_completed_configuration_with_the_serial_fraction() -> None:
+def test_speedups_have_a_row_per_completed_configuration() -> None:
     table = measures(
         *repeats(10.0, 12.0, 11.0, strategy="single"),
         *repeats(22.0, 16.5, 33.0, strategy="ddp-ds", devices=4),
@@ -154,12 +154,9 @@ def test_speedups_have_a_row_per_completed_configuration_with_the_serial_fractio
     middle, low, high = paired([22 / 10, 16.5 / 12, 33 / 11])
     assert ends(four, "speedup") == pytest.approx([middle, low, high])
     assert ends(four, "efficiency") == pytest.approx([middle / 4, low / 4, high / 4])
-    # The highest speed-up gives the lowest fraction.
-    fractions = [(1 / each - 1 / 4) / (3 / 4) for each in (middle, high, low)]
-    assert ends(four, "serial_fraction") == pytest.approx(fractions)
-    assert (four["repeats"], four["baseline_repeats"], four["baseline"]) == (3, 3, "single, 1 device")
+    assert (four["repeats"], four["baseline"]) == (3, "single, 1 device")
     assert (four["scaling"], base["speedup"]) == ("weak", 1.0)
-    assert np.isnan([base["serial_fraction"], base["speedup_low"]]).all()
+    assert np.isnan(base["speedup_low"])
 
 
 def test_speedups_are_the_same_after_a_way_through_a_file(tmp_path: Path) -> None:
@@ -180,15 +177,6 @@ def test_speedup_of_texts_is_in_tokens_and_under_weak_scaling() -> None:
     _, two = speedups(pd.DataFrame(rows)).to_dict("records")
     speedup = (165 / 100 * 187 / 120) ** 0.5
     assert (two["speedup"], two["scaling"], two["baseline"]) == (pytest.approx(speedup), "weak", "lora, 1 device")
-
-
-def test_the_serial_fraction_of_amdahls_speedup_is_the_serial_share() -> None:
-    n = np.array([2, 4, 8])
-    for share in (0.0, 0.1, 1.0):
-        assert karp_flatt(1 / (share + (1 - share) / n), n) == pytest.approx([share] * 3)
-    # Slower than one device, and faster than ideal.
-    assert karp_flatt([0.5, 5.0], [4, 4]) == pytest.approx([(2 - 0.25) / 0.75, (0.2 - 0.25) / 0.75])
-    assert np.isnan(karp_flatt([1.0, np.nan, 0.0], [1, 2, 2])).all()
 
 
 def test_an_empty_scenario_stays_empty() -> None:

@@ -121,7 +121,7 @@ def test_a_stated_number_of_samples_takes_the_place_of_what_loaders_gave(tmp_pat
 def test_without_samples_there_is_no_throughput_but_steps(tmp_path: Path) -> None:
     row = measured(tmp_path / "none", p(devices=2), 0.05, samples=None)
     assert row["steps_per_s"] == pytest.approx(20)
-    rates = ("throughput_samples_per_s", "processed_samples_per_s", "profiled_throughput_samples_per_s")
+    rates = ("throughput_samples_per_s", "processed_samples_per_s")
     assert all(math.isnan(row[name]) for name in rates)
     assert "samples_per_step or samples_per_device" in notices(row)[0]
     # Samples that are not known of one step are not counted as none.

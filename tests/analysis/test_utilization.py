@@ -4,8 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from vision_records import ELAPSED, record, with_activity
 
@@ -17,7 +15,6 @@ from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.files import write_json
 from multicard.experiment.workload import WORKLOADS, Operations
-from multicard.trace.tables import ACTIVITIES
 from multicard.workloads.llm.operations import product_precisions
 
 H100, OTHER = "NVIDIA H100 80GB HBM3", "synthetic GPU"
@@ -150,18 +147,3 @@ def test_a_scenario_tells_mfu_and_bound_of_its_runs(tmp_path: Path) -> None:
     # Nothing is known without the number of classes.
     found = measure_run(run(tmp_path / "two", data={"dataset": "digits"}), [limits(CPUS)])
     assert all(found[name] is None for name in MEASURES)
-
-
-def test_bus_bandwidth_is_that_of_the_gpu_that_waited_least(tmp_path: Path) -> None:
-    folder = run(tmp_path / "one")
-    rows = [
-        # On two ranks an all-reduce moves as much as its message: 3 · 4 MB and 8 MB in 2 s, and in 4 s; one unnamed.
-        ("t", 0, 1, 0, "all_reduce", 4_000_000, 3, None, 1.5), ("t", 0, 1, 0, "all_reduce", 8_000_000, 1, 2, 0.5),
-        ("t", 1, 2, 1, "all_reduce", 4_000_000, 3, None, 3.0), ("t", 1, 2, 1, "all_reduce", 8_000_000, 1, 2, 1.0),
-        ("t", 0, 1, 0, None, 4_000_000, 3, None, 9.0),
-    ]  # fmt: skip
-    columns = ["report", "rank", "process", "device", "collective", "size_bytes", "calls", "ranks", "total_s"]
-    sizes = [dict(zip(columns, row, strict=True)) for row in rows]
-    schema = ACTIVITIES["message_sizes"].schema
-    pq.write_table(pa.Table.from_pylist(sizes, schema), folder / "activity" / "message_sizes.parquet")
-    assert measure_run(folder)["bus_bandwidth_bytes_per_s"] == pytest.approx(10e6)

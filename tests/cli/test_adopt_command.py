@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
 
 from adopted_traces import GEMM, trace
 from docs.test_pages import blocks, shell_commands
@@ -74,12 +73,11 @@ def test_numbers_are_those_of_the_traces(folder: Path) -> None:
 def test_records_say_what_was_adopted_and_nothing_else(folder: Path) -> None:
     record = json.loads((folder / f"results-adopted/runs/{run(4, 'none')}/run.json").read_text())
     assert record["adopted"] | {"traces": None} == {
-        "traces": None, "step_range": None, "samples_per_step": 64, "warmup_steps": 0,
+        "traces": None, "samples_per_step": 64, "warmup_steps": 0,
         "steps_from": "kernels of an optimizer", "steps": 6, "traced_devices": 1,
     }  # fmt: skip
     [file] = record["adopted"]["traces"]
     assert (file["name"], file["bytes"]) == ("rank0-of-four.json.gz", (folder / "rank0-of-four.json.gz").stat().st_size)
-    assert record["recorded"]["archive"] == "adopted.tar.gz"
     assert record["outcome"] == "completed"
     for name in ("started", "ended", "exit_code", "host", "hardware", "versions", "data", "model", "variables"):
         assert record[name] is None, name
@@ -104,11 +102,9 @@ def test_the_configuration_is_an_ordinary_one_that_launches_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
-    config = yaml.safe_load((folder / "adopted.yaml").read_text())
-    assert config["recorded"] == ["adopted.tar.gz"]
     main(["run", "adopted.yaml", "--dry-run"])
     listed = capsys.readouterr().out
-    assert "6 runs, 0 can run here, 5 recorded" in listed
+    assert "6 runs" in listed
     assert "1 cannot: no trace of it was adopted" in listed
     main(["status", "adopted.yaml"])
     assert "5 completed" in capsys.readouterr().out
@@ -118,13 +114,15 @@ def test_adopting_again_changes_nothing_and_another_table_replaces_nothing_unask
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
+    before = (folder / "adopted.yaml").read_bytes()
+    main(["analyze", "--as-runs", "traces.csv"])
+    assert (folder / "adopted.yaml").read_bytes() == before
+    assert read_results(folder / "adopted.yaml").measures["iteration_time_s"].notna().sum() == 4
+    main(["archive", "adopted.yaml"])
     assert len(read_manifest(folder / "adopted.tar.gz").runs) == 5
     assert read_results(folder / "adopted.tar.gz").measures["iteration_time_s"].notna().sum() == 4
-    before = (folder / "adopted.tar.gz").read_bytes()
-    main(["analyze", "--as-runs", "traces.csv"])
-    assert (folder / "adopted.tar.gz").read_bytes() == before
     other = folder / "other.csv"
     other.write_text("".join(TABLE.splitlines(keepends=True)[:3]))
-    with pytest.raises(SystemExit, match=r"adopted.tar.gz: exists and holds something else; --overwrite replaces it"):
+    with pytest.raises(SystemExit, match=r"adopted.yaml: exists and holds something else; --overwrite replaces it"):
         main(["analyze", "--as-runs", "other.csv"])
-    assert (folder / "adopted.tar.gz").read_bytes() == before
+    assert (folder / "adopted.yaml").read_bytes() == before

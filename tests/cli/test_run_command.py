@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,7 @@ from conftest import ROOT, TINY
 from multicard.archive.matrix import Matrix
 from multicard.cli import main
 from multicard.cli._pipeline import run_pipeline
-from multicard.cli.run import forget_failed, run_and_print, why_stop
-from multicard.core.errors import UserError
+from multicard.cli.run import run_and_print
 from multicard.core.files import write_json
 from multicard.experiment.load import check
 from multicard.experiment.runs import distinct, expand
@@ -55,63 +55,6 @@ def test_snakemake_prints_the_results_or_errors_alone_or_with_options_all(
     assert capfd.readouterr().out == "said\n" * 3
 
 
-def test_where_it_fails_or_is_stopped_that_is_said(snakemake: Path) -> None:
-    (snakemake / "then").write_text("exit 1\n")
-    assert not run_pipeline(Path("mine.yaml"))
-    (snakemake / "then").write_text("trap 'exit 1' TERM\nfor turn in $(seq 600); do sleep 0.1; done\nexit 0\n")
-    asked = iter([None, "enough"])
-    with pytest.raises(UserError, match=r"^enough$"):
-        run_pipeline(Path("mine.yaml"), why_stop=lambda: next(asked))
-
-
-def failed(folder: Path, run: str, message: str, outcome: str = "failed", **others: Any) -> str:
-    """Leave the record of a run that did not complete."""
-    reason = {"code": "error", "rank": 0, "message": message}
-    write_json(folder / run / "run.json", {"outcome": outcome, "reason": reason} | others)
-    return run
-
-
-def test_first_runs_that_fail_alike_stop_the_others(tmp_path: Path) -> None:
-    def said(*ends: tuple[str, str]) -> list[str | None]:
-        folder = tmp_path / str(len(list(tmp_path.iterdir())))
-        planned = [f"r{at}" for at in range(12)]
-        found = [why_stop(folder, planned)]
-        for at, end in enumerate(ends):
-            failed(folder, f"r{at}", *end)
-            found.append(why_stop(folder, planned))
-        return found
-
-    alike = ("no file at 0x7f", "failed")
-    *none, line = said(alike, ("no file at 0x81", "failed"), alike)
-    assert none == [None] * 3
-    assert "the first 3 of 12 runs failed alike: rank 0: no file at 0x7f" in line and "--keep-going" in line
-    assert said(alike, alike, ("another error", "failed"), alike) == [None] * 5
-    assert said(alike, alike, ("", "completed"), alike) == [None] * 5
-    assert said(*[("no memory", "out_of_memory")] * 4) == [None] * 5, "others may need less"
-
-
-def test_failed_runs_are_run_again_where_their_script_has_changed_or_all_are_asked_for(tmp_path: Path) -> None:
-    script, runs = tmp_path / "train.py", tmp_path / "results" / "runs"
-    script.write_bytes(b"abc")
-    sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # of "abc", by FIPS 180-4
-    fixed = {"workload": "script", "command": [str(script)], "device": "cpu"}
-    scenario = {"question": "?", "fixed": fixed, "vary": {"steps": [5, 6]}, "figures": ["memory"]}
-    experiment = check({"results": str(runs.parent), "scenarios": {"s": scenario}}, "mine.yaml", outside=False)
-    fails, completes = sorted(distinct(expand(experiment)))
-
-    def left(every: bool) -> list[str]:
-        known = {"script": {"file": "train.py", "sha256": sha256}}
-        failed(runs, fails, "no data here", **known)
-        failed(runs, completes, "", "completed", **known)
-        forget_failed(Matrix.plan(experiment), every)
-        return sorted(record.parent.name for record in runs.glob("*/run.json"))
-
-    assert left(every=False) == [fails, completes]
-    assert left(every=True) == [completes]
-    script.write_bytes(b"abcd")
-    assert left(every=False) == [completes]
-
-
 @pytest.mark.parametrize(
     ("outcomes", "made", "code"),
     [("cc", True, None), ("cf", True, 3), ("c", True, 3), ("ff", True, 1), ("", True, 1), ("cc", False, 1)],
@@ -124,13 +67,17 @@ def test_the_exit_code_tells_whether_runs_failed(
     experiment = check(EXPERIMENT | {"scenarios": scenarios, "results": "results"}, "mine.yaml", outside=False)
     monkeypatch.chdir(tmp_path)
     for run, outcome in zip(distinct(expand(experiment)), outcomes, strict=False):
-        failed(Path("results/runs"), run, "", {"c": "completed", "f": "failed"}[outcome])
+        record = Path("results/runs") / run / "run.json"
+        write_json(record, {"outcome": {"c": "completed", "f": "failed"}[outcome]})
     found = None
     try:
         run_and_print(Matrix.plan(experiment), tmp_path / "mine.yaml")
     except SystemExit as stopped:
         found = stopped.code
     assert found == code
+    with suppress(SystemExit):
+        run_and_print(Matrix.plan(experiment), tmp_path / "mine.yaml", retry_failed=True)
+    assert len(list(Path("results/runs").glob("*/run.json"))) == outcomes.count("c")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

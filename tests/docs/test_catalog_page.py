@@ -47,7 +47,7 @@ def test_every_column_of_the_written_tables_is_described() -> None:
     ]
     measures = pd.DataFrame(rows)
     columns = {*speedup_table(measures), *COSTS} - {"strategy", "devices"}
-    assert "serial_fraction_low" in columns
+    assert "efficiency_low" in columns
     assert {name for name in columns if f"`{name}`" not in FIGURES} == set()
     others = {*COLUMNS, *TEST_COLUMNS, *SCHEMAS["runs_info"].names, *outcome_table([], {})}
     assert {name for name in others if f"`{name}`" not in FILES} == set()

@@ -10,7 +10,8 @@ import pytest
 from scipy.stats import chi2_contingency, chisquare
 
 from conftest import ROOT
-from multicard.analysis.statistics import pooled_ratio, ratio_of
+from multicard.analysis.pooling import ratio_of
+from multicard.analysis.statistics import pooled_ratio
 from multicard.archive.matrix import Matrix
 from multicard.experiment.load import check, read_experiment
 from multicard.experiment.runs import Place, expand, planned_order
@@ -123,34 +124,16 @@ def test_scenarios_that_share_nothing_follow_each_other_as_in_the_file_whatever_
     assert one == other, "the seed changes no run"
 
 
-def test_priorities_put_data_before_runs_and_figures_after_them_group_by_group() -> None:
-    sets = {"digits": {"source": "digits"}, "other": {"source": "digits", "limit": 100}}
+def test_priorities_put_figures_after_the_runs_of_their_group() -> None:
     scenarios = {
-        "one": {"question": "?", "vary": {"dataset": ["digits"], "seed": [0, 1]}, "figures": ["step_breakdown"]},
-        "two": {"question": "?", "vary": {"dataset": ["other"]}, "figures": ["step_breakdown"]},
+        "one": {"question": "?", "vary": {"seed": [0, 1]}, "figures": ["step_breakdown"]},
+        "two": {"question": "?", "vary": {"seed": [2]}, "figures": ["step_breakdown"]},
     }
-    matrix = Matrix.plan(check({"datasets": sets, "fixed": {"device": "cpu"}, "scenarios": scenarios}, "test"))
-    [digits], [other] = (
-        {matrix.prepared(run.id)["data"] for run in runs if run.parameters.dataset == name}
-        for name, runs in zip(sets, matrix.scenarios.values(), strict=True)
-    )
+    matrix = Matrix.plan(check({"fixed": {"device": "cpu"}, "scenarios": scenarios}, "test"))
     first, second, third = matrix.order
     jobs = [
-        matrix.first_priority, matrix.priority_of_prepared(digits),
-        matrix.priority_of_run(first), matrix.priority_of_run(second), matrix.priority_of_scenario("one"),
-        matrix.priority_of_prepared(other), matrix.priority_of_run(third), matrix.priority_of_scenario("two"),
+        matrix.first_priority, matrix.priority_of_run(first), matrix.priority_of_run(second),
+        matrix.priority_of_scenario("one"), matrix.priority_of_run(third), matrix.priority_of_scenario("two"),
     ]  # fmt: skip
     assert jobs == sorted(set(jobs), reverse=True)
     assert matrix.priority_of_trace(first) == matrix.priority_of_scenario("one")
-
-    # A scenario that shares a run with the first has its data prepared, and its figures drawn, with those of the first.
-    scenarios["three"] = scenarios["one"] | {"vary": {"dataset": ["digits", "other"], "seed": [1, 2]}}
-    matrix = Matrix.plan(check({"datasets": sets, "fixed": {"device": "cpu"}, "scenarios": scenarios}, "test"))
-    *together, last = matrix.order
-    before, after = matrix.priority_of_prepared(digits), matrix.priority_of_scenario("one")
-    assert matrix.priority_of_prepared(other) == before and matrix.priority_of_scenario("three") == after
-    assert {matrix.priority_of_trace(run) for run in together} == {after}
-    runs = [matrix.priority_of_run(run) for run in (*together, last)]
-    assert [before, *runs[:-1], after, runs[-1], matrix.priority_of_scenario("two")] == sorted(
-        {before, *runs, after, matrix.priority_of_scenario("two")}, reverse=True
-    )

@@ -152,10 +152,9 @@ def test_a_step_asks_for_more_by_the_traces_that_it_reads(tmp_path: Path) -> Non
 
     for rank in range(4):
         trace(f"rank{rank}.json.gz", 10_000_000)
-    assert step_minutes("measure_scenario", 1, tmp_path) == 10
-    assert step_memory_mb("measure_scenario", 1, None, tmp_path) == 1500
-    assert step_minutes("extract_activity", 1, tmp_path) == 24  # 40 MB at 10 MB per minute
-    assert step_memory_mb("extract_activity", 1, None, tmp_path) == 1500 + 4 * 10 * 100
+    assert (step_minutes(1), step_memory_mb(1, None)) == (20, 1500)
+    assert step_minutes(1, tmp_path) == 24  # 40 MB at 10 MB per minute
+    assert step_memory_mb(1, None, tmp_path) == 1500 + 4 * 10 * 100
     trace("report.nsys-rep", 30_000_000)
-    assert step_minutes("extract_activity", 2, tmp_path) == 2 * 27
-    assert step_memory_mb("extract_activity", 1, None, tmp_path) == 5500 + 300
+    assert step_minutes(2, tmp_path) == 2 * 27
+    assert step_memory_mb(1, None, tmp_path) == 5500 + 300

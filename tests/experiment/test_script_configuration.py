@@ -124,7 +124,7 @@ def test_what_all_scenarios_share_is_joined_with_a_scenarios_own() -> None:
     assert [p.args for p in parameters_of_all(config)] == [{"amp": "none", "batch_size": 32}]
 
 
-UNDER_ARGS = "; if it is a parameter of your own, state it under args"
+UNDER_ARGS = "; a parameter of your own script goes under args"
 VISION = {"workload": "vision", "device": "cpu"}
 FAULTS = [
     (
@@ -136,21 +136,24 @@ FAULTS = [
     (script("t.py", args={"lr": 1}), ": args.lr: the command does not use it; write {lr} where its value belongs"),
     (script("t.py", "{devices}", args={"devices": 1}), ": args.devices: multicard gives {devices} its value; choose"),
     (script("t.py", "--json={"), ": command: '--json={' has a single {; write {{ for a brace"),
-    (script(), ".fixed.command: is empty"),
+    (script(), ".fixed.command: found [], tuple should have at least 1 item"),
     (configuration(fixed={"workload": "script"}, vary={}, figures=["step_breakdown"]), ": command: missing"),
     (script("t.py", "{x}", args={"x": None}), ".fixed.args.x: found None, expected text, a number or a boolean"),
     (script("t.py", "{x}", args={"x": [1, 2]}), ".fixed.args.x: found [1, 2], expected text"),
-    (script("t.py", "{X}", args={"X": 1}), ".fixed.args.X: the name 'X' does not match ^[a-z][a-z0-9_]*$"),
+    (script("t.py", "{X}", args={"X": 1}), ".fixed.args.X: found 'X', string should match pattern"),
     (
         script("t.py", batch_size=3),
-        f".fixed.batch_size: not a parameter of the workload script{UNDER_ARGS} (scenarios.ours.fixed.args.batch_size)",
+        f".fixed.batch_size: not a parameter of the workload script{UNDER_ARGS}",
     ),
-    (script("t.py", vary={"amp": ["none"]}), f".vary.amp: unknown key{UNDER_ARGS} (scenarios.ours.vary.args.amp)"),
-    (script("t.py", vary={"args.batch-size": [8]}), ".vary.args.batch-size: unknown key (did you mean", "batch_size)"),
-    (script("t.py", vary={"profilers": ["none"]}), ".vary.profilers: unknown key (did you mean 'profiler'?); if it"),
+    (script("t.py", vary={"amp": ["none"]}), f".vary.amp: unknown key{UNDER_ARGS}"),
+    (script("t.py", vary={"args.batch-size": [8]}), ".vary.args.batch-size: unknown key (did you mean", UNDER_ARGS),
+    (
+        script("t.py", vary={"profilers": ["none"]}),
+        f".vary.profilers: unknown key (did you mean 'profiler'?){UNDER_ARGS}",
+    ),
     (script("t.py", "{x}", vary={"args": {"x": [1, "1"]}}), ": vary.args.x lists a value twice: [1, 1]"),
     (script("t.py", "{x}", args={"x": 1}, vary={"args": {"x": [1, 2]}}), ": args.x is both fixed and varied"),
-    (script("t.py", "{x}", vary={"args": {"x": []}}), ".vary.args.x: is empty"),
+    (script("t.py", "{x}", vary={"args": {"x": []}}), ".vary.args.x: found [], list should have at least 1 item"),
     (
         configuration(fixed=VISION, vary={"args": {"x": [1]}}, figures=["step_breakdown"]),
         ".vary.args.x: not a parameter of the workload vision",
@@ -166,19 +169,6 @@ FAULTS = [
 def test_a_fault_is_one_line_that_says_what_to_do(config: dict[str, Any], begins: str, ends: str) -> None:
     [line] = errors_of(config)
     assert line.startswith(f"mine.yaml: scenarios.ours{begins}") and line.endswith(ends)
-
-
-def test_a_key_that_scenarios_share_is_to_be_stated_under_args_where_their_workload_is_a_script() -> None:
-    config = configuration(fixed={"command": ["t.py"], "device": "cpu"}, vary={"amp": ["none"]})
-    config["fixed"] = {"workload": "script", "momenta": "sgd"}
-    assert errors_of(config) == [
-        f"mine.yaml: fixed.momenta: unknown key{UNDER_ARGS} (fixed.args.momenta)",
-        f"mine.yaml: scenarios.ours.vary.amp: unknown key{UNDER_ARGS} (scenarios.ours.vary.args.amp)",
-    ]
-    config["fixed"]["workload"] = "vision"
-    assert [line.partition(": ")[2] for line in errors_of(config)] == [
-        "fixed.momenta: unknown key", "scenarios.ours.vary.amp: unknown key",
-    ]  # fmt: skip
 
 
 def test_the_schema_accepts_and_refuses_what_the_model_does() -> None:

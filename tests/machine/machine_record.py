@@ -8,7 +8,7 @@ SIZES = [4**power for power in range(5, 14)]
 
 
 def all_reduce(devices: int, message_bytes: int) -> dict[str, Any]:
-    """A row whose seven blocks lie around α + 2 (n − 1) / n · bytes / β."""
+    """A row whose seven blocks lie around a latency and 2 (n − 1) / n · bytes over a bandwidth."""
     work = 2 * (devices - 1) / devices * message_bytes
     time = ALPHA_S + work / BETA
     times = [time * factor for factor in (0.97, 0.98, 0.99, 1.0, 1.01, 1.02, 1.03)]

@@ -41,7 +41,7 @@ def test_everything_is_measured_counted_printed_and_drawn(tmp_path: Path) -> Non
         [host] = part["conditions"]
         assert host["wall_s"] > 0 and host["before"]["load_average"] is not None
 
-    for words in ("matrix multiplication", "memory, triad", "all-reduce, latency α"):
+    for words in ("matrix multiplication", "memory, triad", "all-reduce, bus bandwidth"):
         assert words in printed
     stem = machine_file(results, "cpu").stem
     names = {path.name for path in (results / "machine").iterdir()}

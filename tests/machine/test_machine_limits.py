@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from machine_record import ALPHA_S, BETA, SIZES, record
 
-from multicard.analysis.machine.limits import Line, MachineLimits, all_reduces, fits, lines, read_machine
+from multicard.analysis.machine.limits import Line, MachineLimits, all_reduces, lines, read_machine
 from multicard.core.errors import UserError
 from multicard.core.units import BYTES_PER_S, with_unit
 from multicard.machine.measure import keep
@@ -40,9 +40,6 @@ def test_limits_are_worded_with_their_unit_and_spread() -> None:
     ends = [with_unit(2e9 / (math.sqrt(2) * 1e-3 * by), BYTES_PER_S) for by in (factor, 1 / factor)]
     assert (copy.rate, copy.spread) == ("1.41 TB/s", " to ".join(ends))
     assert found["host to device", "pinned"] == Line("host to device", "pinned", "25.0 GB/s", "")
-    assert found["all-reduce, latency α", "2 devices"].rate == "12.5 µs"
-    [beta] = [line for line in found.values() if line.what == "all-reduce, bandwidth β"]
-    assert beta.rate == "20.0 GB/s"
     [fastest] = [line for line in found.values() if line.what == "all-reduce, bus bandwidth"]
     assert fastest.of == "2 devices, messages of 67.1 MB"
 
@@ -54,8 +51,6 @@ def test_the_numbers_of_the_figure_are_those_of_the_record() -> None:
     assert table["bus_bandwidth_bytes_per_s"].tolist() == pytest.approx(
         [size / (ALPHA_S + size / BETA) for size in SIZES], rel=1e-3
     )
-    assert table["fitted_time_s"].tolist() == pytest.approx(table["time_s"].tolist(), rel=1e-6)
-    assert list(fits(limits())) == [2]
 
 
 def test_what_else_ran_and_what_failed_is_said() -> None:
@@ -98,7 +93,7 @@ def test_the_figure_is_kept_beside_the_record_and_goes_with_it(tmp_path: Path) -
     assert {file.suffix for file in tmp_path.iterdir()} == {".json", ".png", ".svg", ".pdf", ".csv"}
     assert len(pd.read_csv(path.with_suffix(".csv"))) == len(SIZES)
     drawn = path.with_suffix(".svg").read_text()
-    for words in ("All-reduce on node07", "2 GPUs", "α = 12.5 µs, β = 20.0 GB/s", "Message size"):
+    for words in ("All-reduce on node07", "2 GPUs", "Message size"):
         assert words in drawn
     alone = record()
     del alone["parts"][1]

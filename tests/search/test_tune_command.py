@@ -133,14 +133,6 @@ def test_a_configuration_of_which_a_repeat_failed_is_named(
     assert [line for line in lines if line.startswith("best: layout: nchw: ")]
 
 
-def test_of_recorded_runs_no_more_repeats_are_asked_for_than_there_are(folder: Path) -> None:
-    planned = space(CONFIG)
-    assert planned.possible_repeats == 2
-    for runs in planned.repeats.values():
-        planned.matrix.reasons[runs[1].id] = "not recorded"
-    assert planned.possible_repeats == 1
-
-
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

@@ -32,11 +32,8 @@ def refusals(path: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("table", "times"),
     [
-        ("KERNEL", (0, HIGHEST)),
         ("KERNEL", (LOWEST, HIGHEST)),
         ("RUNTIME", (LOWEST, 0)),
-        ("MEMCPY", (HIGHEST, HIGHEST)),
-        ("NVTX_EVENTS", (LOWEST, LOWEST)),
         ("NVTX_EVENTS", (0, HIGHEST)),
     ],
 )

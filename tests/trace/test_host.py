@@ -10,7 +10,6 @@ import pytest
 from multicard.trace.collect import Events
 from multicard.trace.files import open_trace
 from multicard.trace.host import elsewhere
-from multicard.trace.statistics import Grouped
 from multicard.trace.steps import Marks
 from multicard.trace.tables import activity_tables
 from random_inputs import seeds
@@ -26,7 +25,7 @@ def events(groups: dict[tuple, Times]) -> Events:
     code, start, end = (np.array(column, np.int64) for column in zip(*rows, strict=True))
     fields = ("process", "name", "thread")
     arrays = {"start": start * UNIT, "duration": (end - start) * UNIT}
-    return Events(fields, [(0, 1, *key) for key in groups], code, arrays, Grouped([]), None)
+    return Events(fields, [(0, 1, *key) for key in groups], code, arrays)
 
 
 def random_host(seed: int) -> tuple[Times, Times, Times]:

@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from multicard import read_trace
@@ -40,7 +39,7 @@ def check(events: Events) -> None:
     named = set()
     for event in events:
         assert {"ph", "ts", "pid", "tid", "name"} <= event.keys()
-        assert event["ph"] in ("X", "M", "s", "f")
+        assert event["ph"] in ("X", "M")
         assert event["ts"] >= 0
         if event["ph"] == "X":
             assert event["dur"] >= 0
@@ -57,17 +56,6 @@ def check(events: Events) -> None:
                 open_ends.pop()
             assert not open_ends or end <= open_ends[-1], f"slices of {track} overlap without nesting"
             open_ends.append(end)
-    starts = {track: {start for start, _ in found} for track, found in slices.items()}
-    arrows: dict[str, dict[str, Any]] = defaultdict(dict)
-    for event in events:
-        if event["ph"] in "sf":
-            assert event["ph"] not in arrows[event["id"]]
-            arrows[event["id"]][event["ph"]] = event
-            at = round(event["ts"] * 1000)
-            assert at in starts[event["pid"], event["tid"]], "an arrow begins and ends at the start of a slice"
-    for ends in arrows.values():
-        assert set(ends) == {"s", "f"}
-        assert ends["f"]["bp"] == "e"
 
 
 @pytest.mark.slow
@@ -88,8 +76,6 @@ def test_the_events_of_real_traces_are_those_of_the_tables(path: Path, tmp_path:
     assert counts["collective"] == calls("collectives")
     steps = [row for row in trace.rows("phases") if row["phase"] == "step"] if "phases" in trace else []
     assert counts["step"] == len(steps)
-    joined = sum(row["joined"] for row in trace.rows("launches")) if "launches" in trace else 0
-    assert sum(event["ph"] == "f" and event["id"].startswith("kernels") for event in events) == joined
 
 
 @pytest.mark.parametrize("make", [nsys_export, kineto_trace])
@@ -102,12 +88,8 @@ def test_names_and_times_are_those_of_the_trace(make: Any, tmp_path: Path) -> No
     assert sum(event["dur"] for event in kernels) / 1e6 == pytest.approx(0.008)
     names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert any("kernels" in name for name in names) and any("CUDA calls" in name for name in names)
-    assert any(event["ph"] == "s" for event in events)
-    if make is nsys_export:  # a name that ends in gz is compressed, and equal traces give equal bytes
-        for name in ("b.json.gz", "c.json.gz"):
-            read_trace(path, tables=["shares"]).write_perfetto(tmp_path / name)
-        assert (tmp_path / "b.json.gz").read_bytes() == (tmp_path / "c.json.gz").read_bytes()
-        assert json.loads(gzip.decompress((tmp_path / "b.json.gz").read_bytes()))["traceEvents"] == events
+    read_trace(path, tables=["shares"]).write_perfetto(tmp_path / "b.json.gz")  # such a name is compressed
+    assert json.loads(gzip.decompress((tmp_path / "b.json.gz").read_bytes()))["traceEvents"] == events
 
 
 def test_ranks_lie_on_one_timeline_with_processes_of_their_own(tmp_path: Path) -> None:
@@ -123,21 +105,18 @@ def test_ranks_lie_on_one_timeline_with_processes_of_their_own(tmp_path: Path) -
 def test_slices_that_overlap_without_nesting_are_put_on_lanes() -> None:
     chance = random.Random(1)
     for _ in range(100):
-        count = chance.randrange(1, 30)
-        starts = np.array([chance.randrange(40) for _ in range(count)])
-        ends = starts + np.array([chance.randrange(12) for _ in range(count)])
-        track = np.array([chance.randrange(2) for _ in range(count)])
-        order = np.lexsort((-ends, starts, track))
-        track, starts, ends = track[order], starts[order], ends[order]
-        lanes = _lanes(track, starts, ends)
-        for one in range(count):
-            for other in range(one + 1, count):
-                if (track[one], lanes[one]) == (track[other], lanes[other]):
-                    apart = ends[one] <= starts[other]
-                    nested = starts[one] <= starts[other] and ends[other] <= ends[one]
-                    assert apart or nested
-    nest = _lanes(np.zeros(3, int), np.array([0, 1, 2]), np.array([9, 8, 3]))
-    assert nest.tolist() == [0, 0, 0]
+        starts = sorted(chance.randrange(40) for _ in range(chance.randrange(1, 30)))
+        slices = sorted(
+            ((start, start + chance.randrange(12)) for start in starts), key=lambda each: (each[0], -each[1])
+        )
+        lanes = _lanes(*map(list, zip(*slices, strict=True)))
+        for (first, end), lane in zip(slices, lanes, strict=True):
+            for (start, last), other in zip(slices, lanes, strict=True):
+                if lane == other and (first, end) != (start, last):
+                    assert (
+                        end <= start or last <= first or first <= start <= last <= end or start <= first <= end <= last
+                    )
+    assert _lanes([0, 1, 2], [9, 8, 3]) == [0, 0, 0]
 
 
 def test_nothing_is_left_where_nothing_can_be_written(tmp_path: Path) -> None:

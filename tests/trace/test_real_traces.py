@@ -110,19 +110,10 @@ def memory_name(row: dict[str, str]) -> str:
     }[row["operation"]]
 
 
-def shape_name(row: dict[str, str]) -> str:
-    return f"{row['kernel']} {row['grid']} {row['block']}"
-
-
-def their_shape_name(row: dict[str, str]) -> str:
-    return " ".join([row["Name"], *("×".join(row[column].split()) for column in ("GridXYZ", "BlockXYZ"))])
-
-
 # The reports of `nsys stats`, our tables, and the names of their rows in either. It has not each of every schema.
 REPORTS: tuple[tuple[str, str, Callable, Callable, str], ...] = (
     ("cuda_api_sum", "cuda_api", api_name, itemgetter("Name"), "Num Calls"),
     ("cuda_gpu_kern_sum", "kernels", itemgetter("kernel"), itemgetter("Name"), "Instances"),
-    ("cuda_gpu_kern_gb_sum", "kernel_shapes", shape_name, their_shape_name, "Instances"),
     ("cuda_gpu_mem_time_sum", "memory_operations", memory_name, itemgetter("Operation"), "Count"),
 )
 STATISTICS = {"mean": "Avg", "median": "Med", "min": "Min", "max": "Max", "std": "StdDev"}

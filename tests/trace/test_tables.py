@@ -13,12 +13,11 @@ import pytest
 
 from multicard.core.errors import TraceError
 from multicard.core.files import described, write_json
-from multicard.trace import kineto
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from multicard.trace.files import open_trace
 from multicard.trace.tables import ACTIVITIES, CAPTURE, SCOPES, STEPS, activity_tables
-from synthetic import MS, OTHER, PID, add_messages, global_id, kineto_trace, nsys_export
+from synthetic import MS, OTHER, PID, add_messages, kineto_trace, nsys_export
 
 STATISTICS = ("total", "mean", "median", "min", "max", "std")
 
@@ -111,16 +110,6 @@ def test_a_table_alone_is_the_one_among_all(capture: Path, scope: str) -> None:
         assert activity_tables([open_trace(capture)], [name], scope=scope).rows == {name: rows}
 
 
-@pytest.mark.parametrize("size", [10, 500, 3000])
-def test_a_trace_of_pytorchs_profiler_read_in_pieces_is_the_same(
-    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = kineto_trace(tmp_path / "t.json.gz")
-    whole = rows_of(path)
-    monkeypatch.setattr(kineto, "PIECE_BYTES", size)
-    assert rows_of(path) == whole
-
-
 def test_numbers_that_json_has_no_words_for_are_not_known(tmp_path: Path) -> None:
     plain, path = kineto_trace(tmp_path / "a.json"), tmp_path / "t.json"
     path.write_text(plain.read_text().replace('"ph": "X"', '"high": NaN, "low": -Infinity, "ph": "X"'))
@@ -161,7 +150,7 @@ def test_a_call_of_another_process_with_the_same_number_is_not_joined(tmp_path: 
 
 def test_what_was_not_captured_is_absent_not_zero(tmp_path: Path) -> None:
     trace = open_trace(nsys_export(tmp_path / "no cuda.sqlite", cuda=False))
-    assert set(trace.absent) == {"api", "kernels", "memory", "messages", "memory_use", "metrics"}
+    assert set(trace.absent) == {"api", "kernels", "memory", "messages"}
     found = activity_tables([trace])
     assert set(found.rows) == {"phases", "ranges"}
     assert set(found.absent) == set(ACTIVITIES) - {"phases", "ranges"}
@@ -207,80 +196,17 @@ def test_bus_bandwidth_follows_from_the_messages_that_nccl_told(tmp_path: Path) 
     assert lacking.absent["message_sizes"] == "no collective has one message for each of its kernels"
 
 
-def test_messages_and_samples_outside_of_the_steps_do_not_count_for_them(tmp_path: Path) -> None:
+def test_messages_outside_of_the_steps_do_not_count_for_them(tmp_path: Path) -> None:
     # After the last step, which ends at 30 ms.
     again = (
         "CREATE TABLE again AS SELECT * FROM NVTX_EVENTS WHERE text = 'ncclAllReduce'",
         f"UPDATE again SET start = {40 * MS}, end = {41 * MS}",
         "INSERT INTO NVTX_EVENTS SELECT * FROM again",
-        "CREATE TABLE GPU_METRICS (timestamp INT, typeId INT, metricId INT, value INT)",
-        f"INSERT INTO GPU_METRICS VALUES (0, 257, 3, 10), ({15 * MS}, 257, 3, 20), ({30 * MS}, 257, 3, 90)",
     )
     path = changed_export(tmp_path / "t.sqlite", *again, messages=True)
     found = [rows_of(path, scope=scope) for scope in (STEPS, CAPTURE)]
     collectives = [tables["collectives"][0] for tables in found]
     assert [(row["messages"], row["message_bytes"]) for row in collectives] == [(2, 4000), (4, 8000)]
-    assert [[(row["samples"], row["mean"]) for row in tables["metrics"]] for tables in found] == [[(2, 15)], [(3, 40)]]
-
-
-MEMORY_EVENTS = (
-    "CREATE TABLE CUDA_GPU_MEMORY_USAGE_EVENTS "
-    "(start INT, globalPid INT, deviceId INT, bytes INT, memKind INT, memoryOperationType INT)"
-)
-
-
-@pytest.mark.parametrize(
-    ("events", "used"),
-    [
-        # In milliseconds, bytes, and whether it is a release; out of order in the file.
-        ([(9, 10, 0), (6, 100, 1), (5, 50, 0), (0, 100, 0)], [(0, 100), (0.005, 150), (0.006, 50), (0.009, 60)]),
-        # A change, and negative where earlier memory is released.
-        ([(0, 100, 0), (1, 300, 1), (2, 50, 0)], [(0, 100), (0.001, -200), (0.002, -150)]),
-    ],
-)
-def test_memory_in_use_follows_allocations_and_releases(
-    events: list[tuple[int, int, int]], used: list[tuple[float, int]], tmp_path: Path
-) -> None:
-    rows = values((at * MS, global_id(PID), 2, size, 2, what) for at, size, what in events)
-    path = changed_export(
-        tmp_path / "t.sqlite", MEMORY_EVENTS, f"INSERT INTO CUDA_GPU_MEMORY_USAGE_EVENTS VALUES {rows}"
-    )
-    found = rows_of(path)["memory_use"]
-    assert [(row["start_s"], row["used_bytes"]) for row in found] == [pytest.approx(each) for each in used]
-    assert {(row["process"], row["device"], row["pool"]) for row in found} == {(PID, 2, "device")}
-
-
-def allocated(at: float, **totals: int) -> dict[str, Any]:
-    arguments = {"Device Type": 1, "Device Id": 2, "Total Allocated": 0} | totals
-    return {"ph": "i", "name": "[memory]", "ts": at, "args": arguments}
-
-
-def test_memory_in_use_is_what_pytorchs_allocator_says(tmp_path: Path) -> None:
-    event = allocated(7, **{"Total Allocated": 500, "Total Reserved": 900})
-    rows = rows_of(changed_trace(tmp_path / "t.json", event))["memory_use"]
-    assert {row["pool"]: row["used_bytes"] for row in rows} == {"torch_allocated": 500, "torch_reserved": 900}
-    # Very many changes are thinned to the highest of neighbours.
-    many = [allocated(at, **{"Total Allocated": 9999 if at == 777 else at}) for at in range(5000)]
-    rows = rows_of(changed_trace(tmp_path / "many.json", *many))["memory_use"]
-    assert len(rows) == 1000
-    assert [row["start_s"] for row in rows if row["used_bytes"] == 9999] == [pytest.approx(777e-6)]
-
-
-def test_samples_of_counters_are_summed_up(tmp_path: Path) -> None:
-    samples = values((at * MS, 257, 3, value) for at, value in ((1, 10), (3, 20), (2, 60)))
-    path = changed_export(
-        tmp_path / "t.sqlite",
-        "CREATE TABLE GPU_METRICS (timestamp INT, typeId INT, metricId INT, value INT)",
-        "CREATE TABLE TARGET_INFO_GPU_METRICS (typeId INT, metricId INT, metricName TEXT)",
-        "INSERT INTO TARGET_INFO_GPU_METRICS VALUES (257, 3, 'SMs Active [%]')",
-        f"INSERT INTO GPU_METRICS VALUES {samples}",
-    )
-    found = rows_of(path)
-    over_time = [(row["start_s"], row["mean"], row["samples"]) for row in found["metric_samples"]]
-    assert over_time == [(0, 10, 1), (pytest.approx(0.001), 60, 1), (pytest.approx(0.002), 20, 1)]
-    [row] = found["metrics"]
-    assert (row["device"], row["metric"], row["samples"], row["process"]) == (1, "SMs Active [%]", 3, None)
-    assert (row["mean"], row["median"], row["min"], row["max"]) == (30, 20, 10, 60)
 
 
 def test_steps_that_carry_a_number_are_steps_and_those_inside_them_are_not(tmp_path: Path) -> None:
@@ -296,8 +222,8 @@ def test_steps_that_carry_a_number_are_steps_and_those_inside_them_are_not(tmp_p
 
 def test_fewer_tables_can_be_asked_for(tmp_path: Path) -> None:
     path = nsys_export(tmp_path / "t.sqlite")
-    found = activity_tables([open_trace(path)], only=["kernels", "memory_use"])
-    assert (set(found.rows), set(found.absent)) == ({"kernels"}, {"memory_use"})
+    found = activity_tables([open_trace(path)], only=["kernels", "message_sizes"])
+    assert (set(found.rows), set(found.absent)) == ({"kernels"}, {"message_sizes"})
     assert found.rows["kernels"] == rows_of(path)["kernels"]
 
 
@@ -353,7 +279,7 @@ def test_a_run_gets_every_table_and_an_index_of_them(tmp_path: Path) -> None:
     index, phases = extracted(run)
     assert tuple(index) == tuple(ACTIVITIES)
     assert {name: entry["rows"] for name, entry in index.items() if entry["rows"]} == {
-        "phases": 7, "ranges": 3, "cuda_api": 1, "kernels": 1, "kernel_shapes": 1, "kernel_classes": 1, "launches": 1,
+        "phases": 7, "ranges": 3, "cuda_api": 1, "kernels": 1, "kernel_classes": 1, "launches": 1,
         "memory_operations": 3, "timeline": 3, "shares": 4,
     }  # fmt: skip
     assert len(phases) == 7

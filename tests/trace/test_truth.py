@@ -75,15 +75,9 @@ def test_statistics_and_joins_are_the_true_ones(export: tuple[Path, dict[str, An
             assert nanoseconds(ours[key], name) == pytest.approx(row[name], rel=1e-12)
 
 
-def test_shapes_ranges_ranks_and_timelines_are_the_true_ones(export: tuple[Path, dict[str, Any]]) -> None:
+def test_ranges_ranks_and_timelines_are_the_true_ones(export: tuple[Path, dict[str, Any]]) -> None:
     path, truth = export
     rows = activity_tables([open_trace(path)]).rows
-    true = {
-        (r["process"], r["device"], r["kernel"], *("×".join(map(str, r[s])) for s in ("grid", "block"))):
-        (r["calls"], r["total"])
-        for r in truth["kernel_shapes"]
-    }  # fmt: skip
-    assert sums(keyed(rows["kernel_shapes"], "process", "device", "kernel", "grid", "block")) == true
     true = {(r["process"], r["domain"], r["name"]): (r["calls"], r["total"]) for r in truth["ranges"]}
     assert sums(keyed(rows["ranges"], "process", "domain", "range")) == true
     marked = {(row["process"] - 4000, row["rank"]) for row in rows["kernels"]}

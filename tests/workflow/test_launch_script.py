@@ -49,8 +49,7 @@ def launch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Launch:
             [f"cannot run here: needs {usable_cpus() + 1} devices, {usable_cpus()} found"],
         ),
         (TINY | {"device": "gpu"}, ["device: found 'gpu', expected one of cpu, cuda (did you mean 'cpu'?)"]),
-        (TINY | {"epoch": 3}, ["epoch: not a parameter of the workload vision (did you mean 'epochs'?)"]),
-        (TINY | {"workload": ["vision"]}, ["workload: found ['vision'], expected one of vision, llm, script, adopted"]),
+        (TINY | {"epoch": 3}, ["epoch: unknown key (did you mean 'epochs'?)"]),
         (
             TINY | {"devices": 0, "batch_size": "8"},
             [
@@ -59,7 +58,7 @@ def launch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Launch:
             ],
         ),
         ('{"devices": 1', ["do not parse as JSON: Expecting ',' delimiter: line 1 column 14 (char 13)"]),
-        ("[1, 2]", ["found [1, 2], expected a mapping"]),
+        ("[1, 2]", ["found [1, 2], expected a mapping of one workload's parameters"]),
     ],
 )
 def test_a_run_that_cannot_be_is_refused_in_a_line_for_each_error(
@@ -70,9 +69,9 @@ def test_a_run_that_cannot_be_is_refused_in_a_line_for_each_error(
 
 
 def test_a_missing_folder_is_named(launch: Launch, tmp_path: Path) -> None:
-    assert launch(TINY, None) == ["data: missing, expected the folder of the prepared data set"]
+    assert launch(TINY, None) == ["data: missing"]
     assert launch(TINY, tmp_path / "no") == [f"data: no such folder: {tmp_path}/no"]
-    assert launch(TUNING) == ["model: missing, expected the folder of the prepared language model"]
+    assert launch(TUNING, None) == ["data: missing", "model: missing"]
     assert launch(TUNING, tmp_path, "--model", str(tmp_path / "no"))[0] == f"model: no such folder: {tmp_path}/no"
     assert not (tmp_path / "run").exists()
 

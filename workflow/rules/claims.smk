@@ -27,7 +27,7 @@ rule conclude:
     log:
         f"{RESULTS}/logs/conclude.txt",
     resources:
-        **small("conclude"),
+        **small(),
     params:
         code=code("conclude.py", "analysis", "papers"),
         scenarios=list(MATRIX.scenarios),

@@ -149,7 +149,7 @@ MEASURING = (
 )
 
 
-def small(step):
+def small():
     """Resources of a step after the runs: more for a large trace, and for a second attempt.
 
     None on this machine, unless the command line limits memory.
@@ -166,11 +166,9 @@ def small(step):
 
     return dict(
         mem_mb=lambda wildcards, attempt: step_memory_mb(
-            step, attempt, EXPERIMENT.cluster, folder(wildcards)
+            attempt, EXPERIMENT.cluster, folder(wildcards)
         ),
-        runtime=lambda wildcards, attempt: step_minutes(
-            step, attempt, folder(wildcards)
-        ),
+        runtime=lambda wildcards, attempt: step_minutes(attempt, folder(wildcards)),
     )
 
 
@@ -253,11 +251,6 @@ def run_parameters(wildcards):
     return json.dumps(MATRIX.runs[wildcards.run].parameters.stated(), sort_keys=True)
 
 
-def priority_of_prepared(folder, name):
-    """Priority of preparing what is to lie in a folder: before the first run that needs it may start."""
-    return MATRIX.priority_of_prepared(f"{folder}/{name}/provenance.json")
-
-
 def forced_runs():
     """Runs that the command line asks to repeat (`--forcerun`, `--forceall`)."""
     asked = workflow.dag_settings
@@ -333,18 +326,10 @@ def run_resources():
 
 
 def scenario_files(name):
-    """Input function: a file of every run of the scenario that can run here.
-
-    The record of a recorded run stands for all its files: they come with it, and Snakemake lists each that it misses.
-    """
-
-    def files(wildcards):
-        runs = MATRIX.runnable(wildcards.scenario)
-        if name != "run.json":
-            runs = [run for run in runs if run not in MATRIX.recorded.archives]
-        return [f"{RESULTS}/runs/{run}/{name}" for run in runs]
-
-    return files
+    """Input function: a file of every run of the scenario that can be had here."""
+    return lambda wildcards: [
+        f"{RESULTS}/runs/{run}/{name}" for run in MATRIX.runnable(wildcards.scenario)
+    ]
 
 
 # Only for captions. Snakemake makes nothing again for a parameter that is derived from the output.

@@ -28,7 +28,7 @@ rule measure_scenario:
         f"{RESULTS}/benchmarks/measure_scenario/{{scenario}}.tsv"
     priority: lambda wildcards: priority_of_step(MATRIX.priority_of_scenario(wildcards.scenario))
     resources:
-        **small("measure_scenario"),
+        **small(),
     params:
         code=code("measure_scenario.py", "experiment", "analysis", *MEASURING),
         out=lambda wildcards, output: str(Path(output.measures).parent),
@@ -72,7 +72,7 @@ rule draw_figures:
         f"{RESULTS}/benchmarks/draw_figures/{{scenario}}.tsv"
     priority: lambda wildcards: priority_of_step(MATRIX.priority_of_scenario(wildcards.scenario))
     resources:
-        **small("draw_figures"),
+        **small(),
     params:
         code=code("draw_figures.py", "figures"),
         figures=lambda wildcards: MATRIX.figures()[wildcards.scenario],

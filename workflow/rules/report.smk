@@ -19,7 +19,7 @@ rule write_report:
     log:
         f"{RESULTS}/logs/write_report.txt",
     resources:
-        **small("write_report"),
+        **small(),
     params:
         code=code("make_report.py", "report"),
         plans=lambda wildcards: in_file(MATRIX.plans()),

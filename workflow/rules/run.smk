@@ -15,7 +15,7 @@ rule prepare_data:
         "data/{dataset}/provenance.json",
     log:
         "data/{dataset}/log.txt",
-    priority: lambda wildcards: priority_of_prepared("data", wildcards.dataset)
+    priority: MATRIX.first_priority
     localrule: True
     params:
         # The folder's name says when it is to be made again.
@@ -36,7 +36,7 @@ rule prepare_model:
         "data/models/{model}/provenance.json",
     log:
         "data/models/{model}/log.txt",
-    priority: lambda wildcards: priority_of_prepared("data/models", wildcards.model)
+    priority: MATRIX.first_priority
     localrule: True
     params:
         name=lambda wildcards: MODELS[wildcards.model][0],
@@ -90,26 +90,3 @@ rule launch_run:
         " --parameters {params.parameters:q} {params.inputs:q} --out {params.folder:q}"
         " --time-limit-min {resources.time_limit_min}"
         " 2> {log.launcher:q}"
-
-
-# Runs that an archive holds are taken from there. All at once: an archive can only be read from its beginning.
-if MATRIX.recorded.archives:
-
-    ruleorder: unpack_recorded > launch_run
-
-    rule unpack_recorded:
-        input:
-            archives=sorted(map(str, set(MATRIX.recorded.archives.values()))),
-        output:
-            [f"{RESULTS}/runs/{run}/run.json" for run in MATRIX.recorded.archives],
-        log:
-            f"{RESULTS}/logs/unpack_recorded.txt",
-        priority: MATRIX.first_priority
-        localrule: True
-        params:
-            code=code("unpack_recorded.py"),
-            runs=lambda wildcards: in_file(MATRIX.recorded.by_archive()),
-        message:
-            "unpack the recorded runs"
-        shell:
-            'python "$SCRIPTS/unpack_recorded.py" --runs {params.runs:q} --out {RESULTS:q}/runs 2> {log:q}'

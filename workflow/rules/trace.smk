@@ -16,7 +16,7 @@ rule extract_activity:
     envmodules:
         *EXPERIMENT.modules,
     resources:
-        **small("extract_activity"),
+        **small(),
     params:
         code=code("extract_activity.py", "trace"),
         folder=inspected(lambda wildcards, input: str(Path(input.record).parent)),

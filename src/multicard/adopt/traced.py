@@ -1,18 +1,39 @@
-"""What the traces of one run show: its ranks, its GPUs and its steps."""
+"""What the traces of one run show: its ranks, its GPUs and its steps; and the run directory that is made of it."""
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from multicard.adopt.align import MOST_APART, aligned
 from multicard.adopt.table import TracedRun
+from multicard.analysis.runs.run_files import RunFiles
 from multicard.core.errors import TraceError, UserError
-from multicard.core.text import natural
+from multicard.core.files import described, write_csv, write_json
+from multicard.core.layout import (
+    ACTIVITY,
+    ACTIVITY_INDEX,
+    CAPTURED,
+    EPOCH_COLUMNS,
+    EPOCHS,
+    FROM_FIRST_RANK,
+    RUN,
+    STEP_COLUMNS,
+    STEPS,
+    TRACE,
+)
+from multicard.core.text import gpu_name, natural
+from multicard.experiment.workload import parameters_of
+from multicard.trace.extract import write_tables
 from multicard.trace.files import open_trace
-from multicard.trace.find_steps import FoundSteps, HostSteps, Owner, find_steps
-from multicard.trace.model import Trace
+from multicard.trace.find_steps import FoundSteps, Owner, find_steps, with_steps
+from multicard.trace.model import HostSteps, Trace
+from multicard.trace.tables import STEPS as IN_STEPS
+from multicard.trace.tables import activity_tables
 
+MOST_APART = 1  # steps by which the captures of two ranks may differ
 MOST_NAMED = 5  # ranges in a message
+UNKNOWN = ("order", "started", "ended", "wall_time_s", "exit_code", "variables", *FROM_FIRST_RANK)
 
 
 @dataclass
@@ -23,29 +44,24 @@ class Traced:
     ----------
     run
         What was stated of it.
-    traces
-        Opened, in the order of `run.files`.
-    found
-        Its steps as they were found.
+    source
+        What tells its steps, in words; None where nothing does.
     ranks
         Rank of each process with kernels.
     steps
-        Those that count: the same ones of each rank, without the stated warm-up.
+        Those that count: as many of each rank, without the stated warm-up.
+    devices
+        GPUs at work.
     notices
-        Lines on what its traces lack, or what was set right in them.
+        Lines on what its traces lack.
     """
 
     run: TracedRun
-    traces: list[Trace]
-    found: FoundSteps
+    source: str | None
     ranks: dict[Owner, int]
     steps: dict[Owner, HostSteps]
+    devices: int
     notices: tuple[str, ...] = ()
-
-    @property
-    def devices(self) -> int:
-        """GPUs at work."""
-        return sum(len(devices) for devices in self.found.devices.values())
 
     @property
     def count(self) -> int:
@@ -53,58 +69,64 @@ class Traced:
         return len(next(iter(self.steps.values())).starts) if self.steps else 0
 
 
-def look_into(run: TracedRun, scratch: Path) -> Traced:
-    """Open the traces of a run and find its steps.
+def gather(
+    runs: Sequence[TracedRun], made: Path | None, step_range: str | None = None
+) -> tuple[list[Traced], list[str]]:
+    """Look into the traces of runs, one run after another; give what they show, and a line per run that cannot be had.
 
     Parameters
     ----------
-    scratch
-        Folder for the databases of reports, which are exported here; it must stay while the traces are read.
-
-    Raises
-    ------
-    UserError
-        If a trace cannot be read, or does not show the run that is stated.
+    made
+        Folder for the run directories; None to write none.
+    step_range
+        Name of the ranges that are steps; by default steps are found.
     """
-    try:
-        traces = []
-        for number, (path, _) in enumerate(run.files):
-            folder = scratch / f"{number}"  # reports of two ranks may share a name
-            folder.mkdir(parents=True)
-            traces.append(open_trace(path, folder))
-        found = find_steps(traces, run.facts["step_range"])
-    except TraceError as error:
-        raise UserError(f"{run.where}: {error}") from error
-    names = [path.name for path, _ in run.files]
-    idle = [name for number, name in enumerate(names) if all(of != number for of, _ in found.devices)]
-    if idle:
-        raise UserError(f"{run.where}: {idle[0]}: holds no kernel of a GPU, expected CUDA activity")
-    traced = Traced(run, traces, found, {}, {})
-    devices = run.parameters.get("devices", 1)
-    if traced.devices > devices:
-        raise UserError(f"{run.where}: its traces show {traced.devices} GPUs at work, and devices is {devices}")
-    traced.ranks = _ranks(run, traces, found)
-    if run.facts["step_range"] and found.source is None:
+    traced, errors = [], []
+    for run in runs:
+        with tempfile.TemporaryDirectory(prefix="multicard-", ignore_cleanup_errors=True) as exported:
+            try:
+                traces = _opened(run, Path(exported))
+                found = _look_into(run, traces, step_range)
+                if made is not None:
+                    _write_run(found, traces, made / run.id)
+            except (UserError, TraceError) as error:
+                where = "" if isinstance(error, UserError) else f"{run.where}: "
+                errors.append(f"{where}{error}")
+                continue
+            traced.append(found)
+    return traced, errors
+
+
+def _opened(run: TracedRun, scratch: Path) -> list[Trace]:
+    """The traces of a run, reports exported to `scratch`."""
+    traces = []
+    for number, path in enumerate(run.files):
+        folder = scratch / f"{number}"  # reports of two ranks may share a name
+        folder.mkdir(parents=True)
+        traces.append(open_trace(path, folder))
+    return traces
+
+
+def _look_into(run: TracedRun, traces: Sequence[Trace], step_range: str | None) -> Traced:
+    found = find_steps(traces, step_range)
+    for number, path in enumerate(run.files):
+        if all(of != number for of, _ in found.devices):
+            raise UserError(f"{run.where}: {path.name}: holds no kernel of a GPU, expected CUDA activity")
+    at_work, devices = sum(map(len, found.devices.values())), run.parameters.get("devices", 1)
+    if at_work > devices:
+        raise UserError(f"{run.where}: its traces show {at_work} GPUs at work, and devices is {devices}")
+    if step_range and found.source is None:
         named = ", ".join(found.ranges[:MOST_NAMED]) or "none"
-        missing = f"found no range {run.facts['step_range']!r} in every rank"
-        raise UserError(f"{run.where}: step_range: {missing}; the most frequent are: {named}")
-    traced.steps = _common_steps(run, traces, found, traced.ranks)
-    return traced
+        raise UserError(f"{run.where}: found no range {step_range!r} in every rank; the most frequent are: {named}")
+    ranks = _ranks(run, traces, found)
+    return Traced(run, found.source, ranks, _common_steps(run, found, ranks), at_work)
 
 
 def _ranks(run: TracedRun, traces: Sequence[Trace], found: FoundSteps) -> dict[Owner, int]:
-    """Ranks of the processes: as stated, as the traces say, else in the order of files, devices and processes."""
+    """Ranks of the processes: as the traces say, else in the order of files, devices and processes."""
     owners = sorted(found.devices, key=lambda owner: (owner[0], natural(str(found.devices[owner][0])), owner[1]))
-    stated = [rank for _, rank in run.files]
-    if stated[0] is not None:
-        if len(owners) > len(stated):
-            raise UserError(
-                f"{run.where}: rank: one of its traces is of several processes, which have ranks of their own"
-            )
-        ranks = {owner: stated[owner[0]] for owner in owners}
-    else:
-        told = {owner: traces[owner[0]].ranks.get(owner[1]) for owner in owners}
-        ranks = told if None not in told.values() else {owner: rank for rank, owner in enumerate(owners)}
+    told = {owner: traces[owner[0]].ranks.get(owner[1]) for owner in owners}
+    ranks = told if None not in told.values() else {owner: rank for rank, owner in enumerate(owners)}
     twice = next((rank for rank in ranks.values() if list(ranks.values()).count(rank) > 1), None)
     if twice is not None:
         raise UserError(f"{run.where}: two of its traces are of rank {twice}, expected those of one run")
@@ -114,10 +136,8 @@ def _ranks(run: TracedRun, traces: Sequence[Trace], found: FoundSteps) -> dict[O
     return ranks
 
 
-def _common_steps(
-    run: TracedRun, traces: Sequence[Trace], found: FoundSteps, ranks: dict[Owner, int]
-) -> dict[Owner, HostSteps]:
-    """The steps that all ranks have, without the warm-up; captures may differ by one at their edges."""
+def _common_steps(run: TracedRun, found: FoundSteps, ranks: dict[Owner, int]) -> dict[Owner, HostSteps]:
+    """As many steps of each rank, from the first one on, without the warm-up."""
     counts = {ranks[owner]: len(own.starts) for owner, own in found.steps.items()}
     if not counts:
         return {}
@@ -126,8 +146,62 @@ def _common_steps(
         raise UserError(
             f"{run.where}: ranks of unequal numbers of steps: {fewest} of rank {few}, {most} of rank {many}"
         )
-    common, warmup = aligned(traces, found), run.facts["warmup_steps"]
-    count = min(len(own.starts) for own in common.values())
-    if count <= warmup:
-        raise UserError(f"{run.where}: warmup_steps: found {warmup}, and the traces show {count} steps")
-    return {owner: own.part(slice(warmup, None)) for owner, own in common.items()}
+    warmup = run.facts["warmup_steps"]
+    if fewest <= warmup:
+        raise UserError(f"{run.where}: warmup_steps: found {warmup}, and the traces show {fewest} steps")
+    return {owner: own.part(slice(warmup, fewest)) for owner, own in found.steps.items()}
+
+
+def _write_run(traced: Traced, recorded: Sequence[Trace], folder: Path) -> None:
+    """Write the run directory of a run as a job leaves it; what its traces do not tell is empty."""
+    run = traced.run
+    profiler = run.profiler.name
+    traces = with_steps(recorded, traced.steps)
+    names = [trace.name for trace in traces]
+    for number, trace in enumerate(traces):
+        trace.ranks = {process: rank for (of, process), rank in traced.ranks.items() if of == number}
+        if names.count(trace.name) > 1:  # of ranks in folders of their own
+            trace.name = f"{trace.name} {number}"
+    found = activity_tables(traces, scope=IN_STEPS)
+    traced.notices = found.notices
+    gone = "it was adopted; multicard analyze --as-runs reads its traces again"
+    write_json(folder / TRACE / CAPTURED, {"profiler": profiler, "missing": gone, "files": []})
+    write_tables(found, folder, profiler)
+    write_csv(folder / STEPS, STEP_COLUMNS, _steps(traced, RunFiles(folder)))
+    write_csv(folder / EPOCHS, EPOCH_COLUMNS, ())
+    gpus = dict.fromkeys(gpu_name(name) for trace in traces for name in trace.gpus)
+    steps_from = traced.source if traced.steps else None
+    why = f"adopted trace, {f'steps from {steps_from}' if steps_from else 'without steps'}"
+    record: dict[str, Any] = {
+        "run": run.id,
+        "outcome": "completed",
+        "reason": None,
+        "parameters": parameters_of(run.parameters).model_dump(),
+        **dict.fromkeys(UNKNOWN),
+        "versions": {"GPU": ", ".join(gpus)} if gpus else None,
+        "ended_at_time_limit": False,
+        "profiler": {"used": profiler, "why": why, "caveat": None, "trace_missing": None},
+        "files": [described(folder / name) for name in (STEPS, EPOCHS)],
+        "command": [],
+        "conditions": [],
+        "ranks": [{"rank": rank, "pid": process} for (_, process), rank in traced.ranks.items()],
+        "adopted": {
+            "traces": [described(path) for path in run.files],
+            **run.facts,
+            "steps_from": steps_from,
+            "steps": traced.count,
+            "traced_devices": traced.devices,
+        },
+    }
+    write_json(folder / RUN, record)
+    (folder / ACTIVITY / ACTIVITY_INDEX).touch()  # it is made of the record, by the rules
+
+
+def _steps(traced: Traced, run: RunFiles) -> list[dict[str, Any]]:
+    """Rows of steps.csv: times as the traces show them, and the stated samples, shared equally by the ranks."""
+    if not traced.steps:
+        return []
+    stated = traced.run.facts["samples_per_step"]
+    samples = None if stated is None else stated / len(traced.ranks)
+    shown = run.traced_steps[["rank", "step", "start_s", "duration_s"]].sort_values(["rank", "step"])
+    return [{**row, "epoch": 1, "window": "measured", "samples": samples} for row in shown.to_dict("records")]

@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 
 from multicard.analysis.runs.run_files import read_object
-from multicard.analysis.scenario_tables import ScenarioTables, cpus_of, machine, versions
-from multicard.analysis.statistics import product_of
+from multicard.analysis.scenario_tables import ScenarioTables, machine, versions
+from multicard.analysis.statistics import geometric_mean
 from multicard.core.errors import UserError
 from multicard.core.layout import RUN, RUN_NAME
 from multicard.core.text import counted, gpu_name, without_names
@@ -148,7 +148,7 @@ class Configuration:
 
     def mean(self, measure: str) -> float | None:
         """Geometric mean of a measure over the completed repeats that have it, as tables show it; None without one."""
-        return product_of([(1.0, self.blocks(measure))]).value
+        return geometric_mean(self.blocks(measure))
 
     @property
     def rate(self) -> str:
@@ -255,11 +255,7 @@ def read_evidence(results: Path, scenarios: Sequence[str] | None = None) -> Evid
 def evidence_of(tables: ScenarioTables) -> Evidence:
     """The runs of one scenario by its tables alone, which have the machine and the versions of completed runs."""
     name, info = tables.folder.name, tables.table("runs_info").set_index("run")[["machine", "versions"]].astype(object)
-    places = {
-        # Usable CPUs are not in the tables: at most those of the machine.
-        run: Provenance(**row.dropna(), usable_cpus=cpus_of(str(row["machine"])))
-        for run, row in info.iterrows()
-    }
+    places = {run: Provenance(**row.dropna()) for run, row in info.iterrows()}
     runs = [MeasuredRun(row["run"], name, row, places.get(row["run"], Provenance())) for row in _rows(tables)]
     return Evidence(runs, [tables])
 

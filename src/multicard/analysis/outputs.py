@@ -16,7 +16,6 @@ from multicard.analysis.runs.run_files import RunFiles
 from multicard.analysis.scaling.headline import headline
 from multicard.analysis.scaling.speedup import add_scaling
 from multicard.analysis.scenario_tables import (
-    MACHINE_TABLE,
     MEASURES,
     OUTCOME_TABLE,
     ScenarioTables,
@@ -64,8 +63,7 @@ def write_scenario(
     write_csv(measures, out / MEASURES)
     write_scenario_tables(measures, out, synthetic(tables))
     write_json(out / HEADLINE, asdict(headline(evidence_of(ScenarioTables(out)))))
-    write_json(out / MACHINE_TABLE, {"machines": [each.model_dump(mode="json") for each in limits]})
-    written = [MEASURES, OUTCOME_TABLE, MACHINE_TABLE, *(f"{name}.csv" for name in WRITTEN_TABLES)]
+    written = [MEASURES, OUTCOME_TABLE, *(f"{name}.csv" for name in WRITTEN_TABLES)]
     written += [f"{name}.parquet" for name in SCENARIO_TABLES]
     write_json(out / SCENARIO_INDEX, {"files": [described(out / name) for name in written]})
 

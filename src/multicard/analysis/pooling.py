@@ -215,14 +215,14 @@ class Pool:
 
 def _prior(squares: np.ndarray, freedom: np.ndarray) -> tuple[float, float]:
     """Variance that all have in common and its degrees of freedom, infinite where their own agree with it."""
-    from scipy.optimize import brentq  # slow to import, as is scipy.stats
-
     used = freedom > 0
     pooled = float(squares.sum() / freedom.sum())
     if used.sum() < 3:  # Welch's
         return pooled, 0.0
     if pooled == 0:
         return 0.0, math.inf
+    from scipy.optimize import brentq  # slow to import, as is scipy.stats
+
     half = freedom[used] / 2
     logs = np.log(np.maximum(squares[used] / freedom[used], FLOOR * pooled)) - digamma(half) + np.log(half)
     beyond = max(0.0, float(logs.var(ddof=1) - polygamma(1, half).mean()))
@@ -242,3 +242,18 @@ def _of_range(p_value: float | None, freedom: float, count: int) -> float | None
 
     statistic = -float(stdtrit(freedom, p_value / 2))
     return float(studentized_range.sf(math.sqrt(2) * statistic, count, max(freedom, 1.0)))
+
+
+def ratio_of(values: Blocks | Values, base: Blocks | Values, against: float = 1.0) -> Interval:
+    """Ratio of two samples alone: paired by blocks Student's, else Welch's with Satterthwaite's degrees of freedom.
+
+    >>> found = ratio_of({1: 6.0, 2: 8.0, 3: 10.0}, {1: 2.0, 2: 4.0, 3: 2.5})
+    >>> round(found.value, 6), found.repeats, found.coverage  # the cube root of 3 × 2 × 4
+    (2.884499, 3, 0.95)
+    """
+    return Pool([values, base]).ratio(0, 1, against)
+
+
+def mean_of_logs(values: Blocks | Values) -> Interval:
+    """Geometric mean of a sample alone, with its interval."""
+    return Pool([values]).mean(0)

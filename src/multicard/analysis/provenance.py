@@ -64,8 +64,8 @@ def _not_shown(tables: ScenarioTables) -> list[str]:
     outcomes = tables.measures["outcome"]
     counts = outcomes[outcomes != "completed"].value_counts()
     counted = [f"{count} {str(outcome).replace('_', ' ')}" for outcome, count in counts.items()]
-    if tables.not_run:
-        counted.append(f"{tables.not_run} {NOT_RUN} here")
+    if tables.reasons_not_run:
+        counted.append(f"{len(tables.reasons_not_run)} {NOT_RUN} here")
     return [f"Without numbers: {', '.join(counted)}"] if counted else []
 
 

@@ -4,7 +4,6 @@ Whoever draws or judges a scenario reads these and opens neither run directories
 """
 
 import json
-import re
 from collections.abc import Hashable, Iterable
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +24,6 @@ from multicard.trace.tables import ACTIVITIES
 
 MEASURES = "measures.csv"
 OUTCOME_TABLE = "runs.csv"
-MACHINE_TABLE = "machines.json"
 
 _INTEGERS = ("rank", "epoch", "step")
 
@@ -120,11 +118,6 @@ class ScenarioTables:
         outcomes = pd.read_csv(path, dtype=str)
         return outcomes.loc[outcomes["outcome"] == NOT_RUN, "reason"].tolist()
 
-    @property
-    def not_run(self) -> int:
-        """Number of the scenario's runs that cannot run here."""
-        return len(self.reasons_not_run)
-
     def table(self, name: str) -> pd.DataFrame:
         """Rows of one table of all completed runs, `run` in the first column.
 
@@ -196,16 +189,6 @@ def machine(hardware: dict[str, Any]) -> str:
     names = [gpu_name(gpu["name"]) for gpu in hardware.get("gpus") or []]
     gpus = [f"{names.count(name)} × {name}" for name in dict.fromkeys(names)]
     return ", ".join([*gpus, f"{hardware.get('processor')}", f"{hardware.get('logical_cpus')} CPUs"])
-
-
-def cpus_of(name: str) -> int | None:
-    """CPUs that `machine` names, hardware threads that is; None where they were not known.
-
-    >>> cpus_of("4 × NVIDIA H100, AMD EPYC 9334, 128 CPUs"), cpus_of("None, None CPUs")
-    (128, None)
-    """
-    found = re.search(r", (\d+) CPUs$", name)
-    return int(found[1]) if found else None
 
 
 def versions(record: dict[str, Any]) -> str:

@@ -1,19 +1,10 @@
 """Means and ratios over repeats with their intervals, and whether a difference is one.
 
 A value is the geometric mean with a t interval of its logarithms; of shares and other values that may be zero, the
-arithmetic mean with a t interval. Configurations that were measured together share what is known of their scatter:
-`multicard.analysis.pooling`.
-
-A ratio is one of geometric means. Where both sides have values of the same blocks (repeats that ran in turn), it is the
-mean of the ratios by block, with a t interval of their logarithms; else that of all values of both sides, with Welch's
-interval and Satterthwaite's degrees of freedom. Those are too many where one side has two repeats and the other many
-more: of 2 and 10 the interval covers 90%. All assume that logarithms are normal. A single block has no interval. Equal
-ratios have one without width.
-
-Verdicts on several comparisons that are shown together are corrected by Holm's method.
-
-B. L. Welch, Biometrika 34, 1947; F. E. Satterthwaite, Biometrics Bulletin 2, 1946. Sture Holm, Scandinavian Journal of
-Statistics 6, 1979. Geometric means of ratios: Philip Fleming and John Wallace, CACM 29(3), 1986.
+arithmetic mean with a t interval. Intervals of configurations and of their ratios are those of
+`multicard.analysis.pooling`, which assumes that logarithms are normal. Verdicts on several comparisons that are shown
+together are corrected by Holm's method (Scandinavian Journal of Statistics 6, 1979). Geometric means of ratios: Philip
+Fleming and John Wallace, CACM 29(3), 1986.
 """
 
 import math
@@ -31,7 +22,6 @@ ROUNDING = 1e-9  # how far from the expected ratio one of equals may come out
 
 Values = Iterable[float | None]
 Blocks = Mapping[Hashable, float | None]  # values by block; ratios of such are paired
-Term = tuple[float, Blocks | Values]
 Verdict = Literal["more", "less", "none", "unknown"]
 
 
@@ -96,16 +86,14 @@ def mean_of(values: Blocks | Values, against: float | None = None, level: float 
     return Interval(mean, mean - reach, mean + reach, n, left_out, level, p)
 
 
-def ratio_of(values: Blocks | Values, base: Blocks | Values, against: float = 1.0, level: float = LEVEL) -> Interval:
-    """Geometric mean of the ratios of `values` to `base`, paired by block where both have blocks.
+def geometric_mean(values: Blocks | Values) -> float | None:
+    """Geometric mean of numbers above zero; None of others, or of none.
 
-    It is unknown unless all values of both sides are above zero. The p-value is that of a ratio of `against`.
-
-    >>> found = ratio_of({1: 6.0, 2: 8.0, 3: 10.0}, {1: 2.0, 2: 4.0, 3: 2.5})
-    >>> round(found.value, 6), found.repeats, found.coverage  # the cube root of 3 × 2 × 4
-    (2.884499, 3, 0.95)
+    >>> round(geometric_mean([2.0, 8.0]), 6), geometric_mean({1: 0.0})
+    (4.0, None)
     """
-    return product_of([(1.0, values), (-1.0, base)], against, level)
+    numbers, _ = known(values)
+    return float(np.exp(np.log(numbers).mean())) if len(numbers) and numbers.min() > 0 else None
 
 
 def pooled_ratio(
@@ -114,54 +102,30 @@ def pooled_ratio(
     """Geometric mean of the ratios of several pairs: one comparison, whatever the number of configurations.
 
     Per block the logarithms of the ratios are averaged over the pairs, and the interval is that over blocks, so it
-    holds whatever pairs of a block have in common. It is about these pairs, not about others.
+    holds whatever pairs of a block have in common. It is about these pairs, not about others. Without two blocks that
+    all have there is no interval.
 
     >>> found = pooled_ratio([({1: 2.0, 2: 2.0}, {1: 1.0, 2: 1.0}), ({1: 8.0, 2: 8.0}, {1: 1.0, 2: 1.0})])
     >>> round(found.value, 6)
     4.0
     """
-    weight = 1 / max(len(pairs), 1)
-    return product_of([term for values, base in pairs for term in ((weight, values), (-weight, base))], against, level)
-
-
-def product_of(terms: Sequence[Term], against: float = 1.0, level: float = LEVEL) -> Interval:
-    """Product of geometric means, each to the power of its weight, such as a ratio of ratios.
-
-    By the blocks that all terms have, if these are two or all that a term has; else by the means of all values, with
-    Satterthwaite's degrees of freedom. Without blocks, the same object in several terms is
-    one sample.
-    """
-    blocks = shared_blocks([values for _, values in terms])
-    if len(blocks) >= 2 or (blocks and min(len(known(values)[0]) for _, values in terms) == 1):
-        weights = np.array([weight for weight, _ in terms])
-        table = np.array([[values[block] for block in blocks] for _, values in terms], dtype=float)
-        left_out = sum(len(values) for _, values in terms) - table.size
-        if table.min() <= 0:
-            return Interval(None, None, None, len(blocks), left_out)
-        logs = weights @ np.log(table)
-        if len(blocks) == 1:
-            return Interval(math.exp(logs[0]), None, None, 1, left_out)
-        error = logs.std(ddof=1) / math.sqrt(len(blocks))
-        return interval_of_log(float(logs.mean()), float(error), len(blocks) - 1, len(blocks), left_out, against, level)
-
-    samples: dict[int, tuple[float, Blocks | Values]] = {}
-    for weight, values in terms:
-        samples[id(values)] = (samples.get(id(values), (0.0, values))[0] + weight, values)
-    numbered = [(weight, *known(values)) for weight, values in samples.values()]
-    fewest = min((len(numbers) for _, numbers, _ in numbered), default=0)
-    left_out = sum(out for *_, out in numbered)
-    if fewest == 0 or any(numbers.min() <= 0 for _, numbers, _ in numbered):
-        return Interval(None, None, None, fewest, left_out)
-    logs = [(weight, np.log(numbers)) for weight, numbers, _ in numbered]
-    estimate = float(sum(weight * each.mean() for weight, each in logs))
-    if fewest == 1:
-        return Interval(math.exp(estimate), None, None, 1, left_out)
-    parts = [(weight**2 * each.var(ddof=1) / len(each), len(each) - 1) for weight, each in logs]
-    variance = float(sum(part for part, _ in parts))
-    freedom = float(fewest - 1)
-    if variance > 0:
-        freedom = variance**2 / sum(part**2 / own for part, own in parts)
-    return interval_of_log(estimate, math.sqrt(variance), freedom, fewest, left_out, against, level)
+    sides = [[pair[side] for pair in pairs] for side in (0, 1)]
+    blocks = shared_blocks([*sides[0], *sides[1]])
+    if not blocks:
+        means = [geometric_mean(each) for side in sides for each in side]
+        if not pairs or None in means:
+            return Interval(None, None, None, 0)
+        logs = np.log(means)
+        return Interval(math.exp(2 * (logs[: len(pairs)].mean() - logs.mean())), None, None, 0)
+    values, base = (np.array([[each[block] for block in blocks] for each in side], dtype=float) for side in sides)
+    left_out = sum(len(each) for side in sides for each in side) - values.size - base.size
+    if min(values.min(), base.min()) <= 0:
+        return Interval(None, None, None, len(blocks), left_out)
+    logs = (np.log(values) - np.log(base)).mean(axis=0)
+    if len(blocks) == 1:
+        return Interval(math.exp(logs[0]), None, None, 1, left_out)
+    error = logs.std(ddof=1) / math.sqrt(len(blocks))
+    return interval_of_log(float(logs.mean()), float(error), len(blocks) - 1, len(blocks), left_out, against, level)
 
 
 def ratio_by_block(values: Mapping[int, float], base: Mapping[int, float]) -> dict[int, float]:

@@ -20,8 +20,8 @@ from multicard.analysis.scenario_tables import MEASURES
 from multicard.api.display import Markdown, titled
 from multicard.api.predictions import Predictions
 from multicard.api.scenario import ScenarioResults
-from multicard.archive.configuration import experiment_of
-from multicard.archive.unpack import place_runs, read_manifest
+from multicard.archive.manifest import experiment_of
+from multicard.archive.unpack import unpack
 from multicard.archive.whole import fault_of
 from multicard.core.errors import UserError
 from multicard.core.layout import MACHINES, RUN, STEPS
@@ -72,8 +72,7 @@ def read_results(path: str | Path, config: str | Path | None = None) -> "Results
         unpacked = Path(scratch.name) / "unpacked"
         runs = unpacked / "runs"
         runs.mkdir(parents=True)
-        manifest = read_manifest(path)
-        place_runs(path, runs, [each.run for each in manifest.runs], unpacked / MACHINES)
+        manifest = unpack(path, runs, unpacked / MACHINES)
         return Results(path, runs, lambda: experiment_of(manifest, path), scratch)
     if not path.is_dir():
         raise UserError(f"{path}: no such folder, expected the results of an experiment")

@@ -54,7 +54,7 @@ class ScenarioResults:
         return self._tables.table(table)
 
     def figure(self, name: str) -> Figure:
-        """Draw a figure of the catalog (`multicard report --list-figures`). One with nothing to show says why.
+        """Draw a figure of the catalog (`python -m multicard.figures`). One with nothing to show says why.
 
         Raises
         ------

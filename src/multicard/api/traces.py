@@ -1,7 +1,7 @@
 """A trace as tables and figures."""
 
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,6 @@ from multicard.trace.tables import (
     STEPS,
     ActivityTables,
     activity_tables,
-    events_to_read,
 )
 
 if TYPE_CHECKING:  # a second to import, which the command line saves
@@ -42,7 +41,6 @@ def read_trace(
     *,
     tables: Collection[str] | None = None,
     scope: str = CAPTURE,
-    progress: Callable[[int, int], None] | None = None,
     find_steps: bool = False,
 ) -> "TraceAnalysis":
     """Read a trace of Nsight Systems or of PyTorch's profiler and compute its activity tables.
@@ -57,9 +55,6 @@ def read_trace(
     scope
         `capture`: everything recorded. `steps`: from the first step's start to the last one's end, and of what ran on
         devices what was launched then; everything, if the trace shows no steps.
-    progress
-        Called with the number of events read since the last call and the number of events in all, from several
-        threads.
     find_steps
         Where no range is named `step`, take as steps what other ranges, PyTorch's optimizers or their kernels tell.
 
@@ -84,9 +79,7 @@ def read_trace(
     scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
     try:
         traces = open_capture(path, Path(scratch.name))
-        total = events_to_read(traces, tables, scope)
-        advance = None if progress is None else lambda read: progress(read, total)
-        found = activity_tables(traces, tables, advance, scope)
+        found = activity_tables(traces, tables, scope)
         marked = (row.get("phase") or row["scope"] for of in ("phases", "timeline") for row in found.rows.get(of, []))
         if find_steps and STEP not in marked:
             traces, found = _with_found_steps(traces, found, tables, scope)

@@ -1,7 +1,7 @@
-"""What leaves in an archive: the fields listed here, each in a form that cannot hold a name, and nothing else.
+"""What leaves in an archive: numbers, and text in the forms listed here, which cannot hold a name; nothing else.
 
-Nothing is searched for and replaced in these fields, so no word of a user's name can change a kernel class, a phase or
-a parameter. Text that users wrote themselves (commands, parameters, questions) leaves without places, keys and
+Nothing is searched for and replaced in these, so no word of a user's name can change a kernel class, a phase or a
+parameter. Text that users wrote themselves (commands, parameters, questions) leaves without places, keys and
 addresses: see `without_places`.
 """
 
@@ -23,68 +23,27 @@ from multicard.trace.steps import DEVICE, HOST, STEP
 
 REMOVED = "removed"
 UNSAID = "for a reason that archives leave out"
-FIELD = re.compile(r"[a-z][a-z0-9_]{0,31}")
-Rule = Callable[[Any], Any] | Mapping[str, Any] | list[Any]
+Rule = Callable[[Any], Any]
 
 
-def pick(rule: Rule, value: Any) -> Any:
-    """What a rule lets through: of an object the listed fields, of a list each entry, of others what a function gives.
-
-    None where the value is of another kind.
-    """
-    if isinstance(rule, Mapping):
-        found = value if isinstance(value, Mapping) else None
-        return found and {name: pick(each, found[name]) for name, each in rule.items() if name in found}
-    if isinstance(rule, list):
-        return [pick(rule[0], each) for each in value] if isinstance(value, list) else None
-    return rule(value)
-
-
-def number(value: Any) -> int | float | bool | None:
-    """A number or a truth value."""
-    return value if isinstance(value, int | float) else None
-
-
-def one_of(*words: str) -> Callable[[Any], str | None]:
+def one_of(*words: str) -> Rule:
     """Rule that lets these words through."""
-    return lambda value: value if isinstance(value, str) and value in words else None
+    return lambda value: value if value in words else None
 
 
-def begins(pattern: str) -> Callable[[Any], str | None]:
+def text(pattern: str) -> Rule:
+    """Rule that lets through text of a form."""
+    form = re.compile(pattern)
+    return lambda value: value if form.fullmatch(value) else None
+
+
+def begins(pattern: str) -> Rule:
     """Rule that lets through the part of a text, from its beginning, that has a form."""
     form = re.compile(pattern)
-    return lambda value: found[0] if isinstance(value, str) and (found := form.match(value)) else None
+    return lambda value: found[0] if (found := form.match(value)) else None
 
 
-def text(pattern: str) -> Callable[[Any], str | None]:
-    """Rule that lets through text of a form."""
-    return begins(rf"(?:{pattern})\Z")
-
-
-def numbers(value: Any) -> Any:
-    """Numbers however nested, and the words of `WORD`; no other text, nor keys that are no names of fields."""
-
-    def known(each: Any) -> bool:
-        return not isinstance(each, str) or WORD(each) is not None
-
-    if isinstance(value, Mapping):
-        return {name: numbers(each) for name, each in value.items() if FIELD.fullmatch(name) and known(each)}
-    if isinstance(value, list):
-        return [numbers(each) for each in value if known(each)]
-    return value if isinstance(value, str) and WORD(value) else number(value)
-
-
-def each_value(rule: Rule, names: str = FIELD.pattern) -> Callable[[Any], Any]:
-    """Rule of an object whose keys have a form, and whose values follow another rule."""
-
-    def picked(value: Any) -> dict[str, Any] | None:
-        found = value if isinstance(value, Mapping) else None
-        return found and {name: pick(rule, each) for name, each in found.items() if re.fullmatch(names, name)}
-
-    return picked
-
-
-def given(words: str) -> Callable[[Any], str | None]:
+def given(words: str) -> Rule:
     """Rule that says that there is something, not what."""
     return lambda value: words if value else None
 
@@ -98,67 +57,32 @@ class Numbered:
 
     def __call__(self, value: Any) -> str | None:
         """The name that leaves; that something is synthetic stays."""
-        if not isinstance(value, str) or not value or value == SYNTHETIC:
-            return SYNTHETIC if value == SYNTHETIC else None
+        if not value or value == SYNTHETIC:
+            return value or None
         key = value.lower().partition(".")[0] if self._kind == "host" else value.lower()
         found = self._numbers.setdefault(key, f"{self._kind}-{len(self._numbers) + 1}")
         return f"{found} ({SYNTHETIC})" if value.endswith(f"({SYNTHETIC})") else found
 
 
-WORD = one_of(*SLOWDOWNS, *NAMES, "pinned", "pageable", "fp64", "fp32", "tf32", "bf16", "fp16", "stated", "loader")
-TIME = text(r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d)?")
-SHA256 = text(r"[0-9a-f]{64}")
 # Names of hardware are made by vendors: words with a capital or a digit first.
 HARDWARE = text(
     rf"(?:(?:[A-Z0-9(@][\w()./,+-]{{0,30}}|v\d|with|and|w\d-\w+|i\d-\w+|processor|{SYNTHETIC}|x86_64|aarch64)(?: +|$))+"
 )
 VERSION = begins(r"\d+(?:\.\d+)*(?:(?:a|b|rc|\.?dev|\.?post)\d+)?(?:\+(?:cu\d+|cpu|rocm[\d.]+|g?[0-9a-f]{7,40})\b)?")
-SYSTEM = begins(r"(?:Linux|macOS|Darwin|Windows)(?:-\d+(?:\.\d+)*)?")
 CPUS = text(r"[\d,-]+")
-
-ATTENTION = ("flex_attention", "scaled_dot_product_attention")
-PACKAGES = (
-    "multicard", "python", "torch", "torchvision", "torchtune", "torchao", "numpy", "cuda", "nccl", "driver", "nsys",
-)  # fmt: skip
-VARIABLES = (
-    r"(?:NCCL|GLOO|OMP|MKL|KMP|TORCH|TORCHINDUCTOR|TRITON|PYTORCH|NVIDIA|CUDA|CUBLAS|CUDNN|UCX|FI)_[A-Z0-9_]{1,60}"
-)
-SETTINGS = {
-    "true", "false", "yes", "no", "on", "off", "none", "auto", "ring", "tree", "collnet", "nvls", "simple", "ll",
-    "ll128", "info", "warn", "version", "trace", "lo", "expandable_segments", "max_split_size_mb",
-    "garbage_collection_threshold", "granularity", "fine", "compact", "scatter", "close", "spread",
-}  # fmt: skip
-
-
-def setting(value: Any) -> str | None:
-    """The value of a variable if it is made of numbers and known words; else that it is set."""
-    parts = re.split(r"[,:=; ]", value) if isinstance(value, str) else [REMOVED]
-    known = all(part.lower() in SETTINGS or re.fullmatch(r"[-+]?[\d.]*|0x[0-9a-f]+", part) for part in parts)
-    return value if known else "set"
-
-
-SIZE = r"[\d.]+ (?:[KMGT]i?B|bytes)"
-# The kind of an error, and what PyTorch's allocator prints of sizes.
-KNOWN_MESSAGE = re.compile(
-    rf"(?:OutOfMemoryError: )?CUDA out of memory\.(?: Tried to allocate {SIZE}\.)?"
-    rf"(?: GPU \d+ has a total capacity of {SIZE}(?: of which {SIZE} is free\.)?)?"
-    rf"(?: Process \d+ has {SIZE} memory in use\.)*"
-    rf"(?: Including non-PyTorch memory, this process has {SIZE} memory in use\.)?(?: {SIZE} allowed;)?"
-    rf"(?: Of the allocated memory {SIZE} is allocated by PyTorch,"
-    rf"(?: with {SIZE} allocated in private pools \(e\.g\., CUDA Graphs\),)?"
-    rf" and {SIZE} is reserved by PyTorch but unallocated\.)?"
+WORD = one_of(*SLOWDOWNS, *NAMES, "pinned", "pageable", "fp64", "fp32", "tf32", "bf16", "fp16", "stated", "loader")
+setting = text(r"(?i)(?:[-+]?[\d.]+|true|false|yes|no|on|off|info|warn|[,:;=]|[a-z_]+:(?=true|false|\d))+")
+# What a program printed may be anything: of it the kind of the error is kept, and what PyTorch wanted to allocate.
+ERROR = begins(
+    r"(?:OutOfMemoryError: )?CUDA out of memory\.(?: Tried to allocate [\d.]+ (?:[KMGT]i?B|bytes)\.)?"
     r"|[A-Z][A-Za-z]{2,40}(?:Error|Exception|Interrupt|Exit)(?=: |$)"
 )
 
 
-def message(value: Any) -> str | None:
-    """What a program printed, which may be anything: of it only the kind of the error and sizes are kept."""
-    if value is None:
-        return None
-    known = KNOWN_MESSAGE.match(str(value))
-    if known is None:
-        return f"text {REMOVED}"
-    return known[0] if known[0] == value else f"{known[0]}: text {REMOVED}"
+def message(value: str) -> str:
+    """What a program printed: the kind of the error, and that there was more."""
+    known = ERROR(value)
+    return f"text {REMOVED}" if known is None else known if known == value else f"{known}: text {REMOVED}"
 
 
 # Of text that users wrote. In quotes a path may hold spaces. A slash after a word belongs to a ratio or a path below
@@ -166,23 +90,19 @@ def message(value: Any) -> str | None:
 PATH = re.compile(
     r"""(["'])(?:~[\w.-]*)?/[^"'\n]*\1"""
     r"""|(?:(?:(?<![\w.:/~])|(?<=:)(?!//))(?:~[\w.-]*)?/|/(?:home|Users|root)/)[^\s"',;:()<>|\[\]{}]+"""
+    r"""|file://\S+|[A-Za-z]:\\[^\s"',;]*"""
 )
 FILE_NAME = re.compile(r"(?<=[/\\])[\w.+-]*\w\.[a-z]{1,6}(?=[\"']?$)")
 FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"file://\S+"), "path"),
     (re.compile(r"\b(\w+)://[^\s/@]*@"), r"\1://"),  # name and password in a URL
     (re.compile(r"(\w+://[^\s?]*)\?\S*"), r"\1"),  # what a URL asks for, such as a signature
-    (re.compile(r"[A-Za-z]:\\[^\s\"',;]*|\\\\[\w.$-]+\\[^\s\"',;]*"), "path"),
     (re.compile(r"\b([A-Z][A-Z0-9_]{2,})=(?:\"[^\"]*\"|'[^']*'|\S+)"), rf"\1={REMOVED}"),  # environment variables
     (
         re.compile(r"(?i)([\w-]*(?:token|secret|passw(?:or)?d|api[_-]?key|credentials?))\b[\"']?\s*[=:]\s*\S+"),
         rf"\1={REMOVED}",
     ),
-    (re.compile(r"(?i)\bbearer\s+\S+"), f"bearer {REMOVED}"),
     (TOKEN, REMOVED),
-    (re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*\b"), "address"),
-    (re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])"), "address"),
-    (re.compile(r"(?<![\w:])[0-9a-fA-F]{1,4}(?::[0-9a-fA-F]{0,4}){3,7}(?![\w:])"), "address"),
+    (re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*\b|(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])"), "address"),
     # Long words of mixed letters and digits are keys more often than words.
     (re.compile(r"\b(?=\w*\d)(?=\w*[a-z])(?=\w*[A-Z])\w{24,}\b|\b(?=\w*[a-f])(?=\w*\d)[0-9a-f]{32,}\b"), REMOVED),
 )
@@ -195,9 +115,18 @@ def without_places(value: str) -> str:
     return PATH.sub(lambda found: name[0] if (name := FILE_NAME.search(found[0])) else "path", value)
 
 
-def same(value: Any) -> Any:
-    """What was checked before."""
-    return value
+# Keys of run.json and of the limits of a machine that leave. In them numbers do, and text by the rules of `Allowed`.
+RECORD = (
+    "run", "outcome", "reason", "parameters", "order", "started", "ended", "wall_time_s", "exit_code",
+    "ended_at_time_limit", "profiler", "files", "variables", "conditions", "host", "hardware", "versions",
+    "steps_per_pass", "profiled_window", "saved", "resumed", "attention", "data", "model", "ranks", "nodes", "script",
+    "folder_changes", "adopted",
+)  # fmt: skip
+MACHINE = ("device", "seconds", "started", "ended", "host", "hardware", "versions", "variables", "parts")
+KEY = re.compile(r"[a-z][a-z0-9_]{0,31}|GPU|\d{1,3}")
+VARIABLE = re.compile(
+    r"(?:NCCL|GLOO|OMP|MKL|KMP|TORCH|TORCHINDUCTOR|TRITON|PYTORCH|NVIDIA|CUDA|CUBLAS|CUDNN|UCX|FI)_[A-Z0-9_]{1,60}"
+)
 
 
 class Allowed:
@@ -208,78 +137,35 @@ class Allowed:
 
     def __init__(self, records: Iterable[Mapping[str, Any]] = ()):
         self.hosts = Numbered("host")
-        self._gpus = Numbered("gpu")
         nodes = [node for record in records for node in (record.get("host"), *(record.get("nodes") or ()))]
         names = [name for node in nodes if isinstance(node, Mapping) and self.hosts(name := node.get("name"))]
         # A machine called `train` is no reason to change train.py.
         known = [part for name in names for part in {name, name.partition(".")[0]} if not part.isalpha()]
         longest_first = "|".join(map(re.escape, sorted(known, key=len, reverse=True)))
         self._host = re.compile(rf"(?i)(?<![\w.-])(?:{longest_first or '(?!)'})(?![\w-])")
-        host = {"name": self.hosts, "system": SYSTEM}
-        gpu = {"name": HARDWARE, "memory_bytes": number, "capability": text(r"\d+\.\d+")}
-        hardware = {"processor": HARDWARE, "gpus": [gpu]}
-        hardware |= dict.fromkeys(("logical_cpus", "usable_cpus", "memory_bytes"), number)
-        versions = dict.fromkeys(PACKAGES, VERSION) | {"GPU": HARDWARE}
-        files = [{"bytes": number, "sha256": SHA256}]
-        place = {"rank": number, "node": self.hosts}
-        reason = {
-            **place, "code": one_of(*WORDINGS), "signal": text(r"SIG[A-Z0-9+]{2,9}"), "message": message,
-            "loss": text(r"[+-]?(?:nan|inf|[\d.]+(?:e[+-]?\d+)?)"), "unreported": [place],
-        }  # fmt: skip
-        counted = ("exit_code", "step", "time_limit_s", "devices", "gpus", "ranks", "steps", "needed_steps")
-        self._reason = reason | dict.fromkeys(counted, number)
-        self._rank = {
-            "rank": number, "node": number, "pid": number, "gpus": [{"uuid": self._gpus, "name": HARDWARE}],
-            "binding": {"cpus": CPUS, "numa_nodes": [number]}, "windows": [numbers], "energy": [numbers],
-            "gpu_conditions": [numbers],
-            "device_memory_used_bytes": [number], "held_bytes": numbers, "tear_down_problem": given(f"failed {UNSAID}"),
-            "compile_limits_hit": [{"limit": text(r"[a-z_]+_limit"), "value": number, "functions": number}],
-            "operations": numbers, "ignored_exit": number,
-            "observed": {
-                "loaders": [{"distinct": number}], "threads": number, "thread_time": numbers, "samples_from": WORD,
-            },
+        time = text(r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d)?")
+        of_inputs = (
+            f"{of}.{key}" for of in ("data", "model") for key in ("dataset", "source", "model", "architecture", "kind")
+        )
+        # Rules of text by the key that it stands under, or by the key above that too (`above.key`, `above.` for any).
+        self._rules: dict[str, Rule] = dict.fromkeys(of_inputs, self.own) | {
+            ".run": str, "order.group": str, "outcome": one_of(*OUTCOMES), "started": time, "ended": time,
+            "code": one_of(*WORDINGS), "node": self.hosts, "signal": text(r"SIG[A-Z0-9+]{2,9}"), "message": message,
+            "reason": message, "problem": message, "loss": text(r"[+-]?(?:nan|inf|[\d.]+(?:e[+-]?\d+)?)"),
+            "used": one_of(*PROFILERS, "none"), "why": one_of("as configured"), "caveat": given(f"limited {UNSAID}"),
+            "trace_missing": lambda value: missing(value) or f"missing {UNSAID}",
+            "files.name": one_of("steps.csv", "epochs.csv"), "traces.name": self.own, "steps_from": self.own,
+            "sha256": text(r"[0-9a-f]{64}"),
+            "host.name": self.hosts, "nodes.name": self.hosts,
+            "system": begins(r"(?:Linux|macOS|Darwin|Windows)(?:-\d+(?:\.\d+)*)?"),
+            "processor": HARDWARE, "gpus.name": HARDWARE, "versions.GPU": HARDWARE, "capability": text(r"\d+\.\d+"),
+            "versions.": VERSION, "variables.": lambda value: setting(value) or "set", "uuid": Numbered("gpu"),
+            "cpus": CPUS, "function": one_of("flex_attention", "scaled_dot_product_attention"),
+            "script.file": text(r"[\w.+-]{1,80}\.py"), "names": given("a file"), "limit": text(r"[a-z_]+_limit"),
+            "tear_down_problem": given(f"failed {UNSAID}"), "device": one_of("cpu", "cuda"),
+            "part": one_of("device", "all_reduce"),
         }  # fmt: skip
         missing = one_of("no profiler was used", *(f"the run ended as {outcome}" for outcome in OUTCOMES))
-        origin = dict.fromkeys(("dataset", "source", "model", "architecture", "kind"), self.own)
-        self._run = {
-            # The id is made of the parameters, which are checked.
-            "run": same, "outcome": one_of(*OUTCOMES), "reason": self._why, "parameters": same,
-            "order": {"group": [same], "seed": number, "block": number, "position": number},
-            "started": TIME, "ended": TIME, "wall_time_s": number, "exit_code": number, "ended_at_time_limit": number,
-            "profiler": {
-                "used": one_of(*PROFILERS, "none"), "why": one_of("as configured"),
-                "caveat": given(f"limited {UNSAID}"),
-                "trace_missing": lambda value: missing(value) or given(f"missing {UNSAID}")(value),
-            },
-            "files": [{"name": one_of("steps.csv", "epochs.csv"), "bytes": number, "sha256": SHA256}],
-            "variables": each_value(setting, VARIABLES), "conditions": [numbers], "host": host, "hardware": hardware,
-            "versions": versions, "steps_per_pass": number, "profiled_window": numbers, "saved": numbers,
-            "resumed": numbers, "attention": {"function": one_of(*ATTENTION), "compiled": number},
-            "data": origin | {"files": files} | dict.fromkeys(
-                ("train_samples", "test_samples", "classes", "tokens_per_sample"), numbers
-            ),
-            "model": origin | {"parameters": number, "files": files}, "ranks": [self._rank],
-            "nodes": [{"name": self.hosts, "host": host, "hardware": hardware, "ranks": [number]}],
-            "script": {"file": text(r"[\w.+-]{1,80}\.py"), "sha256": SHA256, "modified": number},
-            "folder_changes": {"count": number, "names": [given("a file")]},
-            "adopted": {
-                "traces": [{"name": self.own, "bytes": number, "sha256": SHA256}], "step_range": self.own,
-                "samples_per_step": number, "warmup_steps": number, "steps_from": self.own, "steps": number,
-                "traced_devices": number,
-            },
-        }  # fmt: skip
-        row = each_value(numbers)
-        part = {"part": one_of("device", "all_reduce"), "rows": [row], "devices": number}
-        part |= {"problem": message, "conditions": [numbers], "ranks": [self._rank]}
-        self._machine = {
-            "device": one_of("cpu", "cuda"), "seconds": number,
-            "started": TIME, "ended": TIME, "host": host, "hardware": hardware, "versions": versions,
-            "variables": each_value(setting, VARIABLES),
-            "parts": [part],
-        }  # fmt: skip
-
-    def _why(self, value: Any) -> Any:
-        return message(value) if isinstance(value, str) else pick(self._reason, value)
 
     def own(self, value: Any) -> Any:
         """JSON with text that a user wrote: without places, and machines by their numbers."""
@@ -292,16 +178,31 @@ class Allowed:
         return self._host.sub(lambda found: str(self.hosts(found[0])), without_places(value))
 
     def record(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """What leaves of a run's record, whose parameters were checked."""
-        return pick(self._run, record)
+        """What leaves of a run's record, whose parameters were checked and may leave."""
+        kept = {name: self._picked(record[name], name) for name in RECORD if name in record}
+        return kept | ({"parameters": record["parameters"]} if "parameters" in record else {})
 
     def machine(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """What leaves of the limits of a machine."""
-        return pick(self._machine, record)
+        return {name: self._picked(record[name], name) for name in MACHINE if name in record}
+
+    def _picked(self, value: Any, key: str, above: str = "") -> Any:
+        """What leaves of a value under a key; text that does not leave is not there at all."""
+        if isinstance(value, Mapping):
+            form = VARIABLE if key == "variables" else KEY
+            kept = {name: self._picked(each, name, key) for name, each in value.items() if form.fullmatch(name)}
+            return {name: new for name, new in kept.items() if new is not None or not isinstance(value[name], str)}
+        if isinstance(value, list):
+            kept = [self._picked(each, key, above) for each in value]
+            return [new for new, old in zip(kept, value, strict=True) if new is not None or not isinstance(old, str)]
+        if not isinstance(value, str):
+            return value if value is None or isinstance(value, int | float) else None
+        rules = self._rules
+        return (rules.get(f"{above}.{key}") or rules.get(key) or rules.get(f"{above}.") or WORD)(value)
 
 
 # Columns of text of the activity tables, but for `report`.
-COLUMNS: dict[str, Callable[[Any], str | None]] = {
+COLUMNS: dict[str, Rule] = {
     "phase": one_of(STEP, *PHASES),
     "api": one_of("runtime", "driver", "backtrace", "other"),
     "function": text(r"cu(?:da)?[A-Z]\w{1,80}"),
@@ -313,5 +214,4 @@ COLUMNS: dict[str, Callable[[Any], str | None]] = {
     "extent": one_of(DEVICE, HOST),
     "share": one_of("host_to_device_copies", "kernel_launches", "synchronizations", "nccl"),
     "of": text(r"time of all (?:memory operations|CUDA API calls|kernels) o[nf] the (?:device|process)"),
-    "pool": text(r"torch_(?:allocated|reserved)|pageable|pinned|device|array|managed|(?:device|managed)_static"),
 }

@@ -5,13 +5,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from multicard.archive.recorded import Recorded, find_recorded, has_record, unsupported_reasons
+from multicard.core.files import read_json
+from multicard.core.layout import CAPTURED, EPOCHS, RUN, STEPS, TRACE
 from multicard.core.text import counted
 from multicard.experiment.cluster import machine_for
 from multicard.experiment.config import Experiment
 from multicard.experiment.machine import Machine
 from multicard.experiment.prepared import folder_name
 from multicard.experiment.runs import Place, Run, distinct, expand, planned_order
+from multicard.experiment.workload import parameters_of
 
 # Of each input of a run: what it is called as an input of the run's job, and where it is prepared.
 FOLDERS = {"dataset": ("data", "data"), "model": ("model", "data/models")}
@@ -25,26 +27,18 @@ class Matrix:
     scenarios: dict[str, list[Run]]  # runs of each, in order; scenarios may share runs
     runs: dict[str, Run]  # each once, by its id
     machine: Machine  # what the runs are planned for: this machine, or a node of the cluster
-    recorded: Recorded  # runs that are taken from archives
     reasons: dict[str, str | None]  # why a run cannot be had, by its id; None where it can
     measured: frozenset[str] = frozenset()  # cannot run here, but the results are here: they were measured elsewhere
 
     @classmethod
     def plan(cls, experiment: Experiment) -> "Matrix":
-        """Expand an experiment, and plan it for the cluster that it states, else for this machine.
-
-        Raises
-        ------
-        UserError
-            If an archive that the experiment names cannot be read.
-        """
+        """Expand an experiment, and plan it for the cluster that it states, else for this machine."""
         scenarios = expand(experiment)
-        runs = distinct(scenarios)
-        machine, recorded = machine_for(experiment.cluster), find_recorded(experiment, runs)
-        reasons = unsupported_reasons(experiment, runs, machine, recorded)
+        runs, machine = distinct(scenarios), machine_for(experiment.cluster)
+        reasons = {name: run.unsupported_reason(machine) for name, run in runs.items()}
         results = Path(experiment.results) / "runs"
-        measured = frozenset(run for run, why in reasons.items() if why and has_record(results / run, runs[run]))
-        return cls(experiment, scenarios, runs, machine, recorded, reasons | dict.fromkeys(measured), measured)
+        measured = frozenset(run for run, why in reasons.items() if why and _has_record(results / run, runs[run]))
+        return cls(experiment, scenarios, runs, machine, reasons | dict.fromkeys(measured), measured)
 
     def runnable(self, scenario: str | None = None) -> list[str]:
         """Ids of the runs that can be had, of one scenario or of all."""
@@ -66,8 +60,8 @@ class Matrix:
         return files
 
     def all_prepared(self) -> list[str]:
-        """Provenance files of all data sets and models that are needed, but for runs recorded or measured elsewhere."""
-        needed = self.runs.keys() - self.recorded.archives.keys() - self.measured
+        """Provenance files of all data sets and models that are needed, but for runs measured elsewhere."""
+        needed = self.runs.keys() - self.measured
         return sorted({file for run in needed for file in self.prepared(run).values()})
 
     def plans(self) -> dict[str, dict[str, Any]]:
@@ -93,27 +87,16 @@ class Matrix:
 
     def planned(self) -> list[str]:
         """Ids of the runs that are to run here, in the order in which they are to start."""
-        elsewhere = self.recorded.archives.keys() | self.measured
-        return [run for run in self.order if self.reasons[run] is None and run not in elsewhere]
+        return [run for run in self.order if self.reasons[run] is None and run not in self.measured]
 
     @property
     def first_priority(self) -> int:
-        """Priority of what goes before all runs."""
+        """Priority of what goes before all runs, such as preparing data."""
         return len(self.runs) + 1
 
     @cached_property
     def _of_runs(self) -> dict[str, int]:
         return {run: len(self.runs) - number for number, run in enumerate(self.order)}
-
-    @cached_property
-    def _of_prepared(self) -> dict[str, float]:
-        priorities: dict[str, float] = {}
-        first_run: dict[tuple[str, ...], int] = {}
-        for run, place in self.order.items():
-            first = first_run.setdefault(place.group, self._of_runs[run])
-            for file in self.prepared(run).values():
-                priorities.setdefault(file, first + 0.25)
-        return priorities
 
     @cached_property
     def _after_groups(self) -> dict[tuple[str, ...], float]:
@@ -122,13 +105,6 @@ class Matrix:
     def priority_of_run(self, run: str) -> int:
         """Priority of a run: runs start in the planned order."""
         return self._of_runs[run]
-
-    def priority_of_prepared(self, file: str) -> float:
-        """Priority of preparing data or a model, by its provenance file: before the first run of its group starts.
-
-        Otherwise the runs whose data are there would start first, whatever the order.
-        """
-        return self._of_prepared.get(file, 0)
 
     def priority_of_scenario(self, scenario: str) -> float:
         """Priority of measuring and drawing a scenario: after the last run of its group, before the next one's first.
@@ -147,3 +123,13 @@ class Matrix:
         ran = f"{counted(len(runs) - lost, 'run')}, {self.experiment.scenarios[scenario].repeats} of each configuration"
         where = "the cluster's nodes" if self.experiment.cluster else "this machine"
         return f"{ran}; {lost} more could not run on {where}" if lost else ran
+
+
+def _has_record(folder: Path, run: Run) -> bool:
+    """Whether a run directory holds all that the run leaves, with these parameters, wherever it was measured."""
+    if not all((folder / name).exists() for name in (RUN, STEPS, EPOCHS, f"{TRACE}/{CAPTURED}")):
+        return False
+    try:
+        return parameters_of(read_json(folder / RUN)["parameters"]) == run.parameters
+    except (OSError, ValueError, KeyError, TypeError):
+        return False

@@ -24,8 +24,7 @@ from multicard import __version__
 from multicard.analysis.machine.limits import read_machine
 from multicard.analysis.runs.run_files import RunFiles
 from multicard.archive.allowed import COLUMNS, UNSAID, Allowed, Numbered, given, text
-from multicard.archive.configuration import configuration_of
-from multicard.archive.manifest import FORMAT, MANIFEST, check_suffix
+from multicard.archive.manifest import FORMAT, MANIFEST, check_suffix, configuration_of
 from multicard.archive.whole import first_missing
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write, read_json, unwritable
@@ -112,7 +111,6 @@ def pack(experiment: Experiment, out: Path) -> Packed:
             "format": FORMAT,
             "multicard": __version__,
             "experiment": stated,
-            "runs": [{key: record[key] for key in ("run", "outcome", "parameters")} for record in records],
             "files": files,
         }
         spool.seek(0)

@@ -10,10 +10,9 @@ from typing import NoReturn
 
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
-from multicard.core.text import counted, without_escapes
+from multicard.core.text import without_escapes
 
 OF_SCALE, SHIPPED = Path("multicard.yaml"), Path("config/config.yaml")  # configuration files that need no naming
-MOST_NAMED = 10  # runs with damaged files
 MEASURE, UNDERSTAND, PREPARE = "Measure", "Understand", "Prepare and share"  # groups of commands
 
 
@@ -83,11 +82,8 @@ def add_results(parser: argparse.ArgumentParser) -> None:
 
 
 def name_damaged(damaged: Mapping[str, str]) -> None:
-    """Print, beside the output, which files of runs are missing or damaged: a line for each run, of many the first."""
-    lines = list(damaged.values())
-    if more := lines[MOST_NAMED:]:
-        lines[MOST_NAMED:] = [f"{counted(len(more), 'more run')} with missing or damaged files: multicard status"]
-    for line in lines:
+    """Print, beside the output, which files of runs are missing or damaged: a line for each run."""
+    for line in damaged.values():
         print(without_escapes(line), file=sys.stderr)
 
 

@@ -4,7 +4,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from multicard.core.errors import UserError
 from multicard.core.text import counted
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from multicard.experiment.config import Experiment
-    from multicard.experiment.runs import Run
 
 # Headings that are shorter than the names of their columns.
 HEADINGS = {
@@ -77,29 +76,21 @@ def print_results(experiment: "Experiment", config: Path) -> None:
         terminal.print(plain(line), soft_wrap=True, highlight=False)
 
 
-def has_changed(run: "Run", record: Mapping[str, Any]) -> bool:
-    """Whether the script of a run is another one than its record has; False where either is not known."""
-    from multicard.core.files import sha256
-    from multicard.core.system import read_or_none
-    from multicard.experiment.workload import WORKLOADS
-
-    script = WORKLOADS[run.parameters.workload].script(run.parameters)
-    before = (record.get("script") or {}).get("sha256")
-    now = read_or_none(lambda: sha256(script)) if script and before else None
-    return now is not None and now != before
-
-
 def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
     """A line for each script that has changed since it was measured: completed runs are not made again for that."""
     from multicard.cli.run import read_record
+    from multicard.core.files import sha256
+    from multicard.core.system import read_or_none
     from multicard.experiment.runs import distinct, expand
     from multicard.experiment.workload import WORKLOADS
 
-    folder = Path(experiment.results) / "runs"
-    runs = {} if experiment.recorded else distinct(expand(experiment))
-    of_script = [n for n, run in runs.items() if WORKLOADS[run.parameters.workload].script(run.parameters)]
-    records = {name: read_record(folder / name) for name in of_script}
-    changed = Counter(record["script"]["file"] for name, record in records.items() if has_changed(runs[name], record))
+    folder, changed = Path(experiment.results) / "runs", Counter()
+    for name, run in distinct(expand(experiment)).items():
+        script = WORKLOADS[run.parameters.workload].script(run.parameters)
+        before = (read_record(folder / name).get("script") or {}) if script else {}
+        now = read_or_none(lambda script=script: sha256(script)) if before.get("sha256") else None
+        if now not in (None, before.get("sha256")):
+            changed[before["file"]] += 1
     for script, count in changed.items():
         were = f"{counted(count, 'run')} {'was' if count == 1 else 'were'}"
         yield f"{script} has changed since {were} measured; delete their folders in {folder} to measure them again"
@@ -108,10 +99,10 @@ def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
 def _next_step(experiment: "Experiment", config: Path, outcomes: Mapping[str, str]) -> str:
     """What to do next, with what for; `outcomes` by run."""
     failed = sum(outcome != "completed" for outcome in outcomes.values())
-    if failed and not experiment.recorded:
+    if failed:
         lost = f"{failed} of {counted(len(outcomes), 'run')} did not complete: see their log.txt"
         return f"{lost}; multicard run {shlex.quote(str(config))} --retry-failed runs them again"
-    if not experiment.recorded and all(scenario.repeats == 1 for scenario in experiment.scenarios.values()):
+    if all(scenario.repeats == 1 for scenario in experiment.scenarios.values()):
         return f"for intervals, repeats: 3 in {config}, then the same command; what was measured stays"
     return f"for what to try and the best configuration, multicard recommend {shlex.quote(experiment.results)}"
 

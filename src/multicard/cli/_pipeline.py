@@ -3,16 +3,14 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from multicard.core.errors import UserError
 from multicard.core.pipeline import pipeline_folder
 
 INTERRUPTED = "interrupted; the same command continues where it stopped"
-LOOK_S = 0.5
 
 
 def run_pipeline(
@@ -20,7 +18,6 @@ def run_pipeline(
     profile: Path | None = None,
     options: Sequence[str] = (),
     targets: Sequence[str] = (),
-    why_stop: Callable[[], str | None] = lambda: None,
 ) -> bool:
     """Run a configuration file by Snakemake in the current folder; whether all that was to be made was.
 
@@ -34,13 +31,6 @@ def run_pipeline(
         Further options of Snakemake. With some all output is its own.
     targets
         Files to make, of which only errors are printed; by default all, the report included.
-    why_stop
-        Is asked again and again for a reason to stop; None while there is none.
-
-    Raises
-    ------
-    UserError
-        If it was stopped: the reason.
     """
     pipeline = pipeline_folder()
     # -P: a file of the current folder must not take the place of a module that Snakemake imports.
@@ -48,23 +38,9 @@ def run_pipeline(
     command += ["--snakefile", str(pipeline / "Snakefile"), "--profile", str(profile or pipeline / "profiles/local")]
     shown = "full" if options else "errors" if targets else "results"
     command += ["--logger", "multicard", "--logger-multicard-console", shown, *options, *targets]
-    stopped = None
     with _snakemake(command) as process:
-        while _is_at_work(process):
-            if not stopped and (stopped := why_stop()):
-                process.send_signal(signal.SIGTERM)
-    if stopped:
-        raise UserError(stopped)
+        process.wait()
     return process.returncode == 0
-
-
-def _is_at_work(process: subprocess.Popen) -> bool:
-    """Whether it still is after a moment."""
-    try:
-        process.wait(LOOK_S)
-    except subprocess.TimeoutExpired:
-        return True
-    return False
 
 
 @contextmanager

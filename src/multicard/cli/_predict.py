@@ -1,12 +1,10 @@
 """What more devices would gain: `multicard recommend --devices 8,16`."""
 
 import argparse
-from collections import defaultdict
-from collections.abc import Iterable
 from typing import Any
 
 from multicard.cli._command import numbers_of_devices
-from multicard.core.text import counted, listed, plural
+from multicard.core.text import counted, plural
 
 Row = dict[str, Any]
 SERIES = ["configuration", "machine", "versions"]  # columns that tell series apart
@@ -28,20 +26,11 @@ def print_predictions(arguments: argparse.Namespace) -> None:
         each: found.names[each[0]] + (f" ({words})" if words else "")
         for each, words in zip(series, places, strict=True)
     }
-    refused: dict[str, list[str]] = defaultdict(list)
-    for key, rows in found.predictions.groupby(SERIES, sort=False):
-        known = rows[rows["reason"].isna()].to_dict("records")
-        if known:
-            answers = [line for row in known for line in _answer(row, plural(2, found.units[key[0]]))]
-            for line in (names[key], *answers, *_caveats(known), ""):
-                terminal.print(plain(line), soft_wrap=True)
-        # Without the number of devices, which stands before it.
-        others = rows[rows["reason"].notna()].to_dict("records")
-        reasons = ((row["reason"].removesuffix(f", not {row['devices']}"), row) for row in others)
-        for reason, own in _together(reasons).items():
-            refused[f"Not predicted on {_counts(own)}: {reason}"].append(f"  {names[key]}")
-    for reason, own in refused.items():
-        for line in (reason, *own):
+    for key, group in found.predictions.groupby(SERIES, sort=False):
+        rows = group.to_dict("records")
+        answers = [line for row in rows for line in _answer(row, plural(2, found.units[key[0]]))]
+        caveats = dict.fromkeys(text for row in rows for text in filter(None, row["caveats"].split("; ")))
+        for line in (names[key], *answers, *(f"  Caveat: {text}" for text in caveats), ""):
             terminal.print(plain(line), soft_wrap=True)
     rows = [(names[tuple(row[each] for each in SERIES)], *_checked(row)) for row in found.checks.to_dict("records")]
     if rows:
@@ -56,6 +45,9 @@ def _answer(row: Row, unit: str) -> list[str]:
     from multicard.analysis.evidence import DEVICE_WORDS
     from multicard.core.units import number, percent
 
+    devices = counted(row["devices"], DEVICE_WORDS[row["device"]])
+    if row["reason"]:
+        return [f"  {devices}: not predicted: {row['reason']}"]
     rate, of_one = (None if row[name] != row[name] else row[name] for name in ("throughput_per_s", "speedup"))
     answer, *rest = [f"step {_time(row, 'step_time_s')}"]
     if of_one is not None:
@@ -63,7 +55,6 @@ def _answer(row: Row, unit: str) -> list[str]:
         answer = f"{_with_interval(row, 'speedup', '×')} of one, {percent(of_one / row['devices'])} efficient"
     elif rate is not None:
         rest, answer = [answer], f"{_with_interval(row, 'throughput_per_s')} {unit}/s"
-    devices = counted(row["devices"], DEVICE_WORDS[row["device"]])
     lines = [f"  {devices}: {answer}, from {row['measured']} measured"]
     return [*lines, f"    {', '.join(rest)}"] if rest else lines
 
@@ -89,20 +80,3 @@ def _with_interval(row: Row, name: str, unit: str = "", scale: float = 1.0) -> s
 
     value, low, high = in_digits(*(scale * row[f"{name}{end}"] for end in ("", "_low", "_high")))
     return f"{value}{unit} (95% CI {low} to {high})"
-
-
-def _caveats(rows: list[Row]) -> list[str]:
-    """The caveats of the predictions of one configuration, each once; of which, unless of all."""
-    found = _together((each, row) for row in rows for each in filter(None, row["caveats"].split("; ")))
-    return [f"  Caveat{'' if len(own) == len(rows) else f', {_counts(own)}'}: {text}" for text, own in found.items()]
-
-
-def _together(pairs: Iterable[tuple[str, Row]]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = defaultdict(list)
-    for text, row in pairs:
-        found[text].append(row)
-    return found
-
-
-def _counts(rows: list[Row]) -> str:
-    return f"{listed([str(row['devices']) for row in rows])} {plural(max(row['devices'] for row in rows), 'device')}"

@@ -20,7 +20,7 @@ def print_runs(matrix: "Matrix") -> None:
     from multicard.experiment.estimate import estimate_cost
     from multicard.profilers import PROFILERS
 
-    unique, machine, recorded = matrix.runs, matrix.machine, matrix.recorded
+    unique, machine = matrix.runs, matrix.machine
     possible = {n: run for n, run in unique.items() if run.unsupported_reason(machine.hypothetical()) is None}
     memory = {name: _memory_needed(run, machine) for name, run in possible.items()}
     table = Table("Scenario", "Order", "Run", "Here", *(["Memory per GPU"] if any(memory.values()) else []))
@@ -28,8 +28,7 @@ def print_runs(matrix: "Matrix") -> None:
     places = {run: number for number, run in enumerate(matrix.order)}
     for scenario, expanded in matrix.scenarios.items():
         for number, run in enumerate(sorted(expanded, key=lambda run: places[run.id])):
-            archive = recorded.archives.get(run.id)
-            here = matrix.reasons[run.id] or ("runs" if archive is None else f"recorded in {archive}")
+            here = matrix.reasons[run.id] or "runs"
             if run.id in matrix.measured:
                 here = "measured elsewhere"
             needed = [memory.get(run.id, "")] if any(memory.values()) else []
@@ -42,7 +41,6 @@ def print_runs(matrix: "Matrix") -> None:
     has = [counted(machine.cpus, "CPU"), counted(machine.gpus, "GPU"), *programs]
     lines = [
         f"{counted(len(unique), 'run')}, {len(matrix.planned())} can run here"
-        f"{f', {len(recorded.archives)} recorded' if recorded.archives else ''}"
         f"{f', {len(matrix.measured)} measured elsewhere' if matrix.measured else ''} "
         f"({f'{machine.nodes} nodes, each with ' if machine.nodes > 1 else ''}{', '.join(has)})"
     ]

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print a summary of a trace; write its tables and events where that is asked for. Or make runs of traces."""
     if arguments.as_runs:
-        make_runs(arguments.path, arguments.overwrite, arguments.dry_run)
+        make_runs(arguments.path, arguments.overwrite, arguments.step_range)
         return
     from rich.console import Console
 

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import math
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -148,11 +147,10 @@ def worded(change: "Change") -> str:
     repeats = f"n={before}" if before == after else f"n={before} and {after}"
     if found.low is None or found.high is None:
         return f"{one(found.value)}; {change.reason}"
-    ends = [found.low, found.high]
-    if math.copysign(1, ends[0]) == math.copysign(1, ends[1]) == math.copysign(1, found.value):
-        interval = " to ".join(percent(abs(end), decimals=1) for end in sorted(ends, key=abs))
-    else:
-        interval = " to ".join(map(one, ends))
+    ends = [percent(abs(end), decimals=1) for end in sorted((found.low, found.high), key=abs)]
+    if found.low < 0 < found.high or found.value * found.high < 0:
+        ends = [one(found.low), one(found.high)]
+    interval = " to ".join(ends)
     why = f"; {change.reason}" if change.reason else ""
     return f"{one(found.value)} (95% CI {interval}, {repeats}){why}"
 

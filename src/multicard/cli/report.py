@@ -21,7 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where tables, figures and the report go, an empty folder (default: report-NAME)",
     )  # fmt: skip
     add("--claims", action="store_true", help="print the verdict on each claim of the two papers instead")
-    add("--list-figures", action="store_true", help="print the figures that a configuration can ask for instead")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -32,9 +31,6 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.experiment.config import ARCHIVE
 
     source: Path = arguments.source
-    if arguments.list_figures:
-        print_figures()
-        return
     if not arguments.claims and source.is_dir() and not arguments.out and (source / REPORT).is_file():
         console().print(plain(f"report: {source / REPORT}"), soft_wrap=True)
         return
@@ -63,20 +59,6 @@ def print_claims(results: "Results") -> None:
                 terminal.print(plain(f"  {label}{each[column]}"), soft_wrap=True)
     counts = judged["verdict"].value_counts(sort=False)
     terminal.print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()), highlight=False)
-
-
-def print_figures() -> None:
-    """Print the catalog of figures."""
-    from rich.table import Table
-
-    from multicard.cli._console import console
-    from multicard.figures.catalog import catalog
-
-    table = Table("Figure", "Question", "Shows", "Needs", "Paper")
-    for name, figure in catalog().items():
-        table.add_row(name, figure.question, figure.caption, figure.needs, figure.answers or "")
-    table.show_lines = True
-    console().print(table, highlight=False)
 
 
 COMMAND = Command(

@@ -18,7 +18,7 @@ from multicard.cli._command import (
     refuse_unwritable,
 )
 from multicard.cli._own_command import as_in_file, parse_command, resolve_names
-from multicard.cli.run import add_failures
+from multicard.cli.run import add_retry
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
 from multicard.core.text import listed, plural, printable
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="configuration to write (default: %(default)s); the results of NAME.yaml go to results-NAME",
     )  # fmt: skip
     add("--overwrite", action="store_true", help="replace a configuration file that differs")
-    add_failures(parser)
+    add_retry(parser)
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--dry-run", action="store_true", help="list the runs; write and run nothing")
     only.add_argument(
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> None:
         profile = pipeline_folder() / "profiles/slurm"
         print(f"next: multicard run {shlex.quote(str(path))}, on a cluster with --profile, such as {profile}")
         return
-    run_and_print(matrix, path, retry_failed=arguments.retry_failed, keep_going=arguments.keep_going)
+    run_and_print(matrix, path, retry_failed=arguments.retry_failed)
 
 
 def _write(path: Path, text: str, overwrite: bool) -> None:

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
     space = ScenarioSpace(experiment, arguments.scenario or names[0], arguments.goal)
     if not arguments.dry_run and arguments.profile is None:
         check_start(space.matrix)
-    search = Search(space.space, space.maximize, space.possible_repeats, budget_s)
+    search = Search(space.space, space.maximize, space.scenario.repeats, budget_s)
     size, each = counted(len(search.all), "configuration"), counted(search.repeats, "repeat")
     print(f"{space.name}: {size}, {each} of each; goal: {'highest' if space.maximize else 'lowest'} {space.measure}")
     if unlike := space.unlike_learning:
@@ -91,7 +91,12 @@ def _search(search: "Search", space: "ScenarioSpace", arguments: argparse.Namesp
         for (key, repeat), run in runs.items():
             result = space.result(run)
             search.tell(key, repeat, result.value, result.cost_s)
-            trials.append(_row(search, space, key, repeat, result))
+            best = None if search.best is None else search.mean(search.best)
+            trials.append(
+                {"run": run.id, "repeat": repeat, **space.values(key), "outcome": result.outcome}
+                | {space.measure: result.value, "best_so_far": best, "cost_s": result.cost_s}
+                | {"spent_s": search.spent, "synthetic": result.synthetic}
+            )
             print(_line(search, space, key, repeat, result), flush=True)
         asked = search.ask()
         for what, why in list(zip(("new configurations", "repeats"), search.ended, strict=False))[told:]:
@@ -119,20 +124,6 @@ def _line(search: "Search", space: "ScenarioSpace", key: str, repeat: int, resul
     runs, mean = len(search.completed[best]), space.in_words(search.mean(best))
     among = f" of those with {runs} runs" if runs > 1 else ""
     return f"{line}, the best so far{among}" if best == key else f"{line}; best so far{among} {mean}"
-
-
-def _row(search: "Search", space: "ScenarioSpace", key: str, repeat: int, result: "Result") -> dict[str, Any]:
-    return {
-        "run": space.run(key, repeat).id,
-        "repeat": repeat,
-        **space.values(key),
-        "outcome": result.outcome,
-        space.measure: result.value,
-        "best_so_far": None if search.best is None else search.mean(search.best),
-        "cost_s": result.cost_s,
-        "spent_s": search.spent,
-        "synthetic": result.synthetic,
-    }
 
 
 def _conclude(search: "Search", space: "ScenarioSpace", trials: list[dict[str, Any]], config: Path) -> None:

@@ -21,7 +21,7 @@ ACTIVITY_INDEX = "tables.json"
 # Activity tables that a question about several runs needs.
 GATHERED_ACTIVITIES = (
     "cuda_api", "shares", "kernel_classes", "collectives", "memory_operations", "timeline", "launches", "stragglers",
-    "message_sizes", "memory_use",
+    "message_sizes",
 )  # fmt: skip
 ARCHIVED_TABLES = ("phases", *GATHERED_ACTIVITIES)  # what of a run's an archive holds
 # What is gathered of a scenario's runs, a Parquet file each; and what is written of it as CSV.

@@ -37,7 +37,6 @@ UNITS: dict[str, Units] = {
     "hfu": PERCENT,
     "drift": PERCENT,
     "efficiency": PERCENT,
-    "serial_fraction": PERCENT,
     "residual": PERCENT,
     "prediction_error": PERCENT,
     "ratio": PERCENT,

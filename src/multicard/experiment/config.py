@@ -12,7 +12,7 @@ from multicard.experiment.cluster import Cluster
 from multicard.experiment.datasets import Dataset, Digits, Strict
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.models import Model
-from multicard.experiment.parameters import ARGS, ARGS_PREFIX, DATASET_NAME, OwnName, OwnValue, flat
+from multicard.experiment.parameters import ARGS, ARGS_PREFIX, DATASET_NAME, DEFAULT_WORKLOAD, OwnName, OwnValue, flat
 from multicard.experiment.workload import WORKLOADS
 
 MOST_RUNS = 100_000  # of a scenario
@@ -21,7 +21,6 @@ SCENARIO_NAME = r"^[a-z][a-z0-9_-]*$"
 MODULE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.+/-]*$"
 # Make and Snakemake put these into commands and patterns of file names.
 RESULTS_PATH = r"^[\w./+@=,-]+( +[\w./+@=,-]+)*$"
-ARCHIVE_PATH = r"^[^{}\x00-\x1f]+$"
 ARCHIVE = ".tar.gz"  # how the name of an archive of recorded runs ends
 
 FigureName = Literal[tuple(FIGURES)]
@@ -74,27 +73,17 @@ def _fields(name: str) -> list[tuple[str, FieldInfo]]:
     return [(work, own[name]) for work, own in fields.items() if name in own]
 
 
-def _described(name: str) -> dict[str, Any]:
-    """Description and default of a parameter, of each workload where they differ."""
-    fields = _fields(name)
-    texts = [field.description for _, field in fields]
-    if len({(field.description, repr(field.default)) for _, field in fields}) > 1:
-        texts = [f"{work} (default {field.default}): {field.description}" for work, field in fields]
-        # No default holds for all.
-        return {
-            "default": fields[0][1].default,
-            "description": " ".join(texts),
-            "json_schema_extra": lambda schema: schema.pop("default", None),
-        }
-    if fields[0][1].is_required():
-        return {"default": None, "description": texts[0], "json_schema_extra": lambda schema: schema.pop("default")}
-    extra = fields[0][1].json_schema_extra if name == ARGS else None
-    return {"default": fields[0][1].default, "description": texts[0], "json_schema_extra": extra}
-
-
 def _fixed_model() -> type[Strict]:
     """Any part of the parameters, each at most once. `repeat` is counted by `repeats`."""
-    fields = {name: (_annotation(name), Field(**_described(name))) for name in PARAMETERS if name != "repeat"}
+    fields = {}
+    for name in PARAMETERS:
+        texts: dict[str, list[str]] = {}
+        for work, field in _fields(name):
+            texts.setdefault(field.description or "", []).append(work)
+        words = texts if len(texts) == 1 else [f"{', '.join(works)}: {text}" for text, works in texts.items()]
+        # The default is each workload's own.
+        extra = {"additionalProperties": False} if name == ARGS else {}
+        fields[name] = (_annotation(name), Field(default=None, description=" ".join(words), json_schema_extra=extra))
     return create_model("Fixed", __base__=Strict, **fields)
 
 
@@ -201,14 +190,6 @@ class Experiment(Strict):
             "which runs can run.",
         ),
     ] = None
-    recorded: Annotated[
-        list[Annotated[str, Field(pattern=ARCHIVE_PATH)]],
-        Field(
-            default_factory=list,
-            description="Archives made by `multicard archive`. Runs that they contain are reused instead of "
-            "executed; if several contain a run, the first is used.",
-        ),
-    ]
     modules: Annotated[
         list[Annotated[str, Field(pattern=MODULE_NAME)]],
         Field(
@@ -235,8 +216,7 @@ class Experiment(Strict):
 
     def workload(self, name: str) -> str:
         """Workload of a scenario."""
-        own, shared = self.scenarios[name].fixed, self.fixed
-        return own.workload if "workload" in own.model_fields_set else shared.workload
+        return self.scenarios[name].fixed.workload or self.fixed.workload or DEFAULT_WORKLOAD
 
 
 class _Schema(GenerateJsonSchema):
@@ -252,6 +232,8 @@ def json_schema() -> dict[str, Any]:
     A list under `vary` holds what `fixed` takes, by reference, so that an editor shows there too what that means.
     """
     schema = Experiment.model_json_schema(schema_generator=_Schema)
+    for parameter in schema["$defs"]["Fixed"]["properties"].values():
+        del parameter["default"]
     for name, listed in schema["$defs"]["Vary"]["properties"].items():
         if name == ARGS:
             continue

@@ -3,7 +3,6 @@
 import difflib
 import json
 import re
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,45 +11,33 @@ from pydantic import ValidationError
 
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
-from multicard.experiment.config import ARCHIVE, Experiment
+from multicard.core.text import natural
+from multicard.experiment.cluster import Cluster
+from multicard.experiment.config import Experiment, Fixed, Scenario
 from multicard.experiment.datasets import SOURCES
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.machine import Machine
-from multicard.experiment.parameters import ARGS, ARGS_PREFIX, DEFAULT_WORKLOAD, JobParameters, run_id
+from multicard.experiment.models import Model
+from multicard.experiment.parameters import ARGS, ARGS_PREFIX, JobParameters, run_id
 from multicard.experiment.runs import Run, expand_scenario
 from multicard.experiment.workload import WORKLOADS, parameters_of
 
-PROFILE_FILE = re.compile(r"(?:profile|config)(?:\.v(\d+)\+)?\.yaml")  # as Snakemake names them
-MOST_VALUES = 1_000_000  # of a YAML file, with what aliases repeat
+UNDER_ARGS = "a parameter of your own script goes under args"
 
 
 class _Loader(yaml.SafeLoader):
     """YAML that refuses a key which stands twice in one mapping, instead of keeping the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
+        seen: set[str] = set()
         for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
+            if key_node.tag == "tag:yaml.org,2002:merge" or not isinstance(key_node, yaml.ScalarNode):
                 continue
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str):
+            if key_node.value in seen:
                 mark = key_node.start_mark
-                raise yaml.MarkedYAMLError(problem=f"the key {key!r} is not text", problem_mark=mark)
-            if key in seen:
-                mark = key_node.start_mark
-                raise yaml.MarkedYAMLError(problem=f"the key {key!r} stands here twice", problem_mark=mark)
-            seen.add(key)
+                raise yaml.MarkedYAMLError(problem=f"the key {key_node.value!r} stands here twice", problem_mark=mark)
+            seen.add(key_node.value)
         return super().construct_mapping(node, deep)
-
-
-def _values(node: yaml.Node | None, known: dict[int, float]) -> float:
-    """How many values a node makes with all that its aliases repeat."""
-    if not isinstance(node, yaml.CollectionNode):
-        return 1
-    if id(node) not in known:
-        parts = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in node.value for part in pair]
-        known[id(node)] = 1.0 + sum(_values(part, known) for part in parts)
-    return known[id(node)]
 
 
 def read_yaml(path: Path) -> Any:
@@ -59,18 +46,12 @@ def read_yaml(path: Path) -> Any:
     Raises
     ------
     UserError
-        If the file is missing, is not valid YAML, repeats a key, or is made to grow without end.
+        If the file is missing, is not valid YAML, or repeats a key.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        return yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506, it is a SafeLoader
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    loader = _Loader(text)
-    try:
-        root = loader.get_single_node()
-        if (values := _values(root, {})) > MOST_VALUES:
-            raise UserError(f"{path}: its aliases (*name) make {values:.0e} values, expected {MOST_VALUES} at most")
-        return None if root is None else loader.construct_document(root)
     except RecursionError as error:
         raise UserError(f"{path}: nested too deeply, or an alias (*name) contains itself") from error
     except yaml.MarkedYAMLError as error:
@@ -113,22 +94,15 @@ def _merged(config: Any, stated: Any) -> Any:
 
 
 def read_profile(folder: Path) -> dict[str, Any]:
-    """Read a profile of Snakemake: a file, or of a folder the file for the newest version that Snakemake has reached.
+    """Read a profile of Snakemake: a file, or of a folder its config.yaml, or the newest config.v8+.yaml.
 
     Raises
     ------
     UserError
         If there is none, or it is no mapping that parses.
     """
-    files = {folder: 0} if folder.is_file() else {}
-    major = int(version("snakemake").split(".")[0])
-    for path in folder.iterdir() if folder.is_dir() else ():
-        named = PROFILE_FILE.fullmatch(path.name)
-        if named and int(named[1] or 0) <= major:
-            files[path] = int(named[1] or 0)
-    if not files:
-        raise UserError(f"{folder}: holds no profile of Snakemake (config.yaml)")
-    file = max(files, key=lambda path: files[path])
+    versioned = sorted(folder.glob("config.v*+.yaml"), key=lambda path: natural(path.name))
+    file = folder if folder.is_file() else versioned[-1] if versioned else folder / "config.yaml"
     profile = read_yaml(file)
     if not isinstance(profile, dict):
         raise UserError(f"{file}: found no mapping of options to values")
@@ -149,7 +123,7 @@ def check(config: Any, source: str, outside: bool = True) -> Experiment:
     try:
         experiment = Experiment.model_validate(config)
     except ValidationError as error:
-        raise UserError(*(f"{source}: {_message(e)}{_own_hint(e, config)}" for e in error.errors())) from error
+        raise UserError(*(f"{source}: {_message(e)}" for e in error.errors())) from error
     found = [error for name in experiment.scenarios for error in _scenario_errors(experiment, name)]
     errors = [f"{source}: {error}" for error in (*found, *(_outside_errors(experiment) if outside else ()))]
     if errors:
@@ -167,37 +141,18 @@ def read_job(parameters: str, data: Path | None, model: Path | None, machine: Ma
     """
     try:
         values = json.loads(parameters)
-    except ValueError as error:
-        raise UserError(f"parameters: do not parse as JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise UserError(f"parameters: found {values!r}, expected a mapping")
-    workload = values.get("workload", DEFAULT_WORKLOAD)
-    if workload not in list(WORKLOADS):
-        raise UserError(f"parameters: workload: found {workload!r}, expected one of {', '.join(WORKLOADS)}")
-    known = list(WORKLOADS[workload].parameters.model_fields)
-    errors = [
-        f"parameters: {key}: not a parameter of the workload {workload}{_hint(key, known)}"
-        for key in values
-        if key not in known
-    ]
-    if errors:
-        raise UserError(*errors)
-    try:
         p = parameters_of(values)
     except ValidationError as error:
         raise UserError(*(f"parameters: {_message(e)}" for e in error.errors())) from error
-    needed = WORKLOADS[workload].inputs
-    folders = (("data", data, "dataset", "data set"), ("model", model, "model", "language model"))
-    for name, folder, parameter, what in folders:
-        if parameter in needed and folder is None:
-            raise UserError(f"{name}: missing, expected the folder of the prepared {what}")
-    errors = [
-        f"{name}: no such folder: {folder}"
-        for name, folder, *_ in folders
-        if folder is not None and not folder.is_dir()
-    ]
-    unsupported = Run(run_id(p), p).unsupported_reason(machine) if machine else None
-    if unsupported:
+    except ValueError as error:
+        raise UserError(f"parameters: do not parse as JSON: {error}") from error
+    except (AttributeError, KeyError, TypeError):
+        raise UserError(f"parameters: found {parameters}, expected a mapping of one workload's parameters") from None
+    errors = []
+    for name, folder, parameter in (("data", data, "dataset"), ("model", model, "model")):
+        if parameter in WORKLOADS[p.workload].inputs and (folder is None or not folder.is_dir()):
+            errors.append(f"{name}: {'missing' if folder is None else f'no such folder: {folder}'}")
+    if machine and (unsupported := Run(run_id(p), p).unsupported_reason(machine)):
         errors.append(f"parameters: cannot run here: {unsupported}")
     if errors:
         raise UserError(*errors)
@@ -214,27 +169,19 @@ def _message(error: Any) -> str:
     key = ".".join(location)
     match kind:
         case "extra_forbidden":
-            known = list(source.model_fields) if source else _known_keys(location[:-1])
-            return f"{key}: unknown key{_hint(location[-1], known)}"
+            own = f"; {UNDER_ARGS}" if {"fixed", "vary"} & set(location) else ""
+            return f"{key}: unknown key{_hint(location[-1], list(source.model_fields) if source else _KEYS)}{own}"
         case "missing":
             return f"{key}: missing"
         case "literal_error":
             choices = re.findall(r"'([^']*)'", error["ctx"]["expected"])
             return f"{key}: found {found!r}, expected one of {', '.join(choices)}{_hint(str(found), choices)}"
-        case "string_pattern_mismatch":
-            return f"{key}: the name {found!r} does not match {error['ctx']['pattern']}"
         case "value_error":
             return f"{key}: {error['ctx']['error']}" if key else str(error["ctx"]["error"])
-        case "model_type" | "dict_type" | "model_attributes_type":
-            if found is None:
-                return f"{key}: is empty, expected a mapping"
-            return f"{key}: found {found!r}, expected a mapping"
-        case "too_short":
-            return f"{key}: is empty"
-        case "union_tag_not_found":
-            return f"{key}.source: missing, expected one of {', '.join(SOURCES)}"
-        case "union_tag_invalid":
-            tag = error["ctx"]["tag"]
+        case "model_type" | "dict_type":
+            return f"{key}: found {'nothing' if found is None else repr(found)}, expected a mapping"
+        case "union_tag_not_found" | "union_tag_invalid":
+            tag = error["ctx"].get("tag", "nothing")
             return f"{key}.source: found {tag!r}, expected one of {', '.join(SOURCES)}{_hint(tag, list(SOURCES))}"
     expected = error["msg"][0].lower() + error["msg"][1:]
     if kind == "float_type" and isinstance(found, str) and re.fullmatch(r"\d+e[+-]?\d+", found):
@@ -242,33 +189,8 @@ def _message(error: Any) -> str:
     return f"{key}: found {found!r}, {expected}"
 
 
-def _own_hint(error: Any, config: dict[str, Any]) -> str:
-    """What to do with an unknown key where the workload has parameters of the user's own; else nothing."""
-    match error["type"], error["loc"]:
-        case "extra_forbidden", ("scenarios", name, "fixed" | "vary" as section, key):
-            stated = [_mapping(config["scenarios"], name), config]
-            where = f"scenarios.{name}.{section}"
-        case "extra_forbidden", ("fixed" as where, key):
-            stated = [config]
-        case _:
-            return ""
-    workloads = (_mapping(each, "fixed").get("workload") for each in stated)
-    workload = next(filter(None, workloads), DEFAULT_WORKLOAD)
-    return _state_under_args(where, str(key)) if _has_own(workload) else ""
-
-
-def _mapping(values: Any, key: str) -> dict[str, Any]:
-    found = values.get(key) if isinstance(values, dict) else None
-    return found if isinstance(found, dict) else {}
-
-
-def _has_own(workload: Any) -> bool:
-    return workload in list(WORKLOADS) and ARGS in WORKLOADS[workload].parameters.model_fields
-
-
-def _state_under_args(where: str, key: str) -> str:
-    name = key.removeprefix(f"{ARGS}.").replace("-", "_")
-    return f"; if it is a parameter of your own, state it under args ({where}.{ARGS}.{name})"
+# Of all sections that are not data sets.
+_KEYS = [name for section in (Experiment, Scenario, Fixed, Cluster, Model) for name in section.model_fields]
 
 
 def _hint(word: str, choices: list[str]) -> str:
@@ -276,29 +198,10 @@ def _hint(word: str, choices: list[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _known_keys(location: list[str]) -> list[str]:
-    """Keys allowed in the section at `location`, read off the model."""
-    section: Any = Experiment
-    for part in location:
-        if isinstance(section, dict):
-            section = section["*"]
-            continue
-        annotation = section.model_fields[part].annotation
-        if hasattr(annotation, "model_fields"):
-            section = annotation
-        else:
-            arguments = [a for a in getattr(annotation, "__args__", ()) if hasattr(a, "model_fields")]
-            if not arguments:
-                return []
-            section = {"*": arguments[0]}
-    return [] if isinstance(section, dict) else list(section.model_fields)
-
-
 def _outside_errors(experiment: Experiment) -> list[str]:
     """Errors that only the file system shows."""
-    errors = _recorded_errors(experiment)
-    # Recorded runs need no data; a run that does says so where it cannot run.
-    for name, dataset in ({} if experiment.recorded else experiment.datasets).items():
+    errors = []
+    for name, dataset in experiment.datasets.items():
         try:
             missing = dataset.missing_files()
         except OSError as error:
@@ -311,26 +214,13 @@ def _outside_errors(experiment: Experiment) -> list[str]:
     return errors
 
 
-def _recorded_errors(experiment: Experiment) -> list[str]:
-    """Archives that are not there, or are listed twice."""
-    errors = []
-    for number, name in enumerate(experiment.recorded):
-        if name in experiment.recorded[:number]:
-            errors.append(f"recorded.{number}: lists {name} twice")
-        elif not name.endswith(ARCHIVE):
-            errors.append(f"recorded.{number}: found {name!r}, expected a name that ends in {ARCHIVE}")
-        elif not Path(name).is_file():
-            errors.append(f"recorded.{number}: no such file: {name}")
-    return errors
-
-
 def _scenario_errors(experiment: Experiment, name: str) -> list[str]:
     """What of a scenario does not fit its workload, the data sets or the models."""
     scenario, workload = experiment.scenarios[name], experiment.workload(name)
     known, where = WORKLOADS[workload].parameters.model_fields, f"scenarios.{name}"
     errors = [
         f"{where}.{section}.{key}: not a parameter of the workload {workload}"
-        + (_state_under_args(f"{where}.{section}", key) if _has_own(workload) else "")
+        + (f"; {UNDER_ARGS}" if ARGS in known else "")
         for section, keys in (("fixed", scenario.fixed.model_fields_set), ("vary", scenario.varied))
         for key in keys
         if (ARGS if key.startswith(ARGS_PREFIX) else key) not in known

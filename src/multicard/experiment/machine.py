@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import re
 import shutil
 import sysconfig
 from dataclasses import dataclass, replace
@@ -14,7 +13,6 @@ from multicard.profilers import PROFILERS
 
 # torchtune declares neither torch nor torchao, and breaks with most of their versions. These were tried together.
 SUPPORTED = {"torchtune": "0.6.1", "torchao": "0.15.", "torch": "2.11."}
-DEVICES = Path("/dev")
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class Machine:
     nodes: int = 1  # machines that one run may have
     runs_ask_for_cpus: bool = False  # as jobs of Slurm do, which starts none that asks for more than a node has
     unanswered: str | None = None  # why a tool that is installed could not list GPUs or nodes; None where none failed
-    hidden_gpus: str | None = None  # why CUDA shows fewer than the machine has, and what to do; else None
+    hidden_gpus: str | None = None  # why CUDA shows fewer than the machine has; else None
 
     def hypothetical(self) -> "Machine":
         """Add to this machine whatever it does not have, to plan for."""
@@ -68,7 +66,7 @@ class Machine:
             gpu_memory_bytes=_gpu_memory_bytes(memory.lines),
             nodes=_count(nodes.lines),
             unanswered=next((answer.problem for answer in (gpus, memory, nodes) if answer.problem), None),
-            hidden_gpus=hidden or _unlisted_gpus(),
+            hidden_gpus=hidden,
         )
 
 
@@ -110,15 +108,13 @@ def triton_unsupported_reason() -> str | None:
     """
     if importlib.util.find_spec("triton") is None:
         return "the package triton, which is not installed"
-    stated = os.environ.get("CC")
-    if not any(shutil.which(name) for name in ([stated] if stated else ("gcc", "clang"))):
-        return f"a C compiler, {f'and CC={stated} is none' if stated else 'none found (gcc, clang)'}"
+    if not any(shutil.which(name) for name in (os.environ.get("CC"), "gcc", "clang") if name):
+        return "a C compiler, none found (gcc, clang)"
     # As Triton, for Debian's own Python.
     scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")
-    python = sysconfig.get_paths(scheme=scheme)["include"]
-    searched = ":".join(os.environ.get(name, "") for name in ("CPATH", "C_INCLUDE_PATH")).split(":")
-    if not any(Path(folder, "Python.h").is_file() for folder in (python, *filter(None, searched))):
-        return f"the headers of Python, not found in {python} (Debian: apt install python3-dev)"
+    headers = sysconfig.get_paths(scheme=scheme)["include"]
+    if not Path(headers, "Python.h").is_file():
+        return f"the headers of Python, not found in {headers} (Debian: apt install python3-dev)"
     return None
 
 
@@ -141,55 +137,17 @@ def torchtune_unsupported_reason() -> str | None:
 def _visible_gpus(listing: list[str]) -> tuple[int, str | None]:
     """Number of GPUs that CUDA shows a process, and why these are not all that `nvidia-smi -L` lists.
 
-    CUDA_VISIBLE_DEVICES is read as PyTorch and CUDA do: indices or UUIDs (or their beginnings), up to the first that is
-    not there, and nothing if one is repeated. Of GPUs that are partitioned (MIG) a process is shown one slice, and then
-    no other GPU: NVIDIA's "MIG User Guide", "CUDA Device Enumeration".
+    Of GPUs that are partitioned (MIG) a process is shown one slice, and then no other GPU: NVIDIA's "MIG User Guide",
+    "CUDA Device Enumeration".
     """
-    slices_of: dict[str, list[str]] = {}  # by the UUID of the GPU
-    for line in listing:
-        uuid = line.rpartition("(UUID: ")[2].rstrip(")")
-        if line.startswith("GPU "):
-            slices_of[uuid] = []
-        elif line.startswith("MIG ") and slices_of:
-            slices_of[next(reversed(slices_of))].append(uuid)
-    gpus, selection = list(slices_of), os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = [line for line in listing if line.startswith("GPU ")]
+    selection = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if any(line.startswith("MIG ") for line in listing):
+        return 1, "CUDA shows a process one slice of a partitioned GPU (MIG)"
     if selection is None or not gpus:
-        selected, problem = gpus, None
-    else:
-        selected, problem = _selected(selection, gpus, [uuid for slices in slices_of.values() for uuid in slices])
-        problem = f'CUDA_VISIBLE_DEVICES is "{selection}", which {problem}'
-    if any(uuid not in slices_of or slices_of[uuid] for uuid in selected):
-        return 1, "CUDA shows a process one slice of a partitioned GPU (MIG) and no other GPU; select whole GPUs"
-    return len(selected), problem if len(selected) < len(gpus) else None
-
-
-def _selected(selection: str, gpus: list[str], slices: list[str]) -> tuple[list[str], str]:
-    """UUIDs that a value of CUDA_VISIBLE_DEVICES selects, and how it comes that they are no more."""
-    if not selection.strip():
-        return [], "selects none; unset it"
-    entries = [entry.strip() for entry in selection.split(",")]
-    kind = next((prefix for prefix in ("GPU-", "MIG-") if entries[0].startswith(prefix)), None)
-    found: list[str] = []
-    for entry in entries:
-        if kind:
-            matching = [uuid for uuid in (gpus if kind == "GPU-" else slices) if uuid.startswith(entry)]
-            matching = matching if entry.startswith(kind) else []
-        else:  # as C's strtoul, which stops at what is no digit
-            number = re.match(r"\+?\d+", entry)
-            matching = gpus[int(number[0]) :][:1] if number else []
-        if len(matching) != 1:
-            return found, f'selects up to "{entry}", of which nvidia-smi -L lists {len(matching) or "none"}; correct it'
-        if matching[0] in found:
-            return [], f'selects none, as it repeats "{entry}"; correct it'
-        found += matching
-    return found, "selects no more; extend it"
-
-
-def _unlisted_gpus() -> str | None:
-    """Why GPUs of which there are device files are not listed; None where there are none, or nvidia-smi lists them."""
-    if shutil.which("nvidia-smi") or not any(DEVICES.glob("nvidia[0-9]*")):
-        return None
-    return "nvidia-smi, which lists them, is not on the PATH; add it"
+        return len(gpus), None
+    shown = min(len(gpus), len([entry for entry in selection.split(",") if entry.strip() not in ("", "-1")]))
+    return shown, f'CUDA_VISIBLE_DEVICES is "{selection}"' if shown < len(gpus) else None
 
 
 def _gpu_memory_bytes(totals: list[str]) -> int | None:

@@ -1,7 +1,7 @@
 """The page about parameters, from the workloads' entries."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import json
+from typing import Any, Literal, get_args, get_origin
 
 from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workload import WORKLOADS, Workload
@@ -12,61 +12,38 @@ INTRODUCTION = """\
 What a scenario can set under `fixed`, for all its runs, or list under `vary`. Parameters that are not set have their
 defaults. Apart from the main parameters, a run's name contains only those that differ from their defaults, so adding a
 parameter to multicard renames no run.
-`python -m multicard.experiment --docs` prints this page.
+`python -m multicard.experiment --docs` prints this page; limits of numbers: `workflow/schemas/config.schema.json`.
 """
 
 
 def page() -> str:
     """The page, in Markdown."""
-    works = WORKLOADS.values()
-    jobs = [work for work in works if work.launches]
+    jobs = [work for work in WORKLOADS.values() if work.launches]
     shared = [name for name in JobParameters.model_fields if len({_row(work, name) for work in jobs}) == 1]
-    first = next(iter(works))
-    parts = [INTRODUCTION, "## Launched workloads\n", _table(_row(first, name) for name in shared)]
-    for work in works:
+    parts = [INTRODUCTION, "## Launched workloads\n", *_table(jobs[0], shared)]
+    for work in WORKLOADS.values():
         own = [name for name in work.parameters.model_fields if name not in shared or not work.launches]
-        parts += [f"## Workload `{work.name}`\n", _table(_row(work, name) for name in own)]
+        parts += [f"\n## Workload `{work.name}`\n", *_table(work, own)]
         for name, entry in work.methods.items():
-            parts += [f"### {work.method.capitalize()} `{name}`\n", _sentence(entry.description), ""]
-            parts += [*(f"- {fact}" for fact in entry.facts()), ""]
-    return "\n".join(parts).rstrip()
+            description = entry.description[:1].upper() + entry.description[1:]
+            parts += [f"\n### {work.method.capitalize()} `{name}`\n", description, ""]
+            parts += [f"- {fact}" for fact in entry.facts()]
+    return "\n".join(parts)
 
 
-def _row(work: Workload, name: str) -> tuple[str, ...]:
-    """Cells of a parameter: name, values, default, meaning; none where the workload does not have it."""
+def _table(work: Workload, names: list[str]) -> list[str]:
+    return ["| parameter | choices | default | meaning |", "|---|---|---|---|", *(_row(work, name) for name in names)]
+
+
+def _row(work: Workload, name: str) -> str:
     if name not in work.parameters.model_fields:
-        return ()
+        return ""
     field = work.parameters.model_fields[name]
-    schema = work.parameters.model_json_schema()["properties"][name]
-    meaning = "See below." if name == work.method and work.methods else field.description
-    return (f"`{name}`", _values(schema), f"`{_yaml(field.default)}`" if not field.is_required() else "", meaning)
+    stated = field.default if isinstance(field.default, str) else json.dumps(field.default, default=str)
+    default = "" if field.is_required() else f"`{stated}`"
+    choices = ", ".join(f"`{each}`" for each in get_args(field.annotation)) if _is_choice(field.annotation) else ""
+    return f"| `{name}` | {choices} | {default} | {field.description} |"
 
 
-def _values(schema: dict[str, Any]) -> str:
-    """Which values a schema allows, in words."""
-    if "anyOf" in schema:
-        return " or ".join(map(_values, schema["anyOf"]))
-    if "const" in schema or "enum" in schema:
-        return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
-    kind = {"integer": "whole number", "number": "number", "boolean": "`true`, `false`", "string": "name"}
-    kind |= {"array": "list of text", "object": "values by name"}
-    bounds = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤"}
-    limits = [f"{sign} {schema[key]}" for key, sign in bounds.items() if key in schema]
-    return " ".join([kind.get(schema["type"], f"`{schema['type']}`"), ", ".join(limits)]).strip()
-
-
-def _yaml(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, tuple):
-        return str(list(value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _table(rows: Iterable[Sequence[str]]) -> str:
-    lines = ["| parameter | values | default | meaning |", "|---|---|---|---|"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows), ""])
+def _is_choice(annotation: Any) -> bool:
+    return get_origin(annotation) is Literal and len(get_args(annotation)) > 1

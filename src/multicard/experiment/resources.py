@@ -1,7 +1,6 @@
 """What a run asks of a cluster, from its own parameters; all amounts are those of one node, as Slurm counts them."""
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -78,50 +77,27 @@ def _of_attempt(first_mb: int, attempt: int, cluster: Cluster | None) -> int:
     return min(asked, int(cluster.memory_per_node_gb * 1000))
 
 
-@dataclass(frozen=True)
-class Step:
-    """What a step after the runs asks for.
-
-    `stage`: steps of one stage may run side by side, those of the next wait for them.
-    """
-
-    stage: int
-    minutes: int = 10
-    memory_mb: int = 1500
-    reads: tuple[str, ...] = ()  # suffixes of the traces that it reads, by whose size it asks for more
-
-
-# Of rules by their names. A job of several of them asks for the time of all stages and for the memory of the largest.
-STEPS = {
-    "extract_activity": Step(0, 20, reads=(".nsys-rep", ".gz")),
-    "measure_scenario": Step(1),
-    "draw_figures": Step(2),
-    "conclude": Step(3),
-    "write_report": Step(4),
-}
-# Megabytes of memory per megabyte of a trace. Measured: 340 MB for 3 MB of PyTorch's compressed traces, 3.7 GB for a
-# database of 5.8 GB (benchmarks/README.md). A report is smaller than the database that nsys exports from it.
+# Rules after the runs. Megabytes of memory per megabyte of a trace that is read, measured: 340 MB for 3 MB of PyTorch's
+# compressed traces, 3.7 GB for a database of 5.8 GB (benchmarks/README.md), of which a report is smaller.
+STEPS = ("extract_activity", "measure_scenario", "draw_figures", "conclude", "write_report")
+STEP_MINUTES, STEP_MB = 20, 1500
 MEMORY_PER_TRACE = {".nsys-rep": 10, ".gz": 100}
 TRACE_MB_PER_MIN = 10  # exported and read in a minute, on a slow file system
 
 
-def trace_sizes_mb(step: str, trace: Path | None) -> dict[str, float]:
-    """Sizes of the traces of a run, in the folder `trace`, that a step reads, by suffix; none before the run."""
-    files = trace.iterdir() if trace is not None and trace.is_dir() else ()
-    sizes = dict.fromkeys(STEPS[step].reads, 0.0)
-    for path in files:
-        if path.suffix in sizes:
-            sizes[path.suffix] += path.stat().st_size / 1e6
-    return sizes
+def _trace_sizes_mb(trace: Path | None) -> dict[str, float]:
+    """Sizes of the traces in a folder by suffix; none before the run."""
+    files = [path for path in trace.iterdir() if path.suffix in MEMORY_PER_TRACE] if trace and trace.is_dir() else []
+    return {path.name: path.stat().st_size / 1e6 for path in files}
 
 
-def step_memory_mb(step: str, attempt: int, cluster: Cluster | None, trace: Path | None = None) -> int:
-    """Megabytes of a step, more for a large trace and, as for a run, for each attempt."""
-    reading = sum(MEMORY_PER_TRACE[suffix] * size for suffix, size in trace_sizes_mb(step, trace).items())
-    return _of_attempt(STEPS[step].memory_mb + math.ceil(reading), attempt, cluster)
+def step_memory_mb(attempt: int, cluster: Cluster | None, trace: Path | None = None) -> int:
+    """Megabytes of a step, more for a trace that it reads and, as for a run, for each attempt."""
+    reading = sum(MEMORY_PER_TRACE[Path(name).suffix] * size for name, size in _trace_sizes_mb(trace).items())
+    return _of_attempt(STEP_MB + math.ceil(reading), attempt, cluster)
 
 
-def step_minutes(step: str, attempt: int, trace: Path | None = None) -> int:
-    """Minutes of a step, more for a large trace and for each attempt."""
-    reading = sum(trace_sizes_mb(step, trace).values()) / TRACE_MB_PER_MIN
-    return min(attempt, ATTEMPTS) * (STEPS[step].minutes + math.ceil(reading))
+def step_minutes(attempt: int, trace: Path | None = None) -> int:
+    """Minutes of a step, more for a trace that it reads and for each attempt."""
+    reading = sum(_trace_sizes_mb(trace).values()) / TRACE_MB_PER_MIN
+    return min(attempt, ATTEMPTS) * (STEP_MINUTES + math.ceil(reading))

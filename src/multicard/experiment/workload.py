@@ -1,7 +1,7 @@
 """The interface of a workload, a kind of job; the entries are the packages in `multicard.workloads`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -77,7 +77,6 @@ class Workload(ABC):
     unit: Unit
     step_columns: tuple[str, ...] = ()  # of steps.csv, which its measures need beside those of every workload
     scales_weakly = True  # each device has as much work per step however many there are, where no `scaling` says so
-    phases_cover_steps = True  # its phases add up to its steps: a sum that is less is a fault of the record
     has_free_text = False  # its parameters hold text of the user's, which an archive must not give away as it is
     is_judged = True  # claims are checked on its runs
     is_observed = False  # its steps and samples are counted from outside the program, so that they may be unknown
@@ -87,12 +86,7 @@ class Workload(ABC):
     accuracy: str | None = None  # its measures of what was learned, where it has such
     loss: str | None = None
     launches = True  # else its runs are made of traces that were there before, which may show no steps
-    assumption: str  # of the estimate of time, in words
     implied: Mapping[str, tuple[str, ...]] = {}  # parameters whose defaults follow from another one, by that one's name
-    # Parameters that the rate of its loader alone depends on, beside the number of workers; empty where
-    # `multicard doctor --measure` does not measure it.
-    loader_parameters: tuple[str, ...] = ()
-    batch_parameters: tuple[str, ...] = ()  # which set how many samples one device computes, and nothing else there
 
     def config_error(self, p: Any, inputs: Inputs) -> str | None:
         """What is wrong with a run on any machine, by its parameters and its inputs; inputs may be unknown."""
@@ -192,34 +186,15 @@ class Workload(ABC):
         """Estimate of the most memory that training takes on one device; None where there is no estimate."""
         return None
 
-    @abstractmethod
     def durations_s(self, p: Any, inputs: Inputs) -> dict[str, float] | None:
-        """Seconds that a run takes on GPUs for each kind of work, by `assumption`; None where its amount is not known.
+        """Estimate of the seconds that a run takes on GPUs for each kind of work; None where its amount is not known.
 
         Starting processes and what happens to the trace are not the workload's.
         """
-
-    def traffic(self, p: Any, measures: Mapping[str, Any]) -> Sequence[Traffic] | None:
-        """Collectives of a step of a job with these parameters; None where the workload does not know them.
-
-        `measures`: parameters and measures of a run that differs at most in its number of devices.
-        """
-        return None
-
-    def memory_change(self, p: Any, devices: int, measures: Mapping[str, Any]) -> float | None:
-        """Bytes that a device needs more on `devices` devices than in a run with these measures; None where unknown."""
         return None
 
     def loads_in_step(self, p: Any) -> bool:
         """Whether the process that computes also loads, so that the wait for data is work of its own."""
-        return False
-
-    def loads_on_cpus(self, p: Any) -> bool:
-        """Whether the loaders of ranks share nothing but the node's CPUs, so that one with all workers is as fast."""
-        return True
-
-    def waits_for_loader(self, p: Any, inputs: Inputs) -> bool:
-        """Whether loading, by `assumption`, takes longer than what the GPUs do with it."""
         return False
 
     @property
@@ -258,22 +233,6 @@ class Workload(ABC):
         """Operations of a completed run's step, by its record and its measured steps; None where they are not known."""
         return None
 
-    def product_precisions(self, p: Any) -> tuple[str, ...]:
-        """As `Operations.precisions`; none where that is not known."""
-        return ()
-
-    def loader_job(self, p: Any) -> dict[str, Any]:
-        """What the rate of a process's loader alone depends on, beside the number of its workers."""
-        names = ("workload", *self.loader_parameters)
-        return {name: getattr(p, name) for name in names} | {"batch_size": p.batch_of_rank}
-
-    def batches_alone(self, p: Any, data: Path, device: Any) -> tuple[Iterator[Any], int]:
-        """Batches of a rank's training loader without end, and how many it prepares before they are asked for.
-
-        Asked where there are `loader_parameters`.
-        """
-        raise NotImplementedError
-
     @abstractmethod
     def job(self, values: Mapping[str, Any]) -> str:
         """Describe what configurations have in common that do the same job, by their parameters' values."""
@@ -290,13 +249,6 @@ class Workload(ABC):
 
         `values`: parameters and measures of a run.
         """
-
-    def on_several(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Parameters to state so that a job with these values runs on any number of devices, and learns the same.
-
-        Empty where its parameters cannot say so.
-        """
-        return {}
 
     def seen(self, values: Mapping[str, Any], of_pass: float | None) -> float | None:
         """Work, in its `unit`, before the end at which `accuracy` and `loss` are measured; None where not known.

@@ -1,13 +1,12 @@
-"""Bus bandwidth of all-reduces over the size of their messages, with the line of latency and bandwidth."""
+"""Bus bandwidth of all-reduces over the size of their messages."""
 
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
 from multicard.analysis.evidence import DEVICE_WORDS
-from multicard.analysis.machine.limits import MachineLimits, all_reduces, fits
+from multicard.analysis.machine.limits import MachineLimits, all_reduces
 from multicard.core.text import counted, for_figure
-from multicard.core.units import BYTES_PER_S, SECONDS, with_unit
 from multicard.figures.style import (
     MARKERS,
     WIDTH_IN,
@@ -37,7 +36,7 @@ def draw_all_reduces(limits: MachineLimits) -> tuple[Figure, pd.DataFrame]:
 
 def _draw(limits: MachineLimits, data: pd.DataFrame) -> Figure:
     figure, axes = plt.subplots(figsize=(WIDTH_IN, 3.6))
-    counts, fitted = list(dict.fromkeys(data["devices"])), fits(limits)
+    counts = list(dict.fromkeys(data["devices"]))
     for number, (devices, colour) in enumerate(zip(counts, ordered_colours(len(counts)), strict=True)):
         own = data[data["devices"] == devices]
         rate = own["bus_bandwidth_bytes_per_s"]
@@ -46,12 +45,6 @@ def _draw(limits: MachineLimits, data: pd.DataFrame) -> Figure:
             own["message_bytes"], rate, [rate - low, high - rate], linestyle="none", capsize=2, color=colour,
             marker=MARKERS[number % len(MARKERS)], label=counted(devices, DEVICE_WORDS[limits.device]),
         )  # fmt: skip
-        if line := fitted.get(devices):
-            alpha, beta = with_unit(line.alpha_s.value, SECONDS), with_unit(line.beta_bytes_per_s.value, BYTES_PER_S)
-            axes.plot(
-                own["message_bytes"], own["fitted_bus_bandwidth_bytes_per_s"], color=colour, linewidth=1,
-                label=f"α = {alpha}, β = {beta}",
-            )  # fmt: skip
     bandwidth_axes(axes)
     host = for_figure(str((limits.host or {}).get("name", "unknown host")))
     axes.set_title(f"All-reduce on {host}")

@@ -1,17 +1,10 @@
-"""The GPUs: their driver, whether PyTorch can use them, their clocks, and an all-reduce between them."""
+"""The GPUs: whether PyTorch can use those that runs are planned for, and an all-reduce between them."""
 
 from typing import Any
 
-from multicard.analysis.runs.conditions import SLOWDOWNS
 from multicard.experiment.machine import Machine
 from multicard.machine.all_reduce import exchange
 from multicard.machine.checks import Check
-
-Gpu = dict[str, Any]  # as multicard.machine.probe.of_gpu describes it
-
-ABSENT = "NVMLError_LibraryNotFound"
-# Reasons of a single reading without any load. Others tell how a GPU is set up, or that it is idle.
-SLOWED = {**SLOWDOWNS, "hw_slowdown": "heat or power supply"}
 
 LIMIT_S = 60.0  # of an all-reduce, from the first connection on; before, processes import PyTorch
 MESSAGE_BYTES = 128 << 20  # of gradients, say: large enough that latency does not count
@@ -26,92 +19,41 @@ NCCL_HELP = (
 
 
 def checks(facts: dict[str, Any], machine: Machine) -> list[Check]:
-    """Look at the driver, the GPUs, what PyTorch sees of them, and how they are.
+    """Compare the GPUs that PyTorch sees with those that runs are planned for, and try an all-reduce between them.
 
     Parameters
     ----------
     facts
         As `multicard.machine.probe.facts_here` gives them.
     machine
-        This machine, as runs are planned for it.
+        This machine, as runs are planned for it, by `nvidia-smi`.
     """
-    problem, listed = facts.get("nvml_problem"), facts.get("nvml_gpus") or []
-    if problem and ABSENT in problem and not facts.get("gpus"):
-        return [Check("GPUs", "no NVIDIA driver", "warning", "runs on cuda need a GPU; those on cpu do not")]
-    found = [_listed(listed, problem)]
-    if "torch" in facts:
-        found += [_driver(facts), _seen_by_torch(facts, machine)]
-    if answering := [gpu for gpu in listed if "problem" not in gpu]:
-        found.append(_clocks(answering))
-    return found + all_reduce(facts)
+    return [_gpus(facts, machine), *all_reduce(facts)]
 
 
-def _listed(listed: list[Gpu], problem: str | None) -> Check:
-    if not listed:
-        do = "restart the node or reinstall the driver, or run this on a node with GPUs"
-        return Check("GPUs", "the driver lists none" + (f": {problem}" if problem else ""), "warning", do)
-    names = [_named(gpu) for gpu in listed]
-    found = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
-    if any("problem" in gpu for gpu in listed):
-        return Check("GPUs", found, "error", "restart the node; the kernel's log has the reason (dmesg | grep Xid)")
-    if any(gpu["partitioned"] for gpu in listed):
-        do = "runs on several devices need whole GPUs (nvidia-smi --multi-instance-gpu 0)"
-        return Check("GPUs", f"{found}; a process sees one instance, and NCCL connects none", "warning", do)
-    return Check("GPUs", found)
-
-
-def _named(gpu: Gpu) -> str:
-    if "problem" in gpu:
-        return f"GPU {gpu['index']} that does not answer ({gpu['problem']})"
-    memory = "memory unknown" if gpu["memory_bytes"] is None else f"{gpu['memory_bytes'] / 1024**3:.0f} GiB"
-    return f"{gpu['name']} ({memory}{', partitioned (MIG)' if gpu['partitioned'] else ''})"
-
-
-def _driver(facts: dict[str, Any]) -> Check:
-    """The driver and the newest CUDA that it supports; whether that is enough for PyTorch, starting on a GPU tells."""
-    number, cuda = facts.get("driver_cuda"), facts.get("cuda")
-    supports = f" (CUDA {number // 1000}.{number % 1000 // 10})" if isinstance(number, int) else ""
-    found = f"{facts.get('driver') or 'unknown version'}{supports}"
-    if cuda is None:
-        return Check("driver", f"{found}, but torch is built for CPUs only", "error", "install one built for CUDA")
-    return Check("driver", f"{found}, torch's CUDA {cuda}")
-
-
-def _seen_by_torch(facts: dict[str, Any], machine: Machine) -> Check:
-    """Compare the GPUs that PyTorch sees with those that runs are planned for, by `nvidia-smi -L`."""
-    name, seen, hidden = "GPUs in torch", facts.get("gpus"), machine.hidden_gpus
-    listed = facts.get("nvml_gpus") or []
-    problem = facts.get("gpus_problem") or facts.get("started_problem") or facts.get("unanswered")
-    if problem:
-        return Check(name, problem, "error", "a newer driver, or a torch built for its CUDA; dmesg | grep Xid")
+def _gpus(facts: dict[str, Any], machine: Machine) -> Check:
+    seen, hidden = facts.get("gpus") or [], machine.hidden_gpus
+    why = hidden or machine.unanswered
+    if problem := facts.get("gpus_problem") or facts.get("started_problem") or facts.get("unanswered"):
+        do = "a newer driver, or a torch built for its CUDA; dmesg | grep Xid shows faults of a GPU"
+        return Check("GPUs", problem, "error", do)
+    if not seen and not machine.gpus and not why:
+        return Check("GPUs", "none found", "warning", "runs on cuda need a GPU; those on cpu do not")
     if not seen:
-        why = hidden or facts.get("cuda_init_problem")
-        found = "torch sees no GPU" + (f": {why}" if why else "")
-        return Check(name, found, "error" if listed or hidden else "warning", "run this on a node with GPUs")
-    found = f"{len(seen)}, the smallest with {min(memory for _, memory, *_ in seen) / 1024**3:.1f} GiB"
+        if facts.get("cuda") is None and "torch" in facts:
+            why = "it is built for CPUs only"
+        why = why or facts.get("cuda_init_problem")
+        do = "a torch built for CUDA, a newer driver, or a node with GPUs"
+        return Check("GPUs", f"torch sees none{f': {why}' if why else ''}", "error", do)
+    names = [name for name, *_ in seen]
+    smallest = min(memory for _, memory, *_ in seen) / 1024**3
+    found = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+    found += f", the smallest with {smallest:.1f} GiB"
     if len(seen) != machine.gpus:
-        why = f" ({reason})" if (reason := hidden or machine.unanswered) else ""
+        found += f"; runs are planned for {machine.gpus}, as nvidia-smi lists{f' ({why})' if why else ''}"
         do = "nvidia-smi must list the GPUs that CUDA opens: reinstall the driver; dmesg | grep Xid"
-        return Check(name, f"{found}; runs are planned for {machine.gpus}, as nvidia-smi lists{why}", "error", do)
-    return Check(name, f"{found}, of {len(listed)}", "warning", hidden) if hidden else Check(name, found)
-
-
-def _clocks(gpus: list[Gpu]) -> Check:
-    """Whether anything holds the clocks of a GPU back though nothing runs on it; a lowered limit will under load."""
-    slowed = []
-    for gpu in gpus:
-        state = gpu["conditions"] or {}
-        limit, default = state.get("power_limit_w"), state.get("default_power_limit_w")
-        reasons = [reason for reason in state.get("clock_reasons") or [] if reason in SLOWED]
-        why = [f"slowed down by {SLOWED[reason]} ({reason})" for reason in reasons]
-        if limit is not None and default is not None and limit < default:
-            why.append(f"power limit {limit:.0f} W, by default {default:.0f} W")
-        if why:
-            slowed.append(f"GPU {gpu['index']}: {', '.join(why)}, {state.get('temperature_c')} °C")
-    if slowed:
-        do = "measure on another node, or have cooling, power supply and limits checked (nvidia-smi -q -d PERFORMANCE)"
-        return Check("GPU clocks", "; ".join(slowed), "warning", do)
-    return Check("GPU clocks", "none is held back by heat, power supply or a lowered power limit")
+        return Check("GPUs", found, "error", do)
+    return Check("GPUs", found, "warning", hidden) if hidden else Check("GPUs", found)
 
 
 def all_reduce(facts: dict[str, Any]) -> list[Check]:

@@ -1,4 +1,4 @@
-"""What NVML and PyTorch report, printed fact by fact: `python -m multicard.machine.probe`.
+"""What PyTorch reports, printed fact by fact: `python -m multicard.machine.probe`.
 
 A process of its own, since a broken driver or library can hang or end the one that asks it. A fact that raises is
 printed as `<name>_problem`; `asking` names the one that is being asked for, so that a hang can be put down to it.
@@ -10,17 +10,16 @@ from collections.abc import Callable
 from typing import Any
 
 from multicard.core.facts import tell, told
-from multicard.core.system import ask, read_or_none
-from multicard.launch.gpu_samples import Gpu
+from multicard.core.system import ask
 
 LIMIT_S = 120.0  # a first import from a shared file system takes long
 TEXT_LIMIT = 300  # of an error's message
 
 
 def facts_here() -> dict[str, Any]:
-    """What PyTorch and NVML report of themselves; `torch_problem` where PyTorch cannot be imported.
+    """What PyTorch reports of itself and its GPUs; `torch_problem` where it cannot be imported.
 
-    `unanswered`: which of them hung or ended the process that asked.
+    `unanswered`: what hung, or ended the process that asked.
     """
     # Without warnings, which would be mixed with the answer.
     answer = ask([sys.executable, "-W", "ignore", "-m", "multicard.machine.probe"], LIMIT_S, dict(os.environ))
@@ -43,40 +42,6 @@ def attempt(name: str, ask: Callable[[], Any]) -> Any:
         fact = {f"{name}_problem": f"{type(error).__name__}: {' '.join(str(error).split())[:TEXT_LIMIT]}"}
     tell(**fact)
     return fact.get(name)
-
-
-def of_nvml() -> bool:
-    """Facts of the driver and its GPUs; an error of NVML means that the driver cannot be used."""
-    import pynvml
-
-    pynvml.nvmlInit()
-    attempt("driver", lambda: str(pynvml.nvmlSystemGetDriverVersion()))
-    attempt("driver_cuda", pynvml.nvmlSystemGetCudaDriverVersion_v2)
-    count = pynvml.nvmlDeviceGetCount()
-    attempt("nvml_gpus", lambda: list(filter(None, (of_gpu(pynvml, index) for index in range(count)))))
-    return True
-
-
-def of_gpu(nvml: Any, index: int) -> dict[str, Any] | None:
-    """What NVML says of a GPU; None for what it does not, or only `problem` where the GPU does not answer.
-
-    It counts GPUs that a cgroup hides, as Slurm does those of other jobs, but opens none of them: None for such a one.
-    """
-    try:
-        gpu = nvml.nvmlDeviceGetHandleByIndex(index)
-        nvml.nvmlDeviceGetUUID(gpu)
-    except nvml.NVMLError_NoPermission:
-        return None
-    except nvml.NVMLError as error:  # "GPU is lost": it fell off the bus
-        return {"index": index, "problem": str(error)}
-    state = Gpu(nvml, gpu)
-    return {
-        "index": index,
-        "name": read_or_none(lambda: nvml.nvmlDeviceGetName(gpu)),
-        "memory_bytes": read_or_none(lambda: nvml.nvmlDeviceGetMemoryInfo(gpu).total),
-        "partitioned": state.is_partitioned(),
-        "conditions": state.state(),
-    }
 
 
 def of_torch() -> bool:
@@ -106,7 +71,6 @@ def of_cuda() -> bool:
 
 if __name__ == "__main__":
     imported = attempt("import_torch", of_torch)
-    attempt("nvml", of_nvml)
     if imported:
         attempt("cuda_asked", of_cuda)
     attempt("all", lambda: True)

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ class ScenarioSpace:
         Raises
         ------
         UserError
-            If it varies nothing, or an archive of recorded runs cannot be read.
+            If it varies nothing.
         """
         self.experiment, self.name, self.goal = experiment, name, goal
         self.scenario, self.results = experiment.scenarios[name], Path(experiment.results)
@@ -80,9 +79,8 @@ class ScenarioSpace:
         return self.results / "runs" / run.id / RUN
 
     def target(self, run: Run) -> Path:
-        """What is made last of what a run's measures are read from; a recorded run comes as a whole."""
-        record = self.record(run)
-        return record if run.id in self.matrix.recorded.archives else record.parent / ACTIVITY / ACTIVITY_INDEX
+        """What is made last of what a run's measures are read from."""
+        return self.record(run).parent / ACTIVITY / ACTIVITY_INDEX
 
     def decide(self, search: Search) -> tuple[str, list[str], Interval]:
         """The best configuration, those not significantly different of which there are repeats, and its value."""
@@ -109,15 +107,6 @@ class ScenarioSpace:
         """Values of the varied parameters."""
         levels = next(levels for levels, key in self.space.configurations.items() if key == configuration)
         return {name: values[level] for (name, values), level in zip(self.varied.items(), levels, strict=True)}
-
-    @property
-    def possible_repeats(self) -> int:
-        """How many repeats there can be of every configuration that can run: fewer where they come from an archive."""
-        counts = [
-            sum(1 for _ in takewhile(lambda run: self.matrix.reasons[run.id] is None, runs))
-            for runs in self.repeats.values()
-        ]
-        return min(filter(None, counts), default=1)
 
     @property
     def unlike_learning(self) -> list[str]:

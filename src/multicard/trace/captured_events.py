@@ -1,23 +1,24 @@
 """All events of a capture that the wanted tables are made of, each table of the traces read once."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from multicard.trace.clocks import Difference, WaitingCalls, difference
-from multicard.trace.collect import Events, Progress, Where, collect, in_parallel
+from multicard.core.units import SECONDS, with_unit
+from multicard.trace.collect import Events, collect, in_parallel
 from multicard.trace.kernel_classes import collective, kernel_class
-from multicard.trace.launches import UNKNOWN, Launches
-from multicard.trace.model import Batch, EventSource, Integers, Trace
+from multicard.trace.launches import UNKNOWN, join_calls
+from multicard.trace.model import Integers, Trace
 from multicard.trace.statistics import Grouped, Statistics, statistics
-from multicard.trace.steps import Marks, Owner, Steps, Window, on_device, streams_of_steps
+from multicard.trace.steps import Marks, Steps, Window, on_device
 
 CAPTURE, STEPS = "capture", "steps"
-LACKING = 0.01  # part of the launches of a process or step that may lack their kernel
 SCOPES = (CAPTURE, STEPS)
+LACKING = 0.01  # part of the launches of a process that may lack their kernel
+EARLY, TOLERANCE_NS = 0.01, 1_000_000  # part of a device's activity that may begin so long before its launching call
 WORTH_THREADS = 10_000  # values; the statistics of fewer take less time than to start a thread
 
 Key = tuple[Any, ...]
@@ -30,61 +31,43 @@ class CapturedEvents:
     In the scope `CAPTURE` these are all events. In the scope `STEPS` they are those that belong to the steps of their
     process, from the start of the first to the end of the last: what began then, and what runs on a device if it was
     launched then, whenever it ran. Where its launch was not recorded, it belongs to them if it began while the device
-    ran them. A process without steps has those of its trace's other processes, and so have counters, which belong to
-    no process; a trace without steps keeps all of its events. Memory in use is a state and is kept whole.
+    ran them. A process without steps has those of its trace's other processes; a trace without steps keeps all of its
+    events.
+
+    Attributes
+    ----------
+    linked
+        Whether what ran on devices has the arrays of `join_calls`.
+    notices
+        Lines on what the capture lacks.
     """
 
-    def __init__(
-        self,
-        traces: Sequence[Trace],
-        wanted: set[str],
-        progress: Progress | None,
-        scope: str = CAPTURE,
-        dropped: Mapping[Owner, tuple[int, int]] | None = None,
-    ) -> None:
+    def __init__(self, traces: Sequence[Trace], wanted: set[str], scope: str = CAPTURE) -> None:
         """Read the kinds of events that are `wanted`.
 
-        Beside kinds, "shapes" asks for launch shapes, "starts" for more than durations of what runs on devices,
-        "launches" for the calls that launched it, and "calls" for the times of all calls. The scope `STEPS` needs
-        "ranges", and for what runs on devices "api", "starts" and "launches". `dropped`: see `Marks`.
+        Beside kinds, "starts" asks for more than durations of what runs on devices, "launches" for that and for the
+        calls that launched it. The scope `STEPS` needs "ranges", and for what runs on devices "api" and "launches".
         """
         self.traces, self.scope = traces, scope
 
-        def read(kind: str, *keep: str, **how: Any) -> Events | None:
-            return collect(traces, kind, keep=keep, progress=progress, **how) if kind in wanted else None
+        def read(kind: str, *numbers: str, groups: tuple[str, ...] | None = None) -> Events | None:
+            return collect(traces, kind, numbers, groups) if kind in wanted else None
 
         self.ranges = read("ranges", "start", "duration", groups=("process", "domain", "name", "thread"))
-        self.marks = Marks(self.ranges, dropped)
-        linked = ("correlation",) if "launches" in wanted else ()
-        times = ("start", "duration") if "starts" in wanted else ()
-        # When a device begins and ends steps depends on who launched what on which stream.
-        threads = self.marks.threads if linked and times else set()
-        stream, thread = (("stream",), ("thread",)) if threads else ((), ())
-        shape = ("grid", "block") if "shapes" in wanted else ()
-        self.kernels = read("kernels", *linked, *times, groups=("process", "device", "name", *shape, *stream))
+        self.marks = Marks(self.ranges, traces)
+        linked = "launches" in wanted and any(trace.has("api") for trace in traces)
+        times = ("start", "duration") if wanted & {"launches", "starts"} else ("duration",)
+        times, stream = (("correlation", *times), ("stream",)) if linked else (times, ())
+        self.kernels = read("kernels", *times, groups=("process", "device", "name", *stream))
         place = ("process", "device", "operation", "host_memory", *stream)
-        self.memory = read("memory", *linked, *times, "bytes", groups=place)
-        self.messages = read("messages", "start", "bytes", sort=None)
-        self.memory_use = read("memory_use", "start", "bytes", sort=None)
-        self.metrics = read("metrics", "start", "value", sort="value")
-        sets = [own for _, own in self._on_device()]
-        self.launches: Launches | None = None
-        if "api" in wanted and linked and sets and any(trace.has("api") for trace in traces):
-            self.launches = Launches(sets, threads)
-        for own in sets:
-            own.arrays.pop("correlation", None)
-        self.api = read(
-            "api",
-            *(("start", "duration") if "calls" in wanted else ()),
-            groups=("process", "api", "name", *(("thread",) if "calls" in wanted else thread)),
-            see=self.launches.see if self.launches else None,
-            where=self._begun_in_steps() if scope == STEPS else None,
-        )
-        self.clocks: dict[Place, Difference] = {}
-        if self.launches:
-            self.launches.done()
-            if "calls" in wanted:
-                self._compare_clocks(self.launches)
+        self.memory = read("memory", *times, "bytes", groups=place)
+        self.messages = read("messages", "start", "bytes")
+        calls = ("correlation", "start", "duration") if linked else ("start", "duration")
+        self.api = read("api", *calls, groups=("process", "api", "name", *(("thread",) if linked else ())))
+        self.notices: list[str] = []
+        self.linked = linked and self.api is not None and bool(self._on_device())
+        if self.linked:
+            self._join()
         if scope == STEPS:
             self._keep_steps()
         if self.kernels:  # two more fields, which the names tell
@@ -95,142 +78,102 @@ class CapturedEvents:
             ]
             self.kernels.fields += ("class", "collective")
 
-    def _compare_clocks(self, launches: Launches) -> None:
-        """Find devices whose clock does not agree with the host's, and set their times right where that can be."""
-        waiting = None if self.api is None else WaitingCalls(self.api)
-        sets = [(own, own.values("process", "device")) for _, own in self._on_device()]
-        for place in sorted({place for _, values in sets for place in values}, key=str):
-            latency, late = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-            for which, (own, values) in enumerate(sets):
-                mine = own.mask(value == place for value in values)
-                start = own.arrays["start"][mine].astype(np.int64)
-                call = launches.start_of(which, mine)
-                known = call != UNKNOWN
-                latency.append(start[known] - call[known])
-                if own is self.memory:
-                    end, called = start + own.arrays["duration"][mine], launches.end_of(which, mine)
-                    copies = own.values("operation", "host_memory")
-                    to_host = known & own.mask(copy == "device_to_host" for _, copy, _ in copies)[mine]
-                    paged = to_host & own.mask(kind == "pageable" for _, _, kind in copies)[mine]
-                    late.append(end[paged] - called[paged])
-                    if waiting is not None:
-                        others = to_host & ~paged
-                        followed, until = waiting.ends(call[others])
-                        late.append(end[others][followed] - until)
-            found = difference(np.concatenate(latency), np.concatenate(late))
-            if found is not None:
-                self.clocks[place] = found
-                for own, values in sets if found.can_be_corrected else ():
-                    mine = own.mask(value == place for value in values)
-                    own.arrays["start"] = own.arrays["start"].astype(np.int64) - np.where(mine, found.ns, 0)
-
-    @cached_property
-    def incomplete(self) -> dict[Owner, tuple[int, int, int, int]]:
-        """Processes of which the capture lacks kernels that they launched.
-
-        Of each the number of launches without a kernel, of all, and how many steps at the beginning and at the end of
-        the capture are held in part.
-        """
-        found = {}
-        for owner, (start, lacking) in (self.launches.without_kernel() if self.launches else {}).items():
-            if not len(lacking) or lacking[-1] <= LACKING * len(lacking):
-                continue
-            first = last = 0
-            if owner in self.marks.steps:
-                steps = self.marks.steps[owner]
-                at = np.searchsorted(start, np.stack((steps.starts, steps.ends)))
-                counts, missing = np.diff(at, axis=0)[0], np.diff(np.append(0, lacking)[at], axis=0)[0]
-                whole = np.flatnonzero((counts > 0) & (missing <= LACKING * counts))
-                if len(whole):
-                    first, last = int(whole[0]), len(counts) - 1 - int(whole[-1])
-            found[owner] = (int(lacking[-1]), len(lacking), first, last)
-        return found
+    def _join(self) -> None:
+        """Find the calls that launched what ran on devices; where clocks do not agree, nobody can tell these."""
+        sets = [own for _, own in self._on_device()]
+        for (trace, process), (lacking, launches) in join_calls(self.api, sets, self.marks.threads).items():
+            if lacking > LACKING * launches:
+                where = f"{self.traces[trace].name}: process {process}"
+                self.notices.append(f"{where}: {lacking} of {launches} kernel launches without a kernel")
+        for own in (self.api, *sets):
+            own.arrays.pop("correlation")
+        for place in self._places():
+            masks = self._masks(place)
+            start, call = (np.concatenate(columns) for columns in zip(*map(_starts, sets, masks), strict=True))
+            latency = start[call != UNKNOWN] - call[call != UNKNOWN]
+            if len(latency) and np.quantile(latency, EARLY) < -TOLERANCE_NS:
+                trace, process, device = place
+                self.notices.append(
+                    f"{self.traces[trace].name}: process {process}, device {device}: begins work up to "
+                    f"{with_unit(-float(latency.min()) / 1e9, SECONDS)} before it is launched, so the clocks of GPU "
+                    "and host differ: launches are not told, and times of steps are wrong by as much"
+                )
+                for own, mine in zip(sets, masks, strict=True):
+                    own.arrays["call"][mine] = own.arrays["returned"][mine] = UNKNOWN
 
     def _on_device(self) -> list[tuple[str, Events]]:
-        """What ran on devices, by kind, in the order in which `launches` counts these sets."""
+        """What ran on devices, by kind."""
         found = [("kernels", self.kernels), ("memory", self.memory)]
         return [(kind, own) for kind, own in found if own is not None]
+
+    def _places(self) -> list[Place]:
+        """Devices of processes on which anything ran."""
+        return sorted({place for _, own in self._on_device() for place in own.values("process", "device")}, key=str)
+
+    def _masks(self, place: Place) -> list[npt.NDArray[np.bool_]]:
+        """Which events of each kind ran on a device."""
+        return [own.mask(of == place for of in own.values("process", "device")) for _, own in self._on_device()]
 
     @cached_property
     def steps(self) -> dict[Place, Steps]:
         """Steps of each device of a process that marked steps, by the device itself where launches tell."""
-        sets = [(own, own.values("process", "device")) for _, own in self._on_device()]
-        places = sorted({place for _, values in sets for place in values if place[:2] in self.marks.steps}, key=str)
-        if self.launches is None:
+        places = [place for place in self._places() if place[:2] in self.marks.steps]
+        if not self.linked:
             return {place: self.marks.steps[place[:2]] for place in places}
-        launches = self.launches
+        sets = [own for _, own in self._on_device()]
 
         def one(place: Place) -> Steps:
-            host = self.marks.steps[place[:2]]
-            calls, ends = [], []
-            masks = [own.mask(value == place for value in values) for own, values in sets]
-            for which, ((own, _), mine) in enumerate(zip(sets, masks, strict=True)):
-                calls.append(launches.start_of(which, mine))
-                ends.append(own.arrays["start"][mine] + own.arrays["duration"][mine].astype(np.int64))
-            chosen = self._on_streams_of_steps(launches, place, masks, calls)
-            return host if chosen is None else on_device(host, np.concatenate(calls), np.concatenate(ends), chosen)
+            masks = self._masks(place)
+            start, call = (np.concatenate(columns) for columns in zip(*map(_starts, sets, masks), strict=True))
+            ends = start + np.concatenate([own.arrays["duration"][mine] for own, mine in zip(sets, masks, strict=True)])
+            own = self._on_streams_of_steps(masks)
+            return on_device(self.marks.steps[place[:2]], call[own], ends[own])
 
         return dict(zip(places, in_parallel(one, places), strict=True))
 
-    def _on_streams_of_steps(
-        self, launches: Launches, place: Place, masks: Sequence[npt.NDArray[np.bool_]], calls: Sequence[Integers]
-    ) -> npt.NDArray[np.bool_] | None:
-        """Which events of a device are on streams of its steps, all kinds one after another; None: nobody can tell."""
-        streams: list[list[int | None]] = []  # by kind and group
-        codes: list[Integers] = []
-        launched: list[int | None] = []
-        others = False
-        for which, ((kind, own), mine) in enumerate(zip(self._on_device(), masks, strict=True)):
-            streams.append([stream for _, stream in own.values("stream")])
-            codes.append(own.code[mine])
-            by_thread = launches.by_thread(which, mine)
-            others = others or bool((~by_thread & (calls[which] != UNKNOWN)).any())
-            if kind == "kernels":
-                launched = [streams[-1][code] for code in _distinct(codes[-1][by_thread])]
-        used = [of[code] for of, code_of_each in zip(streams, codes, strict=True) for code in _distinct(code_of_each)]
-        threads = [thread for *owner, thread in self.marks.threads if tuple(owner) == place[:2]]
-        chosen = streams_of_steps(used, launched, others, threads)
-        if chosen is None:
-            return None
+    def _on_streams_of_steps(self, masks: list[npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_]:
+        """Which events of a device steps wait for, all kinds one after another.
+
+        They are on streams with kernels that the thread launched that marks the steps, such as those of the forward
+        pass and of the optimizer; the backward pass uses the same ones. Loaders that work in threads of their own, such
+        as DALI, use others. On a device without such kernels all streams are: with `DataParallel` replicas run in a
+        thread per device.
+        """
+        sets = [own for _, own in self._on_device()]
+        streams = [[stream for _, stream in own.values("stream")] for own in sets]
+        chosen = set()
+        if self.kernels is not None:
+            codes = np.unique(self.kernels.code[masks[0] & self.kernels.arrays["by_thread"]])
+            chosen = {streams[0][code] for code in codes.tolist()}
         return np.concatenate(
-            [np.array([stream in chosen for stream in of], bool)[code] for of, code in zip(streams, codes, strict=True)]
+            [
+                own.mask(not chosen or stream in chosen for stream in of)[mine]
+                for own, of, mine in zip(sets, streams, masks, strict=True)
+            ]
         )
-
-    def _begun_in_steps(self) -> Where:
-        """Tells which events of a batch began between the first and the last step of their process."""
-        marks = self.marks
-        _ = marks.steps  # before several threads ask for them
-
-        def begun(trace: int, source: EventSource, batch: Batch) -> npt.NDArray[np.bool_]:
-            windows = [marks.window(trace, process) for (process,) in source.described(("process",))]
-            return _inside(batch.numbers["start"], windows, batch.group)
-
-        return begun
 
     def _keep_steps(self) -> None:
         """Drop what belongs to no step."""
         by_device = {place: steps.window for place, steps in self.steps.items()}
-        for which, (kind, own) in enumerate(self._on_device()):
+        for kind, own in self._on_device():
             start, places = own.arrays["start"], own.values("process", "device")
             windows = [self.marks.window(*place[:2]) for place in places]
-            if self.launches is None:
-                inside = _inside(start, windows, own.code)
-            else:
-                call = self.launches.start_of(which, slice(None))
+            inside = _inside(start, windows, own.code)
+            if self.linked:
+                call = own.arrays["call"]
                 ran = [by_device.get(place, window) for place, window in zip(places, windows, strict=True)]
                 inside = np.where(call == UNKNOWN, _inside(start, ran, own.code), _inside(call, windows, own.code))
-                self.launches.keep(which, inside)
             setattr(self, kind, own.where(inside))
-        for kind, other in (("ranges", self.ranges), ("messages", self.messages), ("metrics", self.metrics)):
+        for kind in ("ranges", "messages", "api"):
+            other: Events | None = getattr(self, kind)
             if other is not None:
-                owners = other.values("process") if "process" in other.fields else [(g[0], None) for g in other.groups]
-                windows = [self.marks.window(*owner) for owner in owners]
+                windows = [self.marks.window(*owner) for owner in other.values("process")]
                 setattr(self, kind, other.where(_inside(other.arrays["start"], windows, other.code)))
 
 
-def _distinct(codes: Integers) -> list[int]:
-    """The codes that occur."""
-    return [int(code) for code in np.flatnonzero(np.bincount(codes))]
+def _starts(own: Events, mine: npt.NDArray[np.bool_]) -> tuple[Integers, Integers]:
+    """Starts of some events and of the calls that launched them; as narrow ones they would wrap in a sum."""
+    return own.arrays["start"][mine].astype(np.int64), own.arrays["call"][mine]
 
 
 def _inside(moments: Integers, windows: Sequence[Window], code: Integers) -> npt.NDArray[np.bool_]:

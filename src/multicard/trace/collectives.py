@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from multicard.trace.collect import Events
-from multicard.trace.model import Integers, Trace
+from multicard.trace.model import Integers
 
 # Bus bandwidth over algorithm bandwidth for n ranks, and the size that the algorithm bandwidth counts over the size
 # of one rank's message: NVIDIA's nccl-tests, doc/PERFORMANCE.md.
@@ -131,7 +131,7 @@ def _in_order(events: Events, codes: Sequence[int], name: str) -> Integers:
     return events.arrays[name][mine][np.argsort(events.arrays["start"][mine], kind="stable")]
 
 
-def stragglers_of(traces: Sequence[Trace], kernels: Events) -> list[dict[str, Any]]:
+def stragglers_of(kernels: Events) -> list[dict[str, Any]]:
     """One row per collective and rank: how long it waited for the last rank, and how often it was that itself.
 
     The calls of a kind are matched by their order, so all ranks must take part in each; where numbers of calls
@@ -139,30 +139,25 @@ def stragglers_of(traces: Sequence[Trace], kernels: Events) -> list[dict[str, An
 
     Parameters
     ----------
-    traces
-        Traces of one capture. Ranks are compared only on one clock: those of one trace, and of traces that name it.
     kernels
-        Kernels with process, device, collective, start and duration.
+        Kernels with process, device, collective, start and duration. Those of one trace are on one clock.
 
     Raises
     ------
     CannotTell
         If no kind of collective can be matched.
     """
-    places: dict[tuple[str, str], dict[tuple[int, int, int | None], list[int]]] = {}
-    for code, (*of, kind) in enumerate(kernels.values("process", "device", "collective")):
-        place = tuple(of)
+    places: dict[tuple[int, str], dict[tuple[int, int, int | None], list[int]]] = {}
+    for code, (*place, kind) in enumerate(kernels.values("process", "device", "collective")):
         if kind is not None:
-            clock = traces[place[0]].clock
-            name = f"host {clock[0]}" if clock else f"trace {place[0]}"
-            places.setdefault((name, kind), {}).setdefault(place, []).append(code)
+            places.setdefault((place[0], kind), {}).setdefault(tuple(place), []).append(code)
     if not places:
         raise CannotTell("the capture holds no collectives that are named")
     rows, unmatched = [], []
     for (_, kind), members in sorted(places.items()):
         if len(members) < 2:
             continue
-        times = {place: _times(kernels, codes, traces[place[0]]) for place, codes in sorted(members.items(), key=str)}
+        times = {place: _times(kernels, codes) for place, codes in sorted(members.items(), key=str)}
         if len({starts.shape for starts, _ in times.values()}) > 1:
             unmatched.append(f"the ranks show different numbers of {kind}")
             continue
@@ -178,15 +173,12 @@ def stragglers_of(traces: Sequence[Trace], kernels: Events) -> list[dict[str, An
             row |= {"median_wait_s": float(np.median(wait)) / 1e9, "max_wait_s": int(wait.max()) / 1e9}
             rows.append(row | {"together_s": int((end - latest).sum()) / 1e9})
     if not rows:
-        clocks = {clock for clock, _ in places}
-        ranks = {place for members in places.values() for place in members}
-        apart = "the ranks are in files whose clocks are not known to agree"
-        raise CannotTell("; ".join(unmatched) or (apart if len(clocks) > 1 and len(ranks) > 1 else "only one rank"))
+        apart = len({trace for trace, _ in places}) > 1
+        raise CannotTell("; ".join(unmatched) or ("each rank is in a file of its own" if apart else "only one rank"))
     return rows
 
 
-def _times(kernels: Events, codes: list[int], trace: Trace) -> tuple[Integers, Integers]:
-    """Starts and ends of the kernels of some groups in order of time, on the trace's clock."""
+def _times(kernels: Events, codes: list[int]) -> tuple[Integers, Integers]:
+    """Starts and ends of the kernels of some groups in order of time."""
     start, duration = (_in_order(kernels, codes, name).astype(np.int64) for name in ("start", "duration"))
-    start += trace.clock[1] if trace.clock else 0
     return start, start + duration

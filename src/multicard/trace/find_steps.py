@@ -5,16 +5,16 @@ of its optimizers; and by the kernels of optimizers. All processes with kernels 
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from multicard.trace.captured_events import CapturedEvents
 from multicard.trace.kernel_classes import CLASSES
 from multicard.trace.launches import UNKNOWN
-from multicard.trace.model import Batch, BatchReader, EventSource, Integers, Trace, shared_name
+from multicard.trace.model import HostSteps, Integers, Trace, shared_name
 from multicard.trace.steps import RECORDED, STEP, Owner
 
 # Other names of a step, without their number: Lightning's among them.
@@ -24,26 +24,10 @@ NUMBER = re.compile(r"[ _#:-]*\d+$")
 
 # Kernels that an optimizer has none of: between two of its kernels they tell two updates apart.
 OF_THE_MODEL = ("attention", "convolution", "matrix_multiply", "normalization", "pooling")
-MOST_UPDATES = 8  # of a step
 # By which a range may seem to begin before the one that it touches ends: times since 1970 in microseconds are rounded
 # to a quarter of one.
 ROUNDING_NS = 1000
 ALIKE = 0.1  # difference of two numbers of kernels, as a part
-
-
-class HostSteps(NamedTuple):
-    """Steps of a process on the host's clock in nanoseconds, in order and disjoint, and the threads that they are of.
-
-    A thread is None where it is not known.
-    """
-
-    starts: Integers
-    ends: Integers
-    threads: list[int | None]
-
-    def part(self, chosen: slice) -> "HostSteps":
-        """Some of them."""
-        return HostSteps(self.starts[chosen], self.ends[chosen], self.threads[chosen])
 
 
 @dataclass(frozen=True)
@@ -58,20 +42,14 @@ class FoundSteps:
         Steps of each process with kernels; empty where nothing tells them.
     devices
         Devices on which each process ran kernels.
-    span_s
-        Seconds from the first kernel to the last, of each process.
     ranges
         Names of ranges of these processes, the most frequent first.
-    collectives
-        Of each process, when its communication kernels were launched, in order, and when they ended.
     """
 
     source: str | None
     steps: dict[Owner, HostSteps]
     devices: dict[Owner, list[int | None]]
-    span_s: dict[Owner, float]
     ranges: list[str]
-    collectives: dict[Owner, tuple[Integers, Integers]]
 
 
 def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps:
@@ -89,9 +67,9 @@ def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps
     TraceError
         If a trace turns out to be damaged.
     """
-    capture = CapturedEvents(traces, {"ranges", "kernels", "memory", "api", "launches", "starts", "calls"}, None)
+    capture = CapturedEvents(traces, {"ranges", "kernels", "memory", "api", "launches"})
     if capture.kernels is None or not len(capture.kernels.code):
-        return FoundSteps(None, {}, {}, {}, [], {})
+        return FoundSteps(None, {}, {}, [])
     ranges, processes = _ranges(capture, stated), _processes(capture)
     found: tuple[str | None, dict[Owner, HostSteps]] = (None, {})
     if stated is not None:
@@ -104,62 +82,16 @@ def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps
     for owner in processes:
         for name, own in ranges.get(owner, {}).items():
             counts[name] = counts.get(name, 0) + len(own.starts)
-    return FoundSteps(
-        *found,
-        {owner: of.devices for owner, of in processes.items()},
-        {owner: int(of.end.max() - of.start.min()) / 1e9 for owner, of in processes.items()},
-        sorted(counts, key=lambda name: -counts[name]),
-        {owner: _collectives(of) for owner, of in processes.items()},
-    )
-
-
-def _collectives(process: "_Process") -> tuple[Integers, Integers]:
-    mine = process.kind == CLASSES.index("communication")
-    launched = process.launched[mine]
-    order = np.argsort(launched, kind="stable")
-    return launched[order], process.end[mine][order]
+    devices = {owner: of.devices for owner, of in processes.items()}
+    return FoundSteps(*found, devices, sorted(counts, key=lambda name: -counts[name]))
 
 
 def with_steps(traces: Sequence[Trace], steps: Mapping[Owner, HostSteps]) -> list[Trace]:
-    """The same traces with these steps as ranges named `step`, in the place of any that are named so already."""
-
-    def marked(number: int, trace: Trace) -> Trace:
-        own = {process: steps for (of, process), steps in steps.items() if of == number}
-
-        def opened(kind: str, numbers: tuple[str, ...], groups: tuple[str, ...]) -> EventSource:
-            if kind != "ranges":
-                return trace.open(kind, numbers, groups)
-            return _joined(own, trace.open(kind, numbers, groups) if trace.has(kind) else None)
-
-        absent = {kind: why for kind, why in trace.absent.items() if not (own and kind == "ranges")}
-        return replace(trace, open=opened, absent=absent)
-
-    return [marked(number, trace) for number, trace in enumerate(traces)]
-
-
-def _joined(steps: Mapping[int, HostSteps], recorded: EventSource | None) -> EventSource:
-    """Ranges of steps by process, and the recorded ranges, whose codes follow."""
-    places = list(dict.fromkeys((process, thread) for process, own in steps.items() for thread in own.threads))
-
-    def read_steps() -> Iterator[Batch]:
-        for process, own in steps.items():
-            code = np.array([places.index((process, thread)) for thread in own.threads], np.int32)
-            yield Batch(code, {"start": own.starts, "end": own.ends, "duration": own.ends - own.starts})
-
-    def shifted(part: BatchReader) -> BatchReader:
-        return lambda: (Batch(batch.group + len(places), batch.numbers) for batch in part())
-
-    def described(wanted: tuple[str, ...]) -> list[tuple[Any, ...]]:
-        rows = [{"process": process, "domain": None, "name": STEP, "thread": thread} for process, thread in places]
-        found = [tuple(row[name] for name in wanted) for row in rows]
-        others = recorded.described(wanted) if recorded else []
-        at = wanted.index("name") if "name" in wanted else -1
-        return found + [
-            (*values[:at], f"{STEP} (as recorded)", *values[at + 1 :]) if at >= 0 and values[at] == STEP else values
-            for values in others
-        ]
-
-    return EventSource([read_steps, *(shifted(part) for part in (recorded.parts if recorded else []))], described)
+    """The same traces with these steps, in the place of ranges named `step`."""
+    of_trace: list[dict[int, HostSteps]] = [{} for _ in traces]
+    for (number, process), own in steps.items():
+        of_trace[number][process] = own
+    return [replace(trace, steps=own) for trace, own in zip(traces, of_trace, strict=True)]
 
 
 class _Process(NamedTuple):
@@ -216,9 +148,7 @@ def _processes(capture: CapturedEvents) -> dict[Owner, _Process]:
     kernels = capture.kernels
     assert kernels is not None
     places = kernels.values("process", "device")
-    call = np.full(len(kernels.code), UNKNOWN)
-    if capture.launches:
-        call = capture.launches.start_of(0, slice(None))
+    call = kernels.arrays["call"] if capture.linked else np.full(len(kernels.code), UNKNOWN)
     kind_of = np.array([CLASSES.index(kind) for _, kind in kernels.values("class")], np.int32)
     found = {}
     for owner in sorted({place[:2] for place in places}, key=str):
@@ -267,13 +197,10 @@ def _by_annotations(capture: CapturedEvents, ranges: Ranges, processes: Processe
             return None
         moments = np.array([end for end, _ in updates])
         counts = np.diff(np.searchsorted(np.sort(process.launched), moments))
-        period = _period([(0, count) for count in counts.tolist()])
-        if period is None:  # of one optimizer, whose steps differ; of several that take turns nothing can be told
-            medians = [np.median(counts[first::2]) for first in range(min(2, len(counts)))]
-            if max(medians) - min(medians) > ALIKE * max(medians):
-                return None
-            period = 1
-        return _between(moments[::period], [thread for _, thread in updates][::period])
+        medians = [np.median(counts[first::2]) for first in range(min(2, len(counts)))]
+        if max(medians) - min(medians) > ALIKE * max(medians):
+            return None  # several optimizers that take turns
+        return _between(moments, [thread for _, thread in updates])
 
     return _of_all("PyTorch's annotations of Optimizer.step", processes, of_one)
 
@@ -299,14 +226,10 @@ def _by_kernels(capture: CapturedEvents, ranges: Ranges, processes: Processes) -
                 return None
             moments = np.maximum.reduceat(end[at], firsts)
         totals = np.diff(np.maximum.reduceat(at, firsts))
-        updates_of = list(zip(sizes[1:].tolist(), totals.tolist(), strict=True))
         # Where a step begins with kernels like the optimizer's, those of the last step have no successor.
         for count in (len(sizes), len(sizes) - 1):
-            period = _period(updates_of[: count - 1]) if count > 2 else None
-            if period is not None and (np.diff(moments[:count]) > 0).all():
-                largest = max(range(period), key=lambda first: (sizes[first:count:period].mean(), first))
-                chosen = slice(largest, count, period)
-                return _between(moments[chosen], _threads(capture, owner, called[chosen]))
+            if count > 2 and _repeat(sizes[1:count], totals[: count - 1]) and (np.diff(moments[:count]) > 0).all():
+                return _between(moments[:count], _threads(capture, owner, called[:count]))
         return None
 
     return _of_all("kernels of an optimizer", processes, of_one)
@@ -328,19 +251,10 @@ def _between(moments: Integers, threads: Sequence[int | None]) -> HostSteps:
     return HostSteps(moments[:-1], moments[1:], list(threads[1:]))
 
 
-def _period(signatures: Sequence[tuple[int, int]]) -> int | None:
-    """Number of updates after which they repeat: of each the kernels of the optimizer, and of all since the last one.
-
-    None where they do not.
-    """
-
-    def alike(one: tuple[int, int], other: tuple[int, int]) -> bool:
-        return one[0] == other[0] and abs(one[1] - other[1]) <= ALIKE * max(one[1], other[1])
-
-    for period in range(1, min(MOST_UPDATES, len(signatures) // 2) + 1):
-        if all(alike(*pair) for pair in zip(signatures, signatures[period:], strict=False)):
-            return period
-    return None
+def _repeat(sizes: Integers, totals: Integers) -> bool:
+    """Whether updates have equal numbers of the optimizer's kernels, and similar ones of all since the last one."""
+    apart = np.abs(np.diff(totals)) <= ALIKE * np.maximum(totals[1:], totals[:-1])
+    return len(sizes) > 1 and bool((sizes == sizes[0]).all() and apart.all())
 
 
 def _threads(capture: CapturedEvents, owner: Owner, called: Integers) -> list[int | None]:

@@ -1,16 +1,11 @@
-"""Read a Chrome trace of PyTorch's profiler (Kineto), one file per rank, plain or gzipped.
-
-A file is read piece by piece, and of each event only what tables are made of: never more than a piece of it is in
-memory.
-"""
+"""Read a Chrome trace of PyTorch's profiler (Kineto), one file per rank, plain or gzipped."""
 
 import gzip
 import re
 import zlib
-from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,14 +20,13 @@ from multicard.trace.model import (
     Batch,
     EventSource,
     Groups,
+    Integers,
     Trace,
     picked,
     rank_marks,
     shared_name,
 )
 
-PIECE_BYTES, END_BYTES = 1 << 20, 1 << 16
-BETWEEN_EVENTS = re.compile(rb"\}\s*(,)\s*(?=\{)")
 NO_NUMBER = re.compile(rb"(?<=[\s:,\[])-?(?:NaN|Infinity)(?=\s*[,}\]])")
 SMALL_BYTES, MOST_TIMES = 64 << 20, 40  # what a file may unpack to at least, and how many times its size
 API_CATEGORIES = {"cuda_runtime": "runtime", "cuda_driver": "driver", "runtime": "runtime"}
@@ -68,18 +62,12 @@ class Arguments(msgspec.Struct, frozen=True, gc=False):
     correlation: Any = None
     device: Any = None
     stream: Any = None
-    grid: tuple[Any, ...] | str | float | None = None
-    block: tuple[Any, ...] | str | float | None = None
     bytes: Any = None
     dtype: Any = None
     collective: Any = msgspec.field(default="", name="Collective name")
     ranks: Any = msgspec.field(default=None, name="Group size")
     sent: Any = msgspec.field(default=None, name="In msg nelems")
     received: Any = msgspec.field(default=None, name="Out msg nelems")
-    memory_of: Any = msgspec.field(default=None, name="Device Type")
-    memory_device: Any = msgspec.field(default=None, name="Device Id")
-    allocated: Any = msgspec.field(default=None, name="Total Allocated")
-    reserved: Any = msgspec.field(default=None, name="Total Reserved")
 
 
 _NO_ARGUMENTS = Arguments()
@@ -95,15 +83,23 @@ class Event(msgspec.Struct, gc=False):
     tid: Any = None
     ts: Any = None
     dur: Any = 0
-    args: Arguments | None = _NO_ARGUMENTS
+    args: Arguments = _NO_ARGUMENTS
 
 
 class Document(msgspec.Struct):
-    """A whole file, or what is left of it without some of its events."""
+    """What is used of a file."""
 
     traceEvents: list[Event]  # noqa: N815, the name in the file
     deviceProperties: Any = None  # noqa: N815
     distributedInfo: Any = {}  # noqa: N815
+
+
+class _Table(NamedTuple):
+    """Events of a kind: what describes each group, the code of each event's group, and its numbers."""
+
+    groups: list[tuple[Any, ...]]
+    code: Integers
+    numbers: dict[str, Integers]
 
 
 def read(path: Path) -> Trace:
@@ -114,14 +110,26 @@ def read(path: Path) -> Trace:
     TraceError
         If the file is not a trace.
     """
-    found = _KinetoEvents()
     try:
-        most = max(SMALL_BYTES, MOST_TIMES * path.stat().st_size)
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for document in _documents(cast("IO[bytes]", file), path, most):
-                for event in document.traceEvents:
-                    found.add(event)
-        found.end(document)
+        document = _document(path)
+        events: dict[str, list[Event]] = {kind: [] for kind in KINDS}
+        process = None  # device events carry the device in its place
+        for event in document.traceEvents:
+            if event.ph == "X":
+                kind = KIND_OF.get(event.cat) or KIND_OF.get(str(event.cat).lower())
+                if kind is not None:
+                    events[kind].append(event)
+                if process is None and event.cat in HOST_CATEGORIES and isinstance(event.pid, int):
+                    process = event.pid
+        process = -1 if process is None else process
+        tables = {kind: _table(kind, own, process) for kind, own in events.items() if kind != "messages"}
+        tables["messages"] = _messages(events["kernels"], tables["api"].numbers, process)
+        for table in tables.values():
+            refuse_absurd(table.numbers)
+        gpus = tuple(dict.fromkeys(str(each["name"]) for each in document.deviceProperties or () if "name" in each))
+        rank = document.distributedInfo.get("rank")
+        marks = rank_marks([(process, name) for _, _, name, _ in tables["ranges"].groups])
+        ranks = {process: rank} if isinstance(rank, int) else marks
     except msgspec.ValidationError as error:
         raise TraceError(
             f"{path}: no trace of PyTorch's profiler: its JSON has no list traceEvents of events: {error}"
@@ -131,173 +139,91 @@ def read(path: Path) -> Trace:
         if isinstance(error, OverflowError):
             said = f"found a number that is too large, expected times of at most {MOST_NS / 1e9:.3g} s"
         raise TraceError(f"{path}: not a readable PyTorch profiler trace: {said}") from error
-    absent = {kind: NOT_RECORDED[kind] for kind in KINDS if kind not in found.kinds or not found.kinds[kind].code}
+    absent = {kind: NOT_RECORDED[kind] for kind, table in tables.items() if not len(table.code)}
     name = path.name.removesuffix(".gz").removesuffix(".json")
-    return Trace(name, lambda kind, _, groups: found.source(kind, groups), absent, found.ranks, gpus=found.gpus)
+    return Trace(name, lambda kind, _, groups: _source(kind, tables[kind], groups), absent, ranks, gpus)
 
 
-def _documents(file: IO[bytes], path: Path, most: int) -> Iterator[Document]:
-    """Events of a file in pieces, in its order; the last one with what else it holds.
-
-    A piece ends where an object seems to follow another one. That this is between two events, and not inside one, shows
-    in that the piece can be decoded.
-    """
-    text = file.read(PIECE_BYTES)
-    count = len(text)
-    first = re.search(rb'"traceEvents"\s*:\s*\[', text)
-    head = text[: first.end()] if first else b""
-    text = text[len(head) :]
-    while more := file.read(max(PIECE_BYTES, len(text))):
-        text += more
-        count += len(more)
-        if path.suffix == ".gz" and count > most:
-            raise TraceError(f"{path}: unpacks to more than {MOST_TIMES} times its size, expected about 15")
-        if first:
-            ends = [end.start(1) for end in BETWEEN_EVENTS.finditer(text, max(0, len(text) - END_BYTES))]
-            try:
-                if ends:
-                    yield Document(_decoded(_EVENTS, b"[" + text[: ends[-1]] + b"]"))
-                    text = text[ends[-1] + 1 :]
-            except msgspec.DecodeError:
-                continue  # the whole of it says whether anything is wrong
-    yield _decoded(_DOCUMENT, head + text)
-
-
-def _decoded(decoder: msgspec.json.Decoder[Any], text: bytes) -> Any:
-    """What JSON says, in which PyTorch may have written numbers that JSON has no words for."""
+def _document(path: Path) -> Document:
+    most = max(SMALL_BYTES, MOST_TIMES * path.stat().st_size)
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        text = file.read(most + 1)
+    if len(text) > most:
+        raise TraceError(f"{path}: unpacks to more than {MOST_TIMES} times its size, expected about 15")
     try:
-        return decoder.decode(text)
+        return msgspec.json.decode(text, type=Document)
     except msgspec.DecodeError:
-        if not NO_NUMBER.search(text):
+        if not NO_NUMBER.search(text):  # numbers that PyTorch writes and JSON has no words for
             raise
-        return decoder.decode(NO_NUMBER.sub(b"null", text))
+        return msgspec.json.decode(NO_NUMBER.sub(b"null", text), type=Document)
 
 
-_EVENTS, _DOCUMENT = msgspec.json.Decoder(list[Event]), msgspec.json.Decoder(Document)
+def _table(kind: str, events: list[Event], process: int) -> _Table:
+    keys: dict[tuple[Any, ...], int] = {}
+    code = [keys.setdefault(_key(kind, event), len(keys)) for event in events]
+    start = np.array([_nanoseconds(event.ts) for event in events], np.int64)
+    duration = np.array([_nanoseconds(event.dur) for event in events], np.int64)
+    numbers = {"start": start, "end": start + duration, "duration": duration}
+    for name in set(KINDS[kind].numbers) - numbers.keys():
+        numbers[name] = np.array([_number(getattr(event.args, name), MISSING) for event in events], np.int64)
+    return _Table([(process, *_described(kind, *key)) for key in keys], np.array(code, np.int32), numbers)
 
 
-class _Kind:
-    """Events of a kind: of each the code of its group, and its numbers one after another."""
-
-    def __init__(self) -> None:
-        self.groups: dict[tuple[Any, ...], int] = {}
-        self.code, self.numbers = array("i"), array("q")
-
-    def add(self, group: tuple[Any, ...], *numbers: int) -> None:
-        """Keep an event."""
-        self.code.append(self.groups.setdefault(group, len(self.groups)))
-        self.numbers.extend(numbers)
+def _key(kind: str, event: Event) -> tuple[Any, ...]:
+    """What tells events of different groups apart, as the file has it."""
+    if kind in ("ranges", "api"):
+        return event.cat, event.name, event.tid
+    return event.cat, event.name, event.args.device, event.args.stream
 
 
-class _KinetoEvents:
-    """Events of a file by kind, under groups that are described only when all events are there."""
+def _described(kind: str, category: str, name: Any, *place: Any) -> tuple[Any, ...]:
+    """The columns of a group, without its process."""
+    numbers = tuple(map(_number, place))
+    if kind == "ranges":
+        return None, shared_name(str(name)), *numbers
+    if kind == "api":
+        return API_CATEGORIES[category.lower()], str(name), *numbers
+    if kind == "kernels":
+        return numbers[0], str(name), numbers[1]
+    return numbers[0], _operation(category, str(name)), _host_memory(str(name)), numbers[1]
 
-    def __init__(self) -> None:
-        self.kinds = {kind: _Kind() for kind in KINDS}
-        self.process: int | None = None
-        self._messages: list[tuple[tuple[Any, ...], int, int, int]] = []
 
-    def add(self, event: Event) -> None:
-        """Keep an event of those that tables are made of."""
-        if event.ph != "X":
-            if event.ph == "i" and event.name == "[memory]":
-                self._add_memory_use(event)
-            return
-        # Device events carry the device in the place of the process.
-        if self.process is None and event.cat in HOST_CATEGORIES and isinstance(event.pid, int):
-            self.process = event.pid
-        kind = KIND_OF.get(event.cat) or KIND_OF.get(str(event.cat).lower())
-        if kind is None:
-            return
-        start = _nanoseconds(event.ts)
-        end, arguments = start + _nanoseconds(event.dur), cast("Arguments", event.args)
-        correlation = _number(arguments.correlation, MISSING)
-        if kind == "ranges":
-            self.kinds[kind].add((event.name, event.tid), start, end)
-        elif kind == "api":
-            self.kinds[kind].add((event.cat, event.name, event.tid), correlation, start, end)
-        elif kind == "memory":
-            group = (event.cat, event.name, arguments.device, arguments.stream)
-            self.kinds[kind].add(group, correlation, _number(arguments.bytes, MISSING), start, end)
-        else:
-            group = (event.name, arguments.device, arguments.grid, arguments.block, arguments.stream)
-            self.kinds[kind].add(group, correlation, start, end)
-            if arguments.collective:
-                self._add_message(arguments, correlation, start)
+def _messages(kernels: list[Event], api: dict[str, Integers], process: int) -> _Table:
+    """Messages of communication kernels, counted as NCCL does: a rank's own part where parts differ.
 
-    def _add_message(self, arguments: Arguments, correlation: int, start: int) -> None:
-        """Keep the message of a communication kernel, counted as NCCL does: a rank's own part where parts differ."""
+    Each has the start of the call that sent it, or that of its kernel where the call was not recorded.
+    """
+    of_call: dict[int, int] = {}
+    found, keys = [], {}
+    for event in kernels:
+        arguments = event.args
         kind, size = collective_call(str(arguments.collective)), ELEMENT_BYTES.get(str(arguments.dtype))
-        sent, received = _number(arguments.sent), _number(arguments.received)
-        if kind is not None and size is not None and sent is not None and received is not None:
-            elements = received if kind in ("reduce_scatter", "recv") else sent
-            self._messages.append(((kind, _number(arguments.ranks)), correlation, start, elements * size))
-
-    def _add_memory_use(self, event: Event) -> None:
-        arguments = cast("Arguments", event.args)
-        if arguments.memory_of == 1:  # a CUDA device
-            for pool, size in (("torch_allocated", arguments.allocated), ("torch_reserved", arguments.reserved)):
-                if isinstance(size, int):
-                    self.kinds["memory_use"].add((arguments.memory_device, pool), _nanoseconds(event.ts), size)
-
-    def end(self, document: Document) -> None:
-        """Take what a file tells beside its events, and check what was kept."""
-        api = self._numbers("api")
-        calls: dict[int, int] = {}  # by correlation, when the first one began
-        if self._messages:
+        elements = _number(arguments.received if kind in ("reduce_scatter", "recv") else arguments.sent)
+        if kind is None or size is None or elements is None or _number(arguments.received) is None:
+            continue
+        if not of_call:  # of calls with one correlation the first counts
             order = np.argsort(-api["start"], kind="stable")
-            calls = dict(zip(api["correlation"][order].tolist(), api["start"][order].tolist(), strict=True))
-            calls.pop(MISSING, None)
-        for group, correlation, start, size in self._messages:  # a kernel's start where the call was not recorded
-            self.kinds["messages"].add(group, calls.get(correlation, start), size)
-        self.process = -1 if self.process is None else self.process
-        names = [str(each["name"]) for each in document.deviceProperties or () if "name" in each]
-        self.gpus = tuple(dict.fromkeys(names))
-        rank = document.distributedInfo.get("rank")
-        marks = rank_marks([(process, name) for process, _, name, _ in self._described("ranges")])
-        self.ranks = {self.process: rank} if isinstance(rank, int) else marks
-        for kind in self.kinds:
-            refuse_absurd(self._numbers(kind))
+            of_call = dict(zip(api["correlation"][order].tolist(), api["start"][order].tolist(), strict=True))
+            of_call |= {MISSING: -1}
+        start = of_call.get(_number(arguments.correlation, MISSING), -1)
+        start = _nanoseconds(event.ts) if start == -1 else start
+        key = (process, kind, _number(arguments.ranks))
+        found.append((keys.setdefault(key, len(keys)), start, elements * size))
+    code, starts, sizes = np.array(found, np.int64).reshape(-1, 3).T
+    return _Table(list(keys), code.astype(np.int32), {"start": starts, "bytes": sizes})
 
-    def _numbers(self, kind: str) -> dict[str, Any]:
-        names = KINDS[kind].numbers
-        values = np.array(self.kinds[kind].numbers, np.int64).reshape(-1, len(names))
-        return dict(zip(names, values.T.copy(), strict=True))
 
-    def _described(self, kind: str) -> list[tuple[Any, ...]]:
-        """Groups of a kind by their codes."""
-        process, found = self.process, list(self.kinds[kind].groups)
-        if kind == "ranges":
-            return [(process, None, shared_name(str(name)), _number(tid)) for name, tid in found]
-        if kind == "api":
-            return [(process, API_CATEGORIES[cat.lower()], str(name), _number(tid)) for cat, name, tid in found]
-        if kind == "kernels":
-            return [
-                (process, _number(device), str(name), _shape(grid), _shape(block), _number(stream))
-                for name, device, grid, block, stream in found
-            ]
-        if kind == "memory":
-            return [
-                (process, _number(device), _operation(cat, str(name)), _host_memory(str(name)), _number(stream))
-                for cat, name, device, stream in found
-            ]
-        return [(process, *group) for group in found]
+def _source(kind: str, table: _Table, groups: tuple[str, ...]) -> EventSource:
+    """Events of a kind as one part."""
+    coded = Groups()
 
-    def source(self, kind: str, groups: tuple[str, ...]) -> EventSource:
-        """Events of a kind as one part."""
-        own, coded = self.kinds[kind], Groups()
+    def read_all() -> Iterator[Batch]:
+        yield Batch(coded.codes(picked(kind, groups, table.groups))[table.code], table.numbers)
 
-        def read_all() -> Iterator[Batch]:
-            keys = picked(kind, groups, self._described(kind))
-            numbers = self._numbers(kind)
-            if "end" in numbers:
-                numbers["duration"] = numbers["end"] - numbers["start"]
-            yield Batch(coded.codes(keys)[np.array(own.code)], numbers)
-
-        return EventSource(
-            [read_all],
-            lambda wanted: [tuple(dict(zip(groups, key, strict=True))[name] for name in wanted) for key in coded.keys],
-        )
+    return EventSource(
+        [read_all],
+        lambda wanted: [tuple(dict(zip(groups, key, strict=True))[name] for name in wanted) for key in coded.keys],
+    )
 
 
 def _nanoseconds(microseconds: float) -> int:
@@ -306,12 +232,6 @@ def _nanoseconds(microseconds: float) -> int:
 
 def _number(value: Any, otherwise: int | None = None) -> Any:
     return value if isinstance(value, int) else otherwise
-
-
-def _shape(value: Any) -> str | None:
-    if isinstance(value, tuple) and len(value) == 3 and all(isinstance(size, int) for size in value):
-        return "×".join(map(str, value))
-    return None
 
 
 def _operation(category: str, name: str) -> str:

@@ -34,8 +34,8 @@ KINDS: dict[str, Kind] = {
     # a call of its own row, or "other". What a call starts on a device carries its `correlation`, a number that is
     # unique within the process only, negative where there is none.
     "api": Kind(("process", "api", "name", "thread"), ("correlation", "start", "end")),
-    # Kernels on a device; `grid` and `block` are the launch shape, as "x×y×z".
-    "kernels": Kind(("process", "device", "name", "grid", "block", "stream"), ("correlation", "start", "end")),
+    # Kernels on a device.
+    "kernels": Kind(("process", "device", "name", "stream"), ("correlation", "start", "end")),
     # Copies and fills on a device; `operation` is one of OPERATIONS, `host_memory` "pageable" or "pinned" for copies
     # from or to the host as far as that was recorded.
     "memory": Kind(
@@ -44,11 +44,6 @@ KINDS: dict[str, Kind] = {
     # Communication calls with the size of their message, as the communication library counts it, and the number of
     # ranks that take part (None: not recorded); `start` is when the host made the call.
     "messages": Kind(("process", "collective", "ranks"), ("start", "bytes")),
-    # Memory of a device in use after a change, in bytes; `pool` says what kind of memory. In a pool of PyTorch's
-    # (`torch_…`) that is all of it, in others the change since the capture began, which may be negative.
-    "memory_use": Kind(("process", "device", "pool"), ("start", "bytes")),
-    # Samples of the counters of a device; `value` is in the metric's own unit.
-    "metrics": Kind(("device", "metric"), ("start", "value")),
 }
 
 OPERATIONS = (
@@ -71,8 +66,6 @@ NOT_RECORDED = {
     "kernels": "the capture holds no kernels",
     "memory": "the capture holds no memory operations of a device",
     "messages": "the capture holds no sizes of messages",
-    "memory_use": "the capture holds no record of device memory in use",
-    "metrics": "the capture holds no samples of device counters",
 }
 
 
@@ -121,6 +114,21 @@ class EventSource:
     described: Callable[[tuple[str, ...]], list[tuple[Any, ...]]]
 
 
+class HostSteps(NamedTuple):
+    """Steps of a process on the host's clock in nanoseconds, in order and disjoint, and the threads that they are of.
+
+    A thread is None where it is not known.
+    """
+
+    starts: Integers
+    ends: Integers
+    threads: list[int | None]
+
+    def part(self, chosen: slice) -> "HostSteps":
+        """Some of them."""
+        return HostSteps(self.starts[chosen], self.ends[chosen], self.threads[chosen])
+
+
 @dataclass
 class Trace:
     """One file of a capture.
@@ -137,26 +145,24 @@ class Trace:
         Why a kind was not recorded, for those that were not.
     ranks
         Rank by process id, as far as the trace itself tells.
-    clock
-        Name of the clock that times count on, and the moment from which they count, in nanoseconds of that clock;
-        times of two traces can be compared only if they name the same one. None: no other trace shares it.
-    events
-        About how many events of a kind there are to read, for the large ones.
     gpus
         Names of the kinds of GPUs that the traced machine has, as far as the trace tells.
+    steps
+        Steps by process that were found in the trace; None where its ranges mark them.
     """
 
     name: str
     open: Callable[[str, tuple[str, ...], tuple[str, ...]], EventSource]
     absent: dict[str, str]
     ranks: dict[int, int] = field(default_factory=dict)
-    clock: tuple[str, int] | None = None
-    events: dict[str, int] = field(default_factory=dict)
     gpus: tuple[str, ...] = ()
+    steps: dict[int, HostSteps] | None = None
 
     def has(self, kind: str) -> bool:
-        """Whether events of a kind were recorded."""
-        return kind not in self.absent
+        """Whether events of a kind were recorded; of "steps": whether they may be told."""
+        if kind == "steps" and self.steps is not None:
+            return bool(self.steps)
+        return ("ranges" if kind == "steps" else kind) not in self.absent
 
 
 def picked(kind: str, wanted: Sequence[str], keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -169,7 +175,7 @@ def why_absent(traces: Sequence[Trace], kinds: Sequence[str]) -> str:
     """Reason for the first of these kinds that none of the traces recorded."""
     for kind in kinds:
         if traces and not any(trace.has(kind) for trace in traces):
-            return traces[0].absent[kind]
+            return traces[0].absent.get("ranges" if kind == "steps" else kind, "no steps were found")
     return "not recorded"
 
 

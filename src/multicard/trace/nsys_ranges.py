@@ -25,16 +25,18 @@ from multicard.trace.sqlite_file import SqliteFile, readable
 from multicard.trace.sqlite_pages import parts_of
 
 RANGE_TYPES = (59, 60)  # eventType in NVTX_EVENTS: push/pop, start/end
-MOST_NAMES = 20_000
-OTHER_NAMES = "(other names)"
 
 
 class _Names:
-    """Names of ranges by code, at most `MOST_NAMES`; those that come later share one."""
+    """Names of ranges by code."""
 
     def __init__(self) -> None:
-        self.texts: list[str] = [OTHER_NAMES]
         self._codes: dict[str, int] = {}
+
+    @property
+    def texts(self) -> list[str]:
+        """Names in the order of their codes."""
+        return list(self._codes)
 
     def codes(self, column: pa.Array) -> Integers:
         """Code of each text of a column without empty cells."""
@@ -45,12 +47,7 @@ class _Names:
 
     def code(self, text: str) -> int:
         """Code of a text."""
-        text = shared_name(text)
-        code = self._codes.get(text, 0)
-        if code == 0 and len(self.texts) < MOST_NAMES:
-            code = self._codes[text] = len(self.texts)
-            self.texts.append(text)
-        return code
+        return self._codes.setdefault(shared_name(text), len(self._codes))
 
 
 def ranges(database: SqliteFile, domains: dict[tuple[int | None, int | None], str]) -> EventSource:
@@ -90,12 +87,11 @@ def ranges(database: SqliteFile, domains: dict[tuple[int | None, int | None], st
         return read_part
 
     def described(wanted: tuple[str, ...]) -> list[tuple[Any, ...]]:
-        found = []
+        found, texts = [], names.texts
         for thread, number, name in groups.keys:
             process = process_of(thread)
-            found.append(
-                (process, domains.get((process, number)), names.texts[name] if name >= 0 else "", thread_of(thread))
-            )
+            text = texts[name] if name >= 0 else ""
+            found.append((process, domains.get((process, number)), text, thread_of(thread)))
         return picked("ranges", wanted, found)
 
     return EventSource(list(map(part, parts_of(database, "NVTX_EVENTS"))), described)

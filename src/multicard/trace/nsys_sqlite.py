@@ -5,7 +5,6 @@ looked up before they are read. Schema facts: NVIDIA's export schema documentati
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ from multicard.trace.nsys_tables import (
     API_CLASSES,
     COPY_KINDS,
     HOST_MEMORY,
-    MEMORY_POOLS,
     NEEDED,
     TABLES,
     Table,
@@ -69,15 +67,12 @@ def read(path: Path) -> Trace:
             return ranges(database, domains)
         if kind == "messages":
             return messages(database)
-        if kind == "memory_use":
-            return _memory_use(_source(database, kind, (*numbers, "operation"), groups))
         return _source(database, kind, numbers, groups)
 
     ranks = rank_marks([(process, text) for kind, process, _, text in marks if kind != DOMAIN_TYPE])
     absent = {kind: NOT_RECORDED[kind] for kind in KINDS if kind not in recorded}
-    events = {kind: sum(map(database.count, names)) for kind, names in there.items()}
     name = f"{path.stem} (synthetic)" if metadata.get("SYNTHETIC") else path.stem
-    return Trace(name, opened, absent, ranks, _clock(database), events, _gpus(database))
+    return Trace(name, opened, absent, ranks, _gpus(database))
 
 
 def _metadata(database: SqliteFile) -> dict[str, str]:
@@ -116,19 +111,6 @@ def _marks(database: SqliteFile) -> list[tuple[int, int | None, int | None, str]
     return [(kind, process_of(thread), domain, str(text)) for kind, thread, domain, text in rows]
 
 
-def _clock(database: SqliteFile) -> tuple[str, int] | None:
-    """The host's clock, when host and session start are recorded: reports of one host can be put side by side."""
-    if "utcEpochNs" not in database.tables.get("TARGET_INFO_SESSION_START_TIME", set()):
-        return None
-    if not {"name", "value"} <= database.tables.get("TARGET_INFO_SYSTEM_ENV", set()):
-        return None
-    starts = database.ask("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME")
-    hosts = database.ask("SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'")
-    if len(starts) != 1 or len(hosts) != 1 or not isinstance(starts[0][0], int):
-        return None
-    return str(hosts[0][0]), starts[0][0]
-
-
 def _gpus(database: SqliteFile) -> tuple[str, ...]:
     """Names of the kinds of GPUs of the machine."""
     if "name" not in database.tables.get("TARGET_INFO_GPU", set()):
@@ -144,8 +126,7 @@ def _source(database: SqliteFile, kind: str, numbers: tuple[str, ...], groups: t
     for table in TABLES[kind]:
         if table.name in database.tables:
             used = {column for columns in table.groups.values() for column in columns} | set(table.numbers.values())
-            needed = NEEDED | {"bytes"} if kind == "memory_use" else NEEDED
-            lacking = sorted((needed & used) - database.tables[table.name])
+            lacking = sorted((NEEDED & used) - database.tables[table.name])
             if lacking:
                 raise TraceError(
                     f"{database.path}: {table.name} lacks the column {lacking[0]}: the schema is not known"
@@ -216,49 +197,10 @@ def _described(
         "api": lambda number: API_CLASSES.get(number, "other"),
         "operation": lambda kind: COPY_KINDS.get(kind, "other"),
         "host_memory": lambda kind, source, target: HOST_MEMORY.get({1: source, 2: target}.get(kind)),
-        "pool": lambda number: MEMORY_POOLS.get(number, "unknown"),
-        "grid": _shape,
-        "block": _shape,
     }
     if "name" in wanted:
         texts = database.texts(key[starts["name"]] for key in keys)
         decode["name"] = lambda number: texts.get(number, "")
-    if kind == "metrics":
-        # NVIDIA's own report scripts take the device from the lowest byte of typeId.
-        decode["device"] = lambda kind: None if kind is None else kind & 0xFF
-        names = {}
-        if {"typeId", "metricId", "metricName"} <= database.tables.get("TARGET_INFO_GPU_METRICS", set()):
-            rows = database.ask("SELECT typeId, metricId, metricName FROM TARGET_INFO_GPU_METRICS")
-            names = {(kind, metric): str(name) for kind, metric, name in rows}
-        decode["metric"] = lambda kind, metric: names.get((kind, metric), f"metric {metric}")
     ends = dict(zip(groups, np.cumsum(widths).tolist(), strict=True))
     where = [(decode[name], starts[name], ends[name]) for name in wanted]
     return [tuple(function(*key[first:last]) for function, first, last in where) for key in keys]
-
-
-def _shape(x: int | None, y: int | None, z: int | None) -> str | None:
-    return None if x is None or y is None or z is None else f"{x}×{y}×{z}"
-
-
-def _memory_use(changes: EventSource) -> EventSource:
-    """Memory allocated since the capture began, after each allocation and release.
-
-    Negative where more of what was there before was released than has been allocated since.
-    """
-
-    def read_all() -> Iterator[Batch]:
-        batches = [batch for part in changes.parts for batch in part()]
-        if not batches:
-            return
-        code = np.concatenate([batch.group for batch in batches])
-        start, size, operation = (
-            np.concatenate([batch.numbers[name] for batch in batches]) for name in ("start", "bytes", "operation")
-        )
-        order = np.argsort(start, kind="stable")
-        code, size, operation = code[order], size[order], operation[order]
-        used = np.select([operation == 0, operation == 1], [size, -size], 0)
-        for own in (code == each for each in np.unique(code)):
-            used[own] = np.cumsum(used[own])
-        yield Batch(code, {"start": start[order], "bytes": used})
-
-    return replace(changes, parts=[read_all])

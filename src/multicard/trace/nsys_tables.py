@@ -21,7 +21,6 @@ COPY_KINDS = {
 }
 # srcKind and dstKind, as ENUM_CUDA_MEM_KIND lists them.
 HOST_MEMORY = {0: "pageable", 1: "pinned"}
-MEMORY_POOLS = dict(enumerate(("pageable", "pinned", "device", "array", "managed", "device_static", "managed_static")))
 
 Columns = tuple[str | int | None, ...]
 
@@ -37,7 +36,6 @@ class Table(NamedTuple):
 _ON_DEVICE: dict[str, Columns] = {"process": ("globalPid",), "device": ("deviceId",)}
 _STREAM: dict[str, Columns] = {"stream": ("streamId",)}
 _TIMES = {"correlation": "correlationId", "start": "start", "end": "end"}
-_SHAPES: dict[str, Columns] = {"grid": ("gridX", "gridY", "gridZ"), "block": ("blockX", "blockY", "blockZ")}
 
 TABLES: dict[str, tuple[Table, ...]] = {
     "api": (
@@ -47,9 +45,7 @@ TABLES: dict[str, tuple[Table, ...]] = {
             _TIMES,
         ),
     ),
-    "kernels": (
-        Table("CUPTI_ACTIVITY_KIND_KERNEL", {**_ON_DEVICE, "name": ("demangledName",), **_SHAPES, **_STREAM}, _TIMES),
-    ),
+    "kernels": (Table("CUPTI_ACTIVITY_KIND_KERNEL", {**_ON_DEVICE, "name": ("demangledName",), **_STREAM}, _TIMES),),
     "memory": (
         Table(
             "CUPTI_ACTIVITY_KIND_MEMCPY",
@@ -62,25 +58,10 @@ TABLES: dict[str, tuple[Table, ...]] = {
             {"bytes": "bytes", **_TIMES},
         ),
     ),
-    "metrics": (
-        Table(
-            "GPU_METRICS",
-            {"device": ("typeId",), "metric": ("typeId", "metricId")},
-            {"start": "timestamp", "value": "value"},
-        ),
-    ),
-    "memory_use": (
-        Table(
-            "CUDA_GPU_MEMORY_USAGE_EVENTS",
-            {"process": ("globalPid",), "device": ("deviceId",), "pool": ("memKind",)},
-            {"start": "start", "bytes": "bytes", "operation": "memoryOperationType"},
-        ),
-    ),
 }
 # Columns without which a table says nothing.
 NEEDED = {
-    "start", "end", "globalTid", "globalPid", "nameId", "demangledName", "copyKind", "deviceId", "timestamp",
-    "memoryOperationType",
+    "start", "end", "globalTid", "globalPid", "nameId", "demangledName", "copyKind", "deviceId",
 }  # fmt: skip
 
 

@@ -3,8 +3,7 @@
 A row names its trace by number; columns that it lacks are empty.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,10 @@ from multicard.trace.captured_events import STEPS, CapturedEvents, summed
 from multicard.trace.collect import Events
 from multicard.trace.collectives import CannotTell, by_message_size, stragglers_of, with_messages
 from multicard.trace.launches import LAUNCH, UNKNOWN
-from multicard.trace.model import Integers
-from multicard.trace.statistics import Grouped, Statistics, by_group, statistics
+from multicard.trace.statistics import Grouped, Statistics, statistics
 from multicard.trace.steps import STEP
 
 Rows = list[dict[str, Any]]
-
-_MOST_POINTS = 1000  # over time, per device and pool or metric
 
 
 def _seconds(found: Statistics) -> dict[str, Any]:
@@ -63,14 +59,9 @@ def sums(
     def make(capture: CapturedEvents) -> Rows:
         events: Events = getattr(capture, kind)
         values, taken = events.values("process", *fields.values()), list(map(only, events.described()))
-        return _rows(summed(events.grouped, events, lambda code: values[code] if taken[code] else None), *fields)
+        return _rows(summed(events.grouped(), events, lambda code: values[code] if taken[code] else None), *fields)
 
     return make
-
-
-def waits(group: dict[str, Any]) -> bool:
-    """Whether calls wait for a device, stream or event."""
-    return "Synchronize" in group["name"] and group["api"] != "backtrace"
 
 
 def communicate(group: dict[str, Any]) -> bool:
@@ -85,8 +76,7 @@ def launches(capture: CapturedEvents) -> Rows:
     rows = []
     for place in sorted(set(places), key=str):
         mine = kernels.mask(other == place for other in places)
-        start = kernels.arrays["start"][mine]
-        begun, ended = capture.launches.start_of(0, mine), capture.launches.end_of(0, mine)
+        start, begun, ended = (kernels.arrays[name][mine] for name in ("start", "call", "returned"))
         known = begun != UNKNOWN
         row = dict(zip(("trace", "process", "device"), place, strict=True))
         row |= {"kernels": len(start), "joined": int(known.sum())}
@@ -114,9 +104,9 @@ def memory_operations(capture: CapturedEvents) -> Rows:
     """Copies and fills per direction and kind of host memory."""
     memory = capture.memory
     values = memory.values("process", "device", "operation", "host_memory")
-    found = summed(memory.grouped, memory, lambda code: values[code])
+    found = summed(memory.grouped(), memory, lambda code: values[code])
     recorded = memory.arrays["bytes"] >= 0  # a sum of nothing recorded is empty, not zero
-    sizes = Grouped([by_group(memory.code[recorded], memory.arrays["bytes"][recorded])])
+    sizes = Grouped(memory.code[recorded], memory.arrays["bytes"][recorded])
     of_key = dict(summed(sizes, memory, lambda code: values[code]))
     rows = _rows(found, "device", "operation", "host_memory")
     for row in rows:
@@ -130,7 +120,7 @@ def memory_operations(capture: CapturedEvents) -> Rows:
 
 def stragglers(capture: CapturedEvents) -> Rows:
     """Ranks side by side in each collective."""
-    return stragglers_of(capture.traces, capture.kernels)
+    return stragglers_of(capture.kernels)
 
 
 def shares(capture: CapturedEvents) -> Rows:
@@ -141,11 +131,12 @@ def shares(capture: CapturedEvents) -> Rows:
         events = getattr(capture, kind)
         if events is None:
             return
+        times = events.grouped()
         whole: dict[tuple[Any, ...], list[int]] = {}
         for code, (key, group) in enumerate(zip(events.values("process", *place), events.described(), strict=True)):
-            if code in events.grouped and group.get("api") != "backtrace":  # which repeats another call
+            if code in times and group.get("api") != "backtrace":  # which repeats another call
                 sums = whole.setdefault(key, [0, 0])
-                total = int(events.grouped.of([code]).sum(dtype=np.int64))
+                total = int(times.of([code]).sum(dtype=np.int64))
                 sums[0] += total if part(group) else 0
                 sums[1] += total
         for key, (own, total) in sorted(whole.items(), key=lambda item: str(item[0])):
@@ -160,45 +151,3 @@ def shares(capture: CapturedEvents) -> Rows:
     add("synchronizations", calls, "api", lambda of: "Synchronize" in of["name"])
     add("nccl", "time of all kernels on the device", "kernels", communicate, "device")
     return rows
-
-
-def memory_use(capture: CapturedEvents) -> Rows:
-    """Memory in use over time: of neighbours the highest."""
-    return [
-        dict(zip(("trace", "process", "device", "pool"), key, strict=True))
-        | {"start_s": float(seconds[highest := int(np.argmax(used))]), "used_bytes": int(used[highest])}
-        for key, seconds, used in _thinned(capture.memory_use, "bytes")
-    ]
-
-
-def metrics(capture: CapturedEvents) -> Rows:
-    """Samples of counters per device and metric."""
-    events = capture.metrics
-    found = summed(events.grouped, events, lambda code: events.groups[code])
-    return [
-        {"trace": trace, "device": device, "metric": metric, "samples": s.calls}
-        | {name: getattr(s, name) for name in ("mean", "median", "min", "max")}
-        for (trace, device, metric), s in found
-    ]
-
-
-def metric_samples(capture: CapturedEvents) -> Rows:
-    """Samples of counters over time: of neighbours the mean, from the first of them on."""
-    return [
-        {"trace": trace, "device": device, "metric": metric, "start_s": float(seconds[0]), "mean": float(values.mean())}
-        | {"samples": len(values)}
-        for (trace, device, metric), seconds, values in _thinned(capture.metrics, "value")
-    ]
-
-
-def _thinned(events: Events, name: str) -> Iterator[tuple[tuple[Any, ...], Integers, Integers]]:
-    """Key, times in seconds since the trace's first event, and values of neighbours, in order of key and time."""
-    traces = np.array([group[0] for group in events.groups])[events.code]
-    for code, key in sorted(enumerate(events.groups), key=lambda item: str(item[1])):
-        mine = events.code == code
-        order = np.argsort(events.arrays["start"][mine], kind="stable")
-        since = events.arrays["start"][mine][order] - events.arrays["start"][traces == key[0]].min()
-        values = events.arrays[name][mine][order]
-        edges = np.unique(np.linspace(0, len(values), min(len(values), _MOST_POINTS) + 1).astype(int)).tolist()
-        for first, last in pairwise(edges):
-            yield key, since[first:last] / 1e9, values[first:last]

@@ -73,13 +73,6 @@ class SqliteFile:
             with closing(reader):
                 yield from reader
 
-    def count(self, table: str) -> int:
-        """About how many rows a table has."""
-        try:
-            return max(0, self.ask(f"SELECT max(rowid) FROM {table}")[0][0] or 0)
-        except TraceError:
-            return 0  # without row ids, or damaged: then reading it says so
-
     def texts(self, ids: Iterable[int | None]) -> dict[int | None, str]:
         """Strings by their ids, those that there are."""
         wanted = sorted({number for number in ids if number is not None})

@@ -1,19 +1,17 @@
 """When steps begin and end: on the host, whose ranges mark them, and on a device, which may run far behind the host."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from multicard.core.layout import PHASES
 from multicard.trace.collect import Events
 from multicard.trace.launches import UNKNOWN
-from multicard.trace.model import Integers
+from multicard.trace.model import Integers, Trace
 
 Owner = tuple[int, int]  # trace, process
-Thread = tuple[int, int, int | None]  # trace, process, thread; None where threads were not recorded
 
 STEP = "step"
 DEVICE, HOST = "device", "host"  # extents
@@ -41,29 +39,24 @@ class Steps(NamedTuple):
         return int(self.starts[0]), int(self.ends[-1])
 
 
-def on_device(steps: Steps, call: Integers, end: Integers, own: npt.NDArray[np.bool_] | None = None) -> Steps:
+def on_device(steps: Steps, call: Integers, end: Integers) -> Steps:
     """Steps as a device of the process ran them; those of the host where launches do not tell.
 
     A step begins when the host has begun it and the device has done all that was launched before; it ends when the
     host has ended it and the device has done all that was launched until then. So where the host begins a step as it
     ends the one before, the device does too. These are the moments that CUDA events would take that the host records as
-    it begins and ends the step, if all activity is on one stream (CUDA Runtime API, cudaEventRecord). An event does not
-    wait for work on other streams: see `streams_of_steps`.
+    it begins and ends the step, if all of this activity is on one stream (CUDA Runtime API, cudaEventRecord).
 
     Parameters
     ----------
     steps
         Steps of the host.
     call, end
-        Of all activity of the device: when its launching call began, or `UNKNOWN`, and when the activity ended.
-    own
-        Which of it is on the streams of the steps, all by default; of both, launches have to be recorded.
+        Of the activity that steps wait for: when its launching call began, or `UNKNOWN`, and when the activity ended.
     """
     known = call != UNKNOWN
     if len(call) == 0 or known.mean() < RECORDED:
         return steps
-    if own is not None and not own.all():
-        return on_device(steps, call[own], end[own])
     if not known.all():
         call, end = call[known], end[known]
     moments = np.column_stack((steps.starts, steps.ends)).ravel()
@@ -74,44 +67,15 @@ def on_device(steps: Steps, call: Integers, end: Integers, own: npt.NDArray[np.b
     return Steps(moments[::2], moments[1::2], DEVICE)
 
 
-def streams_of_steps(
-    streams: Iterable[int | None], launched: Iterable[int | None], others: bool, threads: Iterable[int | None]
-) -> set[int | None] | None:
-    """Streams of a device on which its process runs its steps; None where nobody can tell.
-
-    They are those with kernels that the thread launched that marks the steps, such as those of the forward pass and of
-    the optimizer; the backward pass uses the same ones. The streams of loaders that work in threads of their own, such
-    as DALI, are none of them, and neither are streams with nothing but copies. On a device without such kernels, which
-    only other threads use, all streams are: with `DataParallel` replicas run in a thread per device.
-
-    Parameters
-    ----------
-    streams
-        Streams with any activity on the device; None for one that was not recorded.
-    launched
-        Those with kernels that a thread launched that marks steps.
-    others
-        Whether other threads launched something on the device.
-    threads
-        The threads that mark steps; None for one that was not recorded.
-    """
-    found = set(streams)
-    if found == {None}:
-        return None if others else found
-    if len(found) > 1 and None in {*found, *threads}:
-        return None
-    return found & set(launched) or found
-
-
 class Marks:
     """Steps and phases that the processes of a capture marked by ranges."""
 
-    def __init__(self, ranges: Events | None, dropped: Mapping[Owner, tuple[int, int]] | None = None) -> None:
-        """`ranges` carry process, name, thread, start and duration.
-
-        `dropped` gives numbers of steps to leave out, at the beginning and at the end of those of a process.
-        """
-        self._ranges, self._dropped = ranges, dropped or {}
+    def __init__(self, ranges: Events | None, traces: Sequence[Trace] = ()) -> None:
+        """`ranges` carry process, name, thread, start and duration; steps of `traces` take their place."""
+        self._ranges = ranges
+        self._by_range = all(trace.steps is None for trace in traces)
+        stated = ((i, *each) for i, trace in enumerate(traces) for each in (trace.steps or {}).items())
+        self._stated = {(i, process): own for i, process, own in stated}
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -120,18 +84,22 @@ class Marks:
         A phase belongs to the step that holds its start. A step inside another is a range of that step's, no step.
         """
         rows: list[dict[str, Any]] = []
-        if self._ranges is None:
-            return rows
-        owners = self._ranges.values("process", "name")
-        threads = [thread for _, thread in self._ranges.values("thread")]
-        known = self._ranges.mask(name in (STEP, *PHASES) for _, _, name in owners)
-        columns = (self._ranges.code, *(self._ranges.arrays[name] for name in ("start", "duration")))
-        found = sorted(
-            (owners[code][:2], start, -duration, owners[code][2], code)
-            for code, start, duration in zip(*(column[known].tolist() for column in columns), strict=True)
-        )
+        found: list[tuple[Any, ...]] = [
+            (owner, start, start - end, STEP, thread)
+            for owner, own in self._stated.items()
+            for start, end, thread in zip(own.starts.tolist(), own.ends.tolist(), own.threads, strict=True)
+        ]
+        if self._ranges is not None:
+            owners = self._ranges.values("process", "name", "thread")
+            names = (STEP, *PHASES) if self._by_range else PHASES
+            known = self._ranges.mask(name in names for _, _, name, _ in owners)
+            columns = (self._ranges.code, *(self._ranges.arrays[name] for name in ("start", "duration")))
+            found += [
+                (owners[code][:2], start, -duration, *owners[code][2:])
+                for code, start, duration in zip(*(column[known].tolist() for column in columns), strict=True)
+            ]
         owner, number, end = None, 0, 0
-        for (trace, process), start, negative, name, code in found:
+        for (trace, process), start, negative, name, thread in sorted(found, key=lambda each: each[:4]):
             if owner != (trace, process):
                 owner, number, end = (trace, process), 0, start
             if name == STEP:
@@ -146,15 +114,9 @@ class Marks:
                     "step": number if number and start < end else None,
                     "start": start,
                     "duration": -negative,
-                    "thread": threads[code],
+                    "thread": thread,
                 }
             )
-        for owner, (first, last) in self._dropped.items():
-            own = [row for row in rows if (row["trace"], row["process"]) == owner]
-            count = max((row["step"] or 0 for row in own), default=0)
-            whole = [row for row in own if row["step"] and first < row["step"] <= count - last]
-            rows = [row for row in rows if (row["trace"], row["process"]) != owner]
-            rows += [row | {"step": row["step"] - first} for row in whole]
         return rows
 
     @cached_property
@@ -168,8 +130,8 @@ class Marks:
         return {owner: Steps(*np.array(times, np.int64).T) for owner, times in found.items()}
 
     @cached_property
-    def threads(self) -> set[Thread]:
-        """The threads that marked the steps."""
+    def threads(self) -> set[tuple[Any, ...]]:
+        """Trace, process and number of the threads that marked the steps."""
         return {(row["trace"], row["process"], row["thread"]) for row in self.rows if row["phase"] == STEP}
 
     def window(self, trace: int, process: int | None) -> Window:

@@ -11,7 +11,7 @@ Rows = list[dict[str, Any]]
 # Tables of a summary, the most asked for first.
 SUMMARY = (
     "timeline", "shares", "phases", "kernel_classes", "kernels", "collectives", "message_sizes", "stragglers",
-    "launches", "memory_operations", "memory_use", "cuda_api", "synchronizations", "ranges", "metrics",
+    "launches", "memory_operations", "cuda_api", "ranges",
 )  # fmt: skip
 
 
@@ -49,18 +49,7 @@ def _capture_and_steps(rows: Rows) -> Rows:
     return [{name: value for name, value in row.items() if name not in ("step", "start_s")} for row in shorter]
 
 
-def _highest(rows: Rows) -> Rows:
-    """The row with the most memory in use, per device and pool."""
-    best: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in rows:
-        key = tuple(row[name] for name in ("report", "process", "device", "pool"))
-        if key not in best or row["used_bytes"] > best[key]["used_bytes"]:
-            best[key] = row
-    return list(best.values())
-
-
 _SHORTER: dict[str, Callable[[Rows], Rows]] = {
     "phases": _phase_medians,
     "timeline": _capture_and_steps,
-    "memory_use": _highest,
 }

@@ -8,14 +8,12 @@ scope. Without steps in the capture the two are the same.
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
-from multicard.core.errors import TraceError
 from multicard.trace import rows as of
 from multicard.trace.captured_events import CAPTURE, SCOPES, STEPS, CapturedEvents
-from multicard.trace.collect import Progress
 from multicard.trace.collectives import CannotTell
 from multicard.trace.model import Trace, why_absent
 from multicard.trace.rows import Rows
@@ -26,11 +24,11 @@ __all__ = ["ACTIVITIES", "CAPTURE", "SCOPES", "STEP", "STEPS", "Activity", "Acti
 
 _COUNTS = {
     "rank", "process", "device", "step", "calls", "bytes", "kernels", "joined", "min_bytes", "max_bytes", "times_last",
-    "messages", "message_bytes", "ranks", "samples", "size_bytes", "used_bytes",
+    "messages", "message_bytes", "ranks", "size_bytes",
 }  # fmt: skip
 _TEXTS = {
-    "report", "phase", "api", "function", "kernel", "class", "grid", "block", "operation", "host_memory", "collective",
-    "scope", "extent", "domain", "range", "share", "of", "pool", "metric",
+    "report", "phase", "api", "function", "kernel", "class", "operation", "host_memory", "collective", "scope",
+    "extent", "domain", "range", "share", "of",
 }  # fmt: skip
 _STATISTICS = ("calls", "total_s", "mean_s", "median_s", "min_s", "max_s", "std_s")
 _DELAYS = ("median_latency_s", "max_latency_s", "median_queue_delay_s", "max_queue_delay_s")
@@ -70,7 +68,7 @@ class Activity:
 class ActivityTables(NamedTuple):
     """The rows of the tables that a capture gives, by name, and the reason for each that it does not.
 
-    `notices` are lines on what the capture lacks, or what was set right in it.
+    `notices` are lines on what the capture lacks.
     """
 
     rows: dict[str, Rows]
@@ -92,7 +90,6 @@ def _type(column: str) -> pa.DataType:
 def activity_tables(
     traces: Sequence[Trace],
     only: Collection[str] | None = None,
-    progress: Progress | None = None,
     scope: str = CAPTURE,
 ) -> ActivityTables:
     """Give the tables that the traces of one capture have events for.
@@ -103,8 +100,6 @@ def activity_tables(
         One file, or one per node or rank.
     only
         Names of the tables that are wanted, all by default: fewer need less time.
-    progress
-        Called with the number of events read since the last call, from several threads.
     scope
         `CAPTURE` or `STEPS`.
 
@@ -115,12 +110,7 @@ def activity_tables(
     """
     chosen = {name: activity for name, activity in ACTIVITIES.items() if only is None or name in only}
     absent = {name: reason for name, a in chosen.items() if (reason := a.why_absent(traces)) is not None}
-    wanted = _wanted(traces, only, scope)
-    capture = CapturedEvents(traces, wanted, progress, scope)
-    notices = _notices(capture)
-    dropped = {owner: (first, last) for owner, (_, _, first, last) in capture.incomplete.items() if first or last}
-    if dropped:
-        capture = CapturedEvents(traces, wanted, None, scope, dropped)
+    capture = CapturedEvents(traces, _wanted(traces, only, scope), scope)
     tables: dict[str, Rows] = {}
     for name, activity in chosen.items():
         if name not in absent:
@@ -128,31 +118,7 @@ def activity_tables(
                 tables[name] = _complete(activity, activity.make(capture), traces)
             except CannotTell as reason:
                 absent[name] = str(reason)
-    return ActivityTables(tables, {name: absent[name] for name in chosen if name in absent}, notices)
-
-
-def _notices(capture: CapturedEvents) -> tuple[str, ...]:
-    """What is wrong with a capture, in lines; raises where nothing can be done about it."""
-    lines = []
-    for (trace, process, device), clocks in capture.clocks.items():
-        where = f"{capture.traces[trace].name}: process {process}, device {device}: {clocks}"
-        if not clocks.can_be_corrected:
-            raise TraceError(f"{where}: its times cannot be compared with the host's; capture it again")
-        lines.append(f"{where}: its times were corrected by that")
-    for (trace, process), (lacking, launches, first, last) in capture.incomplete.items():
-        line = (
-            f"{capture.traces[trace].name}: process {process}: {lacking} of {launches} kernel launches without a kernel"
-        )
-        if first or last:
-            of = len(capture.marks.steps[trace, process].starts)
-            line += f"; {first + last} of {of} steps, held in part, are left out"
-        lines.append(line)
-    return tuple(lines)
-
-
-def events_to_read(traces: Sequence[Trace], only: Collection[str] | None = None, scope: str = CAPTURE) -> int:
-    """About how many events `activity_tables` would read."""
-    return sum(trace.events.get(kind, 0) for kind in _wanted(traces, only, scope) for trace in traces)
+    return ActivityTables(tables, {name: absent[name] for name in chosen if name in absent}, tuple(capture.notices))
 
 
 def _wanted(traces: Sequence[Trace], only: Collection[str] | None, scope: str) -> set[str]:
@@ -161,9 +127,8 @@ def _wanted(traces: Sequence[Trace], only: Collection[str] | None, scope: str) -
     kinds = {kind for a in chosen if a.why_absent(traces) is None for kind in (*a.events, *a.needs)}
     if scope == STEPS and kinds:
         kinds |= {"ranges"}
-        kinds |= {"api", "launches", "starts"} if kinds & {"kernels", "memory"} else set()
-    # Whether the clocks of host and device agree is told by copies and the calls that wait for them.
-    return kinds | {"memory", "calls"} if {"launches", "starts"} <= kinds else kinds
+        kinds |= {"api", "launches"} if kinds & {"kernels", "memory"} else set()
+    return kinds | {"memory"} if "launches" in kinds else kinds
 
 
 def _complete(activity: Activity, rows: Rows, traces: Sequence[Trace]) -> Rows:
@@ -175,18 +140,19 @@ def _complete(activity: Activity, rows: Rows, traces: Sequence[Trace]) -> Rows:
     return [{name: row.get(name) for name in names} for row in rows]
 
 
-def _sums(kind: str, fields: dict[str, str], description: str, needs: tuple[str, ...] = (), **only: Any) -> Activity:
+def _sums(kind: str, fields: dict[str, str], description: str) -> Activity:
     """Statistics of events of a kind, per process and the fields of their groups in these columns."""
-    return Activity((kind,), (*fields, *_STATISTICS), of.sums(kind, fields, **only), description, needs)
+    return Activity((kind,), (*fields, *_STATISTICS), of.sums(kind, fields), description)
 
 
 ACTIVITIES: dict[str, Activity] = {
     "phases": Activity(
-        ("ranges",),
+        ("steps",),
         ("step", "phase", "start_s", "duration_s"),
         of.phases,
         "Steps and their phases in the profiled window, in order of time; step counts from 1 per process and is "
         "empty for a phase outside every step; start_s counts from the first of them in the report.",
+        needs=("ranges",),
     ),
     "ranges": _sums(
         "ranges",
@@ -199,22 +165,10 @@ ACTIVITIES: dict[str, Activity] = {
         "Time that the host spends in calls of the CUDA runtime and driver, per function; rows of the api backtrace "
         "repeat calls that are counted in another row.",
     ),
-    "synchronizations": _sums(
-        "api",
-        {"api": "api", "function": "name"},
-        "Time that the host spends waiting for a device, stream or event, per function.",
-        only=of.waits,
-    ),
     "kernels": _sums(
         "kernels",
         {"device": "device", "class": "class", "kernel": "name"},
         "Time on the device, per kernel; its class is judged by its name.",
-    ),
-    "kernel_shapes": _sums(
-        "kernels",
-        {"device": "device", "kernel": "name", "grid": "grid", "block": "block"},
-        "Time on the device, per kernel and launch shape: blocks in the grid, threads in a block.",
-        needs=("shapes",),
     ),
     "kernel_classes": _sums(
         "kernels", {"device": "device", "class": "class"}, "Time on the device, per class of kernels."
@@ -225,7 +179,7 @@ ACTIVITIES: dict[str, Activity] = {
         of.launches,
         "From the launching call to the kernel: latency from the start of the call, queue delay from its end "
         "(negative when the kernel starts before the call returns), over the kernels whose call was recorded.",
-        needs=("launches", "starts"),
+        needs=("launches",),
     ),
     "collectives": Activity(
         ("kernels",),
@@ -257,26 +211,6 @@ ACTIVITIES: dict[str, Activity] = {
         of.memory_operations,
         "Time on the device and bytes moved, per direction and kind of host memory; bandwidth is bytes by total time.",
     ),
-    "memory_use": Activity(
-        ("memory_use",),
-        ("device", "pool", "start_s", "used_bytes"),
-        of.memory_use,
-        "Device memory in use over time, after changes; the highest of neighbours where there are very many. nsys "
-        "tells the change since the capture began, negative where more was released than allocated, PyTorch all that "
-        "its allocator holds.",
-    ),
-    "metrics": Activity(
-        ("metrics",),
-        ("device", "metric", "samples", "mean", "median", "min", "max"),
-        of.metrics,
-        "Samples of the device's counters, in the metric's own unit; what was not sampled is not zero.",
-    ),
-    "metric_samples": Activity(
-        ("metrics",),
-        ("device", "metric", "start_s", "samples", "mean"),
-        of.metric_samples,
-        "Counters of the device over time; the mean of neighbours where there are very many samples.",
-    ),
     "timeline": Activity(
         ("kernels", "memory"),
         ("device", "scope", "step", "extent", "start_s", *(f"{share}_s" for share in (*SHARES, *CAUSES))),
@@ -284,7 +218,7 @@ ACTIVITIES: dict[str, Activity] = {
         "Where each device's time goes, by unions of intervals: over the capture, or from the first step's start to "
         "the last one's end (scope steps), and per step. The extent of steps is the device's own where launches tell "
         "it, else the host's; start_s counts from the first of them in the report.",
-        needs=("ranges", "api", "launches", "starts"),
+        needs=("ranges", "api", "launches"),
         requires_any=True,
     ),
     "shares": Activity(

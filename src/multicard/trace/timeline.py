@@ -9,7 +9,7 @@ from multicard.trace.captured_events import CAPTURE, STEPS, CapturedEvents, Plac
 from multicard.trace.collect import Events, in_parallel
 from multicard.trace.host import elsewhere
 from multicard.trace.intervals import FIRST, NOTHING, Intervals, Measure, intersection, merged, union
-from multicard.trace.launches import UNKNOWN, Launches
+from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Integers
 from multicard.trace.steps import ALWAYS, HOST, STEP, Steps
 
@@ -119,7 +119,7 @@ def timeline(capture: CapturedEvents) -> list[dict[str, Any]]:
         return NOTHING if capture.api is None else elsewhere(capture.api, capture.ranges, marks, owner)
 
     def rows(place: Place) -> list[dict[str, Any]]:
-        device = _device(sets, place, capture.launches)
+        device = _device(sets, place, capture.linked)
         if device is None:
             return []
         own = steps.get(place, _NO_STEPS)
@@ -160,19 +160,19 @@ _NEED = {
 
 
 def _device(
-    sets: list[tuple[Events, list[tuple[Any, ...]], Integers]], place: tuple[Any, ...], launches: Launches | None
+    sets: list[tuple[Events, list[tuple[Any, ...]], Integers]], place: tuple[Any, ...], linked: bool
 ) -> Device | None:
     """What ran on one device; None for nothing."""
     columns: list[list[Integers]] = [[], [], [], []]
-    for which, (own, values, kind) in enumerate(sets):
+    for own, values, kind in sets:
         mine = own.mask(value == place for value in values)
         start = own.arrays["start"][mine].astype(np.int64)  # narrowed times would wrap in a sum
         columns[0].append(start)
         columns[1].append(start + own.arrays["duration"][mine])
         columns[2].append(kind[own.code[mine]])
-        if launches is not None:
-            columns[3].append(launches.start_of(which, mine))
+        if linked:
+            columns[3].append(own.arrays["call"][mine])
     start, end, kind = map(np.concatenate, columns[:3])
-    call = np.concatenate(columns[3]) if launches is not None else None
+    call = np.concatenate(columns[3]) if linked else None
     columns.clear()
     return Device(start, end, kind, call) if len(start) else None

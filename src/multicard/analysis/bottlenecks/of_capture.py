@@ -93,17 +93,11 @@ def _without_gpus(found: ActivityTables) -> str:
     phases = pd.DataFrame(found.rows.get("phases", []))
     if phases.empty:
         return "cannot tell: no kernels of a GPU were recorded, and no step"
-    means = phases.groupby("phase", sort=False)["duration_s"].mean()
-    steps = phases["phase"].eq(STEP)
-    if not steps.any():
-        return f"no kernels of a GPU were recorded; ranges: {_listed(means)}"
-    inside = means.drop(STEP).sort_values(ascending=False)
-    text = f"no kernels of a GPU were recorded; {counted(steps.sum(), 'step')} of {with_unit(means[STEP], SECONDS)}"
-    return f"{text}: {_listed(inside)}" if len(inside) else text
-
-
-def _listed(means: pd.Series) -> str:
-    return ", ".join(f"{name} {with_unit(seconds, SECONDS)}" for name, seconds in means.items())
+    means = phases.groupby("phase", sort=False)["duration_s"].mean().sort_values(ascending=False)
+    count = phases["phase"].eq(STEP).sum()
+    steps = f"{counted(count, 'step')} of {with_unit(means[STEP], SECONDS)}" if count else "ranges"
+    rest = ", ".join(f"{name} {with_unit(seconds, SECONDS)}" for name, seconds in means.items() if name != STEP)
+    return f"no kernels of a GPU were recorded; {steps}{': ' if rest else ''}{rest}"
 
 
 def _range(shares: pd.Series) -> str:
@@ -111,48 +105,47 @@ def _range(shares: pd.Series) -> str:
     return f"{percent(least)} to {percent(most)}" if most - least > UNEQUAL else percent(shares.mean())
 
 
-def _sums(rows: Rows, by: list[str], columns: Sequence[str] = ("total_s", "calls")) -> pd.DataFrame:
-    """Sums by some columns, the longest first."""
+def _sums(rows: Rows, by: list[str], *more: str) -> list[dict[str, Any]]:
+    """Sums by some columns, the longest first: `total_s`, `calls`, and of further columns."""
     if not rows:
-        return pd.DataFrame(columns=[*by, *columns])
-    sums = pd.DataFrame(rows).groupby(by, sort=False, dropna=False)[list(columns)].sum()
-    return sums.sort_values("total_s", ascending=False, kind="stable").reset_index()
+        return []
+    sums = pd.DataFrame(rows).groupby(by, sort=False, dropna=False)[["total_s", "calls", *more]].sum()
+    return sums.sort_values("total_s", ascending=False, kind="stable").reset_index().to_dict("records")
 
 
-def _calls(number: float) -> str:
-    return f"{number:,.0f} {plural(round(number), 'call')}"
+def _took(name: object, row: dict[str, Any], over: int) -> str:
+    """What of a GPU or a process took how long, in how many calls."""
+    calls = row["calls"] / over
+    return f"{name} {with_unit(row['total_s'] / over, SECONDS)} in {calls:,.0f} {plural(round(calls), 'call')}"
 
 
 def _kernels(rows: dict[str, Rows], gpus: int) -> list[tuple[str, str, str, str, str]]:
     found = _sums(rows.get("kernels", []), ["class", "kernel"])
-    total = found["total_s"].sum()
+    total = sum(row["total_s"] for row in found)
     return [
         (
             with_unit(row["total_s"] / gpus, SECONDS), percent(row["total_s"] / total) if total else "",
             f"{row['calls'] / gpus:,.0f}", str(row["class"]).replace("_", " "), str(row["kernel"]),
         )
-        for row in found.head(LONGEST).to_dict("records")
+        for row in found[:LONGEST]
     ]  # fmt: skip
 
 
 def _collectives(rows: dict[str, Rows], gpus: int, over: str) -> list[str]:
-    found = _sums(rows.get("collectives", []), ["collective"]).head(FEW)
     each = [
-        f"{'unnamed' if pd.isna(row.collective) else row.collective.replace('_', '-')} "
-        f"{with_unit(row.total_s / gpus, SECONDS)} in {_calls(row.calls / gpus)}"
-        for row in found.itertuples()
+        _took("unnamed" if pd.isna(row["collective"]) else row["collective"].replace("_", "-"), row, gpus)
+        for row in _sums(rows.get("collectives", []), ["collective"])[:FEW]
     ]
     return [f"Collectives of a GPU{over}: {', '.join(each)}"] if each else []
 
 
 def _copies(rows: dict[str, Rows], gpus: int, over: str) -> list[str]:
-    found = _sums(rows.get("memory_operations", []), ["operation", "host_memory"], ("total_s", "calls", "bytes"))
-    found = found[found["bytes"] > 0].head(FEW)
+    found = _sums(rows.get("memory_operations", []), ["operation", "host_memory"], "bytes")
     each = [
-        f"{row.operation.replace('_', ' ')}{'' if pd.isna(row.host_memory) else f' ({row.host_memory})'} "
-        f"{with_unit(row.bytes / gpus, BYTES)} in {with_unit(row.total_s / gpus, SECONDS)}"
-        + (f", {with_unit(row.bytes / row.total_s, BYTES)}/s" if row.total_s else "")
-        for row in found.itertuples()
+        f"{row['operation'].replace('_', ' ')}{'' if pd.isna(row['host_memory']) else ' (' + row['host_memory'] + ')'} "
+        f"{with_unit(row['bytes'] / gpus, BYTES)} in {with_unit(row['total_s'] / gpus, SECONDS)}"
+        + (f", {with_unit(row['bytes'] / row['total_s'], BYTES)}/s" if row["total_s"] else "")
+        for row in [row for row in found if row["bytes"] > 0][:FEW]
     ]
     return [f"Copies of a GPU{over}: {'; '.join(each)}"] if each else []
 
@@ -160,8 +153,5 @@ def _copies(rows: dict[str, Rows], gpus: int, over: str) -> list[str]:
 def _host(rows: dict[str, Rows], over: str) -> list[str]:
     calls = [row for row in rows.get("cuda_api", []) if row["api"] != "backtrace"]
     processes = len({(row["report"], row["process"]) for row in calls})
-    each = [
-        f"{row.function} {with_unit(row.total_s / processes, SECONDS)} in {_calls(row.calls / processes)}"
-        for row in _sums(calls, ["function"]).head(FEW).itertuples()
-    ]
+    each = [_took(row["function"], row, processes) for row in _sums(calls, ["function"])[:FEW]]
     return [f"CUDA calls of a process{over}: {', '.join(each)}"] if each else []

@@ -20,7 +20,7 @@ from typing import Literal
 from multicard.analysis.comparison.sides import Configuration
 from multicard.analysis.pooling import Pool
 from multicard.analysis.scaling.speedup import RATES
-from multicard.analysis.statistics import LEVEL, Interval, corrected, mean_of, product_of
+from multicard.analysis.statistics import LEVEL, Interval, corrected, geometric_mean, mean_of
 from multicard.experiment.parameters import DEFAULT_WORKLOAD
 from multicard.experiment.workload import WORKLOADS
 
@@ -160,7 +160,7 @@ def _same_work(times: list[float], rates: list[float]) -> bool:
 
 def typical(values: Sequence[float]) -> float | None:
     """Geometric mean; the arithmetic one where it has none; None without values."""
-    mean = product_of([(1.0, values)]).value
+    mean = geometric_mean(values)
     return mean_of(values).value if mean is None else mean
 
 

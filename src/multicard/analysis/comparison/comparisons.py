@@ -1,28 +1,23 @@
 """What varies among the runs of a scenario, and configurations of them compared: what figures draw."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import get_args
 
 import numpy as np
 import pandas as pd
-from pydantic.fields import FieldInfo
 
 from multicard.analysis.pooling import Pool
 from multicard.analysis.scaling.speedup import over_repeats
 from multicard.analysis.statistics import Interval, corrected, verdict
 from multicard.experiment.config import parameters_in
-from multicard.experiment.workload import WORKLOADS, Workload, workload_of
+from multicard.experiment.workload import WORKLOADS, workload_of
 
 
 def _values(parameter: str) -> tuple[object, ...]:
     """Values of a parameter, as its type lists them; what is off comes first."""
-    kind = next(fields[parameter].annotation for work in WORKLOADS.values() if parameter in (fields := _fields(work)))
-    every = (False, True) if kind is bool else get_args(kind)
-    return tuple(sorted(every, key=lambda value: value != "none"))
-
-
-def _fields(work: Workload) -> Mapping[str, FieldInfo]:
-    return work.parameters.model_fields
+    fields = (work.parameters.model_fields for work in WORKLOADS.values())
+    kind = next(each[parameter].annotation for each in fields if parameter in each)
+    return tuple(sorted((False, True) if kind is bool else get_args(kind), key=lambda value: value != "none"))
 
 
 # Values in the order in which each is compared with the first that completed.

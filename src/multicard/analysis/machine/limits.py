@@ -1,4 +1,4 @@
-"""Limits of a machine, recorded by `multicard doctor --measure`: rates with their spread, the fit of all-reduces."""
+"""Limits of a machine, recorded by `multicard doctor --measure`: rates with their spread."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,14 +9,13 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from multicard.analysis.evidence import names_synthetic
+from multicard.analysis.pooling import mean_of_logs
 from multicard.analysis.runs.conditions import disturbance
 from multicard.analysis.runs.run_files import read_object
-from multicard.analysis.scaling.alpha_beta import AlphaBeta, fit
-from multicard.analysis.scenario_tables import MACHINE_TABLE, ScenarioTables
-from multicard.analysis.statistics import Interval, product_of
+from multicard.analysis.statistics import Interval
 from multicard.core.errors import UserError, first_fault
 from multicard.core.text import counted
-from multicard.core.units import BYTES, BYTES_PER_S, OPERATIONS_PER_S, SECONDS, Units, percent, with_unit
+from multicard.core.units import BYTES, BYTES_PER_S, OPERATIONS_PER_S, with_unit
 
 WORK = {"operations": OPERATIONS_PER_S, "bytes": BYTES_PER_S}  # what a row counts, and the unit of its rate
 NAMES = {
@@ -62,7 +61,7 @@ class Row(BaseModel):
     @property
     def time_s(self) -> Interval:
         """Geometric mean over the blocks."""
-        return product_of([(1.0, self.times_s)])
+        return mean_of_logs(self.times_s)
 
     @property
     def rate(self) -> Interval:
@@ -126,10 +125,6 @@ class MachineLimits(BaseModel):
         return [*synthetic, *(line for part in self.parts for line in part.notes)]
 
 
-class _Machines(BaseModel):
-    machines: list[MachineLimits]
-
-
 def read_machine(path: Path) -> MachineLimits:
     """Read a record of `multicard doctor --measure`.
 
@@ -138,48 +133,21 @@ def read_machine(path: Path) -> MachineLimits:
     UserError
         If it is not there, or damaged.
     """
-    return _read(MachineLimits, path)
-
-
-def machines_of(tables: ScenarioTables) -> list[MachineLimits]:
-    """The limits of machines that a scenario was measured with; none where its folder does not say."""
-    path = tables.folder / MACHINE_TABLE
-    return _read(_Machines, path).machines if path.is_file() else []
-
-
-def _read(model: type[Any], path: Path) -> Any:
     try:
-        return model.model_validate(read_object(path))
+        return MachineLimits.model_validate(read_object(path))
     except ValidationError as error:
         raise UserError(f"{path}: {first_fault(error)}") from None
 
 
-def fits(limits: MachineLimits) -> dict[int, AlphaBeta]:
-    """α and β of all-reduces by their number of devices."""
-    found = {}
-    for part in limits.parts:
-        rows = part.all_reduces
-        fitted = fit([row.bytes for row in rows], [row.time_s.value for row in rows]) if rows else None
-        if fitted:
-            found[rows[0].devices] = fitted
-    return found
-
-
 def all_reduces(limits: MachineLimits) -> pd.DataFrame:
-    """Bus bandwidth of all-reduces, with the ends of its interval, and the time and bus bandwidth of the fit.
-
-    A row for each number of `devices` and `message_bytes`.
-    """
-    fitted, table, bandwidth = fits(limits), [], "bus_bandwidth_bytes_per_s"
-    for row in (row for part in limits.parts for row in part.all_reduces):
-        line, rate = fitted.get(row.devices), row.rate
-        expected = float(line.time_s([row.bytes])[0]) if line else None
-        table.append(
-            {"devices": row.devices, "message_bytes": row.message_bytes, "time_s": row.time_s.value}
-            | {bandwidth: rate.value, f"{bandwidth}_low": rate.low, f"{bandwidth}_high": rate.high}
-            | {"fitted_time_s": expected, f"fitted_{bandwidth}": row.bytes / expected if expected else None}
-        )
-    return pd.DataFrame(table)
+    """Time and bus bandwidth of all-reduces, with the ends of its interval, by `devices` and `message_bytes`."""
+    bandwidth = "bus_bandwidth_bytes_per_s"
+    return pd.DataFrame(
+        {"devices": row.devices, "message_bytes": row.message_bytes, "time_s": row.time_s.value}
+        | {bandwidth: row.rate.value, f"{bandwidth}_low": row.rate.low, f"{bandwidth}_high": row.rate.high}
+        for part in limits.parts
+        for row in part.all_reduces
+    )
 
 
 @dataclass(frozen=True)
@@ -191,27 +159,16 @@ class Line:
     rate: str
     spread: str
 
-    @classmethod
-    def of_interval(cls, what: str, of: Sequence[str], interval: Interval, units: Units) -> "Line":
-        """With the ends of the interval as its spread."""
-        ends = () if interval.low is None else (interval.low, interval.high)
-        value, *spread = (with_unit(each, units) for each in (interval.value, *ends))
-        return cls(what, ", ".join(of), value, " to ".join(spread))
-
 
 def lines(limits: MachineLimits) -> list[Line]:
-    """All limits in words; of all-reduces the fastest size of each number of devices, and the fit."""
-    found, fitted = [], fits(limits)
+    """All limits in words; of all-reduces the fastest size of each number of devices."""
+    found = []
     for part in limits.parts:
         rows = part.all_reduces
         for row in [max(rows, key=lambda row: row.rate.value)] if rows else part.rows:
-            found.append(Line.of_interval(NAMES[row.measure], _of(row), row.rate, WORK[row.kind]))
-        if rows and (line := fitted.get(rows[0].devices)):
-            of, deviation = f"{rows[0].devices} devices", f"times deviate by {percent(line.residual)}"
-            found += [
-                Line.of_interval("all-reduce, latency α", [of], line.alpha_s, SECONDS),
-                Line.of_interval("all-reduce, bandwidth β", [of, deviation], line.beta_bytes_per_s, BYTES_PER_S),
-            ]
+            rate, units = row.rate, WORK[row.kind]
+            spread = "" if rate.low is None else f"{with_unit(rate.low, units)} to {with_unit(rate.high, units)}"
+            found.append(Line(NAMES[row.measure], ", ".join(_of(row)), with_unit(rate.value, units), spread))
     return found
 
 

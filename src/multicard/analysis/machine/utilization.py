@@ -1,4 +1,4 @@
-"""How far a run is from the limits of its machine: operations, the rate of matrix products, links, the loader alone."""
+"""How far a run is from the limits of its machine: its operations, and the rate of matrix products."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -8,15 +8,12 @@ import pandas as pd
 import yaml
 
 from multicard.analysis.machine.limits import MachineLimits, product_rate, products_disturbed
-from multicard.analysis.runs.run_files import RunFiles
 from multicard.analysis.scaling.speedup import configurations
 from multicard.core.text import gpu_name
 from multicard.experiment.workload import Operations, Workload
-from multicard.trace.collectives import bus_bandwidth
 
 MEASURES = (
     "model_flop_per_step", "hardware_flop_per_step", "achieved_flop_per_s", "peak_flop_per_s", "mfu", "hfu", "mfu_of",
-    "bus_bandwidth_bytes_per_s",
 )  # fmt: skip
 # Of vendors: operations per second by the name of a GPU and the precision.
 PEAKS: dict[str, dict[str, float]] = yaml.safe_load(Path(__file__).with_name("peaks.yaml").read_text(encoding="utf-8"))
@@ -106,21 +103,3 @@ def _computed_in(record: Mapping[str, Any], precisions: Sequence[str]) -> Sequen
     capabilities = [gpu.get("capability") for gpu in (record.get("hardware") or {}).get("gpus") or []]
     has_tf32 = capabilities and all(each and float(each) >= FIRST_WITH_TF32 for each in capabilities)
     return ["tf32"] if has_tf32 else precisions
-
-
-def achieved_bus_bandwidth(run: RunFiles) -> float | None:
-    """Of all collectives whose sizes a trace has; None without any. Ranks that it does not tell are all of the run's.
-
-    Bytes count as nccl-tests counts those on the bus.
-    """
-    if not run.has_activity("message_sizes"):
-        return None
-    place = ["report", "process", "device"]
-    columns = [*place, "collective", "size_bytes", "calls", "ranks", "total_s"]
-    rows = run.activity("message_sizes", columns).to_pandas()
-    ranks = rows["ranks"].fillna(run.record["parameters"]["devices"])
-    calls = zip(rows["collective"], rows["size_bytes"] * rows["calls"], ranks, rows["total_s"], strict=True)
-    rate = pd.Series([bus_bandwidth(*each) for each in calls], rows.index, dtype=float)
-    rows = rows.assign(moved=rate * rows["total_s"]).dropna(subset=["moved"])
-    sums = rows.groupby(place, dropna=False)[["moved", "total_s"]].sum()
-    return None if sums.empty else float((sums["moved"] / sums["total_s"]).max())

@@ -24,18 +24,15 @@ from multicard.experiment.workload import WORKLOADS, Workload
 COMMON = (
     "elapsed_s", "iteration_time_s", "throughput_samples_per_s", "processed_samples_per_s", "estimated_epoch_time_s",
     "median_iteration_time_s", *(f"{phase}_s" for phase in PHASES), "other_s", "mean_iteration_time_s", "data_share",
-    "host_to_device_s", "energy_per_sample_j", "peak_reserved_bytes", "device_memory_used_bytes", "peak_memory_bytes",
-    "measured_steps", "profiled_iteration_time_s", "profiled_throughput_samples_per_s", "profiled_data_s",
+    "energy_per_sample_j", "peak_reserved_bytes", "device_memory_used_bytes", "peak_memory_bytes",
+    "measured_steps", "profiled_iteration_time_s", "profiled_data_s",
     "profiled_data_share", "trace_host_extents", "trace_iteration_time_s", "profiler_overhead",
     *stationarity.MEASURES, *utilization.MEASURES, *breakdown.MEASURES,
 )  # fmt: skip
 # Columns before parameters and measures.
 ABOUT = ("run", "outcome", "reason", "profiler_used", "disturbance", "deviation", "inconsistency", "trace_notice")
 # Of each workload, by its name; and of all.
-MEASURES_OF = {
-    name: tuple(dict.fromkeys((*COMMON, f"profiled_{work.unit.throughput}", *work.measures)))
-    for name, work in WORKLOADS.items()
-}
+MEASURES_OF = {name: tuple(dict.fromkeys((*COMMON, *work.measures))) for name, work in WORKLOADS.items()}
 MEASURES = tuple(dict.fromkeys(name for measures in MEASURES_OF.values() for name in measures))
 
 # Columns of steps.csv without which a completed run has no measures.
@@ -129,7 +126,6 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
         "mean_iteration_time_s": window.mean_iteration_time_s,
         "data_share": window.data_share,
         **breakdown.of_steps(window, record["parameters"].get("devices") or 1),
-        "host_to_device_s": _copying_s(run),
         "energy_per_sample_j": energy_per(record, metered["samples"]),
         "peak_reserved_bytes": _highest(measured.get("peak_reserved_bytes", pd.Series(dtype=float))),
         "device_memory_used_bytes": _highest(
@@ -138,10 +134,9 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
         "peak_memory_bytes": _highest(measured["peak_memory_bytes"]),
         "measured_steps": window.count,
         **stationarity.stationarity(window.pace_s),
-        **_profiled(steps[steps["window"] == "profiled"], window, distinct, work),
+        **_profiled(steps[steps["window"] == "profiled"], window),
         "trace_host_extents": run.has_host_extents,
         "trace_iteration_time_s": _iteration_time_of_trace(run.traced_steps),
-        "bus_bandwidth_bytes_per_s": utilization.achieved_bus_bandwidth(run),
     }
     operations = work.operations(record, measured)
     row |= utilization.utilization(record, work, operations, window.iteration_time_s, machines)
@@ -152,15 +147,13 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
     return row | work.measure(record, row, steps, epochs)
 
 
-def _profiled(steps: pd.DataFrame, measured: Window, distinct: float, work: Workload) -> dict[str, Any]:
+def _profiled(steps: pd.DataFrame, measured: Window) -> dict[str, Any]:
     """The profiled window by the definitions of the measured one; empty without a profiled step."""
     if steps.empty:
         return {}
     window = Window(steps)
     return {
         "profiled_iteration_time_s": window.iteration_time_s,
-        "profiled_throughput_samples_per_s": distinct * window.rate("samples"),
-        f"profiled_{work.unit.throughput}": distinct * window.rate(work.unit.column),
         "profiled_data_s": steps["data_s"].mean(),
         "profiled_data_share": window.data_share,
         "profiler_overhead": window.iteration_time_s / measured.iteration_time_s - 1,
@@ -191,21 +184,6 @@ def _highest(values: pd.Series) -> int | None:
     return int(known.max()) if len(known) else None
 
 
-def _copying_s(run: RunFiles) -> float | None:
-    """Time of copies from the host, per traced step and GPU; None without a trace."""
-    steps = run.traced_steps
-    if not run.has_activity("memory_operations") or steps.empty:
-        return None
-    place = ["report", "process", "device"]
-    rows = run.activity("memory_operations", [*place, "operation", "total_s"]).to_pandas()
-    if rows.empty:
-        return None
-    # Two nodes may share a process id.
-    gpus = len(rows[place].drop_duplicates())
-    per_process = len(steps) / len(steps[["report", "process"]].drop_duplicates())
-    return rows.loc[rows["operation"] == "host_to_device", "total_s"].sum() / gpus / per_process
-
-
 def runs_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Rows by `measure_run` as a table. Columns: run, outcome, parameters and measures of the runs' workload.
 
@@ -217,9 +195,8 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def outcome_of(run: Path | RunFiles) -> dict[str, Any]:
-    """The row of one run in the table of outcomes, but for its `start_position`."""
+    """The row of one run in the table of outcomes."""
     record = RunFiles.of(run).record
-    order = record.get("order") or {}
     return {
         "run": record["run"],
         "outcome": record["outcome"],
@@ -230,7 +207,7 @@ def outcome_of(run: Path | RunFiles) -> dict[str, Any]:
         "profiler": record["profiler"]["used"],
         "trace_missing": record["profiler"].get("trace_missing"),
         "block": record["parameters"].get("repeat"),
-        "planned_position": order.get("position"),
+        "planned_position": (record.get("order") or {}).get("position"),
         "disturbance": disturbance(record),
         **condition_columns(record),
     }
@@ -239,23 +216,9 @@ def outcome_of(run: Path | RunFiles) -> dict[str, Any]:
 def outcome_table(rows: Iterable[Mapping[str, Any]], not_run: Mapping[str, str]) -> pd.DataFrame:
     """One row per run of a scenario: its outcome, or `not run` with the reason; when, where and how it ran.
 
-    `block` is its repeat; `planned_position` its place among the runs of the scenarios that ran in common blocks;
-    `start_position` its place among the runs of this table by the time of their start. What follows is about the
-    machine while it ran, see `multicard.analysis.runs.conditions`.
-
-    Parameters
-    ----------
-    rows
-        Of the runs, by `outcome_of`.
-    not_run
-        Reasons by run id, of those that have none.
+    `rows` are those of `outcome_of`; `not_run` has reasons by run id, of the runs that have none.
     """
-    rows = [dict(row) for row in rows]
-    starts = sorted(str(row["started"]) for row in rows if row["started"] is not None)
-    for row in rows:
-        row["start_position"] = starts.index(str(row["started"])) + 1 if row["started"] is not None else None
-    rows += [{"run": run, "outcome": NOT_RUN, "reason": reason} for run, reason in not_run.items()]
     columns = ["run", "outcome", "reason", "started", "wall_time_s", "host", "profiler", "trace_missing", "block"]
-    columns += ["planned_position", "start_position", "disturbance", *condition_columns({})]
-    numbers = ["block", "planned_position", "start_position"]
-    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(numbers, "Int64"))
+    columns += ["planned_position", "disturbance", *condition_columns({})]
+    others = ({"run": run, "outcome": NOT_RUN, "reason": reason} for run, reason in not_run.items())
+    return pd.DataFrame([*rows, *others], columns=columns).astype({"block": "Int64", "planned_position": "Int64"})

@@ -10,11 +10,10 @@ from multicard.analysis.pooling import Pool
 from multicard.analysis.scaling.speedup import speedups_between
 from multicard.analysis.statistics import Interval, pooled_ratio, verdict
 from multicard.core.text import counted
-from multicard.core.units import SECONDS, confidence, number, percent, with_unit
+from multicard.core.units import SECONDS, number, percent, with_unit
 
 ONE_DEVICE = {"cpu": "process", "cuda": "GPU"}
 STEP_TIME = "iteration_time_s"
-AS_FACTOR = 2.0  # how many times as fast, from where a percentage is hard to read
 NO_SAMPLES = (
     "speed-up unknown, since the samples of a step are not: state them (--samples-per-step or --samples-per-device)"
 )
@@ -106,18 +105,9 @@ def _comparison(done: Sequence[Configuration]) -> Headline:
 
 
 def _compared(this: str, base: str, ratio: Interval, rank: str, unit: str) -> str:
-    value, low, high = ratio.value, ratio.low, ratio.high
-    ends = [None if end is None else percent(end - 1, signed=True) for end in (low, high)]
     if verdict(ratio) == "none":
-        return f"no difference shown between {this} and {base} {confidence(*ends, ratio.repeats)}"
-    if not 1 / AS_FACTOR < value < AS_FACTOR:
-        return f"{this} {rank}{ratio.format(unit=f'× as fast{unit} as {base}')}"
-    if value < 1:  # the bounds change places
-        ends = [None if end is None else percent(1 - end) for end in (high, low)]
-    else:
-        ends = [None if end is None else percent(end - 1) for end in (low, high)]
-    how = f"{percent(abs(value - 1))} {'slower' if value < 1 else 'faster'}{unit}"
-    return f"{this} {rank}{how} than {base} {confidence(*ends, ratio.repeats)}"
+        return f"no difference shown between {this} and {base}: {ratio.format(unit='×')}"
+    return f"{this} {rank}{ratio.format(unit=f'× as fast{unit} as {base}')}"
 
 
 def _inverse(ratio: Interval) -> Interval:

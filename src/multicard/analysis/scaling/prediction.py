@@ -19,9 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
+from multicard.analysis.pooling import mean_of_logs
 from multicard.analysis.scaling.points import SAME, Point, superlinear
 from multicard.analysis.scaling.posterior import Array, Draws, Prior, draw
-from multicard.analysis.statistics import LEVEL, Interval, product_of
+from multicard.analysis.statistics import LEVEL, Interval
 from multicard.core.text import counted
 from multicard.core.units import percent
 
@@ -101,7 +102,7 @@ def predict(points: Sequence[Point], count: int, local: int, samples: float, pri
         caveats.append("two numbers of devices do not show communication that both hide: run a third")
     sizes = [each.samples for each in points]
     if not min(sizes) * (1 - SAME) <= samples <= max(sizes) * (1 + SAME):
-        caveats.append("a device gets fewer or more samples than in any run: its time is extrapolated")
+        caveats.append(f"each of {count} devices gets fewer or more samples than in any run: its time is extrapolated")
     return Prediction(count, _interval(target, runs), _interval(base - target, runs), tuple(caveats))
 
 
@@ -111,7 +112,7 @@ def checks(points: Sequence[Point], prior: Prior = PRIOR) -> list[Check]:
     for point in sorted(points, key=lambda each: each.count)[1:]:
         smaller = [each for each in points if each.count < point.count]
         predicted = predict(smaller, point.count, point.local, point.samples, prior)
-        found.append(Check(predicted, product_of([(1.0, point.step_s)])))
+        found.append(Check(predicted, mean_of_logs(point.step_s)))
     return found
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from multicard.analysis.pooling import Pool
-from multicard.analysis.statistics import Interval, product_of, ratio_by_block
+from multicard.analysis.statistics import Interval, geometric_mean, ratio_by_block
 from multicard.core.units import PERCENT, units_of
 from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import Workload, workload_of
@@ -46,7 +46,7 @@ class Speedup:
     @cached_property
     def base_rate(self) -> float:
         """Geometric mean of the baseline's rates; not a number without one."""
-        mean = product_of([(1.0, self.base)]).value
+        mean = geometric_mean(self.base)
         return math.nan if mean is None else mean
 
     @property
@@ -150,32 +150,14 @@ def over_repeats(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
 
 
 def speedups(measures: pd.DataFrame) -> pd.DataFrame:
-    """Speed-up, efficiency and serial fraction of each configuration of one scenario, with intervals over repeats.
+    """Speed-up and efficiency of each configuration of one scenario, with intervals over repeats, as in `add_scaling`.
 
     Gives one row per configuration that a run completed: its parameters, `scaling` (of LLM runs always weak, of
-    scripts by the samples of their steps, or unknown),
-    `repeats`, `baseline`, `baseline_repeats`, and `speedup`, `efficiency` and `serial_fraction` with `…_low` and
-    `…_high`. The first two are as in `add_scaling`. The serial fraction is Karp and Flatt's, of a pass over the same
-    data: under strong scaling of every step, under weak scaling only of the pass, since steps grow with the devices.
+    scripts by the samples of their steps, or unknown), `repeats`, `baseline`, and `speedup` and `efficiency` with
+    `…_low` and `…_high`.
     """
     _, compared = _compared(measures)
     return compared[compared["repeats"] > 0].drop(columns=["compared", "several_counts"]).reset_index(drop=True)
-
-
-def karp_flatt(speedup: Sequence[float] | np.ndarray, devices: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Serial fraction that a speed-up S on n devices implies: (1/S − 1/n) / (1 − 1/n).
-
-    It is 0 for the ideal speed-up, 1 for none, more than 1 where devices slow the job down, and below 0 where the
-    speed-up is over n. One that grows with n points at communication or other overhead, one that stays at serial work:
-    Alan Karp and Horace Flatt, CACM 33(5), 1990. Not a number on one device, and where the speed-up is not known.
-
-    >>> karp_flatt([4.0, 2.0, 1.0], [4, 4, 4]).round(3).tolist()
-    [0.0, 0.333, 1.0]
-    """
-    s, n = np.asarray(speedup, dtype=float), np.asarray(devices, dtype=float)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        fraction = (1 / s - 1 / n) / (1 - 1 / n)
-    return np.where((n > 1) & (s > 0), fraction, np.nan)
 
 
 def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
@@ -203,17 +185,12 @@ def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     speedup = pd.DataFrame(_columns("speedup", [each.over_blocks for each in found]))
     speedup.loc[base_of == np.arange(len(table)), ["speedup_low", "speedup_high"]] = np.nan
     efficiency = speedup.div(devices.where(several), axis=0)
-    # More speed-up is less serial work, so the bounds change places.
-    turned = {"speedup": "", "speedup_low": "_high", "speedup_high": "_low"}
-    serial = {f"serial_fraction{end}": karp_flatt(speedup[name], devices) for name, end in turned.items()}
     return of, table.assign(
         scaling=table.get("scaling", "weak" if workload.scales_weakly else _kind(work, base_work, devices, alike)),
         repeats=np.bincount(of[completed], minlength=len(table)),
         baseline=[workload.baseline_words(way.iloc[number]) if number >= 0 else None for number in base_of],
-        baseline_repeats=[len(each.base) for each in found],
         **speedup,
         **efficiency.rename(columns=lambda name: name.replace("speedup", "efficiency")),
-        **{f"serial_fraction{end}": serial[f"serial_fraction{end}"] for end in ENDS},
         compared=pd.Series(found, dtype=object),
         several_counts=several,
     )

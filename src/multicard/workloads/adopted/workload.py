@@ -18,8 +18,7 @@ class Adopted(Workload):
     method = "program"
     methods: ClassVar[Mapping[str, Method]] = {}
     unit = Unit("sample", "samples", "throughput_samples_per_s", "energy_per_sample_j")
-    assumption = ""
-    scales_weakly = phases_cover_steps = is_judged = launches = False
+    scales_weakly = is_judged = launches = False
     has_free_text = is_observed = has_own_options = True
     data_wait_unknown = "traces do not tell it"
 
@@ -34,9 +33,6 @@ class Adopted(Workload):
     def rank_memory_mb(self, p: AdoptedParameters, inputs: Inputs) -> float:
         """Nothing runs."""
         return 0.0
-
-    def durations_s(self, p: AdoptedParameters, inputs: Inputs) -> None:
-        """Nothing runs."""
 
     @property
     def measures(self) -> Mapping[str, str]:
