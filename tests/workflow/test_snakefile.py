@@ -64,7 +64,7 @@ def test_the_limits_of_this_machine_are_a_target(tmp_path: Path) -> None:
     assert dry.returncode == 0, dry.stdout + dry.stderr
     assert str(machine_file(Path("results"), "cpu")) in dry.stdout
     rules = set(re.findall(r"^(\w+) +1$", dry.stdout, re.M))
-    assert rules == {"machine", "measure_machine", "prepare_data"}
+    assert rules == {"machine", "measure_machine"}
 
 
 def test_every_rule_that_a_cluster_runs_asks_for_time_and_memory_and_can_be_named(tmp_path: Path) -> None:
