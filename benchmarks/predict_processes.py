@@ -33,13 +33,13 @@ scenarios:
     fixed: {{batch_size: 16}}
     vary: {{devices: [1, 2, 4]}}
     repeats: 3
-    figures: [prediction]
+    figures: [iteration_time]
   strong:
     question: And processes that share a batch?
     fixed: {{batch_size: 32, scaling: strong}}
     vary: {{devices: [1, 2, 4]}}
     repeats: 3
-    figures: [prediction]
+    figures: [iteration_time]
 """
 
 

@@ -32,7 +32,6 @@ PACKAGES: dict[str, set[str] | None] = {
         "workloads",
         "trace",
         "analysis",
-        "figures",
         "archive",
     },
     "search": {"core", "experiment", "analysis", "archive", "machine"},

@@ -54,21 +54,6 @@ def test_steady_runs_whose_steps_are_correlated_are_called_not_stationary_as_rar
     assert np.mean(found) <= stated + 3 * np.sqrt(stated * (1 - stated) / simulated)  # three standard errors
 
 
-# What is stated there of slow fluctuations beneath independent scatter.
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("correlation", "count", "least", "stated"), [(0.6, 60, 0, 0.06), (0.95, 60, 0.1, 0.4), (0.95, 200, 0.3, 0.6)]
-)
-def test_slow_fluctuations_are_called_not_stationary_as_often_as_stated(
-    correlation: float, count: int, least: float, stated: float
-) -> None:
-    rng = np.random.default_rng(9)
-    simulated = 100
-    steps = (autoregressive(correlation, count, rng) + rng.normal(0, 0.2, count) for _ in range(simulated))
-    found = np.mean([change_p_value(times) < LEVEL for times in steps])
-    assert least <= found <= stated + 3 * np.sqrt(stated * (1 - stated) / simulated)  # three standard errors
-
-
 def test_the_autocorrelation_is_not_underestimated_and_a_change_is_none() -> None:
     rng = np.random.default_rng(6)
     for correlation in (0.0, 0.3, 0.6):
@@ -91,13 +76,6 @@ def test_the_autocorrelation_is_not_underestimated_and_a_change_is_none() -> Non
 def test_changes_beyond_the_noise_are_found(shape: np.ndarray) -> None:
     rng = np.random.default_rng(2)
     found = [stationarity(shape * rng.normal(1, 0.05, len(shape)))["stationary"] for _ in range(20)]
-    assert sum(found) <= 1
-
-
-def test_changes_are_found_although_steps_are_correlated() -> None:
-    rng = np.random.default_rng(8)
-    shape = np.where(np.arange(60) < 20, 1.0, 1.3)
-    found = [stationarity(shape + (autoregressive(0.3, 60, rng) - 1) / 4)["stationary"] for _ in range(20)]
     assert sum(found) <= 1
 
 

@@ -171,29 +171,22 @@ def test_what_cannot_be_told_has_a_code_of_its_own(
 @pytest.mark.parametrize(
     ("file", "content", "says"),
     [
-        ("steps.csv", None, "missing"),
-        ("steps.csv", "\xff\xfe,\n", "does not parse as CSV"),
         ("steps.csv", "rank,epoch\n0,1\n", "found no column step"),
         ("epochs.csv", "epoch,train_loss,test_loss,test_accuracy,epoch_time_s\n", "found no epoch"),
         ("activity/phases.parquet", "PAR1", "not a Parquet file that can be read"),
-        ("run.json", '{"run": "a', "does not parse as JSON"),
         ("run.json", "{}", "not the record of a run: run: Field required"),
-        ("run.json", "ranks", "not a complete record of a completed run: found no 'ranks'"),  # without this key
     ],
 )
 def test_a_damaged_file_is_named_in_one_line(
-    file: str, content: str | None, says: str, extracted_run: Path, tmp_path: Path
+    file: str, content: str, says: str, extracted_run: Path, tmp_path: Path
 ) -> None:
     def without_checksums(record: dict[str, Any]) -> None:  # so that the content of a table is looked into
         del record["files"]
 
     whole = add_run(extracted_run, tmp_path / "whole", change=without_checksums)
     path = Path(shutil.copytree(tmp_path / "whole", tmp_path / "bad")) / "runs" / whole.name / file
-    if content == "ranks":
-        content = json.dumps({key: each for key, each in json.loads(path.read_text()).items() if key != content})
     path.unlink()
-    if content is not None:
-        path.write_text(content, encoding="latin-1")
+    path.write_text(content)
     with pytest.raises(SystemExit) as stopped:
         main(["compare", str(tmp_path / "whole"), str(tmp_path / "bad")])
     [line] = str(stopped.value).splitlines()

@@ -84,7 +84,7 @@ def test_no_number_is_cut_at_any_width(bounds: tuple[str, ...]) -> None:
     rows[["mfu", "mfu_low", "mfu_high"]] = math.nan  # empty throughout, so not shown
     wide = words_in(overview_tables("Q", rows, [*values, "mfu"], 400), 400)
     assert {"97.7", "2", "timed"} <= wide and "MFU" not in wide
-    for width in range(40, 160, 7):
+    for width in range(60, 240, 7):
         assert words_in(overview_tables("Q", rows, [*values, "mfu"], width), width) == wide, width
 
 

@@ -92,7 +92,8 @@ def test_healthy_gpus_have_no_fault_and_exchange_data_by_nccl(emulated: Emulated
     ("settings", "check", "verdict", "says"),
     [
         ({"smi": "fails", "nvml": "no-init"}, "GPUs", "error", "for 0, as nvidia-smi lists (nvidia-smi"),
-        ({"CUDA_VISIBLE_DEVICES": "0,7"}, "GPUs", "warning", "1 x Emulated GPU (synthetic), the smallest with "),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, "GPUs", "warning", "1 x Emulated GPU (synthetic), the smallest with "),
+        ({"CUDA_VISIBLE_DEVICES": "0,7"}, "GPUs", "error", "runs are planned for 2, as nvidia-smi lists"),
     ],
 )
 def test_what_does_not_fit_together_is_told(

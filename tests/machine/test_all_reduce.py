@@ -57,14 +57,6 @@ def test_the_bus_bandwidth_is_that_of_nccl_tests() -> None:
     assert "12.0 MB/s bus bandwidth: 8.00 kB between 4 ranks in 1.00 ms" in ended.words()
 
 
-def test_lines_of_two_ranks_that_are_mixed_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = [fact(rank, "measured", bytes=4, times_s=[2.0, 3.0]) for rank in (0, 1)]
-    done = [fact(rank, "done") for rank in (0, 1)]
-    lines = "a warning", "".join(measured), "".join(done), "", f'{MARK}{{"rank": 0, "sta'
-    ended = exchanged(monkeypatch, 2, *lines)
-    assert (ended.problem, ended.sizes) == (None, {4: [2.0, 3.0]})
-
-
 @pytest.mark.parametrize(
     ("failed_first", "problem"),
     [

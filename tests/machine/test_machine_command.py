@@ -32,7 +32,7 @@ def test_everything_is_measured_counted_printed_and_drawn(tmp_path: Path) -> Non
     assert {row["measure"] for row in moved} == set(arrays)
     assert all(row["bytes"] == arrays[row["measure"]] * row["array_bytes"] for row in moved)
     # As docs/machine.md says; between two ranks the bytes that bus bandwidth counts are those of the message.
-    assert [(row["message_bytes"], row["bytes"]) for row in reduced] == [(4**p, 4**p) for p in range(5, 14)]
+    assert [(row["message_bytes"], row["bytes"]) for row in reduced] == [(4**p, 4**p) for p in (5, 8, 10, 12, 13)]
     assert {(row["devices"], len(row["times_s"])) for row in reduced} == {(2, 7)}
 
     record = json.loads(machine_file(results, "cpu").read_text())
@@ -43,9 +43,7 @@ def test_everything_is_measured_counted_printed_and_drawn(tmp_path: Path) -> Non
 
     for words in ("matrix multiplication", "memory, triad", "all-reduce, bus bandwidth"):
         assert words in printed
-    stem = machine_file(results, "cpu").stem
-    names = {path.name for path in (results / "machine").iterdir()}
-    assert names == {f"{stem}.{suffix}" for suffix in ("json", "csv", "png", "svg", "pdf")}
+    assert list((results / "machine").iterdir()) == [machine_file(results, "cpu")]
 
 
 @pytest.mark.parametrize(

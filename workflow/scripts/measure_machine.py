@@ -5,8 +5,9 @@ import os
 from pathlib import Path
 
 from multicard.core.errors import UserError, reported
+from multicard.core.files import write_json
 from multicard.core.layout import machine_name
-from multicard.machine.measure import keep, measure_machine
+from multicard.machine.measure import measure_machine
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--device", choices=["cpu", "cuda"], required=True, help="kind of device")
@@ -21,4 +22,4 @@ with reported():
             f"{arguments.out}: is to be of {arguments.host}, but this machine is {' or '.join(sorted(here))}"
         )
     record = measure_machine(arguments.device, seconds=arguments.seconds, say=print)
-    keep(record, arguments.out)
+    write_json(arguments.out, record)

@@ -108,10 +108,6 @@ class Pool:
         """
         return self._compared(index, base, against, offset, single)[0]
 
-    def deviation(self, index: int, base: int) -> float:
-        """Typical standard deviation of the logarithms of two samples."""
-        return math.sqrt(self._total.variances[[index, base]].mean())
-
     def against_best(self, best: int, others: Sequence[int], among: int | None = None) -> list[Interval]:
         """Ratios to the best of `among` samples, by default of these, which their own values chose: see the module."""
         compared = [self._compared(each, best) for each in others]

@@ -21,11 +21,11 @@ HEADINGS = {
     "throughput_samples_per_s": "samples/s", "tokens_per_s": "tokens/s", "steps_per_s": "steps/s",
     "data_share": "data wait", "exposed_communication_share": "exposed communication",
 }  # fmt: skip
+AROUND = 3  # of a column: a line, and a blank on each side
 UNCOUNTED = (
     "throughput is in steps, and speed-up unknown, since the samples of a step are not: state them "
     "(--samples-per-step or --samples-per-device)"
 )
-KEY_WIDTH = 12  # of names and values of parameters, which may be folded
 
 
 def print_results(experiment: "Experiment", config: Path) -> None:
@@ -132,35 +132,28 @@ def overview_tables(title: str, rows: "pd.DataFrame", measures: list[str], width
         cells = [number_in(*each) for each in zip(*bounds, strict=True)]
         columns.append((f"{words} ({unit})" if unit else words, cells))
     columns.append(("outcome", [str(outcome).replace("_", " ") for outcome in rows["outcome"]]))
-    around = 3  # a line, and a blank on each side
-    available = width - 1 - sum(around + min(KEY_WIDTH, _width(head, *cells)) for head, cells in keys)
-    parts: list[list[tuple[str, list[str]]]] = [[]]
-    left = available
-    for head, cells in columns:
-        needed = around + _width(head, *cells)
-        if needed > left and parts[-1]:
+    parts: list[list[tuple[str, list[str]]]] = []
+    left = 0
+    for column in columns:
+        if _width(column) > left or not parts:
             parts.append([])
-            left = available
-        parts[-1].append((head, cells))
-        left -= needed
+            left = width - 1 - sum(map(_width, keys))
+        parts[-1].append(column)
+        left -= _width(column)
     tables = []
     for part in parts:
         table = Table(title=None if tables else plain(title), title_justify="left")
-        shown = [*keys, *part]
-        # Cells in one line each where there is place. Rich itself may cut columns off.
-        natural = [max(map(len, (head, *cells))) for head, cells in shown]
-        least = [min(KEY_WIDTH, _width(head, *cells)) for head, cells in keys]
-        least += [_width(head, *cells) for head, cells in part]
-        widths = natural if sum(natural) + around * len(shown) < width else least
-        for index, ((head, _), column_width) in enumerate(zip(shown, widths, strict=True)):
+        for index, column in enumerate(shown := [*keys, *part]):
+            head, width_of_cells = column[0], _width(column) - AROUND
             justify = "left" if head == "outcome" or index < len(keys) else "right"
-            table.add_column(plain(head), overflow="fold", justify=justify, width=column_width)
+            table.add_column(plain(head), overflow="fold", justify=justify, width=width_of_cells)
         for row in zip(*(cells for _, cells in shown), strict=True):
             table.add_row(*map(plain, row))
         tables.append(table)
     return tables
 
 
-def _width(*cells: str) -> int:
-    """Least width in which no word of these cells is broken."""
-    return max(len(word) for cell in cells for word in cell.split() or [""])
+def _width(column: tuple[str, list[str]]) -> int:
+    """Width of a column whose cells have a line each, and words of the heading, with what is around it."""
+    head, cells = column
+    return AROUND + max(map(len, (*head.split(), *cells)))

@@ -46,7 +46,7 @@ def _answer(row: Row, unit: str) -> list[str]:
     from multicard.core.units import number, percent
 
     devices = counted(row["devices"], DEVICE_WORDS[row["device"]])
-    if row["reason"]:
+    if isinstance(row["reason"], str):  # else empty, which pandas may have as not a number
         return [f"  {devices}: not predicted: {row['reason']}"]
     rate, of_one = (None if row[name] != row[name] else row[name] for name in ("throughput_per_s", "speedup"))
     answer, *rest = [f"step {_time(row, 'step_time_s')}"]

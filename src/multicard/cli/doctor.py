@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def measure(arguments: argparse.Namespace) -> bool:
     """Measure this machine, keep the record, and print it; return whether everything could be measured."""
-    from multicard.core.files import unwritable
+    from multicard.core.files import unwritable, write_json
     from multicard.core.layout import machine_file
     from multicard.experiment.load import read_experiment
 
@@ -57,15 +57,16 @@ def measure(arguments: argparse.Namespace) -> bool:
     results = Path(read_experiment(arguments.config).results if arguments.config else "results")
     if reason := unwritable(results):
         raise UserError(f"results: cannot write: {reason}")
-    from multicard.analysis.machine.limits import lines
+    from multicard.analysis.machine.limits import lines, read_machine
     from multicard.cli._console import console, text_table
     from multicard.core.terminal import plain
-    from multicard.machine.measure import keep, measure_machine  # which imports PyTorch and matplotlib
+    from multicard.machine.measure import measure_machine
 
     device = device_of(arguments.device)
     record = measure_machine(device, counts, arguments.seconds, lambda line: print(line, file=sys.stderr, flush=True))
     path = machine_file(results, device)
-    limits, terminal = keep(record, path), console()
+    write_json(path, record)
+    limits, terminal = read_machine(path), console()
     rows = [(line.what, line.of, line.rate, line.spread) for line in lines(limits)]
     terminal.print(text_table("Limits of this machine", ("Limit", "Of", "Value", "95% CI"), rows))
     for line in (*limits.notes, f"record: {path}"):

@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
-from matplotlib.ticker import EngFormatter, NullFormatter
 
 from multicard.core.text import for_figure
 
@@ -93,14 +92,6 @@ def say(axes: Axes, why: str) -> None:
         0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", fontsize="small", color="0.35", wrap=True
     )
     axes.set(xticks=[], yticks=[])
-
-
-def bandwidth_axes(axes: Axes) -> None:
-    """Bus bandwidth over the size of messages, both logarithmic."""
-    axes.set(xscale="log", yscale="log", xlabel="Message size", ylabel="Bus bandwidth")
-    for axis, unit in ((axes.xaxis, "B"), (axes.yaxis, "B/s")):
-        axis.set_major_formatter(EngFormatter(unit))
-        axis.set_minor_formatter(NullFormatter())
 
 
 def filled(text: str, width: int) -> str:

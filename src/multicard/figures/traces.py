@@ -8,6 +8,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, NullFormatter
 
 from multicard.analysis.comparison.comparisons import means
 from multicard.analysis.runs import per_run
@@ -18,7 +19,7 @@ from multicard.figures.bars import height_of, stacked
 from multicard.figures.catalog import POINTS, SUMMED, figure
 from multicard.figures.points import draw_series, series_of
 from multicard.figures.series import completed_of, configuration_names, device_axis, named_runs
-from multicard.figures.style import HATCHES, WIDTH_IN, Look, NothingToShow, bandwidth_axes, colours, legend_below, say
+from multicard.figures.style import HATCHES, WIDTH_IN, Look, NothingToShow, colours, legend_below, say
 from multicard.figures.timeline import LOOK as OF_GPU
 
 # Title, and what each is a share of.
@@ -148,7 +149,10 @@ def collectives(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
         rates, x="size_bytes", y="bus_bandwidth_bytes_per_s", hue="collective", style="devices", s=60, ax=right,
         palette={name: look[name][0] for name in rates["collective"].unique()},
     )  # fmt: skip
-    bandwidth_axes(right)
+    right.set(xscale="log", yscale="log", xlabel="Message size", ylabel="Bus bandwidth")
+    for axis, unit in ((right.xaxis, "B"), (right.yaxis, "B/s")):
+        axis.set_major_formatter(EngFormatter(unit))
+        axis.set_minor_formatter(NullFormatter())
     right.set(xlim=_decades(rates["size_bytes"]), ylim=_decades(rates["bus_bandwidth_bytes_per_s"]))
     handles, words = right.get_legend_handles_labels()
     right.legend(handles[-rates["devices"].nunique() :], words[-rates["devices"].nunique() :], title=device_axis(rates))

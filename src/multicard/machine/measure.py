@@ -2,21 +2,13 @@
 
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-
-from multicard.analysis.machine.limits import MachineLimits, read_machine
 from multicard.core.errors import UserError
-from multicard.core.files import write_json
 from multicard.core.layout import GPU_SAMPLES
 from multicard.experiment.machine import Machine
-from multicard.figures.draw import FORMATS, save
-from multicard.figures.machine import draw_all_reduces
-from multicard.figures.style import NothingToShow
 from multicard.launch.conditions import HostConditions
 from multicard.launch.environment import settings
 from multicard.launch.gpu_samples import Samples, sampled
@@ -25,7 +17,7 @@ from multicard.machine.processes import run_module
 from multicard.trace.collectives import bus_bandwidth
 
 LIMIT_S = 900.0  # of a part beside the time that it is to measure: it starts, and finds out how fast the machine is
-MESSAGE_BYTES = {"cpu": [4**power for power in range(5, 14)], "cuda": [4**power for power in range(5, 15)]}
+MESSAGE_BYTES = {"cpu": [4**power for power in (5, 8, 10, 12, 13)], "cuda": [4**power for power in (5, 8, 10, 12, 14)]}
 MOST_PROCESSES = 8  # on CPUs, where each is a process that imports PyTorch
 
 Part = dict[str, Any]
@@ -90,18 +82,6 @@ def measure_machine(
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         "parts": parts,
     }
-
-
-def keep(record: dict[str, Any], path: Path) -> MachineLimits:
-    """Write a record and, where all-reduces are in it, their figure and its numbers; nothing of an older one stays."""
-    write_json(path, record)
-    limits = read_machine(path)
-    mpl.use("Agg")
-    for suffix in (*FORMATS, "csv"):
-        path.with_name(f"{path.stem}.{suffix}").unlink(missing_ok=True)
-    with suppress(NothingToShow):  # of one device
-        save(*draw_all_reduces(limits), path.with_suffix(""))
-    return limits
 
 
 def _device_part(device: str, seconds: float) -> tuple[dict[str, Any], Part]:

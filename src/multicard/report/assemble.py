@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from multicard.analysis.outputs import write_recommendations, write_scenario
-from multicard.analysis.runs.run_files import read_object
 from multicard.archive.whole import first_missing
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
@@ -16,7 +15,6 @@ from multicard.core.layout import MACHINES, RECOMMENDATIONS, RUN, machine_record
 from multicard.experiment.config import Experiment
 from multicard.experiment.runs import expand
 from multicard.figures.draw import draw_scenario
-from multicard.machine.measure import keep
 from multicard.papers.claims import SHIPPED
 from multicard.papers.judge import write_claims
 from multicard.report.page import write_report
@@ -89,8 +87,6 @@ def draw(measured: Path, plans: Mapping[str, Plan], out: Path) -> Drawn:
         shutil.copytree(measured, made, dirs_exist_ok=True)
         for name, plan in plans.items():
             draw_scenario(plan.figures, made / "scenarios" / name, made / "figures" / name)
-        for path in machine_records(made):  # of archives they have no figures yet
-            keep(read_object(path), path)
         write_claims(SHIPPED, made, list(plans))
         write_recommendations(made, list(plans), made / RECOMMENDATIONS)
         write_report(made, made / REPORT, plans)

@@ -9,10 +9,9 @@ from typing import Any
 
 from multicard.analysis.evidence import names_synthetic
 from multicard.analysis.machine.limits import lines, read_machine
-from multicard.core.layout import MACHINES, machine_records
+from multicard.core.layout import machine_records
 from multicard.core.text import listed
 from multicard.core.units import BYTES, with_unit
-from multicard.report.results import FigureFiles, figure_files
 from multicard.report.tables import Table
 
 Facts = dict[str, str]
@@ -94,13 +93,12 @@ def _counted(kinds: Iterable[Mapping[str, Any] | None]) -> list[tuple[Facts, int
 
 @dataclass(frozen=True)
 class MachinePage:
-    """The limits of one kind of device of a machine; `figure` is that of its all-reduces, None where there is none."""
+    """The limits of one kind of device of a machine."""
 
     name: str
     facts: Facts
     limits: Table
     notes: list[str]
-    figure: FigureFiles | None
 
 
 def machine_pages(results: Path) -> list[MachinePage]:
@@ -111,10 +109,10 @@ def machine_pages(results: Path) -> list[MachinePage]:
     UserError
         If a record is damaged.
     """
-    return [_page(results, path) for path in machine_records(results)]
+    return [_page(path) for path in machine_records(results)]
 
 
-def _page(results: Path, path: Path) -> MachinePage:
+def _page(path: Path) -> MachinePage:
     limits = read_machine(path)
     facts = machine_facts({"host": limits.host, "hardware": limits.hardware})
     versions = ", ".join(f"{name} {value}" for name, value in (limits.versions or {}).items() if value)
@@ -127,5 +125,4 @@ def _page(results: Path, path: Path) -> MachinePage:
             [[line.what, line.of, line.rate, line.spread] for line in lines(limits)],
         ),
         notes=limits.notes,
-        figure=figure_files(results, f"{MACHINES}/{path.stem}"),
     )

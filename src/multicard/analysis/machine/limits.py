@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from multicard.analysis.evidence import names_synthetic
@@ -93,11 +92,6 @@ class Part(BaseModel):
         lines = [f"Disturbed: {what}: {self.disturbance}"] if self.disturbance else []
         return lines + ([f"Not measured: {what}: {self.problem}"] if self.problem else [])
 
-    @property
-    def all_reduces(self) -> list[Row]:
-        """Its rows of all-reduces."""
-        return [row for row in self.rows if row.measure == "all_reduce"]
-
 
 class MachineLimits(BaseModel):
     """The record of one kind of device of one machine."""
@@ -139,17 +133,6 @@ def read_machine(path: Path) -> MachineLimits:
         raise UserError(f"{path}: {first_fault(error)}") from None
 
 
-def all_reduces(limits: MachineLimits) -> pd.DataFrame:
-    """Time and bus bandwidth of all-reduces, with the ends of its interval, by `devices` and `message_bytes`."""
-    bandwidth = "bus_bandwidth_bytes_per_s"
-    return pd.DataFrame(
-        {"devices": row.devices, "message_bytes": row.message_bytes, "time_s": row.time_s.value}
-        | {bandwidth: row.rate.value, f"{bandwidth}_low": row.rate.low, f"{bandwidth}_high": row.rate.high}
-        for part in limits.parts
-        for row in part.all_reduces
-    )
-
-
 @dataclass(frozen=True)
 class Line:
     """A limit in words: what, under which conditions, the mean rate, and its 95% interval."""
@@ -161,14 +144,12 @@ class Line:
 
 
 def lines(limits: MachineLimits) -> list[Line]:
-    """All limits in words; of all-reduces the fastest size of each number of devices."""
+    """All limits in words."""
     found = []
-    for part in limits.parts:
-        rows = part.all_reduces
-        for row in [max(rows, key=lambda row: row.rate.value)] if rows else part.rows:
-            rate, units = row.rate, WORK[row.kind]
-            spread = "" if rate.low is None else f"{with_unit(rate.low, units)} to {with_unit(rate.high, units)}"
-            found.append(Line(NAMES[row.measure], ", ".join(_of(row)), with_unit(rate.value, units), spread))
+    for row in (row for part in limits.parts for row in part.rows):
+        rate, units = row.rate, WORK[row.kind]
+        spread = "" if rate.low is None else f"{with_unit(rate.low, units)} to {with_unit(rate.high, units)}"
+        found.append(Line(NAMES[row.measure], ", ".join(_of(row)), with_unit(rate.value, units), spread))
     return found
 
 

@@ -1,7 +1,7 @@
 """Whether the machine was the run's alone and ran at its own speed, from what run.json holds of its conditions."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from multicard.core.cpu_time import TICK_S
@@ -45,16 +45,6 @@ def disturbance(record: Mapping[str, Any]) -> str | None:
     Each reason is a kind, a colon and how much; "; " separates them.
     """
     return "; ".join([*_by_others(record), *_throttled(record)]) or None
-
-
-def how_many(disturbances: Sequence[str], runs: int) -> str:
-    """Count the disturbed among some runs, and name the kinds in what `disturbance` returned of them.
-
-    >>> how_many(["other processes: 1.6 CPUs; hypervisor: 0.2 CPUs", "other processes: 0.3 CPUs"], 6), how_many([], 6)
-    ('2 of 6 (other processes, hypervisor)', '0 of 6')
-    """
-    kinds = dict.fromkeys(part.partition(":")[0] for text in disturbances for part in text.split("; "))
-    return f"{len(disturbances)} of {runs}" + (f" ({', '.join(kinds)})" if kinds else "")
 
 
 def condition_columns(record: Mapping[str, Any]) -> dict[str, float | None]:
