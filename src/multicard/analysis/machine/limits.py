@@ -12,6 +12,7 @@ from multicard.analysis.evidence import names_synthetic
 from multicard.analysis.runs.conditions import disturbance
 from multicard.analysis.runs.run_files import read_object
 from multicard.analysis.scaling.alpha_beta import AlphaBeta, fit
+from multicard.analysis.scenario_tables import MACHINE_TABLE, ScenarioTables
 from multicard.analysis.statistics import Interval, product_of
 from multicard.core.errors import UserError, first_fault
 from multicard.core.text import counted
@@ -131,6 +132,10 @@ class MachineLimits(BaseModel):
         return [*synthetic, *(line for part in self.parts for line in part.notes)]
 
 
+class _Machines(BaseModel):
+    machines: list[MachineLimits]
+
+
 def read_machine(path: Path) -> MachineLimits:
     """Read a record of `multicard doctor --measure`.
 
@@ -140,6 +145,12 @@ def read_machine(path: Path) -> MachineLimits:
         If it is not there, or damaged.
     """
     return _read(MachineLimits, path)
+
+
+def machines_of(tables: ScenarioTables) -> list[MachineLimits]:
+    """The limits of machines that a scenario was measured with; none where its folder does not say."""
+    path = tables.folder / MACHINE_TABLE
+    return _read(_Machines, path).machines if path.is_file() else []
 
 
 def _read(model: type[Any], path: Path) -> Any:
