@@ -48,6 +48,7 @@ def test_the_parts_of_a_step_add_up_to_it() -> None:
     assert list(parts) == ["forward", "backward", "other"]
     # Means of two repeats: 105 ms, 168 ms, …
     assert [sum(bar) for bar in zip(*parts.values(), strict=True)] == pytest.approx([105, 168, 210, 315, 525])
+    assert [bar.get_x() + bar.get_width() for bar in axes.containers[-1]] == pytest.approx([105, 168, 210, 315, 525])
     for measures, name in ((pictures(), "ddp, 1 CPU process"), (texts(), "LoRA, 1 CPU process")):  # nothing varies
         assert group_names(drawn("step_breakdown", measures[:2])[0].axes[0]) == [name]
     with_evaluation = {"data_s": 0.01, "forward_s": 0.03, "backward_s": 0.04, "evaluation_s": 0.015, "other_s": 0.005}
