@@ -45,6 +45,7 @@ def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.Data
         "tokens_per_sample": tokens / measured["samples"].sum(),
         "loss_at_start": losses.head(ENDS).mean(),
         "loss_at_end": losses.tail(ENDS).mean(),
+        "parameters": record["model"]["parameters"],
         **{f"{part}_bytes": getattr(estimate, part) for part in ("weights", "adapters", "gradients", "optimizer")},
         "estimated_memory_bytes": estimate.total,
     }
