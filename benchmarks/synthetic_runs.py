@@ -169,10 +169,7 @@ def _epochs(p: JobParameters, step_s: float) -> pd.DataFrame:
 def _record(name: str, p: JobParameters, memory: int) -> dict[str, Any]:
     tuning = p.workload == "llm"
     meter = {"energy_j": 1e4, "duration_s": 30.0, "reason": None}
-    held = {"weights": 16e9, "adapters": 4e7, "gradients": 4e7, "optimizer": 8e7, "buffers": 1e6}
-    held |= {"parameters": 8e9, "trainable_parameters": 2e7}
     data = {"dataset": p.dataset, "source": "synthetic", "train_samples": SAMPLES, "files": []}
-    data |= {"tokens_per_sample": {"counted_samples": 1000, "mean": 500.0, "cut_share": 0.1}} if tuning else {}
     return {
         "run": name, "outcome": "completed", "reason": None, "parameters": p.model_dump(),
         "started": "2026-01-01T00:00:00.000+00:00", "ended": "2026-01-01T00:01:00.000+00:00", "wall_time_s": 60.0,
@@ -185,13 +182,11 @@ def _record(name: str, p: JobParameters, memory: int) -> dict[str, Any]:
         "versions": {"multicard": "synthetic", "torch": "2.11.0"}, "data": data,
         "model": {"model": p.model, "architecture": "llama3_8b", "files": []} if tuning else None,
         "steps_per_pass": SAMPLES // (p.batch_size * p.devices),
-        "saved": {"time_s": 1.0, "bytes": 1e8} if tuning else None,
         "ranks": [
             {
                 "rank": rank, "pid": 4000 + rank,
                 "binding": {"cpus": "0-63", "numa_nodes": [rank % 2], "memory_policy": "default", "note": None},
                 "energy": [meter], "device_memory_used_bytes": [int(1.15 * memory) + OUTSIDE_PYTORCH],
-                "held_bytes": {key: int(value) for key, value in held.items()} if tuning else None,
             }
             for rank in range(p.devices)
         ],

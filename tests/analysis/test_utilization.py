@@ -16,6 +16,7 @@ from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.files import write_json
 from multicard.experiment.workload import WORKLOADS, Operations
 from multicard.workloads.llm.operations import product_precisions
+from multicard.workloads.vision.operations import product_precisions as vision_precisions
 
 H100, OTHER = "NVIDIA H100 80GB HBM3", "synthetic GPU"
 CPUS = {"processor": "A processor", "logical_cpus": 8}
@@ -45,7 +46,8 @@ def of(
     work = WORKLOADS[workload]
     p = work.parameters.model_validate(stated)
     record = {"parameters": p.model_dump(), "hardware": hardware, "host": {"name": "node07"}}
-    operations = Operations(1e12, 1.5e12, work.product_precisions(p))
+    precisions = vision_precisions(p) if workload == "vision" else product_precisions(p) if workload == "llm" else ()
+    operations = Operations(1e12, 1.5e12, precisions)
     return utilization(record, work, operations, seconds, machines)
 
 

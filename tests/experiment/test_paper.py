@@ -14,7 +14,6 @@ from multicard.experiment.config import Experiment
 from multicard.experiment.estimate import estimate_cost
 from multicard.experiment.load import check
 from multicard.experiment.runs import Run
-from multicard.experiment.workload import WORKLOADS
 from multicard.figures.catalog import catalog
 from multicard.record.profiled_window import place_window
 from multicard.workloads.vision.parameters import VisionParameters
@@ -74,13 +73,6 @@ def test_runs_fit_the_papers_node(name: str, plans: dict[str, Matrix]) -> None:
         # All 8 billion weights with their gradients and AdamW's two moments take 64 GB before anything else.
         heavy = getattr(run.parameters, "qat_of", None) == "weights" and run.parameters.devices == 1
         assert heavy or needed < 94e9, run.id
-
-
-def test_the_loader_sets_the_pace_only_where_workers_are_what_varies(plans: dict[str, Matrix]) -> None:
-    for name, runs in plans["vision"].scenarios.items():
-        waits = WORKLOADS["vision"].waits_for_loader
-        waiting = {run.parameters.num_workers for run in runs if waits(run.parameters, run.inputs)}
-        assert not waiting if name != "num_workers" else 1 in waiting and not waiting & {7, 14}
 
 
 TRAINING_IMAGES = 60_000  # of MNIST, and of the synthetic images

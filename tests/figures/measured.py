@@ -108,7 +108,7 @@ def texts() -> pd.DataFrame:
         rows += two_repeats(
             technique=technique, dataset=dataset, devices=devices, iteration_time_s=seconds,
             tokens_per_s=tokens / seconds, tokens_per_step=tokens, tokens_per_sample=tokens / devices / 4,
-            padding_share=0.1, cut_share=0.0, forward_s=seconds / 3, backward_s=seconds / 2, other_s=seconds / 6,
+            padding_share=0.1, forward_s=seconds / 3, backward_s=seconds / 2, other_s=seconds / 6,
             peak_memory_bytes=900_000_000, weights_bytes=20_000_000, adapters_bytes=1_000_000,
             gradients_bytes=1_000_000, optimizer_bytes=2_000_000,
         )  # fmt: skip

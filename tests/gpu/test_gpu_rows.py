@@ -92,14 +92,11 @@ def judged(
 
 
 # Of a small language model, whose estimate is far below the peak that the steps above state.
-HELD = dict.fromkeys(("parameters", "trainable_parameters", "weights", "adapters", "gradients", "optimizer"), 0)
 OF_LLM: dict[str, Any] = {
     "p": LlmParameters(devices=2, sequence_length=16, profiled_steps=4),
-    "ranks": [rank | {"held_bytes": HELD} for rank in ranks_with(METER, METER)],
+    "ranks": ranks_with(METER, METER),
     "model": {"architecture": "tiny"},
-    "data": {"tokens_per_sample": {"mean": 1, "cut_share": 0}},
     "hardware": {"gpus": []},
-    "saved": None,
 }
 
 

@@ -135,14 +135,10 @@ def test_a_gpu_needs_two_workspaces_more(capability: str | None, kib: int) -> No
     on_gpu, on_cpu = (estimate_memory(job(device=device), TINY, capability) for device in ("cuda", "cpu"))
     assert on_gpu.total - on_cpu.total == 2 * kib * 1024
     # The estimate of a finished run is of its own GPU.
-    parts = ("parameters", "trainable_parameters", "weights", "adapters", "gradients", "optimizer")
     record = {
         "parameters": job(device="cuda").model_dump(),
         "model": {"architecture": "tiny"},
         "hardware": {"gpus": [{"name": "synthetic", "capability": capability}]},
-        "ranks": [{"held_bytes": dict.fromkeys(parts, 0)}],
-        "data": {"tokens_per_sample": {"mean": 1, "cut_share": 0}},
-        "saved": None,
     }
     steps = pd.DataFrame(
         {"window": ["measured"], "step": [1], "loss": [1.0], "samples": [1], "tokens": [1], "padded_tokens": [1]}

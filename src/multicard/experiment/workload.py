@@ -33,15 +33,6 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Traffic:
-    """Collectives of one kind in which a rank takes part in each step."""
-
-    collective: str  # as traces name it: `all_reduce`, `all_gather`, `reduce_scatter`, `broadcast`, `reduce`
-    bytes: float  # of the buffers of all of them: of a gathered or scattered one the whole, not a rank's shard
-    messages: float  # how many there are
-
-
-@dataclass(frozen=True)
 class Operations:
     """Floating-point operations of matrix products and convolutions on one device in a step, mean over steps."""
 
@@ -83,8 +74,6 @@ class Workload(ABC):
     has_own_options = False  # what could be tuned are options of the program itself, which no parameter here states
     data_wait_unknown = "no loader of PyTorch's was seen"  # why no run of a scenario says how long it waited for data
     has_epochs = False  # it tests after every epoch, so that epochs.csv has rows
-    accuracy: str | None = None  # its measures of what was learned, where it has such
-    loss: str | None = None
     launches = True  # else its runs are made of traces that were there before, which may show no steps
     implied: Mapping[str, tuple[str, ...]] = {}  # parameters whose defaults follow from another one, by that one's name
 
@@ -263,13 +252,6 @@ class Workload(ABC):
 
         `values`: parameters and measures of a run.
         """
-
-    def seen(self, values: Mapping[str, Any], of_pass: float | None) -> float | None:
-        """Work, in its `unit`, before the end at which `accuracy` and `loss` are measured; None where not known.
-
-        `values`: parameters and measures of a run; `of_pass`: work of a pass over the training data, if known.
-        """
-        return None
 
     def baseline_words(self, method: str) -> str:
         """Name the run on one device that others are compared with, by its value of `method`."""

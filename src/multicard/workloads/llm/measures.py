@@ -21,6 +21,7 @@ MEASURES: dict[str, str] = {
     "energy_per_token_j": "as energy_per_sample_j, per token",
     "loss_at_start": f"mean over ranks and the first {ENDS} steps",
     "loss_at_end": f"mean over ranks and the last {ENDS} steps",
+    "parameters": "weights of the model, without adapters",
     "weights_bytes": "the model's own weights, on the rank that has most, by their shapes",
     "adapters_bytes": "adapters, likewise",
     "gradients_bytes": "gradients, likewise",
@@ -45,7 +46,7 @@ def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.Data
         "tokens_per_sample": tokens / measured["samples"].sum(),
         "loss_at_start": losses.head(ENDS).mean(),
         "loss_at_end": losses.tail(ENDS).mean(),
-        "parameters": record["model"]["parameters"],
+        "parameters": shape.parameters,
         **{f"{part}_bytes": getattr(estimate, part) for part in ("weights", "adapters", "gradients", "optimizer")},
         "estimated_memory_bytes": estimate.total,
     }

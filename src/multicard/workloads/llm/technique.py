@@ -5,7 +5,6 @@ from typing import Any
 from multicard.core.registry import Registry
 from multicard.experiment.datasets import TextKind
 from multicard.experiment.models import Architecture
-from multicard.experiment.workload import Traffic
 
 
 class Technique:
@@ -82,16 +81,6 @@ class Technique:
         2001.08361), which frozen weights do not need.
         """
         return 4 if self.trains_adapters(p) else 6
-
-    def traffic(self, weights_bytes: float, gradients_bytes: float, p: Any) -> list[Traffic]:
-        """Collectives of a step of the distributed recipe, for a whole model of so many bytes.
-
-        Each batch of an update gathers all weights in the forward and again in the backward pass, layer by layer, and
-        scatters the gradients. How many messages that are is not known here: none counts for its latency.
-        """
-        batches = p.gradient_accumulation_steps
-        gathered, scattered = 2 * weights_bytes * batches, gradients_bytes * batches
-        return [Traffic("all_gather", gathered, 0), Traffic("reduce_scatter", scattered, 0)]
 
     def learning_rate(self, p: Any) -> float:
         """Peak learning rate where none is stated: that of torchtune's configuration llama3/8B_lora."""

@@ -8,7 +8,7 @@ from multicard.core.prepared import read_prepared
 from multicard.experiment.datasets import Text
 from multicard.experiment.machine import Machine
 from multicard.experiment.models import Model
-from multicard.experiment.workload import BATCH, Inputs, Operations, Traffic, Unit, Workload
+from multicard.experiment.workload import BATCH, Inputs, Operations, Unit, Workload
 from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.workloads.llm.memory_estimate import BYTES, estimate_memory
 from multicard.workloads.llm.parameters import LlmParameters
@@ -33,9 +33,7 @@ class Llm(Workload):
     inputs: ClassVar[Inputs] = {"dataset": Text, "model": Model}
     method, methods = "technique", TECHNIQUES
     unit = Unit("token", "tokens", "tokens_per_s", "energy_per_token_j")
-    loss = "loss_at_end"
     step_columns = ("tokens", "padded_tokens", "loss")
-    assumption = f"{FLOPS['bf16'] / 1e12:g} TFLOP/s per GPU in bf16, weights read at {STORAGE_BYTES_PER_S / 1e9:g} GB/s"
 
     def observed(self, p: LlmParameters) -> dict[str, Any]:
         """The measured steps are stated."""
@@ -119,20 +117,6 @@ class Llm(Workload):
             "profiled window": (LEAST_SETTLING + p.profiled_steps) * step,
         }
 
-    def traffic(self, p: LlmParameters, measures: Mapping[str, Any]) -> list[Traffic] | None:
-        """As the technique says: distributed recipes shard the model (FSDP2)."""
-        held = [measures.get(f"{part}_bytes") for part in ("weights", "adapters", "gradients")]
-        if any(each is None for each in held):
-            return None
-        # Of the rank with the most, each of which has its share.
-        weights, adapters, gradients = (each * measures["devices"] for each in held)
-        return TECHNIQUES[p.technique].traffic(weights + adapters, gradients, p)
-
-    def memory_change(self, p: LlmParameters, devices: int, measures: Mapping[str, Any]) -> float | None:
-        """Each rank holds its share of weights, gradients and optimizer state."""
-        held = [measures.get(f"{part}_bytes") for part in ("weights", "adapters", "gradients", "optimizer")]
-        return None if any(each is None for each in held) else sum(held) * (p.devices / devices - 1)
-
     def loads_in_step(self, p: LlmParameters) -> bool:
         """The recipes load in the process that trains."""
         return True
@@ -156,12 +140,6 @@ class Llm(Workload):
 
         return operations(record, steps)
 
-    def product_precisions(self, p: LlmParameters) -> tuple[str, ...]:
-        """Those of its parameters."""
-        from multicard.workloads.llm.operations import product_precisions
-
-        return product_precisions(p)
-
     def job(self, values: Mapping[str, Any]) -> str:
         """Same model, texts and length; preferences teach something else than answers do."""
         kind = TECHNIQUES[values["technique"]].kind
@@ -175,11 +153,6 @@ class Llm(Workload):
         own = {name: values.get(name) for name in names}
         batch = p.batch_size * p.gradient_accumulation_steps * p.devices
         return {BATCH: batch, "precision": p.precision, "learning_rate": p.peak_learning_rate} | own
-
-    def seen(self, values: Mapping[str, Any], of_pass: float | None) -> float | None:
-        """All steps, as the measured ones are."""
-        tokens = values.get("tokens_per_step")
-        return tokens and tokens * self.stated_in(values).total_steps
 
     def tuning_applies(self, changes: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
         """Ask the techniques."""

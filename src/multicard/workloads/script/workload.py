@@ -28,9 +28,8 @@ class Script(Workload):
     method, methods = "launcher", LAUNCHERS
     unit = Unit("sample", "samples", "throughput_samples_per_s", "energy_per_sample_j")
     step_columns = ("tokens",)
-    assumption = ""
     default_label = "command"
-    scales_weakly = phases_cover_steps = is_judged = False
+    scales_weakly = is_judged = False
     has_free_text = is_observed = has_own_options = True
 
     def config_error(self, p: ScriptParameters, inputs: Inputs) -> str | None:

@@ -111,12 +111,6 @@ class Memory:
         return self.weights + self.optimizer + self.gradients + self.batch + self.activations
 
 
-def gradient_bytes(p: VisionParameters, classes: int = DEFAULT_CLASSES) -> int:
-    """Bytes of the gradients of all weights."""
-    network = list(layers(p.width_mult, p.image_size))
-    return WEIGHT_BYTES[p.precision] * (sum(layer.weights for layer in network) + (network[-1].given + 1) * classes)
-
-
 def estimate_memory(p: VisionParameters, classes: int = DEFAULT_CLASSES) -> Memory:
     """Estimate the memory of one device of a job that is not compiled."""
     network = list(layers(p.width_mult, p.image_size))

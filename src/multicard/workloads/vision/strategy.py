@@ -3,7 +3,6 @@
 from typing import Any
 
 from multicard.core.registry import Registry
-from multicard.experiment.workload import Traffic
 
 
 class Strategy:
@@ -69,10 +68,6 @@ class Strategy:
     def baselines(self) -> tuple[str, ...]:
         """Strategies of the run on one device to which a run is compared, the best first."""
         return tuple(dict.fromkeys(("single", self.name)))
-
-    def traffic(self, weights_bytes: float, p: Any) -> list[Traffic]:
-        """Collectives of a step, for a model (VisionParameters p) whose gradients take so many bytes."""
-        return []
 
     def improves(self, strategy: str, devices: int) -> bool:
         """Whether going over to this strategy may make a job of another one faster or smaller."""

@@ -1,15 +1,15 @@
 """The entry of image-classification training."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from multicard.experiment.datasets import ImageSource
 from multicard.experiment.machine import Machine
-from multicard.experiment.workload import BATCH, Inputs, Operations, Traffic, Unit, Workload
+from multicard.experiment.workload import BATCH, Inputs, Operations, Unit, Workload
 from multicard.record.profiled_window import place_window
-from multicard.workloads.vision.memory_estimate import DEFAULT_CLASSES, WEIGHT_BYTES, estimate_memory, gradient_bytes
+from multicard.workloads.vision.memory_estimate import DEFAULT_CLASSES, WEIGHT_BYTES, estimate_memory
 from multicard.workloads.vision.parameters import TUNED, VisionParameters, read_ahead
 from multicard.workloads.vision.strategy import STRATEGIES
 
@@ -36,17 +36,8 @@ class Vision(Workload):
     inputs: ClassVar[Inputs] = {"dataset": ImageSource}
     method, methods = "strategy", STRATEGIES
     has_epochs = True
-    accuracy, loss = "test_accuracy", "test_loss"
     unit = Unit("image", "samples", "throughput_samples_per_s", "energy_per_sample_j")
-    assumption = (
-        f"with images of {REFERENCE_PX} px, {IMAGES_PER_S['fp32']:g} images/s per GPU in fp32 and "
-        f"{1 / (LOADING_S['array'][0] + LOADING_S['array'][1] * REFERENCE_PX**2):.0f} images/s per loader worker"
-    )
     implied: ClassVar[Mapping[str, tuple[str, ...]]] = {"preset": tuple(TUNED)}
-    loader_parameters = (
-        "device", "dataset", "image_size", "loader", "prefetch_factor", "persistent_workers", "pin_memory", "threads",
-    )  # fmt: skip
-    batch_parameters = ("batch_size", "scaling")
 
     def unsupported_reason(self, p: VisionParameters, machine: Machine, inputs: Inputs) -> str | None:
         """Ask the strategy, then the loader."""
@@ -113,32 +104,15 @@ class Vision(Workload):
             "profiled window": window.steps * _together(p, step),
         }
 
-    def traffic(self, p: VisionParameters, measures: Mapping[str, Any]) -> Sequence[Traffic]:
-        """As the strategy says."""
-        return STRATEGIES[p.strategy].traffic(gradient_bytes(p), p)
-
-    def memory_change(self, p: VisionParameters, devices: int, measures: Mapping[str, Any]) -> float:
-        """By the estimates for both."""
-        return estimate_memory(p.model_copy(update={"devices": devices})).total - estimate_memory(p).total
-
     def loads_in_step(self, p: VisionParameters) -> bool:
         """Without workers PyTorch's loader has no process of its own."""
         return p.loader == "torch" and not p.num_workers
-
-    def loads_on_cpus(self, p: VisionParameters) -> bool:
-        """DALI loads on each rank's own GPU."""
-        return p.loader != "dali" or p.device == "cpu"
-
-    def waits_for_loader(self, p: VisionParameters, inputs: Inputs) -> bool:
-        """Whether a batch takes longer to load than to train on."""
-        on_gpu, loading = self._image_s(p, inputs["dataset"])
-        return p.batch_of_rank * loading > p.batch_of_device * on_gpu
 
     def _image_s(self, p: VisionParameters, dataset: Any) -> tuple[float, float]:
         """Seconds that a GPU trains on an image, and that a process with its workers loads one."""
         pixels = p.image_size**2
         on_gpu = p.width_mult / IMAGES_PER_S[p.precision] * pixels / REFERENCE_PX**2
-        if dataset.source == "synthetic" or not self.loads_on_cpus(p):
+        if dataset.source == "synthetic" or (p.loader == "dali" and p.device == "cuda"):
             return on_gpu, 0.0
         decodes = dataset.source == "imagefolder" or getattr(dataset, "stored_size", None)
         fixed, per_pixel = LOADING_S["jpeg" if decodes else "array"]
@@ -168,21 +142,6 @@ class Vision(Workload):
 
         return operations(record, steps)
 
-    def batches_alone(self, p: VisionParameters, data: Path, device: Any) -> tuple[Iterator[Any], int]:
-        """Pass after pass, each in an order of its own."""
-        from multicard.workloads.vision.data import open_split, read_provenance
-        from multicard.workloads.vision.loaders import endless, training_loader
-
-        facts = read_provenance(data)
-        loader = training_loader(open_split(data, facts, "train", p.image_size), facts, p, 0, device)
-        return endless(loader), read_ahead(p, synthetic=False)
-
-    def product_precisions(self, p: VisionParameters) -> tuple[str, ...]:
-        """Those of its parameters."""
-        from multicard.workloads.vision.operations import product_precisions
-
-        return product_precisions(p)
-
     def job(self, values: Mapping[str, Any]) -> str:
         """Same images in the same size, same model."""
         width = "" if values["width_mult"] == 1 else f" of width {values['width_mult']}"
@@ -193,21 +152,6 @@ class Vision(Workload):
         p = self.stated_in(values)
         names = ("precision", *(["tf32"] if p.device == "cuda" else []), "learning_rate")
         return {BATCH: p.distinct_samples_of_step} | {name: values[name] for name in names}
-
-    def on_several(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask the strategy whether two devices are too many, and keep the samples that are distinct."""
-        p = self.stated_in({**values, "devices": 2, "nodes": 1})
-        strategy = "ddp-ds" if STRATEGIES[p.strategy].unsupported_reason(p) else p.strategy
-        repeats = strategy == p.strategy and p.ranks > 1 and not STRATEGIES[strategy].distributed_sampler
-        batch = self.stated_in(values).distinct_samples_of_step
-        return {"strategy": strategy, "batch_size": batch, "scaling": "weak" if repeats else "strong"}
-
-    def seen(self, values: Mapping[str, Any], of_pass: float | None) -> float | None:
-        """Epochs, as far as they went."""
-        p = self.stated_in(values)
-        stated = p.steps_per_epoch and p.steps_per_epoch * p.distinct_samples_of_step
-        known = [work for work in (stated, of_pass) if work]
-        return p.epochs * min(known) if known else None
 
     def baselines(self, method: str) -> Sequence[str]:
         """As the strategy says."""

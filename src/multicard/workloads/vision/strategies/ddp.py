@@ -1,9 +1,7 @@
 """A process per device, with a replica of the model each."""
 
-import math
 from typing import Any
 
-from multicard.experiment.workload import Traffic
 from multicard.workloads.vision.strategy import Strategy
 
 
@@ -22,10 +20,6 @@ class DistributedDataParallel(Strategy):
         return parallel.DistributedDataParallel(
             model, device_ids=[device] if on_gpu else None, bucket_cap_mb=p.bucket_cap_mb
         )
-
-    def traffic(self, weights_bytes: float, p: Any) -> list[Traffic]:
-        """Each gradient is reduced once, in buckets; the first one, of 1 MB, is small so that reducing starts early."""
-        return [Traffic("all_reduce", weights_bytes, math.ceil(weights_bytes / (p.bucket_cap_mb * 2**20)) + 1)]
 
 
 STRATEGY = DistributedDataParallel()

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from multicard.experiment.workload import Traffic
 from multicard.workloads.vision.strategy import Strategy
 
 IMAGE_BYTES = 4  # of a value of an image
@@ -32,15 +31,6 @@ class DataParallel(Strategy):
         from multicard.workloads.vision.precision import AutocastModel
 
         return nn.DataParallel(AutocastModel(model, p.precision), device_ids=list(range(p.devices)))
-
-    def traffic(self, weights_bytes: float, p: Any) -> list[Traffic]:
-        """The first GPU sends the weights and adds up the gradients; the other GPUs' images come from it, too."""
-        images = p.batch_of_rank * 3 * p.image_size**2 * IMAGE_BYTES * (p.devices - 1) / p.devices
-        return [
-            Traffic("broadcast", weights_bytes, 1),
-            Traffic("reduce", weights_bytes, 1),
-            Traffic("broadcast", images, 1),
-        ]
 
 
 STRATEGY = DataParallel()

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from multicard.experiment.workload import Traffic
 from multicard.workloads.vision.strategy import Strategy
 
 BLOCKS = 20  # of MobileNet v2 that are gathered one by one: 19 blocks, and the classifier
@@ -43,10 +42,6 @@ class FullyShardedDataParallel(Strategy):
                 block.forward = torch.compile(block.forward)
             fully_shard(block, mesh=mesh)
         return fully_shard(model, mesh=mesh)
-
-    def traffic(self, weights_bytes: float, p: Any) -> list[Traffic]:
-        """Weights are gathered in the forward and again in the backward pass, gradients scattered, block by block."""
-        return [Traffic("all_gather", 2 * weights_bytes, 2 * BLOCKS), Traffic("reduce_scatter", weights_bytes, BLOCKS)]
 
     def improves(self, strategy: str, devices: int) -> bool:
         """Whether there is another device to split the model with."""
