@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -119,6 +120,19 @@ def test_without_a_tolerance_differences_are_listed(
     assert "no difference shown: iteration time" in shown and "[red]x�[31m" in shown and "\x1b" not in shown
 
 
+def test_each_of_several_results_is_compared_with_the_one_before_and_ci_systems_are_told(
+    baseline: Path, slower: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check(baseline, slower, baseline, "--junit", tmp_path / "found.xml") == 1
+    pairs = [f"{baseline} → {slower}", f"{slower} → {baseline}"]
+    assert [line for line in capsys.readouterr().out.splitlines() if " → " in line and line in pairs] == pairs
+    first, second = ElementTree.parse(tmp_path / "found.xml").getroot()
+    assert [first.get("name"), second.get("name")] == pairs
+    told = [[part.tag for case in suite for part in case] for suite in (first, second)]
+    assert told == [["failure"], []]  # slower, then faster
+    assert all(len(suite) == 2 for suite in (first, second))
+
+
 def test_runs_that_end_otherwise_are_a_regression(
     extracted_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,7 +178,7 @@ def test_what_cannot_be_told_has_a_code_of_its_own(
         [found] = said(*arguments)
         assert found.startswith(line)
     (tmp_path / "x.tar.gz").write_bytes(b"no")
-    with pytest.raises(SystemExit, match=r"x\.tar\.gz: manifest\.json: cut, damaged or no archive"):
+    with pytest.raises(SystemExit, match=r"x\.tar\.gz: cut, damaged or no archive"):
         main(["compare", str(old), str(tmp_path / "x.tar.gz")])
 
 

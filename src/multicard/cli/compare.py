@@ -6,11 +6,14 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree
 
-from multicard.cli._command import UNDERSTAND, Command
+from multicard.cli._command import UNDERSTAND, Command, refuse_unwritable
 from multicard.core.errors import UserError
+from multicard.core.files import atomic_write
 from multicard.core.text import counted, first_of, printable
 from multicard.core.units import number, percent, show
 
@@ -32,11 +35,13 @@ APART = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what is compared, and for results what counts as worse."""
     parser.add_argument(
-        "paths", type=Path, nargs=2, metavar="PATH",
-        help="two traces as for analyze; or two results folders or archives of recorded runs, the older first",
+        "paths", type=Path, nargs="+", metavar="PATH",
+        help="two traces as for analyze; or results folders or archives of recorded runs, the oldest first, each of "
+        "which is compared with the one before",
     )  # fmt: skip
     add = parser.add_argument_group("of results").add_argument
     add("--fail-above", metavar="X%", help="exit with 1 if a measure is worse by more, with 2 if that is unknown")
+    add("--junit", type=Path, metavar="FILE", help="with --fail-above: write it as JUnit's XML, which CI systems show")
     add(
         "--measure", metavar="NAME,...",
         help="some of iteration_time, throughput, speedup, memory, energy, accuracy, loss (default: all; with "
@@ -55,7 +60,10 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.api.results import holds_results
 
     try:
-        if any(map(holds_results, arguments.paths)):
+        is_of_results = any(map(holds_results, arguments.paths))
+        if len(arguments.paths) < 2 or (len(arguments.paths) > 2 and not is_of_results):
+            raise UserError(f"PATH: found {counted(len(arguments.paths), 'path')}, expected two traces, or two results")
+        if is_of_results:
             code = compare_results(arguments)
         else:
             compare_traces(*arguments.paths)
@@ -80,7 +88,7 @@ def compare_results(arguments: argparse.Namespace) -> int:
     UserError
         If an option is faulty, or results cannot be read or, with a tolerance, not be compared.
     """
-    from multicard.analysis.comparison.changes import MEASURES, REGRESSION
+    from multicard.analysis.comparison.changes import MEASURES
     from multicard.api.results import holds_results, read_results
     from multicard.cli._console import console
     from multicard.core.layout import RUN
@@ -94,11 +102,39 @@ def compare_results(arguments: argparse.Namespace) -> int:
             raise UserError(f"--measure: found {measure!r}, expected some of {','.join(MEASURES)}")
     if tolerance is not None:
         measures = measures or ["iteration_time"]
-    for path, other in zip(arguments.paths, reversed(arguments.paths), strict=True):
-        if not holds_results(path):
-            raise UserError(f"{path}: expected results as in {other}: a folder with runs/*/{RUN}, or an archive")
-    before, after = map(read_results, arguments.paths)
-    found = before.compare(after, tolerance, measures, spread)
+    if arguments.junit:
+        if tolerance is None:
+            raise UserError("--junit: expected --fail-above X% with it")
+        refuse_unwritable("--junit", arguments.junit)
+    if wrong := next((path for path in arguments.paths if not holds_results(path)), None):
+        other = next(filter(holds_results, arguments.paths))
+        raise UserError(f"{wrong}: expected results as in {other}: a folder with runs/*/{RUN}, or an archive")
+    results = [(path, read_results(path)) for path in arguments.paths]
+    suites = ElementTree.Element("testsuites")
+    codes = []
+    for (path, before), (newer, after) in pairwise(results):
+        found = before.compare(after, tolerance, measures, spread)
+        if len(results) > 2 and not arguments.json:
+            console().print(plain(f"{path} → {newer}"), soft_wrap=True)
+        codes.append(_compared(found, (path, newer), tolerance, arguments, suites))
+    if arguments.junit:
+        with atomic_write(arguments.junit) as temporary:
+            ElementTree.ElementTree(suites).write(temporary, encoding="utf-8", xml_declaration=True)
+    return REGRESSION_CODE if REGRESSION_CODE in codes else max(codes)
+
+
+def _compared(
+    found: "Comparison",
+    paths: Sequence[Path],
+    tolerance: float | None,
+    arguments: argparse.Namespace,
+    suites: ElementTree.Element,
+) -> int:
+    """Print a comparison, and add it to the suites of tests; give the exit code."""
+    from multicard.analysis.comparison.changes import REGRESSION
+    from multicard.cli._console import console
+    from multicard.core.terminal import plain
+
     if found.hardware and tolerance is not None:
         listed = "; ".join(f"{what}: {one} and {other}" for what, one, other in found.hardware)
         raise UserError(
@@ -109,13 +145,29 @@ def compare_results(arguments: argparse.Namespace) -> int:
         print(json.dumps(asdict(found) | {"problems": problems}, indent=2))
     else:
         terminal, verbose = console(), arguments.verbose
-        for line in (*_summary(found), *_changes(found, verbose), *_remarks(found, arguments.paths, verbose)):
+        for line in (*_summary(found), *_changes(found, verbose), *_remarks(found, paths, verbose)):
             terminal.print(plain(line), soft_wrap=True)
     for problem in problems:
         print(printable(problem), file=sys.stderr)
+    _add_suite(suites, found, " → ".join(map(str, paths)), problems)
     if tolerance is not None and found.of(REGRESSION):
         return REGRESSION_CODE
     return CANNOT_TELL_CODE if problems else 0
+
+
+def _add_suite(suites: ElementTree.Element, found: "Comparison", name: str, problems: Sequence[str]) -> None:
+    """A test case per configuration and measure: a regression fails, what is not decided is skipped."""
+    from multicard.analysis.comparison.changes import REGRESSION, WITHIN
+
+    suite = ElementTree.SubElement(suites, "testsuite", name=printable(name))
+    for each in found.changes:
+        case = ElementTree.SubElement(suite, "testcase", classname=printable(each.configuration), name=each.measure)
+        if each.verdict != WITHIN:
+            kind = "failure" if each.verdict == REGRESSION else "skipped"
+            ElementTree.SubElement(case, kind, message=printable(worded(each)))
+    for problem in problems:
+        case = ElementTree.SubElement(suite, "testcase", classname="multicard compare", name="results")
+        ElementTree.SubElement(case, "error", message=printable(problem))
 
 
 def _share_of(text: str | None, option: str) -> float | None:
