@@ -170,6 +170,8 @@ def _record(name: str, p: JobParameters, memory: int) -> dict[str, Any]:
     tuning = p.workload == "llm"
     meter = {"energy_j": 1e4, "duration_s": 30.0, "reason": None}
     data = {"dataset": p.dataset, "source": "synthetic", "train_samples": SAMPLES, "files": []}
+    flop = 6 * 8e9 * p.batch_size * p.sequence_length if tuning else 1.8e9 * p.batch_of_rank * (p.image_size / 224) ** 2
+    operations = {"model": flop, "hardware": flop, "precision": p.precision, "problem": None}
     return {
         "run": name, "outcome": "completed", "reason": None, "parameters": p.model_dump(),
         "started": "2026-01-01T00:00:00.000+00:00", "ended": "2026-01-01T00:01:00.000+00:00", "wall_time_s": 60.0,
@@ -187,6 +189,7 @@ def _record(name: str, p: JobParameters, memory: int) -> dict[str, Any]:
                 "rank": rank, "pid": 4000 + rank,
                 "binding": {"cpus": "0-63", "numa_nodes": [rank % 2], "memory_policy": "default", "note": None},
                 "energy": [meter], "device_memory_used_bytes": [int(1.15 * memory) + OUTSIDE_PYTORCH],
+                "operations": operations,
             }
             for rank in range(p.devices)
         ],

@@ -15,8 +15,6 @@ from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.files import write_json
 from multicard.experiment.workload import WORKLOADS, Operations
-from multicard.workloads.llm.operations import product_precisions
-from multicard.workloads.vision.operations import product_precisions as vision_precisions
 
 H100, OTHER = "NVIDIA H100 80GB HBM3", "synthetic GPU"
 CPUS = {"processor": "A processor", "logical_cpus": 8}
@@ -46,8 +44,8 @@ def of(
     work = WORKLOADS[workload]
     p = work.parameters.model_validate(stated)
     record = {"parameters": p.model_dump(), "hardware": hardware, "host": {"name": "node07"}}
-    precisions = vision_precisions(p) if workload == "vision" else product_precisions(p) if workload == "llm" else ()
-    operations = Operations(1e12, 1.5e12, precisions)
+    is_tf32 = p.precision == "fp32" and getattr(p, "tf32", "off") != "off"
+    operations = Operations(1e12, 1.5e12, ("tf32", "fp32") if is_tf32 else (p.precision,))
     return utilization(record, work, operations, seconds, machines)
 
 
@@ -87,9 +85,6 @@ def test_the_peak_is_that_of_the_arithmetic_that_was_allowed() -> None:
     fp32_only = {"parts": [{"part": "device", "rows": without}]}
     assert "mfu" not in of(newer, limits(newer, **fp32_only))  # computed in TF32, which was not measured
     assert of(older, limits(older, **fp32_only))["peak_flop_per_s"] == 4e12  # which has none
-    text = WORKLOADS["llm"].parameters.model_validate({"precision": "fp32"})
-    assert product_precisions(text) == ("fp32",)
-    assert product_precisions(text, {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}) == ("tf32", "fp32")
 
 
 def test_no_repeat_has_a_peak_that_one_exceeded() -> None:
@@ -126,26 +121,26 @@ def test_the_record_of_the_same_host_counts_then_the_newest_of_the_same_kind() -
     assert "mfu" not in of(CPUS, limits(gpus(OTHER)), device="cpu")
 
 
-def run(folder: Path, **changes: Any) -> Path:
-    """A run of two processes on such a processor, 30 images each, with the files of a trace."""
-    record(folder, "ddp-ds", **{"hardware": CPUS, "data": {"classes": 1000}} | changes)
+def run(folder: Path, *counted: float | None) -> Path:
+    """A run of two processes on such a processor, whose steps took so many operations, with the files of a trace."""
+    ranks = [
+        {"rank": rank, "operations": {"model": count, "hardware": count, "precision": "fp32"}}
+        for rank, count in enumerate(counted)
+    ]
+    record(folder, "ddp-ds", hardware=CPUS, ranks=ranks)
     with_activity(folder)
     return folder
 
 
 def test_a_scenario_tells_mfu_and_bound_of_its_runs(tmp_path: Path) -> None:
-    folder = run(tmp_path / "one")
+    folder = run(tmp_path / "one", 29e9, 31e9)
     path = tmp_path / "machine.json"
     write_json(path, limits(CPUS).model_dump())
     write_scenario([folder], {}, tmp_path / "scenario", [path])
     [row] = ScenarioTables(tmp_path / "scenario").completed
-    # 300.77 M multiply-adds forward (torchvision: 0.301 G), twice as many backward but for the images' gradient.
-    of_an_image = 3 * 2 * 300.77e6 - 2 * 112 * 112 * 32 * 27
-    assert row["model_flop_per_step"] == pytest.approx(30 * of_an_image, rel=1e-4)
-    assert row["hardware_flop_per_step"] == row["model_flop_per_step"]
-    assert row["mfu"] == row["hfu"] == pytest.approx(30 * of_an_image / (ELAPSED / 3) / 1e12, rel=1e-4)
+    assert row["model_flop_per_step"] == row["hardware_flop_per_step"] == 30e9
+    assert row["mfu"] == row["hfu"] == pytest.approx(30e9 / (ELAPSED / 3) / 1e12)
     assert row["bound"] == "compute or communication"  # in which gradients are exchanged, too
     assert measure_run(folder)["mfu"] is None
-    # Nothing is known without the number of classes.
-    found = measure_run(run(tmp_path / "two", data={"dataset": "digits"}), [limits(CPUS)])
+    found = measure_run(run(tmp_path / "two", 29e9, None), [limits(CPUS)])
     assert all(found[name] is None for name in MEASURES)

@@ -1,5 +1,7 @@
 """Operations of what PyTorch runs, against counts by hand."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -26,6 +28,36 @@ def test_what_is_computed_again_in_a_backward_pass_is_known_apart(reentrant: boo
     product = 2 * 4 * 8 * 8
     # Three layers, each of which needs both gradients; without reentrance the last product is not needed again.
     assert (counter.total - counter.again, counter.again) == (9 * product, again * product)
+
+
+class Own(torch.autograd.Function):
+    """A product whose forward pass computes without gradients, as every function of one's own does."""
+
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        """The product."""
+        context.save_for_backward(w)
+        return x @ w
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Of the inputs alone."""
+        return gradient @ context.saved_tensors[0].t(), None
+
+
+class Layer(nn.Module):
+    """Such a product, and an activation."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """What is kept of it is computed again."""
+        return Own.apply(x, torch.ones(8, 8)).relu()
+
+
+def test_so_it_is_of_functions_of_ones_own() -> None:
+    with OperationCounter() as counter:
+        checkpoint(Layer(), torch.ones(4, 8, requires_grad=True), use_reentrant=False).sum().backward()
+    product = 2 * 4 * 8 * 8
+    assert (counter.total - counter.again, counter.again) == (2 * product, product)
 
 
 def test_tf32_is_known_by_the_settings_that_pytorch_has_since_2_9() -> None:

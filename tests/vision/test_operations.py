@@ -8,8 +8,6 @@ from torch import nn
 from torchvision.models import MobileNet_V2_Weights, mobilenet_v2
 
 from multicard.record.operations import OperationCounter
-from multicard.workloads.vision.operations import operations_per_sample
-from multicard.workloads.vision.parameters import VisionParameters
 
 FIRST_LAYER = 2 * 112 * 112 * 32 * 3 * 3 * 3  # of MobileNet v2 at 224 px: 32 filters of 3 × 3 × 3, with stride 2
 
@@ -45,13 +43,5 @@ def test_mobilenet_v2_costs_what_was_published() -> None:
         model, images = mobilenet_v2(), torch.empty(2, 3, 224, 224)
     forward = count_operations(lambda: model(images)) // 2
     assert forward == pytest.approx(2 * published, rel=0.002)
-    step = operations_per_sample(VisionParameters(image_size=224), classes=1000)
-    assert step == 3 * forward - FIRST_LAYER
-
-
-@pytest.mark.parametrize(("width", "edge", "classes"), [(0.35, 97, 7), (1.4, 224, 1000)])
-def test_the_shapes_of_the_layers_give_what_pytorch_counts(width: float, edge: int, classes: int) -> None:
-    with torch.device("meta"):
-        model, images = mobilenet_v2(num_classes=classes, width_mult=width), torch.empty(2, 3, edge, edge)
-    p = VisionParameters(width_mult=width, image_size=edge)
-    assert operations_per_sample(p, classes) == trained(model, images) // 2
+    # Each gradient of a layer costs as much as its forward pass; the images need none.
+    assert trained(model, images) // 2 == 3 * forward - FIRST_LAYER

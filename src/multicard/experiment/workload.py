@@ -156,6 +156,7 @@ class Workload(ABC):
             "ranks_per_node": p.ranks_per_node,
             "warmup_steps": p.warmup_steps,
             "profiled_steps": p.profiled_steps,
+            "count_operations": True,
             "program": [self.program],
             "is_user_program": False,
         }
@@ -233,8 +234,18 @@ class Workload(ABC):
         return 1.0
 
     def operations(self, record: Mapping[str, Any], steps: "pd.DataFrame") -> Operations | None:
-        """Operations of a completed run's step, by its record and its measured steps; None where they are not known."""
-        return None
+        """Operations of a completed run's step, as its ranks counted them in one of the warm-up; None unless all did.
+
+        `steps`: the measured ones, in which they grow with the tokens, padding included, where these are known.
+        """
+        counted = [rank.get("operations") or {} for rank in record.get("ranks") or []]
+        if not counted or any(each.get("model") is None for each in counted):
+            return None
+        tokens = [each.get("padded_tokens") for each in counted]
+        more = steps["padded_tokens"].mean() * len(tokens) / sum(tokens) if all(tokens) else 1.0
+        model, hardware = (more * sum(each[name] for each in counted) / len(counted) for name in ("model", "hardware"))
+        precision = counted[0]["precision"]
+        return Operations(model, hardware, (precision, "fp32") if precision == "tf32" else (precision,))
 
     @abstractmethod
     def job(self, values: Mapping[str, Any]) -> str:

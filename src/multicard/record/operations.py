@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils import _python_dispatch, flop_counter
 
 PRECISIONS = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -42,6 +43,23 @@ class OperationCounter(_python_dispatch.TorchDispatchMode):
         self.total = self.again = 0
         self.by_precision: Counter[str] = Counter()
         self.problem: str | None = None
+        self._calls = 0  # of modules that are open
+        self._hooks: list[Any] = []
+
+    def __enter__(self) -> "OperationCounter":
+        def begin(*_: Any) -> None:
+            self._calls += 1
+
+        def end(*_: Any) -> None:
+            self._calls -= 1
+
+        self._hooks = [register_module_forward_pre_hook(begin), register_module_forward_hook(end, always_call=True)]
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        super().__exit__(*error)
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, and count it."""
@@ -61,8 +79,8 @@ class OperationCounter(_python_dispatch.TorchDispatchMode):
     def _add(self, count: int, name: str, args: Sequence[Any], found: Any) -> None:
         result = next(each for each in (found if isinstance(found, Sequence) else (found,)) if each is not None)
         self.total += count
-        # A backward pass computes without gradients, what checkpointing computes again inside it with them.
-        if torch._C._current_graph_task_id() != -1 and torch.is_grad_enabled():
+        # A backward pass calls no module, and computes without gradients: what checkpointing computes again does not.
+        if torch._C._current_graph_task_id() != -1 and (self._calls or torch.is_grad_enabled()):
             self.again += count
         precision = PRECISIONS.get(result.dtype, str(result.dtype))
         if precision == "fp32" and result.is_cuda:

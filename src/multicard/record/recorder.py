@@ -82,6 +82,8 @@ class Recorder:
         step = self._current
         if self._counter is not None and self._count == self._counted_step:
             self._counter.end()
+            if (tokens := step.counts["padded_tokens"]) is not None:
+                self._counter.record["padded_tokens"] = tokens
         if self.devices[0].type != "cuda":
             step.peaks = peak_memory(*self.devices)
         self._pending.append(step)

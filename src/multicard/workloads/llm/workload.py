@@ -8,7 +8,7 @@ from multicard.core.prepared import read_prepared
 from multicard.experiment.datasets import Text
 from multicard.experiment.machine import Machine
 from multicard.experiment.models import Model
-from multicard.experiment.workload import BATCH, Inputs, Operations, Unit, Workload
+from multicard.experiment.workload import BATCH, Inputs, Unit, Workload
 from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.workloads.llm.memory_estimate import BYTES, estimate_memory
 from multicard.workloads.llm.parameters import LlmParameters
@@ -133,12 +133,6 @@ class Llm(Workload):
         from multicard.workloads.llm.measures import measure
 
         return measure(record, common, steps)
-
-    def operations(self, record: Mapping[str, Any], steps: Any) -> Operations | None:
-        """By the layers of the model, and the lengths of sequences."""
-        from multicard.workloads.llm.operations import operations
-
-        return operations(record, steps)
 
     def job(self, values: Mapping[str, Any]) -> str:
         """Same model, texts and length; preferences teach something else than answers do."""

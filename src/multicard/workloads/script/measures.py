@@ -5,8 +5,6 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.experiment.workload import Operations
-
 MEASURES: dict[str, str] = {
     "steps_per_s": "1 / iteration_time_s: the throughput in steps, where samples are not known",
     "distinct_share": "part of the samples of a step that are distinct: less than 1 where the loaders of several ranks "
@@ -65,13 +63,3 @@ def _tokens_per_s(record: Mapping[str, Any], elapsed_s: float, measured: pd.Data
     if share is None and distinct_share(record) is None:
         share = 1.0  # as of samples, which a notice says; a stated number of these tells nothing of tokens
     return None if share is None or pd.isna(tokens) else share * tokens / elapsed_s
-
-
-def operations(record: Mapping[str, Any]) -> Operations | None:
-    """Mean over ranks of what each counted in a step; None unless all did."""
-    counted = [rank.get("operations") or {} for rank in record.get("ranks") or []]
-    if not counted or any(each.get("model") is None for each in counted):
-        return None
-    model, hardware = (sum(each[name] for each in counted) / len(counted) for name in ("model", "hardware"))
-    precision = counted[0]["precision"]
-    return Operations(model, hardware, (precision, "fp32") if precision == "tf32" else (precision,))

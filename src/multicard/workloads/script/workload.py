@@ -9,7 +9,7 @@ from multicard.core.reasons import Reason
 from multicard.core.rendezvous import Rendezvous
 from multicard.core.text import without_names
 from multicard.experiment.machine import Machine
-from multicard.experiment.workload import Inputs, Operations, Unit, Workload, batch_and_own
+from multicard.experiment.workload import Inputs, Unit, Workload, batch_and_own
 from multicard.workloads.script import start
 from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.outcome import judge_script
@@ -141,12 +141,6 @@ class Script(Workload):
         from multicard.workloads.script.measures import distinct_share
 
         return distinct_share(record) or 1.0
-
-    def operations(self, record: Mapping[str, Any], steps: Any) -> Operations | None:
-        """Those that each rank counted in a step, where that was asked for."""
-        from multicard.workloads.script.measures import operations
-
-        return operations(record)
 
     def baseline_words(self, method: str) -> str:
         """One device: how the script is started there is no choice."""

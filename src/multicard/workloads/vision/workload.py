@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 
 from multicard.experiment.datasets import ImageSource
 from multicard.experiment.machine import Machine
-from multicard.experiment.workload import BATCH, Inputs, Operations, Unit, Workload
+from multicard.experiment.workload import BATCH, Inputs, Unit, Workload
 from multicard.record.profiled_window import place_window
-from multicard.workloads.vision.memory_estimate import DEFAULT_CLASSES, WEIGHT_BYTES, estimate_memory
 from multicard.workloads.vision.parameters import TUNED, VisionParameters, read_ahead
 from multicard.workloads.vision.strategy import STRATEGIES
 
@@ -22,6 +21,9 @@ REFERENCE_PX = 224
 # Fitted to its CPU time for 100 to 500 px on a core of an Intel Xeon virtual machine (benchmarks/loading.py). DALI is
 # assumed to keep up with the GPU.
 LOADING_S = {"array": (0.1e-3, 22e-9), "jpeg": (0.5e-3, 30e-9)}
+
+# Values that autograd keeps of an image for the backward pass, for each of its pixels: some, and more with the width.
+KEPT_VALUES = 45, 355
 
 # Training and test samples of sources whose number is known before they are prepared.
 SAMPLES = {"digits": (1438, 359), "mnist": (60_000, 10_000), "kaggle-mnist": (37_800, 4_200)}
@@ -71,17 +73,10 @@ class Vision(Workload):
 
     def rank_memory_mb(self, p: VisionParameters, inputs: Inputs) -> float:
         """Batches that are loaded ahead, and on a CPU what autograd keeps."""
-        image = 3 * p.image_size**2 * WEIGHT_BYTES[p.precision]
+        pixels, size = p.batch_of_rank * p.image_size**2, 8 if p.precision == "fp64" else 4
         batches = p.workers_of_rank * p.prefetch_factor + 2  # loaded ahead; in use; being copied
-        kept = estimate_memory(p).activations if p.device == "cpu" else 0
-        return (p.batch_of_rank * batches * image + kept) / 1e6
-
-    def device_memory_bytes(self, p: VisionParameters, inputs: Inputs) -> int | None:
-        """By the layers of the model; a compiled one keeps less, which is not known."""
-        if p.compiled:
-            return None
-        classes = getattr(inputs.get("dataset"), "classes", DEFAULT_CLASSES)
-        return estimate_memory(p, classes).total
+        kept = (KEPT_VALUES[0] + KEPT_VALUES[1] * p.width_mult) if p.device == "cpu" else 0
+        return pixels * size * (3 * batches + kept) / 1e6
 
     def durations_s(self, p: VisionParameters, inputs: Inputs) -> dict[str, float] | None:
         """Steps and tests, by the slower of GPU and loader; None where the data set's size is not known."""
@@ -135,12 +130,6 @@ class Vision(Workload):
         """Ranks that each pass over all the data repeat one another's samples."""
         p = VisionParameters.model_validate(record["parameters"])
         return p.distinct_samples_of_step / p.samples_of_step
-
-    def operations(self, record: Mapping[str, Any], steps: Any) -> Operations | None:
-        """By the layers of the model."""
-        from multicard.workloads.vision.operations import operations
-
-        return operations(record, steps)
 
     def job(self, values: Mapping[str, Any]) -> str:
         """Same images in the same size, same model."""
