@@ -79,8 +79,8 @@ def _completed(run: Run, folder: Path, record: Mapping[str, Any]) -> tuple[dict[
         "estimated_memory_bytes": estimate,
     }
     faults = [found["inconsistency"]] if found["inconsistency"] else []
-    if ratio is None:
-        faults.append("no step is in both the trace and the record")
+    if unseen := sorted(set(range(p.ranks)) - set(files.traced_steps["rank"].dropna())):
+        faults.append(f"ranks without a step that is in both the trace and the record: {unseen}")
     fewest = recorded.reindex(range(p.ranks), fill_value=0).min()
     if fewest < p.profiled_steps:
         faults.append(f"the record has {fewest} profiled steps of a rank, expected {p.profiled_steps}")

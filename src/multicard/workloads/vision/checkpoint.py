@@ -1,5 +1,6 @@
 """Checkpoints, from which an interrupted run of several epochs resumes: one file, complete or absent, without code."""
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,9 @@ class Checkpoint:
             for name, part in self._parts.items():
                 part.load_state_dict(left[name])
         except Exception as error:  # whatever a damaged file makes PyTorch raise
-            print(f"{PROGRESS}  restarting from scratch: the checkpoint cannot be used ({error})", flush=True)
+            _say(f"restarting from scratch: the checkpoint cannot be used ({error})")
             return []
-        print(f"{PROGRESS}  resuming after epoch {len(left['epochs'])}, from its checkpoint", flush=True)
+        _say(f"resuming after epoch {len(left['epochs'])}, from its checkpoint")
         return left["epochs"]
 
     def save(self, epochs: list[dict[str, Any]], remaining_steps: int) -> None:
@@ -71,7 +72,12 @@ class Checkpoint:
             states = {name: each.state_dict() for name, each in self._parts.items()}
             torch.save({"of": self._of, "epochs": epochs, **states}, self._part)
             self._part.replace(self._path)
-            print(f"{PROGRESS}  checkpoint after epoch {len(epochs)}", flush=True)
+            _say(f"checkpoint after epoch {len(epochs)}")
         except (OSError, RuntimeError) as error:  # what PyTorch raises when a disk is full
-            print(f"{PROGRESS}  no checkpoint after epoch {len(epochs)}: {error}", flush=True)
+            _say(f"no checkpoint after epoch {len(epochs)}: {error}")
         self._since = time.monotonic()
+
+
+def _say(text: str) -> None:
+    if os.environ.get("RANK", "0") == "0":
+        print(f"{PROGRESS}  {text}", flush=True)
