@@ -69,7 +69,7 @@ def test_quick_takes_an_evening_and_draws_the_figures_that_answer_the_papers(pla
 def test_runs_fit_the_papers_node(name: str, plans: dict[str, Matrix]) -> None:
     for run in runs_on_gpus(plans[name]):
         assert run.parameters.cpus_per_node <= NODE.cpus_per_node
-        needed = run.device_memory_bytes()
+        needed = run.device_memory_bytes() or 0  # of vision runs nothing is estimated
         # All 8 billion weights with their gradients and AdamW's two moments take 64 GB before anything else.
         heavy = getattr(run.parameters, "qat_of", None) == "weights" and run.parameters.devices == 1
         assert heavy or needed < 94e9, run.id
