@@ -143,7 +143,9 @@ class Recording:
         if not values.keys().isdisjoint(OF_EPOCHS):
             self.epochs.append({"epoch": epoch, **values})
             return
-        step = self._step if is_begun or self._last is None else self._last
+        step = self._step if is_begun else self._last
+        if step is None:  # of what came before the first step
+            return
         for name in step.values.keys() & values.keys():
             step.values[name].append((weight, torch.as_tensor(values[name]).detach()))
         if step.settled is not None:  # the last one of a window
