@@ -160,8 +160,8 @@ class Allowed:
             "system": begins(r"(?:Linux|macOS|Darwin|Windows)(?:-\d+(?:\.\d+)*)?"),
             "processor": HARDWARE, "gpus.name": HARDWARE, "versions.GPU": HARDWARE, "capability": text(r"\d+\.\d+"),
             "versions.": VERSION, "variables.": lambda value: setting(value) or "set", "uuid": Numbered("gpu"),
-            "cpus": CPUS, "script.file": text(r"[\w.+-]{1,80}\.py"), "names": given("a file"), "limit": text(r"[a-z_]+_limit"),
-            "device": one_of("cpu", "cuda"), "part": one_of("device", "all_reduce"),
+            "cpus": CPUS, "script.file": text(r"[\w.+-]{1,80}\.py"), "names": given("a file"),
+            "limit": text(r"[a-z_]+_limit"), "device": one_of("cpu", "cuda"), "part": one_of("device", "all_reduce"),
         }  # fmt: skip
         missing = one_of("no profiler was used", *(f"the run ended as {outcome}" for outcome in OUTCOMES))
 
