@@ -77,7 +77,7 @@ def test_a_technique_learns_on_gpus_what_it_learns_on_the_cpu_in_the_memory_that
     )
 
     held = read_json(folder / "measures.json")
-    assert held["weights_bytes"] < held["peak_memory_bytes"] <= held["estimated_memory_bytes"] * 1.1
+    assert held["weights_bytes"] < held["peak_memory_bytes"] <= held["estimated_memory_bytes"] * 1.25
 
     ranks = read_json(folder / "run.json")["ranks"]
     assert [len(rank["device_memory_used_bytes"]) for rank in ranks] == [1] * p.devices

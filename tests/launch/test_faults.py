@@ -176,7 +176,7 @@ def kill_one(pick: Callable[[psutil.Process], bool], marked: str, log: Path, go:
     def work() -> None:
         deadline = time.monotonic() + 300
         while time.monotonic() < deadline:
-            trains = log.exists() and "epoch 1 of 1" in log.read_text()
+            trains = log.exists() and "epoch 1, step 1" in log.read_text()
             for found in psutil.process_iter() if trains else ():
                 try:
                     if found.environ().get("LC_MARK") == marked and pick(found):

@@ -76,9 +76,13 @@ class Recording:
         self.devices = devices_of(optimizer, self.stated)
         self.barrier = make_barrier()
         self.capture = Capture(job["profiler"], self.scratch, self.rank, self.devices, self.barrier)
-        counted = min(COUNTED_STEP, self.stated["warmup_steps"]) if self.stated.get("count_operations") else None
+        of_user = self.stated["is_user_program"]
+        # An update comes before the first step of a user's script, but not of a program that states its training.
+        counted = min(COUNTED_STEP, self.stated["warmup_steps"]) if of_user else COUNTED_STEP
         # A user's script may read the peaks of memory itself.
-        self.recorder = Recorder(self.rank, self.devices, not self.stated["is_user_program"], counted)
+        self.recorder = Recorder(
+            self.rank, self.devices, not of_user, counted if self.stated.get("count_operations") else None
+        )
         self._mark = self.recorder.clock.mark
         self._on_gpu = self.devices[0].type == "cuda"
         self.training_steps, self.plan = training_steps, Plan(self.stated, training_steps)
