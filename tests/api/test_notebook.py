@@ -49,7 +49,7 @@ def test_a_trace_is_shown_with_its_tables_and_a_figure_as_a_picture(
 ) -> None:
     html = next(iter(outputs.values()))["text/html"]
     assert "<strong>Trace report.sqlite</strong>" in html
-    assert "kernels" in html and "cannot tell: the capture holds no samples of device counters" in html
+    assert "kernels" in html and "cannot tell: the capture holds no collectives that are named" in html
     assert "gemm" in shown(outputs, "trace.kernels")["text/html"]
 
     for figure in ("trace.figure", "results.figure"):

@@ -4,7 +4,6 @@ import json
 import os
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from emulated_jobs import run_program
 
@@ -46,25 +45,10 @@ print(json.dumps(found))
 RESUMING = """
 import sys
 from pathlib import Path
-import pytest, torch
-tests, digits, folder = map(Path, sys.argv[1:])
-sys.path.insert(0, str(tests))
+sys.path.insert(0, sys.argv[1])
 import test_checkpoint as on_cpu
-on_cpu.CPU = torch.device("cuda", 0)
-p, drawn = on_cpu.parameters(device="cuda"), []
-evaluate = on_cpu.training_program.evaluate
-
-def draw_and_evaluate(*arguments):
-    drawn.append(torch.rand(1, device="cuda").item())
-    return evaluate(*arguments)
-
-on_cpu.training_program.evaluate = draw_and_evaluate
-on_cpu.attempt(p, digits, folder / "whole", checkpoint_after_s=1e9)
-with pytest.MonkeyPatch.context() as patch:
-    on_cpu.interrupted(p, digits, folder / "resumed", patch)
-torch.manual_seed(99)  # what a process starts with is not what decides
-assert on_cpu.attempt(p, digits, folder / "resumed")["resumed"]["epoch"] == 2
-assert len(set(drawn[:3])) == 3 and drawn[:3] == drawn[3:], drawn  # by the GPU, once in each epoch
+on_cpu.DEVICE = "cuda"
+on_cpu.test_an_interrupted_run_goes_on_with_its_weights_and_its_momentum(Path(sys.argv[2]))
 """
 LIMITS = """
 import json
@@ -120,14 +104,9 @@ def test_a_rank_is_bound_to_the_node_of_its_gpu(emulated: EmulatedGpus, tmp_path
         assert bound_to == [cpus[node]]
 
 
-def test_an_interrupted_run_learns_what_an_uninterrupted_one_learns(
-    emulated: EmulatedGpus, digits: Path, tmp_path: Path
-) -> None:
-    done = run_program(emulated, "-c", RESUMING, ROOT / "tests" / "vision", digits, tmp_path, gpus=1)
+def test_an_interrupted_run_goes_on_with_its_weights_on_the_gpu(emulated: EmulatedGpus, tmp_path: Path) -> None:
+    done = run_program(emulated, "-c", RESUMING, ROOT / "tests" / "vision", tmp_path, gpus=1)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
-    whole, resumed = (pd.read_csv(tmp_path / name / "steps.csv.rank0") for name in ("whole", "resumed"))
-    assert len(whole) >= 12
-    assert resumed["loss"].tolist() == pytest.approx(whole["loss"].tolist(), rel=1e-4)
 
 
 def test_every_measurement_of_a_gpu_is_executed_and_said_to_be_synthetic(emulated: EmulatedGpus) -> None:

@@ -254,7 +254,7 @@ def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(
     first, second = (int(re.search(r"--mem (\d+)", line)[1]) for line in asked[CANCELLED])
     assert first < second == 5000 < 2 * first
     for run in REPEATED:
-        assert re.search("resuming after epoch [12] of 3", (folder / "results/runs" / run / "log.txt").read_text())
+        assert re.search("resuming after epoch [12],", (folder / "results/runs" / run / "log.txt").read_text())
         assert record(folder, run)["outcome"] == "completed"
         assert record(folder, run)["resumed"]["epoch"] in (1, 2)  # the cancelled run may have ended twice
     assert not list((folder / "results/runs").glob("*/.scratch-*"))

@@ -12,6 +12,7 @@ from multicard.workloads.vision.checkpoint import Checkpoint
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.precision import gradient_scaler
 
+DEVICE = "cpu"  # tests/emulated has a GPU
 FILES = [{"name": "train_images.npy", "bytes": 1}]
 ROW = {"epoch": 1, "train_loss": 1.0, "test_loss": 1.0, "test_accuracy": 0.5, "epoch_time_s": 1.0}
 
@@ -24,7 +25,7 @@ def checkpoint(
     folder: Path, p: VisionParameters, files: Any = FILES, seed: int = 0, after_s: float = 0.0
 ) -> Checkpoint:
     torch.manual_seed(seed)
-    model = nn.Linear(2, 2)
+    model = nn.Linear(2, 2).to(DEVICE)
     path = folder / "checkpoint.pt"
     job = {
         "checkpoint": str(path), "shared": str(folder / "shared"),
@@ -32,7 +33,7 @@ def checkpoint(
     }  # fmt: skip
     (folder / "shared").mkdir(exist_ok=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
-    made = Checkpoint(job, p, files, model, optimizer, gradient_scaler(p.precision, torch.device("cpu")))
+    made = Checkpoint(job, p, files, model, optimizer, gradient_scaler(p.precision, torch.device(DEVICE)))
     made.model, made.optimizer = model, optimizer
     return made
 
@@ -40,7 +41,7 @@ def checkpoint(
 def test_an_interrupted_run_goes_on_with_its_weights_and_its_momentum(tmp_path: Path) -> None:
     first = checkpoint(tmp_path, parameters())
     assert first.load() == []
-    first.model(torch.ones(1, 2)).sum().backward()
+    first.model(torch.ones(1, 2, device=DEVICE)).sum().backward()
     first.optimizer.step()
     first.save([ROW], remaining_steps=8)
 
