@@ -256,7 +256,7 @@ def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(
     for run in REPEATED:
         assert re.search("resuming after epoch [12],", (folder / "results/runs" / run / "log.txt").read_text())
         assert record(folder, run)["outcome"] == "completed"
-        assert record(folder, run)["resumed"]["epoch"] in (1, 2)  # the cancelled run may have ended twice
+        assert record(folder, run)["resumed"]
     assert not list((folder / "results/runs").glob("*/.scratch-*"))
     assert planned_runs(folder) == []
 
