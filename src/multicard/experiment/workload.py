@@ -146,8 +146,8 @@ class Workload(ABC):
         """
         return {"PYTHONSAFEPATH": "1"}
 
-    def observed(self, p: Any) -> dict[str, Any] | None:
-        """What job.json tells the observer (`multicard.record.observe`) of a job; None of one without."""
+    def observed(self, p: Any) -> dict[str, Any]:
+        """What job.json tells the observer (`multicard.record.observe`) of a job."""
         return {
             "device": p.device,
             "devices": p.devices,
@@ -158,7 +158,7 @@ class Workload(ABC):
             "profiled_steps": p.profiled_steps,
             "count_operations": True,
             "program": [self.program],
-            "is_user_program": False,
+            "is_user_program": self.is_observed,
         }
 
     def input_facts(self, data: Path, model: Path | None) -> dict[str, Any]:

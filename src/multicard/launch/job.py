@@ -145,9 +145,8 @@ def run_job(
         else:
             command = node_command(parameters, profiler, scratch)
             environment = environment_of(parameters, profiler, temporary, stated, withheld)
-            environment |= observer_variables(scratch, has_own_copy=work.is_observed) | work.environment(
-                parameters, scratch
-            )
+            environment |= observer_variables(scratch, has_own_copy=work.is_observed)
+            environment |= work.environment(parameters, scratch)
         host = None if several or hidden else HostConditions()
         start = datetime.now(UTC)
         remark = "" if profiler == parameters.profiler and caveat is None else f" ({why})"

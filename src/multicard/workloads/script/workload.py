@@ -89,7 +89,6 @@ class Script(Workload):
             "samples_per_step": p.stated_samples,
             "count_operations": p.count_operations,
             "program": [Path(word).name for word in p.command],
-            "is_user_program": True,
         }
 
     def hidden_from_profilers(self, p: ScriptParameters) -> str | None:
