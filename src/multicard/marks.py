@@ -50,8 +50,8 @@ def phase(name: str) -> AbstractContextManager[None]:
 def log(weight: float = 1.0, **values: Any) -> None:
     """Record values of the step, or of the one that has just ended: `loss`, a tensor or a number.
 
-    Tensors are read after the measured steps. Of values that are no columns of steps.csv or epochs.csv nothing is kept;
-    those of epochs.csv are a row of it.
+    Tensors are read after the measured steps, and a function in place of one is called then. Of values that are no
+    columns of steps.csv or epochs.csv nothing is kept; those of epochs.csv are a row of it.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Times every step and its phases."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from multicard.core.layout import PHASES, REWARDS, STEP_COLUMNS
 from multicard.record.clock import clock_for
 from multicard.record.memory import PeakMemory, peak_memory
 
+Value = torch.Tensor | Callable[[], torch.Tensor]
 COUNTED_STEP = 2  # whose operations are counted: the first one also makes the state of the optimizer, and compiles
 
 
@@ -151,8 +152,8 @@ class Step:
         self.start = self.end = None
         self.phases: list[tuple[str, Any, Any]] = []
         self.counts: dict[str, int | None] = {"samples": 0, "tokens": None, "padded_tokens": None}
-        # Tensors that stay on their device until they are read, each with its weight.
-        self.values: dict[str, list[tuple[float, torch.Tensor]]] = {name: [] for name in ("loss", *REWARDS)}
+        # Tensors that stay on their device until they are read, or what gives them then, each with its weight.
+        self.values: dict[str, list[tuple[float, Value]]] = {name: [] for name in ("loss", *REWARDS)}
         self.settled: dict[str, Any] | None = None  # its row
         self.peaks: PeakMemory | None = None
 
@@ -181,7 +182,8 @@ class Step:
         return {name: _mean(found) for name, found in self.values.items() if found}
 
 
-def _mean(parts: Sequence[tuple[float, torch.Tensor]]) -> float:
+def _mean(parts: Sequence[tuple[float, Value]]) -> float:
     """Weighted mean of the means of tensors."""
-    weighted = sum(weight * values.double().mean().item() for weight, values in parts)
+    tensors = ((weight, values() if callable(values) else values) for weight, values in parts)
+    weighted = sum(weight * values.double().mean().item() for weight, values in tensors)
     return weighted / sum(weight for weight, _ in parts)

@@ -151,7 +151,8 @@ class Recording:
         if step is None:  # of what came before the first step
             return
         for name in step.values.keys() & values.keys():
-            step.values[name].append((weight, torch.as_tensor(values[name]).detach()))
+            value = values[name]
+            step.values[name].append((weight, value if callable(value) else torch.as_tensor(value).detach()))
         if step.settled is not None:  # the last one of a window
             step.settled |= step.means()
 

@@ -261,8 +261,9 @@ class Feed:
         loss, *rewards = found if isinstance(found, tuple) else (found,)
         values = {"loss": loss}
         if rewards:
-            chosen, rejected = rewards
-            values |= dict(zip(REWARDS, (chosen, rejected, chosen > rejected), strict=True))
+            chosen, rejected = (each.detach() for each in rewards)
+            # Compared when they are read: in the step that would be work of ours.
+            values |= dict(zip(REWARDS, (chosen, rejected, lambda: chosen > rejected), strict=True))
         marks.log(**values, weight=self._weight)
 
     def end_step(self) -> None:
