@@ -148,7 +148,7 @@ def test_jobs_of_an_earlier_start_are_refused_by_name(tools: Path) -> None:
     refuse_orphans(Path("/my project"))
 
 
-# What Snakemake's plugin for Slurm makes of its jobs: what docs/upstream.md reports, and the settings of profiles/slurm
+# What Snakemake's plugin for Slurm makes of its jobs, on which the settings of profiles/slurm
 # rely on. When one of these tests fails, the plugin has changed, and the settings can do less.
 JOB = "7"
 
