@@ -22,7 +22,7 @@ from conftest import ROOT, TINY, path_without_nsys
 from forked_ranks import run_program
 from multicard.core.errors import TraceError
 from multicard.core.files import described, write_json
-from multicard.launch import job, process, trace_files
+from multicard.launch import job, process, ranks, trace_files
 from multicard.launch.job import run_job
 from multicard.profilers import nsys
 from multicard.record.profiled_window import LEAST_SETTLING
@@ -142,8 +142,8 @@ def test_an_nsys_that_does_not_reach_its_agent_is_started_again_and_its_truncate
 @pytest.mark.parametrize(
     ("output", "starts"),
     [
-        (NO_AGENT, process.STARTS),
-        ("Agent launcher failed.\n", process.STARTS),
+        (NO_AGENT, ranks.STARTS),
+        ("Agent launcher failed.\n", ranks.STARTS),
         (LOST, 1),
         (f"working\n{NO_AGENT}", 1),
         ("", 1),

@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 
 from multicard.launch import log as log_module
 from multicard.launch import process
+from multicard.launch.cpu_samples import cpu_s_of_job
 
 # Starts a child in a session of its own, as the agent of nsys does, and says its id.
 DETACH = (
@@ -40,7 +40,7 @@ def run(code: str, tmp_path: Path, limit: float = 600, **options: Any) -> tuple[
     lines: list[str] = []
     command = [sys.executable, "-c", code]
     if launcher := options.pop("launcher", None):
-        command = [sys.executable, "-c", launcher, *process.Watched.within(command)]
+        command = [sys.executable, "-c", launcher, *process.in_profiler(command)]
     ended = process.run(
         command, dict(os.environ), tmp_path / "log.txt", limit, lines.append, folder=tmp_path, **options
     )
@@ -100,14 +100,14 @@ def test_a_process_without_the_mark_that_holds_the_output_keeps_no_launcher(
         os.kill(int(pid), signal.SIGKILL)
 
 
-def watched(tmp_path: Path, left_s: float, in_profiler: bool = False) -> process.Watched:
-    """A job whose only rank has run `REPORT`."""
+def reported(tmp_path: Path) -> process.Ranks:
+    """How to tell that the only rank has run `REPORT`."""
 
     def ranks() -> dict[int, int] | None:
         path = tmp_path / "rank.json"
         return {int(pid): parent for pid, parent in json.loads(path.read_text()).items()} if path.exists() else None
 
-    return process.Watched(ranks, left_s, in_profiler)
+    return ranks
 
 
 @pytest.mark.slow
@@ -125,11 +125,11 @@ def test_what_a_script_leaves_running_is_ended_soon_after_it_has_reported(
     leaves: str, count: int, is_wrapped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "EXIT_S", 1.0)
+    monkeypatch.setattr(process, "LEFT_S", 1.0)
     code = f"import subprocess, threading, time\nfrom concurrent.futures import ProcessPoolExecutor\n{leaves}\n{REPORT}"
     profiler = "import subprocess, sys, time; subprocess.run(sys.argv[1:]); time.sleep(3); print('report')"
-    ended, lines = run(
-        code, tmp_path, launcher=profiler if is_wrapped else None, watched=watched(tmp_path, 1.0, is_wrapped)
-    )
+    launcher = profiler if is_wrapped else None
+    ended, lines = run(code, tmp_path, launcher=launcher, ranks=reported(tmp_path), is_wrapped=is_wrapped)
     assert ended.wall_time_s < 300
     assert not (ended.timed_out or ended.lingered or ended.orphaned)
     assert len(ended.left_behind) == count
@@ -137,26 +137,29 @@ def test_what_a_script_leaves_running_is_ended_soon_after_it_has_reported(
 
 
 @pytest.mark.slow
-def test_a_rank_and_its_launcher_that_take_their_time_to_exit_are_not_left_behind(tmp_path: Path) -> None:
+def test_a_rank_and_its_launcher_that_take_their_time_to_exit_are_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on a busy machine: neither is ended before the rank has exited, and the launcher is not named."""
+    monkeypatch.setattr(process, "LEFT_S", 1.0)
     rank = f"import time\n{REPORT}\ntime.sleep(4)\nprint('rank done', flush=True)"
     launcher = (
         f"import subprocess, sys, time\nsubprocess.run([sys.executable, '-c', {rank!r}])\n{SLEEP}\ntime.sleep(600)"
     )
-    ended, lines = run(launcher, tmp_path, 300, watched=watched(tmp_path, 1.0))
+    ended, lines = run(launcher, tmp_path, 300, ranks=reported(tmp_path))
     assert lines == ["rank done"]
     assert not ended.timed_out and len(ended.left_behind) == 1  # what the launcher started later
 
 
-def test_a_script_that_leaves_nothing_is_not_waited_for(tmp_path: Path) -> None:
-    ended, _ = run(REPORT, tmp_path, 900, watched=watched(tmp_path, 600.0))
+def test_a_script_that_leaves_nothing_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "LEFT_S", 600.0)
+    ended, _ = run(REPORT, tmp_path, 900, ranks=reported(tmp_path))
     assert (ended.exit_code, ended.left_behind) == (0, ()) and ended.wall_time_s < 300
 
 
-def test_a_job_over_its_limit_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "GRACE_S", 0.5)
+def test_a_job_over_its_limit_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(600)"
-    ended, _ = run(deaf, tmp_path, limit=2)
+    ended, _ = run(deaf, tmp_path, limit=2, grace_s=0.5)
     assert ended.timed_out and ended.wall_time_s < 300
     assert ended.exit_code == -9
 
@@ -257,22 +260,10 @@ time.sleep(0.2)
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has processes adopt others")
 def test_the_cpu_time_of_a_process_that_detached_counts_as_the_jobs(tmp_path: Path) -> None:
-    def of_children() -> float:
-        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return usage.ru_utime + usage.ru_stime
-
     spent = []
     for seconds in ("0.5", "0"):  # the rest is the start of two interpreters
-        before = of_children()
+        before = cpu_s_of_job(psutil.Process())
         assert run(ORPHAN.replace("SECONDS", seconds), tmp_path)[0].exit_code == 0
-        spent.append(of_children() - before)
+        spent.append(cpu_s_of_job(psutil.Process()) - before)
         (tmp_path / "done").unlink()
     assert spent[0] - spent[1] > 0.3
-
-
-def test_a_child_that_was_there_before_the_job_is_left_to_who_started_it(tmp_path: Path) -> None:
-    child = subprocess.Popen(["sh", "-c", "exit 5"])
-    while not gone(child.pid):
-        time.sleep(0.01)
-    run("", tmp_path)
-    assert child.wait() == 5

@@ -19,6 +19,7 @@ from multicard.core.files import write_json
 from multicard.core.rendezvous import free_port
 from multicard.experiment.workload import WORKLOADS
 from multicard.launch import job
+from multicard.launch.cpu_samples import host_record
 from multicard.launch.job import run_job
 from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.workloads.vision.parameters import VisionParameters
@@ -137,7 +138,7 @@ def test_a_run_on_two_nodes_resumes_from_its_checkpoint(
     nodes = on_two_nodes(digits, shared, own)
     output = [node.communicate(timeout=1200)[0] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], output
-    conditions = [json.loads((shared / f"conditions-node{node}.json").read_text()) for node in range(2)]
+    conditions = [host_record(shared / f"cpu_samples-node{node}.csv") for node in range(2)]
     assert all(host["wall_s"] > 0 and host["others_cpu_s"] >= 0 for host in conditions)
     assert "resuming after epoch 2" in output[0]
     learned = [pd.read_csv(path)[LEARNED] for path in (uninterrupted / "epochs.csv", shared / "epochs.csv.rank0")]

@@ -32,7 +32,7 @@ from slurm_projects import (
 
 from conftest import ROOT, TINY
 from multicard.core.reasons import describe_reason
-from multicard.launch.signals import ON_SLURM
+from multicard.pipeline.signals import ON_SLURM
 from observed_scripts import has_memory_and_phases
 from script.equipment import SHORT as SHORT_SCRIPT
 from script.equipment import losses

@@ -3,7 +3,6 @@
 import shutil
 import signal
 from pathlib import Path
-from typing import Any
 
 from multicard.core.errors import TraceError
 from multicard.core.files import described, write_json
@@ -21,8 +20,8 @@ def keep_trace(
     parameters: JobParameters,
     ended: Ended | None = None,
     problem: str | None = None,
-) -> dict[str, Any]:
-    """Move the trace into the run directory; its manifest lists the files, or says why there are none.
+) -> str | None:
+    """Move the trace into the run directory; its manifest lists the files, or says why there are none, which is given.
 
     Process ids have a meaning on one node only, so the manifest names the node of a report where there are several.
 
@@ -57,7 +56,7 @@ def keep_trace(
         "files": [described(target / name) | node for name, node in files.items()],
     }
     write_json(target / CAPTURED, captured)
-    return captured
+    return missing
 
 
 def trace_files(profiler: Profiler, parameters: JobParameters) -> dict[str, dict[str, int]]:
