@@ -32,7 +32,7 @@ def test_torchrun_has_ranks_of_one_machine_meet_inside_it_and_those_of_several_a
 
 
 def test_srun_starts_tasks_on_each_node_and_ends_all_when_one_fails() -> None:
-    p = VisionParameters(device="cuda", nodes=2, devices=8, strategy="ddp", threads=1, loader_cpus=1)
+    p = VisionParameters(device="cuda", nodes=2, devices=8, strategy="ddp", threads=1, num_workers=1)
     command = srun_command(p, Path("/job.json"))
     assert (command[0], command[-4:]) == ("srun", ["-m", "multicard.launch.node", "--job", "/job.json"])
     expected = {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=8", "--gres=gpu:4"}

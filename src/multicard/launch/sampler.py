@@ -61,8 +61,6 @@ def read_samples(file: Path, columns: Sequence[str]) -> pd.DataFrame:
     """What a sampler wrote, without a last line that was cut; an empty table where there is no such file."""
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     whole = text[: text.rfind("\n") + 1]
-    return (
-        pd.read_csv(io.StringIO(whole), dtype={"gpu": str, "problem": str})
-        if whole
-        else pd.DataFrame(columns=list(columns))
-    )
+    if not whole:
+        return pd.DataFrame(columns=list(columns))
+    return pd.read_csv(io.StringIO(whole), dtype={"gpu": str, "problem": str})
