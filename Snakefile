@@ -14,9 +14,9 @@ gc.set_threshold(50_000, 50, 50)
 
 from multicard.core.errors import reported
 from multicard.experiment.load import read_yaml
-from multicard.pipeline.kept_outcomes import drop_kept
-from multicard.pipeline.signals import end_as_by_ctrl_c
-from multicard.pipeline.slurm_queue import QueueWatch, refuse_orphans
+from multicard.workflow.kept_outcomes import drop_kept
+from multicard.workflow.signals import end_as_by_ctrl_c
+from multicard.workflow.slurm_queue import QueueWatch, refuse_orphans
 
 if "scenarios" not in config:
     with reported():

@@ -136,6 +136,13 @@ def test_what_a_script_leaves_running_is_ended_soon_after_it_has_reported(
     assert ("report" in lines) == is_wrapped, "the profiler itself is not ended"
 
 
+def test_a_profiler_that_exits_before_its_job_does_not_take_it_with_it(tmp_path: Path) -> None:
+    profiler = "import subprocess, sys; subprocess.Popen(sys.argv[1:])"
+    job = f"import time; time.sleep(2); print('done', flush=True); {REPORT}"
+    ended, lines = run(job, tmp_path, launcher=profiler, ranks=reported(tmp_path), is_wrapped=True)
+    assert (lines, ended.orphaned, ended.lingered, ended.left_behind) == (["done"], True, False, ())
+
+
 @pytest.mark.slow
 def test_a_rank_and_its_launcher_that_take_their_time_to_exit_are_not_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

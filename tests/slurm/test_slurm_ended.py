@@ -91,7 +91,6 @@ LAUNCHED: dict[str, Any] = {
     },
 }
 HOG = str(ROOT / "tests/slurm/hog.py")
-MEMORY_MB = 2000
 HOGS: dict[str, Any] = {
     "time_limit_min": 10,
     "timing": "shared",
@@ -283,28 +282,6 @@ def test_a_pipeline_that_waits_says_for_what_and_one_that_is_told_to_end_cancels
     cluster.wait_for(lambda: not list(runs.glob("*/.scratch-*")), "the job to tidy up", LIMIT_S)
     assert not (runs / CANCELLED / "run.json").exists()
     assert planned_runs(folder) == [CANCELLED]
-
-
-@pytest.mark.skipif(not cluster.MEMORY_CGROUPS, reason="this machine has no memory cgroups of version 1")
-def test_a_run_that_its_memory_cgroup_killed_keeps_its_outcome_and_the_report_is_made(
-    slurm: Path, tmp_path: Path
-) -> None:
-    vary = {"command": [[HOG, "0"], [HOG, str(2 * MEMORY_MB)]]}
-    scenario = {"question": "What if one takes too much?", "vary": vary, "figures": ["step_times"]}
-    folder = project(tmp_path / "project", HOGS | {"scenarios": {"memory": scenario}}, "scripts")
-    with_little = ("--set-resources", f"launch_run:mem_mb={MEMORY_MB}")
-    done = snakemake(folder, *with_little)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    read = [json.loads(path.read_text()) for path in (folder / "results/runs").glob("*/run.json")]
-    found = {each["parameters"]["command"][-1]: each for each in read}
-    assert found["0"]["outcome"] == "completed"
-    killed = found[str(2 * MEMORY_MB)]
-    assert (killed["outcome"], killed["reason"]["code"], killed["reason"]["signal"]) == ("failed", "killed", "SIGKILL")
-    assert len(submitted(folder)) == 3  # the killed one again, which only put its outcome back
-    assert (folder / "results/figures/memory/step_times.png").exists()
-    assert (folder / "results/report.html").exists()
-    again = snakemake(folder, "--dry-run", *with_little)
-    assert "Nothing to be done" in again.stdout + again.stderr
 
 
 def test_jobs_of_a_killed_pipeline_are_named_and_their_outcomes_are_kept(slurm: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from multicard.core.errors import UserError
-from multicard.pipeline.slurm_queue import QueueWatch, refuse_orphans
+from multicard.workflow.slurm_queue import QueueWatch, refuse_orphans
 
 SINCE = datetime(2026, 1, 1, 12)
 AFTER, BEFORE = "2026-01-01T12:00:00", "2026-01-01T11:59:59"
