@@ -172,8 +172,8 @@ class GpuSamples:
     def of_gpu(self, uuid: str, windows: Windows) -> dict[str, Any]:
         """What a GPU took in some windows of time.
 
-        `energy`: joules for everything that ran on it, by its counter, else by its power; the seconds of the windows;
-        and the reason where there are no joules. `gpu_conditions`: the state at the first sample and at the last one
+        `energy`: joules for everything that ran on it, by its counter; the seconds of the windows; and the reason where
+        there are no joules. `gpu_conditions`: the state at the first sample and at the last one
         in the windows, all `clock_reasons` that a sample in them found on a GPU that was not idle, and the seconds in
         which each policy held the clocks below those asked for, `held_back_s`, out of `watched_s`.
         `device_memory_used_bytes`: the most that all processes together used in the first window, with CUDA contexts.
@@ -211,8 +211,7 @@ def _energy(samples: pd.DataFrame, windows: Windows) -> dict[str, float | str | 
         why = "the GPU was not sampled throughout"
     else:
         joules = _counted(samples, "energy_j", windows)
-        joules = _integrated(samples, "power_w", windows) if joules is None else joules
-        why = "the driver tells neither energy nor power" if joules is None else None
+        why = "the driver does not tell the energy" if joules is None else None
     return {"energy_j": joules, "duration_s": None if why else _seconds(windows), "reason": why}
 
 
@@ -223,18 +222,6 @@ def _counted(samples: pd.DataFrame, counter: str, windows: Windows) -> float | N
         return None
     at = np.interp(np.ravel(windows), known["time_s"], known[counter]).reshape(-1, 2)
     return float((at[:, 1] - at[:, 0]).sum())
-
-
-def _integrated(samples: pd.DataFrame, rate: str, windows: Windows) -> float | None:
-    """Integral of a rate over some windows, between samples by a straight line; None where it was never read."""
-    known = samples.dropna(subset=rate)
-    if known.empty:
-        return None
-    total = 0.0
-    for window in windows:
-        at = np.unique([*window, *_inside(known, [window])["time_s"]])
-        total += float(np.trapezoid(np.interp(at, known["time_s"], known[rate]), at))
-    return total
 
 
 def _inside(samples: pd.DataFrame, windows: Windows) -> pd.DataFrame:
