@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from faked_programs import GARBAGE, HANG, place
 
-from multicard.machine import profiler
-from multicard.machine.checks import Check
+from multicard.machine import Check, profiler
 from multicard.machine.probe import facts_here
 from multicard.profilers import nsys
 

@@ -60,7 +60,7 @@ class Sampler:
 def read_samples(file: Path, columns: Sequence[str]) -> pd.DataFrame:
     """What a sampler wrote, without a last line that was cut; an empty table where there is no such file."""
     text = file.read_text(encoding="utf-8") if file.exists() else ""
-    whole = text[: text.rfind("\n") + 1]
-    if not whole:
+    complete = text[: text.rfind("\n") + 1]
+    if not complete:
         return pd.DataFrame(columns=list(columns))
-    return pd.read_csv(io.StringIO(whole), dtype={"gpu": str, "problem": str})
+    return pd.read_csv(io.StringIO(complete), dtype={"gpu": str, "problem": str})

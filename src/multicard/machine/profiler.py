@@ -12,7 +12,7 @@ from multicard.core.errors import TraceError
 from multicard.core.system import ask
 from multicard.launch.process import run
 from multicard.launch.variables import job_environment
-from multicard.machine.checks import Check
+from multicard.machine import Check
 from multicard.profilers import PROFILERS
 from multicard.profilers.nsys import CAPTURE_RANGE, NO_NVTX, PROFILER
 
