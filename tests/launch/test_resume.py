@@ -13,8 +13,6 @@ import torch
 
 from conftest import ROOT, TINY
 from forked_ranks import forked_ranks
-from multicard.core.errors import UserError
-from multicard.launch import job
 from multicard.launch.job import run_job
 from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.workloads.vision.parameters import VisionParameters
@@ -112,22 +110,3 @@ def test_after_a_time_limit_there_is_a_checkpoint_and_after_divergence_there_is_
     with forked_ranks():
         assert run_job(diverging, digits, wild, time_limit_s=1800)["outcome"] == "diverged"
     assert not (wild / "checkpoint.pt").exists()
-
-
-def test_a_run_whose_disk_was_full_resumes_when_there_is_space(
-    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Here the disk is full by a stand-in for writing the record; tests/launch/test_faults.py fills a real one."""
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    parameters = VisionParameters(**(LONG | {"epochs": 2}))
-    with monkeypatch.context() as patch, forked_ranks():
-        patch.setattr(job, "write_csv", full)
-        with pytest.raises(UserError, match="No space left on device; free space and start again"):
-            run_job(parameters, digits, tmp_path, time_limit_s=1800, checkpoint_after_s=0)
-    assert left_in(tmp_path) == {".lock", "checkpoint.pt", "log.txt"}
-    with forked_ranks():
-        record = run_job(parameters, digits, tmp_path, time_limit_s=1800)
-    assert (record["outcome"], record["resumed"]) == ("completed", True)

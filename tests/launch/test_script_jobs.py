@@ -6,11 +6,9 @@ import json
 import os
 import subprocess
 import sys
-import time
 import venv
 from pathlib import Path
 from statistics import median
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -237,14 +235,3 @@ def test_a_module_that_raises_before_its_first_step_says_so(devices: int, import
     _, line = ended(job(tmp_path / "run", "package.train", script="-m", folder=str(package.parent), devices=devices))
     assert line.endswith("ModuleNotFoundError: No module named 'no_such_package'")
     assert line.startswith("rank ") == bool(imports or devices > 1)
-
-
-def test_a_script_that_hangs_is_ended_at_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def monotonic() -> float:
-        """The time, and once the script hangs that of after its limit, however long it took until then."""
-        log = tmp_path / "log.txt"
-        return time.monotonic() + (1e6 if log.exists() and "hangs" in log.read_text() else 0)
-
-    monkeypatch.setattr(process, "time", SimpleNamespace(**vars(time) | {"monotonic": monotonic}))
-    record = job(tmp_path, "--fault", "hang", "--at", "8")
-    assert (record["outcome"], record["reason"]["code"]) == ("timed_out", "timed_out")

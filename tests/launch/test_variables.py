@@ -14,7 +14,6 @@ import snakemake.shell
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from multicard.core.rendezvous import Rendezvous
-from multicard.launch import variables as variables_module
 from multicard.launch.ranks import NOT_FOR_SRUN, srun_command, training_command
 from multicard.launch.variables import gloo_interface, job_environment, secrets_in, settings, variables_of_ranks
 from multicard.workloads.script.launcher import LAUNCHERS
@@ -168,25 +167,20 @@ def test_a_rank_has_the_threads_of_its_run_and_not_those_of_the_whole_job(
     assert {environment[name] for name in set_by_snakemake} == {"2"}
 
 
-def test_an_interface_for_gloo_that_is_stated_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variables_module, "_interfaces", lambda: ["lo", "eth0", "ib0"])
-    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib")
-    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    assert variables_of_ranks(TWO_NODES, "none", tmp_path)["GLOO_SOCKET_IFNAME"] == "ib0"
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
-    assert variables_of_ranks(TWO_NODES, "none", tmp_path)["GLOO_SOCKET_IFNAME"] == "eth0"
-    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
-    monkeypatch.delenv("NCCL_SOCKET_IFNAME")
-    assert "GLOO_SOCKET_IFNAME" not in variables_of_ranks(TWO_NODES, "none", tmp_path)
-
-
-def test_interfaces_that_are_down_or_have_no_address_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gloo_takes_an_interface_that_is_up_and_has_an_address_unless_one_is_stated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     of_hardware, of_internet = SimpleNamespace(family=psutil.AF_LINK), SimpleNamespace(family=socket.AF_INET)
-    present = {"lo": [of_internet], "down": [of_internet], "bare": [of_hardware], "eth0": [of_hardware, of_internet]}
+    present = {"lo": [of_internet], "ib9": [of_internet], "ib8": [of_hardware], "ib0": [of_hardware, of_internet]}
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: present)
-    up = {name: SimpleNamespace(isup=name != "down") for name in present}
+    up = {name: SimpleNamespace(isup=name != "ib9") for name in present}
     monkeypatch.setattr(psutil, "net_if_stats", lambda: up)
-    assert variables_module._interfaces() == ["lo", "eth0"]
+    for nccl, gloo, taken in (("ib", None, "ib0"), ("ib", "eth0", "eth0"), (None, None, None)):
+        for name, value in (("NCCL_SOCKET_IFNAME", nccl), ("GLOO_SOCKET_IFNAME", gloo)):
+            monkeypatch.delenv(name, raising=False)
+            if value:
+                monkeypatch.setenv(name, value)
+        assert variables_of_ranks(TWO_NODES, "none", tmp_path).get("GLOO_SOCKET_IFNAME") == taken
 
 
 def test_temporary_files_of_a_job_are_its_own_and_the_compilers_cache_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Sampling the state of a node while a job runs there."""
 
+import contextlib
 import csv
 import io
 import threading
@@ -45,7 +46,8 @@ class Sampler:
         return ()
 
     def _sample(self) -> None:
-        with self._file.open("w", newline="", encoding="utf-8") as sink:
+        # On a full disk the job fails, and says so, by itself.
+        with contextlib.suppress(OSError), self._file.open("w", newline="", encoding="utf-8") as sink:
             writer = csv.DictWriter(sink, self.columns)
             writer.writeheader()
             writer.writerows(self.begin())
