@@ -41,6 +41,7 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
 def exported(path: Path, table: str, rows: int) -> str:
     """Script that leaves a database with rows of a table, as an export."""
     with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE StringIds AS SELECT 1 AS id, 'a name' AS value")
         connection.execute(f"CREATE TABLE {table} (start INT)")
         connection.executemany(f"INSERT INTO {table} VALUES (?)", [(row,) for row in range(rows)])
         connection.commit()

@@ -130,7 +130,7 @@ class Nsys(Profiler):
             raise TraceError("nsys left an unprocessed .qdstrm and no report: its importer is missing or failed")
         raise TraceError("nsys left no report")
 
-    def export(self, file: Path, folder: Path) -> Path:
+    def export(self, file: Path, folder: Path, limit_s: float = EXPORT_LIMIT_S) -> Path:
         """Export a report to SQLite; the database appears only when it passed its checks.
 
         An nsys that can exports NVTX's payloads, in which NCCL states the sizes of its messages. An nsys that cannot
@@ -155,7 +155,7 @@ class Nsys(Profiler):
                 temporary.unlink()  # nsys refuses to write to a name that exists
                 payloads = _if_known("export", "--include-blobs=true")
                 command = ["nsys", "export", "--type=sqlite", *payloads, f"--output={temporary}", str(file)]
-                code, output = _run(command, EXPORT_LIMIT_S)
+                code, output = _run(command, limit_s)
                 if FULL in output:
                     raise OSError(errno.ENOSPC, FULL)
                 if not temporary.exists():
@@ -167,7 +167,7 @@ class Nsys(Profiler):
                 except sqlite3.OperationalError as error:
                     raise OSError(errno.ENOSPC if FULL in str(error) else errno.EIO, str(error)) from error
         except subprocess.TimeoutExpired as error:
-            raise TraceError(f"nsys export of {file.name} took more than {EXPORT_LIMIT_S:g} s") from error
+            raise TraceError(f"nsys export of {file.name} took more than {limit_s:g} s") from error
         return database
 
 
