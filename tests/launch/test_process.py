@@ -12,7 +12,6 @@ from typing import Any
 import psutil
 import pytest
 
-from multicard.launch import log as log_module
 from multicard.launch import process
 from multicard.launch.cpu_samples import cpu_s_of_job
 
@@ -66,7 +65,7 @@ def test_output_goes_to_the_log_and_to_the_listener(tmp_path: Path) -> None:
 def test_of_much_output_the_first_and_the_last_is_kept_and_all_is_handed_on(
     end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_module, "KEPT_BYTES", 500)
+    monkeypatch.setattr(process, "KEPT_BYTES", 500)
     monkeypatch.setattr(process, "LONGEST_LINE", 100)
     count, text, lines = 2_000, "is printed" + end, []
     code = f"for n in range({count}): print(f'{{n:05}} ' + {text!r}, end='')\nprint('\\nthe end')"
