@@ -19,7 +19,7 @@ from conftest import ROOT, TINY, path_without_nsys
 from forked_ranks import run_program
 from multicard.core.errors import TraceError
 from multicard.core.files import write_json
-from multicard.launch import process, ranks, trace_files
+from multicard.launch import node_ranks, supervise, trace_files
 from multicard.launch.job import run_job
 from multicard.profilers import nsys
 from multicard.record.profiled_window import LEAST_SETTLING
@@ -44,7 +44,7 @@ open(Path(__file__).with_name("starts"), "a").write("x")
 @pytest.fixture
 def fake_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Put a fake nsys first on the PATH; give the file in which each of its starts is an x."""
-    monkeypatch.setattr(process, "TOLD_S", 0.0)
+    monkeypatch.setattr(supervise, "TOLD_S", 0.0)
 
     def put(program: str, head: str = FAKE) -> Path:
         folder = tmp_path / "fake"
@@ -82,7 +82,7 @@ def test_an_export_that_hangs_is_killed_and_leaves_no_database(
 def test_an_nsys_that_never_exits_after_its_job_is_killed_and_the_run_is_kept(
     digits: Path, fake_nsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (process, trace_files):
+    for module in (supervise, trace_files):
         monkeypatch.setattr(module, "FINISH_LIMIT_S", 1.0)
     fake_nsys("subprocess.run(command)\ntime.sleep(1000)\n")
     record = watched(digits, tmp_path / "run")
@@ -121,8 +121,8 @@ def test_an_nsys_that_does_not_reach_its_agent_is_started_again_and_its_truncate
 @pytest.mark.parametrize(
     ("output", "starts"),
     [
-        (NO_AGENT, ranks.STARTS),
-        ("Agent launcher failed.\n", ranks.STARTS),
+        (NO_AGENT, node_ranks.STARTS),
+        ("Agent launcher failed.\n", node_ranks.STARTS),
         (LOST, 1),
         (f"working\n{NO_AGENT}", 1),
         ("", 1),

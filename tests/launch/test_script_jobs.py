@@ -19,7 +19,7 @@ from conftest import ROOT
 from multicard.analysis.runs.measures import measure_run
 from multicard.core.reasons import describe_reason
 from multicard.experiment.workload import WORKLOADS
-from multicard.launch import process, ranks
+from multicard.launch import node_ranks, supervise
 from multicard.launch.job import run_job
 from multicard.record.observe import OBSERVE
 from multicard.trace.export import export_run
@@ -44,11 +44,11 @@ def job(run: Path, *arguments: str, limit: float = 300, script: str = "timed.py"
 def forked(server: Server, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run jobs, observed, whose one process is forked from one that has PyTorch; it may fork ranks itself."""
 
-    def run(command: list[str], environment: dict[str, str], log: Path, *_: Any, **options: Any) -> process.Ended:
+    def run(command: list[str], environment: dict[str, str], log: Path, *_: Any, **options: Any) -> supervise.Ended:
         words = [word for word in command if word != sys.executable]
-        return process.Ended(server.start(environment[OBSERVE], words, options["folder"], log), False, 1.0)
+        return supervise.Ended(server.start(environment[OBSERVE], words, options["folder"], log), False, 1.0)
 
-    monkeypatch.setattr(ranks, "run", run)
+    monkeypatch.setattr(node_ranks, "run", run)
     return job
 
 

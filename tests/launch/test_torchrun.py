@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from multicard.launch.ranks import training_command
+from multicard.launch.node_ranks import training_command
 from multicard.launch.variables import LOOPBACK, job_environment
 
 pytestmark = pytest.mark.slow

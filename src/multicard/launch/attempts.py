@@ -14,7 +14,7 @@ from multicard.core.errors import UserError
 from multicard.core.files import sha256
 from multicard.core.layout import EPOCHS, GPU_SAMPLES, KEPT, LOG, RUN, SAVED, STEPS, TRACE
 from multicard.core.system import ask, read_or_none
-from multicard.launch.signals import interruptible, undisturbed
+from multicard.launch.interruptible import interruptible, undisturbed
 
 SCRATCH = ".scratch-"
 LOCK = ".lock"

@@ -43,9 +43,9 @@ from multicard.experiment.workload import WORKLOADS
 from multicard.launch.attempts import is_spent, scratch_in, script_version, version_of
 from multicard.launch.cpu_samples import host_record
 from multicard.launch.gpu_samples import GpuSamples
-from multicard.launch.outcome import judge, judge_gpus, judge_profiler, measured_step_s
-from multicard.launch.process import GRACE_S, run
-from multicard.launch.ranks import NOT_FOR_SRUN, run_ranks, srun_command
+from multicard.launch.judge import judge, judge_gpus, judge_profiler, measured_step_s
+from multicard.launch.node_ranks import NOT_FOR_SRUN, run_ranks, srun_command
+from multicard.launch.supervise import GRACE_S, run
 from multicard.launch.trace_files import keep_trace
 from multicard.launch.variables import job_environment, secrets_in, settings
 from multicard.profilers import PROFILERS

@@ -20,8 +20,8 @@ from multicard.core.layout import CPU_SAMPLES, GPU_SAMPLES, JOB, LOG, NODE, PROC
 from multicard.core.rendezvous import Rendezvous
 from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workload import WORKLOADS, parameters_of
-from multicard.launch.ranks import run_ranks
-from multicard.launch.signals import interruptible, undisturbed
+from multicard.launch.interruptible import interruptible, undisturbed
+from multicard.launch.node_ranks import run_ranks
 from multicard.profilers import PROFILERS, Profiler
 
 

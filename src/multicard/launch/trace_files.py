@@ -8,7 +8,7 @@ from multicard.core.errors import TraceError
 from multicard.core.files import described, write_json
 from multicard.core.layout import CAPTURED, node_file
 from multicard.experiment.parameters import JobParameters
-from multicard.launch.process import FINISH_LIMIT_S, Ended
+from multicard.launch.supervise import FINISH_LIMIT_S, Ended
 from multicard.profilers import PROFILERS, Profiler
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from multicard.core.facts import told
 from multicard.core.system import ending
-from multicard.launch.process import run
-from multicard.launch.ranks import training_command
+from multicard.launch.node_ranks import training_command
+from multicard.launch.supervise import run
 from multicard.launch.variables import inside_one_machine, job_environment
 
 GRACE_S = 5.0

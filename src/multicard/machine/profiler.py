@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from multicard.core.errors import TraceError
-from multicard.launch.process import run
+from multicard.launch.supervise import run
 from multicard.launch.variables import job_environment
 from multicard.machine import Check
 from multicard.profilers import PROFILERS

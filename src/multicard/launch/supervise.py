@@ -19,7 +19,7 @@ import psutil
 from multicard.core.files import report_full_disk
 from multicard.core.layout import PROGRESS
 from multicard.core.units import BYTES, with_unit
-from multicard.launch.signals import interruptible, undisturbed
+from multicard.launch.interruptible import interruptible, undisturbed
 
 GRACE_S = 15.0
 FINISH_LIMIT_S = 600.0  # that a profiler may take to write its report after the job

@@ -12,7 +12,7 @@ from multicard.core.layout import PROGRESS
 from multicard.core.reasons import LONGEST_MESSAGE, Reason
 from multicard.core.system import ranks_may_share_gpus
 from multicard.core.text import printable
-from multicard.launch.process import Ended
+from multicard.launch.supervise import Ended
 from multicard.profilers.interface import Profiler
 
 # A rank and its exit code in the list of failures with which torchrun ends.

@@ -13,7 +13,7 @@ from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workload import WORKLOADS
 from multicard.launch.cpu_samples import CpuSampler
 from multicard.launch.gpu_samples import GpuSampler
-from multicard.launch.process import Ended, Ranks, in_profiler, run
+from multicard.launch.supervise import Ended, Ranks, in_profiler, run
 from multicard.launch.variables import variables_of_ranks
 from multicard.profilers import PROFILERS
 from multicard.record.observe import observer_variables
