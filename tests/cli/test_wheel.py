@@ -3,7 +3,7 @@
 import os
 import shutil
 import subprocess
-import venv
+import sys
 import zipfile
 from contextlib import chdir
 from pathlib import Path
@@ -13,7 +13,7 @@ from hatchling.build import build_editable, build_wheel
 
 from conftest import ROOT
 from multicard.core.pipeline import pipeline_folder
-from script.equipment import SCRIPTS, lend_packages
+from script.equipment import SCRIPTS
 
 PARTS = ["Snakefile", "workflow", "profiles", "resources"]
 LIMIT_S = 900
@@ -58,10 +58,22 @@ def test_the_wheel_holds_every_file_of_the_pipeline(wheel: Path) -> None:
     assert not differ
 
 
+def newest_python() -> str:
+    """The newest interpreter of this machine; pyenv has some that are not on the PATH."""
+    places = [*os.get_exec_path(), *map(str, Path(os.environ.get("PYENV_ROOT", "/none")).glob("versions/*/bin"))]
+    found = {path for minor in range(12, 20) for place in places for path in Path(place).glob(f"python3.{minor}")}
+    works = [
+        path for path in found if subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0
+    ]
+    return str(max(works, key=lambda path: int(path.name.split(".")[1]), default=sys.executable))
+
+
 @pytest.mark.rare
-def test_from_the_wheel_a_script_is_measured_in_a_folder_that_has_nothing_else(wheel: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("python", "versions"), [(sys.executable, "lowest-direct"), (newest_python(), "highest")])
+def test_from_the_wheel_without_torch_a_script_of_another_environment_is_measured(
+    wheel: Path, tmp_path: Path, python: str, versions: str
+) -> None:
     environment, folder = tmp_path / "venv", tmp_path / "mine"
-    venv.create(environment, symlinks=True, with_pip=True)
     plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     plain["PATH"] = f"{environment / 'bin'}{os.pathsep}{plain['PATH']}"
 
@@ -74,17 +86,39 @@ def test_from_the_wheel_a_script_is_measured_in_a_folder_that_has_nothing_else(w
 
     folder.mkdir()
     shutil.copy(SCRIPTS / "ddp.py", folder / "train.py")
-    run("python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel))
-    lend_packages(environment)
-    origin = run("python", "-P", "-c", "import multicard.core.pipeline as p; print(p.pipeline_folder())")
-    assert Path(origin.strip()).is_relative_to(environment)
+    install_base(environment, python, versions)
+    run(*UV, "--python", str(environment / "bin/python"), "--no-deps", "--offline", str(wheel))
+    origin = "import importlib.util as u, multicard as m; print(u.find_spec('torch'), m.__file__)"
+    torch, package = run("python", "-P", "-c", origin).split()
+    assert torch == "None" and Path(package).is_relative_to(environment)
 
-    said = run("multicard", "scale", "--device", "cpu", "--devices", "1", "--steps", "4", "--", "train.py")
+    asked = "multicard scale --device cpu --devices 1 --steps 4 --python"
+    said = run(*asked.split(), sys.executable, "--", "train.py")
     assert said.splitlines()[-2] == "report: results/report.html"
     assert {path.name for path in folder.iterdir()} == {".snakemake", "multicard.yaml", "results", "train.py"}
     assert "train.py" in (folder / "results/report.html").read_text(encoding="utf-8")
-    measured = {path: path.stat().st_mtime_ns for path in folder.glob("results/runs/*/run.json")}
-    assert len(measured) == 1
+    [record] = folder.glob("results/runs/*/run.json")
+    measured = record.stat().st_mtime_ns
 
     assert run("multicard", "run", "multicard.yaml").splitlines()[-2:] == said.splitlines()[-2:]
-    assert {path: path.stat().st_mtime_ns for path in measured} == measured
+    assert record.stat().st_mtime_ns == measured
+    assert "no difference shown" in run("multicard", "compare", "results", "results")
+
+
+UV = (shutil.which("uv") or str(Path(sys.executable).with_name("uv")), "pip", "install", "--quiet")
+
+
+def install_base(environment: Path, python: str, versions: str) -> None:
+    """Make an environment with what the package itself needs, from the index that pip uses."""
+    venv = [UV[0], "venv", "--quiet", "--python", python, str(environment)]
+    subprocess.run(venv, check=True, timeout=LIMIT_S)
+    asked = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
+    index = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    done = subprocess.run(
+        [*UV, "--python", environment / "bin/python", "--resolution", versions, "-r", ROOT / "pyproject.toml"],
+        env=os.environ | ({"UV_DEFAULT_INDEX": index} if index else {}),
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    if "error sending request" in done.stderr or "Network connectivity is disabled" in done.stderr:
+        pytest.skip("no index of packages can be reached")
+    assert done.returncode == 0, done.stderr

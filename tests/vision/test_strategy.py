@@ -34,8 +34,8 @@ from multicard.workloads.vision.prepare import prepare
 
 # Just enough training for the loss to fall.
 LEARNING = {
-    "profiler": "none", "image_size": 32, "width_mult": 0.35, "batch_size": 32, "learning_rate": 0.003, "epochs": 2,
-    "steps_per_epoch": 15,
+    "profiler": "none", "image_size": 32, "width_mult": 0.35, "batch_size": 32, "learning_rate": 0.003, "epochs": 3,
+    "steps_per_epoch": 15,  # with two passes it depends on the CPU whether the loss falls
 }  # fmt: skip
 # With statistics of the batch and with dropout two ranks are not one process, whoever trains them: each normalizes its
 # own half, and drops other units. Without these two, all else must agree.
