@@ -38,9 +38,6 @@ def job(
     return f"7|{state}|{reason}|{submitted}|{folder}|{of}"
 
 
-DRAINED = "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions"
-
-
 @pytest.mark.parametrize(
     ("reason", "says"),
     [
@@ -48,10 +45,8 @@ DRAINED = "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_high
         ("AssocMaxWallDurationPerJobLimit", "will not start: AssocMaxWallDurationPerJobLimit; ask for less"),
         ("InvalidAccount", "will not start: InvalidAccount; state another slurm_account"),
         ("JobHeldUser", "will not start: JobHeldUser; release it with `scontrol release`"),
-        ("ReqNodeNotAvail, UnavailableNodes:n1", "is waiting: ReqNodeNotAvail, UnavailableNodes:n1"),
-        (DRAINED, "is waiting: Nodes required for job are DOWN, DRAINED or reserved"),
-        (DRAINED.replace("_", " "), "is waiting: Nodes required for job are DOWN, DRAINED or reserved"),
-        # One that waits its turn is not named.
+        # One that waits its turn, or for a node, is not named: `multicard status` has the reason.
+        ("ReqNodeNotAvail, UnavailableNodes:n1", None),
         ("Priority", None),
         ("Resources", None),
         ("Dependency", None),
@@ -59,18 +54,10 @@ DRAINED = "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_high
         ("AssocGrpCpuLimit", None),
     ],
 )
-def test_a_job_that_will_not_start_soon_is_named_once_with_the_reason(
-    tools: Path, reason: str, says: str | None
-) -> None:
+def test_a_job_that_will_not_start_is_named_once_with_the_reason(tools: Path, reason: str, says: str | None) -> None:
     lines = said(tools, job("PENDING", reason), times=3)
     assert len(lines) == (says is not None)
     assert all(line.startswith(f"Slurm job 7 (rule_a) {says}") for line in lines)
-
-
-def test_jobs_that_wait_for_the_same_reason_share_a_line(tools: Path) -> None:
-    queue = [job("PENDING", "QOSMaxJobsPerUserLimit").replace("7|", f"{number}|", 1) for number in range(20)]
-    [line] = said(tools, *queue, times=2)
-    assert line.startswith("Slurm job 0 (rule_a) and 19 more are waiting: QOSMaxJobsPerUserLimit")
 
 
 def test_jobs_of_others_are_not_looked_at(tools: Path) -> None:

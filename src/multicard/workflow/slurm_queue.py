@@ -36,12 +36,6 @@ NEVER = {
     "launch_failed_requeued_held": HELD,
 }
 PER_JOB = ("PerJobLimit", "PerJob")  # AssocMaxWallDurationPerJobLimit, QOSMaxGRESPerJob, …
-# Reasons that pass, but maybe not for a long time.
-LONG = (
-    "PartitionDown", "PartitionInactive", "ReqNodeNotAvail", "NodeDown", "ReservationDeleted",
-    "Nodes required for job are DOWN", "AssocMaxJobsLimit", "QOSMaxJobsPer", "QOSMaxSubmitJobPer", "QOSMaxNodePer",
-    "QOSMaxGRESPerUser", "QOSMaxCpuPerUser", "QOSMaxMemoryPerUser",
-)  # fmt: skip
 OF_RUN = "rule_launch_run_wildcards_"
 AT_WORK = ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "CONFIGURING")
 
@@ -126,19 +120,11 @@ class QueueWatch:
 
     def look(self) -> None:
         """Look at the queue once. When Slurm does not answer, nothing is said: the next look may succeed."""
-        waiting: dict[str, list[QueuedJob]] = {}
         for job in self._jobs():
             if job.state == "PENDING":
-                self._pending(job, waiting)
+                self._pending(job)
             elif job.state == "PREEMPTED" and not self.ending.is_set():  # else Snakemake has cancelled it
                 self._requeue(job.id, job.comment)
-        for code, jobs in waiting.items():
-            new = [job for job in jobs if (job.id, code) not in self._warned]
-            self._warned |= {(job.id, code) for job in new}
-            if new:
-                first = f"{new[0].id} ({new[0].comment})" + (f" and {len(new) - 1} more" if new[1:] else "")
-                verb = "are" if new[1:] else "is"
-                self.warn(f"Slurm job {first} {verb} waiting: {new[0].reason.replace('_', ' ')}")
 
     def cancel_left(self) -> None:
         """Cancel what still is in the queue though the pipeline was told to end, and Snakemake has cancelled its jobs.
@@ -159,14 +145,12 @@ class QueueWatch:
         since = self.since.isoformat(timespec="seconds")
         return [job for job in queued_jobs(self.folder) if job.submitted >= since]
 
-    def _pending(self, job: QueuedJob, waiting: dict[str, list[QueuedJob]]) -> None:
-        """Report a job that will not start; note one that may wait long, by the reason."""
+    def _pending(self, job: QueuedJob) -> None:
+        """Report a job that will not start."""
         code = job.reason.replace("_", " ").partition(",")[0].strip("() ")
         remedy = NEVER.get(code.replace(" ", "_"), LIMIT if code.endswith(PER_JOB) else None)
         if remedy:
             self._once(job.id, code, f"Slurm job {job.id} ({job.comment}) will not start: {job.reason}; {remedy}")
-        elif code.startswith(LONG):
-            waiting.setdefault(code, []).append(job)
 
     def _requeue(self, job: str, comment: str) -> None:
         """Put a preempted job back into the queue, unless Slurm has done so.
