@@ -74,6 +74,11 @@ def node_file(kind: str, node: int) -> str:
     return f"{stem}-node{node}{dot}{suffix}"
 
 
+def node_files(kind: str, nodes: int) -> list[str]:
+    """Names of what each node of a job leaves: `kind` itself where there is one node."""
+    return [kind] if nodes == 1 else [node_file(kind, node) for node in range(nodes)]
+
+
 def rank_file(kind: str, rank: int) -> str:
     """Name of the part that one rank leaves in the scratch folder."""
     return f"{kind}.rank{rank}"

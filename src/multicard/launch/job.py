@@ -31,6 +31,7 @@ from multicard.core.layout import (
     STEPS,
     TRACE,
     node_file,
+    node_files,
     rank_file,
 )
 from multicard.core.reasons import Reason, describe_left_behind, describe_reason
@@ -337,14 +338,9 @@ def _nodes(scratch: Path, parameters: JobParameters, ranks: list[dict[str, Any]]
     return nodes
 
 
-def _sample_files(kind: str, nodes: int) -> list[str]:
-    """Names of the samples of every node of a job."""
-    return [kind] if nodes == 1 else [node_file(kind, node) for node in range(nodes)]
-
-
 def _gpu_samples(scratch: Path, folder: Path, nodes: int) -> list[GpuSamples]:
     """Move the samples of every node's GPUs into the run directory, and read them."""
-    names = _sample_files(GPU_SAMPLES, nodes)
+    names = node_files(GPU_SAMPLES, nodes)
     for name in names:
         if (scratch / name).exists():
             shutil.move(scratch / name, folder / name)
@@ -353,7 +349,7 @@ def _gpu_samples(scratch: Path, folder: Path, nodes: int) -> list[GpuSamples]:
 
 def _conditions(scratch: Path, nodes: int, ranks: list[dict[str, Any]]) -> list[dict[str, Any] | None]:
     """Who else used the CPUs of every node; None of one that did not report."""
-    files = [scratch / name for name in _sample_files(CPU_SAMPLES, nodes)]
+    files = [scratch / name for name in node_files(CPU_SAMPLES, nodes)]
     windows = [
         [window for rank in ranks if rank["node"] == node for window in rank.get("windows") or ()]
         for node in range(nodes)
