@@ -2,8 +2,7 @@
 
 PyTorch has hooks for optimizers alone, and its first releases with torch.compile strip these (until pytorch/pytorch
 pull request 115772); an update that a gradient scaler skips, a wait for a batch and a backward pass have none. So
-functions of PyTorch are replaced here, and nowhere else, by ones that call them and tell the observer; see
-docs/upstream.md.
+functions of PyTorch are replaced here, and nowhere else, by ones that call them and tell the observer.
 """
 
 import functools
