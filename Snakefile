@@ -14,10 +14,9 @@ gc.set_threshold(50_000, 50, 50)
 
 from multicard.core.errors import reported
 from multicard.experiment.load import read_yaml
-from multicard.launch.kept import drop_kept
-from multicard.launch.signals import end_as_by_ctrl_c
-from multicard.launch.slurm_plugin import name_jobs_after_runs
-from multicard.launch.slurm_watch import QueueWatch, refuse_orphans
+from multicard.workflow.kept_outcomes import drop_kept
+from multicard.workflow.signals import end_as_by_ctrl_c
+from multicard.workflow.slurm_queue import QueueWatch, refuse_orphans
 
 if "scenarios" not in config:
     with reported():
@@ -48,7 +47,6 @@ onstart:
     if on_slurm:
         with reported():
             refuse_orphans(Path.cwd())
-        name_jobs_after_runs()
     ending = end_as_by_ctrl_c(on_slurm)
     logger.info("Started", extra={"ending": ending})
     if on_slurm:

@@ -99,7 +99,7 @@ def blocks(script: str, pairs: int) -> list[float]:
             "device": "cpu", "devices": 1, "ranks": 1, "ranks_per_node": 1, "program": [], "is_user_program": True,
             **windows,
         }  # fmt: skip
-        job = {"parameters": {}, "scratch": name, "profiler": "none", "launcher": None, "observe": observed}
+        job = {"parameters": {}, "scratch": name, "profiler": "none", "observe": observed}
         (folder / "job.json").write_text(json.dumps(job))
         variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": name, OBSERVE: str(folder / "job.json")}
         done = subprocess.run(

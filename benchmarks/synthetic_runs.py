@@ -187,7 +187,7 @@ def _record(name: str, p: JobParameters, memory: int) -> dict[str, Any]:
         "ranks": [
             {
                 "rank": rank, "pid": 4000 + rank,
-                "binding": {"cpus": "0-63", "numa_nodes": [rank % 2], "memory_policy": "default", "note": None},
+                "binding": {"cpus": "0-63", "numa_nodes": [rank % 2], "note": None},
                 "energy": [meter], "device_memory_used_bytes": [int(1.15 * memory) + OUTSIDE_PYTORCH],
                 "operations": operations,
             }

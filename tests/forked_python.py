@@ -38,7 +38,7 @@ for line in sys.stdin:
 IMPORTED_BY_SNAKEMAKE = (
     "snakemake.cli", "snakemake.executors.local", "snakemake.scheduling.job_scheduler", "multicard.archive.matrix",
     "multicard.experiment.resources",
-    "multicard.launch.slurm_watch",
+    "multicard.workflow.slurm_queue",
 )  # fmt: skip
 
 

@@ -22,8 +22,8 @@ from typing import Any
 from unittest.mock import patch
 
 from multicard.experiment.machine import Machine
-from multicard.launch import job
-from multicard.launch.process import Ended
+from multicard.launch import node_ranks
+from multicard.launch.supervise import Ended
 from multicard.record.observe import OBSERVE, OBSERVER_SITE
 
 RANKS = "--nproc-per-node="
@@ -55,7 +55,7 @@ def forked_ranks(
     """
     FORKS.set_forkserver_preload([__name__, *preload])
     run = partial(run_forked, limit_at=limit_at)
-    with patch.object(job, "run", run) if on_gpus or not Machine.here().gpus else nullcontext():
+    with patch.object(node_ranks, "run", run) if on_gpus or not Machine.here().gpus else nullcontext():
         yield
 
 
@@ -78,10 +78,10 @@ def run_forked(
     log: Path,
     time_limit_s: float,
     on_line: Callable[[str], None],
-    *_others: Any,
     limit_at: str | None = None,
+    **_others: Any,
 ) -> Ended:
-    """Stand in for `multicard.launch.process.run`: start the ranks of a job as torchrun would."""
+    """Stand in for `multicard.launch.supervise.run`: start the ranks of a job as torchrun would."""
     import torch.distributed as dist
 
     counts = [int(part.removeprefix(RANKS)) for part in command if part.startswith(RANKS)]

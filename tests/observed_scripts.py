@@ -131,7 +131,7 @@ def write_job(tmp_path: Path, script: str, **stated: Any) -> tuple[Path, list[st
     }  # fmt: skip
     observe["ranks"] = observe["ranks_per_node"] = observe["devices_per_node"] = observe["devices"]
     job = tmp_path / "job.json"
-    content = {"parameters": {"workload": "script", "command": ["script.py"]}, "profiler": profiler, "launcher": None}
+    content = {"parameters": {"workload": "script", "command": ["script.py"]}, "profiler": profiler}
     job.write_text(json.dumps({**content, "scratch": str(scratch), "observe": observe}), encoding="utf-8")
     return job, [str(tmp_path / "script.py")]
 

@@ -15,6 +15,7 @@ PACKAGES: dict[str, set[str] | None] = {
     "profilers": {"core"},
     "record": {"core", "profilers"},  # runs inside the user's training process
     "experiment": {"core", "profilers"},
+    "workflow": {"core", "experiment"},
     "launch": {"core", "profilers", "record", "experiment"},
     "workloads": {"core", "record", "experiment"},
     "trace": {"core", "profilers"},

@@ -21,7 +21,7 @@ from multicard.core.reasons import describe_reason
 from multicard.core.text import counted, printable
 from multicard.core.units import ARGS_PREFIX, SECONDS, with_unit
 from multicard.experiment.estimate import estimate_cost
-from multicard.launch.outcome import measured_step_s
+from multicard.launch.judge import measured_step_s
 
 RUNS, DRAWN = "launch_run", "draw_figures"  # rules
 SHOWN = ("prepare_data", "prepare_model", "measure_machine")  # may take long, too

@@ -216,3 +216,12 @@ def test_tuning_needs_the_versions_that_were_tried(monkeypatch: pytest.MonkeyPat
     assert machine.torchtune_unsupported_reason() is None
     del found["torchtune"]
     assert "package torchtune (pip install" in machine.torchtune_unsupported_reason()
+
+
+def test_images_need_the_packages_of_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.vision_unsupported_reason() is None
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None if name == "torchvision" else name)
+    missing = machine.vision_unsupported_reason()
+    assert missing == 'training on images needs torchvision (pip install "multicard[vision]")'
+    assert refusal(VisionParameters(device="cpu"), replace(LAPTOP, vision=missing)) == missing
+    assert replace(LAPTOP, vision=missing).hypothetical().vision is None

@@ -9,27 +9,23 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from conftest import ROOT, TINY, path_without_nsys
 from forked_ranks import run_program
 from multicard.core.errors import TraceError
-from multicard.core.files import described, write_json
-from multicard.launch import job, process, trace_files
+from multicard.core.files import write_json
+from multicard.launch import node_ranks, supervise, trace_files
 from multicard.launch.job import run_job
 from multicard.profilers import nsys
 from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from multicard.workloads.vision.parameters import VisionParameters
-from waiting_ranks import GO, waiting_at
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +44,7 @@ open(Path(__file__).with_name("starts"), "a").write("x")
 @pytest.fixture
 def fake_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Put a fake nsys first on the PATH; give the file in which each of its starts is an x."""
-    monkeypatch.setattr(process, "TOLD_S", 0.0)
+    monkeypatch.setattr(supervise, "TOLD_S", 0.0)
 
     def put(program: str, head: str = FAKE) -> Path:
         folder = tmp_path / "fake"
@@ -73,37 +69,20 @@ def tables_of(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "activity" / "tables.json").read_text())["tables"]
 
 
-def test_an_nsys_that_prints_no_version_is_not_used(fake_nsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nsys, "VERSION_LIMIT_S", 1.0)
-    started = time.monotonic()
-    for program in (
-        "#!/bin/sh\nsleep 1000\n",  # hangs, and so does a child that holds its output
-        "#!/bin/sh\nprintf '\\377\\376\\000\\001 version'\n",  # prints what is no text
-        "#!/bin/sh\necho 'NVIDIA Nsight Systems version 1'\nexit 3\n",
-        "no program\x00",
-        "#!/no/such/interpreter\n",
-    ):
-        fake_nsys(program, head="")
-        why = "the nsys on the PATH does not work: nsys --version prints no version"
-        assert job.choose_profiler("auto", "cpu") == ("kineto", why, None)
-    assert time.monotonic() - started < 500
-
-
 def test_an_export_that_hangs_is_killed_and_leaves_no_database(
     fake_nsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for limit in ("EXPORT_LIMIT_S", "VERSION_LIMIT_S"):
-        monkeypatch.setattr(nsys, limit, 1.0)
+    monkeypatch.setattr(nsys, "VERSION_LIMIT_S", 1.0)
     fake_nsys("#!/bin/sh\nsleep 1000\n", head="")
     with pytest.raises(TraceError, match=r"nsys export of r\.nsys-rep took more than 1 s"):
-        nsys.PROFILER.export(tmp_path / "r.nsys-rep", tmp_path)
+        nsys.PROFILER.export(tmp_path / "r.nsys-rep", tmp_path, limit_s=1.0)
     assert [path.name for path in tmp_path.iterdir()] == ["fake"]
 
 
 def test_an_nsys_that_never_exits_after_its_job_is_killed_and_the_run_is_kept(
     digits: Path, fake_nsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (process, trace_files):
+    for module in (supervise, trace_files):
         monkeypatch.setattr(module, "FINISH_LIMIT_S", 1.0)
     fake_nsys("subprocess.run(command)\ntime.sleep(1000)\n")
     record = watched(digits, tmp_path / "run")
@@ -142,8 +121,8 @@ def test_an_nsys_that_does_not_reach_its_agent_is_started_again_and_its_truncate
 @pytest.mark.parametrize(
     ("output", "starts"),
     [
-        (NO_AGENT, process.STARTS),
-        ("Agent launcher failed.\n", process.STARTS),
+        (NO_AGENT, node_ranks.STARTS),
+        ("Agent launcher failed.\n", node_ranks.STARTS),
         (LOST, 1),
         (f"working\n{NO_AGENT}", 1),
         ("", 1),
@@ -168,68 +147,6 @@ def test_an_nsys_that_loses_its_agent_is_the_reason(digits: Path, fake_nsys: Any
     fake_nsys("time.sleep(1000)\n")
     record = watched(digits, tmp_path / "run", limit=2)
     assert record["outcome"] == "timed_out" and record["wall_time_s"] < 100
-
-
-def kill_one(pick: Callable[[psutil.Process], bool], marked: str, log: Path, go: Path) -> threading.Thread:
-    """Kill the first process of this test's job that is picked, once it prints that it trains; then let it go on."""
-
-    def work() -> None:
-        deadline = time.monotonic() + 300
-        while time.monotonic() < deadline:
-            trains = log.exists() and "epoch 1, step 1" in log.read_text()
-            for found in psutil.process_iter() if trains else ():
-                try:
-                    if found.environ().get("LC_MARK") == marked and pick(found):
-                        found.kill()
-                        go.write_text("killed")
-                        return
-                except psutil.Error:
-                    continue
-            time.sleep(0.05)
-        go.touch()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    return thread
-
-
-@pytest.mark.nsys
-@pytest.mark.rare
-@pytest.mark.parametrize(
-    ("victim", "option", "devices", "traces"),
-    [
-        # The agent writes the report when the command line is gone; without the agent there is none.
-        ("agent", "--start-agent", 1, ["nsys left no report: it exited before the job did"]),
-        ("command line", "--capture-range=nvtx", 2, [None, "nsys left no report: it was killed by SIGKILL"]),
-    ],
-    ids=["agent", "command line"],
-)
-def test_a_run_outlives_a_real_nsys_that_is_killed_in_the_middle(
-    victim: str,
-    option: str,
-    devices: int,
-    traces: list[str | None],
-    digits: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run, waiting = tmp_path / "run", tmp_path / "waiting"
-    monkeypatch.setenv("LC_MARK", str(tmp_path))  # jobs inherit such names
-    for name, value in waiting_at("epoch 1, step 1", waiting).items():
-        monkeypatch.setenv(name, value)
-
-    def pick(found: psutil.Process) -> bool:
-        return found.name() == "nsys" and option in found.cmdline()
-
-    thread = kill_one(pick, str(tmp_path), run / "log.txt", waiting / GO)
-    record = watched(digits, run, steps_per_epoch=60, strategy="ddp-ds" if devices > 1 else "single", devices=devices)
-    thread.join()
-    assert (waiting / GO).read_text() == "killed", f"no {victim} was found"
-    assert (record["outcome"], record["reason"]) == ("completed", None), (run / "log.txt").read_text()
-    missing = record["profiler"]["trace_missing"]
-    assert missing in traces
-    assert len((run / "steps.csv").read_text().splitlines()) == 1 + devices * (60 + 1 + LEAST_SETTLING + 3)
-    assert (tables_of(run)["phases"]["absent"] is None) == (missing is None)
 
 
 @pytest.fixture
@@ -283,33 +200,6 @@ def test_a_run_on_a_full_disk_ends_with_one_line_and_completes_when_there_is_spa
     ended = program("launch_run", *arguments)
     assert ended.returncode == 0, ended.stderr
     assert json.loads((run / "run.json").read_text())["outcome"] == "completed"
-
-
-@pytest.mark.nsys
-@pytest.mark.rare
-def test_an_export_on_a_full_disk_does_not_condemn_the_report(small_disk: Path) -> None:
-    report = small_disk / "run" / "trace" / "report.nsys-rep"
-    report.parent.mkdir(parents=True)
-    ranges = "w, s = map(range_start, ('profiled_window', 'step')); range_end(s); range_end(w)"
-    code = f"from torch.cuda.nvtx import *; {ranges}"
-    command = nsys.PROFILER.wrap([sys.executable, "-c", code], report, "cpu")
-    environment = os.environ | nsys.PROFILER.environment
-    subprocess.run(command, env=environment, capture_output=True, timeout=600, check=True)
-    captured = {"profiler": "nsys", "missing": None, "files": [described(report)]}
-    write_json(report.with_name("captured.json"), captured)
-    database = nsys.PROFILER.export(report, small_disk)
-    size = database.stat().st_size
-    database.unlink()
-
-    for space in (size // 2, size + size // 2):  # nsys itself finds none; the environments could not be taken out
-        ballast = fill(small_disk, space)
-        assert "report.sqlite: cannot be written: No space" in complaint(
-            program("extract_activity", small_disk / "run")
-        )
-        assert {path.name for path in report.parent.iterdir()} == {"report.nsys-rep", "captured.json"}
-        ballast.unlink()
-    program("extract_activity", small_disk / "run")  # the run has no record to extract by
-    assert json.loads(report.with_name("exported.json").read_text())["missing"] is None
 
 
 def test_tables_and_figures_on_a_full_disk_are_complete_or_absent(

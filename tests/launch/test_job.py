@@ -103,9 +103,7 @@ def test_others_are_metered_in_the_measured_steps_and_bindings_are_recorded(digi
     [host] = record["conditions"]
     metered, steps = host["measured_steps"], pd.read_csv(tmp_path / "steps.csv")
     measured = steps[(steps["window"] == "measured") & (steps["rank"] == 0)]
-    last_warmup = steps[(steps["window"] == "warmup") & (steps["rank"] == 0) & (steps["epoch"] == 1)].iloc[-1]
-    least = measured["duration_s"].sum() + last_warmup["duration_s"]
-    assert least <= metered["wall_s"] < host["wall_s"]
+    assert measured["duration_s"].sum() <= metered["wall_s"] <= host["wall_s"]
     assert 0 <= metered["others_cpu_s"] <= metered["wall_s"] * host["usable_cpus"]
     for binding in (rank["binding"] for rank in record["ranks"]):
         assert parse_cpus(binding["cpus"]) <= os.sched_getaffinity(0)

@@ -13,9 +13,10 @@ from multicard.core.errors import UserError
 from multicard.core.layout import rank_file
 from multicard.core.reasons import describe_reason
 from multicard.launch import job as job_module
-from multicard.launch.environment import LOOPBACK
+from multicard.launch import node_ranks
 from multicard.launch.job import choose_profiler, run_job
-from multicard.launch.process import Ended
+from multicard.launch.supervise import Ended
+from multicard.launch.variables import LOOPBACK
 from multicard.workloads.vision.parameters import VisionParameters
 
 HITS = [{"limit": "recompile_limit", "value": 8, "functions": 1}]
@@ -26,15 +27,17 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[s
     """Run a job whose ranks leave these records and exit; the commands and environments that were started are kept."""
 
     def run_played(*facts: dict[str, Any], **changes: Any) -> dict[str, Any]:
-        def run(command: list[str], environment: dict[str, str], *_: Any) -> Ended:
+        def run(command: list[str], environment: dict[str, str], log: Path, *_: Any, **_options: Any) -> Ended:
             run_played.started.append((command, environment))
+            log.touch()
             scratch = Path(command[command.index("--job") + 1]).parent
             for rank, own in enumerate(facts):
                 record = {"rank": rank, "outcome": "completed", "reason": None} | own
                 (scratch / rank_file("rank.json", rank)).write_text(json.dumps(record))
             return Ended(0 if facts else 1, False, 1.0)
 
-        monkeypatch.setattr(job_module, "run", run)
+        for module in (job_module, node_ranks):
+            monkeypatch.setattr(module, "run", run)
         parameters = VisionParameters(**(TINY | {"profiler": "none"} | changes))
         data = tmp_path / "data"
         data.mkdir(exist_ok=True)

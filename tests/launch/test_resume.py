@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,6 @@ import torch
 
 from conftest import ROOT, TINY
 from forked_ranks import forked_ranks
-from multicard.core.errors import UserError
-from multicard.core.files import write_json
-from multicard.core.rendezvous import free_port
-from multicard.experiment.workload import WORKLOADS
-from multicard.launch import job
 from multicard.launch.job import run_job
 from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.workloads.vision.parameters import VisionParameters
@@ -92,59 +86,6 @@ def test_a_killed_run_ends_with_the_losses_of_one_that_was_not(
     assert left_in(two) == left_in(one)
 
 
-def on_two_nodes(
-    data: Path, shared: Path, own: Path, variables: Mapping[str, str] = os.environ
-) -> list[subprocess.Popen[str]]:
-    """Start the parts of both nodes as srun does, on this machine; each has a folder for temporary files of its own."""
-    checkpoint = shared / "checkpoint.pt"
-    parameters = VisionParameters(**(LONG | OF_TWO_RANKS | {"nodes": 2, "profiler": "none"}))
-    job = {
-        "parameters": parameters.stated(), "profiler": "none", "data": str(data), "model": None,
-        "keep": str(shared / "saved"), "scratch": str(shared), "shared": str(shared), "time_limit_s": 300,
-        "port": free_port(), "checkpoint": str(checkpoint), "checkpoint_after_s": 0, "resume": checkpoint.exists(),
-        "observe": WORKLOADS["vision"].observed(parameters),
-    }  # fmt: skip
-    write_json(shared / "job.json", job)
-    started = []
-    for node in range(2):
-        temporary = own / str(node)
-        temporary.mkdir(parents=True, exist_ok=True)
-        environment = dict(variables) | {
-            "SLURM_PROCID": str(node), "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1", "SLURM_JOB_ID": "0",
-            "SLURM_SRUN_COMM_PORT": "1", "TMPDIR": str(temporary), "GLOO_SOCKET_IFNAME": "lo",
-        }  # fmt: skip
-        command = [sys.executable, "-m", "multicard.launch.node", "--job", str(shared / "job.json")]
-        started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-    return started
-
-
-@pytest.mark.rare  # tests/slurm has runs on two nodes every day
-def test_a_run_on_two_nodes_resumes_from_its_checkpoint(
-    digits: Path, uninterrupted: Path, tmp_path: Path, waiting: dict[str, str]
-) -> None:
-    """The nodes are two folders of this machine; tests/slurm has real ones."""
-    shared, own = tmp_path / "shared", tmp_path / "own"
-    shared.mkdir()
-    nodes = on_two_nodes(digits, shared, own, waiting)
-    for line in nodes[0].stdout:
-        if "checkpoint after epoch 2" in line:
-            break
-    for node in nodes:
-        node.terminate()
-    for node in nodes:
-        node.communicate(timeout=300)
-    assert (shared / "checkpoint.pt").exists()
-    nodes = on_two_nodes(digits, shared, own)
-    output = [node.communicate(timeout=1200)[0] for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0], output
-    conditions = [json.loads((shared / f"conditions-node{node}.json").read_text()) for node in range(2)]
-    assert all(host["wall_s"] > 0 and host["others_cpu_s"] >= 0 for host in conditions)
-    assert "resuming after epoch 2" in output[0]
-    learned = [pd.read_csv(path)[LEARNED] for path in (uninterrupted / "epochs.csv", shared / "epochs.csv.rank0")]
-    pd.testing.assert_frame_equal(*learned, rtol=1e-6)
-    assert not [path for path in own.rglob("*") if path.is_file()]
-
-
 def test_fsdp_has_no_checkpoint_and_starts_from_scratch(digits: Path, tmp_path: Path) -> None:
     parameters = VisionParameters(**(LONG | {"epochs": 2, "steps_per_epoch": 3, "strategy": "fsdp", "devices": 2}))
     with forked_ranks():
@@ -169,22 +110,3 @@ def test_after_a_time_limit_there_is_a_checkpoint_and_after_divergence_there_is_
     with forked_ranks():
         assert run_job(diverging, digits, wild, time_limit_s=1800)["outcome"] == "diverged"
     assert not (wild / "checkpoint.pt").exists()
-
-
-def test_a_run_whose_disk_was_full_resumes_when_there_is_space(
-    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Here the disk is full by a stand-in for writing the record; tests/launch/test_faults.py fills a real one."""
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    parameters = VisionParameters(**(LONG | {"epochs": 2}))
-    with monkeypatch.context() as patch, forked_ranks():
-        patch.setattr(job, "write_csv", full)
-        with pytest.raises(UserError, match="No space left on device; free space and start again"):
-            run_job(parameters, digits, tmp_path, time_limit_s=1800, checkpoint_after_s=0)
-    assert left_in(tmp_path) == {".lock", "checkpoint.pt", "log.txt"}
-    with forked_ranks():
-        record = run_job(parameters, digits, tmp_path, time_limit_s=1800)
-    assert (record["outcome"], record["resumed"]) == ("completed", True)

@@ -1,15 +1,14 @@
 """A user's own script as a job: what is measured agrees with the script's own stopwatch, and each end is an outcome."""
 
 import csv
+import hashlib
 import json
 import os
 import subprocess
 import sys
-import time
 import venv
 from pathlib import Path
 from statistics import median
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -20,8 +19,7 @@ from conftest import ROOT
 from multicard.analysis.runs.measures import measure_run
 from multicard.core.reasons import describe_reason
 from multicard.experiment.workload import WORKLOADS
-from multicard.launch import job as job_module
-from multicard.launch import process
+from multicard.launch import node_ranks, supervise
 from multicard.launch.job import run_job
 from multicard.record.observe import OBSERVE
 from multicard.trace.export import export_run
@@ -46,11 +44,11 @@ def job(run: Path, *arguments: str, limit: float = 300, script: str = "timed.py"
 def forked(server: Server, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run jobs, observed, whose one process is forked from one that has PyTorch; it may fork ranks itself."""
 
-    def run(command: list[str], environment: dict[str, str], log: Path, *others: Any) -> process.Ended:
+    def run(command: list[str], environment: dict[str, str], log: Path, *_: Any, **options: Any) -> supervise.Ended:
         words = [word for word in command if word != sys.executable]
-        return process.Ended(server.start(environment[OBSERVE], words, others[-1], log), False, 1.0)
+        return supervise.Ended(server.start(environment[OBSERVE], words, options["folder"], log), False, 1.0)
 
-    monkeypatch.setattr(job_module, "run", run)
+    monkeypatch.setattr(node_ranks, "run", run)
     return job
 
 
@@ -132,11 +130,10 @@ def test_nsys_sees_every_rank_that_a_script_starts_and_is_not_held_by_what_it_le
 PLANTED = {"HF_TOKEN": "planted-one", "WANDB_API_KEY": "planted-two", "HF_HOME": "/planted-home", "RANK": "planted-3"}
 
 
-def test_of_a_script_its_version_its_changes_and_its_operations_are_recorded_and_no_secret(tmp_path: Path) -> None:
+def test_of_a_script_its_version_and_its_operations_are_recorded_and_no_secret(tmp_path: Path) -> None:
     own = tmp_path / "own"
     (own / "__pycache__").mkdir(parents=True)
     (own / "train.py").write_text((SCRIPTS / "timed.py").read_text())
-    (own / "old.txt").write_text("x")
     subprocess.run(["git", "init", "-q", own], check=True)
     git = ["git", "-C", own, "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run([*git, "add", "train.py"], check=True)
@@ -148,7 +145,7 @@ def test_of_a_script_its_version_its_changes_and_its_operations_are_recorded_and
         completed(job(run, "--write", "new.txt", "--fault", "print-environment", script="train.py", **stated), run)
 
     record = json.loads((run / "run.json").read_text())
-    assert record["folder_changes"] == {"count": 1, "names": ["new.txt"]}
+    assert record["script"]["sha256"] == hashlib.sha256((SCRIPTS / "timed.py").read_bytes()).hexdigest()
     assert (record["script"]["commit"], record["script"]["modified"]) == (commit, False)
     assert not (run / "saved").exists()
 
@@ -238,14 +235,3 @@ def test_a_module_that_raises_before_its_first_step_says_so(devices: int, import
     _, line = ended(job(tmp_path / "run", "package.train", script="-m", folder=str(package.parent), devices=devices))
     assert line.endswith("ModuleNotFoundError: No module named 'no_such_package'")
     assert line.startswith("rank ") == bool(imports or devices > 1)
-
-
-def test_a_script_that_hangs_is_ended_at_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def monotonic() -> float:
-        """The time, and once the script hangs that of after its limit, however long it took until then."""
-        log = tmp_path / "log.txt"
-        return time.monotonic() + (1e6 if log.exists() and "hangs" in log.read_text() else 0)
-
-    monkeypatch.setattr(process, "time", SimpleNamespace(**vars(time) | {"monotonic": monotonic}))
-    record = job(tmp_path, "--fault", "hang", "--at", "8")
-    assert (record["outcome"], record["reason"]["code"]) == ("timed_out", "timed_out")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from multicard.launch.commands import training_command
-from multicard.launch.environment import LOOPBACK, job_environment
+from multicard.launch.node_ranks import training_command
+from multicard.launch.variables import LOOPBACK, job_environment
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ dist.destroy_process_group()
 def test_the_ranks_of_one_machine_listen_and_connect_on_its_loopback_address_alone(tmp_path: Path) -> None:
     """The ranks only: the stores of torchrun itself listen on all addresses, which PyTorch has no option for."""
     (tmp_path / "job_that_listens.py").write_text(JOB)
-    command = training_command("job_that_listens", [str(tmp_path / "found.json")], 2, distributed=True)
+    command = training_command("job_that_listens", [str(tmp_path / "found.json")], 2)
     environment = job_environment() | {"PYTHONPATH": str(tmp_path), "GLOO_SOCKET_IFNAME": LOOPBACK}
     subprocess.run(command, env=environment, cwd=tmp_path, check=True, timeout=600, capture_output=True)
     for rank in json.loads((tmp_path / "found.json").read_text()):

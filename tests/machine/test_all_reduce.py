@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from multicard.core.facts import MARK
-from multicard.launch.process import Ended
+from multicard.launch.supervise import Ended
 from multicard.machine import processes
 from multicard.machine.all_reduce import Exchange, exchange
 from multicard.machine.all_reduce_job import check_sum

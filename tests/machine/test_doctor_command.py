@@ -17,7 +17,6 @@ from faked_programs import GARBAGE, Fake, place, put, sinfo
 from multicard.cli import main
 from multicard.core import system
 from multicard.machine import doctor as checked
-from multicard.machine.checks import Check
 from multicard.machine.probe import facts_here
 
 SLURM = ("sbatch", "sinfo", "squeue", "sacct")
@@ -131,16 +130,6 @@ def test_what_cannot_be_read_is_one_line() -> None:
         with pytest.raises(SystemExit) as stopped:
             main(["doctor", *option, "none.yaml"])
         assert len(str(stopped.value).splitlines()) == 1 and "none.yaml" in str(stopped.value)
-
-
-def test_no_check_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    every = {path.stem for path in Path(checked.__file__).parent.glob("*.py") if "\ndef checks(" in path.read_text()}
-    assert every >= {"disk", "gpus", "profiler", "slurm", "software"}
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(checked, "facts_here", dict)
-    for name in every:
-        monkeypatch.setattr(getattr(checked, name), "checks", lambda *_, name=name, **__: [Check(name, "looked at")])
-    assert {check.check for check in checked.examine(config(tmp_path, "cuda"), None)} == every | {"runs"}
 
 
 def test_a_tool_that_is_of_no_use_is_one_line_and_leaves_no_process_behind(

@@ -8,9 +8,8 @@ import pytest
 from multicard.core.facts import MARK
 from multicard.core.system import Answer
 from multicard.experiment.machine import Machine
-from multicard.machine import gpus, probe
+from multicard.machine import Check, gpus, probe
 from multicard.machine.all_reduce import Exchange
-from multicard.machine.checks import Check
 from multicard.machine.probe import facts_here
 
 GIB = 1024**3

@@ -39,7 +39,7 @@ def test_everything_is_measured_counted_printed_and_drawn(tmp_path: Path) -> Non
     assert record["versions"]["torch"] and record["hardware"]["usable_cpus"]
     for part in record["parts"]:
         [host] = part["conditions"]
-        assert host["wall_s"] > 0 and host["before"]["load_average"] is not None
+        assert host["wall_s"] > 0 and host["others_cpu_s"] >= 0
 
     for words in ("matrix multiplication", "memory, triad", "all-reduce, bus bandwidth"):
         assert words in printed

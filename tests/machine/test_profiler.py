@@ -1,6 +1,5 @@
 """Nsight Systems is tried by recording with it, and judged by what it leaves. Where said, nsys is a fake."""
 
-import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -9,10 +8,7 @@ from pathlib import Path
 import pytest
 from faked_programs import GARBAGE, HANG, place
 
-from conftest import ROOT
-from multicard.launch import process
-from multicard.machine import profiler
-from multicard.machine.checks import Check
+from multicard.machine import Check, profiler
 from multicard.machine.probe import facts_here
 from multicard.profilers import nsys
 
@@ -45,6 +41,7 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
 def exported(path: Path, table: str, rows: int) -> str:
     """Script that leaves a database with rows of a table, as an export."""
     with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE StringIds AS SELECT 1 AS id, 'a name' AS value")
         connection.execute(f"CREATE TABLE {table} (start INT)")
         connection.executemany(f"INSERT INTO {table} VALUES (?)", [(row,) for row in range(rows)])
         connection.commit()
@@ -83,9 +80,7 @@ def test_without_nsys_or_ranges_the_other_profiler_is_named(
         assert (only.verdict, "prints no version" in only.found) == ("error", True)
 
 
-def test_a_recording_counts_by_its_report_and_not_by_its_exit_code(
-    look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recording_counts_by_its_report_and_not_by_its_exit_code(look: Look, tmp_path: Path) -> None:
     found = look(CPU)["nsys recording"]
     assert (found.verdict, found.found) == ("error", "fails: nsys left no report")
     found = look(CPU, 'echo raw > "${out%.nsys-rep}.qdstrm"')["nsys recording"]
@@ -93,21 +88,8 @@ def test_a_recording_counts_by_its_report_and_not_by_its_exit_code(
     assert not Path(".qdstrm").exists()
     export = exported(tmp_path / "made.sqlite", "NVTX_EVENTS", 1)
     assert look(CPU, f"{RECORDS}; exit 143", export)["nsys recording"].verdict == "ok"
-    monkeypatch.setattr(process, "GRACE_S", 1)
     found = look(CPU, HANG, limit_s=0.5)["nsys recording"]
     assert (found.verdict, found.found) == ("error", "fails: did not end within 0.5 s")
-
-
-def test_a_recording_does_not_meet_temporary_files_of_another_user(
-    look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "tmp").mkdir()
-    (tmp_path / "tmp" / "nvidia").touch()  # where nsys makes a folder, and this is none
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    strict = 'mkdir -p "$TMPDIR/nvidia" || exit 1; '
-    export = strict + exported(tmp_path / "made.sqlite", "NVTX_EVENTS", 1)
-    found = look(CPU, f"{strict}{RECORDS}", export)["nsys recording"]
-    assert found.verdict == "ok", found
 
 
 @pytest.mark.parametrize(("rows", "verdict"), [(3, "ok"), (0, "error")])
@@ -121,10 +103,3 @@ def test_on_gpus_the_kernels_must_be_in_the_report(look: Look, tmp_path: Path, r
 def test_a_report_that_does_not_export_is_wrong(look: Look, export: str) -> None:
     found = look(CPU, RECORDS, export, limit_s=1 if export == HANG else 20)["nsys recording"]
     assert (found.verdict, found.found.startswith("fails: ")) == ("error", True)
-
-
-def test_the_installed_version_stands_in_the_table_of_versions() -> None:
-    script = (ROOT / "envs" / "install-nsys.sh").read_text(encoding="utf-8")
-    release, cuda = re.search(r"^version=([\d.]+)~([\d.]+)", script, re.M).groups()
-    of = tuple(map(int, cuda.split(".")))[:2]
-    assert nsys.WITH_CUDA[of] == tuple(map(int, release.split(".")))[:3]

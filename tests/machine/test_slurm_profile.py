@@ -13,8 +13,7 @@ from multicard.archive.matrix import Matrix
 from multicard.core import system
 from multicard.core.errors import UserError
 from multicard.experiment.load import check, read_profile
-from multicard.machine import slurm
-from multicard.machine.checks import Check
+from multicard.machine import Check, slurm
 
 TOOLS = ("sbatch", "sinfo", "sacct")
 ROWS = [

@@ -17,7 +17,7 @@ from multicard.core.errors import TraceError, UserError
 from multicard.launch.job import choose_profiler
 from multicard.launch.trace_files import keep_trace
 from multicard.profilers import nsys
-from multicard.profilers.nsys import CAPTURE_RANGE, PROFILER, _scrub, check_database, cuda_of_torch
+from multicard.profilers.nsys import CAPTURE_RANGE, PROFILER, check_database, cuda_of_torch
 
 RANGE = """
 import torch
@@ -114,6 +114,11 @@ def stands_in(folder: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> No
     (folder / "nsys").write_text(program)
     (folder / "nsys").chmod(0o755)
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+
+def of_version(folder: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have nsys be of a version."""
+    stands_in(folder, f"#!/bin/sh\necho 'NVIDIA Nsight Systems version {version}'\n", monkeypatch)
 
 
 def test_of_payloads_only_those_of_nccl_are_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,25 +230,17 @@ def test_the_window_is_the_range_that_nsys_waits_for_on_gpus_too(tmp_path: Path)
 NEWER_OPTIONS = ("--cuda-event-trace=false", "--discard-environment=true")
 
 
-def options_of(listed: str, device: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Options that an nsys is given whose help lists one."""
-    program = f"#!/bin/sh\nprintf '%s\\n' ' {listed}' '   see also --cuda-event-trace, --discard-environment'\n"
-    stands_in(folder / "bin", program, monkeypatch)
-    return set(PROFILER.wrap(["app"], Path("r.nsys-rep"), device))
-
-
 @pytest.mark.parametrize("option", NEWER_OPTIONS)
 def test_events_and_the_environment_stay_out_of_the_report_where_nsys_can_leave_them_out(
     option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = option.partition("=")[0]
-    for device, given in (("cuda", True), ("cpu", "environment" in name)):
-        assert (option in options_of(f"{name}=", device, tmp_path, monkeypatch)) == given
-    assert option not in options_of(f"{name}-of=", "cuda", tmp_path, monkeypatch)
-
-
-def test_without_nsys_no_option_is_used_that_it_may_not_know(without_nsys: None) -> None:
-    assert not set(NEWER_OPTIONS) & set(PROFILER.wrap(["app"], Path("r.nsys-rep"), "cuda"))
+    helps = {f"{name}=": ["cuda"] if "event" in name else ["cuda", "cpu"], f"{name}-of=": [], "--other": []}
+    for listed, given in helps.items():
+        also = "   see also --cuda-event-trace, --discard-environment"
+        stands_in(tmp_path / "bin", f"#!/bin/sh\nprintf '%s\\n' ' {listed}' '{also}'\n", monkeypatch)
+        devices = [each for each in ("cuda", "cpu") if option in PROFILER.wrap(["app"], Path("r.nsys-rep"), each)]
+        assert devices == given
 
 
 @pytest.mark.nsys
@@ -268,7 +265,7 @@ def test_nsys_knows_every_option_that_it_is_given(tmp_path: Path, device: str) -
 def test_on_gpus_auto_takes_no_nsys_that_is_older_than_the_cuda_of_torch(
     version: str, cuda: str | None, too_old: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stands_in(tmp_path, f"#!/bin/sh\necho 'NVIDIA Nsight Systems version {version}'\n", monkeypatch)
+    of_version(tmp_path, version, monkeypatch)
     monkeypatch.setattr(nsys, "cuda_of_torch", lambda _: cuda)
     found = f"nsys {version} is on the PATH"
     auto, stated = choose_profiler("auto", "cuda"), choose_profiler("nsys", "cuda")
@@ -283,65 +280,41 @@ def test_on_gpus_auto_takes_no_nsys_that_is_older_than_the_cuda_of_torch(
     assert choose_profiler("auto", "cpu") == ("nsys", found, None)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_torch_without_nvtx_is_not_recorded_by_nsys(
-    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that was built without CUDA, of this interpreter or of another: its functions for NVTX raise an error."""
-    stands_in(tmp_path, "#!/bin/sh\necho 'NVIDIA Nsight Systems version 2025.3.2.474-253236389321v0'\n", monkeypatch)
-    python = other_python(tmp_path)
-    for written in ("cuda: Optional[str] = None", "cuda = None"):
-        (tmp_path / "torch" / "version.py").write_text(f"__version__ = '2.5.0+cpu'\n{written}\nhip = None\n")
-        assert choose_profiler("auto", device, None, python) == ("kineto", nsys.NO_NVTX, None)
-        with pytest.raises(UserError, match=rf"^profiler: nsys cannot be used: {nsys.NO_NVTX}$"):
-            choose_profiler("nsys", device, None, python)
-    monkeypatch.setattr(nsys.importlib.util, "find_spec", lambda _: SimpleNamespace(origin=tmp_path / "torch" / "x"))
-    assert choose_profiler("auto", device) == ("kineto", nsys.NO_NVTX, None)
-
-
 def test_the_cuda_of_torch_is_found_without_importing_it() -> None:
     program = "import sys; from multicard.profilers import nsys; print(nsys.cuda_of_torch(), 'torch' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
     assert answer.split() == [torch.version.cuda or nsys.BUILT_WITHOUT, "False"]
 
 
-def other_python(folder: Path) -> str:
-    """An interpreter whose torch lies in the folder `torch` of this one."""
-    (folder / "torch").mkdir()
-    python = folder / "python"
-    python.write_text(f"#!/bin/sh\necho a greeting\necho {folder}/torch/__init__.py\n")
-    python.chmod(0o755)
-    return str(python)
+@pytest.fixture
+def python(tmp_path: Path) -> str:
+    """An interpreter whose torch lies in the folder `torch` of this test."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "python").write_text(f"#!/bin/sh\necho a greeting\necho {tmp_path}/torch/__init__.py\n")
+    (tmp_path / "python").chmod(0o755)
+    return str(tmp_path / "python")
 
 
-def test_the_torch_of_another_interpreter_counts_where_that_runs_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("written", ["cuda: Optional[str] = None", "cuda = None"])
+def test_a_torch_without_nvtx_is_not_recorded_by_nsys(
+    written: str, device: str, python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stands_in(tmp_path, "#!/bin/sh\necho 'NVIDIA Nsight Systems version 2023.4.4.54-234433681190v0'\n", monkeypatch)
-    python = other_python(tmp_path)
-    for cuda, found in (("11.8", "nsys"), ("99.0", "kineto")):
-        version = tmp_path / "torch" / "version.py"
-        version.write_text(f"__version__ = '2.5.0'\ncuda: Optional[str] = '{cuda}'\n")
-        assert choose_profiler("auto", "cuda", None, python).name == found
+    """One that was built without CUDA, of this interpreter or of another: its functions for NVTX raise an error."""
+    of_version(tmp_path, "2025.3.2.474-253236389321v0", monkeypatch)
+    (tmp_path / "torch" / "version.py").write_text(f"__version__ = '2.5.0+cpu'\n{written}\nhip = None\n")
+    assert choose_profiler("auto", device, None, python) == ("kineto", nsys.NO_NVTX, None)
+    with pytest.raises(UserError, match=rf"^profiler: nsys cannot be used: {nsys.NO_NVTX}$"):
+        choose_profiler("nsys", device, None, python)
+    monkeypatch.setattr(nsys.importlib.util, "find_spec", lambda _: SimpleNamespace(origin=tmp_path / "torch" / "x"))
+    assert choose_profiler("auto", device) == ("kineto", nsys.NO_NVTX, None)
+
+
+@pytest.mark.parametrize(("cuda", "found"), [("11.8", "nsys"), ("99.0", "kineto")])
+def test_the_torch_of_another_interpreter_counts_where_that_runs_the_job(
+    cuda: str, found: str, python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_version(tmp_path, "2023.4.4.54-234433681190v0", monkeypatch)
+    (tmp_path / "torch" / "version.py").write_text(f"__version__ = '2.5.0'\ncuda: Optional[str] = '{cuda}'\n")
+    assert choose_profiler("auto", "cuda", None, python).name == found
     assert cuda_of_torch(str(tmp_path / "none")) is None
-
-
-def test_the_output_of_a_job_is_cut_to_its_start_and_end_and_nothing_else_is(tmp_path: Path) -> None:
-    database = tmp_path / "report.sqlite"
-    output, kernel = "first line\n" + "x" * 1_000_000 + "\nlast line", "kernel" * 10_000
-    with closing(sqlite3.connect(database)) as connection:
-        connection.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
-        connection.execute("CREATE TABLE ProcessStreams (globalPid INTEGER, filenameId INTEGER, contentId INTEGER)")
-        connection.executemany("INSERT INTO StringIds VALUES (?, ?)", [(1, "stdout"), (2, output), (3, kernel)])
-        connection.execute("INSERT INTO ProcessStreams VALUES (7, 1, 2)")
-        connection.commit()
-    _scrub(database)
-    with closing(sqlite3.connect(database)) as connection:
-        kept = dict(connection.execute("SELECT id, value FROM StringIds"))
-    assert (kept[1], kept[3]) == ("stdout", kernel)
-    lines = kept[2].splitlines()
-    assert (lines[0], lines[-1]) == ("first line", "last line")
-    [said] = [line for line in lines if "left out" in line]
-    left_out = len(output) - sum(len(part) for part in kept[2].split(f"\n{said}\n"))
-    assert said == f"({left_out} characters left out, see log.txt)"
-    assert database.stat().st_size < 200_000

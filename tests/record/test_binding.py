@@ -146,9 +146,9 @@ print(*seen, bound(sysfs))
 
 @TWO_CPUS
 @pytest.mark.slow
-@pytest.mark.parametrize(("gpus", "first", "policy"), [([], 1, False), ([0], 0, True)])
+@pytest.mark.parametrize(("gpus", "first"), [([], 1), ([0], 0)])
 def test_a_process_and_its_threads_old_and_new_are_moved(
-    server: Server, tmp_path: Path, gpus: list[int], first: int, policy: bool
+    server: Server, tmp_path: Path, gpus: list[int], first: int
 ) -> None:
     usable = sorted(os.sched_getaffinity(0))[:2]
     addresses = {"0000:c0:00.0": "0", "0000:c1:00.0": "1"}
@@ -156,11 +156,8 @@ def test_a_process_and_its_threads_old_and_new_are_moved(
     done = server.run(tmp_path, BIND.replace("SYSFS", str(sysfs)).replace("GPUS", str(gpus)))
     output, state = done.output.splitlines()
     cpu = usable[first]
-    assert output.startswith(f"bound to CPUs {cpu} of NUMA node {first}, memory ")
+    assert output == f"bound to CPUs {cpu} of NUMA node {first}"
     assert state.startswith(f"{{{cpu}}} {{{cpu}}} {{'cpus': '{cpu}', 'numa_nodes': [{first}], ")
-    # Node 0 is real on every machine, so the kernel takes it unless the container forbids the call; node 1 is not.
-    if policy and "not preferred" not in output:
-        assert "'memory_policy': 'preferred:0'" in state
 
 
 @LINUX

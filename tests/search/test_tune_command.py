@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from conftest import TINY
-from multicard.cli import main
+from multicard.cli import main, tune
 from multicard.cli.tune import GOALS as OFFERED
 from multicard.experiment.load import check
 from multicard.experiment.workload import WORKLOADS
@@ -151,6 +151,11 @@ def test_a_scenario_that_cannot_be_searched_is_refused_before_anything_runs(
     Path("config.yaml").write_text(yaml.safe_dump(changed(vary={"layout": ["nhwc"]})))
     assert refused("config.yaml", "--budget", "1h").startswith("scenarios.formats: varies nothing, expected several")
     assert monkeypatch.made == []
+
+
+def test_without_its_packages_it_names_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune.importlib.util, "find_spec", lambda name: None if name == "optuna" else name)
+    assert refused("config.yaml", "--budget", "1h").endswith('needs optuna: pip install "multicard[search]"')
 
 
 def space(config: dict[str, Any]) -> ScenarioSpace:

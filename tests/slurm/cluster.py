@@ -1,10 +1,9 @@
-"""A throw-away Slurm cluster on this machine, as root: `python tests/slurm/cluster.py up FOLDER`, later `down FOLDER`.
+"""A throw-away Slurm cluster on this machine, as root.
 
 Its nodes are several slurmd on one host, its GPUs are character devices that do what /dev/null does. Slurm counts and
 assigns them as real ones; no CUDA program finds one.
 """
 
-import argparse
 import contextlib
 import os
 import shutil
@@ -24,6 +23,7 @@ CONFIGURATION = Path("/etc/slurm")
 MARK = "# Made by multicard's tests: a throw-away cluster.\n"
 PORTS = range(16817, 18000, 20)  # first ports: not Slurm's own, and below those that a system gives to anyone
 NODES = 2  # of a partition
+GPUS, CPUS = 4, 16  # of a node
 # Whether jobs are held to the memory that they ask for.
 MEMORY_CGROUPS = os.access("/sys/fs/cgroup/memory/cgroup.procs", os.W_OK)
 NULL_DEVICE = os.makedev(1, 3)
@@ -65,15 +65,13 @@ def shared(place: Path, partitions: Mapping[str, int]) -> Iterator[Path]:
                 down(folder)
 
 
-def up(folder: Path, partitions: Mapping[str, int], gpus: int = 4, cpus: int = 16) -> None:
+def up(folder: Path, partitions: Mapping[str, int]) -> None:
     """Start a cluster whose state lies in `folder`, and wait until its nodes are idle.
 
     Parameters
     ----------
     partitions
         Megabytes of memory of a node, by partition. Each has two nodes of its own, and n1 is the first of all.
-    gpus, cpus
-        Of a node.
 
     Raises
     ------
@@ -82,7 +80,7 @@ def up(folder: Path, partitions: Mapping[str, int], gpus: int = 4, cpus: int = 1
     """
     refuse()
     nodes = NODES * len(partitions)
-    devices = [folder / "dev" / f"nvidia{number}" for number in range(gpus)]
+    devices = [folder / "dev" / f"nvidia{number}" for number in range(GPUS)]
     for place in ("dev", "state", "log", *(f"spool-n{number}" for number in range(1, nodes + 1))):
         (folder / place).mkdir(parents=True, exist_ok=True)
     for device in devices:
@@ -93,7 +91,7 @@ def up(folder: Path, partitions: Mapping[str, int], gpus: int = 4, cpus: int = 1
         except FileExistsError:
             pass
     CONFIGURATION.mkdir(exist_ok=True)
-    for name, text in configuration(folder, partitions, devices, cpus).items():
+    for name, text in configuration(folder, partitions, devices).items():
         (CONFIGURATION / name).write_text(MARK + text)
     start_munge(folder)
     try:
@@ -119,7 +117,7 @@ def refuse() -> None:
             raise NoCluster(f"{path} is there already and not a test's: this machine has a Slurm of its own")
 
 
-def configuration(folder: Path, partitions: Mapping[str, int], devices: list[Path], cpus: int) -> dict[str, str]:
+def configuration(folder: Path, partitions: Mapping[str, int], devices: list[Path]) -> dict[str, str]:
     """Text of each of Slurm's files."""
     # slurmd before 23.02 ends where it finds no usable cgroup, unless it is told of a version.
     version = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=True).stdout.split()[-1]
@@ -153,13 +151,12 @@ def configuration(folder: Path, partitions: Mapping[str, int], devices: list[Pat
         "PreemptType=preempt/partition_prio",  # a job of `urgent` that finds no free CPU ends jobs of the others
         "PreemptMode=CANCEL",
     ]
-    gres = f" Gres=gpu:{len(devices)}" if devices else ""
     of_partitions = {"urgent": f"n[1-{NODES * len(partitions)}]"}
     for place, (name, memory_mb) in enumerate(partitions.items()):
         first = NODES * place + 1
         lines += [
-            f"NodeName=n{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={port + number} CPUs={cpus} "
-            f"RealMemory={memory_mb}{gres} State=UNKNOWN"
+            f"NodeName=n{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={port + number} CPUs={CPUS} "
+            f"RealMemory={memory_mb} Gres=gpu:{GPUS} State=UNKNOWN"
             for number in range(first, first + NODES)
         ]
         of_partitions[name] = f"n[{first}-{first + NODES - 1}]"
@@ -313,17 +310,3 @@ def wait_for(condition: Callable[[], bool], what: str, limit_s: float = START_LI
                 raise TimeoutError(f"waited {limit_s:g} s for {what}")
             return
         time.sleep(0.2)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["up", "down"])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--gpus", type=int, default=4, help="GPUs of a node")
-    parser.add_argument("--cpus", type=int, default=16, help="CPUs of a node")
-    parser.add_argument("--memory-mb", type=int, default=64_000, help="memory of a node")
-    chosen = parser.parse_args()
-    if chosen.what == "up":
-        up(chosen.folder.absolute(), {"gpu": chosen.memory_mb}, chosen.gpus, chosen.cpus)
-    else:
-        down(chosen.folder.absolute())

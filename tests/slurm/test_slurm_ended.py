@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ from slurm_projects import (
 
 from conftest import ROOT, TINY
 from multicard.core.reasons import describe_reason
-from multicard.launch.signals import ON_SLURM
 from observed_scripts import has_memory_and_phases
 from script.equipment import SHORT as SHORT_SCRIPT
 from script.equipment import losses
@@ -93,7 +91,6 @@ LAUNCHED: dict[str, Any] = {
     },
 }
 HOG = str(ROOT / "tests/slurm/hog.py")
-MEMORY_MB = 2000
 HOGS: dict[str, Any] = {
     "time_limit_min": 10,
     "timing": "shared",
@@ -287,35 +284,6 @@ def test_a_pipeline_that_waits_says_for_what_and_one_that_is_told_to_end_cancels
     assert planned_runs(folder) == [CANCELLED]
 
 
-def test_snakemake_s_plugin_never_waits_longer_for_its_next_look_than_ctrl_c_is_said_to_take() -> None:
-    """Here it looks every two seconds, so only what the plugin is made of tells the longest time."""
-    source = Path(find_spec("snakemake_executor_plugin_slurm").origin).read_text(encoding="utf-8")
-    assert re.findall(r"^ +max_sleep_time = (\w+)$", source, re.M) == ["180"]
-    assert "in at most three minutes" in ON_SLURM
-
-
-@pytest.mark.skipif(not cluster.MEMORY_CGROUPS, reason="this machine has no memory cgroups of version 1")
-def test_a_run_that_its_memory_cgroup_killed_keeps_its_outcome_and_the_report_is_made(
-    slurm: Path, tmp_path: Path
-) -> None:
-    vary = {"command": [[HOG, "0"], [HOG, str(2 * MEMORY_MB)]]}
-    scenario = {"question": "What if one takes too much?", "vary": vary, "figures": ["step_times"]}
-    folder = project(tmp_path / "project", HOGS | {"scenarios": {"memory": scenario}}, "scripts")
-    with_little = ("--set-resources", f"launch_run:mem_mb={MEMORY_MB}")
-    done = snakemake(folder, *with_little)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    read = [json.loads(path.read_text()) for path in (folder / "results/runs").glob("*/run.json")]
-    found = {each["parameters"]["command"][-1]: each for each in read}
-    assert found["0"]["outcome"] == "completed"
-    killed = found[str(2 * MEMORY_MB)]
-    assert (killed["outcome"], killed["reason"]["code"], killed["reason"]["signal"]) == ("failed", "killed", "SIGKILL")
-    assert len(submitted(folder)) == 3  # the killed one again, which only put its outcome back
-    assert (folder / "results/figures/memory/step_times.png").exists()
-    assert (folder / "results/report.html").exists()
-    again = snakemake(folder, "--dry-run", *with_little)
-    assert "Nothing to be done" in again.stdout + again.stderr
-
-
 def test_jobs_of_a_killed_pipeline_are_named_and_their_outcomes_are_kept(slurm: Path, tmp_path: Path) -> None:
     scenario = {"question": "?", "fixed": {"command": [HOG, "0", str(tmp_path / "go")]}, "figures": ["step_times"]}
     folder = project(tmp_path / "project", HOGS | {"scenarios": {"one": scenario}}, "scripts")
@@ -324,7 +292,7 @@ def test_jobs_of_a_killed_pipeline_are_named_and_their_outcomes_are_kept(slurm: 
         cluster.wait_for(lambda: [*runs.glob("*/.scratch-*")] != [], "the run to start", LIMIT_S)
     [job] = cluster.jobs(folder)
     [run] = (path.name for path in runs.iterdir())
-    assert cluster.ask("squeue", "--noheader", f"--jobs={job}", "--format=%j").strip() == run
+    assert cluster.ask("squeue", "--noheader", f"--jobs={job}", "--format=%k").strip() == comment(run)
     status = [str(Path(sys.prefix) / "bin/multicard"), "status", CONFIG, "--profile", "slurm"]
     shown = subprocess.run(status, cwd=folder, env=environment(folder), capture_output=True, text=True, check=True)
     assert shown.stdout.splitlines()[-1] == "1 running"

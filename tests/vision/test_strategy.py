@@ -78,7 +78,7 @@ def run_program(rank: int, port: int | None, p: VisionParameters, digits: Path, 
         training_program.training_loader = Together
     training_program.MobileNetV2 = SAME_MODEL
     job = {
-        "parameters": p.stated(), "data": str(digits), "scratch": str(scratch), "profiler": "none", "launcher": None,
+        "parameters": p.stated(), "data": str(digits), "scratch": str(scratch), "profiler": "none",
         "observe": WORKLOADS["vision"].observed(p),
     }  # fmt: skip
     if rank == 0:

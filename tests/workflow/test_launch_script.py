@@ -15,7 +15,7 @@ import pytest
 from conftest import ROOT, TINY
 from multicard.core.system import usable_cpus
 from multicard.launch import job
-from multicard.launch.kept import OUTPUTS
+from multicard.workflow.kept_outcomes import OUTPUTS
 
 SCRIPT = str(ROOT / "workflow/scripts/launch_run.py")
 TUNING = {"workload": "llm", "model": "tiny", "device": "cpu", "precision": "fp32"}

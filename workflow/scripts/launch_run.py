@@ -15,7 +15,7 @@ from multicard.experiment.parameters import run_id
 from multicard.experiment.resources import ATTEMPTS
 from multicard.experiment.runs import Run
 from multicard.launch.job import CHECKPOINT_AFTER_S, refuse_job, run_job
-from multicard.launch.kept import keep, made_of, restore
+from multicard.workflow.kept_outcomes import keep, made_of, restore
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from multicard.cli._command import MEASURE, Command, add_configuration, add_profile
 
 if TYPE_CHECKING:
-    from multicard.launch.slurm_watch import QueuedJob
+    from multicard.workflow.slurm_queue import QueuedJob
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.core.errors import UserError
     from multicard.core.terminal import plain
     from multicard.experiment.load import read_experiment
-    from multicard.launch.slurm_watch import AT_WORK, queued_jobs
+    from multicard.workflow.slurm_queue import AT_WORK, queued_jobs
 
     matrix = Matrix.plan(read_experiment(arguments.config, arguments.profile, outside=False))
     results = Path(matrix.experiment.results)

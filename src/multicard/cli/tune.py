@@ -1,6 +1,7 @@
 """`multicard tune`."""
 
 import argparse
+import importlib.util
 import re
 from collections import Counter
 from pathlib import Path
@@ -52,6 +53,8 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.search.scenario import ScenarioSpace
 
     budget_s = duration_s("--budget", arguments.budget)
+    if missing := [name for name in ("optuna", "sklearn") if importlib.util.find_spec(name) is None]:
+        raise UserError(f'multicard tune needs {" and ".join(missing)}: pip install "multicard[search]"')
     experiment = read_experiment(arguments.config, arguments.profile)
     names = list(experiment.scenarios)
     if arguments.scenario not in names and (arguments.scenario or len(names) > 1):

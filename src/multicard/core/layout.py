@@ -41,7 +41,7 @@ SEARCHES = "search"  # folder of the searches in the results
 
 JOB = "job.json"  # in the scratch folder only
 NODE = "node.json"  # likewise, of each of several nodes
-CONDITIONS = "conditions.json"  # likewise
+CPU_SAMPLES = "cpu_samples.csv"  # likewise
 GPU_SAMPLES = "gpu_samples.csv"  # of a run on GPUs
 PROCESS = "process.json"  # likewise, of each Python process of a script that is observed
 MADE = "made"  # likewise, of each of its ranks: steps that it has made so far, as a native 64-bit integer
@@ -72,6 +72,11 @@ def node_file(kind: str, node: int) -> str:
     """
     stem, dot, suffix = kind.partition(".")
     return f"{stem}-node{node}{dot}{suffix}"
+
+
+def node_files(kind: str, nodes: int) -> list[str]:
+    """Names of what each node of a job leaves: `kind` itself where there is one node."""
+    return [kind] if nodes == 1 else [node_file(kind, node) for node in range(nodes)]
 
 
 def rank_file(kind: str, rank: int) -> str:

@@ -24,6 +24,7 @@ class Machine:
     profilers: tuple[str, ...] = tuple(PROFILERS)  # those whose program is installed
     compiler: bool = False
     dali: bool = False
+    vision: str | None = None  # why the workload vision cannot be used; None where it can
     torchtune: str | None = None  # why torchtune cannot be used; None where it can
     triton: str | None = None  # what Triton lacks to compile kernels for GPUs; None where it lacks nothing
     gpu_memory_bytes: int | None = None  # of the smallest GPU
@@ -40,6 +41,7 @@ class Machine:
             gpus=max(self.gpus, 8),
             compiler=True,
             dali=True,
+            vision=None,
             torchtune=None,
             triton=None,
             profilers=tuple(PROFILERS),
@@ -61,6 +63,7 @@ class Machine:
             profilers=tuple(name for name, profiler in PROFILERS.items() if profiler.is_installed()),
             compiler=_compiler(),
             dali=_dali(),
+            vision=vision_unsupported_reason(),
             torchtune=torchtune_unsupported_reason(),
             triton=triton_unsupported_reason(),
             gpu_memory_bytes=_gpu_memory_bytes(memory.lines),
@@ -116,6 +119,12 @@ def triton_unsupported_reason() -> str | None:
     if not Path(headers, "Python.h").is_file():
         return f"the headers of Python, not found in {headers} (Debian: apt install python3-dev)"
     return None
+
+
+def vision_unsupported_reason() -> str | None:
+    """Why images cannot be trained on: a package of the extra `vision` is missing."""
+    missing = [name for name in ("torch", "torchvision", "sklearn") if importlib.util.find_spec(name) is None]
+    return f'training on images needs {" and ".join(missing)} (pip install "multicard[vision]")' if missing else None
 
 
 def torchtune_unsupported_reason() -> str | None:

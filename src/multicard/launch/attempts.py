@@ -1,4 +1,4 @@
-"""Attempts at a run: one at a time, each in a clean run directory with the checkpoint of the last."""
+"""Attempts at a run: one at a time, each in a clean run directory with the checkpoint of the last; of which script."""
 
 import errno
 import shutil
@@ -6,12 +6,15 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from multicard.core.errors import UserError
+from multicard.core.files import sha256
 from multicard.core.layout import EPOCHS, GPU_SAMPLES, KEPT, LOG, RUN, SAVED, STEPS, TRACE
-from multicard.launch.signals import interruptible, undisturbed
+from multicard.core.system import ask, read_or_none
+from multicard.launch.interruptible import interruptible, undisturbed
 
 SCRATCH = ".scratch-"
 LOCK = ".lock"
@@ -98,3 +101,20 @@ def is_spent(outcome: str, before: tuple[int, int] | None, now: tuple[int, int] 
     if outcome == "failed":
         return before is not None and now == before
     return outcome != "timed_out"
+
+
+def script_version(script: Path | None, folder: Path) -> dict[str, Any]:
+    """Checksum of a user's script, and commit of the git repository that its folder is in; None of what is not there.
+
+    `modified`: whether files that git tracks in the folder differ from the commit.
+    """
+    git = ["git", "--no-optional-locks", "-C", str(folder)]
+    commit = ask([*git, "rev-parse", "HEAD"])
+    state = ask([*git, "status", "--porcelain", "--untracked-files=no", "--", "."])
+    known = commit.problem is None
+    return {
+        "file": script and script.name,
+        "sha256": script and read_or_none(lambda: sha256(script)),
+        "commit": commit.output.strip() if known else None,
+        "modified": bool(state.lines) if known and state.problem is None else None,
+    }

@@ -5,25 +5,20 @@ share (`time.monotonic`), and samples are cut to these afterwards. What cannot b
 not end a job. Whether a run counts as disturbed is judged later, by `multicard.analysis.runs.conditions`.
 """
 
-import csv
-import math
-import shutil
-import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from multicard.core.layout import GPU_SAMPLES, node_file
 from multicard.core.system import read_or_none
+from multicard.launch.sampler import Sampler, Windows, read_samples
 
 PERIOD_S = 0.1  # drivers renew power and energy every 20 to 100 ms
 SLOW_EVERY = 10  # samples: limits and counters of throttling, which take longer to read
-LAST_S = 5.0  # that the last sample may take
 
 # Bits of NVML's clocks event reasons (nvml.h), and policies whose violations it counts (nvmlPerfPolicyType_t).
 CLOCK_REASONS = {
@@ -31,7 +26,7 @@ CLOCK_REASONS = {
     0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake_slowdown",
     0x100: "display_clock_setting", 0x200: "board_limit", 0x400: "reliability",
 }  # fmt: skip
-POLICIES = {0: "power", 1: "thermal", 2: "sync_boost", 3: "board_limit", 4: "low_utilization", 5: "reliability"}
+POLICIES = {0: "power", 1: "thermal", 3: "board_limit", 5: "reliability"}
 IDLE = 0x1
 
 STATE = (
@@ -41,19 +36,12 @@ STATE = (
 HELD = {name: f"held_back_{name}_s" for name in POLICIES.values()}
 COLUMNS = ("time_s", "gpu", *STATE, "energy_j", "memory_used_bytes", *HELD.values(), "problem")
 
-Windows = Sequence[tuple[float, float]]
-
 
 class Gpu:
     """A GPU, as NVML (the module pynvml) tells of it by a handle."""
 
     def __init__(self, nvml: Any, handle: Any):
         self._nvml, self._handle = nvml, handle
-
-    def state(self) -> dict[str, Any]:
-        """What changes from moment to moment; `clock_reasons` as names."""
-        found = self.fast() | self.limits()
-        return {name: found[name] for name in STATE} | {"clock_reasons": reason_names(found["clock_reasons"])}
 
     def fast(self) -> dict[str, Any]:
         """What is read in every sample."""
@@ -113,48 +101,21 @@ def reason_names(bits: int | None) -> list[str] | None:
     return [CLOCK_REASONS.get(bit, hex(bit)) for bit in set_bits]
 
 
-class GpuSampler:
-    """Writes samples of all GPUs that NVML shows to a CSV file while its block runs, in a thread.
+class GpuSampler(Sampler):
+    """Writes the state of all GPUs that NVML shows, a row for each; or why there are none of a GPU, or of any.
 
-    Parameters
-    ----------
-    file
-        With a row for each GPU and sample, in `COLUMNS`; or with why there are none of a GPU, or of any.
-    nvml
-        The module pynvml, if not the one that is installed.
+    `nvml`: the module pynvml, if not the one that is installed.
     """
 
+    columns = COLUMNS
+    period_s = PERIOD_S
+
     def __init__(self, file: Path, nvml: Any = None):
-        self._file, self._nvml, self._ended = file, nvml, threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
+        super().__init__(file)
+        self._nvml, self._gpus, self._number = nvml, {}, 0
 
-    def __enter__(self) -> "GpuSampler":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join(LAST_S)  # a driver may hang
-
-    def _sample(self) -> None:
-        with self._file.open("w", newline="", encoding="utf-8") as sink:
-            rows = csv.DictWriter(sink, COLUMNS)
-            rows.writeheader()
-            gpus, problems = self._find()
-            rows.writerows({"gpu": uuid, "problem": problem} for uuid, problem in problems.items())
-            number, is_last = 0, not gpus
-            while not is_last:
-                is_last = self._ended.wait(PERIOD_S if number else 0)  # the last sample is taken after the job
-                for uuid, gpu in gpus.items():
-                    row = gpu.fast()
-                    if is_last or number % SLOW_EVERY == 0:
-                        row |= gpu.limits() | gpu.held_back()
-                    rows.writerow({"time_s": time.monotonic(), "gpu": uuid, **row})
-                number += 1
-
-    def _find(self) -> tuple[dict[str, Gpu], dict[str, str]]:
-        """The GPUs by their UUIDs, and why there are none of the others; "" stands for all."""
-        gpus, problems = {}, {}
+    def begin(self) -> Iterable[dict[str, Any]]:
+        """Find the GPUs; give why there are none of the others, where "" stands for all."""
         try:
             if self._nvml is None:
                 import pynvml
@@ -163,43 +124,40 @@ class GpuSampler:
             self._nvml.nvmlInit()
             count = self._nvml.nvmlDeviceGetCount()
         except Exception as error:  # whatever a driver may raise
-            return {}, {"": f"NVML cannot be used: {error}"}
+            yield {"gpu": "", "problem": f"NVML cannot be used: {error}"}
+            return
         for index in range(count):
             # It counts GPUs that a cgroup hides, as Slurm does those of other jobs, but opens none of them.
             handle = read_or_none(lambda index=index: self._nvml.nvmlDeviceGetHandleByIndex(index))
             uuid = handle is not None and read_or_none(lambda handle=handle: self._nvml.nvmlDeviceGetUUID(handle))
-            if uuid:
-                gpu = Gpu(self._nvml, handle)
-                if gpu.is_partitioned():
-                    problems[uuid] = "the GPU is partitioned (MIG)"
-                else:
-                    gpus[uuid] = gpu
-        return gpus, problems
+            if uuid and (gpu := Gpu(self._nvml, handle)).is_partitioned():
+                yield {"gpu": uuid, "problem": "the GPU is partitioned (MIG)"}
+            elif uuid:
+                self._gpus[uuid] = gpu
+
+    def rows(self, is_last: bool) -> Iterable[dict[str, Any]]:
+        """One sample of each GPU."""
+        for uuid, gpu in self._gpus.items():
+            row = gpu.fast()
+            if is_last or self._number % SLOW_EVERY == 0:
+                row |= gpu.limits() | gpu.held_back()
+            yield {"time_s": time.monotonic(), "gpu": uuid, **row}
+        self._number += 1
 
 
 @dataclass
-class Samples:
-    """Samples of the GPUs of a node, by UUID: columns by name, with NaN where nothing was read; and problems."""
+class GpuSamples:
+    """Samples of the GPUs of a node, by UUID, with NaN where nothing was read; and problems."""
 
-    gpus: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    gpus: dict[str, pd.DataFrame] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, file: Path) -> "Samples":
+    def read(cls, file: Path) -> "GpuSamples":
         """Read what a sampler wrote; nothing where there is no such file."""
-        rows: dict[str, list[list[float]]] = {}
-        found = cls()
-        names = [name for name in COLUMNS if name not in ("gpu", "problem")]
-        if file.exists():
-            with file.open(newline="", encoding="utf-8") as source:
-                for row in csv.DictReader(source):
-                    if row["problem"]:
-                        found.problems[row["gpu"]] = row["problem"]
-                    elif row["problem"] is not None:  # else the line was cut
-                        rows.setdefault(row["gpu"], []).append([float(row[name] or "nan") for name in names])
-        for uuid, values in rows.items():
-            found.gpus[uuid] = dict(zip(names, np.array(values).T, strict=True))
-        return found
+        rows = read_samples(file, COLUMNS).fillna({"gpu": ""})
+        problems = rows.dropna(subset="problem").set_index("gpu")["problem"]
+        return cls(dict(iter(rows[rows["problem"].isna()].groupby("gpu"))), dict(problems))
 
     def of_rank(self, rank: Mapping[str, Any]) -> dict[str, list[Any]]:
         """Energy, conditions and memory of each GPU of a rank in its measured steps, for run.json; see `of_gpu`."""
@@ -214,111 +172,72 @@ class Samples:
     def of_gpu(self, uuid: str, windows: Windows) -> dict[str, Any]:
         """What a GPU took in some windows of time.
 
-        `energy`: joules for everything that ran on it, by its counter, else by its power; the seconds of the windows;
-        and the reason where there are no joules. `gpu_conditions`: the state at the first sample and at the last one
+        `energy`: joules for everything that ran on it, by its counter; the seconds of the windows; and the reason where
+        there are no joules. `gpu_conditions`: the state at the first sample and at the last one
         in the windows, all `clock_reasons` that a sample in them found on a GPU that was not idle, and the seconds in
         which each policy held the clocks below those asked for, `held_back_s`, out of `watched_s`.
         `device_memory_used_bytes`: the most that all processes together used in the first window, with CUDA contexts.
         """
-        columns = self.gpus.get(uuid)
-        if columns is None:
+        samples = self.gpus.get(uuid)
+        if samples is None:
             why = self.problems.get(uuid) or next(iter(self.problems.values()), "NVML does not know the GPU")
             energy = {"energy_j": None, "duration_s": None, "reason": why}
             return {"energy": energy, "gpu_conditions": None, "device_memory_used_bytes": None}
-        times = columns["time_s"]
-        inside = _inside(times, windows)
-        reasons = columns["clock_reasons"][inside]
-        loaded = [int(bits) for bits in reasons[~np.isnan(reasons)] if not int(bits) & IDLE]
-        names = sorted({name for bits in loaded for name in reason_names(bits)})
-        held = {
-            name: spent
-            for name, column in HELD.items()
-            if windows and (spent := _counted(times, columns[column], windows)) is not None
-        }
+        inside = _inside(samples, windows)
+        reasons = inside["clock_reasons"].dropna().astype(int)
+        names = sorted({name for bits in reasons if not bits & IDLE for name in reason_names(bits)})
+        held = {name: _counted(samples, column, windows) for name, column in HELD.items()} if windows else {}
         # Of the first window, since PyTorch keeps what a test after it takes; a short one may lie between two samples.
-        memory = columns["memory_used_bytes"][
-            _inside(times, [(start - 2 * PERIOD_S, end) for start, end in windows[:1]])
-        ]
+        first = _inside(samples, [(start - 2 * PERIOD_S, end) for start, end in windows[:1]])
+        memory = first["memory_used_bytes"].max()
         return {
-            "energy": _energy(columns, windows),
+            "energy": _energy(samples, windows),
             "gpu_conditions": {
-                "before": _state(columns, 0),
-                "after": _state(columns, int(np.flatnonzero(inside)[-1])) if inside.any() else None,
-                "clock_reasons": None if np.isnan(reasons).all() else names,
-                "held_back_s": held or None,
+                "before": _state(samples.iloc[:1]),
+                "after": None if inside.empty else _state(samples.loc[: inside.index[-1]]),
+                "clock_reasons": None if reasons.empty else names,
+                "held_back_s": {name: spent for name, spent in held.items() if spent is not None} or None,
                 "watched_s": _seconds(windows),
             },
-            "device_memory_used_bytes": None if np.isnan(memory).all() else int(np.nanmax(memory)),
+            "device_memory_used_bytes": None if pd.isna(memory) else int(memory),
         }
 
 
-def sampled(scratch: Path, device: str) -> AbstractContextManager[object]:
-    """Sample into the scratch folder of a job on `device` (cpu, cuda) while the block runs, if that has GPUs."""
-    return GpuSampler(scratch / GPU_SAMPLES) if device == "cuda" else nullcontext()
-
-
-def keep_samples(scratch: Path, folder: Path, nodes: int) -> list[Samples]:
-    """Move the samples of every node of a job into its run directory, and read them."""
-    names = [GPU_SAMPLES] if nodes == 1 else [node_file(GPU_SAMPLES, node) for node in range(nodes)]
-    for name in names:
-        if (scratch / name).exists():
-            shutil.move(scratch / name, folder / name)
-    return [Samples.read(folder / name) for name in names]
-
-
-def _energy(columns: Mapping[str, np.ndarray], windows: Windows) -> dict[str, float | str | None]:
-    times, joules, why = columns["time_s"], None, None
+def _energy(samples: pd.DataFrame, windows: Windows) -> dict[str, float | str | None]:
+    joules, why = None, None
     if not windows:
         why = "no step was measured"
-    elif windows[0][0] < times[0] - PERIOD_S or windows[-1][1] > times[-1] + PERIOD_S:
+    elif windows[0][0] < samples["time_s"].iloc[0] - PERIOD_S or windows[-1][1] > samples["time_s"].iloc[-1] + PERIOD_S:
         why = "the GPU was not sampled throughout"
     else:
-        joules = _counted(times, columns["energy_j"], windows)
-        joules = _integrated(times, columns["power_w"], windows) if joules is None else joules
-        why = "the driver tells neither energy nor power" if joules is None else None
+        joules = _counted(samples, "energy_j", windows)
+        why = "the driver does not tell the energy" if joules is None else None
     return {"energy_j": joules, "duration_s": None if why else _seconds(windows), "reason": why}
 
 
-def _counted(times: np.ndarray, counter: np.ndarray, windows: Windows) -> float | None:
+def _counted(samples: pd.DataFrame, counter: str, windows: Windows) -> float | None:
     """Increase of a counter in some windows, between samples by a straight line; None where it was never read."""
-    known = ~np.isnan(counter)
-    if not known.any():
+    known = samples.dropna(subset=counter)
+    if known.empty:
         return None
-    at = np.interp(np.ravel(windows), times[known], counter[known]).reshape(-1, 2)
+    at = np.interp(np.ravel(windows), known["time_s"], known[counter]).reshape(-1, 2)
     return float((at[:, 1] - at[:, 0]).sum())
 
 
-def _integrated(times: np.ndarray, rate: np.ndarray, windows: Windows) -> float | None:
-    """Integral of a rate over some windows, between samples by a straight line; None where it was never read."""
-    known = ~np.isnan(rate)
-    if not known.any():
-        return None
-    total = 0.0
-    for window in windows:
-        at = np.unique([*window, *times[known & _inside(times, [window])]])
-        total += float(np.trapezoid(np.interp(at, times[known], rate[known]), at))
-    return total
-
-
-def _inside(times: np.ndarray, windows: Windows) -> np.ndarray:
-    """Which moments lie in one of some windows."""
-    found = np.zeros(len(times), bool)
-    for start, end in windows:
-        found |= (times >= start) & (times <= end)
-    return found
+def _inside(samples: pd.DataFrame, windows: Windows) -> pd.DataFrame:
+    """Samples in one of some windows."""
+    found = [samples["time_s"].between(start, end) for start, end in windows]
+    return samples[np.any(found, axis=0)] if found else samples.iloc[:0]
 
 
 def _seconds(windows: Windows) -> float:
     return float(sum(end - start for start, end in windows))
 
 
-def _state(columns: Mapping[str, np.ndarray], place: int) -> dict[str, Any]:
-    """The state at a sample; limits are those of the last sample up to it that has them."""
-    state = {}
-    for name in STATE:
-        known = columns[name][: place + 1]
-        known = known[~np.isnan(known)] if name.endswith("limit_w") else known
-        value = known[-1] if len(known) else math.nan
-        state[name] = None if math.isnan(value) else float(value)
+def _state(samples: pd.DataFrame) -> dict[str, Any]:
+    """The state at the last of some samples; limits are those of the last sample that has them."""
+    last = samples[list(STATE)].iloc[-1]
+    last = last.fillna(samples[["power_limit_w", "default_power_limit_w"]].ffill().iloc[-1])
+    state = {name: None if pd.isna(value) else float(value) for name, value in last.items()}
     bits = state["clock_reasons"]
     return state | {"clock_reasons": reason_names(None if bits is None else int(bits))}

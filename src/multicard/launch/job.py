@@ -2,7 +2,7 @@
 
 import contextlib
 import csv
-import os
+import shutil
 import socket
 import sys
 import tempfile
@@ -15,10 +15,11 @@ from multicard.core.errors import UserError
 from multicard.core.files import described, mentions_full_disk, read_json, report_full_disk, write_csv, write_json
 from multicard.core.layout import (
     CHECKPOINT,
-    CONDITIONS,
+    CPU_SAMPLES,
     EPOCH_COLUMNS,
     EPOCHS,
     FROM_FIRST_RANK,
+    GPU_SAMPLES,
     JOB,
     LOG,
     NODE,
@@ -30,6 +31,7 @@ from multicard.core.layout import (
     STEPS,
     TRACE,
     node_file,
+    node_files,
     rank_file,
 )
 from multicard.core.reasons import Reason, describe_left_behind, describe_reason
@@ -39,19 +41,16 @@ from multicard.core.units import SECONDS, with_unit
 from multicard.experiment.machine import slurm_job
 from multicard.experiment.parameters import JobParameters, run_id
 from multicard.experiment.workload import WORKLOADS
-from multicard.launch import slurm
-from multicard.launch.attempts import is_spent, scratch_in, version_of
-from multicard.launch.commands import node_command, watched_ranks
-from multicard.launch.conditions import HostConditions
-from multicard.launch.environment import environment_of, job_environment, secrets_in, settings, temporary_folder
-from multicard.launch.folder import ScriptFolder
-from multicard.launch.gpu_samples import keep_samples, sampled
-from multicard.launch.outcome import judge, judge_gpus, judge_profiler, measured_step_s
-from multicard.launch.process import GRACE_S, run
+from multicard.launch.attempts import is_spent, scratch_in, script_version, version_of
+from multicard.launch.cpu_samples import host_record
+from multicard.launch.gpu_samples import GpuSamples
+from multicard.launch.judge import judge, judge_gpus, judge_profiler, measured_step_s
+from multicard.launch.node_ranks import NOT_FOR_SRUN, run_ranks, srun_command
+from multicard.launch.supervise import GRACE_S, run
 from multicard.launch.trace_files import keep_trace
+from multicard.launch.variables import job_environment, secrets_in, settings
 from multicard.profilers import PROFILERS
 from multicard.profilers.interface import Availability, Profiler
-from multicard.record.observe import observer_variables
 
 OF_EVERY_RANK = (
     "rank", "node", "pid", "binding", "gpus", "windows", "energy", "gpu_conditions", "device_memory_used_bytes",
@@ -98,9 +97,8 @@ def run_job(
     """
     name, several = run_id(parameters), parameters.nodes > 1
     work = WORKLOADS[parameters.workload]
-    hidden = work.hidden_from_profilers(parameters)
-    python = work.interpreter(parameters)
-    profiler, why, caveat = choose_profiler(parameters.profiler, parameters.device, hidden, python)
+    hidden, python = work.hidden_from_profilers(parameters), work.interpreter(parameters)
+    choice = choose_profiler(parameters.profiler, parameters.device, hidden, python)
     if refusal := work.refusal(parameters):
         return refuse_job(parameters, folder, refusal, order)
     inputs = {"data": None, "model": None} | (work.input_facts(data, model) if data else {})
@@ -108,7 +106,6 @@ def run_job(
         report_full_disk(folder),
         scratch_in(folder) as shared,
         _scratch_near(shared, several) as scratch,
-        temporary_folder() as temporary,
     ):
         checkpoint = folder / CHECKPOINT
         before = version_of(checkpoint)
@@ -116,13 +113,12 @@ def run_job(
             scratch / JOB,
             {
                 "parameters": parameters.stated(),
-                "profiler": profiler,
+                "profiler": choice.name,
                 "data": str(data.absolute()) if data else None,
                 "model": str(model.absolute()) if model else None,
                 "keep": str((folder / SAVED).absolute()),
                 "scratch": str(scratch.absolute()),
                 "shared": str(shared.absolute()),
-                "launcher": None if hidden else os.getpid(),
                 "time_limit_s": time_limit_s,
                 "port": free_port() if several else None,
                 "checkpoint": str(checkpoint.absolute()),
@@ -131,45 +127,33 @@ def run_job(
                 "observe": work.observed(parameters),
             },
         )
-        stated, withheld = work.passed_variables(parameters), work.withheld_variables(parameters)
-        own_folder = work.folder(parameters)
-        users = ScriptFolder(own_folder, work.script(parameters), folder) if own_folder else None
-        if users:
+        scripts = {}
+        if own_folder := work.folder(parameters):
+            scripts = {"script": script_version(work.script(parameters), own_folder)}
             (folder / SAVED).mkdir()  # the script may write there
-        if several:  # each node makes the command and the environment of its ranks
-            program = [sys.executable, "-m", "multicard.launch.node", "--job", str((scratch / JOB).absolute())]
-            gpus = parameters.devices_per_node if parameters.device == "cuda" else 0
-            tasks = work.tasks_per_node(parameters)
-            command = slurm.srun_command(program, parameters.nodes, parameters.cpus_per_node, gpus, tasks)
-            environment = job_environment(stated=stated, withheld=slurm.NOT_FOR_SRUN)
-        else:
-            command = node_command(parameters, profiler, scratch)
-            environment = environment_of(parameters, profiler, temporary, stated, withheld)
-            environment |= observer_variables(scratch, has_own_copy=work.is_observed)
-            environment |= work.environment(parameters, scratch)
-        host = None if several or hidden else HostConditions()
-        start = datetime.now(UTC)
-        remark = "" if profiler == parameters.profiler and caveat is None else f" ({why})"
-        _print(f"{PROGRESS}{name}: starting, profiler {profiler}{remark}")
-        if secrets := secrets_in():
+        start, secrets = datetime.now(UTC), secrets_in()
+        remark = "" if choice.name == parameters.profiler and choice.caveat is None else f" ({choice.why})"
+        _print(f"{PROGRESS}{name}: starting, profiler {choice.name}{remark}")
+        if secrets:
             found = f"{counted(len(secrets), 'variable')} withheld that may be secret"
             _print(f"{PROGRESS}{name}: {found}: {', '.join(secrets)}")
-        # Beyond their own grace, for nodes to end what they started.
-        grace_s = 2 * GRACE_S if several else None
-        watched = None if several else watched_ranks(profiler, scratch, range(parameters.ranks))
-        in_folder = None if several else own_folder
-        with sampled(scratch, "cpu" if several else parameters.device):
-            ended = run(command, environment, folder / LOG, time_limit_s, _follow, grace_s, watched, in_folder)
+        if several:  # each node makes the command and the environment of its ranks
+            command = srun_command(parameters, (scratch / JOB).absolute())
+            variables = job_environment(stated=work.passed_variables(parameters), withheld=NOT_FOR_SRUN)
+            # Beyond their own grace, for nodes to end what they started.
+            ended = run(command, variables, folder / LOG, time_limit_s, _follow, 2 * GRACE_S)
+        else:
+            ranks = range(parameters.ranks)
+            command, ended = run_ranks(parameters, choice.name, scratch, folder / LOG, time_limit_s, _follow, ranks)
         end = datetime.now(UTC)
-        conditions = [host.record()] if host else _node_conditions(scratch, parameters.nodes)
 
-        samples = keep_samples(scratch, folder, parameters.nodes)
+        samples = _gpu_samples(scratch, folder, parameters.nodes)
         ranks = [rank | samples[rank["node"]].of_rank(rank) for rank in _rank_records(scratch, parameters)]
         nodes = _nodes(scratch, parameters, ranks) if several else []
         node_of = {rank: node["name"] for node in nodes for rank in node["ranks"]}
         outcome, reason = judge(ended, ranks, parameters.ranks, time_limit_s, folder / LOG, node_of)
         if outcome == "failed":
-            reason = judge_profiler(reason, PROFILERS[profiler], folder / LOG)
+            reason = judge_profiler(reason, PROFILERS[choice.name], folder / LOG)
         if outcome == "completed" and parameters.device == "cuda":
             outcome, reason = judge_gpus(ranks, parameters.devices)
         outcome, reason = work.judge(parameters, outcome, reason, ranks, scratch)
@@ -178,32 +162,25 @@ def run_job(
         _join_parts(scratch, folder, parameters.ranks)
         failed = ((each["rank"], each.get("trace_problem")) for each in ranks)
         problem = next((f"rank {rank}: {found}" for rank, found in failed if found), None)
-        captured = keep_trace(scratch, folder / TRACE, profiler, outcome, parameters, ended, problem)
+        missing = keep_trace(scratch, folder / TRACE, choice.name, outcome, parameters, ended, problem)
         record = {
-            "run": name,
-            "outcome": outcome,
-            "reason": reason.record() if reason else None,
-            "parameters": parameters.model_dump(),
-            "order": order,
-            "started": start.isoformat(timespec="milliseconds"),
-            "ended": end.isoformat(timespec="milliseconds"),
+            **_record(parameters, order, outcome, reason, start, end, choice, missing),
             "wall_time_s": round(ended.wall_time_s, 3),
             "exit_code": ended.exit_code,
             "ended_at_time_limit": ended.timed_out,
             "left_behind": list(ended.left_behind),
-            "profiler": {"used": profiler, "why": why, "caveat": caveat, "trace_missing": captured["missing"]},
             "files": [described(folder / name) for name in (STEPS, EPOCHS)],
             "command": [part.replace(str(scratch), "$SCRATCH") for part in command],
             "variables": settings(),
             "withheld": secrets,
-            "conditions": _with_measured_steps(conditions, ranks),
+            "conditions": _conditions(scratch, parameters.nodes, ranks),
             **_from_ranks(ranks),
             "resumed": before is not None,
             **inputs,
             **({"nodes": nodes} if several else {}),
-            **(users.record() if users else {}),
+            **scripts,
         }
-        if users:
+        if own_folder:
             with contextlib.suppress(OSError):  # something is in it
                 (folder / SAVED).rmdir()
         if is_spent(outcome, before, version_of(checkpoint)):
@@ -239,33 +216,48 @@ def refuse_job(
 
     `order`: as of `run_job`.
     """
-    named = Reason("cannot_run", node=socket.gethostname(), message=why) if isinstance(why, str) else why
-    reason = named.record()
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    reason = Reason("cannot_run", node=socket.gethostname(), message=why) if isinstance(why, str) else why
+    text, now = describe_reason(reason.record()), datetime.now(UTC)
     with scratch_in(folder) as scratch:
-        (folder / LOG).write_text(f"{describe_reason(reason)}\n", encoding="utf-8")
+        (folder / LOG).write_text(f"{text}\n", encoding="utf-8")
         _join_parts(scratch, folder, 0)
-        captured = keep_trace(scratch, folder / TRACE, "none", "failed", parameters)
+        missing = keep_trace(scratch, folder / TRACE, "none", "failed", parameters)
         record = {
-            "run": run_id(parameters),
-            "outcome": "failed",
-            "reason": reason,
-            "parameters": parameters.model_dump(),
-            "order": order,
-            "started": now,
-            "ended": now,
+            **_record(parameters, order, "failed", reason, now, now, Choice("none", "nothing ran"), missing),
             "wall_time_s": 0.0,
             "exit_code": None,
             "ended_at_time_limit": False,
-            "profiler": {"used": "none", "why": "nothing ran", "caveat": None, "trace_missing": captured["missing"]},
             "command": [],
             "variables": None,
             "conditions": [],
             **_from_ranks([]),
         }
         write_json(folder / RUN, record)
-    _print(f"{PROGRESS}{record['run']}: failed, {describe_reason(reason)}")
+    _print(f"{PROGRESS}{record['run']}: failed, {text}")
     return record
+
+
+def _record(
+    parameters: JobParameters,
+    order: Mapping[str, Any] | None,
+    outcome: str,
+    reason: Reason | None,
+    start: datetime,
+    end: datetime,
+    choice: "Choice",
+    missing: str | None,
+) -> dict[str, Any]:
+    """What is recorded of every job; `missing`: why there is no trace."""
+    return {
+        "run": run_id(parameters),
+        "outcome": outcome,
+        "reason": reason.record() if reason else None,
+        "parameters": parameters.model_dump(),
+        "order": order,
+        "started": start.isoformat(timespec="milliseconds"),
+        "ended": end.isoformat(timespec="milliseconds"),
+        "profiler": {"used": choice.name, "why": choice.why, "caveat": choice.caveat, "trace_missing": missing},
+    }
 
 
 def _from_ranks(ranks: list[dict[str, Any]]) -> dict[str, Any]:
@@ -346,18 +338,23 @@ def _nodes(scratch: Path, parameters: JobParameters, ranks: list[dict[str, Any]]
     return nodes
 
 
-def _node_conditions(scratch: Path, nodes: int) -> list[dict[str, Any] | None]:
-    """Conditions of every node, None of one that did not report."""
-    files = [scratch / node_file(CONDITIONS, node) for node in range(nodes)]
-    return [read_json(file) if file.exists() else None for file in files]
+def _gpu_samples(scratch: Path, folder: Path, nodes: int) -> list[GpuSamples]:
+    """Move the samples of every node's GPUs into the run directory, and read them."""
+    names = node_files(GPU_SAMPLES, nodes)
+    for name in names:
+        if (scratch / name).exists():
+            shutil.move(scratch / name, folder / name)
+    return [GpuSamples.read(folder / name) for name in names]
 
 
-def _with_measured_steps(
-    conditions: list[dict[str, Any] | None], ranks: list[dict[str, Any]]
-) -> list[dict[str, Any] | None]:
-    """Conditions of every node with those of its `measured_steps`, from its rank that metered them."""
-    metered = {rank["node"]: found for rank in ranks if (found := rank.get("host_conditions"))}
-    return [own and own | {"measured_steps": metered.get(node)} for node, own in enumerate(conditions)]
+def _conditions(scratch: Path, nodes: int, ranks: list[dict[str, Any]]) -> list[dict[str, Any] | None]:
+    """Who else used the CPUs of every node; None of one that did not report."""
+    files = [scratch / name for name in node_files(CPU_SAMPLES, nodes)]
+    windows = [
+        [window for rank in ranks if rank["node"] == node for window in rank.get("windows") or ()]
+        for node in range(nodes)
+    ]
+    return [host_record(file, own) if file.exists() else None for file, own in zip(files, windows, strict=True)]
 
 
 def _join_parts(scratch: Path, folder: Path, count: int) -> None:

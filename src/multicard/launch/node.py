@@ -16,18 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from multicard.core.files import atomic_write, read_json, write_json
-from multicard.core.layout import CONDITIONS, GPU_SAMPLES, JOB, LOG, NODE, PROCESS, node_file, rank_file
+from multicard.core.layout import CPU_SAMPLES, GPU_SAMPLES, JOB, LOG, NODE, PROCESS, node_file, rank_file
 from multicard.core.rendezvous import Rendezvous
 from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workload import WORKLOADS, parameters_of
-from multicard.launch.commands import node_command, watched_ranks
-from multicard.launch.conditions import HostConditions
-from multicard.launch.environment import environment_of, temporary_folder
-from multicard.launch.gpu_samples import sampled
-from multicard.launch.process import run
-from multicard.launch.signals import interruptible, undisturbed
+from multicard.launch.interruptible import interruptible, undisturbed
+from multicard.launch.node_ranks import run_ranks
 from multicard.profilers import PROFILERS, Profiler
-from multicard.record.observe import observer_variables
 
 
 def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous, task: int) -> int:
@@ -35,42 +30,31 @@ def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous, task
 
     It is 0 when all of them completed, however a profiler exited after them: any other ends the job on all nodes.
     """
-    shared, work = Path(job["scratch"]), WORKLOADS[p.workload]
-    count, hidden = p.ranks_per_node // work.tasks_per_node(p), work.hidden_from_profilers(p)
+    shared, tasks = Path(job["scratch"]), WORKLOADS[p.workload].tasks_per_node(p)
+    count = p.ranks_per_node // tasks
     ranks = range(task * count, (task + 1) * count)
-    with tempfile.TemporaryDirectory(prefix="multicard-") as folder, temporary_folder() as temporary:
+    with tempfile.TemporaryDirectory(prefix="multicard-") as folder:
         scratch = Path(folder)
-        write_json(scratch / JOB, job | {"scratch": folder, "launcher": None if hidden else os.getpid()})
-        command = node_command(p, job["profiler"], scratch, rendezvous)
-        stated, withheld = work.passed_variables(p), work.withheld_variables(p)
-        environment = environment_of(p, job["profiler"], temporary, stated, withheld)
-        environment |= observer_variables(scratch, work.is_observed) | work.environment(p, scratch, rendezvous)
-        host = None if hidden else HostConditions()
-        is_first = task % work.tasks_per_node(p) == 0  # on its node
+        write_json(scratch / JOB, job | {"scratch": folder})
         try:
-            with sampled(scratch, p.device if is_first else "cpu"):
-                ended = run(
-                    command, environment, scratch / LOG, job["time_limit_s"], lambda line: print(line, flush=True),
-                    watched=watched_ranks(job["profiler"], scratch, ranks), folder=work.folder(p),
-                )  # fmt: skip
+            _, ended = run_ranks(
+                p, job["profiler"], scratch, scratch / LOG, job["time_limit_s"], lambda line: print(line, flush=True),
+                ranks, rendezvous,
+            )  # fmt: skip
         finally:  # also when this program gets SIGTERM
-            _copy_results(scratch, shared, task, PROFILERS[job["profiler"]], ranks)
-            if (scratch / GPU_SAMPLES).exists():
-                with atomic_write(shared / node_file(GPU_SAMPLES, rendezvous.node)) as temporary:
-                    shutil.copyfile(scratch / GPU_SAMPLES, temporary)
-            if host:
-                write_json(shared / node_file(CONDITIONS, rendezvous.node), host.record())
+            _copy_results(scratch, shared, task, rendezvous.node, PROFILERS[job["profiler"]], ranks)
         records = [scratch / rank_file("rank.json", rank) for rank in ranks]
         if all(path.exists() and read_json(path)["outcome"] == "completed" for path in records):
             return 0
     return ended.exit_code if ended.exit_code > 0 else 128 - ended.exit_code if ended.exit_code else 1
 
 
-def _copy_results(scratch: Path, shared: Path, task: int, profiler: Profiler, ranks: range) -> None:
+def _copy_results(scratch: Path, shared: Path, task: int, node: int, profiler: Profiler, ranks: range) -> None:
     """Copy what the ranks and the profiler left; each file appears complete or not at all."""
     names = {path.name: path.name for path in scratch.glob("*.rank[0-9]*")}
     # Two nodes may have processes of the same number.
     names |= {path.name: f"{path.name}-{task}" for path in scratch.glob(f"{PROCESS}.*[0-9]")}
+    names |= {name: node_file(name, node) for name in (CPU_SAMPLES, GPU_SAMPLES)}
     if profiler.rank_file:
         names |= {(name := profiler.rank_file.format(rank=rank)): name for rank in ranks}
     if profiler.node_file:

@@ -3,14 +3,13 @@
 import shutil
 import signal
 from pathlib import Path
-from typing import Any
 
 from multicard.core.errors import TraceError
 from multicard.core.files import described, write_json
-from multicard.core.layout import CAPTURED, node_file
+from multicard.core.layout import CAPTURED, node_files
 from multicard.experiment.parameters import JobParameters
-from multicard.launch.process import FINISH_LIMIT_S, Ended
-from multicard.profilers import PROFILERS, Profiler
+from multicard.launch.supervise import FINISH_LIMIT_S, Ended
+from multicard.profilers import PROFILERS
 
 
 def keep_trace(
@@ -21,15 +20,20 @@ def keep_trace(
     parameters: JobParameters,
     ended: Ended | None = None,
     problem: str | None = None,
-) -> dict[str, Any]:
-    """Move the trace into the run directory; its manifest lists the files, or says why there are none.
+) -> str | None:
+    """Move the trace into the run directory; its manifest lists the files, or says why there are none, which is given.
 
     Process ids have a meaning on one node only, so the manifest names the node of a report where there are several.
 
     `problem`: why the profiler failed in a rank, if it did: then there is no trace of any.
     """
     entry = PROFILERS[profiler]
-    files, missing = trace_files(entry, parameters), None
+    files, missing = {}, None
+    if entry.rank_file:
+        files |= {entry.rank_file.format(rank=rank): {} for rank in range(parameters.ranks)}
+    if entry.node_file:
+        names = node_files(entry.node_file, parameters.nodes)
+        files |= {name: {"node": node} if len(names) > 1 else {} for node, name in enumerate(names)}
     if not files:
         missing = "no profiler was used"
     elif outcome != "completed":
@@ -57,19 +61,7 @@ def keep_trace(
         "files": [described(target / name) | node for name, node in files.items()],
     }
     write_json(target / CAPTURED, captured)
-    return captured
-
-
-def trace_files(profiler: Profiler, parameters: JobParameters) -> dict[str, dict[str, int]]:
-    """Names of the files that a profiler leaves of a job, each with its node where it is one of several nodes'."""
-    files: dict[str, dict[str, int]] = {}
-    if profiler.rank_file:
-        files |= {profiler.rank_file.format(rank=rank): {} for rank in range(parameters.ranks)}
-    if profiler.node_file and parameters.nodes == 1:
-        files[profiler.node_file] = {}
-    elif profiler.node_file:
-        files |= {node_file(profiler.node_file, node): {"node": node} for node in range(parameters.nodes)}
-    return files
+    return missing
 
 
 def _how_it_ended(ended: Ended | None) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from multicard.core.files import unwritable
 from multicard.core.units import BYTES, with_unit
 from multicard.experiment.runs import Run
-from multicard.machine.checks import Check, Verdict
+from multicard.machine import Check, Verdict
 
 SHM = Path("/dev/shm")
 # A profiled window of a million kernels and their launches takes 194 MB as SQLite (measured on made traces); one of a

@@ -14,8 +14,7 @@ from multicard.core.terminal import plain
 from multicard.core.text import counted
 from multicard.experiment.load import read_experiment, read_profile
 from multicard.experiment.machine import Machine
-from multicard.machine import disk, gpus, profiler, slurm, software
-from multicard.machine.checks import Check
+from multicard.machine import Check, disk, gpus, profiler, slurm
 from multicard.machine.probe import facts_here
 
 PROFILE = Path("profiles/slurm")  # looked at where it is, unless another is named
@@ -41,7 +40,6 @@ def examine(config: Path | None, profile: Path | None) -> list[Check]:
     somewhere = sum(run.unsupported_reason(machine.hypothetical()) is None for run in runs)
     loading = [run for run in runs if run.unsupported_reason(machine) is None]
     found = [
-        *software.checks(facts),
         *gpus.checks(facts, machine),
         *profiler.checks(facts),
         *slurm.checks(values, demanded=profile is not None, matrix=on_cluster),

@@ -1,10 +1,12 @@
-"""The GPUs: whether PyTorch can use those that runs are planned for, and an all-reduce between them."""
+"""PyTorch: its packages, whether it can use the GPUs that runs are planned for, and an all-reduce between them."""
 
+import importlib.util
+import platform
 from typing import Any
 
-from multicard.experiment.machine import Machine
+from multicard.experiment.machine import Machine, torchtune_unsupported_reason
+from multicard.machine import Check
 from multicard.machine.all_reduce import exchange
-from multicard.machine.checks import Check
 
 LIMIT_S = 60.0  # of an all-reduce, from the first connection on; before, processes import PyTorch
 MESSAGE_BYTES = 128 << 20  # of gradients, say: large enough that latency does not count
@@ -19,7 +21,7 @@ NCCL_HELP = (
 
 
 def checks(facts: dict[str, Any], machine: Machine) -> list[Check]:
-    """Compare the GPUs that PyTorch sees with those that runs are planned for, and try an all-reduce between them.
+    """Look at the packages that this process runs with, and at its GPUs, between which an all-reduce is tried.
 
     Parameters
     ----------
@@ -28,7 +30,33 @@ def checks(facts: dict[str, Any], machine: Machine) -> list[Check]:
     machine
         This machine, as runs are planned for it, by `nvidia-smi`.
     """
-    return [_gpus(facts, machine), *all_reduce(facts)]
+    return [*_software(facts), _gpus(facts, machine), *all_reduce(facts)]
+
+
+def _software(facts: dict[str, Any]) -> list[Check]:
+    found = [Check("Python", platform.python_version())]
+    if importlib.util.find_spec("torch") is None:
+        do = 'a script\'s own is used; for the workloads vision and llm: pip install "multicard[vision,llm]"'
+        found.append(Check("torch", "not installed here", "warning", do))
+    elif "torch" in facts:
+        cuda = facts.get("cuda")
+        built = f"{facts['torch']}, built for {f'CUDA {cuda}' if cuda else 'CPUs only'}"
+        found += [Check("torch", built), _nccl(facts)]
+    else:
+        problem = f"cannot be imported: {facts.get('torch_problem', 'not asked')}"
+        found.append(Check("torch", problem, "error", "reinstall the environment: docs/cluster.md"))
+    if problem := torchtune_unsupported_reason():
+        found.append(Check("torchtune", problem, "warning", "only language models (workload: llm) need it"))
+    return found
+
+
+def _nccl(facts: dict[str, Any]) -> Check:
+    if not facts.get("distributed"):
+        return Check("NCCL", "this torch has no torch.distributed", "error", "install a build that has it")
+    if facts.get("distributed_nccl"):
+        return Check("NCCL", f"{facts.get('nccl', 'unknown version')}, in torch.distributed")
+    do = "runs on several GPUs need a CUDA build of torch"
+    return Check("NCCL", "this torch has none", "error" if facts.get("gpus") else "warning", do)
 
 
 def _gpus(facts: dict[str, Any], machine: Machine) -> Check:

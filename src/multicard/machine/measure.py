@@ -2,16 +2,17 @@
 
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from multicard.core.errors import UserError
-from multicard.core.layout import GPU_SAMPLES
+from multicard.core.layout import CPU_SAMPLES, GPU_SAMPLES
 from multicard.experiment.machine import Machine
-from multicard.launch.conditions import HostConditions
-from multicard.launch.environment import settings
-from multicard.launch.gpu_samples import Samples, sampled
+from multicard.launch.cpu_samples import CpuSampler, host_record
+from multicard.launch.gpu_samples import GpuSampler, GpuSamples
+from multicard.launch.variables import settings
 from multicard.machine.all_reduce import exchange
 from multicard.machine.processes import run_module
 from multicard.trace.collectives import bus_bandwidth
@@ -85,11 +86,12 @@ def measure_machine(
 
 
 def _device_part(device: str, seconds: float) -> tuple[dict[str, Any], Part]:
-    host, limit_s = HostConditions(), LIMIT_S + 400 * seconds
+    limit_s = LIMIT_S + 400 * seconds
     with tempfile.TemporaryDirectory(prefix="multicard-machine-") as scratch:
-        with sampled(Path(scratch), device):
+        cpus, gpus = Path(scratch, CPU_SAMPLES), Path(scratch, GPU_SAMPLES)
+        with GpuSampler(gpus) if device == "cuda" else nullcontext(), CpuSampler(cpus):
             job = run_module("multicard.machine.device_job", [device, seconds], limit_s)
-        samples = Samples.read(Path(scratch, GPU_SAMPLES))
+        samples, host = GpuSamples.read(gpus), host_record(cpus)
     told = {name: value for fact in job.facts for name, value in fact.items()}
     problems = [fact["problem"] for fact in job.facts if "problem" in fact]
     if not told.get("done"):
@@ -99,15 +101,18 @@ def _device_part(device: str, seconds: float) -> tuple[dict[str, Any], Part]:
         "part": "device",
         "rows": [fact["row"] for fact in job.facts if "row" in fact],
         "problem": "; ".join(problems) or None,
-        "conditions": [host.record()],
+        "conditions": [host],
         "ranks": [{"rank": 0, "gpu_conditions": conditions}],
     }
 
 
 def _all_reduce_part(device: str, ranks: int, seconds: float) -> Part:
-    sizes, host = MESSAGE_BYTES[device], HostConditions()
-    # A block takes as long as a single all-reduce did at least, which on a slow link may be much.
-    ended = exchange(device, ranks, sizes, LIMIT_S + len(sizes) * seconds, seconds=seconds)
+    sizes = MESSAGE_BYTES[device]
+    with tempfile.TemporaryDirectory(prefix="multicard-machine-") as scratch:
+        with CpuSampler(Path(scratch, CPU_SAMPLES)):
+            # A block takes as long as a single all-reduce did at least, which on a slow link may be much.
+            ended = exchange(device, ranks, sizes, LIMIT_S + len(sizes) * seconds, seconds=seconds)
+        host = host_record(Path(scratch, CPU_SAMPLES))
     rows = [
         {
             "measure": "all_reduce",
@@ -118,5 +123,4 @@ def _all_reduce_part(device: str, ranks: int, seconds: float) -> Part:
         }
         for size, times in sorted(ended.sizes.items())
     ]
-    conditions = [host.record()]
-    return {"part": "all_reduce", "devices": ranks, "rows": rows, "problem": ended.problem, "conditions": conditions}
+    return {"part": "all_reduce", "devices": ranks, "rows": rows, "problem": ended.problem, "conditions": [host]}

@@ -9,9 +9,9 @@ from typing import Any
 
 from multicard.core.facts import told
 from multicard.core.system import ending
-from multicard.launch.commands import training_command
-from multicard.launch.environment import inside_one_machine, job_environment
-from multicard.launch.process import run
+from multicard.launch.node_ranks import training_command
+from multicard.launch.supervise import run
+from multicard.launch.variables import inside_one_machine, job_environment
 
 GRACE_S = 5.0
 
@@ -43,7 +43,7 @@ def run_module(
     `more`: variables for its environment, beside those that a run's job gets.
     """
     lines: list[tuple[str, list[dict[str, Any]]]] = []
-    command = training_command(module, [str(each) for each in arguments], ranks, distributed=ranks > 0)
+    command = training_command(module, [str(each) for each in arguments], ranks)
     with tempfile.TemporaryDirectory(prefix="multicard-machine-", ignore_cleanup_errors=True) as scratch:
         environment = inside_one_machine(job_environment(os.environ)) | {"PYTHONSAFEPATH": "1"} | (more or {})
         log = Path(scratch, "log.txt")

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from multicard.core.errors import TraceError
-from multicard.core.system import ask
-from multicard.launch.environment import job_environment
-from multicard.launch.process import run
-from multicard.machine.checks import Check
+from multicard.launch.supervise import run
+from multicard.launch.variables import job_environment
+from multicard.machine import Check
 from multicard.profilers import PROFILERS
 from multicard.profilers.nsys import CAPTURE_RANGE, NO_NVTX, PROFILER
 
@@ -48,7 +47,7 @@ def _recording(facts: dict[str, Any], limit_s: float) -> Check:
     program = (OF_GPU if on_gpu else OF_CPU).format(range=CAPTURE_RANGE)
     what, table = ("kernels", "CUPTI_ACTIVITY_KIND_KERNEL") if on_gpu else ("ranges", "NVTX_EVENTS")
     with tempfile.TemporaryDirectory(prefix="multicard-doctor-", ignore_cleanup_errors=True) as scratch:
-        report, database = Path(scratch, "report.nsys-rep"), Path(scratch, "report.sqlite")
+        report = Path(scratch, "report.nsys-rep")
         command = PROFILER.wrap([sys.executable, "-c", program], report, "cuda" if on_gpu else "cpu")
         environment = job_environment(os.environ) | {"TMPDIR": scratch} | PROFILER.environment
         ended = run(command, environment, Path(scratch, "log.txt"), limit_s, lambda line: None)
@@ -56,12 +55,7 @@ def _recording(facts: dict[str, Any], limit_s: float) -> Check:
             if ended.timed_out:
                 raise TraceError(f"did not end within {limit_s:g} s")
             PROFILER.check(report)
-            # Not its own export, which waits an hour for large reports.
-            export = ["nsys", "export", "--type=sqlite", f"--output={database}", str(report)]
-            exported = ask(export, limit_s, os.environ | {"TMPDIR": scratch})
-            if not database.exists():
-                raise TraceError(exported.problem or "nsys export left no database")
-            if not _rows(database, table):
+            if not _rows(PROFILER.export(report, Path(scratch), limit_s), table):
                 raise TraceError(f"the report holds no {what}")
         except (TraceError, sqlite3.Error) as error:
             return Check(name, f"fails: {error}", "error", f"another version of nsys that knows the driver; {WITHOUT}")

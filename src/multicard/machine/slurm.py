@@ -10,7 +10,7 @@ from multicard.archive.matrix import Matrix
 from multicard.core.system import Answer, ask
 from multicard.core.text import counted, first_of
 from multicard.experiment.resources import AROUND_MIN, memory_of_attempt_mb
-from multicard.machine.checks import Check
+from multicard.machine import Check
 
 # --exact: else a smallest node stands for all.
 PARTITIONS = ["sinfo", "--noheader", "--exact", "--format=%R|%a|%D|%G|%l|%m|%T"]

@@ -36,25 +36,14 @@ EXPORT_LIMIT_S = 3600.0
 # `nsight_systems` in the version.json of the toolkits 11.8, 13.2 and 13.3, the version of Debian's package for 12.5
 # (2024.2.3~12.5.0), for the others the folder nsight-systems-X that the toolkit installs (cuda-X.Y/nsight-systems-…).
 WITH_CUDA = {
-    (11, 8): (2022, 4, 2),
-    (12, 1): (2023, 1, 2),
-    (12, 2): (2023, 2, 3),
-    (12, 3): (2023, 3, 3),
-    (12, 4): (2023, 4, 4),
-    (12, 5): (2024, 2, 3),
-    (12, 6): (2024, 4, 2),
-    (12, 8): (2024, 6, 2),
-    (12, 9): (2025, 1, 3),
-    (13, 0): (2025, 3, 2),
-    (13, 1): (2025, 5, 2),
-    (13, 2): (2025, 6, 3),
-    (13, 3): (2026, 1, 3),
-}
+    (11, 8): (2022, 4, 2), (12, 1): (2023, 1, 2), (12, 2): (2023, 2, 3), (12, 3): (2023, 3, 3), (12, 4): (2023, 4, 4),
+    (12, 5): (2024, 2, 3), (12, 6): (2024, 4, 2), (12, 8): (2024, 6, 2), (12, 9): (2025, 1, 3), (13, 0): (2025, 3, 2),
+    (13, 1): (2025, 5, 2), (13, 2): (2025, 6, 3), (13, 3): (2026, 1, 3),
+}  # fmt: skip
 BUILT_WITHOUT = ""  # the CUDA of a torch that was built for CPUs, whose functions for NVTX raise an error
 NO_NVTX = "torch has no NVTX, since it was built without CUDA"
 NUMERIC = ("INTEGER", "REAL")  # types of columns in which nsys stores nothing else
 DOMAIN_CREATED = 75  # eventType in NVTX_EVENTS
-KEPT_OUTPUT = 10_000  # characters of what a job printed, from the start and from the end
 # What nsys 2023.4 says where it cannot start its agent, where it cannot reach it, and where it loses it.
 FAILURE = re.compile(r"^Agent launcher failed\..*|^.*: Throw in function .*|^Connection to Agent lost\..*", re.M)
 FULL = "disk is full"  # SQLite's message, which nsys prints too, exiting with 0
@@ -141,7 +130,7 @@ class Nsys(Profiler):
             raise TraceError("nsys left an unprocessed .qdstrm and no report: its importer is missing or failed")
         raise TraceError("nsys left no report")
 
-    def export(self, file: Path, folder: Path) -> Path:
+    def export(self, file: Path, folder: Path, limit_s: float = EXPORT_LIMIT_S) -> Path:
         """Export a report to SQLite; the database appears only when it passed its checks.
 
         An nsys that can exports NVTX's payloads, in which NCCL states the sizes of its messages. An nsys that cannot
@@ -166,7 +155,7 @@ class Nsys(Profiler):
                 temporary.unlink()  # nsys refuses to write to a name that exists
                 payloads = _if_known("export", "--include-blobs=true")
                 command = ["nsys", "export", "--type=sqlite", *payloads, f"--output={temporary}", str(file)]
-                code, output = _run(command, EXPORT_LIMIT_S)
+                code, output = _run(command, limit_s)
                 if FULL in output:
                     raise OSError(errno.ENOSPC, FULL)
                 if not temporary.exists():
@@ -178,7 +167,7 @@ class Nsys(Profiler):
                 except sqlite3.OperationalError as error:
                     raise OSError(errno.ENOSPC if FULL in str(error) else errno.EIO, str(error)) from error
         except subprocess.TimeoutExpired as error:
-            raise TraceError(f"nsys export of {file.name} took more than {EXPORT_LIMIT_S:g} s") from error
+            raise TraceError(f"nsys export of {file.name} took more than {limit_s:g} s") from error
         return database
 
 
@@ -246,28 +235,24 @@ def cuda_of_torch(python: str | None = None) -> str | None:
 
 
 def _run(command: list[str], limit_s: float) -> tuple[int, str]:
-    """Exit code and output of a command; its children are killed with it when it takes too long."""
-    with tempfile.TemporaryDirectory(prefix="multicard-", ignore_cleanup_errors=True) as temporary:
+    """Exit code and output of a command; its children are killed with it."""
+    with (
+        tempfile.TemporaryDirectory(prefix="multicard-", ignore_cleanup_errors=True) as temporary,
+        tempfile.TemporaryFile("w+", errors="replace") as output,  # a child that lives on could hold a pipe open
+    ):
         # nsys writes to $TMPDIR/nvidia, which on a shared machine may be another user's.
         environment = os.environ | {"LC_ALL": "C", "TMPDIR": temporary}
-        with subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env=environment,
-            start_new_session=True,
-        ) as process:
-            try:
-                output, _ = process.communicate(timeout=limit_s)
-            except BaseException:
-                # A child that lives on would hold the pipe open, which is read to its end.
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                raise
-        return process.returncode, output
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
+        )
+        try:
+            process.wait(limit_s)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        output.seek(0)
+        return process.returncode, output.read()
 
 
 def check_database(database: Path) -> None:
@@ -314,13 +299,6 @@ def _scrub(database: Path) -> None:
                 if (table, column) == ("NVTX_EVENTS", "binaryData"):
                     where += f" AND NOT {_is_of_nccl(connection)}"
                 connection.execute(f'UPDATE "{table}" SET "{column}" = NULL WHERE {where}')
-        if "ProcessStreams" in tables:  # all that the job printed, which log.txt has
-            connection.execute(
-                f"UPDATE StringIds SET value = substr(value, 1, {KEPT_OUTPUT}) || char(10) || '(' || "
-                f"(length(value) - {2 * KEPT_OUTPUT}) || ' characters left out, see log.txt)' || char(10) || "
-                f"substr(value, -{KEPT_OUTPUT}) "
-                f"WHERE length(value) > {3 * KEPT_OUTPUT} AND id IN (SELECT contentId FROM ProcessStreams)"
-            )
         connection.commit()
         connection.execute("VACUUM")  # what was overwritten would live on in unused parts of pages
 

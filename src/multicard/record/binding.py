@@ -1,11 +1,10 @@
-"""Bind a rank to the CPUs and the memory of the NUMA node closest to its GPU; without GPUs, divide the nodes evenly.
+"""Bind a rank to the CPUs of the NUMA node closest to its GPU; without GPUs, divide the nodes evenly.
 
-torchrun's `--numa-binding` is not used: it starts no process where there is no GPU, no `numactl` program or no
-/sys entry, treats a GPU of unknown node (`numa_node` -1) as one of node 0, sets no memory policy, and would put the
-one-process strategies under a launcher too.
+Linux takes the memory of a process from the node that it runs on. torchrun's `--numa-binding` is not used: it starts no
+process where there is no GPU, no `numactl` program or no /sys entry, treats a GPU of unknown node (`numa_node` -1) as
+one of node 0, and would put the one-process strategies under a launcher too.
 """
 
-import ctypes
 import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,15 +18,6 @@ from multicard.record import visible
 
 SYSFS = Path("/sys")
 
-# get_mempolicy and set_mempolicy, which libc does not wrap: numbers from the kernel's system call tables.
-SYSTEM_CALLS = {"x86_64": (239, 238), "aarch64": (236, 237)}
-# Names from linux/mempolicy.h, in the order of its enum.
-POLICIES = ("default", "preferred", "bind", "interleave", "local", "preferred-many", "weighted-interleave")
-PREFERRED = POLICIES.index("preferred")
-POLICY_FLAGS = 0b111 << 13
-MASK_WORDS = 16  # 1024 nodes, the most that Linux is built for; a smaller mask is refused where more are possible
-WORD_BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
-MASK_LENGTH = MASK_WORDS * WORD_BITS + 1  # the kernel takes one off
 NOTES: list[str] = []  # of this process
 
 
@@ -123,10 +113,7 @@ def share_of_rank(topology: Topology, usable: frozenset[int], rank: int, ranks: 
 
 
 def bind(rank: int, ranks: int, gpus: Sequence[int] = (), sysfs: Path = SYSFS) -> str:
-    """Bind this process, to be called before it makes threads or allocates; never fails.
-
-    Threads that exist already move too, but only what the calling thread and its later children allocate follows
-    the memory policy.
+    """Bind this process and the threads that it has, to be called before it allocates; never fails.
 
     Parameters
     ----------
@@ -156,12 +143,7 @@ def bind(rank: int, ranks: int, gpus: Sequence[int] = (), sysfs: Path = SYSFS) -
     # A job that trains unbound is better than none: an odd /sys, CPUs taken away meanwhile, no CUDA.
     except (OSError, RuntimeError, ValueError, AssertionError) as error:
         return f"not bound: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    nodes = format_cpus(cpus_of)
-    text = f"bound to CPUs {format_cpus(cpus)} of NUMA node {nodes}"
-    if len(cpus_of) > 1:
-        return f"{text}, memory of the node that allocates"
-    problem = _prefer_memory(*cpus_of)
-    return f"{text}, memory of node {nodes} not preferred: {problem}" if problem else f"{text}, memory preferred"
+    return f"bound to CPUs {format_cpus(cpus)} of NUMA node {format_cpus(cpus_of)}"
 
 
 class Placement(visible.Placement, Protocol):
@@ -183,15 +165,13 @@ def bound(sysfs: Path = SYSFS) -> dict[str, Any]:
     Returns
     -------
     dict
-        `cpus` ("0-3,8"), `numa_nodes` (of these CPUs), `memory_policy` of Linux ("default" takes memory of the node
-        that allocates; "preferred:1"), and `note`: what `bind_rank` did, or why it did nothing.
+        `cpus` ("0-3,8"), `numa_nodes` (of these CPUs), and `note`: what `bind_rank` did, or why it did nothing.
     """
     cpus = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     nodes = read_topology(sysfs).nodes
     return {
         "cpus": None if cpus is None else format_cpus(cpus),
         "numa_nodes": [node for node in nodes if nodes[node] & cpus] if cpus and nodes else None,
-        "memory_policy": _memory_policy(),
         "note": NOTES[-1] if NOTES else None,
     }
 
@@ -239,10 +219,8 @@ def _read(path: Path) -> str | None:
 
 def _refuse_one_node(topology: Topology) -> None:
     with_cpus = sum(bool(cpus) for cpus in topology.nodes.values())
-    if with_cpus == 0:
-        raise NotBound("the system shows no NUMA nodes")
-    if with_cpus == 1:
-        raise NotBound("the machine has one NUMA node")
+    if with_cpus < 2:
+        raise NotBound("the machine has one NUMA node" if with_cpus else "the system shows no NUMA nodes")
 
 
 def _move_threads(cpus: set[int]) -> None:
@@ -256,32 +234,3 @@ def _move_threads(cpus: set[int]) -> None:
                 os.sched_setaffinity(thread, cpus)
         except OSError:
             pass  # it has ended meanwhile
-
-
-def _prefer_memory(node: int) -> str | None:
-    """Take memory from the node first; return why that cannot be."""
-    mask = (ctypes.c_ulong * MASK_WORDS)()
-    mask[node // WORD_BITS] = 1 << node % WORD_BITS
-    return _system_call(1, ctypes.c_int(PREFERRED), mask, ctypes.c_ulong(MASK_LENGTH))
-
-
-def _memory_policy() -> str | None:
-    mode, mask = ctypes.c_int(), (ctypes.c_ulong * MASK_WORDS)()
-    # Of the calling thread: no address and no flags.
-    if _system_call(0, ctypes.byref(mode), mask, ctypes.c_ulong(MASK_LENGTH), None, ctypes.c_ulong(0)):
-        return None
-    kind = mode.value & ~POLICY_FLAGS
-    name = POLICIES[kind] if kind < len(POLICIES) else str(kind)
-    nodes = [bit for bit in range(len(mask) * WORD_BITS) if mask[bit // WORD_BITS] >> bit % WORD_BITS & 1]
-    return f"{name}:{format_cpus(nodes)}" if nodes else name
-
-
-def _system_call(which: int, *arguments: Any) -> str | None:
-    """Make one of the two memory policy calls; return what went wrong."""
-    calls = SYSTEM_CALLS.get(platform.machine()) if platform.system() == "Linux" else None
-    if calls is None:
-        return f"not known how to on {platform.system()} {platform.machine()}"
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(ctypes.c_long(calls[which]), *arguments) == 0:
-        return None
-    return os.strerror(ctypes.get_errno())

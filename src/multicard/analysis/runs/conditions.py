@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from multicard.core.cpu_time import TICK_S
 from multicard.core.units import number, percent
 
 # What others use on average of a node's CPUs, above both of which a run counts as disturbed: the services of a large
@@ -12,6 +11,7 @@ from multicard.core.units import number, percent
 OTHERS_CPUS = 0.1
 OTHERS_SHARE = 0.01  # of those that the run may use
 SURE = 3
+TICK_S = 0.01  # of the kernel's clock, by which it samples what a CPU is doing
 THROTTLED_SHARE = 0.01  # of the measured time, likewise
 
 # Policies that hold a GPU below the clocks that it would reach by itself. Power does only where the limit was lowered:
@@ -32,9 +32,9 @@ def disturbance(record: Mapping[str, Any]) -> str | None:
     where only that is known, as without a warm-up),
 
     - other processes took more than `OTHERS_CPUS` of a CPU and `OTHERS_SHARE` of the usable CPUs on average:
-      `others_cpu_s` / `wall_s` (see `multicard.record.others.OthersMeter` and
-      `multicard.launch.conditions.HostConditions`), or the hypervisor did: `stolen_cpu_s` / `wall_s`; and by more than
-      `SURE` standard errors of a time that is sampled at the ticks of the kernel's clock;
+      `others_cpu_s` / `wall_s` (see `multicard.launch.cpu_samples.host_record`), or the hypervisor did:
+      `stolen_cpu_s` / `wall_s`; and by more than `SURE` standard errors of a time that is sampled at the ticks of the
+      kernel's clock;
 
     or if one of its GPUs, while measured steps ran,
 

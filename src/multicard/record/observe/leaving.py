@@ -94,7 +94,6 @@ class Leaving:
             "steps_per_pass": recording.pace.pass_steps,
             "profiled_window": recording.plan.profiled and recording.plan.profiled._asdict(),
             "windows": recording.recorder.windows,
-            "host_conditions": recording.others.record(),
             "compile_limits_hit": limits_hit(),
             "operations": recording.recorder.operations,
             "trace_problem": recording.capture.problem,

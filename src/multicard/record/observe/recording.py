@@ -37,7 +37,6 @@ from multicard.record.observe.process import devices_of, make_barrier, shared_nu
 from multicard.record.observe.ranges import Ranges
 from multicard.record.observe.ranks import rank_of_process
 from multicard.record.observe.transfer import FirstCall, has_compiled
-from multicard.record.others import OthersMeter
 from multicard.record.profiled_window import ProfiledWindow
 from multicard.record.recorder import COUNTED_STEP, Recorder
 
@@ -79,8 +78,6 @@ class Recording:
         self._on_gpu = self.devices[0].type == "cuda"
         self.training_steps, self.plan = training_steps, Plan(self.stated, training_steps)
         self.exchanges = Exchanges()
-        is_first = self.rank % self.stated["ranks_per_node"] == 0
-        self.others = OthersMeter(job.get("launcher") if is_first else None)
         self.steps = 0  # that have ended
         self._made = shared_number(self.scratch / rank_file(MADE, self.rank))  # the same, for who ends this process
         self.is_complete = False
@@ -255,7 +252,6 @@ class Recording:
         """Do what comes before a step, and say whether that took time."""
         plan = self.plan
         if step == max(1, plan.warmup):  # the last step of the warm-up makes up for the time that this takes
-            self.others.start()
             self.recorder.clock.reserve(plan.measured)
         if step == plan.warmup + 1:
             self._log(f"measuring {counted(plan.measured, 'step')}")
@@ -263,7 +259,6 @@ class Recording:
         if step == plan.measured_end + 1:
             self.settle(observer)
             self.exchanges.stop()
-            self.others.stop()
             window = plan.profiled = self._agree(observer)
             before = window.warmup_steps + window.settling_steps
             self._log(f"profiling {counted(window.profiled_steps, 'step')}, after {before} more")

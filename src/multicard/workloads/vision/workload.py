@@ -42,7 +42,9 @@ class Vision(Workload):
     implied: ClassVar[Mapping[str, tuple[str, ...]]] = {"preset": tuple(TUNED)}
 
     def unsupported_reason(self, p: VisionParameters, machine: Machine, inputs: Inputs) -> str | None:
-        """Ask the strategy, then the loader."""
+        """Ask for PyTorch, the strategy, then the loader."""
+        if machine.vision:
+            return machine.vision
         if refused := STRATEGIES[p.strategy].unsupported_reason(p):
             return refused
         if p.scaling == "strong" and p.batch_size % p.devices:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from multicard.launch.attempts import scratch_in
-from multicard.launch.kept import OUTPUTS, drop_kept, keep, made_of, restore
+from multicard.workflow.kept_outcomes import OUTPUTS, drop_kept, keep, made_of, restore
 from multicard.workloads.script.parameters import ScriptParameters
 from multicard.workloads.vision.parameters import VisionParameters
 

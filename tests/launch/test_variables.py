@@ -5,7 +5,6 @@ import inspect
 import os
 import re
 import socket
-import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,35 +14,30 @@ import snakemake.shell
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from multicard.core.rendezvous import Rendezvous
-from multicard.launch import environment as environment_module
-from multicard.launch.commands import training_command
-from multicard.launch.environment import (
-    environment_of,
-    gloo_interface,
-    job_environment,
-    secrets_in,
-    settings,
-    temporary_folder,
-)
-from multicard.launch.slurm import NOT_FOR_SRUN, srun_command
+from multicard.launch.node_ranks import NOT_FOR_SRUN, srun_command, training_command
+from multicard.launch.variables import gloo_interface, job_environment, secrets_in, settings, variables_of_ranks
 from multicard.workloads.script.launcher import LAUNCHERS
+from multicard.workloads.script.parameters import ScriptParameters
+from multicard.workloads.vision.parameters import VisionParameters
 
 
 def test_torchrun_has_ranks_of_one_machine_meet_inside_it_and_those_of_several_at_the_first() -> None:
-    command = training_command("a.b", ["--job", "x"], 4, distributed=True)
+    command = training_command("a.b", ["--job", "x"], 4)
     assert {"--nproc-per-node=4", "--nnodes=1", "--rdzv-endpoint=127.0.0.1:0"} <= set(command)
     assert command[-4:] == ["-m", "a.b", "--job", "x"]
-    command = training_command("a.b", [], 4, distributed=True, rendezvous=Rendezvous(1, 2, "10.0.0.1", 4321))
+    command = training_command("a.b", [], 4, Rendezvous(1, 2, "10.0.0.1", 4321))
     expected = {"--nnodes=2", "--node-rank=1", "--master-addr=10.0.0.1", "--master-port=4321"}
     assert expected | {"--nproc-per-node=4"} <= set(command)
 
 
 def test_srun_starts_tasks_on_each_node_and_ends_all_when_one_fails() -> None:
-    command = srun_command(["program"], nodes=2, cpus=8, gpus=4)
-    assert (command[0], command[-1]) == ("srun", "program")
+    p = VisionParameters(device="cuda", nodes=2, devices=8, strategy="ddp", threads=1, num_workers=1)
+    command = srun_command(p, Path("/job.json"))
+    assert (command[0], command[-4:]) == ("srun", ["-m", "multicard.launch.node", "--job", "/job.json"])
     expected = {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=8", "--gres=gpu:4"}
     assert expected | {"--kill-on-bad-exit=1"} <= set(command)
-    command = srun_command(["program"], nodes=2, cpus=8, gpus=0, tasks=4)
+    p = ScriptParameters(command=["a.py"], launcher="srun", device="cpu", nodes=2, devices=8, threads=1, loader_cpus=1)
+    command = srun_command(p, Path("/job.json"))
     expected = {"--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--distribution=block", "--cpus-per-task=2"}
     assert expected <= set(command)
     assert not any(part.startswith("--gres") for part in command)
@@ -148,8 +142,8 @@ def test_variables_that_may_change_results_are_recorded_and_places_are_not() -> 
     assert settings({"NVIDIA_API_KEY": "x", "NCCL_HOST": "a/hf_0123456789abcdef"}) == {"NCCL_HOST": "a/removed"}
 
 
-# What the environment of a job depends on.
-ONE_NODE, TWO_NODES = SimpleNamespace(nodes=1, threads=2), SimpleNamespace(nodes=2, threads=2)
+ONE_NODE = VisionParameters(device="cpu", threads=2)
+TWO_NODES = VisionParameters(device="cpu", threads=2, strategy="ddp", devices=2, nodes=2)
 
 
 def test_of_nodes_gloo_takes_an_interface_that_nccl_is_told_to_take() -> None:
@@ -169,40 +163,32 @@ def test_a_rank_has_the_threads_of_its_run_and_not_those_of_the_whole_job(
     assert len(set_by_snakemake) == 6
     for name in set_by_snakemake:
         monkeypatch.setenv(name, "8")
-    environment = environment_of(ONE_NODE, "none", tmp_path)
+    environment = variables_of_ranks(ONE_NODE, "none", tmp_path)
     assert {environment[name] for name in set_by_snakemake} == {"2"}
 
 
-def test_an_interface_for_gloo_that_is_stated_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment_module, "_interfaces", lambda: ["lo", "eth0", "ib0"])
-    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib")
-    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    assert environment_of(TWO_NODES, "none", tmp_path)["GLOO_SOCKET_IFNAME"] == "ib0"
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
-    assert environment_of(TWO_NODES, "none", tmp_path)["GLOO_SOCKET_IFNAME"] == "eth0"
-    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
-    monkeypatch.delenv("NCCL_SOCKET_IFNAME")
-    assert "GLOO_SOCKET_IFNAME" not in environment_of(TWO_NODES, "none", tmp_path)
-
-
-def test_interfaces_that_are_down_or_have_no_address_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gloo_takes_an_interface_that_is_up_and_has_an_address_unless_one_is_stated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     of_hardware, of_internet = SimpleNamespace(family=psutil.AF_LINK), SimpleNamespace(family=socket.AF_INET)
-    present = {"lo": [of_internet], "down": [of_internet], "bare": [of_hardware], "eth0": [of_hardware, of_internet]}
+    present = {"lo": [of_internet], "ib9": [of_internet], "ib8": [of_hardware], "ib0": [of_hardware, of_internet]}
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: present)
-    up = {name: SimpleNamespace(isup=name != "down") for name in present}
+    up = {name: SimpleNamespace(isup=name != "ib9") for name in present}
     monkeypatch.setattr(psutil, "net_if_stats", lambda: up)
-    assert environment_module._interfaces() == ["lo", "eth0"]
+    for nccl, gloo, taken in (("ib", None, "ib0"), ("ib", "eth0", "eth0"), (None, None, None)):
+        for name, value in (("NCCL_SOCKET_IFNAME", nccl), ("GLOO_SOCKET_IFNAME", gloo)):
+            monkeypatch.delenv(name, raising=False)
+            if value:
+                monkeypatch.setenv(name, value)
+        assert variables_of_ranks(TWO_NODES, "none", tmp_path).get("GLOO_SOCKET_IFNAME") == taken
 
 
 def test_temporary_files_of_a_job_are_its_own_and_the_compilers_cache_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    with temporary_folder() as folder:
-        found = environment_of(ONE_NODE, "nsys", folder)
-        assert (found["TMPDIR"], folder.parent) == (str(folder), Path(tempfile.gettempdir()))
-        assert found["TORCHINDUCTOR_CACHE_DIR"] == default_cache_dir()
-    assert not folder.exists()
+    found = variables_of_ranks(ONE_NODE, "nsys", Path("/own"))
+    assert (found["TMPDIR"], found["TORCHINDUCTOR_CACHE_DIR"]) == ("/own", default_cache_dir())
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/cache")
-    assert environment_of(ONE_NODE, "nsys", folder)["TORCHINDUCTOR_CACHE_DIR"] == "/cache"
+    assert variables_of_ranks(ONE_NODE, "nsys", Path("/own"))["TORCHINDUCTOR_CACHE_DIR"] == "/cache"
 
 
 def test_a_user_that_the_system_does_not_know_gets_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,6 +199,6 @@ def test_a_user_that_the_system_does_not_know_gets_a_name(tmp_path: Path, monkey
     monkeypatch.setattr(getpass, "getuser", unknown)
     for name in ("USER", "LOGNAME"):
         monkeypatch.delenv(name, raising=False)
-    assert environment_of(ONE_NODE, "none", tmp_path)["USER"] == f"uid-{os.getuid()}"
+    assert variables_of_ranks(ONE_NODE, "none", tmp_path)["USER"] == f"uid-{os.getuid()}"
     monkeypatch.setenv("USER", "ada")
-    assert environment_of(ONE_NODE, "none", tmp_path)["USER"] == "ada"
+    assert variables_of_ranks(ONE_NODE, "none", tmp_path)["USER"] == "ada"

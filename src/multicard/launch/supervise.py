@@ -9,16 +9,17 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import psutil
 
 from multicard.core.files import report_full_disk
-from multicard.launch.log import LONGEST_LINE, Log
-from multicard.launch.signals import interruptible, undisturbed
+from multicard.core.layout import PROGRESS
+from multicard.core.units import BYTES, with_unit
+from multicard.launch.interruptible import interruptible, undisturbed
 
 GRACE_S = 15.0
 FINISH_LIMIT_S = 600.0  # that a profiler may take to write its report after the job
@@ -27,7 +28,8 @@ LOOK_S = 1.0
 LEFT_S = 10.0  # that what a job started may go on after all ranks have exited
 EXIT_S = 90.0  # that a rank may take to exit after it has reported; it ends itself sooner (`multicard.record.observe`)
 TOLD_S = 2.0  # by which a signal to a whole job, as Slurm sends it, may reach this process after it ended the job
-STARTS = 5  # of a profiler that ends before it has started the job
+KEPT_BYTES = 5_000_000  # of the first and of the last output
+LONGEST_LINE = 1 << 20  # characters that are read at once, where a job prints no end of a line
 JOB_MARK = "MULTICARD_JOB"
 # Set for a job that runs as the child of a profiler, and not for the profiler.
 WRAPPED_MARK = "MULTICARD_WRAPPED"
@@ -61,31 +63,12 @@ class Ended:
     left_behind: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Watched:
-    """A job whose ranks report that they are done.
+Ranks = Callable[[], Mapping[int, int] | None]
 
-    Attributes
-    ----------
-    ranks
-        Process ids of the ranks, and of what started each, once all have written their record; None before.
-    left_s
-        How long its processes may go on once the ranks have exited; None: until they exit.
-    in_profiler
-        Whether the command is a profiler that runs the job as its child, started by `within`.
-    never_started
-        Whether the profiler ended before it had started the job, judging by its output.
-    """
 
-    ranks: Callable[[], Mapping[int, int] | None]
-    left_s: float | None = None
-    in_profiler: bool = True
-    never_started: Callable[[str], bool] = lambda _output: False
-
-    @staticmethod
-    def within(command: list[str]) -> list[str]:
-        """The command, by which processes of the job can be told from those of what wraps it."""
-        return ["env", f"{WRAPPED_MARK}=1", *command]
+def in_profiler(command: list[str]) -> list[str]:
+    """The command of a job, by which its processes can be told from those of a profiler that wraps it."""
+    return ["env", f"{WRAPPED_MARK}=1", *command]
 
 
 def run(
@@ -94,23 +77,26 @@ def run(
     log: Path,
     time_limit_s: float,
     on_line: Callable[[str], None],
-    grace_s: float | None = None,
-    watched: Watched | None = None,
+    grace_s: float = GRACE_S,
+    ranks: Ranks | None = None,
+    is_wrapped: bool = False,
     folder: Path | None = None,
 ) -> Ended:
     """Run `command`, write its output to `log`, cut as `Log` does, and hand each line to `on_line`.
 
     Every process of the job carries a mark in its environment, children that detach included (the nsys
     agent does). Processes that still carry it when the command has exited, or when this process is told to exit,
-    get SIGTERM, and SIGKILL `grace_s` (by default `GRACE_S`) later. What a process without the mark writes later than
-    `READ_LIMIT_S` after that is not read.
+    get SIGTERM, and SIGKILL `grace_s` later. What a process without the mark writes later than `READ_LIMIT_S` after
+    that is not read.
 
     Parameters
     ----------
-    watched
-        How to tell that the job is done: what goes on for too long after that is ended. A profiler that runs
-        `FINISH_LIMIT_S` longer than its job is killed; one that exits before it does not take the job with it; one that
-        never started it is started again.
+    ranks
+        How to tell that the job is done: gives the process ids of the ranks, and of what started each, once all have
+        written their record; None before. What goes on for longer than `LEFT_S` after all ranks have exited is ended.
+    is_wrapped
+        The command is a profiler that runs the job as its child, started by `in_profiler`. If it runs `FINISH_LIMIT_S`
+        longer than its job it is killed; if it exits before the job it does not take that with it.
     folder
         Working directory of the command, if not that of this process.
 
@@ -119,29 +105,11 @@ def run(
     UserError
         If there is no space for the log. The job is ended.
     """
-    for _ in range(STARTS):
-        ended = _run_once(command, environment, log, time_limit_s, on_line, grace_s, watched, folder)
-        if ended.exit_code == 0 or watched is None:
-            break
-        if not watched.never_started(log.read_text(encoding="utf-8", errors="replace")):
-            break
-    return ended
-
-
-def _run_once(
-    command: list[str],
-    environment: dict[str, str],
-    log: Path,
-    time_limit_s: float,
-    on_line: Callable[[str], None],
-    grace_s: float | None,
-    watched: Watched | None,
-    folder: Path | None,
-) -> Ended:
     mark = uuid.uuid4().hex
     started = time.monotonic()
     unwritten: list[OSError] = []
-    with report_full_disk(log), _adopting_orphans(), log.open("w+b") as file, undisturbed():
+    _adopt_orphans()
+    with report_full_disk(log), log.open("w+b") as file, undisturbed():
         sink = Log(file)
         process = subprocess.Popen(
             _ending_with_this(command),
@@ -171,14 +139,14 @@ def _run_once(
         # A thread, because a child that outlives the command can hold the pipe open.
         reader = threading.Thread(target=follow, daemon=True)
         reader.start()
-        grace_s = GRACE_S if grace_s is None else grace_s
         timed_out, lingered, orphaned, left = False, False, False, ()
         try:
             with interruptible():
-                if watched is None:
+                if ranks is None:
                     process.wait(timeout=time_limit_s)
                 else:
-                    lingered, orphaned, left = _wait(process, mark, started + time_limit_s, watched, grace_s)
+                    deadline = started + time_limit_s
+                    lingered, orphaned, left = _wait(process, mark, deadline, ranks, is_wrapped, grace_s)
                 if process.returncode:
                     time.sleep(TOLD_S)
         except subprocess.TimeoutExpired:
@@ -197,7 +165,7 @@ def _run_once(
 
 
 def _wait(
-    process: subprocess.Popen[str], mark: str, deadline: float, job: Watched, grace_s: float
+    process: subprocess.Popen[str], mark: str, deadline: float, done: Ranks, is_wrapped: bool, grace_s: float
 ) -> tuple[bool, bool, tuple[str, ...]]:
     """Wait until a command and the job that it runs have exited; end what goes on too long after the job is done.
 
@@ -211,7 +179,7 @@ def _wait(
     """
 
     def at_work() -> list[psutil.Process]:
-        return [each for each in _marked(mark) if not job.in_profiler or WRAPPED_MARK in _environment(each)]
+        return [each for each in _marked(mark) if not is_wrapped or WRAPPED_MARK in each.info["environ"]]
 
     orphaned, reported, exited, finished, left = False, None, None, None, ()
     ranks: Mapping[int, int] = {}
@@ -220,44 +188,30 @@ def _wait(
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=min(LOOK_S, deadline - now))
         now = time.monotonic()
-        if reported is None and (found := job.ranks()) is not None:
+        if reported is None and (found := done()) is not None:
             reported, ranks = now, found
             of_launcher |= {each for parent in set(found.values()) for each in _with_parents(parent)}
-        finished = finished or (reported if job.in_profiler else None)
+        finished = finished or (reported if is_wrapped else None)
         if process.returncode is not None:
-            remaining = at_work()
-            if reported is None and not job.in_profiler:
+            if reported is None and not is_wrapped:
                 return False, False, left
+            remaining = at_work()
             orphaned = orphaned or (reported is None and bool(remaining))
             if not (_marked(mark) if orphaned else remaining):
                 return False, orphaned, left
             finished = finished or (None if remaining else now)  # what else is left may still write the report
             time.sleep(LOOK_S / 5)
-        if reported and job.left_s is not None:
+        if reported:
             remaining = at_work()
             if not any(each.pid in ranks for each in remaining):
                 exited = exited or now
-            if now - (exited or reported + EXIT_S) > job.left_s:
+            if now - (exited or reported + EXIT_S) > LEFT_S:
                 others = [each for each in remaining if each.pid in ranks or each.pid not in of_launcher]
-                left = left or tuple(sorted(map(_name, others)))
+                left = left or tuple(sorted(each.info["name"] or "?" for each in others))
                 _end(at_work, grace_s)
         if finished and now - finished > FINISH_LIMIT_S:
             return True, orphaned, left
     raise subprocess.TimeoutExpired(process.args, deadline)
-
-
-def _name(process: psutil.Process) -> str:
-    try:
-        return process.name()
-    except psutil.Error:
-        return "?"
-
-
-def _environment(process: psutil.Process) -> dict[str, str]:
-    try:
-        return process.environ()
-    except psutil.Error:
-        return {}
 
 
 def _with_parents(process: int) -> list[int]:
@@ -275,51 +229,77 @@ def _ending_with_this(command: list[str]) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", ENDING_WITH_PARENT, str(os.getpid()), *command]
 
 
-@contextmanager
-def _adopting_orphans() -> Iterator[None]:
-    """Have processes that outlive their parent in this block become children of this one; wait for those that ended.
+def _adopt_orphans() -> None:
+    """Have descendants of this process become its children when their parent ends, on Linux.
 
-    Linux adds the CPU time of a process to that of who waits for it. Those of a profiler that detach, and the job that
-    they start, would be waited for by init, and look as if they were not of this run.
+    Those of a profiler that detach, and the job that they start, would become children of init, and their CPU time
+    look as if it were not of this run.
     """
-    if sys.platform != "linux":
-        yield
-        return
-    pr_set_child_subreaper, pr_get_child_subreaper = 36, 37
-    libc, before = ctypes.CDLL(None), ctypes.c_int()
-    libc.prctl(pr_get_child_subreaper, ctypes.byref(before))
-    libc.prctl(pr_set_child_subreaper, 1)
-    others = {child.pid for child in psutil.Process().children()}
-    try:
-        yield
-    finally:
-        libc.prctl(pr_set_child_subreaper, before.value)
-        for child in psutil.Process().children():
-            with contextlib.suppress(psutil.Error, OSError):
-                if child.pid not in others and child.status() == psutil.STATUS_ZOMBIE:
-                    os.waitpid(child.pid, os.WNOHANG)
+    if sys.platform == "linux":
+        pr_set_child_subreaper = 36
+        ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1)
 
 
 def _end(find: Callable[[], list[psutil.Process]], grace_s: float) -> None:
     """End the processes that are found, by SIGTERM and, those that are found still, by SIGKILL."""
     processes = find()
     for process in processes:
-        _quietly(process.terminate)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
     _, alive = psutil.wait_procs(processes, timeout=grace_s)
     for process in {*alive, *find()}:
-        _quietly(process.kill)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def _marked(mark: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        if process.pid == os.getpid():
-            continue
-        if _environment(process).get(JOB_MARK) == mark:
-            found.append(process)
-    return found
+    """Processes that carry a mark, with their `info`: environ and name."""
+    found = psutil.process_iter(["environ", "name"])
+    return [each for each in found if (each.info["environ"] or {}).get(JOB_MARK) == mark and each.pid != os.getpid()]
 
 
-def _quietly(action: Callable[[], None]) -> None:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        action()
+class Log:
+    """Output in a file that never grows beyond three times `KEPT_BYTES`, nor what of it is in memory beyond once.
+
+    Whoever writes and who finishes may be different threads. `file`: empty, open to be written and read.
+    """
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        self._lock = threading.Lock()
+        self._end = 0
+        self._first_end: int | None = None  # of the first part, where more follows
+        self._remark = b""  # between the parts
+        self._left_out = 0  # bytes
+
+    def write(self, line: str) -> None:
+        """Add a line, or a part of one, which others can read at once."""
+        content = line.encode(errors="replace")
+        with self._lock:
+            if self._first_end is None and self._end + len(content) > KEPT_BYTES:
+                self._first_end = self._end
+            self._file.write(content)
+            self._file.flush()
+            self._end += len(content)
+            if self._end > 3 * KEPT_BYTES:
+                self._cut()
+
+    def finish(self) -> None:
+        """Leave no more than the first and the last part."""
+        with self._lock:
+            if self._end > 2 * KEPT_BYTES:
+                self._cut()
+
+    def _cut(self) -> None:
+        before = self._first_end + len(self._remark)
+        self._file.seek(max(before, self._end - KEPT_BYTES))
+        last = self._file.read()
+        last = last[last.find(b"\n") + 1 :]  # whole lines, if there is an end of one
+        self._left_out += self._end - before - len(last)
+        left_out, kept = with_unit(self._left_out, BYTES), with_unit(KEPT_BYTES, BYTES)
+        self._remark = f"\n{PROGRESS}  {left_out} of output left out here, after the first {kept}\n".encode()
+        self._file.seek(self._first_end)
+        self._file.write(self._remark + last)
+        self._file.truncate()
+        self._file.flush()
+        self._end = self._file.tell()

@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -13,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from multicard.launch import log as log_module
-from multicard.launch import process
+from multicard.launch import supervise
+from multicard.launch.cpu_samples import cpu_s_of_job
 
 # Starts a child in a session of its own, as the agent of nsys does, and says its id.
 DETACH = (
@@ -32,16 +31,16 @@ REPORT = (
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for no signal after a job has failed."""
-    monkeypatch.setattr(process, "TOLD_S", 0.0)
+    monkeypatch.setattr(supervise, "TOLD_S", 0.0)
 
 
-def run(code: str, tmp_path: Path, limit: float = 600, **options: Any) -> tuple[process.Ended, list[str]]:
+def run(code: str, tmp_path: Path, limit: float = 600, **options: Any) -> tuple[supervise.Ended, list[str]]:
     """Run a program of Python in a folder, under a launcher of its own if that is given; also give what it printed."""
     lines: list[str] = []
     command = [sys.executable, "-c", code]
     if launcher := options.pop("launcher", None):
-        command = [sys.executable, "-c", launcher, *process.Watched.within(command)]
-    ended = process.run(
+        command = [sys.executable, "-c", launcher, *supervise.in_profiler(command)]
+    ended = supervise.run(
         command, dict(os.environ), tmp_path / "log.txt", limit, lines.append, folder=tmp_path, **options
     )
     assert (tmp_path / "log.txt").read_text() == "".join(f"{line}\n" for line in lines)
@@ -66,11 +65,11 @@ def test_output_goes_to_the_log_and_to_the_listener(tmp_path: Path) -> None:
 def test_of_much_output_the_first_and_the_last_is_kept_and_all_is_handed_on(
     end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_module, "KEPT_BYTES", 500)
-    monkeypatch.setattr(process, "LONGEST_LINE", 100)
+    monkeypatch.setattr(supervise, "KEPT_BYTES", 500)
+    monkeypatch.setattr(supervise, "LONGEST_LINE", 100)
     count, text, lines = 2_000, "is printed" + end, []
     code = f"for n in range({count}): print(f'{{n:05}} ' + {text!r}, end='')\nprint('\\nthe end')"
-    process.run([sys.executable, "-c", code], dict(os.environ), tmp_path / "log.txt", 600, lines.append)
+    supervise.run([sys.executable, "-c", code], dict(os.environ), tmp_path / "log.txt", 600, lines.append)
     printed = "".join(f"{n:05} {text}" for n in range(count)) + "\nthe end\n"
     assert "".join(lines) == printed.replace("\n", "")
     kept = (tmp_path / "log.txt").read_text()
@@ -91,7 +90,7 @@ def test_a_detached_child_is_killed_with_the_job(tmp_path: Path) -> None:
 def test_a_process_without_the_mark_that_holds_the_output_keeps_no_launcher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "READ_LIMIT_S", 0.1)
+    monkeypatch.setattr(supervise, "READ_LIMIT_S", 0.1)
     ended, [pid] = run(DETACH.replace("start_new", "env={}, start_new"), tmp_path)
     try:
         assert ended.exit_code == 0
@@ -100,14 +99,14 @@ def test_a_process_without_the_mark_that_holds_the_output_keeps_no_launcher(
         os.kill(int(pid), signal.SIGKILL)
 
 
-def watched(tmp_path: Path, left_s: float, in_profiler: bool = False) -> process.Watched:
-    """A job whose only rank has run `REPORT`."""
+def reported(tmp_path: Path) -> supervise.Ranks:
+    """How to tell that the only rank has run `REPORT`."""
 
     def ranks() -> dict[int, int] | None:
         path = tmp_path / "rank.json"
         return {int(pid): parent for pid, parent in json.loads(path.read_text()).items()} if path.exists() else None
 
-    return process.Watched(ranks, left_s, in_profiler)
+    return ranks
 
 
 @pytest.mark.slow
@@ -124,39 +123,49 @@ def watched(tmp_path: Path, left_s: float, in_profiler: bool = False) -> process
 def test_what_a_script_leaves_running_is_ended_soon_after_it_has_reported(
     leaves: str, count: int, is_wrapped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "EXIT_S", 1.0)
+    monkeypatch.setattr(supervise, "EXIT_S", 1.0)
+    monkeypatch.setattr(supervise, "LEFT_S", 1.0)
     code = f"import subprocess, threading, time\nfrom concurrent.futures import ProcessPoolExecutor\n{leaves}\n{REPORT}"
     profiler = "import subprocess, sys, time; subprocess.run(sys.argv[1:]); time.sleep(3); print('report')"
-    ended, lines = run(
-        code, tmp_path, launcher=profiler if is_wrapped else None, watched=watched(tmp_path, 1.0, is_wrapped)
-    )
+    launcher = profiler if is_wrapped else None
+    ended, lines = run(code, tmp_path, launcher=launcher, ranks=reported(tmp_path), is_wrapped=is_wrapped)
     assert ended.wall_time_s < 300
     assert not (ended.timed_out or ended.lingered or ended.orphaned)
     assert len(ended.left_behind) == count
     assert ("report" in lines) == is_wrapped, "the profiler itself is not ended"
 
 
+def test_a_profiler_that_exits_before_its_job_does_not_take_it_with_it(tmp_path: Path) -> None:
+    profiler = "import subprocess, sys; subprocess.Popen(sys.argv[1:])"
+    job = f"import time; time.sleep(2); print('done', flush=True); {REPORT}"
+    ended, lines = run(job, tmp_path, launcher=profiler, ranks=reported(tmp_path), is_wrapped=True)
+    assert (lines, ended.orphaned, ended.lingered, ended.left_behind) == (["done"], True, False, ())
+
+
 @pytest.mark.slow
-def test_a_rank_and_its_launcher_that_take_their_time_to_exit_are_not_left_behind(tmp_path: Path) -> None:
+def test_a_rank_and_its_launcher_that_take_their_time_to_exit_are_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on a busy machine: neither is ended before the rank has exited, and the launcher is not named."""
+    monkeypatch.setattr(supervise, "LEFT_S", 1.0)
     rank = f"import time\n{REPORT}\ntime.sleep(4)\nprint('rank done', flush=True)"
     launcher = (
         f"import subprocess, sys, time\nsubprocess.run([sys.executable, '-c', {rank!r}])\n{SLEEP}\ntime.sleep(600)"
     )
-    ended, lines = run(launcher, tmp_path, 300, watched=watched(tmp_path, 1.0))
+    ended, lines = run(launcher, tmp_path, 300, ranks=reported(tmp_path))
     assert lines == ["rank done"]
     assert not ended.timed_out and len(ended.left_behind) == 1  # what the launcher started later
 
 
-def test_a_script_that_leaves_nothing_is_not_waited_for(tmp_path: Path) -> None:
-    ended, _ = run(REPORT, tmp_path, 900, watched=watched(tmp_path, 600.0))
+def test_a_script_that_leaves_nothing_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervise, "LEFT_S", 600.0)
+    ended, _ = run(REPORT, tmp_path, 900, ranks=reported(tmp_path))
     assert (ended.exit_code, ended.left_behind) == (0, ()) and ended.wall_time_s < 300
 
 
-def test_a_job_over_its_limit_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "GRACE_S", 0.5)
+def test_a_job_over_its_limit_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(600)"
-    ended, _ = run(deaf, tmp_path, limit=2)
+    ended, _ = run(deaf, tmp_path, limit=2, grace_s=0.5)
     assert ended.timed_out and ended.wall_time_s < 300
     assert ended.exit_code == -9
 
@@ -165,7 +174,7 @@ def test_a_job_is_started_without_python_between_fork_and_exec(tmp_path: Path, p
     command = ["grep", "SigIgn", "/proc/self/status"]  # signals that it ignores
     as_it_is, lines = subprocess.run(command, capture_output=True, text=True, check=True), []
     popen_options.clear()
-    process.run(command, dict(os.environ), tmp_path / "log.txt", 60, lines.append)
+    supervise.run(command, dict(os.environ), tmp_path / "log.txt", 60, lines.append)
     assert popen_options["start_new_session"] and popen_options.get("preexec_fn") is None
     assert lines == as_it_is.stdout.splitlines()
 
@@ -173,9 +182,9 @@ def test_a_job_is_started_without_python_between_fork_and_exec(tmp_path: Path, p
 def test_a_job_gets_the_variables_that_it_was_given_and_its_mark(tmp_path: Path) -> None:
     given = {"PATH": os.environ["PATH"], "NAME": "a=b"}  # and none that Python sets in the C locale
     lines: list[str] = []
-    process.run(["env"], given, tmp_path / "log.txt", 60, lines.append)
+    supervise.run(["env"], given, tmp_path / "log.txt", 60, lines.append)
     assert {"NAME=a=b", f"PATH={given['PATH']}"} < set(lines)
-    assert {line.partition("=")[0] for line in lines} == {*given, process.JOB_MARK}
+    assert {line.partition("=")[0] for line in lines} == {*given, supervise.JOB_MARK}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
@@ -183,9 +192,9 @@ def test_a_job_gets_the_variables_that_it_was_given_and_its_mark(tmp_path: Path)
 @pytest.mark.parametrize("how", ["terminate", "kill"])
 def test_a_job_does_not_outlive_its_launcher(tmp_path: Path, how: str) -> None:
     launcher = (
-        "import os, sys; from pathlib import Path; from multicard.launch import process\n"
+        "import os, sys; from pathlib import Path; from multicard.launch import supervise\n"
         "code = 'import os, time; print(os.getpid(), flush=True); time.sleep(600)'\n"
-        f"process.run([sys.executable, '-c', code], dict(os.environ), Path({str(tmp_path / 'log.txt')!r}), 600, "
+        f"supervise.run([sys.executable, '-c', code], dict(os.environ), Path({str(tmp_path / 'log.txt')!r}), 600, "
         "lambda line: print(line, flush=True))\n"
     )
     started = subprocess.Popen([sys.executable, "-c", launcher], stdout=subprocess.PIPE, text=True)
@@ -219,7 +228,7 @@ def test_a_second_signal_does_not_interrupt_the_cleanup(tmp_path: Path, second: 
             tell(told[line])
 
     with pytest.raises(SystemExit) as raised:
-        process.run([sys.executable, "-c", job], dict(os.environ), tmp_path / "log.txt", 600, follow)
+        supervise.run([sys.executable, "-c", job], dict(os.environ), tmp_path / "log.txt", 600, follow)
     assert raised.value.code == 128 + signal.SIGHUP
     assert lines == ["ready", "ending", "ended"]
 
@@ -227,7 +236,7 @@ def test_a_second_signal_does_not_interrupt_the_cleanup(tmp_path: Path, second: 
 def test_a_signal_that_ends_the_job_first_and_then_its_launcher_is_no_failure_of_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "TOLD_S", 300.0)
+    monkeypatch.setattr(supervise, "TOLD_S", 300.0)
     job = "import os, signal; print(os.getpid(), flush=True); os.kill(os.getpid(), signal.SIGTERM)"
 
     def follow(line: str) -> None:
@@ -236,7 +245,7 @@ def test_a_signal_that_ends_the_job_first_and_then_its_launcher_is_no_failure_of
         tell(signal.SIGTERM)
 
     with pytest.raises(SystemExit):
-        process.run([sys.executable, "-c", job], dict(os.environ), tmp_path / "log.txt", 600, follow)
+        supervise.run([sys.executable, "-c", job], dict(os.environ), tmp_path / "log.txt", 600, follow)
 
 
 # Starts a process that is nobody's child any more, as a profiler starts its agent, and ends when that has computed for
@@ -257,22 +266,10 @@ time.sleep(0.2)
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has processes adopt others")
 def test_the_cpu_time_of_a_process_that_detached_counts_as_the_jobs(tmp_path: Path) -> None:
-    def of_children() -> float:
-        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return usage.ru_utime + usage.ru_stime
-
     spent = []
     for seconds in ("0.5", "0"):  # the rest is the start of two interpreters
-        before = of_children()
+        before = cpu_s_of_job(psutil.Process())
         assert run(ORPHAN.replace("SECONDS", seconds), tmp_path)[0].exit_code == 0
-        spent.append(of_children() - before)
+        spent.append(cpu_s_of_job(psutil.Process()) - before)
         (tmp_path / "done").unlink()
     assert spent[0] - spent[1] > 0.3
-
-
-def test_a_child_that_was_there_before_the_job_is_left_to_who_started_it(tmp_path: Path) -> None:
-    child = subprocess.Popen(["sh", "-c", "exit 5"])
-    while not gone(child.pid):
-        time.sleep(0.01)
-    run("", tmp_path)
-    assert child.wait() == 5

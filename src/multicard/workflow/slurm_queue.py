@@ -1,4 +1,4 @@
-"""A pipeline's jobs in Slurm's queue: name those that do not start or were requeued, requeue those preempted."""
+"""A pipeline's jobs in Slurm's queue: name those that do not start, requeue those that were preempted."""
 
 import atexit
 import os
@@ -36,12 +36,6 @@ NEVER = {
     "launch_failed_requeued_held": HELD,
 }
 PER_JOB = ("PerJobLimit", "PerJob")  # AssocMaxWallDurationPerJobLimit, QOSMaxGRESPerJob, …
-# Reasons that pass, but maybe not for a long time.
-LONG = (
-    "PartitionDown", "PartitionInactive", "ReqNodeNotAvail", "NodeDown", "ReservationDeleted",
-    "Nodes required for job are DOWN", "AssocMaxJobsLimit", "QOSMaxJobsPer", "QOSMaxSubmitJobPer", "QOSMaxNodePer",
-    "QOSMaxGRESPerUser", "QOSMaxCpuPerUser", "QOSMaxMemoryPerUser",
-)  # fmt: skip
 OF_RUN = "rule_launch_run_wildcards_"
 AT_WORK = ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "CONFIGURING")
 
@@ -112,7 +106,6 @@ class QueueWatch:
     warn: Callable[[str], None]
     ending: threading.Event = field(default_factory=threading.Event)
     _warned: set[tuple[str, str]] = field(default_factory=set)
-    _started: set[str] = field(default_factory=set)
 
     def start(self, ending: threading.Event) -> None:
         """Look again and again until `ending` is set, in a thread that ends with the process, and at its exit."""
@@ -127,23 +120,11 @@ class QueueWatch:
 
     def look(self) -> None:
         """Look at the queue once. When Slurm does not answer, nothing is said: the next look may succeed."""
-        waiting: dict[str, list[QueuedJob]] = {}
-        for job in queued_jobs(self.folder):
-            if job.submitted < self._since:
-                continue
-            if job.state == "RUNNING":
-                self._started.add(job.id)
-            elif job.state == "PENDING":
-                self._pending(job, waiting)
+        for job in self._jobs():
+            if job.state == "PENDING":
+                self._pending(job)
             elif job.state == "PREEMPTED" and not self.ending.is_set():  # else Snakemake has cancelled it
                 self._requeue(job.id, job.comment)
-        for code, jobs in waiting.items():
-            new = [job for job in jobs if (job.id, code) not in self._warned]
-            self._warned |= {(job.id, code) for job in new}
-            if new:
-                first = f"{new[0].id} ({new[0].comment})" + (f" and {len(new) - 1} more" if new[1:] else "")
-                verb = "are" if new[1:] else "is"
-                self.warn(f"Slurm job {first} {verb} waiting: {new[0].reason.replace('_', ' ')}")
 
     def cancel_left(self) -> None:
         """Cancel what still is in the queue though the pipeline was told to end, and Snakemake has cancelled its jobs.
@@ -152,7 +133,7 @@ class QueueWatch:
         """
         if not self.ending.is_set():
             return
-        jobs = [job for job in queued_jobs(self.folder) if job.submitted >= self._since and job.state in AT_WORK]
+        jobs = [job for job in self._jobs() if job.state in AT_WORK]
         if jobs:
             ids = " ".join(job.id for job in jobs)
             problem = ask(["scancel", *ids.split()]).problem
@@ -160,21 +141,16 @@ class QueueWatch:
             said = f"cannot cancel {left}: {problem}; use: scancel {ids}" if problem else f"cancelled {left}: {ids}"
             print(said, file=sys.stderr, flush=True)
 
-    @property
-    def _since(self) -> str:
-        return self.since.isoformat(timespec="seconds")
+    def _jobs(self) -> list[QueuedJob]:
+        since = self.since.isoformat(timespec="seconds")
+        return [job for job in queued_jobs(self.folder) if job.submitted >= since]
 
-    def _pending(self, job: QueuedJob, waiting: dict[str, list[QueuedJob]]) -> None:
-        """Report a job that was requeued or will not start; note one that may wait long, by the reason."""
+    def _pending(self, job: QueuedJob) -> None:
+        """Report a job that will not start."""
         code = job.reason.replace("_", " ").partition(",")[0].strip("() ")
         remedy = NEVER.get(code.replace(" ", "_"), LIMIT if code.endswith(PER_JOB) else None)
-        if job.id in self._started:
-            self._started.remove(job.id)
-            self.warn(f"Slurm job {job.id} ({job.comment}) was requeued: it starts again")
         if remedy:
             self._once(job.id, code, f"Slurm job {job.id} ({job.comment}) will not start: {job.reason}; {remedy}")
-        elif code.startswith(LONG):
-            waiting.setdefault(code, []).append(job)
 
     def _requeue(self, job: str, comment: str) -> None:
         """Put a preempted job back into the queue, unless Slurm has done so.
@@ -184,7 +160,6 @@ class QueueWatch:
         answer = ask(["scontrol", "requeue", job])
         if answer.problem is None:
             self.warn(f"Slurm job {job} ({comment}) was preempted and is requeued")
-            self._started.discard(job)
             self._warned.discard((job, "PREEMPTED"))
         else:
             problem = f"Slurm job {job} ({comment}) was preempted and cannot be requeued: {answer.problem}; "

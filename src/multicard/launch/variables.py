@@ -6,8 +6,7 @@ import re
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -15,6 +14,7 @@ import psutil
 from multicard.core.secrets import TOKEN, is_secret
 from multicard.core.system import SHARED_GPU
 from multicard.experiment.parameters import JobParameters
+from multicard.experiment.workload import WORKLOADS
 from multicard.profilers import PROFILERS
 
 # A job gets all variables but secrets and these, by which the launcher of another job, that this process is part of,
@@ -116,20 +116,11 @@ def gloo_interface(nccl: str, present: Sequence[str]) -> str | None:
     return next(filter(meant, present), None) if names else None
 
 
-def environment_of(
-    parameters: JobParameters, profiler: str, temporary: Path, stated: Sequence[str] = (), withheld: str | None = None
-) -> dict[str, str]:
-    """Environment of the ranks of this node.
-
-    Parameters
-    ----------
-    temporary
-        Folder of this job alone for their temporary files.
-    stated, withheld
-        As of `job_environment`.
-    """
-    environment = job_environment(stated=stated, withheld=withheld)
-    if parameters.nodes == 1:
+def variables_of_ranks(p: JobParameters, profiler: str, temporary: Path) -> dict[str, str]:
+    """Environment of the ranks of this node; `temporary`: folder of this job alone for their temporary files."""
+    work = WORKLOADS[p.workload]
+    environment = job_environment(stated=work.passed_variables(p), withheld=work.withheld_variables(p))
+    if p.nodes == 1:
         environment = inside_one_machine(environment)
     elif chosen := gloo_interface(environment.get("NCCL_SOCKET_IFNAME", ""), _interfaces()):
         # Jobs on GPUs use Gloo too, which would take the interface that the node's name resolves to.
@@ -140,7 +131,7 @@ def environment_of(
         "TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / f"torchinductor_{user()}"),
     }
     always = {
-        **dict.fromkeys(THREADS, str(parameters.threads)),
+        **dict.fromkeys(THREADS, str(p.threads)),
         "PYTHONUNBUFFERED": "1",
         "TMPDIR": str(temporary),  # nsys writes to $TMPDIR/nvidia, which on a shared machine may be another user's
     }
@@ -164,10 +155,3 @@ def _interfaces() -> list[str]:
         for name, addresses in psutil.net_if_addrs().items()
         if name in up and any(address.family in of_internet for address in addresses)
     ]
-
-
-@contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """Give a folder for temporary files of one job, on the machine; its path is short, since sockets lie in it."""
-    with tempfile.TemporaryDirectory(prefix="multicard-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)

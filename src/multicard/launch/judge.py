@@ -1,10 +1,8 @@
 """The outcome of a job, by what its ranks reported and how its launcher exited."""
 
-import csv
 import itertools
 import re
 import signal
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +12,7 @@ from multicard.core.layout import PROGRESS
 from multicard.core.reasons import LONGEST_MESSAGE, Reason
 from multicard.core.system import ranks_may_share_gpus
 from multicard.core.text import printable
-from multicard.launch.process import Ended
+from multicard.launch.supervise import Ended
 from multicard.profilers.interface import Profiler
 
 # A rank and its exit code in the list of failures with which torchrun ends.
@@ -102,19 +100,13 @@ def judge_gpus(ranks: list[dict[str, Any]], devices: int) -> tuple[str, Reason |
 
 def measured_step_s(steps: Path) -> float | None:
     """Time of a measured step on the slowest rank, with what lies between steps; None where none was measured."""
-    ends: dict[tuple[str, str], list[float]] = {}
-    counts: Counter[str] = Counter()
-    with steps.open(newline="", encoding="utf-8") as source:
-        for row in csv.DictReader(source):
-            if row["window"] == "measured":
-                counts[row["rank"]] += 1
-                start, end = float(row["start_s"]), float(row["start_s"]) + float(row["duration_s"])
-                first, last = ends.setdefault((row["rank"], row["epoch"]), [start, end])
-                ends[row["rank"], row["epoch"]] = [min(first, start), max(last, end)]
-    elapsed: Counter[str] = Counter()
-    for (rank, _), (first, last) in ends.items():
-        elapsed[rank] += last - first
-    return max((elapsed[rank] / counts[rank] for rank in counts), default=None)
+    import pandas as pd
+
+    rows = pd.read_csv(steps, usecols=["rank", "epoch", "window", "start_s", "duration_s"])
+    rows = rows.assign(end_s=rows["start_s"] + rows["duration_s"])[rows["window"] == "measured"]
+    epochs = rows.groupby(["rank", "epoch"])
+    elapsed = (epochs["end_s"].max() - epochs["start_s"].min()).groupby("rank").sum()
+    return None if rows.empty else float((elapsed / rows.groupby("rank").size()).max())
 
 
 def _with_exit(reason: Reason, ended: Ended, listed: list[tuple[int, int]], log: Path) -> Reason:

@@ -6,7 +6,7 @@ import sys
 
 PIPELINE = """
 import time
-from multicard.launch.signals import end_as_by_ctrl_c
+from multicard.workflow.signals import end_as_by_ctrl_c
 end_as_by_ctrl_c()
 try:
     print("working", flush=True)

@@ -8,8 +8,8 @@ import pytest
 
 from multicard.core.files import write_json
 from multicard.core.reasons import Reason, describe_reason
-from multicard.launch.outcome import judge, judge_gpus, measured_step_s
-from multicard.launch.process import Ended
+from multicard.launch.judge import judge, judge_gpus, measured_step_s
+from multicard.launch.supervise import Ended
 from multicard.workloads.script.outcome import judge_script
 from multicard.workloads.script.parameters import ScriptParameters
 

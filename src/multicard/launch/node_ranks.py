@@ -1,0 +1,107 @@
+"""Start the ranks of one node, sampling the node meanwhile; several nodes are started by srun."""
+
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from multicard.core.files import read_json
+from multicard.core.layout import CPU_SAMPLES, GPU_SAMPLES, JOB, rank_file
+from multicard.core.rendezvous import Rendezvous, torchrun_options
+from multicard.experiment.parameters import JobParameters
+from multicard.experiment.workload import WORKLOADS
+from multicard.launch.cpu_samples import CpuSampler
+from multicard.launch.gpu_samples import GpuSampler
+from multicard.launch.supervise import Ended, Ranks, in_profiler, run
+from multicard.launch.variables import variables_of_ranks
+from multicard.profilers import PROFILERS
+from multicard.record.observe import observer_variables
+
+STARTS = 5  # of a profiler that ends before it has started the job
+# srun takes Slurm's variables for options, so it gets no others than those that say which job this is, and where
+# Slurm's configuration is if not in the usual place. Its tasks get all of theirs from it.
+NOT_FOR_SRUN = r"SLURM_(?!(JOB_ID|CLUSTER_NAME|CONF)$).*"
+
+
+def run_ranks(
+    p: JobParameters,
+    profiler: str,
+    scratch: Path,
+    log: Path,
+    time_limit_s: float,
+    on_line: Callable[[str], None],
+    ranks: range,
+    rendezvous: Rendezvous | None = None,
+) -> tuple[list[str], Ended]:
+    """Run these ranks of this node to their end; give the command and how it ended.
+
+    `rendezvous`: of a job on several nodes, which of them this machine is.
+    """
+    work = WORKLOADS[p.workload]
+    with (
+        tempfile.TemporaryDirectory(prefix="multicard-", ignore_cleanup_errors=True) as temporary,
+        ExitStack() as stack,
+    ):
+        command = node_command(p, profiler, scratch, rendezvous)
+        environment = variables_of_ranks(p, profiler, Path(temporary))
+        environment |= observer_variables(scratch, has_own_copy=work.is_observed)
+        environment |= work.environment(p, scratch, rendezvous)
+        if p.device == "cuda" and ranks.start % p.ranks_per_node == 0:  # else the task of another rank does
+            stack.enter_context(GpuSampler(scratch / GPU_SAMPLES))
+        if not work.hidden_from_profilers(p):
+            stack.enter_context(CpuSampler(scratch / CPU_SAMPLES))
+        is_wrapped, done = PROFILERS[profiler].node_file is not None, reported_ranks(scratch, ranks)
+        for _ in range(STARTS):
+            ended = run(
+                command, environment, log, time_limit_s, on_line,
+                ranks=done, is_wrapped=is_wrapped, folder=work.folder(p),
+            )  # fmt: skip
+            output = log.read_text(encoding="utf-8", errors="replace")
+            if ended.exit_code == 0 or not PROFILERS[profiler].never_started(output):
+                break
+        return command, ended
+
+
+def node_command(p: JobParameters, profiler: str, scratch: Path, rendezvous: Rendezvous | None = None) -> list[str]:
+    """Command that runs the ranks of one node, under the profiler where that is a program."""
+    work, job, entry = WORKLOADS[p.workload], (scratch / JOB).absolute(), PROFILERS[profiler]
+    command = work.command(p, job, rendezvous) or training_command(
+        work.program, ["--job", str(job)], p.ranks_per_node if p.distributed else 0, rendezvous
+    )
+    if entry.node_file is None:
+        return command
+    return entry.wrap(in_profiler(command), (scratch / entry.node_file).absolute(), p.device)
+
+
+def training_command(module: str, arguments: list[str], ranks: int, rendezvous: Rendezvous | None = None) -> list[str]:
+    """Command that runs a module in `ranks` processes of this machine under torchrun, or with 0 in one without it."""
+    torchrun = ["-m", "torch.distributed.run", *torchrun_options(ranks, rendezvous)] if ranks else []
+    return [sys.executable, *torchrun, "-m", module, *arguments]
+
+
+def reported_ranks(scratch: Path, ranks: range) -> Ranks:
+    """How to tell that ranks are done: each leaves its record in `scratch`."""
+    records = [scratch / rank_file("rank.json", rank) for rank in ranks]
+
+    def processes() -> dict[int, int] | None:
+        if not all(path.exists() for path in records):
+            return None
+        return {record["pid"]: record.get("ppid", 0) for record in map(read_json, records)}
+
+    return processes
+
+
+def srun_command(p: JobParameters, job: Path) -> list[str]:
+    """Command that runs `multicard.launch.node` on each node of this process's job of Slurm, or once for each rank.
+
+    Numbers of tasks are those of the first node, then those of the next. All are ended when one of them is.
+    """
+    tasks = WORKLOADS[p.workload].tasks_per_node(p)
+    gres = [f"--gres=gpu:{p.devices_per_node}"] if p.device == "cuda" else []
+    return [
+        "srun", f"--nodes={p.nodes}", f"--ntasks={p.nodes * tasks}", f"--ntasks-per-node={tasks}",
+        "--distribution=block", f"--cpus-per-task={p.cpus_per_node // tasks}", *gres,
+        "--kill-on-bad-exit=1", "--input=none", "--unbuffered",
+        sys.executable, "-m", "multicard.launch.node", "--job", str(job),
+    ]  # fmt: skip

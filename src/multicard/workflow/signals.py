@@ -1,0 +1,58 @@
+"""End a pipeline that is told to end, with all that it has started."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+
+import psutil
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+ON_SLURM = (
+    "Cancelling the Slurm jobs. Snakemake ends after its next look at the queue, in at most three minutes; until then "
+    "this directory stays locked."
+)
+
+
+def end_as_by_ctrl_c(on_slurm: bool = False) -> threading.Event:
+    """Let SIGTERM and SIGHUP do what Ctrl-C does, to this process and to its descendants in its session.
+
+    Snakemake ends its jobs on Ctrl-C only: on SIGTERM it waits for them, possibly for hours, and on SIGHUP it leaves
+    them running. A signal that is ignored (`nohup`) stays ignored. A second signal would interrupt the cleaning up,
+    and leave jobs queued: it only says how to stop at once.
+
+    Parameters
+    ----------
+    on_slurm
+        Jobs run in Slurm: say what takes so long.
+
+    Returns
+    -------
+    threading.Event
+        Set when the pipeline is told to end.
+    """
+    ending = threading.Event()
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        if ending.is_set():
+            if number == signal.SIGINT:
+                os.write(2, f"Still ending. To stop at once, and leave jobs behind: kill -9 {os.getpid()}\n".encode())
+            return
+        ending.set()
+        if on_slurm:
+            print(ON_SLURM, file=sys.stderr, flush=True)
+        if number != signal.SIGINT:  # which a terminal sends to all of them
+            session = os.getsid(0)
+            for process in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error, ProcessLookupError):
+                    if os.getsid(process.pid) == session:
+                        process.send_signal(signal.SIGINT)
+        raise KeyboardInterrupt
+
+    for number in ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, end)
+    return ending

@@ -1,0 +1,121 @@
+"""Jobs that will not start are named, preempted ones are requeued. Slurm's tools are fakes."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multicard.core.errors import UserError
+from multicard.workflow.slurm_queue import QueueWatch, refuse_orphans
+
+SINCE = datetime(2026, 1, 1, 12)
+AFTER, BEFORE = "2026-01-01T12:00:00", "2026-01-01T11:59:59"
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of fakes: a squeue that prints the file `queue`, and a scontrol that notes what it is asked for."""
+    for name, script in (("squeue", f"cat {tmp_path}/queue"), ("scontrol", f'echo "$@" >> {tmp_path}/asked')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return tmp_path
+
+
+def said(tools: Path, *jobs: str, times: int = 1) -> list[str]:
+    (tools / "queue").write_text("".join(f"{job}\n" for job in jobs))
+    messages: list[str] = []
+    watch = QueueWatch(Path("/my project"), SINCE, messages.append)
+    for _ in range(times):
+        watch.look()
+    return messages
+
+
+def job(
+    state: str, reason: str = "None", submitted: str = AFTER, folder: str = "/my project", of: str = "rule_a"
+) -> str:
+    return f"7|{state}|{reason}|{submitted}|{folder}|{of}"
+
+
+@pytest.mark.parametrize(
+    ("reason", "says"),
+    [
+        ("PartitionTimeLimit", "will not start: PartitionTimeLimit; ask for less"),
+        ("AssocMaxWallDurationPerJobLimit", "will not start: AssocMaxWallDurationPerJobLimit; ask for less"),
+        ("InvalidAccount", "will not start: InvalidAccount; state another slurm_account"),
+        ("JobHeldUser", "will not start: JobHeldUser; release it with `scontrol release`"),
+        # One that waits its turn, or for a node, is not named: `multicard status` has the reason.
+        ("ReqNodeNotAvail, UnavailableNodes:n1", None),
+        ("Priority", None),
+        ("Resources", None),
+        ("Dependency", None),
+        ("None", None),
+        ("AssocGrpCpuLimit", None),
+    ],
+)
+def test_a_job_that_will_not_start_is_named_once_with_the_reason(tools: Path, reason: str, says: str | None) -> None:
+    lines = said(tools, job("PENDING", reason), times=3)
+    assert len(lines) == (says is not None)
+    assert all(line.startswith(f"Slurm job 7 (rule_a) {says}") for line in lines)
+
+
+def test_jobs_of_others_are_not_looked_at(tools: Path) -> None:
+    other = {"folder": "/elsewhere"}, {"of": "my own job"}, {"submitted": BEFORE}
+    for changes in other:
+        assert said(tools, job("PENDING", "BadConstraints", **changes), job("PREEMPTED", **changes)) == []
+    assert not (tools / "asked").exists()
+
+
+def test_a_preempted_job_is_requeued_or_named_once_with_the_remedy(tools: Path) -> None:
+    assert said(tools, job("PREEMPTED")) == ["Slurm job 7 (rule_a) was preempted and is requeued"]
+    assert (tools / "asked").read_text() == "requeue 7\n"
+    (tools / "scontrol").write_text("#!/bin/sh\necho Requested operation is presently disabled >&2; exit 1\n")
+    [line] = said(tools, job("PREEMPTED"), times=3)
+    assert "cannot be requeued: scontrol ended with 1, saying: Requested operation is presently disabled" in line
+    assert line.endswith("press Ctrl-C and start again")
+
+
+@pytest.mark.parametrize("is_ending", [True, False])
+def test_what_was_submitted_while_the_pipeline_ended_is_cancelled(
+    is_ending: bool, tools: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cancelled, others = [job("PENDING"), job("RUNNING").replace("7", "8", 1)], [
+        job("COMPLETED"), job("CANCELLED"), job("PENDING", submitted=BEFORE), job("PENDING", folder="/elsewhere"),
+    ]  # fmt: skip
+    (tools / "scancel").write_text(f'#!/bin/sh\necho "$@" >> {tools}/asked\n')
+    (tools / "scancel").chmod(0o755)
+    watch = QueueWatch(Path("/my project"), SINCE, pytest.fail)
+    if is_ending:
+        watch.ending.set()
+        (tools / "queue").write_text(job("PREEMPTED") + "\n")  # which is left alone
+        watch.look()
+    (tools / "queue").write_text("".join(f"{each}\n" for each in (*others, *cancelled)))
+    watch.cancel_left()
+    assert (tools / "asked").exists() == is_ending
+    if is_ending:
+        assert (tools / "asked").read_text() == "7 8\n"
+        assert "cancelled 2 Slurm jobs" in capsys.readouterr().err
+
+
+def test_slurm_is_asked_in_its_own_form_and_again_where_it_does_not_answer(
+    tools: Path, monkeypatch: pytest.MonkeyPatch, popen_options: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "%s")
+    (tools / "squeue").write_text(f'#!/bin/sh\n[ "$SLURM_TIME_FORMAT" = standard ] && cat {tools}/queue\n')
+    assert len(said(tools, job("PENDING", "PartitionTimeLimit"))) == 1
+    assert popen_options.get("preexec_fn") is None  # from a thread there is no Python between fork and exec
+    (tools / "squeue").write_text("#!/bin/sh\necho Unable to contact slurm controller >&2; exit 1\n")
+    assert said(tools, times=2) == []
+
+
+def test_jobs_of_an_earlier_start_are_refused_by_name(tools: Path) -> None:
+    of_run = "rule_launch_run_wildcards_vision_r1"
+    (tools / "queue").write_text(
+        f"{job('RUNNING', submitted=BEFORE, of=of_run)}\n{job('COMPLETED', submitted=BEFORE)}\n"
+        f"{job('RUNNING', folder='/elsewhere')}\n"
+    )
+    with pytest.raises(UserError, match=r"^1 Slurm job .*: 7 \(vision_r1\); .* scancel 7$"):
+        refuse_orphans(Path("/my project"))
+    (tools / "queue").write_text(job("CANCELLED") + "\n")
+    refuse_orphans(Path("/my project"))
