@@ -126,14 +126,9 @@ def why_unreadable(file: Path) -> str | None:
             image.draft("L", (1, 1))
             image.convert("RGB")
     except Exception as error:  # decoders of damaged files raise whatever they stumble over
-        return reason_in_one_line(error, file)
+        text = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+        return text.replace(f" {str(file)!r}", "")
     return None
-
-
-def reason_in_one_line(error: Exception, file: Path) -> str:
-    """An error's message about a file, without the file's name."""
-    text = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-    return text.replace(f" {str(file)!r}", "")
 
 
 def clear_trees(folder: Path, wanted: bool) -> None:
