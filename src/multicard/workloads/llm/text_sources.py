@@ -81,8 +81,6 @@ def open_source(name: str, dataset: Text, resources: Path, scratch: Path) -> Tex
             return TextSource(str(path), READERS[path.suffix.lower()](path), facts)
         case PublishedText():
             return _open_published(name, dataset, scratch)
-        case _:
-            raise TypeError(f"{type(dataset).__name__} is no set of texts")
 
 
 def _read_json_lines(path: Path) -> Iterator[Any]:

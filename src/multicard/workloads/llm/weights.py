@@ -1,13 +1,13 @@
 """The weights of a Llama-3 checkpoint as Hugging Face ships them; of its safetensors files only headers are read."""
 
-import json
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
 from multicard.core.errors import UserError
+from multicard.core.files import read_object
 from multicard.core.text import first_of, printable
 from multicard.experiment.models import Architecture
 from multicard.workloads.llm.vocabulary import LFS_POINTER
@@ -123,23 +123,6 @@ def read_header(file: Path) -> dict[str, Tensor]:
     except SafetensorError as error:
         reason = printable(str(error).removeprefix("Error while deserializing header: "))
         raise UserError(f"{file}: not a complete safetensors file: {reason}") from error
-
-
-def read_object(file: Path) -> dict[str, Any]:
-    """Read a JSON file that holds an object.
-
-    Raises
-    ------
-    UserError
-        If it holds anything else.
-    """
-    try:
-        found = json.loads(file.read_bytes())
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise UserError(f"{file}: found no JSON object, expected one")
-    return found
 
 
 def _product(shape: tuple[int, ...]) -> str:
