@@ -47,7 +47,7 @@ def test_the_container_states_no_version_of_a_package_and_the_debian_of_nsys() -
 def test_nsys_is_as_new_as_the_cuda_of_torch_and_documented() -> None:
     [version] = re.findall(r"^of_cuda=([\d.]+)", INSTALL_NSYS, re.M)
     assert older_than_cuda(version, torch.version.cuda) is None
-    page = (ROOT / "docs" / "software.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+\.\d+)[\d., ]* \| (\d+\.\d+\.\d+) \|", page, re.M)
     assert {tuple(map(int, cuda.split("."))): tuple(map(int, nsys.split("."))) for cuda, nsys in rows} == WITH_CUDA
 

@@ -1,4 +1,4 @@
-"""docs/notebook.md as a notebook: each of its Python blocks is a cell, run by a kernel, shown as a reader sees it."""
+"""docs/traces.md as a notebook: each of its Python blocks is a cell, run by a kernel, shown as a reader sees it."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     pd.read_csv(scenario / "measures.csv")[["run", "outcome"]].assign(reason="").to_csv(
         scenario / "runs.csv", index=False
     )
-    page = MarkdownIt("commonmark").parse((ROOT / "docs/notebook.md").read_text(encoding="utf-8"))
+    page = MarkdownIt("commonmark").parse((ROOT / "docs/traces.md").read_text(encoding="utf-8"))
     cells = [token.content for token in page if token.type == "fence" and token.info == "python"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     with pytest.MonkeyPatch.context() as patch:

@@ -17,8 +17,8 @@ from multicard.cli import main
 pytestmark = pytest.mark.slow
 
 ONE, TWO = [20.0] * 7, [12.0] * 7  # milliseconds of iterations on one GPU and on two
-COMMANDS = shell_commands("docs/adopt.md")
-[TABLE] = [block.text for block in blocks("docs/adopt.md") if block.language == "text"]
+COMMANDS = shell_commands("docs/traces.md")
+[TABLE] = [block.text for block in blocks("docs/traces.md") if block.language == "text"]
 
 
 def packed(path: Path) -> None:

@@ -31,7 +31,7 @@ def test_everything_is_measured_counted_printed_and_drawn(tmp_path: Path) -> Non
     moved = [row for row in device if row["measure"] in arrays]
     assert {row["measure"] for row in moved} == set(arrays)
     assert all(row["bytes"] == arrays[row["measure"]] * row["array_bytes"] for row in moved)
-    # As docs/machine.md says; between two ranks the bytes that bus bandwidth counts are those of the message.
+    # As docs/choosing.md says; between two ranks the bytes that bus bandwidth counts are those of the message.
     assert [(row["message_bytes"], row["bytes"]) for row in reduced] == [(4**p, 4**p) for p in (5, 8, 10, 12, 13)]
     assert {(row["devices"], len(row["times_s"])) for row in reduced} == {(2, 7)}
 

@@ -75,7 +75,7 @@ EXTRAS = ("matplotlib", "scipy", "torchvision", "transformers")
 FRAMEWORKS = ("lightning", "transformers.trainer", "transformers.models.gpt2.modeling_gpt2", "accelerate")
 LIGHTNING, TRANSFORMERS = "lightning_trainer.py --out {run_dir}", "hf_trainer.py --out {run_dir}"
 LIGHTNING_ON_TWO = f"{LIGHTNING} --epochs 1 --devices {{devices}}"
-# Framework and launcher, as in the table of docs/own-training-frameworks.md.
+# Framework and launcher, as in the table of docs/own-training.md.
 CASES = {
     "PyTorch, python": Case("ddp.py --epochs 1", "python", 1, 4, "SGD"),
     "DDP, torchrun": Case("ddp.py --epochs 1 --workers 1", "torchrun", 2, 4, "SGD", profiled=8),

@@ -7,7 +7,7 @@ import test_frameworks
 from conftest import ROOT
 from script.equipment import CASES, ON_GPUS
 
-PAGE = ROOT / "docs" / "own-training-frameworks.md"
+PAGE = ROOT / "docs" / "own-training.md"
 PUBLISHED = (ROOT / "tests" / "script" / "test_scripts_of_others.py").read_text(encoding="utf-8")
 SLURM = (ROOT / "tests" / "slurm" / "test_slurm_ended.py").read_text(encoding="utf-8")
 ON_SLURM = "def test_the_ranks_of_a_script_find_each_other_whatever_starts_them(" in SLURM

@@ -210,7 +210,7 @@ class Results:
         return as_table(choices(self._evidence))
 
     def predictions(self, devices: Sequence[int]) -> "Predictions":
-        """Predict step time, throughput and speed-up on numbers of devices; see docs/prediction.md."""
+        """Predict step time, throughput and speed-up on numbers of devices; see docs/choosing.md."""
         return Predictions(self._evidence, devices)
 
     def compare(

@@ -43,7 +43,7 @@ def measure_machine(
 ) -> dict[str, Any]:
     """Measure a kind of device of this machine; what goes wrong in a part is its `problem`, and the others go on.
 
-    Gives the record that docs/machine.md describes.
+    Gives the record that docs/choosing.md describes.
 
     Parameters
     ----------

@@ -32,10 +32,10 @@ def checks(facts: dict[str, Any], record_limit_s: float = RECORD_LIMIT_S) -> lis
         if not entry.program:
             continue
         usable, why, caveat = entry.availability("cuda")
-        verdict, do = ("warning", f"install a newer one (docs/software.md); {WITHOUT}") if caveat else ("ok", "")
+        verdict, do = ("warning", f"install a newer one (docs/cluster.md); {WITHOUT}") if caveat else ("ok", "")
         if not usable:
             is_broken = entry.is_installed() and why != NO_NVTX
-            verdict, do = "error" if is_broken else "warning", f"install it (docs/software.md); {WITHOUT}"
+            verdict, do = "error" if is_broken else "warning", f"install it (docs/cluster.md); {WITHOUT}"
         found.append(Check(entry.name, caveat or why, verdict, do))
         if usable and entry is PROFILER:
             found.append(_recording(facts, record_limit_s))

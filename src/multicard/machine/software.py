@@ -16,7 +16,7 @@ def checks(facts: dict[str, Any]) -> list[Check]:
         found += [Check("torch", built), _nccl(facts)]
     else:
         problem = f"cannot be imported: {facts.get('torch_problem', 'not asked')}"
-        found.append(Check("torch", problem, "error", "reinstall the environment: docs/software.md"))
+        found.append(Check("torch", problem, "error", "reinstall the environment: docs/cluster.md"))
     if problem := torchtune_unsupported_reason():
         found.append(Check("torchtune", problem, "warning", "only language models (workload: llm) need it"))
     return found

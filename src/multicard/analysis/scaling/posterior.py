@@ -26,7 +26,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Prior:
-    """What is known before anything is measured; docs/prediction.md says from which public tables.
+    """What is known before anything is measured; docs/choosing.md says from which public tables.
 
     Attributes
     ----------

@@ -9,7 +9,7 @@ T(n) = max(loading(n), compute(n) + growth(n)), times a random walk over the dou
 - The walk is what no such curve has. By it an interval grows with the doublings between the runs and what is asked.
 - Loading counts where ranks waited: each loads for itself, or the ranks of a node share what it can load, or between.
 
-What is known before any run (`posterior.Prior`) is from public tables; docs/prediction.md says how often intervals held
+What is known before any run (`posterior.Prior`) is from public tables; docs/choosing.md says how often intervals held
 there. The value is the median of the draws, the interval has their middle 95%: of the true time, not of another run.
 """
 

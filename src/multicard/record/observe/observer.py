@@ -49,6 +49,7 @@ class Observer:
         """Begin as if nothing had been seen: a worker of a loader is no rank, other forked processes may be."""
         # Closing what a profiler of the parent had open would stop it here too, so that is kept.
         self._of_parent, self._recording = getattr(self, "_recording", None), None
+        self._end: Any = None  # of the recording: `Leaving`
         self._first: Path | None = None  # record of the process that has the same rank and came first
         self._ended = False
         self._thread: int | None = None  # that trains
@@ -212,7 +213,7 @@ class Observer:
 
     def _force_exit(self) -> None:
         if self._ended and self._recording is not None:
-            self._recording.force_exit()
+            self._end.by_force()
         elif self._ended and self._first is not None:
             leave_now(0)
 
@@ -237,11 +238,12 @@ class Observer:
             self._begin_step()
             if self._recording is not None:
                 self._ended = True
-                self._recording.finish(self)
+                self._end.in_order()
         except Exception as error:
             self._give_up(error)
 
     def _set_up(self, optimizer: Any) -> None:
+        from multicard.record.observe.leaving import Leaving
         from multicard.record.observe.recording import Recording
 
         self._thread = get_ident()
@@ -249,6 +251,7 @@ class Observer:
         job = self._read_job()
         if claim_rank(job):
             self._recording = Recording(job, optimizer, self._training_steps)
+            self._end = Leaving(self._recording, self)
         else:
             self._first = Path(job["scratch"]) / rank_file("rank.json", rank_of_process())
         self._note_process(steps=True, rank=rank_of_process())
@@ -427,7 +430,7 @@ class Observer:
         print(f"multicard: cannot go on observing: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         with contextlib.suppress(Exception):  # the disk may be full
             if self._recording is not None:
-                self._recording.write_early(error, self)
+                self._end.early(error)
             else:
                 write_failure(error, self._note_process, self._read_job())
         raise SystemExit(1) from error
@@ -442,7 +445,7 @@ class Observer:
             return
         if self._recording is not None:
             self._ended = True
-            self._recording.write_early(error, self)
+            self._end.early(error)
         elif error is not None:
             from multicard.record.observe.failure import write_failure
 

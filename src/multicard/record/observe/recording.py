@@ -1,27 +1,19 @@
 """Records the steps that the observer tells of, runs their windows, and ends the script in order."""
 
-import contextlib
 import json
 import sys
-import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
-from multicard.core.files import write_csv, write_json
-from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, MADE, PROGRESS, STEPS, rank_file
-from multicard.core.reasons import Reason
+from multicard.core.layout import EPOCH_COLUMNS, MADE, PROGRESS, rank_file
 from multicard.core.text import counted
-from multicard.record import visible
-from multicard.record.binding import bound
-from multicard.record.capture import Capture, RankLeft
-from multicard.record.compilation import limits_hit
+from multicard.record.capture import Capture
 from multicard.record.observe.batches import asks_ahead, used_by_step
 from multicard.record.observe.exchange import Exchanges
-from multicard.record.observe.failure import describe_failure, facts_of_process
 from multicard.record.observe.lead import is_capturing
 from multicard.record.observe.observer import Observer
 from multicard.record.observe.phases import (
@@ -41,7 +33,7 @@ from multicard.record.observe.phases import (
     phases_of,
 )
 from multicard.record.observe.plan import Pace, Plan, place
-from multicard.record.observe.process import LIMIT_S, devices_of, frameworks, leave_now, make_barrier, shared_number
+from multicard.record.observe.process import devices_of, make_barrier, shared_number
 from multicard.record.observe.ranges import Ranges
 from multicard.record.observe.ranks import rank_of_process
 from multicard.record.observe.transfer import FirstCall, has_compiled
@@ -89,11 +81,10 @@ class Recording:
         self.exchanges = Exchanges()
         is_first = self.rank % self.stated["ranks_per_node"] == 0
         self.others = OthersMeter(job.get("launcher") if is_first else None)
-        self.record: dict[str, Any] = {}
         self.steps = 0  # that have ended
         self._made = shared_number(self.scratch / rank_file(MADE, self.rank))  # the same, for who ends this process
         self.is_complete = False
-        self._pace = Pace()
+        self.pace = Pace()
         self._step: Any = None
         self._start: Any = None  # mark of the end of the step before
         self._events: list[Event] = []  # of the step
@@ -102,7 +93,7 @@ class Recording:
         self._window: AbstractContextManager[Any] | None = None
         self._ranges = Ranges(self.capture)
         self._is_within = True  # a pass: else one may end before the step begins, and a test may follow
-        self._marks_phases = self._counts = False  # whether the script does, or says what is in its steps
+        self._marks_phases = self.counts_itself = False  # whether the script does, or says what is in its steps
         self._last: Any = None  # step that has ended
         self.epochs: list[dict[str, Any]] = []  # rows of epochs.csv
 
@@ -139,7 +130,7 @@ class Recording:
     def count(self, counts: Mapping[str, int | None]) -> None:
         """The script says what is in the step."""
         if any(each is not None for each in counts.values()):
-            self._counts = True
+            self.counts_itself = True
             self._step.counts |= counts
 
     def log(self, values: Mapping[str, Any], weight: float, epoch: int, is_begun: bool) -> None:
@@ -231,7 +222,7 @@ class Recording:
             if self.capture.problem:
                 print(f"{PROGRESS}  no trace of rank {self.rank}: {self.capture.problem}", file=sys.stderr, flush=True)
 
-    def _settle(self, observer: Observer) -> None:
+    def settle(self, observer: Observer) -> None:
         """Read the marks of the steps that have ended."""
         if asks_ahead(observer.passes):  # it may have moved the batch before it asked for the next one
             self._arrival = None
@@ -251,7 +242,7 @@ class Recording:
         if (
             self.training_steps is not None and self._window is None
         ):  # a long training has more steps than marks of a clock should be kept for
-            self._settle(observer)
+            self.settle(observer)
             if not self.is_measured:
                 self._log(f"epoch {observer.epoch}, step {self.steps + 1} of {self.training_steps}")
         self._ranges.close()
@@ -270,7 +261,7 @@ class Recording:
             self._log(f"measuring {counted(plan.measured, 'step')}")
             self.exchanges.start()
         if step == plan.measured_end + 1:
-            self._settle(observer)
+            self.settle(observer)
             self.exchanges.stop()
             self.others.stop()
             window = plan.profiled = self._agree(observer)
@@ -290,8 +281,8 @@ class Recording:
             batches = sum(len(used.get(step, ())) for step in range(plan.warmup + 1, plan.measured_end + 1))
             mean = batches / plan.measured
             done = 0 if self.training_steps is not None else observer.steps_in_pass
-            self._pace = Pace(done, mean, loader.length, loader.ahead)
-        placed = place(self._pace, self.plan.least_profiled)
+            self.pace = Pace(done, mean, loader.length, loader.ahead)
+        placed = place(self.pace, self.plan.least_profiled)
         if self.barrier is None:
             return placed
         return ProfiledWindow(*json.loads(self.barrier.share(json.dumps(placed) if self.rank == 0 else None)))
@@ -299,114 +290,3 @@ class Recording:
     def _log(self, text: str) -> None:
         if self.rank == 0:
             print(f"{PROGRESS}  {text}\n", end="", file=sys.stderr, flush=True)  # in one write: others print, too
-
-    # The end.
-
-    def finish(self, observer: Observer) -> NoReturn:
-        """Leave the record of a rank that has made all its steps, and ask the script to end."""
-        self._settle(observer)
-        self._write({"outcome": "completed", "reason": None}, observer)
-        if self.barrier is not None:
-            with contextlib.suppress(Exception):  # the store may be gone already with the rank that had it
-                self.barrier.wait()
-        timer = threading.Timer(LIMIT_S, self.force_exit)
-        timer.daemon = True
-        timer.start()
-        raise SystemExit(0)
-
-    def force_exit(self) -> NoReturn:
-        """End a script that was asked to end and goes on."""
-        try:
-            write_json(self._path(), self.record | {"ignored_exit": True})
-        finally:
-            leave_now(0)
-
-    def write_early(self, error: BaseException | None, observer: Observer) -> None:
-        """Leave the record of a rank that ends before it has made all its steps, because of an error or by itself."""
-        if isinstance(error, RankLeft):
-            reason = Reason("steps_disagree", rank=self.rank, step=self.steps + 1)
-            ended = {"outcome": "failed", "reason": reason.record()}
-        elif error is not None:
-            ended = describe_failure(error, self.rank)
-        else:  # the first update ended no step
-            found, needed = self.steps + 1, self.plan.steps + 1
-            reason = Reason("too_few_steps", rank=self.rank, steps=found, needed_steps=needed)
-            ended = {"outcome": "failed", "reason": reason.record()}
-        # A GPU may wait for ever for a rank that will not come.
-        write_json(self._path(), {**ended, **facts_of_process(self.rank)})
-        timer = threading.Timer(LIMIT_S, self._leave_others, [0 if error is None else 1])
-        timer.daemon = True
-        timer.start()
-        with contextlib.suppress(Exception):  # a GPU that failed gives no times
-            self._settle(observer)
-        timer.cancel()
-        self._write(ended, observer)
-        self._tell_others()
-
-    def _leave_others(self, code: int) -> NoReturn:
-        try:
-            self._tell_others()
-        finally:
-            leave_now(code)
-
-    def _tell_others(self) -> None:
-        if self.barrier is not None:
-            with contextlib.suppress(Exception):
-                self.barrier.leave()
-
-    def _write(self, ended: Mapping[str, Any], observer: Observer) -> None:
-        loaders = self._count_contents(observer)
-        self.recorder.write(self.scratch / rank_file(STEPS, self.rank))
-        if self.epochs:
-            write_csv(self.scratch / rank_file(EPOCHS, self.rank), EPOCH_COLUMNS, self.epochs)
-        stated = self.stated.get("samples_per_step")
-        sampled = any(row["samples"] for row in self.recorder.rows)
-        self.record = {
-            **ended,
-            **facts_of_process(self.rank),
-            "gpus": visible.identities(self.devices),
-            "binding": bound(),
-            "steps_per_pass": self._pace.pass_steps,
-            "profiled_window": self.plan.profiled and self.plan.profiled._asdict(),
-            "windows": self.recorder.windows,
-            "host_conditions": self.others.record(),
-            "compile_limits_hit": limits_hit(),
-            "operations": self.recorder.operations,
-            "trace_problem": self.capture.problem,
-            "observed": {
-                "optimizers": sorted(observer.optimizers),
-                "loaders": loaders,
-                "samples_from": "stated" if stated else "loader" if sampled else None,
-                "frameworks": dict(frameworks()),
-                "threads": torch.get_num_threads(),
-                "exchanged": self.exchanges.seen,
-            },
-            "ignored_exit": False,
-        }
-        write_json(self._path(), self.record)
-
-    def _count_contents(self, observer: Observer) -> list[dict[str, Any]]:
-        """Give each step what is in the batches that it used; return what the loaders of the steps are."""
-        loaders: list[dict[str, Any]] = []
-        for each in observer.passes:
-            recorded = any(0 < step <= self.steps for step, _ in each.batches)
-            if recorded and each.loader.description not in loaders:
-                loaders.append(each.loader.description)
-        if self._counts:
-            return loaders
-        used = used_by_step(observer.passes)
-        has_tokens = any(each.tokens is not None for batches in used.values() for each in batches)
-        for row in self.recorder.rows:
-            batches = used.get(row["step"], [])
-            row["samples"] = _sum(each.samples for each in batches) if loaders else None
-            row["tokens"] = _sum(each.tokens for each in batches) if has_tokens else None
-        return loaders
-
-    def _path(self) -> Path:
-        return self.scratch / rank_file("rank.json", self.rank)
-
-
-def _sum(counts: Iterable[int | None]) -> int | None:
-    """Sum of all; None where one is not known."""
-    known = list(counts)
-    return None if None in known else sum(known)
