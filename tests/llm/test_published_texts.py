@@ -96,8 +96,8 @@ pq.write_table(pa.table({"input": pa.array([], pa.string())}), NO_ROWS)
     ("files", "says"),
     [
         ({}, "datasets.mine: cannot open {folder}: "),
-        ({"train.parquet": b"PAR1"}, "datasets.mine: cannot read {folder} after 0 samples: Parquet"),
-        ({"train.jsonl": b'{"input": \n'}, "datasets.mine: cannot read {folder} after 0 samples: "),
+        ({"train.parquet": b"PAR1"}, "{folder}: cannot be read after 0 samples: Parquet"),
+        ({"train.jsonl": b'{"input": \n'}, "{folder}: cannot be read after 0 samples: "),
         ({"test.jsonl": line(input="a", output="b")}, "datasets.mine: found the splits test in {folder}, expected"),
         ({"train.jsonl": GOOD}, "{folder}, sample 1: found the columns text, expected input, output"),
         ({"train.jsonl": line(input="", output="b")}, "{folder}, sample 1, column input: empty, expected text"),

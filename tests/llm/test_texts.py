@@ -113,20 +113,22 @@ def test_characters_are_those_of_all_texts_of_a_sample(tmp_path: Path) -> None:
 COMPLETION = [
     ("a.jsonl", b"", ": found no samples, expected some"),
     ("a.csv", b"text\n", ": found no samples"),
-    ("a.jsonl", GOOD + b"{'text': 1}\n", ", line 2: cannot be read as JSON: Expecting property"),
-    ("a.json", GOOD + GOOD, ": cannot be read as JSON: Extra data: line 2 column 1"),
-    ("a.json", GOOD, ": found JSON that is no list"),
-    ("a.jsonl", b"[" * 99_999, ", line 1: cannot be read as JSON: maximum recursion depth exceeded"),
-    ("a.jsonl", GOOD + b'{"text": "\xff"}', ", line 2: found the byte 0xff, expected UTF-8"),
-    ("a.csv", b"text\n\xe9t\xe9\n", ", line 2: found the byte 0xe9"),
-    ("a.csv", b"text,id\na,1\nb\n", ", line 3: found 1 column, expected 2"),
-    ("a.csv", b'text\n"a\n', ", line 2: cannot be read as CSV: unexpected end of data"),
-    ("a.parquet", b"PAR1 and no more", ": cannot be read as Parquet: "),
-    ("a.jsonl", GOOD + b"[1]\n", ", line 2, found a list, expected an object"),
-    ("a.jsonl", line(words="a"), ", line 1: found the columns words, expected text or article"),
-    ("a.jsonl", GOOD + line(text=3), ", line 2, column text: found a number, expected text"),
-    ("a.jsonl", GOOD + line(text=" \n"), ", line 2, column text: empty"),
-    ("a.jsonl", line(text="\ud800"), ", line 1, column text: found half a surrogate pair"),
+    ("a.jsonl", GOOD + b"{'text': 1}\n", ": cannot be read after 1 samples: line 2: Expecting property"),
+    ("a.json", GOOD + GOOD, ": cannot be read after 0 samples: Extra data: line 2 column 1"),
+    ("a.json", GOOD, ": cannot be read after 0 samples: found JSON that is no list"),
+    ("a.jsonl", b"[" * 99_999, ": cannot be read after 0 samples: maximum recursion depth exceeded"),
+    ("a.jsonl", b'{"text": "\xff"}', ": cannot be read after 0 samples: 'utf-8' codec can't decode byte 0xff"),
+    ("a.csv", b"text\n\xe9t\xe9\n", ": cannot be read after 0 samples: 'utf-8' codec can't decode byte 0xe9"),
+    ("a.csv", b"id,text\n1,a\n2\n", ", sample 2, column text: empty"),
+    ("a.csv", b"text\na\nb,1\n", ": cannot be read after 0 samples: Error tokenizing data. C error: Expected 1 fields"),
+    ("a.csv", b"text\na,1\nb,1\n", ": cannot be read after 0 samples: found more columns than the 1 of the first"),
+    ("a.csv", b'text\n"a\n', ": cannot be read after 0 samples: Error tokenizing data. C error: EOF inside string"),
+    ("a.parquet", b"PAR1 and no more", ": cannot be read after 0 samples: Parquet"),
+    ("a.jsonl", GOOD + b"[1]\n", ", sample 2, found a list, expected an object"),
+    ("a.jsonl", line(words="a"), ", sample 1: found the columns words, expected text or article"),
+    ("a.jsonl", GOOD + line(text=3), ", sample 2, column text: found a number, expected text"),
+    ("a.jsonl", GOOD + line(text=" \n"), ", sample 2, column text: empty"),
+    ("a.jsonl", line(text="\ud800"), ", sample 1, column text: found half a surrogate pair"),
 ]
 OTHER_KINDS = [
     ("instruction", {"instruction": "a", "output": "b"}, ": found the columns instruction, output, expected"),
@@ -154,7 +156,7 @@ OTHER_KINDS = [
 @pytest.mark.parametrize(
     ("kind", "name", "content", "says"),
     [("completion", *case) for case in COMPLETION]
-    + [(kind, "a.jsonl", line(**row), f", line 1{says}") for kind, row, says in OTHER_KINDS],
+    + [(kind, "a.jsonl", line(**row), f", sample 1{says}") for kind, row, says in OTHER_KINDS],
 )
 def test_a_bad_file_is_refused_in_one_line_with_its_place(
     tmp_path: Path, kind: str, name: str, content: bytes, says: str
@@ -169,7 +171,7 @@ def test_a_bad_file_is_refused_in_one_line_with_its_place(
 def test_a_bad_row_of_parquet_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", [{"text": "a"}, {"text": None}])
     found = refusal(tmp_path / "out", **of_file(path))
-    assert found == f"{path}, row 2, column text: found nothing, expected text"
+    assert found == f"{path}, sample 2, column text: found nothing, expected text"
 
 
 def test_unknown_and_missing_files_are_named(tmp_path: Path) -> None:
@@ -178,7 +180,7 @@ def test_unknown_and_missing_files_are_named(tmp_path: Path) -> None:
     path.write_text("hello")
     said = f"datasets.mine.path: found the suffix '.txt' of {path}, expected .json, .jsonl, .csv, .parquet"
     assert refusal(tmp_path / "out", **of_file(path)) == said
-    with pytest.raises(UserError, match=r"chats\.jsonl: cannot be read: No such file or directory"):
+    with pytest.raises(UserError, match=r"chats\.jsonl: cannot be read after 0 samples: No such file or directory"):
         prepare_texts("mine", ShippedText(source="shipped-text", texts="chats"), tmp_path / "out", tmp_path)
 
 

@@ -1,6 +1,5 @@
 """`tiny` is made the same everywhere, with a tokenizer that torchtune reads; test_tuning.py trains it."""
 
-import base64
 import hashlib
 import importlib
 import json
@@ -100,18 +99,6 @@ def test_the_tokenizer_of_tiny_returns_every_text_and_stays_in_the_vocabulary(ti
     assert PIECES == _tokenizer.CL100K_PATTERN
 
 
-def test_the_tokenizer_file_lists_the_bytes_first_and_then_tokens_of_two_known_ones(tiny: Path) -> None:
-    lines = [line.split() for line in (tiny / "tokenizer.model").read_bytes().splitlines()]
-    tokens = [base64.b64decode(token, validate=True) for token, _ in lines]
-    assert [int(rank) for _, rank in lines] == list(range(SHAPE.vocabulary - SPECIAL))
-    assert tokens[:256] == [bytes([value]) for value in range(256)]
-    known = set(tokens[:256])
-    for token in tokens[256:]:
-        assert token not in known
-        assert any(token[:cut] in known and token[cut:] in known for cut in range(1, len(token)))
-        known.add(token)
-
-
 @pytest.mark.slow
 def test_another_process_makes_the_same_bytes(tiny: Path, tmp_path: Path) -> None:
     script, model = ROOT / "workflow" / "scripts" / "prepare_model.py", '{"architecture": "tiny"}'
@@ -151,9 +138,7 @@ def test_the_provenance_of_tiny_lists_its_files_with_checksums(tiny: Path, tmp_p
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (None, "text: found no *.jsonl, expected the shipped texts"),
-        (b'{"text": "a"}\n{"text": \n', "text/a.jsonl, line 2: found no JSON, expected a sample"),
-        (b'{"text": "\xff"}\n', "text/a.jsonl, line 1: found no JSON, expected a sample"),
+        (None, "text: found texts for 256 tokens, expected enough to train 1008 of them"),
         # The merges ab, abc and the one with a space before; no pair is left.
         (b'{"text": "abc abc"}\n', "text: found texts for 259 tokens, expected enough to train 1008 of them"),
     ],
@@ -172,17 +157,15 @@ def test_a_prepared_model_that_changed_is_noticed(tiny: Path, tmp_path: Path) ->
     shutil.copytree(tiny, tmp_path, dirs_exist_ok=True)
     provenance = tmp_path / "provenance.json"
     provenance.write_text(provenance.read_text().replace(str(tiny), str(tmp_path)))
-    for name in ("config.json", "model.safetensors", "tokenizer.model", "special_tokens.json"):
-        file = tmp_path / name
-        content = file.read_bytes()
-        for harmed in (content + b" ", content[:-1] + bytes([content[-1] ^ 1]), None):
-            file.unlink() if harmed is None else file.write_bytes(harmed)
-            with pytest.raises(UserError) as caught:
-                read_model(tmp_path)
-            [line] = str(caught.value).splitlines()
-            assert line == f"{file}: missing or changed since it was prepared; delete {tmp_path} to prepare it again"
-        file.write_bytes(content)
+    read_model(tmp_path)
+    file = tmp_path / "model.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(UserError) as caught:
         read_model(tmp_path)
+    assert str(caught.value) == (
+        f"{file}: missing or changed since it was prepared; delete {tmp_path} to prepare it again"
+    )
     # A preparation that fails leaves no older provenance.
     with pytest.raises(UserError):
         prepare_model("tiny", Model(architecture="tiny"), tmp_path, tmp_path / "nothing")

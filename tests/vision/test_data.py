@@ -9,7 +9,6 @@ import pytest
 import torch
 from PIL import Image
 from sklearn.datasets import load_digits
-from torch.utils.data import DataLoader
 
 from multicard.core.errors import UserError
 from multicard.experiment.datasets import ImageFolder
@@ -185,36 +184,6 @@ def test_a_jpeg_file_that_is_cut_anywhere_is_found(tmp_path: Path, kind: dict[st
         assert f"1 of 5 images cannot be read, the first is {file} " in refusal(folder, tmp_path / "out")
     file.write_bytes(whole)
     prepared(folder, tmp_path / "out")
-
-
-@pytest.mark.parametrize(("num_workers", "harm"), [(0, "cut"), (1, "removed")])
-def test_a_picture_that_breaks_after_its_preparation_is_named_in_training(
-    tmp_path: Path, num_workers: int, harm: str
-) -> None:
-    out = prepared(picture_folder(tmp_path / "in"), tmp_path / "out")
-    data = open_split(out, read_provenance(out), "train", SIZE)
-    file = Path(data.samples[17][0])
-    if harm == "cut":
-        file.write_bytes(file.read_bytes()[:60])
-    else:
-        file.unlink()
-    with pytest.raises(UserError) as caught:
-        list(DataLoader(data, batch_size=4, num_workers=num_workers))
-    said = {"cut": "image file is truncated", "removed": "No such file or directory"}[harm]
-    [line] = str(caught.value).splitlines()
-    assert line.startswith(f"{file}: cannot be read: {said}")
-
-
-def test_memory_that_runs_out_is_not_blamed_on_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = prepared(picture_folder(tmp_path / "in", count=1), tmp_path / "out")
-    data = open_split(out, read_provenance(out), "train", SIZE)
-
-    def full(*_: Any) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(Image, "open", full)
-    with pytest.raises(MemoryError):
-        data[0]
 
 
 def test_a_folder_that_was_never_prepared_is_no_data_set(tmp_path: Path) -> None:

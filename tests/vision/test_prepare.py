@@ -74,13 +74,21 @@ def test_mnist_is_found_where_torchvision_or_a_person_put_it(tmp_path: Path, pla
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        (TRAIN_IMAGES, mnist_contents()[TRAIN_IMAGES][:-1], "found 23535 bytes, expected 23536 for 30×28×28 images"),
+        (
+            TRAIN_IMAGES,
+            mnist_contents()[TRAIN_IMAGES][:-1],
+            "found 23535 bytes from 00000803 on, expected an IDX",
+        ),
         (TRAIN_IMAGES, mnist_contents()[TRAIN_IMAGES][:9], "found 9 bytes"),
-        (TRAIN_IMAGES, mnist_contents()[TRAIN_LABELS], "found the first bytes 00000801"),
-        (TEST_LABELS, b"", "found the first bytes none"),
+        (
+            TRAIN_IMAGES,
+            mnist_contents()[TRAIN_LABELS],
+            "found 38 bytes from 00000801 on, expected an IDX",
+        ),
+        (TEST_LABELS, b"", "found 0 bytes from none on, expected an IDX file of labels"),
         (TEST_LABELS, idx(np.arange(19) % 10), "found 19 labels, expected 20"),
         (TRAIN_LABELS, idx(np.arange(30) % 11), "found the label 10 of sample 11"),
-        (TEST_IMAGES, idx(np.empty((0, 28, 28))), "found no images"),
+        (TEST_IMAGES, idx(np.empty((0, 28, 28))), "found 16 bytes"),
         (TEST_IMAGES, idx(np.zeros((20, 32, 30))), "found images of 32×30 pixels"),
     ],
     ids=["cut", "header cut", "exchanged", "empty", "too few labels", "label 10", "no images", "large"],

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from multicard.core.errors import UserError
-from multicard.core.files import described, write_json
+from multicard.core.files import described, read_object, write_json
 from multicard.core.prepared import PROVENANCE, read_prepared, refuse_changed
 from multicard.core.text import first_of
 from multicard.experiment.models import Architecture, Model
 from multicard.workloads.llm.tiny import SPECIAL_TOKENS, SPECIAL_TOKENS_FILE, make_tiny
 from multicard.workloads.llm.vocabulary import read_vocabulary
-from multicard.workloads.llm.weights import INDEX, count_parameters, read_object, weight_files
+from multicard.workloads.llm.weights import INDEX, count_parameters, weight_files
 
 CONFIG = "config.json"
 # Hugging Face's repositories of Llama 3 hold the tokenizer that torchtune reads in the second place.

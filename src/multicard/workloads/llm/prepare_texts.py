@@ -62,7 +62,7 @@ def _write(source: TextSource, dataset: Text, path: Path) -> dict[str, Any]:
     """Write the samples to `path`; give their number and lengths."""
     lengths, skipped, first_error = array("Q"), 0, None
     with path.open("w", encoding="utf-8", newline="\n") as file:
-        for place, row in islice(source.rows, dataset.limit):
+        for place, row in islice(source.samples(), dataset.limit):
             try:
                 sample = to_sample(dataset.kind, row)
             except Unfit as error:

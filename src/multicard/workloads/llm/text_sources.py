@@ -1,30 +1,51 @@
 """Rows of texts from where they lie: the shipped sets, a user's file, what Hugging Face publishes."""
 
-import csv
 import json
 import os
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import pandas as pd
+
 from multicard.core.errors import UserError
 from multicard.core.files import described
-from multicard.core.text import counted
 from multicard.experiment.datasets import PUBLISHED, PublishedText, ShippedText, Text, TextFile
 
-BATCH = 1000  # rows of a Parquet file that are in memory at a time
+ENCODING = "utf-8-sig"  # what Windows puts before a text is no part of it
+BATCH = 1000  # rows of a CSV or Parquet file that are in memory at a time
 
 
 @dataclass(frozen=True)
 class TextSource:
-    """A set of texts: where it is, its rows, each with its place, and what its provenance records of its origin."""
+    """A set of texts: where it is, its rows, and what its provenance records of its origin."""
 
     place: str
-    rows: Iterator[tuple[str, Any]]
+    rows: Iterator[Any]
     facts: dict[str, Any] = field(default_factory=dict)
+
+    def samples(self) -> Iterator[tuple[str, Any]]:
+        """Rows, each with its place.
+
+        Raises
+        ------
+        UserError
+            At a row that cannot be read.
+        """
+        number = 0
+        while True:
+            try:
+                row = next(self.rows)
+            except StopIteration:
+                return
+            except Exception as error:  # whatever a reader stumbles over
+                raise UserError(
+                    f"{self.place}: cannot be read after {number} samples: {_in_one_line(error)}"
+                ) from error
+            number += 1
+            yield f"{self.place}, sample {number}", row
 
 
 def open_source(name: str, dataset: Text, resources: Path, scratch: Path) -> TextSource:
@@ -45,7 +66,7 @@ def open_source(name: str, dataset: Text, resources: Path, scratch: Path) -> Tex
     match dataset:
         case ShippedText():
             path = resources / "text" / f"{dataset.texts}.jsonl"
-            return TextSource(str(path), _read_file(path, path.suffix), {"origin": "multicard's own, resources/text"})
+            return TextSource(str(path), _read_json_lines(path), {"origin": "multicard's own, resources/text"})
         case TextFile():
             path = Path(dataset.path)
             if path.suffix.lower() not in READERS:
@@ -57,78 +78,41 @@ def open_source(name: str, dataset: Text, resources: Path, scratch: Path) -> Tex
                 facts = {"origin": "a file of the user", "source_files": [described(path)]}
             except OSError as error:
                 raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-            return TextSource(str(path), _read_file(path, path.suffix.lower()), facts)
+            return TextSource(str(path), READERS[path.suffix.lower()](path), facts)
         case PublishedText():
             return _open_published(name, dataset, scratch)
-        case _:
-            raise TypeError(f"{type(dataset).__name__} is no set of texts")
 
 
-def _read_file(path: Path, suffix: str) -> Iterator[tuple[str, Any]]:
-    try:
-        yield from READERS[suffix](path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or _in_one_line(error)}") from error
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines of a text file and their numbers."""
-    with path.open("rb") as file:
+def _read_json_lines(path: Path) -> Iterator[Any]:
+    with path.open(encoding=ENCODING) as file:
         for number, line in enumerate(file, 1):
-            try:
-                # What Windows puts before a text is no part of it.
-                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"{path}, line {number}: found the byte {line[error.start]:#04x}, expected UTF-8"
-                ) from None
+            if line.strip():
+                try:
+                    row = json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise ValueError(f"line {number}: {error.msg}") from error
+                yield row
 
 
-def _read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    for number, line in _lines(path):
-        if line.strip():
-            place = f"{path}, line {number}"
-            yield place, _parsed(line, place)
-
-
-def _read_json(path: Path) -> Iterator[tuple[str, Any]]:
-    rows = _parsed("".join(line for _, line in _lines(path)), str(path))
+def _read_json(path: Path) -> Iterator[Any]:
+    rows = json.loads(path.read_text(encoding=ENCODING))
     if not isinstance(rows, list):
-        raise UserError(f"{path}: found JSON that is no list, expected a list of samples")
-    for number, row in enumerate(rows, 1):
-        yield f"{path}, sample {number}", row
+        raise ValueError("found JSON that is no list, expected a list of samples")
+    yield from rows
 
 
-def _parsed(text: str, place: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{place}: cannot be read as JSON: {_in_one_line(error)}") from None
+def _read_csv(path: Path) -> Iterator[dict[str, Any]]:
+    with pd.read_csv(path, dtype=str, keep_default_na=False, encoding=ENCODING, chunksize=BATCH) as chunks:
+        for chunk in chunks:
+            # Where lines have a value more than the first one, pandas takes their first value for an index.
+            if not isinstance(chunk.index, pd.RangeIndex):
+                raise ValueError(f"found more columns than the {chunk.shape[1]} of the first line")
+            yield from chunk.to_dict("records")
 
 
-def _read_csv(path: Path) -> Iterator[tuple[str, Any]]:
-    csv.field_size_limit(sys.maxsize)  # a text may be longer than the 131 072 characters that are usual
-    reader = csv.reader((line for _, line in _lines(path)), strict=True)
-    try:
-        header = next(reader, [])
-        for row in filter(None, reader):
-            place = f"{path}, line {reader.line_num}"
-            if len(row) != len(header):
-                raise UserError(f"{place}: found {counted(len(row), 'column')}, expected {len(header)}")
-            yield place, dict(zip(header, row, strict=True))
-    except csv.Error as error:
-        raise UserError(f"{path}, line {reader.line_num}: cannot be read as CSV: {error}") from None
-
-
-def _read_parquet(path: Path) -> Iterator[tuple[str, Any]]:
-    import pyarrow as pa
-
+def _read_parquet(path: Path) -> Iterator[dict[str, Any]]:
     with path.open("rb") as file:
-        try:
-            for number, row in enumerate(_parquet_rows(file), 1):
-                yield f"{path}, row {number}", row
-        except (pa.ArrowException, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: cannot be read as Parquet: {_in_one_line(error)}") from error
+        yield from _parquet_rows(file)
 
 
 def _parquet_rows(file: BinaryIO) -> Iterator[dict[str, Any]]:
@@ -138,7 +122,12 @@ def _parquet_rows(file: BinaryIO) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-READERS = {".json": _read_json, ".jsonl": _read_json_lines, ".csv": _read_csv, ".parquet": _read_parquet}
+READERS: dict[str, Callable[[Path], Iterator[Any]]] = {
+    ".json": _read_json,
+    ".jsonl": _read_json_lines,
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+}
 
 
 def _open_published(name: str, dataset: PublishedText, scratch: Path) -> TextSource:
@@ -172,7 +161,7 @@ def _open_published(name: str, dataset: PublishedText, scratch: Path) -> TextSou
     splits = list(builder.config.data_files)
     if "train" not in splits:
         raise UserError(f"{key}: found the splits {', '.join(map(str, splits))} in {place}, expected train")
-    return TextSource(str(place), _numbered(_published_rows(builder), key, place), facts)
+    return TextSource(str(place), _published_rows(builder), facts)
 
 
 @contextmanager
@@ -205,18 +194,6 @@ def _published_rows(builder: Any) -> Iterator[dict[str, Any]]:
             yield from _parquet_rows(file)
 
 
-def _numbered(rows: Iterator[Any], key: str, place: Path | str) -> Iterator[tuple[str, Any]]:
-    number = 0
-    while True:
-        try:
-            row = next(rows)
-        except StopIteration:
-            return
-        except Exception as error:
-            raise UserError(f"{key}: cannot read {place} after {number} samples: {_in_one_line(error)}") from error
-        number += 1
-        yield f"{place}, sample {number}", row
-
-
 def _in_one_line(error: Exception) -> str:
-    return (" ".join(str(error).split()) or type(error).__name__)[:300]
+    text = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+    return text[:300]

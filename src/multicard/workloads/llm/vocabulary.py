@@ -4,7 +4,6 @@ A tokenizer made here is trained as Llama 3's was: byte-level pairs, within the 
 """
 
 import base64
-import binascii
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -65,41 +64,26 @@ def read_vocabulary(path: Path) -> list[bytes]:
     Raises
     ------
     UserError
-        If a line is not a token and the next rank, a token comes twice, or a byte is no token.
+        If lines are not tokens and their ranks in order, a token comes twice, or a byte is no token.
     """
     content = path.read_bytes()
     if content.startswith(LFS_POINTER):
         raise UserError(f"{path}: found a Git LFS pointer, expected the tokenizer itself")
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(content.splitlines(), 1):
-        if not line:
-            continue
-        token = _token(line, len(ranks))
-        if token is None:
-            raise UserError(
-                f"{path}, line {number}: found {_shown(line)}, expected a token in base64 and the rank {len(ranks)}"
-            )
-        if token in ranks:
-            raise UserError(f"{path}, line {number}: found the token of rank {ranks[token]} again, expected another")
-        ranks[token] = len(ranks)
+        if line:
+            try:
+                encoded, rank = line.split()
+                token = base64.b64decode(encoded, validate=True)
+                sound = int(rank) == len(ranks) and token not in ranks
+            except ValueError:
+                sound = False
+            if not sound:
+                raise UserError(f"{path}, line {number}: expected another token in base64 and the rank {len(ranks)}")
+            ranks[token] = len(ranks)
     missing = [value for value in BYTES if value not in ranks]
     if missing:
         raise UserError(
             f"{path}: found no token for {len(missing)} of 256 bytes, 0x{missing[0].hex()} the first; expected each"
         )
     return list(ranks)
-
-
-def _token(line: bytes, rank: int) -> bytes | None:
-    """The token of a line that gives it this rank; None of any other line."""
-    parts = line.split()
-    if len(parts) != 2 or parts[1] != b"%d" % rank:
-        return None
-    try:
-        return base64.b64decode(parts[0], validate=True)
-    except binascii.Error:
-        return None
-
-
-def _shown(line: bytes) -> str:
-    return repr(line[:40].decode("utf-8", "replace")) + ("…" if len(line) > 40 else "")

@@ -1,21 +1,20 @@
 """The weights of a Llama-3 checkpoint as Hugging Face ships them; of its safetensors files only headers are read."""
 
-import json
 import math
-import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
 from multicard.core.errors import UserError
+from multicard.core.files import read_object
 from multicard.core.text import first_of, printable
 from multicard.experiment.models import Architecture
 from multicard.workloads.llm.vocabulary import LFS_POINTER
 
 ONE_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-SHARD = re.compile(r"model-(\d{5})-of-(\d{5})\.safetensors")
+SHARDS = "model-*-of-*.safetensors"
 DTYPES = ("BF16", "F16", "F32")  # that weights to be tuned may have
 
 
@@ -52,19 +51,13 @@ def tensor_shapes(shape: Architecture) -> dict[str, tuple[int, ...]]:
 def weight_files(folder: Path) -> list[str]:
     """Names of the files that hold the weights, in order, present or not.
 
-    They are those of the index; without an index model.safetensors, or the shards that the present ones count.
+    They are those of the index; without an index model.safetensors, or the shards that are there.
     """
     index = folder / INDEX
     if index.is_file():
         return _indexed_files(index)
-    if (folder / ONE_FILE).is_file():
-        return [ONE_FILE]
-    counts = sorted({match[2] for file in folder.iterdir() if (match := SHARD.fullmatch(file.name))})
-    if not counts:
-        return [ONE_FILE]
-    if len(counts) > 1:
-        raise UserError(f"{folder}: found shards of {' and of '.join(counts)}, expected those of one checkpoint")
-    return [f"model-{number:05}-of-{counts[0]}.safetensors" for number in range(1, max(1, int(counts[0])) + 1)]
+    shards = sorted(file.name for file in folder.glob(SHARDS))
+    return [ONE_FILE] if (folder / ONE_FILE).is_file() or not shards else shards
 
 
 def _indexed_files(index: Path) -> list[str]:
@@ -73,7 +66,7 @@ def _indexed_files(index: Path) -> list[str]:
         raise UserError(f"{index}: found no weight_map, expected the file of each tensor")
     for tensor, file in places.items():
         # Only names: an index does not lead out of its folder.
-        if not isinstance(file, str) or file in ("", ".", "..") or Path(file).name != file or not file.isprintable():
+        if not isinstance(file, str) or Path(file).name != file or not file.isprintable():
             raise UserError(f"{index}, {tensor!r}: found {file!r}, expected the name of a file beside it")
     return sorted(set(places.values()))
 
@@ -94,7 +87,7 @@ def count_parameters(files: list[Path], shape: Architecture) -> int:
             if name.endswith("rotary_emb.inv_freq"):
                 continue  # older checkpoints store what follows from the base; torchtune skips it
             if name not in expected:
-                raise UserError(f"{file}: found the tensor {name}, expected none of this name")
+                raise UserError(f"{file}: found the tensor {name!r}, expected none of this name")
             if name in seen:
                 raise UserError(f"{file}: found the tensor {name} again, expected it in {seen[name].name} alone")
             if tensor.shape != expected[name]:
@@ -126,31 +119,10 @@ def read_header(file: Path) -> dict[str, Tensor]:
     try:
         with safe_open(file, framework="numpy") as stored:
             parts = {name: stored.get_slice(name) for name in stored.keys()}  # noqa: SIM118, it is no mapping
-            tensors = {name: Tensor(part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
+            return {name: Tensor(part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
     except SafetensorError as error:
         reason = printable(str(error).removeprefix("Error while deserializing header: "))
         raise UserError(f"{file}: not a complete safetensors file: {reason}") from error
-    odd = next((name for name in tensors if not name.isprintable()), None)
-    if odd is not None:
-        raise UserError(f"{file}: found a tensor named {odd!r}, expected a name that can be printed")
-    return tensors
-
-
-def read_object(file: Path) -> dict[str, Any]:
-    """Read a JSON file that holds an object.
-
-    Raises
-    ------
-    UserError
-        If it holds anything else.
-    """
-    try:
-        found = json.loads(file.read_bytes())
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise UserError(f"{file}: found no JSON object, expected one")
-    return found
 
 
 def _product(shape: tuple[int, ...]) -> str:

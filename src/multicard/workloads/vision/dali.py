@@ -3,6 +3,7 @@
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
 
 from multicard.core.errors import UserError
+from multicard.workloads.vision.images import why_unreadable
 
 OUT_OF_MEMORY = ("CUDA allocation failed", "out of memory", "bad_alloc")  # in DALI's messages
 
@@ -102,7 +104,7 @@ class DaliLoader:
         self._pass += 1
         try:
             if self._pipeline is None:
-                self._pipeline = self._build(self._source, self.batch_size, self.device)
+                self._pipeline = self._build()
             self._pipeline.schedule_run()
         except RuntimeError as error:
             self._explain(error)
@@ -140,15 +142,15 @@ class DaliLoader:
         except RuntimeError:
             self.close()  # an error in batches that nobody asked for; the pipeline is of no more use
 
-    def _build(self, source: "_Source", batch_size: int, device: torch.device) -> Any:
-        """Build the pipeline that turns what `source` gives into batches."""
+    def _build(self) -> Any:
+        """Build the pipeline that turns what the source gives into batches."""
         from nvidia.dali import fn, types
         from nvidia.dali.pipeline import Pipeline
 
-        gpu = device.type == "cuda"
+        source, gpu = self._source, self.device.type == "cuda"
         device_id = None
         if gpu:
-            device_id = torch.cuda.current_device() if device.index is None else device.index
+            device_id = torch.cuda.current_device() if self.device.index is None else self.device.index
         scaling = {
             "dtype": types.FLOAT,
             "output_layout": "CHW",
@@ -156,7 +158,7 @@ class DaliLoader:
             "std": [255 * value for value in self.std],
         }
         size = [self.image_size, self.image_size]
-        pipeline = Pipeline(batch_size, self.threads, device_id, prefetch_queue_depth=self.prefetch_factor)
+        pipeline = Pipeline(self.batch_size, self.threads, device_id, prefetch_queue_depth=self.prefetch_factor)
         with pipeline:
             images, labels = fn.external_source(
                 source, num_outputs=2, dtype=[types.UINT8, types.INT64], layout=["" if source.files else "HWC", ""]
@@ -189,22 +191,10 @@ class DaliLoader:
             raise MemoryError(f"DALI: {said}") from error
         if self._source.files:
             for index in (index for batch in self._source.under_way for index in batch):
-                if not self._is_readable(index):
-                    path = self.dataset.samples[index][0]
-                    raise UserError(f"{path}: missing, broken or not an image that DALI can read") from error
+                path = self.dataset.samples[index][0]
+                if reason := why_unreadable(Path(path)):
+                    raise UserError(f"{path}: cannot be read: {reason}; expected an image") from error
         raise error
-
-    def _is_readable(self, index: int) -> bool:
-        """Try one sample alone, on the CPU: on a GPU with an error of its own, none would pass."""
-        source = _Source(self.dataset)
-        source.begin([[index]])
-        try:
-            pipeline = self._build(source, 1, torch.device("cpu"))
-            pipeline.schedule_run()
-            pipeline.outputs()
-        except RuntimeError:
-            return False
-        return True
 
 
 class _Source:

@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
-from torchvision.datasets.folder import pil_loader
 from torchvision.transforms import v2
 
 from multicard.core.errors import UserError
 from multicard.core.prepared import Entry, is_unchanged, read_prepared, refuse_changed
-from multicard.workloads.vision.images import reason_in_one_line, share, tree_is_unchanged
+from multicard.workloads.vision.images import share, tree_is_unchanged
 
 
 class GrayscaleDataset(Dataset):
@@ -54,17 +52,6 @@ class SyntheticImages(Dataset):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         return self.image, int(self.labels[index])
-
-
-class UnreadableImage(UserError):
-    """An image file that cannot be decoded.
-
-    A worker of a DataLoader hands an error on as its class and its traceback, whose last line is what the error said.
-    """
-
-    def __init__(self, said: str):
-        own = said.strip().rsplit("\n", 1)[-1]
-        super().__init__(own.removeprefix(f"{__name__}.{type(self).__name__}: "))
 
 
 @functools.cache
@@ -119,7 +106,7 @@ def _open_images(root: Path, facts: dict[str, Any], split: str, transform: v2.Tr
     place = root / parts.get(split, "")
     try:
         # A small part of a prepared set may not have every class; a user's folder was refused for that.
-        images = ImageFolder(place, transform, loader=_decoded, allow_empty=True)
+        images = ImageFolder(place, transform, allow_empty=True)
     except OSError as error:
         raise UserError(f"{place}: cannot be read: {error.strerror or error}") from error
     unreadable = {str(root / entry["name"]) for entry in facts.get("unreadable", [])}
@@ -136,14 +123,3 @@ def _open_images(root: Path, facts: dict[str, Any], split: str, transform: v2.Tr
             f"{len(expected[1])} classes that were there when {facts['dataset']} was prepared"
         )
     return images
-
-
-def _decoded(file: str) -> Image.Image:
-    """Read an image file as torchvision does."""
-    try:
-        return pil_loader(file)
-    except MemoryError:
-        raise
-    except Exception as error:  # decoders of damaged files raise whatever they stumble over
-        reason = reason_in_one_line(error, Path(file))
-        raise UnreadableImage(f"{file}: cannot be read: {reason}; expected an image") from error

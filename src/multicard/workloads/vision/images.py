@@ -57,7 +57,7 @@ def index_folder(dataset: ImageFolder, name: str) -> dict[str, Any]:
             f"found {len(classes['train'])} and {len(classes['test'])} that differ"
         )
     everything = list(itertools.chain.from_iterable(files.values()))
-    checked = zip(everything, in_threads(_why_unreadable, everything), strict=True)
+    checked = zip(everything, in_threads(why_unreadable, everything), strict=True)
     unreadable = {file: reason for file, reason in checked if reason is not None}
     if unreadable and dataset.unreadable == "refuse":
         first, reason = next(iter(unreadable.items()))
@@ -114,7 +114,7 @@ def _images_below(folder: Path) -> list[Path]:
     ]
 
 
-def _why_unreadable(file: Path) -> str | None:
+def why_unreadable(file: Path) -> str | None:
     """Why an image cannot be decoded; checksums inside the file are checked too."""
     from PIL import Image
 
@@ -126,14 +126,9 @@ def _why_unreadable(file: Path) -> str | None:
             image.draft("L", (1, 1))
             image.convert("RGB")
     except Exception as error:  # decoders of damaged files raise whatever they stumble over
-        return reason_in_one_line(error, file)
+        text = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+        return text.replace(f" {str(file)!r}", "")
     return None
-
-
-def reason_in_one_line(error: Exception, file: Path) -> str:
-    """An error's message about a file, without the file's name."""
-    text = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-    return text.replace(f" {str(file)!r}", "")
 
 
 def clear_trees(folder: Path, wanted: bool) -> None:

@@ -1,11 +1,11 @@
 """MNIST as Kaggle ships it: one CSV file, or a folder of JPEG files per digit."""
 
-import csv
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from multicard.core.errors import UserError
 from multicard.core.files import described
@@ -15,10 +15,9 @@ from multicard.workloads.vision.sources import CLASSES, GrayscaleSplits, Samples
 
 EDGE = 28
 COLUMNS = ["label", *(f"pixel{i}" for i in range(EDGE * EDGE))]
-LARGEST = {"label": 9}  # of a pixel: 255
+LARGEST = np.array([9] + [255] * EDGE * EDGE)  # in each column
 JPEG_SUFFIXES = {".jpeg", ".jpg"}
 TEST_EVERY = 10
-BYTES = {str(value) for value in range(256)}
 
 
 def read_kaggle(path: Path) -> GrayscaleSplits:
@@ -39,68 +38,31 @@ def read_kaggle(path: Path) -> GrayscaleSplits:
 
 
 def _read_csv(path: Path) -> tuple[Samples, dict[str, Any]]:
-    """Read the labels and pixels of a CSV file, fast; only a bad file is read again to locate its error."""
-    import pyarrow as pa
-    import pyarrow.csv
-
+    """Read the labels and pixels of a CSV file."""
     try:
-        problem = _header_error(path)
-        if problem is None:
-            table = pa.csv.read_csv(
-                path,
-                convert_options=pa.csv.ConvertOptions(
-                    column_types={column: pa.uint8() for column in COLUMNS},
-                    include_columns=COLUMNS,
-                    null_values=[],
-                ),
-            )
-            labels = table["label"].to_numpy().astype(np.int64)
-            if not len(labels) or labels.max() <= LARGEST["label"]:
-                pixels = np.empty((len(COLUMNS) - 1, len(labels)), np.uint8)
-                for row, column in zip(pixels, COLUMNS[1:], strict=True):
-                    row[:] = table[column].to_numpy()
-                images = np.ascontiguousarray(pixels.T).reshape(-1, EDGE, EDGE)
-                origin = "MNIST in the form of Kaggle's competition Digit Recognizer, a CSV file of the user"
-                return Samples(images, labels), {"origin": origin, "source_files": [described(path)]}
-            problem = _row_error(path)
-    except pa.ArrowInvalid as error:
-        problem = _row_error(path) or ": " + " ".join(str(error).split())[:200]
-    except (OSError, csv.Error) as error:
-        problem = f": cannot be read: {getattr(error, 'strerror', None) or error}"
-    raise UserError(f"{path}{problem}")
-
-
-def _header_error(path: Path) -> str | None:
-    """What is wrong with the first line."""
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        header = next(csv.reader(file), [])
-    for column in COLUMNS:
-        if column not in header:
-            return f", line 1, column {column}: missing, expected label and pixel0 to pixel{EDGE * EDGE - 1}"
-    if len(header) != len(COLUMNS):
-        return f", line 1: found {counted(len(header), 'column')}, expected {len(COLUMNS)}"
-    return None
-
-
-def _row_error(path: Path) -> str | None:
-    """Find the first line that is not a label and 784 pixels, and why."""
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        reader = csv.reader(file)
-        header = next(reader)
-        label = header.index("label")
-        for row in filter(None, reader):
-            if len(row) == len(header) and row[label] in CLASSES and BYTES.issuperset(row):
-                continue  # nearly every row: judged at once
-            where = f", line {reader.line_num}"
-            if len(row) != len(header):
-                return f"{where}: found {counted(len(row), 'column')}, expected {len(header)}"
-            for column, value in zip(header, row, strict=True):
-                highest = LARGEST.get(column, 255)
-                if not re.fullmatch(r"\s*-?[0-9]+\s*", value):
-                    return f"{where}, column {column}: found {value[:40]!r}, expected an integer from 0 to {highest}"
-                if not 0 <= float(value) <= highest:  # an integer too long for int() has a float
-                    return f"{where}, column {column}: found {value.strip()[:40]}, expected 0 to {highest}"
-    return None
+        table = pd.read_csv(path, encoding="utf-8-sig", encoding_errors="replace")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
+        raise UserError(f"{path}: cannot be read as CSV: {reason}") from error
+    if missing := [column for column in COLUMNS if column not in table]:
+        raise UserError(f"{path}, column {missing[0]}: missing, expected label and pixel0 to pixel{EDGE * EDGE - 1}")
+    # Where lines have a value more than the first one, pandas takes their first value for an index.
+    if table.shape[1] != len(COLUMNS) or not isinstance(table.index, pd.RangeIndex):
+        raise UserError(f"{path}: found more than {len(COLUMNS)} columns, expected as many")
+    table = table[COLUMNS]
+    numbers = table.apply(pd.to_numeric, errors="coerce").to_numpy(float)
+    bad = np.argwhere(~((numbers >= 0) & (numbers <= LARGEST) & (numbers % 1 == 0)))
+    if len(bad):
+        row, column = bad[0]
+        found = table.iat[row, column]
+        raise UserError(
+            f"{path}, row {row + 1} below the header, column {COLUMNS[column]}: found "
+            f"{'nothing' if pd.isna(found) else str(found)[:40]}, expected an integer from 0 to {LARGEST[column]}"
+        )
+    images = numbers[:, 1:].astype(np.uint8).reshape(-1, EDGE, EDGE)
+    origin = "MNIST in the form of Kaggle's competition Digit Recognizer, a CSV file of the user"
+    facts = {"origin": origin, "source_files": [described(path)]}
+    return Samples(images, numbers[:, 0].astype(np.int64)), facts
 
 
 def _read_folder(path: Path) -> tuple[Samples, dict[str, Any]]:

@@ -172,16 +172,12 @@ def _unpacked(path: Path) -> bytes:
 
 def _idx_values(path: Path, content: bytes, magic: int) -> np.ndarray:
     """Values of an IDX file of unsigned bytes (http://yann.lecun.com/exdb/mnist/), of the file's own shape."""
-    found = int.from_bytes(content[:4], "big")
-    kind = "images" if magic == IMAGES_MAGIC else "labels"
-    if len(content) < 4 or found != magic:
-        raise UserError(f"{path}: found the first bytes {content[:4].hex() or 'none'}, expected {magic:08x} ({kind})")
     start = 4 + 4 * (magic & 0xFF)
     shape = [int.from_bytes(content[at : at + 4], "big") for at in range(4, start, 4)]
-    expected = start + math.prod(shape)
-    if len(content) != max(start, expected):
-        wanted = f"{expected} for {'×'.join(str(n) for n in shape)}" if len(content) >= start else f"{start} or more"
-        raise UserError(f"{path}: found {len(content)} bytes, expected {wanted} {kind}")
-    if expected == start:
-        raise UserError(f"{path}: found no {kind}, expected some")
+    if content[:4] != magic.to_bytes(4, "big") or len(content) != start + math.prod(shape) or len(content) == start:
+        kind = "images" if magic == IMAGES_MAGIC else "labels"
+        raise UserError(
+            f"{path}: found {len(content)} bytes from {content[:4].hex() or 'none'} on, expected an IDX file of "
+            f"{kind}: {magic:08x}, its shape and all its values"
+        )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)

@@ -18,7 +18,6 @@ class DeepSpeed(Launcher):
     package = "deepspeed"
     programs, modules = ("deepspeed",), ("deepspeed.launcher.runner",)
     several_nodes = False  # it asks for a file of hosts
-    variables = ("DS_ACCELERATOR",)
 
     def facts(self) -> list[str]:
         """What it does to the script's arguments."""
