@@ -79,7 +79,7 @@ def test_pages_open_from_a_disk_fit_the_screen_and_ask_for_nothing_else(
 ) -> None:
     opened.width(width)
     opened.scheme(scheme)
-    for name in ("index", "figures", "software", "extending"):
+    for name in ("index", "figures", "cluster", "extending"):
         opened.open(built[0] / f"{name}.html")
         assert opened.run("document.querySelector('h1').textContent.length > 0")
         assert not opened.run(WIDER_THAN_THE_SCREEN), name
