@@ -171,7 +171,7 @@ def test_why_the_wait_for_data_is_not_known_is_said_of_scripts_and_of_traces(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     print_results(scripts(tmp_path, "train.py"), Path("mine.yaml"))
-    assert "data wait: no loader of PyTorch's was seen\n" in capsys.readouterr().out
+    assert "data wait: no loader of PyTorch's was seen: wrap yours by " in capsys.readouterr().out
     adopted = {"workload": "adopted", "device": "cuda", "iteration_time_s": 0.1}
     text = printed(tmp_path / "adopted", capsys, adopted)
     assert "data wait: traces do not tell it\n" in text

@@ -75,6 +75,31 @@ def evaluate():
         with torch.no_grad():
             forward(batch)
 """,
+    "by loaders that never restart, as Ultralytics' and timm's": """
+class Repeated:
+    def __init__(self, sampler):
+        self.sampler = sampler
+    def __iter__(self):
+        while True:
+            yield from iter(self.sampler)
+class Endless(DataLoader):
+    def __init__(self, *data, **options):
+        super().__init__(*data, **options)
+        object.__setattr__(self, "batch_sampler", Repeated(self.batch_sampler))
+        self.iterator = super().__iter__()
+    def __len__(self):
+        return len(self.batch_sampler.sampler)
+    def __iter__(self):
+        for _ in range(len(self)):
+            yield next(self.iterator)
+loader, tests = Endless(data, batch_size=8, shuffle=True), Endless(tests.dataset, batch_size=4)
+@torch.no_grad()
+def evaluate():
+    model.eval()
+    for batch in tests:
+        forward(batch)
+    model.train()
+""",
     "without a loader, in evaluation mode": """
 @torch.no_grad()
 def evaluate():

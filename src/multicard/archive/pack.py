@@ -138,7 +138,7 @@ def _read_record(folder: Path) -> dict[str, Any]:
 
 def _renamed(record: dict[str, Any], allowed: Allowed) -> dict[str, Any]:
     """The record with parameters that may leave, and the name that they make, where they hold text of the user's."""
-    if not WORKLOADS[record["parameters"]["workload"]].has_free_text:
+    if not WORKLOADS[record["parameters"]["workload"]].is_user_program:
         return record
     parameters = allowed.own(record["parameters"])
     try:

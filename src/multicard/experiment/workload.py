@@ -67,12 +67,11 @@ class Workload(ABC):
     methods: Mapping[str, Method]  # the entries of that parameter's values
     unit: Unit
     step_columns: tuple[str, ...] = ()  # of steps.csv, which its measures need beside those of every workload
-    scales_weakly = True  # each device has as much work per step however many there are, where no `scaling` says so
-    has_free_text = False  # its parameters hold text of the user's, which an archive must not give away as it is
-    is_judged = True  # claims are checked on its runs
-    is_observed = False  # its steps and samples are counted from outside the program, so that they may be unknown
-    has_own_options = False  # what could be tuned are options of the program itself, which no parameter here states
-    data_wait_unknown = "no loader of PyTorch's was seen"  # why no run of a scenario says how long it waited for data
+    # Its program is the user's: its parameters hold text that an archive must not give away as it is, its options are
+    # unknown here, its samples and how it scales are as observed, and no claim of the papers is about it.
+    is_user_program = False
+    # Why no run of a scenario says how long it waited for data.
+    data_wait_unknown = "no loader of PyTorch's was seen: wrap yours by multicard.marks.wrap_loader"
     has_epochs = False  # it tests after every epoch, so that epochs.csv has rows
     launches = True  # else its runs are made of traces that were there before, which may show no steps
     implied: Mapping[str, tuple[str, ...]] = {}  # parameters whose defaults follow from another one, by that one's name
@@ -158,7 +157,7 @@ class Workload(ABC):
             "profiled_steps": p.profiled_steps,
             "count_operations": True,
             "program": [self.program],
-            "is_user_program": self.is_observed,
+            "is_user_program": self.is_user_program,
         }
 
     def input_facts(self, data: Path, model: Path | None) -> dict[str, Any]:

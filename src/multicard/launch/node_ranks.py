@@ -45,7 +45,7 @@ def run_ranks(
     ):
         command = node_command(p, profiler, scratch, rendezvous)
         environment = variables_of_ranks(p, profiler, Path(temporary))
-        environment |= observer_variables(scratch, has_own_copy=work.is_observed)
+        environment |= observer_variables(scratch, has_own_copy=work.is_user_program)
         environment |= work.environment(p, scratch, rendezvous)
         if p.device == "cuda" and ranks.start % p.ranks_per_node == 0:  # else the task of another rank does
             stack.enter_context(GpuSampler(scratch / GPU_SAMPLES))

@@ -279,7 +279,7 @@ def quantity_words(value: float, quantity: Quantity) -> str:
 
 def fits(configuration: Configuration, where: Where) -> bool:
     """Whether a configuration, or the first of its runs that completed, has the values wanted."""
-    return configuration.workload.is_judged and all(
+    return not configuration.workload.is_user_program and all(
         _value(configuration, name) in (wanted if isinstance(wanted, list | Range) else [wanted])
         for name, wanted in where.items()
     )

@@ -93,7 +93,7 @@ def untried(configuration: Configuration, bottleneck: Bottleneck, measured: Sequ
         otherwise = learning(configuration.parameters) != learning(values)
         notes = ", ".join(filter(None, (option.description, LEARNS_OTHERWISE if otherwise else "")))
         found.append((otherwise, f"`{option.name}`{f' ({notes})' if notes else ''}"))
-    if configuration.workload.has_own_options:
+    if configuration.workload.is_user_program:
         found += [
             (each.learns_otherwise, f"{each.description}{f' ({LEARNS_OTHERWISE})' if each.learns_otherwise else ''}")
             for each in options()[1][bottleneck.kind]

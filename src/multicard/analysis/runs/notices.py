@@ -154,7 +154,7 @@ def notices(values: Mapping[str, Any]) -> list[str]:
 def _observed(values: Mapping[str, Any]) -> Workload | None:
     """The workload of a completed run whose samples were counted from outside; None of any other run."""
     work = WORKLOADS.get(values.get("workload", ""))
-    return work if work and work.is_observed and not pd.isna(values.get("iteration_time_s")) else None
+    return work if work and work.is_user_program and not pd.isna(values.get("iteration_time_s")) else None
 
 
 def _is(values: Mapping[str, Any], name: str, expected: bool) -> bool:

@@ -186,7 +186,7 @@ def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     speedup.loc[base_of == np.arange(len(table)), ["speedup_low", "speedup_high"]] = np.nan
     efficiency = speedup.div(devices.where(several), axis=0)
     return of, table.assign(
-        scaling=table.get("scaling", "weak" if workload.scales_weakly else _kind(work, base_work, devices, alike)),
+        scaling=table.get("scaling", _kind(work, base_work, devices, alike) if workload.is_user_program else "weak"),
         repeats=np.bincount(of[completed], minlength=len(table)),
         baseline=[workload.baseline_words(way.iloc[number]) if number >= 0 else None for number in base_of],
         **speedup,

@@ -18,8 +18,8 @@ class Adopted(Workload):
     method = "program"
     methods: ClassVar[Mapping[str, Method]] = {}
     unit = Unit("sample", "samples", "throughput_samples_per_s", "energy_per_sample_j")
-    scales_weakly = is_judged = launches = False
-    has_free_text = is_observed = has_own_options = True
+    launches = False
+    is_user_program = True
     data_wait_unknown = "traces do not tell it"
 
     def unsupported_reason(self, p: AdoptedParameters, machine: Machine, inputs: Inputs) -> str:

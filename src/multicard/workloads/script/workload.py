@@ -29,8 +29,7 @@ class Script(Workload):
     unit = Unit("sample", "samples", "throughput_samples_per_s", "energy_per_sample_j")
     step_columns = ("tokens",)
     default_label = "command"
-    scales_weakly = is_judged = False
-    has_free_text = is_observed = has_own_options = True
+    is_user_program = True
 
     def config_error(self, p: ScriptParameters, inputs: Inputs) -> str | None:
         """Refuse what looks like a secret."""
