@@ -138,6 +138,6 @@ def required_collectives(p: JobParameters) -> set[str]:
     """Collectives whose kernels each GPU must show: of FSDP, of DDP's buckets, or of nn.DataParallel."""
     if p.devices == 1:
         return set()
-    if p.workload == "llm" or STRATEGIES[p.strategy].shards_model:
+    if p.workload == "llm" or not STRATEGIES[p.strategy].has_checkpoints:
         return {"all_gather", "reduce_scatter"}
     return {"all_reduce"} if STRATEGIES[p.strategy].has_buckets else {"broadcast"}

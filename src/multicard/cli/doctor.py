@@ -7,8 +7,6 @@ from pathlib import Path
 from multicard.cli._command import PREPARE, Command, add_device, device_of, numbers_of_devices
 from multicard.core.errors import UserError
 
-LOADER_S = 10.0  # time of each number of loader workers, as a multiple of that of other measurements
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the experiment to check for, and what to measure, for how long, and where to keep it."""

@@ -23,9 +23,6 @@ _BUS: dict[str | None, Callable[[int], float]] = {
     "reduce": lambda n: 1.0,
 }
 
-# Collectives whose message is one rank's shard of a buffer.
-SHARDED = ("all_gather", "reduce_scatter")
-
 # Part of the matched calls that must overlap in time: a collective cannot end on one rank before all have begun it.
 # Broadcasts and one-sided calls can, for a few calls.
 MATCHED = 0.99
@@ -76,16 +73,6 @@ def bus_bandwidth(collective: str | None, message_bytes: float, ranks: int, seco
     """
     factor = _BUS.get(collective)
     return message_bytes * factor(ranks) / seconds if factor and ranks > 0 and seconds > 0 else None
-
-
-def bus_bytes(collective: str, buffer_bytes: float, ranks: int) -> float:
-    """Bytes that cross each rank's link for a collective over a whole buffer, of which shards are a rank's part.
-
-    >>> bus_bytes("all_reduce", 4000, 4), bus_bytes("all_gather", 4000, 4)
-    (6000.0, 3000.0)
-    """
-    of_rank = buffer_bytes / ranks if collective in SHARDED else buffer_bytes
-    return bus_bandwidth(collective, of_rank, ranks, 1.0) or 0.0
 
 
 def by_message_size(kernels: Events, messages: Events) -> list[tuple[dict[str, Any], Integers]]:

@@ -1,6 +1,5 @@
 """Loaders: the same samples in the same batches, whoever loads them."""
 
-import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -104,13 +103,6 @@ def set_epoch(loader: Any, epoch: int) -> None:
     """Give the next pass over the data an order of its own."""
     if hasattr(loader.sampler, "set_epoch"):
         loader.sampler.set_epoch(epoch)
-
-
-def endless(loader: Any) -> Iterator[Any]:
-    """Batches of pass after pass."""
-    for epoch in itertools.count(1):
-        set_epoch(loader, epoch)
-        yield from loader
 
 
 def evaluation_loader(dataset: Dataset, parameters: VisionParameters, rank: int) -> DataLoader:

@@ -23,8 +23,6 @@ class Strategy:
         Whether each rank sees its own share of the data; else every rank iterates over all of it.
     has_buckets
         Whether `bucket_cap_mb` has an effect.
-    shards_model
-        Whether each rank has only its share of weights, gradients and optimizer state.
     has_checkpoints
         Whether one rank has the whole model, so that an interrupted run can be resumed.
     not_in_preset
@@ -37,7 +35,6 @@ class Strategy:
     distributed = True
     distributed_sampler = False
     has_buckets = False
-    shards_model = False
     has_checkpoints = True
     not_in_preset: tuple[str, ...] = ()
 

@@ -4,8 +4,6 @@ from typing import Any
 
 from multicard.workloads.vision.strategy import Strategy
 
-IMAGE_BYTES = 4  # of a value of an image
-
 
 class DataParallel(Strategy):
     """PyTorch's nn.DataParallel."""

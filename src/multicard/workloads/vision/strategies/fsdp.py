@@ -13,7 +13,6 @@ class FullyShardedDataParallel(Strategy):
     name, order = "fsdp", 50
     description = "as ddp-ds, with weights, gradients and optimizer state split among the ranks (FSDP2)."
     distributed_sampler = True
-    shards_model = True
     has_checkpoints = False
     # What FSDP2 of PyTorch 2.11 refuses: weights that are not contiguous, and SGD in one kernel on shards of weights.
     not_in_preset = ("layout", "fused_optimizer")
