@@ -1,6 +1,6 @@
 """Tables for readers: of the numbers of a figure, and of all runs; with names in words, suitable units, four digits."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -30,6 +30,7 @@ class Table:
     same: list[tuple[str, str]] = field(default_factory=list)
     left_out: int = 0
     intervals: bool = False
+    whole: list[str] = field(default_factory=list)  # names of the rows whose first cells are short
 
 
 def numbers_table(data: pd.DataFrame, most: int = MOST_ROWS) -> Table:
@@ -72,7 +73,22 @@ def run_table(results: Results) -> Table:
     data = data.join(measures.filter(MEASURES))
     data["wall_time_s"] = pd.to_numeric(runs.get("wall_time_s"), errors="coerce")
     data["notices"] = pd.Series(words, dtype=object).reindex(data.index).replace("", None)
-    return numbers_table(data.reset_index(), len(data))
+    names = data.index.to_series()
+    data.index = names.groupby(data["scenario"]).transform(_short).rename("run")
+    return replace(numbers_table(data.reset_index(), len(data)), whole=list(names))
+
+
+def _short(names: pd.Series) -> list[str]:
+    """Ids of runs without the parts that all have in common.
+
+    >>> _short(pd.Series(["vision_cpu1_fp32_r1", "vision_cpu2_fp32_r1"]))
+    ['cpu1', 'cpu2']
+    """
+    parts = [name.split("_") for name in names]
+    common = set.intersection(*map(set, parts))
+    return [
+        " ".join(part for part in own if part not in common) or name for name, own in zip(names, parts, strict=True)
+    ]
 
 
 def nothing_to_show(data: pd.DataFrame) -> str | None:
