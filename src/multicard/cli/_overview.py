@@ -86,7 +86,7 @@ def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
 
     folder, changed = Path(experiment.results) / "runs", Counter()
     for name, run in distinct(expand(experiment)).items():
-        script = WORKLOADS[run.parameters.workload].script(run.parameters)
+        script = WORKLOADS[run.parameters.workload].launching(run.parameters).script
         before = (read_record(folder / name).get("script") or {}) if script else {}
         now = read_or_none(lambda script=script: sha256(script)) if before.get("sha256") else None
         if now not in (None, before.get("sha256")):

@@ -97,7 +97,8 @@ def _refusal(p: "JobParameters") -> str | None:
         return describe_reason(reason.record())
     try:
         if p.profiler != "auto":
-            choose_profiler(p.profiler, p.device, work.hidden_from_profilers(p), work.interpreter(p))
+            launching = work.launching(p)
+            choose_profiler(p.profiler, p.device, launching.hidden_from_profilers, launching.interpreter)
     except UserError as error:
         return str(error)
     return None

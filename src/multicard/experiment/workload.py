@@ -41,6 +41,20 @@ class Operations:
     precisions: tuple[str, ...]  # in which of these a device computes them: the first that it has
 
 
+@dataclass(frozen=True)
+class Launching:
+    """How the ranks of a job are started; by default as those of a program of multicard's own."""
+
+    interpreter: str | None = None  # path of that of the ranks; None where it is this one
+    folder: Path | None = None  # working directory in which a user's own files lie
+    script: Path | None = None  # the user's own file that runs; None where it is not known, too
+    passed_variables: tuple[str, ...] = ()  # which they get if set, though they are those of another launcher's ranks
+    withheld_variables: str | None = None  # pattern of names that would change how the ranks are started
+    tasks_per_node: int = 1  # of Slurm, on several nodes: one that starts all ranks there, or one for each
+    # Why a profiler that runs the job as its child would not see the ranks, whose CPU time is not known then either.
+    hidden_from_profilers: str | None = None
+
+
 class Method(Protocol):
     """What a workload's entries of strategies, techniques or the like have in common."""
 
@@ -91,7 +105,6 @@ class Workload(ABC):
         """Why a run cannot run on a machine, for the workload's own reasons; inputs may be unknown."""
         return None
 
-    @abstractmethod
     def prepare(self, name: str, definition: Any, folder: Path, resources: Path) -> None:
         """Make one of its inputs ready in `folder`, whose provenance.json comes last; `resources`: what is shipped.
 
@@ -100,6 +113,7 @@ class Workload(ABC):
         UserError
             If the user's files are not what they should be.
         """
+        raise NotImplementedError(f"the workload {self.name} has no inputs")
 
     def refusal(self, p: Any) -> Reason | None:
         """Why a job that is about to start here cannot run, as only this machine can tell."""
@@ -112,29 +126,9 @@ class Workload(ABC):
         """
         return None
 
-    def tasks_per_node(self, p: Any) -> int:
-        """Tasks of Slurm that a job on several nodes has on each: one that starts all ranks there, or one for each."""
-        return 1
-
-    def interpreter(self, p: Any) -> str | None:
-        """Path of the interpreter of the ranks; None where it is this one."""
-        return None
-
-    def folder(self, p: Any) -> Path | None:
-        """Working directory of a job, in which a user's own files lie; None where it matters nothing."""
-        return None
-
-    def script(self, p: Any) -> Path | None:
-        """The user's own file that a job runs; None where there is none, or it is not known."""
-        return None
-
-    def passed_variables(self, p: Any) -> tuple[str, ...]:
-        """Names of variables that a job gets if they are set, though they are those of another launcher's ranks."""
-        return ()
-
-    def withheld_variables(self, p: Any) -> str | None:
-        """Pattern of the names of variables that would change how the ranks are started; None where none do."""
-        return None
+    def launching(self, p: Any) -> Launching:
+        """How its ranks are started."""
+        return Launching()
 
     def environment(self, p: Any, scratch: Path, rendezvous: Rendezvous | None = None) -> Mapping[str, str]:
         """Further variables of the ranks of this node; what they name is made in its folder `scratch`.
@@ -163,13 +157,6 @@ class Workload(ABC):
     def input_facts(self, data: Path, model: Path | None) -> dict[str, Any]:
         """What run.json says of a job's inputs, by their prepared folders."""
         return {}
-
-    def hidden_from_profilers(self, p: Any) -> str | None:
-        """Why a profiler that runs the job as its child would not see the ranks; None where it does.
-
-        Where it would not, the CPU time of the ranks is not known for that of the job either.
-        """
-        return None
 
     def judge(
         self, p: Any, outcome: str, reason: Reason | None, ranks: Sequence[Mapping[str, Any]], scratch: Path

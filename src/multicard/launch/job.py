@@ -97,8 +97,9 @@ def run_job(
     """
     name, several = run_id(parameters), parameters.nodes > 1
     work = WORKLOADS[parameters.workload]
-    hidden, python = work.hidden_from_profilers(parameters), work.interpreter(parameters)
-    choice = choose_profiler(parameters.profiler, parameters.device, hidden, python)
+    launching = work.launching(parameters)
+    seen = launching.hidden_from_profilers, launching.interpreter
+    choice = choose_profiler(parameters.profiler, parameters.device, *seen)
     if refusal := work.refusal(parameters):
         return refuse_job(parameters, folder, refusal, order)
     inputs = {"data": None, "model": None} | (work.input_facts(data, model) if data else {})
@@ -128,8 +129,8 @@ def run_job(
             },
         )
         scripts = {}
-        if own_folder := work.folder(parameters):
-            scripts = {"script": script_version(work.script(parameters), own_folder)}
+        if own_folder := launching.folder:
+            scripts = {"script": script_version(launching.script, own_folder)}
             (folder / SAVED).mkdir()  # the script may write there
         start, secrets = datetime.now(UTC), secrets_in()
         remark = "" if choice.name == parameters.profiler and choice.caveat is None else f" ({choice.why})"
@@ -139,7 +140,7 @@ def run_job(
             _print(f"{PROGRESS}{name}: {found}: {', '.join(secrets)}")
         if several:  # each node makes the command and the environment of its ranks
             command = srun_command(parameters, (scratch / JOB).absolute())
-            variables = job_environment(stated=work.passed_variables(parameters), withheld=NOT_FOR_SRUN)
+            variables = job_environment(stated=launching.passed_variables, withheld=NOT_FOR_SRUN)
             # Beyond their own grace, for nodes to end what they started.
             ended = run(command, variables, folder / LOG, time_limit_s, _follow, 2 * GRACE_S)
         else:

@@ -30,7 +30,7 @@ def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous, task
 
     It is 0 when all of them completed, however a profiler exited after them: any other ends the job on all nodes.
     """
-    shared, tasks = Path(job["scratch"]), WORKLOADS[p.workload].tasks_per_node(p)
+    shared, tasks = Path(job["scratch"]), WORKLOADS[p.workload].launching(p).tasks_per_node
     count = p.ranks_per_node // tasks
     ranks = range(task * count, (task + 1) * count)
     with tempfile.TemporaryDirectory(prefix="multicard-") as folder:
@@ -84,7 +84,7 @@ if __name__ == "__main__":
     p = parameters_of(job["parameters"])
     # srun gives its tasks the number of theirs, and the address of the node that it was started on, which is the first.
     task, first = int(os.environ["SLURM_PROCID"]), os.environ["SLURM_LAUNCH_NODE_IPADDR"]
-    node = task // WORKLOADS[p.workload].tasks_per_node(p)
+    node = task // WORKLOADS[p.workload].launching(p).tasks_per_node
     rendezvous = Rendezvous(node, p.nodes, first, job["port"])
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     write_json(Path(job["scratch"]) / node_file(NODE, rendezvous.node), {"name": name})

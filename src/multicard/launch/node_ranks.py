@@ -39,6 +39,7 @@ def run_ranks(
     `rendezvous`: of a job on several nodes, which of them this machine is.
     """
     work = WORKLOADS[p.workload]
+    launching = work.launching(p)
     with (
         tempfile.TemporaryDirectory(prefix="multicard-", ignore_cleanup_errors=True) as temporary,
         ExitStack() as stack,
@@ -49,13 +50,13 @@ def run_ranks(
         environment |= work.environment(p, scratch, rendezvous)
         if p.device == "cuda" and ranks.start % p.ranks_per_node == 0:  # else the task of another rank does
             stack.enter_context(GpuSampler(scratch / GPU_SAMPLES))
-        if not work.hidden_from_profilers(p):
+        if not launching.hidden_from_profilers:
             stack.enter_context(CpuSampler(scratch / CPU_SAMPLES))
         is_wrapped, done = PROFILERS[profiler].node_file is not None, reported_ranks(scratch, ranks)
         for _ in range(STARTS):
             ended = run(
                 command, environment, log, time_limit_s, on_line,
-                ranks=done, is_wrapped=is_wrapped, folder=work.folder(p),
+                ranks=done, is_wrapped=is_wrapped, folder=launching.folder,
             )  # fmt: skip
             output = log.read_text(encoding="utf-8", errors="replace")
             if ended.exit_code == 0 or not PROFILERS[profiler].never_started(output):
@@ -97,7 +98,7 @@ def srun_command(p: JobParameters, job: Path) -> list[str]:
 
     Numbers of tasks are those of the first node, then those of the next. All are ended when one of them is.
     """
-    tasks = WORKLOADS[p.workload].tasks_per_node(p)
+    tasks = WORKLOADS[p.workload].launching(p).tasks_per_node
     gres = [f"--gres=gpu:{p.devices_per_node}"] if p.device == "cuda" else []
     return [
         "srun", f"--nodes={p.nodes}", f"--ntasks={p.nodes * tasks}", f"--ntasks-per-node={tasks}",

@@ -118,8 +118,8 @@ def gloo_interface(nccl: str, present: Sequence[str]) -> str | None:
 
 def variables_of_ranks(p: JobParameters, profiler: str, temporary: Path) -> dict[str, str]:
     """Environment of the ranks of this node; `temporary`: folder of this job alone for their temporary files."""
-    work = WORKLOADS[p.workload]
-    environment = job_environment(stated=work.passed_variables(p), withheld=work.withheld_variables(p))
+    launching = WORKLOADS[p.workload].launching(p)
+    environment = job_environment(stated=launching.passed_variables, withheld=launching.withheld_variables)
     if p.nodes == 1:
         environment = inside_one_machine(environment)
     elif chosen := gloo_interface(environment.get("NCCL_SOCKET_IFNAME", ""), _interfaces()):

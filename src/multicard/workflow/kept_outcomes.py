@@ -23,7 +23,7 @@ OUTPUTS = (STEPS, EPOCHS, f"{TRACE}/{CAPTURED}", RUN)  # of the rule launch_run;
 
 def made_of(parameters: JobParameters, data: Path | None, model: Path | None) -> dict[str, Any]:
     """Everything that an outcome depends on: parameters, prepared inputs, and the user's script."""
-    script = WORKLOADS[parameters.workload].script(parameters)
+    script = WORKLOADS[parameters.workload].launching(parameters).script
     of = {
         "parameters": parameters.stated(),
         "data": data and data.name,

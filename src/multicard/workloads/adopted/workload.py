@@ -1,7 +1,6 @@
 """The entry of runs that `multicard analyze --as-runs` makes of traces."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 from multicard.experiment.machine import Machine
@@ -25,10 +24,6 @@ class Adopted(Workload):
     def unsupported_reason(self, p: AdoptedParameters, machine: Machine, inputs: Inputs) -> str:
         """Nothing can be launched: what has a trace is in an archive."""
         return "no trace of it was adopted"
-
-    def prepare(self, name: str, definition: Any, folder: Path, resources: Path) -> None:
-        """Prepare nothing: it has no inputs."""
-        raise NotImplementedError
 
     def rank_memory_mb(self, p: AdoptedParameters, inputs: Inputs) -> float:
         """Nothing runs."""

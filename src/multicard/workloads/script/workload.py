@@ -9,7 +9,7 @@ from multicard.core.reasons import Reason
 from multicard.core.rendezvous import Rendezvous
 from multicard.core.text import without_names
 from multicard.experiment.machine import Machine
-from multicard.experiment.workload import Inputs, Unit, Workload, batch_and_own
+from multicard.experiment.workload import Inputs, Launching, Unit, Workload, batch_and_own
 from multicard.workloads.script import start
 from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.outcome import judge_script
@@ -39,10 +39,6 @@ class Script(Workload):
         """Ask the launcher."""
         return LAUNCHERS[p.launched_by].unsupported_reason(p)
 
-    def prepare(self, name: str, definition: Any, folder: Path, resources: Path) -> None:
-        """Prepare nothing: a script has no inputs."""
-        raise NotImplementedError
-
     def refusal(self, p: ScriptParameters) -> Reason | None:
         """Look for the folder, the script, the launcher's program and torch."""
         return start.refusal(p)
@@ -51,29 +47,18 @@ class Script(Workload):
         """Ask the launcher."""
         return start.start_command(p, job, rendezvous)
 
-    def tasks_per_node(self, p: ScriptParameters) -> int:
-        """Ask the launcher."""
-        return LAUNCHERS[p.launched_by].tasks_per_node(p)
-
-    def interpreter(self, p: ScriptParameters) -> str:
-        """As stated."""
-        return start.interpreter(p)
-
-    def folder(self, p: ScriptParameters) -> Path:
-        """As stated."""
-        return Path(p.folder)
-
-    def script(self, p: ScriptParameters) -> Path | None:
-        """The file that the command names."""
-        return start.script_file(p)
-
-    def passed_variables(self, p: ScriptParameters) -> tuple[str, ...]:
-        """Those that are stated."""
-        return tuple(p.environment)
-
-    def withheld_variables(self, p: ScriptParameters) -> str | None:
-        """Those that the launcher takes for options."""
-        return LAUNCHERS[p.launched_by].withheld
+    def launching(self, p: ScriptParameters) -> Launching:
+        """As stated, and as the launcher has it."""
+        launcher = LAUNCHERS[p.launched_by]
+        return Launching(
+            interpreter=start.interpreter(p),
+            folder=Path(p.folder),
+            script=start.script_file(p),
+            passed_variables=tuple(p.environment),
+            withheld_variables=launcher.withheld,
+            tasks_per_node=launcher.tasks_per_node(p),
+            hidden_from_profilers=launcher.hidden_from_profilers,
+        )
 
     def environment(
         self, p: ScriptParameters, scratch: Path, rendezvous: Rendezvous | None = None
@@ -90,10 +75,6 @@ class Script(Workload):
             "program": [Path(word).name for word in p.command],
         }
 
-    def hidden_from_profilers(self, p: ScriptParameters) -> str | None:
-        """Ask the launcher."""
-        return LAUNCHERS[p.launched_by].hidden_from_profilers
-
     def judge(
         self,
         p: ScriptParameters,
@@ -108,9 +89,6 @@ class Script(Workload):
     def rank_memory_mb(self, p: ScriptParameters, inputs: Inputs) -> float:
         """A guess; Slurm gives a second attempt more."""
         return RANK_MB[p.device]
-
-    def durations_s(self, p: ScriptParameters, inputs: Inputs) -> None:
-        """Not known: it depends on the script."""
 
     @property
     def measures(self) -> Mapping[str, str]:
