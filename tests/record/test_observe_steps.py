@@ -313,13 +313,13 @@ def test_an_error_of_the_observer_at_the_last_step_is_not_the_scripts(
     server: Server, tmp_path: Path, written: bool, outcomes: list[str]
 ) -> None:
     script = f"""
-    from multicard.record.observe import recording
-    write = recording.write_json
+    from multicard.record.observe import leaving
+    write = leaving.write_json
     def fail(path, record):
         if not {written} or record["outcome"] == "completed":
             raise OSError(28, "No space left on device")
         write(path, record)
-    recording.write_json = fail
+    leaving.write_json = fail
     """
     found = server.run(tmp_path, after_head(script) + CATCHING.format(caught="Exception"))
     assert found.exit_code == 1
