@@ -70,7 +70,7 @@ def test_where_ranks_may_draw_the_same_samples_a_notice_says_so(tmp_path: Path) 
     assert overview(tables)["tokens_per_s"].iloc[0] == pytest.approx(first.devices * 400 / speeds(first))
 
 
-def observed(*loaders: list[bool | None]) -> dict[str, Any]:
+def observed(*loaders: list[bool | int | None]) -> dict[str, Any]:
     """Ranks whose loaders say so of their samples."""
     said = [[{"kind": "DataLoader", "distinct": distinct} for distinct in each] for each in loaders]
     return {"ranks": [{"rank": rank, "pid": 1, "observed": {"loaders": each}} for rank, each in enumerate(said)]}
@@ -81,6 +81,7 @@ def test_ranks_repeat_samples_where_all_their_loaders_say_so(tmp_path: Path) -> 
         (
             (([True], [True]), 1),
             (([False], [False]), 0.5),
+            (4 * ([2],), 0.5),  # two shares of four ranks
             (([False, True], [False, True]), None),  # loaders of two kinds in a step
             (([False], [None]), None),
             (([False], []), None),  # as where one rank draws for all

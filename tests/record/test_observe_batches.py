@@ -267,7 +267,7 @@ def in_batches(sampler: Any) -> DataLoader:
         (loader(), False),
         (loader(shuffle=True), False),
         (loader(sampler=distributed(2)), True),
-        (loader(sampler=distributed(1)), None),  # two ranks share a model, by tensor or pipeline parallelism
+        (loader(sampler=distributed(1)), False),  # two ranks share a model, by tensor or pipeline parallelism
         (in_batches(AccelerateShard(range(20), 4, drop_last=False)), True),
         (loader(Subset(DATA, range(10))), None),
         (loader(Stream()), None),
@@ -275,7 +275,7 @@ def in_batches(sampler: Any) -> DataLoader:
         (within(_rank=0, _world_size=2), True),
         (within(data_parallel_rank=0, data_parallel_size=2), True),
         (within(data_parallel_rank=0, micro_batch_times_data_parallel_size=8, micro_batch_size=4), True),
-        (within(data_parallel_rank=0, micro_batch_times_data_parallel_size=4, micro_batch_size=4), None),
+        (within(data_parallel_rank=0, micro_batch_times_data_parallel_size=4, micro_batch_size=4), False),
         (within(dp_rank=1, dp_world_size=2), True),
         (within(shard_id=0, num_shards=2), True),
         (within(rank=2, world_size=2), None),  # no rank of so many
@@ -295,7 +295,7 @@ def in_batches(sampler: Any) -> DataLoader:
         (loader(ConcatDataset([DATA, Subset(DATA, range(10))])), None),
         (loader(split(DATA, rank=0, world_size=2)), True),
         (titan(dp_rank=1, dp_world_size=2), True),
-        (titan(dp_rank=0, dp_world_size=1), None),  # with tensor parallelism
+        (titan(dp_rank=0, dp_world_size=1), False),  # with tensor parallelism
         (loader(split_by_node(2)), True),
         (loader(split(DATA, shard=lambda _: None)), None),  # as Hugging Face's, split before
     ],
@@ -303,11 +303,12 @@ def in_batches(sampler: Any) -> DataLoader:
 def test_loaders_say_whether_ranks_draw_their_own_samples(loader: DataLoader, distinct: bool | None) -> None:
     assert loader_of(loader, 2).description["distinct"] is distinct
     assert loader_of(loader, 1).description["distinct"] is True
+    assert loader_of(within(dp_rank=1, dp_world_size=2), 3).description["distinct"] is None  # no whole number of each
 
 
 def test_a_loader_is_described_by_its_innermost_sampler_its_length_and_what_its_workers_prefetch() -> None:
     found = loader_of(repeating(loader(sampler=distributed(2))), 4)
-    assert (found.description["sampler"], found.description["distinct"]) == ("DistributedSampler", None)  # two of four
+    assert (found.description["sampler"], found.description["distinct"]) == ("DistributedSampler", 2)  # of four
     each = loader(), loader(sampler=distributed(2)), loader(Stream()), in_batches(BatchSampler(range(20), 4, False))
     assert [loader_of(one, 2).length for one in each] == [5, 3, None, 5]
     assert {loader_of(one, 2).batch_size for one in each} == {4}

@@ -76,7 +76,7 @@ def sample_notice(values: Mapping[str, Any]) -> str | None:
     share = _distinct_share(values)
     if pd.isna(share) or share >= 1:
         return None
-    return "they are counted once; a DistributedSampler gives each rank its own"
+    return "they are counted once; a DistributedSampler gives each rank its own, unless ranks share a model"
 
 
 def share_notice(values: Mapping[str, Any]) -> str | None:
@@ -98,7 +98,8 @@ def count_notice(values: Mapping[str, Any]) -> str | None:
     known = not pd.isna(values.get("throughput_samples_per_s"))
     if _observed(values) is None or known:
         return None
-    return "throughput is in steps, and there is no speed-up: state samples_per_step or samples_per_device"
+    do = "state samples_per_step or samples_per_device, or wrap the loader by multicard.marks"
+    return f"throughput is in steps, and there is no speed-up: {do}"
 
 
 def short_pass_notice(values: Mapping[str, Any]) -> str | None:

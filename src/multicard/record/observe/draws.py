@@ -28,7 +28,7 @@ class Draws:
         """Begin as if nothing had been drawn."""
         self._loading: int | None = None  # thread that waits for a batch
         self.updated_in_graph: Any = None  # optimizer that a compiled function has updated since it was looked at
-        self.loader = self._trained_loader = None  # of the latest batch, and of the latest one that was trained on
+        self.loader = self._trained_loader = None  # of the latest step, and of the latest one that was trained on
         self._in_evaluation = False  # since a module was put into evaluation mode
         self._false_alarms = 0
         self.passes: list[Pass] = []
@@ -38,7 +38,7 @@ class Draws:
 
     def _begin_step(self) -> None:
         """Count from here what the current step has seen."""
-        self.batches = 0
+        self.batches = self._of_loop = 0  # all, and those of `loader`
         self._sources: list[Pass] = []  # of these
         self._drawn_from = 0  # number of the event before the first of these
         self._before_pass: Any = None  # what a pass that began in this step has changed
@@ -102,7 +102,7 @@ class Draws:
         self._forget_batches()
         kept = None
         if self._before_pass is None:
-            self.batches_in_pass -= self.batches
+            self.batches_in_pass -= self._of_loop
         else:
             self.epoch, self.steps_in_pass, self.batches_in_pass, kept = self._before_pass
         if recording is not None:
@@ -155,11 +155,13 @@ class Draws:
             return
         if recording is not None:
             recording.note_batch()
+        if not self.batches:  # of several in a step the first is the one that the loop goes over
+            self.loader = drawn.loader
         self.batches += 1
-        self.batches_in_pass += 1
+        self._of_loop += drawn.loader == self.loader
+        self.batches_in_pass += drawn.loader == self.loader
         if drawn not in self._sources:
             self._sources.append(drawn)
-        self.loader = drawn.loader
         if drawn not in self.passes:
             self.passes.append(drawn)
         drawn.add(self.step, batch, samples_asked(iterator))

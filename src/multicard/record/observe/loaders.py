@@ -32,8 +32,9 @@ class Loader(NamedTuple):
     ----------
     description
         `kind`, `sampler`, `distinct`, `batch_size` and `num_workers`. `distinct`: whether each of several ranks draws
-        samples of its own; None where that cannot be told, as of a data set that may be a share itself, of a sampler
-        that nobody here knows, or of one that splits by other than all ranks, as with tensor parallelism.
+        samples of its own; a number where so many of them do, and the others draw the same, as with tensor or context
+        parallelism; None where that cannot be told, as of a data set that may be a share itself, or of a sampler that
+        nobody here knows.
     batch_size
         Samples of a full batch; None where the loader does not make the batches.
     length
@@ -113,14 +114,17 @@ class _WrappedIterator:
         return batch
 
 
-def draws_distinct(samplers: list[Any], data: Any, ranks: int, loader: Any = None) -> bool | None:
-    """Whether each of several ranks draws samples of its own by these samplers from this data set, by this loader."""
+def draws_distinct(samplers: list[Any], data: Any, ranks: int, loader: Any = None) -> bool | int | None:
+    """Which of several ranks draw samples of their own by these samplers from this data set; see `Loader`."""
     sets = list(_chain(data, DATA_SETS))
-    shares = [share for each in (loader, *samplers, *sets) for share in _shares(each)]
+    shares = {share for each in (loader, *samplers, *sets) for share in _shares(each)}
     if ranks in shares:
         return True
+    if shares:
+        [share, *others] = shares
+        return None if others or ranks % share else share if share > 1 else False
     is_plain = all(_is_plain(each, data) for each in samplers) and not any(map(_may_be_share, sets))
-    return False if is_plain and not shares else None
+    return False if is_plain else None
 
 
 def _chain(first: Any, names: tuple[str, ...]) -> Iterator[Any]:

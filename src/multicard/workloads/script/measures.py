@@ -46,7 +46,7 @@ def stated_samples(parameters: Mapping[str, Any]) -> int | None:
 
 
 def _drawn_share(record: Mapping[str, Any]) -> float | None:
-    """The same of what loaders gave: each of several ranks says of its loaders whether no other rank draws the same."""
+    """The same of what loaders gave: each of several ranks says how many of them draw samples of their own."""
     ranks = record.get("ranks") or []
     if len(ranks) == 1:
         return 1.0
@@ -54,7 +54,8 @@ def _drawn_share(record: Mapping[str, Any]) -> float | None:
     said = {loader.get("distinct") for each in loaders for loader in each}
     if not all(loaders) or len(said) != 1:
         return None
-    return {True: 1.0, False: 1 / len(ranks)}.get(said.pop())
+    told = said.pop()
+    return None if told is None else 1.0 if told is True else max(1, told) / len(ranks)
 
 
 def _tokens_per_s(record: Mapping[str, Any], elapsed_s: float, measured: pd.DataFrame) -> float | None:
