@@ -226,6 +226,7 @@ INCOMPLETE = ": not a complete safetensors file: "
         (INDEX, b"[]", ": found list, expected an object"),
         (INDEX, b'{"weight_map": {}}', ": found no weight_map"),
         (INDEX, b'{"weight_map": {"a": 1}}', ", 'a': found 1, expected the name of a file beside it"),
+        (INDEX, b'{"weight_map": {"a": ".."}}', ", 'a': found '..', expected the name of a file beside it"),
         (INDEX, b'{"weight_map": {"a": "../b"}}', ", 'a': found '../b'"),
         (INDEX, b'{"weight_map": {"a": "b\\nc"}}', ", 'a': found 'b\\nc'"),
         (ONE, b"PK\3\4\0\0\0\0\0\0", INCOMPLETE),  # as PyTorch's own checkpoints begin

@@ -66,7 +66,7 @@ def _indexed_files(index: Path) -> list[str]:
         raise UserError(f"{index}: found no weight_map, expected the file of each tensor")
     for tensor, file in places.items():
         # Only names: an index does not lead out of its folder.
-        if not isinstance(file, str) or Path(file).name != file or not file.isprintable():
+        if not isinstance(file, str) or file in ("", "..") or Path(file).name != file or not file.isprintable():
             raise UserError(f"{index}, {tensor!r}: found {file!r}, expected the name of a file beside it")
     return sorted(set(places.values()))
 
