@@ -100,7 +100,7 @@ def test_a_rank_is_bound_to_the_node_of_its_gpu(emulated: EmulatedGpus, tmp_path
     found = json.loads(done.stdout.splitlines()[-1])
     assert len({address for address, _, _ in found}) == 2
     for node, (_, note, bound_to) in enumerate(found):
-        assert note.startswith(f"bound to CPUs {cpus[node]} of NUMA node {node}, memory")
+        assert note == f"bound to CPUs {cpus[node]} of NUMA node {node}"
         assert bound_to == [cpus[node]]
 
 
