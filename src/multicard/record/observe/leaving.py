@@ -1,7 +1,6 @@
 """How a rank leaves its record, and ends its script: in order, early, or by force."""
 
 import contextlib
-import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
@@ -17,7 +16,7 @@ from multicard.record.compilation import limits_hit
 from multicard.record.observe.batches import used_by_step
 from multicard.record.observe.failure import describe_failure, facts_of_process
 from multicard.record.observe.observer import Observer
-from multicard.record.observe.process import LIMIT_S, frameworks, leave_now
+from multicard.record.observe.process import after_limit, frameworks, leave_now
 from multicard.record.observe.recording import Recording
 
 
@@ -36,7 +35,7 @@ class Leaving:
         if self._recording.barrier is not None:
             with contextlib.suppress(Exception):  # the store may be gone already with the rank that had it
                 self._recording.barrier.wait()
-        _after_limit(self.by_force)
+        after_limit(self.by_force)
         raise SystemExit(0)
 
     def by_force(self) -> NoReturn:
@@ -60,7 +59,7 @@ class Leaving:
             ended = {"outcome": "failed", "reason": reason.record()}
         # A GPU may wait for ever for a rank that will not come.
         write_json(self._path, {**ended, **facts_of_process(recording.rank)})
-        timer = _after_limit(lambda: self._leave_others(0 if error is None else 1))
+        timer = after_limit(lambda: self._leave_others(0 if error is None else 1))
         with contextlib.suppress(Exception):  # a GPU that failed gives no times
             recording.settle(self._observer)
         timer.cancel()
@@ -126,13 +125,6 @@ class Leaving:
             row["samples"] = _sum(each.samples for each in batches) if loaders else None
             row["tokens"] = _sum(each.tokens for each in batches) if has_tokens else None
         return loaders
-
-
-def _after_limit(do: Any) -> threading.Timer:
-    timer = threading.Timer(LIMIT_S, do)
-    timer.daemon = True
-    timer.start()
-    return timer
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing.util import Finalize
 from pathlib import Path
-from threading import Timer, get_ident
+from threading import get_ident
 from typing import Any, NoReturn
 
 import torch.distributed as dist
@@ -28,7 +28,7 @@ from multicard.record.observe.draws import MOST_BATCHES, Draws
 from multicard.record.observe.lead import Lead, error_of_exit, is_capturing, trains
 from multicard.record.observe.loaders import WrappedLoader
 from multicard.record.observe.phases import LEFT, OPTIMIZER, PASSED
-from multicard.record.observe.process import LIMIT_S, leave_now
+from multicard.record.observe.process import after_limit, leave_now
 from multicard.record.observe.ranks import claim_rank, rank_of_process
 
 
@@ -276,9 +276,7 @@ class Observer(Draws):
         if not first.exists():
             return
         self._ended = True
-        timer = Timer(LIMIT_S, leave_now, [0])
-        timer.daemon = True
-        timer.start()
+        after_limit(lambda: leave_now(0))
         raise SystemExit(0)
 
     def _give_up(self, error: Exception) -> NoReturn:

@@ -4,9 +4,10 @@ import contextlib
 import mmap
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from threading import Timer
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -79,3 +80,11 @@ def leave_now(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def after_limit(leave: Callable[[], NoReturn]) -> Timer:
+    """Have a process that goes on for longer than `LIMIT_S` leave in this way; that can be cancelled."""
+    timer = Timer(LIMIT_S, leave)
+    timer.daemon = True
+    timer.start()
+    return timer
