@@ -4,7 +4,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PIPELINE = ("Snakefile", "workflow", "profiles", "resources")
+PIPELINE = ("workflow", "profiles", "resources")
 
 
 class PipelineHook(BuildHookInterface):

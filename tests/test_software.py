@@ -33,7 +33,7 @@ def test_the_container_is_made_of_tracked_files_by_the_lock_and_has_what_the_pac
     pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     read = re.findall(r'^(?:readme = |license-files = \[)"([^"]+)"', pyproject, re.M)
     assert len(read) == 2 and {"pyproject.toml", "hatch_build.py", "envs", *read} <= set(copied.values())
-    pipeline = ("src", "Snakefile", "workflow", "profiles", "resources")
+    pipeline = ("src", "workflow", "profiles", "resources")
     assert {f"/opt/multicard/{part}": part for part in pipeline}.items() <= copied.items()
 
 

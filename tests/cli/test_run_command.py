@@ -45,7 +45,7 @@ def test_snakemake_prints_the_results_or_errors_alone_or_with_options_all(
     plain = given()
     assert plain[:3] == ["-P", "-m", "snakemake"]
     assert plain[plain.index("--configfile") + 1] == "mine.yaml"
-    assert plain[plain.index("--snakefile") + 1] == str(ROOT / "Snakefile")
+    assert plain[plain.index("--snakefile") + 1] == str(ROOT / "workflow/Snakefile")
     assert plain[plain.index("--profile") + 1] == str(ROOT / "profiles" / "local")
     assert plain[-4:] == ["--logger", "multicard", "--logger-multicard-console", "results"]
     assert given(targets=["results/measured"])[-2:] == ["errors", "results/measured"]

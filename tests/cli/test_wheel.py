@@ -15,7 +15,7 @@ from conftest import ROOT
 from multicard.core.pipeline import pipeline_folder
 from script.equipment import SCRIPTS
 
-PARTS = ["Snakefile", "workflow", "profiles", "resources"]
+PARTS = ["workflow", "profiles", "resources"]
 LIMIT_S = 900
 
 

@@ -1,4 +1,4 @@
-"""Where the pipeline lies: the Snakefile, its rules and scripts, the profiles and what is shipped with them."""
+"""Where the pipeline lies: its rules and scripts, the profiles and what is shipped with them."""
 
 from pathlib import Path
 
@@ -6,6 +6,6 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def pipeline_folder() -> Path:
-    """Folder with `Snakefile`, `workflow`, `profiles` and `resources`: in an installed package, else the clone's."""
+    """Folder with `workflow`, `profiles` and `resources`: in an installed package, else the clone's."""
     packaged = PACKAGE / "pipeline"
     return packaged if packaged.is_dir() else PACKAGE.parents[1]
