@@ -12,16 +12,20 @@ import pytest
 from hatchling.build import build_editable, build_wheel
 
 from conftest import ROOT
-from multicard.core.pipeline import pipeline_folder
+from multicard import __version__
+from multicard.core.pipeline import full_version, pipeline_folder
 from script.equipment import SCRIPTS
 
 PARTS = ["workflow", "profiles", "resources"]
 LIMIT_S = 900
 
 
+def git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+
+
 def tracked() -> set[str]:
-    command = ["git", "ls-files", "-z", *PARTS]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    listed = git("ls-files", "-z", *PARTS)
     if not listed:
         pytest.skip("not a git checkout")
     return set(listed.split("\0")[:-1])
@@ -54,8 +58,12 @@ def test_the_wheel_holds_every_file_of_the_pipeline(wheel: Path) -> None:
             for name in tracked() & held
             if archive.read(f"multicard/pipeline/{name}") != (ROOT / name).read_bytes()
         ]
+        commit = archive.read("multicard/pipeline/commit.txt").decode().strip()
     assert tracked() <= held
     assert not differ
+    assert git("rev-parse", "HEAD").startswith(commit) and len(commit) == 12
+    assert full_version() == f"{__version__}+g{commit}"  # of this clone, as runs record it
+    assert [path.name for path in wheel.parent.iterdir()] == [wheel.name]
 
 
 def newest_python() -> str:
