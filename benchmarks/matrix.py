@@ -75,7 +75,7 @@ def joined(configurations: list[Path]) -> dict[str, Any]:
 
 def _snakemake(folder: Path, configuration: str, cores: int, *options: str) -> tuple[int, float]:
     """Jobs and seconds of a start of the workflow; it ends the benchmark where it fails."""
-    command = [str(Path(sys.executable).with_name("snakemake")), "--snakefile", str(ROOT / "Snakefile")]
+    command = [str(Path(sys.executable).with_name("snakemake")), "--snakefile", str(ROOT / "workflow/Snakefile")]
     command += [
         "--directory",
         str(folder),

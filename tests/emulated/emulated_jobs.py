@@ -54,7 +54,6 @@ def copy_project(folder: Path, *more: str) -> None:
     """Copy what Snakemake runs, and more parts of the project, without the results that it ships."""
     for part in ("workflow", "profiles", "resources", *more):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", "recorded"))
-    shutil.copy(ROOT / "Snakefile", folder)
 
 
 def run_on_gpus(machine: EmulatedGpus, jobs: Sequence[Job], preload: Sequence[str] = VISION, **settings: Any) -> None:

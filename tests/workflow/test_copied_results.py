@@ -44,7 +44,7 @@ def copied(folder: Path, experiment: dict[str, Any]) -> list[str]:
 
 
 def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = ("--snakefile", str(ROOT / "Snakefile"), "--configfile", "mine.yaml", "--cores", "1")
+    command = ("--snakefile", str(ROOT / "workflow/Snakefile"), "--configfile", "mine.yaml", "--cores", "1")
     return forked_python.snakemake(folder, *command, *arguments)
 
 

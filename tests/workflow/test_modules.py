@@ -54,7 +54,7 @@ def launched(folder: Path, digits: Path, kind: str, module: str) -> subprocess.C
     environment |= {"PATH": path_without_nsys(), "MODULEPATH": str(known)}
     target = str(folder / "results" / "scenarios" / "a" / "runs.csv")
     command = [str(SNAKEMAKE), "--sdm", "env-modules", "--cores", "1", "--configfile", str(folder / "mine.yaml")]
-    command += ["--snakefile", str(ROOT / "Snakefile"), "--directory", str(folder / "work"), "--", target]
+    command += ["--snakefile", str(ROOT / "workflow/Snakefile"), "--directory", str(folder / "work"), "--", target]
     if kind == "real":
         command = ["bash", "-c", f". {INIT}; module use {shlex.quote(str(known))}; exec {shlex.join(command)}"]
     else:

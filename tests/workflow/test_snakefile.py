@@ -54,7 +54,7 @@ def repository(folder: Path) -> str:
 
 @pytest.mark.parametrize("hosted", [False, True])
 def test_another_workflow_uses_the_rules_as_a_module(tmp_path: Path, hosted: bool) -> None:
-    snakefile = repository(tmp_path / "there") if hosted else str(ROOT / "Snakefile")
+    snakefile = repository(tmp_path / "there") if hosted else str(ROOT / "workflow/Snakefile")
     (tmp_path / "Snakefile").write_text(OTHER.format(snakefile=snakefile))
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"time_limit_min": 7, "scenarios": {"a": SCENARIO}}))
     dry = snakemake(tmp_path, "--dry-run", "--printshellcmds")
@@ -71,7 +71,7 @@ def test_another_workflow_uses_the_rules_as_a_module(tmp_path: Path, hosted: boo
 
 def test_the_limits_of_this_machine_are_a_target(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"scenarios": {"a": SCENARIO}}))
-    command = ("--snakefile", str(ROOT / "Snakefile"), "--configfile", "mine.yaml", "--dry-run", "--", "machine")
+    command = ("--snakefile", str(ROOT / "workflow/Snakefile"), "--configfile", "mine.yaml", "--dry-run", "--", "machine")
     dry = snakemake(tmp_path, *command)
     assert dry.returncode == 0, dry.stdout + dry.stderr
     assert str(machine_file(Path("results"), "cpu")) in dry.stdout

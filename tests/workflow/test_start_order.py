@@ -64,8 +64,8 @@ with open("started.jsonl", "a") as file:
 
 def project(folder: Path, experiment: dict[str, Any]) -> None:
     """The workflow with scripts that do nothing but say when they are started."""
-    for name in ("Snakefile", "workflow", "resources", "profiles"):
-        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, folder / name)
+    for name in ("workflow", "resources", "profiles"):
+        shutil.copytree(ROOT / name, folder / name)
     (folder / "workflow/scripts/launch_run.py").write_text(LAUNCHER)
     (folder / "workflow/scripts/prepare_data.py").write_text(PREPARER)
     (folder / "workflow/scripts/extract_activity.py").write_text(READER.format(files=["activity/tables.json"]))

@@ -328,11 +328,10 @@ def run_resources():
     return amounts | on_cluster
 
 
-def scenario_files(name):
-    """Input function: a file of every run of the scenario that can be had here."""
-    return lambda wildcards: [
-        f"{RESULTS}/runs/{run}/{name}" for run in MATRIX.runnable(wildcards.scenario)
-    ]
+def scenario_activity(wildcards):
+    """Input function: the activity index of every run of the scenario that can be had here."""
+    runs = MATRIX.runnable(wildcards.scenario)
+    return [f"{RESULTS}/runs/{run}/activity/tables.json" for run in runs]
 
 
 # Only for captions. Snakemake makes nothing again for a parameter that is derived from the output.

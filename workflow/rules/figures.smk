@@ -3,10 +3,8 @@
 
 rule measure_scenario:
     input:
-        records=scenario_files("run.json"),
-        steps=scenario_files("steps.csv"),
-        epochs=scenario_files("epochs.csv"),
-        activity=scenario_files("activity/tables.json"),
+        # Made of each run's record, and made again with it.
+        scenario_activity,
     output:
         measures=report(
             f"{RESULTS}/scenarios/{{scenario}}/measures.csv",

@@ -13,7 +13,6 @@ rule write_report:
         claims=f"{RESULTS}/claims.csv",
         claims_tests=f"{RESULTS}/claims_tests.csv",
         recommendations=f"{RESULTS}/recommendations.md",
-        records=all_records(),
     output:
         f"{RESULTS}/report.html",
     log:

@@ -58,17 +58,14 @@ rule launch_run:
     input:
         unpack(run_inputs),
     output:
+        # Written last, so it stands for all that a run leaves: each further output costs every start half a millisecond.
         record=f"{RESULTS}/runs/{{run}}/run.json",
-        steps=f"{RESULTS}/runs/{{run}}/steps.csv",
-        epochs=f"{RESULTS}/runs/{{run}}/epochs.csv",
-        captured=f"{RESULTS}/runs/{{run}}/trace/captured.json",
     log:
         launcher=f"{RESULTS}/{LAUNCHES}/{{run}}.txt",
-        job=f"{RESULTS}/runs/{{run}}/log.txt",
     wildcard_constraints:
         # Runs that were measured elsewhere cannot be repeated here.
         run=f"(?!({any_of(MATRIX.measured)})/){RUN_NAME.pattern}",
-    priority: lambda wildcards: MATRIX.priority_of_run(wildcards.run)
+    priority: inspected(lambda wildcards: MATRIX.priority_of_run(wildcards.run))
     envmodules:
         *EXPERIMENT.modules,
     # On this machine all, so that nothing disturbs what it measures; on a cluster what it needs.

@@ -3,7 +3,6 @@
 
 rule extract_activity:
     input:
-        captured=f"{RESULTS}/runs/{{run}}/trace/captured.json",
         record=f"{RESULTS}/runs/{{run}}/run.json",
     output:
         # Written last, so it stands for the tables: to list all sixteen doubles the time that planning takes.
@@ -12,7 +11,7 @@ rule extract_activity:
         f"{RESULTS}/logs/extract_activity/{{run}}.txt",
     benchmark:
         f"{RESULTS}/benchmarks/extract_activity/{{run}}.tsv"
-    priority: lambda wildcards: priority_of_step(MATRIX.priority_of_trace(wildcards.run))
+    priority: inspected(lambda wildcards: priority_of_step(MATRIX.priority_of_trace(wildcards.run)))
     envmodules:
         *EXPERIMENT.modules,
     resources:

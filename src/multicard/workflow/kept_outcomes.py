@@ -18,7 +18,7 @@ from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workload import WORKLOADS
 
 MADE_OF = "made_of.json"
-OUTPUTS = (STEPS, EPOCHS, f"{TRACE}/{CAPTURED}", RUN)  # of the rule launch_run; run.json comes last
+OUTPUTS = (STEPS, EPOCHS, f"{TRACE}/{CAPTURED}", RUN)  # what a run leaves for the rules after it; run.json comes last
 
 
 def made_of(parameters: JobParameters, data: Path | None, model: Path | None) -> dict[str, Any]:
