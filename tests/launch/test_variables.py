@@ -4,18 +4,15 @@ import getpass
 import inspect
 import os
 import re
-import socket
 from pathlib import Path
-from types import SimpleNamespace
 
-import psutil
 import pytest
 import snakemake.shell
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from multicard.core.rendezvous import Rendezvous
 from multicard.launch.node_ranks import NOT_FOR_SRUN, srun_command, training_command
-from multicard.launch.variables import gloo_interface, job_environment, secrets_in, settings, variables_of_ranks
+from multicard.launch.variables import job_environment, secrets_in, settings, variables_of_ranks
 from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 from multicard.workloads.vision.parameters import VisionParameters
@@ -143,15 +140,6 @@ def test_variables_that_may_change_results_are_recorded_and_places_are_not() -> 
 
 
 ONE_NODE = VisionParameters(device="cpu", threads=2)
-TWO_NODES = VisionParameters(device="cpu", threads=2, strategy="ddp", devices=2, nodes=2)
-
-
-def test_of_nodes_gloo_takes_an_interface_that_nccl_is_told_to_take() -> None:
-    # The examples of NCCL's user guide: all that begin so, this one, none that begins so, not this one.
-    taken = {"eth": "eth0", "=eth1": "eth1", "=eth1,eth0": "eth0", "ib,eth1": "eth1", "^docker": "eth0"}
-    taken |= {"^=eth0": "eth1", "^docker,eth": "ib0", "wlan": None, "=eth": None, "": None}
-    present = ["lo", "eth0", "eth1", "ib0", "docker0"]
-    assert {nccl: gloo_interface(nccl, present) for nccl in taken} == taken
 
 
 def test_a_rank_has_the_threads_of_its_run_and_not_those_of_the_whole_job(
@@ -165,22 +153,6 @@ def test_a_rank_has_the_threads_of_its_run_and_not_those_of_the_whole_job(
         monkeypatch.setenv(name, "8")
     environment = variables_of_ranks(ONE_NODE, "none", tmp_path)
     assert {environment[name] for name in set_by_snakemake} == {"2"}
-
-
-def test_gloo_takes_an_interface_that_is_up_and_has_an_address_unless_one_is_stated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    of_hardware, of_internet = SimpleNamespace(family=psutil.AF_LINK), SimpleNamespace(family=socket.AF_INET)
-    present = {"lo": [of_internet], "ib9": [of_internet], "ib8": [of_hardware], "ib0": [of_hardware, of_internet]}
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: present)
-    up = {name: SimpleNamespace(isup=name != "ib9") for name in present}
-    monkeypatch.setattr(psutil, "net_if_stats", lambda: up)
-    for nccl, gloo, taken in (("ib", None, "ib0"), ("ib", "eth0", "eth0"), (None, None, None)):
-        for name, value in (("NCCL_SOCKET_IFNAME", nccl), ("GLOO_SOCKET_IFNAME", gloo)):
-            monkeypatch.delenv(name, raising=False)
-            if value:
-                monkeypatch.setenv(name, value)
-        assert variables_of_ranks(TWO_NODES, "none", tmp_path).get("GLOO_SOCKET_IFNAME") == taken
 
 
 def test_temporary_files_of_a_job_are_its_own_and_the_compilers_cache_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,8 +71,8 @@ def test_another_workflow_uses_the_rules_as_a_module(tmp_path: Path, hosted: boo
 
 def test_the_limits_of_this_machine_are_a_target(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"scenarios": {"a": SCENARIO}}))
-    command = ("--snakefile", str(ROOT / "workflow/Snakefile"), "--configfile", "mine.yaml", "--dry-run", "--", "machine")
-    dry = snakemake(tmp_path, *command)
+    command = ("--snakefile", str(ROOT / "workflow/Snakefile"), "--configfile", "mine.yaml")
+    dry = snakemake(tmp_path, *command, "--dry-run", "--", "machine")
     assert dry.returncode == 0, dry.stdout + dry.stderr
     assert str(machine_file(Path("results"), "cpu")) in dry.stdout
     rules = set(re.findall(r"^(\w+) +1$", dry.stdout, re.M))

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,7 +110,7 @@ def run(
     started = time.monotonic()
     unwritten: list[OSError] = []
     _adopt_orphans()
-    with report_full_disk(log), log.open("w+b") as file, undisturbed():
+    with report_full_disk(log), log.open("wb") as file, undisturbed():
         sink = Log(file)
         process = subprocess.Popen(
             _ending_with_this(command),
@@ -259,47 +260,38 @@ def _marked(mark: str) -> list[psutil.Process]:
 
 
 class Log:
-    """Output in a file that never grows beyond three times `KEPT_BYTES`, nor what of it is in memory beyond once.
+    """Output in a file: the first `KEPT_BYTES` as they come and, once finished, the last ones of what follows.
 
-    Whoever writes and who finishes may be different threads. `file`: empty, open to be written and read.
+    Whoever writes and who finishes may be different threads. `file`: empty, open to be written.
     """
 
     def __init__(self, file: BinaryIO):
         self._file = file
         self._lock = threading.Lock()
-        self._end = 0
-        self._first_end: int | None = None  # of the first part, where more follows
-        self._remark = b""  # between the parts
-        self._left_out = 0  # bytes
+        self._first_bytes = self._last_bytes = self._left_out = 0
+        self._last: deque[bytes] = deque()
 
     def write(self, line: str) -> None:
-        """Add a line, or a part of one, which others can read at once."""
+        """Add a line, or a part of one."""
         content = line.encode(errors="replace")
         with self._lock:
-            if self._first_end is None and self._end + len(content) > KEPT_BYTES:
-                self._first_end = self._end
-            self._file.write(content)
-            self._file.flush()
-            self._end += len(content)
-            if self._end > 3 * KEPT_BYTES:
-                self._cut()
+            if not self._last and self._first_bytes + len(content) <= KEPT_BYTES:
+                self._file.write(content)
+                self._file.flush()
+                self._first_bytes += len(content)
+                return
+            self._last.append(content)
+            self._last_bytes += len(content)
+            while self._last_bytes > KEPT_BYTES:
+                dropped = len(self._last.popleft())
+                self._last_bytes -= dropped
+                self._left_out += dropped
 
     def finish(self) -> None:
-        """Leave no more than the first and the last part."""
+        """Write the last part, after a remark where something between is left out."""
         with self._lock:
-            if self._end > 2 * KEPT_BYTES:
-                self._cut()
-
-    def _cut(self) -> None:
-        before = self._first_end + len(self._remark)
-        self._file.seek(max(before, self._end - KEPT_BYTES))
-        last = self._file.read()
-        last = last[last.find(b"\n") + 1 :]  # whole lines, if there is an end of one
-        self._left_out += self._end - before - len(last)
-        left_out, kept = with_unit(self._left_out, BYTES), with_unit(KEPT_BYTES, BYTES)
-        self._remark = f"\n{PROGRESS}  {left_out} of output left out here, after the first {kept}\n".encode()
-        self._file.seek(self._first_end)
-        self._file.write(self._remark + last)
-        self._file.truncate()
-        self._file.flush()
-        self._end = self._file.tell()
+            if self._left_out:
+                left_out, kept = with_unit(self._left_out, BYTES), with_unit(KEPT_BYTES, BYTES)
+                self._file.write(f"\n{PROGRESS}  {left_out} of output left out here, after the first {kept}\n".encode())
+            self._file.writelines(self._last)
+            self._file.flush()

@@ -3,13 +3,10 @@
 import getpass
 import os
 import re
-import socket
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import psutil
 
 from multicard.core.secrets import TOKEN, is_secret
 from multicard.core.system import SHARED_GPU
@@ -98,33 +95,12 @@ def inside_one_machine(environment: dict[str, str]) -> dict[str, str]:
     return dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), LOOPBACK) | environment
 
 
-def gloo_interface(nccl: str, present: Sequence[str]) -> str | None:
-    """First of a node's network interfaces that `NCCL_SOCKET_IFNAME` means; None where it means none of them.
-
-    NCCL takes names by how they begin, `=` before them asks for whole names, and `^` for all but these
-    (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html). Gloo takes whole names only.
-    """
-    given = nccl
-    excluded, given = given.startswith("^"), given.removeprefix("^")
-    whole, given = given.startswith("="), given.removeprefix("=")
-    names = [name for name in given.split(",") if name]
-
-    def meant(interface: str) -> bool:
-        found = interface in names if whole else interface.startswith(tuple(names))
-        return found != excluded and (not excluded or interface != LOOPBACK)
-
-    return next(filter(meant, present), None) if names else None
-
-
 def variables_of_ranks(p: JobParameters, profiler: str, temporary: Path) -> dict[str, str]:
     """Environment of the ranks of this node; `temporary`: folder of this job alone for their temporary files."""
     launching = WORKLOADS[p.workload].launching(p)
     environment = job_environment(stated=launching.passed_variables, withheld=launching.withheld_variables)
     if p.nodes == 1:
         environment = inside_one_machine(environment)
-    elif chosen := gloo_interface(environment.get("NCCL_SOCKET_IFNAME", ""), _interfaces()):
-        # Jobs on GPUs use Gloo too, which would take the interface that the node's name resolves to.
-        environment = {"GLOO_SOCKET_IFNAME": chosen} | environment
     otherwise = {
         "USER": user(),  # PyTorch's compiler asks for it, and a container need not know it
         # What the compiler caches outlives the job, in the folder where PyTorch would keep it.
@@ -144,14 +120,3 @@ def user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return f"uid-{os.getuid()}"
-
-
-def _interfaces() -> list[str]:
-    """Names of this machine's network interfaces that are up and have an address, in the system's order."""
-    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
-    of_internet = (socket.AF_INET, socket.AF_INET6)
-    return [
-        name
-        for name, addresses in psutil.net_if_addrs().items()
-        if name in up and any(address.family in of_internet for address in addresses)
-    ]
