@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from multicard.launch.attempts import scratch_in
-from multicard.workflow.kept_outcomes import OUTPUTS, drop_kept, keep, made_of, restore
+from multicard.workflow.kept_outcomes import WITH_RECORD, drop_kept, keep, made_of, restore
 from multicard.workloads.script.parameters import ScriptParameters
 from multicard.workloads.vision.parameters import VisionParameters
 
@@ -15,29 +15,25 @@ OF = made_of(VisionParameters(device="cpu"), Path("data/digits-1"), None)
 
 
 def finished(folder: Path, reason: dict[str, Any] | None = None) -> Path:
-    """A run directory whose outcome is kept, with 4000 MB, and whose outputs Snakemake has deleted."""
-    for name in OUTPUTS:
+    """A run directory whose outcome is kept, with 4000 MB, and whose record Snakemake has deleted."""
+    for name in WITH_RECORD:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(json.dumps({"file": name, "reason": reason}))
+        (folder / name).touch()
+    (folder / "run.json").write_text(json.dumps({"reason": reason}))
     keep(folder, OF, 4000)
-    for name in OUTPUTS:
-        (folder / name).unlink()
+    (folder / "run.json").unlink()
     return folder
 
 
-@pytest.mark.parametrize("has_links", [True, False])
-def test_outputs_that_snakemake_deleted_are_put_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
-) -> None:
-    def refuse(*_: Any) -> None:
-        raise OSError
-
-    if not has_links:  # as on some file systems, where there are copies instead
-        monkeypatch.setattr("os.link", refuse)
+def test_a_record_that_snakemake_deleted_is_put_back(tmp_path: Path) -> None:
     run = finished(tmp_path / "run")
     assert restore(run, OF, 8000)
-    assert [json.loads((run / name).read_text())["file"] for name in OUTPUTS] == [*OUTPUTS]
+    assert json.loads((run / "run.json").read_text()) == {"reason": None}
     assert not list(run.rglob(".run-*"))
+    # But not where the rest of the outcome is gone.
+    (run / "steps.csv").unlink()
+    assert not restore(run, OF, 8000)
+    (run / "steps.csv").touch()
     # A new attempt begins without it.
     with scratch_in(run):
         pass

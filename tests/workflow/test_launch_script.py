@@ -15,7 +15,7 @@ import pytest
 from conftest import ROOT, TINY
 from multicard.core.system import usable_cpus
 from multicard.launch import job
-from multicard.workflow.kept_outcomes import OUTPUTS
+from multicard.workflow.kept_outcomes import WITH_RECORD
 
 SCRIPT = str(ROOT / "workflow/scripts/launch_run.py")
 TUNING = {"workload": "llm", "model": "tiny", "device": "cpu", "precision": "fp32"}
@@ -108,7 +108,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def run_job(*values: Any) -> None:
         arguments.update(signature.bind(*values).arguments)
-        for name in OUTPUTS:
+        for name in (*WITH_RECORD, "run.json"):
             (arguments["folder"] / name).parent.mkdir(parents=True, exist_ok=True)
             (arguments["folder"] / name).write_text(json.dumps({"outcome": "completed", "times": len(arguments)}))
 
@@ -147,4 +147,4 @@ def test_an_outcome_that_snakemake_deleted_is_put_back_and_a_job_that_slurm_ende
     assert launch(script | {"device": "cpu"}, None, "--attempt", "3", out="lost") == []
     written = json.loads((tmp_path / "lost" / "run.json").read_text())
     assert (written["outcome"], written["reason"]) == ("failed", {"code": "job_lost"})
-    assert all((tmp_path / "lost" / name).exists() for name in OUTPUTS)
+    assert all((tmp_path / "lost" / name).exists() for name in WITH_RECORD)

@@ -1,11 +1,10 @@
-"""A second copy of each outcome, since Snakemake deletes the outputs of a job that it believes to have failed.
+"""A second copy of each run.json, since Snakemake deletes the output of a job that it believes to have failed.
 
 Slurm reports a step as failed when its memory cgroup killed a process, even though the launcher recorded the outcome
 and exited normally; a pipeline that was killed leaves its outputs marked as incomplete.
 """
 
 import json
-import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,7 +17,7 @@ from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workload import WORKLOADS
 
 MADE_OF = "made_of.json"
-OUTPUTS = (STEPS, EPOCHS, f"{TRACE}/{CAPTURED}", RUN)  # what a run leaves for the rules after it; run.json comes last
+WITH_RECORD = (STEPS, EPOCHS, f"{TRACE}/{CAPTURED}")  # what the rules after a run read beside its record
 
 
 def made_of(parameters: JobParameters, data: Path | None, model: Path | None) -> dict[str, Any]:
@@ -37,8 +36,8 @@ def keep(folder: Path, of: dict[str, Any], memory_mb: int | None) -> None:
     """Keep the outcome in a run directory; `memory_mb`: of a node, that its job requested."""
     kept = folder / KEPT
     shutil.rmtree(kept, ignore_errors=True)
-    for name in OUTPUTS:
-        _link(folder / name, kept / name)
+    kept.mkdir()
+    shutil.copy2(folder / RUN, kept)
     write_json(kept / MADE_OF, {"of": of, "memory_mb": memory_mb})
 
 
@@ -50,13 +49,13 @@ def restore(folder: Path, of: dict[str, Any], memory_mb: int | None) -> bool:
     kept = folder / KEPT
     found = read_or_none(lambda: read_json(kept / MADE_OF))
     record = read_or_none(lambda: read_json(kept / RUN))
-    if not found or not record or found["of"] != of or not all((kept / name).exists() for name in OUTPUTS):
+    if not found or not record or found["of"] != of or not all((folder / name).exists() for name in WITH_RECORD):
         return False
     killed = isinstance(record.get("reason"), dict) and record["reason"].get("code") == "killed"
     if killed and (memory_mb or 0) > (found["memory_mb"] or 0):
         return False
-    for name in OUTPUTS:
-        _link(kept / name, folder / name)
+    with atomic_write(folder / RUN) as temporary:
+        shutil.copy2(kept / RUN, temporary)
     return True
 
 
@@ -65,13 +64,3 @@ def drop_kept(runs: Path, repeated: Iterable[str] = ()) -> None:
     for kept in runs.glob(f"*/{KEPT}"):
         if kept.parent.name in repeated or not (kept.parent / RUN).exists():
             shutil.rmtree(kept, ignore_errors=True)
-
-
-def _link(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(target) as temporary:
-        temporary.unlink()
-        try:
-            os.link(source, temporary)
-        except OSError:  # a file system without hard links
-            shutil.copy2(source, temporary)
