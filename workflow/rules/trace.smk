@@ -3,7 +3,7 @@
 
 rule extract_activity:
     input:
-        record=f"{RESULTS}/runs/{{run}}/run.json",
+        f"{RESULTS}/runs/{{run}}/run.json",
     output:
         # Written last, so it stands for the tables: to list all sixteen doubles the time that planning takes.
         f"{RESULTS}/runs/{{run}}/activity/tables.json",
@@ -18,8 +18,7 @@ rule extract_activity:
         **small(),
     params:
         code=code("extract_activity.py", "trace"),
-        folder=inspected(lambda wildcards, input: str(Path(input.record).parent)),
     message:
         "read the trace of {wildcards.run}"
     shell:
-        'python "$SCRIPTS/extract_activity.py" {params.folder:q} 2> {log:q}'
+        'python "$SCRIPTS/extract_activity.py" "$(dirname {input:q})" 2> {log:q}'

@@ -4,6 +4,7 @@ import hashlib
 import math
 import shlex
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
@@ -192,7 +193,7 @@ class JobParameters(BaseModel):
 
     def default(self, name: str) -> Any:
         """Value of a parameter that is not stated."""
-        return type(self).model_fields[name].default
+        return field_defaults(type(self))[name]
 
     def stated(self) -> dict[str, Any]:
         """Only what differs from the defaults, so that a new parameter with a default reruns nothing.
@@ -203,6 +204,19 @@ class JobParameters(BaseModel):
         return different if self.workload == DEFAULT_WORKLOAD else {"workload": self.workload, **different}
 
 
+@cache  # of thousands of runs each asks
+def field_defaults(kind: type[JobParameters]) -> dict[str, Any]:
+    """Defaults of the parameters of a workload."""
+    return {name: field.default for name, field in kind.model_fields.items()}
+
+
+@cache
+def _labels(kind: type[JobParameters]) -> dict[str, str]:
+    """What stands in a run id before the value of a parameter, of those that show only where they are stated."""
+    labels = {name: (field.json_schema_extra or {}).get("label") for name, field in kind.model_fields.items()}
+    return {name: label for name, label in labels.items() if label is not None}
+
+
 def run_id(parameters: JobParameters) -> str:
     """Stable readable name of a run, made of its own parameters and of nothing else.
 
@@ -211,10 +225,9 @@ def run_id(parameters: JobParameters) -> str:
     """
     p = parameters
     parts = [p.workload, *(_headline(p, name) for name in p.HEADLINE)]
-    for name, field in type(p).model_fields.items():
-        label = (field.json_schema_extra or {}).get("label")
+    for name, label in _labels(type(p)).items():
         value = getattr(p, name)
-        if label is not None and value != p.default(name):
+        if value != p.default(name):
             parts.append(f"{label}{value}" if not isinstance(value, bool) else label if value else f"no-{label}")
     name = "_".join([*parts, *p.id_parts, f"r{p.repeat}"])
     if len(name) > LONGEST_ID:

@@ -218,7 +218,7 @@ class VisionParameters(JobParameters):
 
     def default(self, name: str) -> Any:
         """Value of a parameter that is not stated."""
-        fallback = type(self).model_fields[name].default
+        fallback = super().default(name)
         return _tuned(self.strategy).get(name, fallback) if self.preset == "tuned" else fallback
 
 
