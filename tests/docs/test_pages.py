@@ -53,9 +53,7 @@ RUN_HERE = (
     r"multicard compare \S+\.sqlite \S+\.sqlite",
     r"snakemake .* --dry-run",
     r"sed -i .* config/\S+",
-    r"python \w+\.py",
     r"python -m (multicard\.experiment|pytest tests/\S+ -k .*|multicard\.experiment > \S+)",
-    r"make clean",
 )
 # What another program of the repository runs: a pattern, the program, and a text of it by which that is seen.
 RUN_ELSEWHERE = (
