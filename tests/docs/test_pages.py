@@ -59,6 +59,7 @@ RUN_HERE = (
 RUN_ELSEWHERE = (
     (r"make (demo|lint|docs)", ".ci/run", "part {1}"),
     (r"make test", ".ci/run", "make test"),
+    (r"multicard export results --to mlflow", "tests/api/test_export.py", '"mlflow": of_mlflow'),
     (r"pip install \.", "tests/cli/test_wheel.py", "build_wheel"),
     (r"make (test-fast|emulated-gpu)", "Makefile", "{1}: "),
     (r"\.ci/run", ".ci/run", "make test"),
