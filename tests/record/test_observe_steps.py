@@ -53,9 +53,6 @@ def test_a_plain_loop_is_counted_profiled_and_ended_after_its_last_window(server
         "loaders": [
             {"kind": "DataLoader", "sampler": "RandomSampler", "distinct": True, "batch_size": 8, "num_workers": 0}
         ],
-        "samples_from": "loader",
-        "frameworks": {},
-        "threads": 1,
         "exchanged": False,
     }
     for step in steps:
@@ -78,14 +75,12 @@ def test_a_plain_loop_is_counted_profiled_and_ended_after_its_last_window(server
 
 
 def test_a_closure_is_run_within_one_step(server: Server, tmp_path: Path) -> None:
+    """As Lightning calls it; of optimizers that call it several times too."""
     script = """
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
     for epoch in range(1000):
         for x, y in loader:
-            calls = 0
             def closure():
-                global calls
-                calls += 1
                 optimizer.zero_grad()
                 time.sleep(0.02)
                 loss = loss_of(x, y)
@@ -93,17 +88,13 @@ def test_a_closure_is_run_within_one_step(server: Server, tmp_path: Path) -> Non
                 time.sleep(0.01)
                 return loss
             optimizer.step(closure)
-            print("calls", calls, flush=True)
     """
     found = server.run(tmp_path, after_head(script))
     assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]
-    made = [int(line.split()[1]) for line in found.output.splitlines() if line.startswith("calls")]
-    assert max(made) > 1
-    for calls, step in zip(made[1:], found.steps[0], strict=False):  # the first update ends no step, the last exits
+    for step in found.steps[0]:
         forward, backward, optimizer = seconds(step, *PHASES[1:])
-        assert backward > 0
-        assert forward >= 0.02 * calls
-        assert optimizer >= 0.01 * calls  # what a closure does after its backward pass is of the update
+        assert backward > 0 and forward >= 0.02
+        assert optimizer >= 0.01  # what a closure does after its backward pass is of the update
         assert forward + backward + optimizer <= float(step["duration_s"])
 
 
@@ -159,7 +150,6 @@ def test_without_a_loader_there_are_steps_and_no_samples(server: Server, tmp_pat
     for step in found.steps[0]:
         assert step["samples"] == step["data_s"] == step["forward_s"] == ""
         assert min(seconds(step, "backward", "optimizer")) > 0
-    assert found.rank["observed"]["samples_from"] == "stated"
     assert found.rank["steps_per_pass"] is None
 
 
@@ -350,26 +340,18 @@ def test_a_loader_that_cannot_be_described_is_left_alone(server: Server, tmp_pat
     assert [step["samples"] for step in found.steps[0]] == STEPS * [""]
 
 
-@pytest.mark.parametrize("first", ["Adam", "SGD"])
-def test_steps_are_those_of_the_optimizer_that_is_all_that_updates(first: str, server: Server, tmp_path: Path) -> None:
-    """After another kind of optimizer they begin again; after one that trained as much, as in a fold, they go on."""
-    script = f"""
-    first, made = torch.optim.{first}(model.parameters(), lr=0.1), 0
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    while True:
+def test_once_the_optimizer_is_gone_steps_are_those_of_the_next_one(server: Server, tmp_path: Path) -> None:
+    script = """
+    while True:  # as folds of a cross-validation
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for x, y in loader:
-            if made >= 4:
-                time.sleep(0.02)
             loss_of(x, y).backward()
-            (first if made < 4 else optimizer).step()
-            made += 1
+            optimizer.step()
+        del optimizer
     """
     found = server.run(tmp_path, after_head(script))
-    times = [float(step["duration_s"]) for step in found.steps[0]]
-    assert len(times) == STEPS and {step["samples"] for step in found.steps[0]} == {"8"}
-    # Of the first optimizer's four updates the first ends no step; quick ones may take longer on a busy machine.
-    assert min(times[3:]) >= 0.02
-    assert (min(times[:3]) >= 0.02) is (first == "Adam")
+    assert found.rank["outcome"] == "completed"
+    assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]
 
 
 def test_nothing_is_timed_while_a_graph_is_captured(server: Server, tmp_path: Path) -> None:

@@ -21,8 +21,7 @@ What is left in `scratch`, by the functions of `multicard.core.layout`:
   null), `steps` (whether an optimizer stepped) and `error` (null, or `outcome` and `reason` as in rank.json, of a
   process that raised before its first step);
   `claimed.rank<N>`: the process that is rank N: the first that takes itself for it and steps an optimizer, or fails
-  before, unless a rank started it. Another one that takes itself for it leaves no rank.json, and ends as soon as there
-  is that of the first.
+  before, unless a rank started it. Another one that takes itself for it leaves no rank.json.
 
 It needs Python 3.10, PyTorch 2.1 and the standard library.
 """

@@ -64,11 +64,21 @@ def apart(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _call(plain: Callable[..., Any], arguments: Any, options: Any, ends: Callable[[bool], None]) -> Any:
+    """Call a function, and tell at its end whether it failed."""
+    done = False
+    try:
+        found = plain(*arguments, **options)
+        done = True
+    finally:
+        ends(done)
+    return found
+
+
 def _watch_optimizers() -> None:
     """Watch `step` of every optimizer, where PyTorch itself wraps it to call its hooks."""
     base = torch.optim.Optimizer
     begins, ends = apart(OBSERVER.update_begins), apart(OBSERVER.update_ends)
-    closure_begins = apart(OBSERVER.closure_begins)
     wrap = base.profile_hook_step
 
     def profile_hook_step(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,15 +92,7 @@ def _watch_optimizers() -> None:
                 return found
             closure = options.get("closure", arguments[1] if len(arguments) > 1 else None)
             begins(callable(closure))
-            if callable(closure):
-                arguments, options = _with_watched_closure(closure, closure_begins, arguments, options)
-            done = False
-            try:
-                found = plain(*arguments, **options)
-                done = True
-            finally:
-                ends(arguments[0] if done else None)
-            return found
+            return _call(plain, arguments, options, lambda done: ends(arguments[0] if done else None))
 
         # Those releases unwrap `step` when torch.compile begins; gradient scalers ask for the parameters of it.
         watched.__signature__ = inspect.signature(step)
@@ -103,21 +105,6 @@ def _watch_optimizers() -> None:
         if isinstance(optimizer, type) and issubclass(optimizer, base) and "step" in vars(optimizer):
             optimizer.step = profile_hook_step(optimizer.step)
             optimizer.step.hooked = True
-
-
-def _with_watched_closure(
-    closure: Callable[..., Any], begins: Callable[[], None], arguments: tuple[Any, ...], options: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of an optimizer's `step`, the optimizer first, with a closure that tells of its calls."""
-
-    @functools.wraps(closure, updated=())
-    def watched(*given: Any, **named: Any) -> Any:
-        begins()
-        return closure(*given, **named)
-
-    if "closure" in options:
-        return arguments, {**options, "closure": watched}
-    return (arguments[0], watched, *arguments[2:]), options
 
 
 def _watch_scalers() -> None:
@@ -134,13 +121,8 @@ def _watch_scalers() -> None:
             if is_compiling():
                 return _plain(self, optimizer, *arguments, **options)
             begins(callable(options.get("closure", arguments[0] if arguments else None)))
-            done = False
-            try:
-                found = _plain(self, optimizer, *arguments, **options)
-                done = True
-            finally:
-                ends(optimizer if done else None)
-            return found
+            given = (self, optimizer, *arguments)
+            return _call(_plain, given, options, lambda done: ends(optimizer if done else None))
 
         step.watched = True
         scaler.step = step
@@ -156,12 +138,7 @@ def _watch_backward() -> None:
         if is_compiling():
             return plain(*arguments, **options)
         begins()
-        done = False
-        try:
-            plain(*arguments, **options)
-            done = True
-        finally:
-            ends(done)
+        return _call(plain, arguments, options, ends)
 
     torch.autograd.backward = backward
 

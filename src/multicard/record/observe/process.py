@@ -1,11 +1,9 @@
 """What a rank computes on, by what it meets the others, and what it is made of."""
 
-import contextlib
 import mmap
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Timer
 from types import SimpleNamespace
@@ -20,10 +18,6 @@ from multicard.record.capture import LONGEST_WAIT, HostBarrier
 from multicard.record.memory import peak_memory
 
 LIMIT_S = 60.0  # that a process may take to end once it has left its record
-# Whose versions matter where a script uses them.
-FRAMEWORKS = (
-    "accelerate", "deepspeed", "lightning", "pytorch_lightning", "timm", "torchdata", "torchtune", "transformers",
-)  # fmt: skip
 
 
 def devices_of(optimizer: Any, stated: Mapping[str, Any]) -> list[torch.device]:
@@ -65,14 +59,6 @@ def shared_number(path: Path) -> memoryview:
     path.write_bytes(bytes(8))
     with path.open("r+b") as file:
         return memoryview(mmap.mmap(file.fileno(), 8)).cast("q")
-
-
-def frameworks() -> Iterator[tuple[str, str]]:
-    """Names and versions of the frameworks that the process has imported."""
-    for name in FRAMEWORKS:
-        if name in sys.modules:
-            with contextlib.suppress(PackageNotFoundError):
-                yield name, version(name)
 
 
 def leave_now(code: int) -> NoReturn:

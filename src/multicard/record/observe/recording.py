@@ -12,6 +12,7 @@ import torch
 from multicard.core.layout import EPOCH_COLUMNS, MADE, PROGRESS, rank_file
 from multicard.core.text import counted
 from multicard.record.capture import Capture
+from multicard.record.compilation import has_compiled
 from multicard.record.observe.batches import asks_ahead, used_by_step
 from multicard.record.observe.exchange import Exchanges
 from multicard.record.observe.lead import is_capturing
@@ -23,8 +24,6 @@ from multicard.record.observe.phases import (
     FORWARD,
     GUESSED,
     LEFT,
-    OPTIMIZER,
-    PASSED,
     TESTED,
     TRANSFER,
     UNFED_BACKWARD,
@@ -36,7 +35,7 @@ from multicard.record.observe.plan import Pace, Plan, place
 from multicard.record.observe.process import devices_of, make_barrier, shared_number
 from multicard.record.observe.ranges import Ranges
 from multicard.record.observe.ranks import rank_of_process
-from multicard.record.observe.transfer import FirstCall, has_compiled
+from multicard.record.observe.transfer import FirstCall
 from multicard.record.profiled_window import ProfiledWindow
 from multicard.record.recorder import COUNTED_STEP, Recorder
 
@@ -152,11 +151,6 @@ class Recording:
         else:
             self.note(TRANSFER)
             self._arrival.wait()
-
-    def note_closure(self) -> None:
-        """An optimizer calls a closure: after its own work a forward pass may begin."""
-        if self._events and self._events[-1][0] == OPTIMIZER:
-            self.note(PASSED)
 
     def note_backward(self, is_fed: bool) -> None:
         """A backward pass begins; `is_fed`: whether a loader gave the step a batch."""
