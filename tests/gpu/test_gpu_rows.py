@@ -3,8 +3,6 @@
 import math
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 import check as gpu_check
 import pandas as pd
 import pytest
-from check import CONFIG, OUT_OF_MEMORY, estimated_s, judge_all, leave
+from check import CONFIG, estimated_s, judge_all, leave
 from rows import binding_faults, estimate_faults, judge, required_collectives
 from snakemake.utils import update_config
 
@@ -272,34 +270,6 @@ def test_the_check_ends_with_0_only_where_nothing_failed(
     assert ended.value.code == code
 
 
-@pytest.mark.parametrize("done", [False, True])
-def test_the_last_gpu_is_occupied_while_a_rank_is_to_lack_memory_and_never_again(
-    done: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    happened: list[Any] = []
-
-    @contextmanager
-    def occupied(gpu: int, _spared_mib: int) -> Iterator[None]:
-        happened.append(f"occupied {gpu}")
-        yield
-        happened.append("free")
-
-    matrix = plan_of(P, tmp_path / "runs", [2], OUT_OF_MEMORY)
-    [run] = matrix.scenarios[OUT_OF_MEMORY]
-    record = tmp_path / "runs" / run.id / "run.json"
-    if done:
-        write_json(record, {})
-    monkeypatch.setattr(sys, "argv", ["check.py", "--no-tests"])
-    monkeypatch.setattr(gpu_check, "plan", lambda _: replace(matrix, reasons=dict.fromkeys(matrix.reasons)))
-    monkeypatch.setattr(gpu_check, "occupied", occupied)
-    monkeypatch.setattr(gpu_check, "snakemake", lambda _config, *targets: happened.append(targets) or True)
-    monkeypatch.setattr(gpu_check, "leave", lambda folder, *_: folder.mkdir())
-    with pytest.raises(SystemExit) as ended:
-        gpu_check.main()
-    assert ended.value.code == 1  # the run left nothing, or a record without anything in it
-    assert happened == ([()] if done else ["occupied 1", (record,), "free", ()])
-
-
 def test_several_gpus_must_show_the_collectives_of_their_strategy() -> None:
     sharded = {"all_gather", "reduce_scatter"}
     for strategy, kinds in (("dp", {"broadcast"}), ("ddp", {"all_reduce"}), ("fsdp", sharded)):
@@ -333,27 +303,7 @@ def test_every_strategy_and_technique_runs_on_one_two_and_four_gpus() -> None:
     assert not any(run.parameters.packed for run in runs["techniques"])
 
 
-def test_tuned_runs_are_compiled_in_fp16_under_ddp_and_packed_rows_and_a_lack_of_memory_are_tried() -> None:
-    runs = {name: [run.parameters for run in own] for name, own in on_four_gpus(CONFIG).items()}
-    for name in ("compiled", "cuda_graphs"):
-        assert [p.devices for p in runs[name]] == [1, 2, 4]
-        assert {(p.strategy, p.precision) for p in runs[name]} == {("ddp-ds", "fp16")}
-    assert all(p.compile for p in runs["compiled"])
-    assert all(p.cuda_graphs for p in runs["cuda_graphs"])
-    assert {(p.packed, p.devices) for p in runs["packed"]} == {(True, 1), (True, 2)}
-    assert [p.devices for p in runs[OUT_OF_MEMORY]] == [2]
-
-
 def test_four_gpus_are_checked_within_forty_minutes_by_the_estimate() -> None:
     assert check(read_yaml(CONFIG), "test", outside=False).time_limit_min >= 10  # of a run that compiles on few cores
     runs = distinct(on_four_gpus(CONFIG)).values()
     assert estimated_s(run.parameters for run in runs) <= 40 * 60
-
-
-def test_emulated_gpus_run_as_many_runs_of_smaller_networks() -> None:
-    small = on_four_gpus(CONFIG, Path(__file__).parent / "emulated.yaml")
-    assert {name: len(runs) for name, runs in small.items()} == {
-        name: len(runs) for name, runs in on_four_gpus(CONFIG).items()
-    }
-    models = {run.inputs["model"].architecture for run in distinct(small).values() if "model" in run.inputs}
-    assert models == {"tiny"}

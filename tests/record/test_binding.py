@@ -123,12 +123,6 @@ def test_a_real_machine_is_read_as_the_kernel_counts_it() -> None:
         assert set(state["numa_nodes"]) <= set(nodes)
 
 
-def test_a_gpu_has_the_address_that_the_system_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = SimpleNamespace(pci_domain_id=1, pci_bus_id=0x3B, pci_device_id=10)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: found)
-    assert binding.pci_address(0) == "0001:3b:0a.0"
-
-
 @pytest.mark.gpu
 def test_every_real_gpu_has_an_address_of_a_real_device() -> None:
     for gpu in range(torch.cuda.device_count()):

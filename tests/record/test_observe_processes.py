@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from multicard.record.observe.ranks import OUTERMOST
 from observed_scripts import Server, run
 
 pytestmark = pytest.mark.slow
@@ -100,33 +99,19 @@ def test_a_script_that_fails_without_pytorch_names_the_rank_that_the_launcher_to
     assert (process["rank"], process["error"]["reason"]["rank"]) == (2, 2)
 
 
-def test_a_rank_tells_the_programs_that_it_starts_that_it_is_the_rank(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_that_a_rank_starts_does_not_fail_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_PROCID", "0")
-    text = """
-    import os, subprocess, sys
-    def show(**told):
-        code = "import os; print(os.getppid(), os.getpid(), os.environ['MULTICARD_OUTERMOST'], flush=True)"
-        subprocess.run([sys.executable, "-c", code], env={**os.environ, **told})
-    show(), show(RANK="0"), show(RANK="1")
-    """
-    lines = [line.split() for line in run(tmp_path, text).output.splitlines()]
-    assert [noted.replace(own, "own").replace(parent, "parent") for parent, own, noted in lines] == [
-        "SLURM_PROCID=0:parent", "RANK=0:own", "RANK=1:own",
-    ]  # fmt: skip
-
-
-def test_a_program_that_a_rank_starts_does_not_fail_for_it(server: Server, tmp_path: Path) -> None:
+    started = "import torch; raise ValueError(1)"
     text = f"""
-    import os
-    os.environ.update(RANK="0", {OUTERMOST}="RANK=0:1")
-    raise ValueError("before the first step")
+    import subprocess, sys
+    subprocess.run([sys.executable, "-c", "{started}"])
+    import torch
+    raise ValueError(2)
     """
-    found = server.run(tmp_path, text)
-    assert (found.exit_code, found.ranks) == (1, [])
-    [process] = [each for each in found.processes if each["error"]]
-    assert process["error"]["reason"]["message"] == "ValueError: before the first step"
+    found = run(tmp_path, text)
+    assert (found.exit_code, found.rank["reason"]["message"]) == (1, "ValueError: 2")
+    errors = {each["program"]: each["error"]["reason"]["message"] for each in found.processes}
+    assert errors == {"-c": "ValueError: 1", str(tmp_path / "script.py"): "ValueError: 2"}
 
 
 def test_a_script_without_pytorch_and_its_own_sitecustomize_run_as_ever(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ node 0, and would put the one-process strategies under a launcher too.
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from multicard.record import visible
+from multicard.record.visible import rank_devices
 
 SYSFS = Path("/sys")
 
@@ -99,16 +99,10 @@ def bind(gpus: Sequence[int], sysfs: Path = SYSFS) -> str:
     return f"bound to CPUs {format_cpus(cpus)} of NUMA node {format_cpus(cpus_of)}"
 
 
-class Placement(visible.Placement, Protocol):
-    """The parameters of a job that say where its ranks run."""
-
-    binding: str
-
-
-def bind_rank(p: Placement) -> None:
-    """Bind this rank as its parameters ask, next to its GPUs."""
+def bind_rank(p: Any) -> None:
+    """Bind this rank as its parameters ask (`binding`, and those of `rank_devices`), next to its GPUs."""
     if p.binding == "numa":
-        gpus = [device.index for device in visible.rank_devices(p) if device.type == "cuda"]
+        gpus = [device.index for device in rank_devices(p) if device.type == "cuda"]
         NOTES.append(bind(gpus))
 
 

@@ -1,6 +1,5 @@
 """The profiled window, and the named ranges that a trace shows of it."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from datetime import timedelta
@@ -23,23 +22,15 @@ class RankLeft(Exception):
 
 
 class HostBarrier:
-    """Barrier of all ranks in the store by which torchrun's ranks found each other, so without any collective.
+    """Barrier of all ranks in the store by which they found each other, so without any collective.
 
     Every rank makes as many, in the same order, after the process group is up.
-
-    Parameters
-    ----------
-    store
-        One that all ranks have, if not torchrun's.
     """
 
     made = 0
 
-    def __init__(self, store: dist.Store | None = None) -> None:
+    def __init__(self, store: dist.Store) -> None:
         HostBarrier.made += 1
-        if store is None:
-            address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-            store = dist.TCPStore(*address, is_master=False, timeout=LONGEST_WAIT)
         self._store, self._waits = dist.PrefixStore(f"multicard/{HostBarrier.made}", store), 0
         self._ranks = dist.get_world_size()
 

@@ -181,24 +181,12 @@ def formulas() -> dict[Any, Callable[..., int]]:
 FORMULAS: dict[Any, Callable[..., int]] = {}
 
 
-def _backward(
-    grad_out: Sequence[int],
-    x: Sequence[int],
-    w: Sequence[int],
-    _bias: Any,
-    _stride: Any,
-    _padding: Any,
-    _dilation: Any,
-    transposed: bool,
-    _output_padding: Any,
-    _groups: int,
-    output_mask: Sequence[bool],
-    out_shape: Any = None,
-) -> int:
+def _backward(grad_out: Sequence[int], x: Sequence[int], w: Sequence[int], *options: Any, out_shape: Any = None) -> int:
     """Of the shapes of a convolution: each of its two gradients takes as many operations as its forward pass.
 
     PyTorch 2.11 counts the gradient of a grouped convolution's weights once for each group
     (https://github.com/pytorch/pytorch/pull/183405).
     """
+    *_, transposed, _output_padding, _groups, output_mask = options
     forward = 2 * prod(x if transposed else grad_out) * prod(w[1:])
     return forward * sum(map(bool, output_mask[:2]))

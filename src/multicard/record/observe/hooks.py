@@ -1,12 +1,10 @@
 """What of PyTorch is watched: its optimizers, gradient scalers, loaders and backward pass.
 
-PyTorch has hooks for optimizers alone, and its first releases with torch.compile strip these (until pytorch/pytorch
-pull request 115772); an update that a gradient scaler skips, a wait for a batch and a backward pass have none. So
-functions of PyTorch are replaced here, and nowhere else, by ones that call them and tell the observer.
+PyTorch has hooks for optimizers alone; an update that a gradient scaler skips, a wait for a batch and a backward pass
+have none. So functions of PyTorch are replaced here, and nowhere else, by ones that call them and tell the observer.
 """
 
 import functools
-import inspect
 import sys
 from collections.abc import Callable
 from types import CodeType, FunctionType
@@ -24,7 +22,7 @@ from multicard.record.observe.ranks import world_size
 SCALERS = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")
 COMPILER = torch._C._dynamo.eval_frame
 # True where torch.compile traces what follows: there what it replaces here must be as if it were not.
-is_compiling = getattr(torch.compiler, "is_dynamo_compiling", None) or torch._utils.is_compiling
+is_compiling = torch.compiler.is_dynamo_compiling
 
 
 def install(note_process: Callable[..., None], job: str) -> None:
@@ -36,7 +34,6 @@ def install(note_process: Callable[..., None], job: str) -> None:
     _watch_backward()
     _watch_loaders()
     _watch_messages()
-    _watch_modes()
     for mark in (OBSERVER.mark_step, OBSERVER.mark_training, OBSERVER.mark_values):
         apart(mark)
 
@@ -94,13 +91,9 @@ def _watch_optimizers() -> None:
             begins(callable(closure))
             return _call(plain, arguments, options, lambda done: ends(arguments[0] if done else None))
 
-        # Those releases unwrap `step` when torch.compile begins; gradient scalers ask for the parameters of it.
-        watched.__signature__ = inspect.signature(step)
-        del watched.__wrapped__
         return watched
 
     base.profile_hook_step = staticmethod(profile_hook_step)
-    # An optimizer does this when it is made; those releases then prevent it.
     for optimizer in vars(torch.optim).values():
         if isinstance(optimizer, type) and issubclass(optimizer, base) and "step" in vars(optimizer):
             optimizer.step = profile_hook_step(optimizer.step)
@@ -193,31 +186,6 @@ def _watch_indices(base: Any) -> None:
         return index
 
     base._next_index = watched_index
-
-
-def _watch_modes() -> None:
-    """Watch when a model is put into evaluation mode, and only then when it returns to training.
-
-    Many scripts call `train` in every step, which calls that of every module.
-    """
-    module = torch.nn.Module
-    begins, ends = apart(OBSERVER.evaluation_begins), apart(OBSERVER.evaluation_ends)
-    plain_eval, plain_train = module.eval, module.train
-
-    @functools.wraps(plain_eval)
-    def watched_eval(self: Any) -> Any:
-        if not is_compiling() and begins():
-            module.train = watched_train
-        return plain_eval(self)
-
-    @functools.wraps(plain_train)
-    def watched_train(self: Any, mode: bool = True) -> Any:
-        if mode and not is_compiling():
-            module.train = plain_train
-            ends()
-        return plain_train(self, mode)
-
-    module.eval = watched_eval
 
 
 def _watch_messages() -> None:

@@ -95,7 +95,7 @@ class Leaving:
             "observed": {
                 "optimizers": sorted(observer.optimizers),
                 "loaders": loaders,
-                "exchanged": recording.exchanges.seen,
+                "exchanged": recording.exchanged,
             },
             "ignored_exit": False,
         }

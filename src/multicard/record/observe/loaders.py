@@ -151,25 +151,18 @@ def _may_be_share(data: Any) -> bool:
     return isinstance(data, IterableDataset | Subset) or callable(getattr(data, "shard", None))
 
 
-class _Asked:
-    """How many samples a loader's iterator has asked for in a pass, by batch that it has not given."""
-
-    def __init__(self, iterator: Any):
-        self.of = iterator._sampler_iter
-        self.is_counted = not isinstance(iterator._dataset, IterableDataset)  # a stream may end before it gives as many
-        self.sizes: deque[int | None] = deque(maxlen=MOST_AHEAD)
-
-
 def note_index(iterator: Any, index: Any) -> None:
     """Keep how many samples a loader's iterator asks the data set for, until it gives their batch."""
-    asked: _Asked | None = getattr(iterator, "_multicard_asked", None)
-    if asked is None or asked.of is not iterator._sampler_iter:  # a pass begins
-        asked = iterator._multicard_asked = _Asked(iterator)
+    sampler, sizes = getattr(iterator, "_multicard_asked", (None, None))
+    if sampler is not iterator._sampler_iter:  # a pass begins
+        sizes = deque[int | None](maxlen=MOST_AHEAD)
+        iterator._multicard_asked = iterator._sampler_iter, sizes
     asks_several = isinstance(index, list) or (iterator._auto_collation and hasattr(index, "__len__"))
-    asked.sizes.append(len(index) if asks_several and asked.is_counted else None)
+    is_counted = not isinstance(iterator._dataset, IterableDataset)  # a stream may end before it gives as many
+    sizes.append(len(index) if asks_several and is_counted else None)
 
 
 def samples_asked(iterator: Any) -> int | None:
     """Samples that it asked for to make the batch that it gives now; None where it does not say."""
-    asked: _Asked | None = getattr(iterator, "_multicard_asked", None)
-    return asked.sizes.popleft() if asked is not None and asked.sizes else None
+    _, sizes = getattr(iterator, "_multicard_asked", (None, None))
+    return sizes.popleft() if sizes else None

@@ -5,12 +5,13 @@ came before it was no steady training. A step begins where the one before it end
 first batch is asked for, so that tests and checkpoints between passes are in no step.
 
 An evaluation inside a pass is in the step that follows it, as a part of its own: what is drawn from a loader without
-gradients, or with them before the pass trains anything, and what lies between `eval()` and `train()` of a model.
+gradients, or with them before the pass trains anything.
 """
 
 import contextlib
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -23,10 +24,9 @@ from torch.utils.data import DataLoader
 from multicard.core.files import read_json
 from multicard.record.observe import OBSERVE
 from multicard.record.observe.draws import MOST_BATCHES, Draws
-from multicard.record.observe.lead import Lead, error_of_exit, is_capturing
 from multicard.record.observe.loaders import WrappedLoader
 from multicard.record.observe.phases import LEFT, OPTIMIZER, PASSED
-from multicard.record.observe.process import leave_now
+from multicard.record.observe.process import error_of_exit, is_capturing, leave_now
 from multicard.record.observe.ranks import claim_rank, rank_of_process
 
 
@@ -46,7 +46,7 @@ class Observer(Draws):
         self._is_beside = False  # another process, which came first, has the same rank
         self._ended = False
         self._thread: int | None = None  # that trains
-        self._lead = Lead()
+        self._lead: Callable[[], Any] = lambda: None  # gives the lead optimizer while it is there
         self._marked = False
         self._training_steps: int | None = None  # as the script states them
         self._updates = self._backwards = 0  # that are open
@@ -98,7 +98,7 @@ class Observer(Draws):
         if self._updates or self._ended or optimizer is None:
             return
         self.optimizers.add(type(optimizer).__name__)
-        is_lead = not self._marked and self._lead.is_held_by(optimizer)
+        is_lead = not self._marked and self._leads(optimizer)
         if self._backwards:  # one optimizer per parameter, fused into the backward pass
             self._boundary_due |= is_lead
             return
@@ -107,6 +107,12 @@ class Observer(Draws):
         # Optimizers of DeepSpeed update several times, for parts of the parameters.
         if is_lead and (self._backward_in_step or self.batches or not self._saw_backward):
             self._end_step(optimizer)
+
+    def _leads(self, optimizer: Any) -> bool:
+        """Whether an optimizer that has updated leads; once the lead is gone, the next one that updates does."""
+        if self._lead() is None:
+            self._lead = weakref.ref(optimizer)
+        return self._lead() is optimizer
 
     def _look_for_update(self) -> None:
         """Take note of an update that a compiled function made, in which there is nothing to watch."""
@@ -213,9 +219,6 @@ class Observer(Draws):
         """A backward pass is about to begin."""
         if self.updated_in_graph is not None:
             self._look_for_update()
-        if self._in_evaluation:
-            self._in_evaluation = False
-            self._false_alarms += 1
         self._backwards += 1
         if self._backwards == 1 and self._recording is not None and not self._ended:
             self._recording.note_backward(self.batches > 0)
@@ -233,7 +236,7 @@ class Observer(Draws):
             self._recording.note(OPTIMIZER if self._updates else PASSED)
         if self._boundary_due:
             self._boundary_due = False
-            self._end_step(self._lead.optimizer)
+            self._end_step(self._lead())
 
     # The end.
 
