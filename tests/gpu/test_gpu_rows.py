@@ -1,7 +1,6 @@
 """The GPU check judges runs of known truth; its configuration has all strategies and techniques, in 40 minutes."""
 
 import math
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -262,12 +261,40 @@ def test_the_check_ends_with_0_only_where_nothing_failed(
     monkeypatch.setattr(sys, "argv", ["check.py"])
     monkeypatch.setattr(gpu_check, "plan", lambda _: matrix)
     monkeypatch.setattr(gpu_check, "snakemake", lambda *_: built)
-    monkeypatch.setattr(gpu_check, "judge_all", lambda _: table)
+    monkeypatch.setattr(gpu_check, "judge_all", lambda *_, **__: table)
     monkeypatch.setattr(gpu_check, "leave", leave)
-    monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, tests))
+    monkeypatch.setattr(gpu_check.Deadline, "run", lambda *_: tests)
     with pytest.raises(SystemExit) as ended:
         gpu_check.main()
     assert ended.value.code == code
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_the_last_gpu_is_occupied_while_a_rank_is_to_lack_memory_and_never_again(
+    done: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[Any] = []
+
+    @contextmanager
+    def occupied(gpu: int, _spared_mib: int) -> Iterator[None]:
+        happened.append(f"occupied {gpu}")
+        yield
+        happened.append("free")
+
+    matrix = plan_of(P, tmp_path / "runs", [2], OUT_OF_MEMORY)
+    [run] = matrix.scenarios[OUT_OF_MEMORY]
+    record = tmp_path / "runs" / run.id / "run.json"
+    if done:
+        write_json(record, {})
+    monkeypatch.setattr(sys, "argv", ["check.py", "--no-tests"])
+    monkeypatch.setattr(gpu_check, "plan", lambda _: replace(matrix, reasons=dict.fromkeys(matrix.reasons)))
+    monkeypatch.setattr(gpu_check, "occupied", occupied)
+    monkeypatch.setattr(gpu_check, "snakemake", lambda _deadline, _config, *targets: happened.append(targets) or True)
+    monkeypatch.setattr(gpu_check, "leave", lambda folder, *_: folder.mkdir())
+    with pytest.raises(SystemExit) as ended:
+        gpu_check.main()
+    assert ended.value.code == 1  # the run left nothing, or a record without anything in it
+    assert happened == ([()] if done else ["occupied 1", (record,), "free", ()])
 
 
 def test_several_gpus_must_show_the_collectives_of_their_strategy() -> None:
