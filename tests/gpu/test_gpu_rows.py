@@ -2,6 +2,8 @@
 
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import check as gpu_check
 import pandas as pd
 import pytest
-from check import CONFIG, estimated_s, judge_all, leave
+from check import CONFIG, OUT_OF_MEMORY, estimated_s, judge_all, leave
 from rows import binding_faults, estimate_faults, judge, required_collectives
 from snakemake.utils import update_config
 
