@@ -117,19 +117,3 @@ def test_ranks_communicate_by_nccl_unless_they_share_a_gpu(
     monkeypatch.setenv("RANK", "1")
     assert join(VisionParameters(strategy="ddp", devices=2)) == (1, *gpus(seen - 1))
     assert joined == [backend]
-
-
-def test_a_pytorch_that_tells_no_uuid_has_that_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    def get(number: Any, index: int) -> int:
-        number._obj.value = 10 + index
-        return 0
-
-    def uuid(parts: Any, number: Any) -> int:
-        parts[:] = range(number.value, number.value + 16)
-        return 0
-
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(name="H100"))
-    driver = SimpleNamespace(cuDeviceGet=get, cuDeviceGetUuid=uuid)
-    monkeypatch.setattr(visible.ctypes, "CDLL", lambda name: {"libcuda.so.1": driver}[name])
-    [found] = visible.identities([torch.device("cuda", 1)])
-    assert found["uuid"] == "GPU-0b0c0d0e-0f10-1112-1314-15161718191a"

@@ -1,8 +1,6 @@
 """The GPUs that CUDA shows this process, and those that a rank drives."""
 
-import ctypes
 import os
-import uuid
 from typing import Any
 
 import torch
@@ -50,21 +48,11 @@ def rank_devices(p: Any) -> list[torch.device]:
 
 
 def identities(devices: list[torch.device]) -> list[dict[str, str]] | None:
-    """UUID and name of GPUs, for run.json; None of a CPU."""
+    """UUID (such as "GPU-…") and name of GPUs, for run.json; None of a CPU."""
     if devices[0].type != "cuda":
         return None
-    return [{"uuid": uuid_of(each), "name": torch.cuda.get_device_properties(each).name} for each in devices]
-
-
-def uuid_of(device: torch.device) -> str:
-    """UUID of a GPU, such as "GPU-…"; where an old PyTorch has none, by the driver, which numbers GPUs as CUDA does."""
-    found = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    if found is None:
-        driver, number, parts = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), (ctypes.c_ubyte * 16)()
-        if driver.cuDeviceGet(ctypes.byref(number), device.index) or driver.cuDeviceGetUuid(parts, number):
-            raise RuntimeError(f"the driver tells no UUID of {device}")
-        found = uuid.UUID(bytes=bytes(parts))
-    return f"GPU-{found}"
+    found = [torch.cuda.get_device_properties(each) for each in devices]
+    return [{"uuid": f"GPU-{each.uuid}", "name": each.name} for each in found]
 
 
 def _too_few(visible: int, needed: int) -> str:

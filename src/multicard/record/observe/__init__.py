@@ -23,7 +23,7 @@ What is left in `scratch`, by the functions of `multicard.core.layout`:
   `claimed.rank<N>`: the process that is rank N: the first that takes itself for it and steps an optimizer, or fails
   before, unless a rank started it. Another one that takes itself for it leaves no rank.json.
 
-It needs Python 3.10, PyTorch 2.3 and the standard library.
+It needs Python 3.10, PyTorch 2.5 and the standard library.
 """
 
 import os

@@ -5,7 +5,6 @@ have none. So functions of PyTorch are replaced here, and nowhere else, by ones 
 """
 
 import functools
-import sys
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
@@ -19,7 +18,6 @@ from multicard.record.observe.loaders import loader_of, note_index, samples_aske
 from multicard.record.observe.observer import OBSERVER
 from multicard.record.observe.ranks import world_size
 
-SCALERS = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")
 COMPILER = torch._C._dynamo.eval_frame
 # True where torch.compile traces what follows: there what it replaces here must be as if it were not.
 is_compiling = torch.compiler.is_dynamo_compiling
@@ -101,22 +99,17 @@ def _watch_optimizers() -> None:
 def _watch_scalers() -> None:
     """Watch gradient scalers, since an update that they skip is the end of a step too."""
     begins, ends = apart(OBSERVER.update_begins), apart(OBSERVER.update_ends)
-    for name in SCALERS:
-        scaler = getattr(sys.modules.get(name), "GradScaler", None)
-        if scaler is None or "step" not in vars(scaler) or hasattr(scaler.step, "watched"):
-            continue
-        plain = scaler.step
+    plain = torch.amp.GradScaler.step
 
-        @functools.wraps(plain)
-        def step(self: Any, optimizer: Any, *arguments: Any, _plain: Any = plain, **options: Any) -> Any:
-            if is_compiling():
-                return _plain(self, optimizer, *arguments, **options)
-            begins(callable(options.get("closure", arguments[0] if arguments else None)))
-            given = (self, optimizer, *arguments)
-            return _call(_plain, given, options, lambda done: ends(optimizer if done else None))
+    @functools.wraps(plain)
+    def step(self: Any, optimizer: Any, *arguments: Any, **options: Any) -> Any:
+        if is_compiling():
+            return plain(self, optimizer, *arguments, **options)
+        begins(callable(options.get("closure", arguments[0] if arguments else None)))
+        given = (self, optimizer, *arguments)
+        return _call(plain, given, options, lambda done: ends(optimizer if done else None))
 
-        step.watched = True
-        scaler.step = step
+    torch.amp.GradScaler.step = step
 
 
 def _watch_backward() -> None:
