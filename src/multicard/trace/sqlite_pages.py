@@ -5,7 +5,6 @@ of a file is fixed: https://www.sqlite.org/fileformat2.html. A table or part of 
 expected here, damaged ones among them, is left to SQLite.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
@@ -193,14 +192,15 @@ class _Layout:
         if (pages < 2).any() or (pages > self._count).any():
             raise _Unexpected
         runs = np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1)
-        file = os.open(self._path, os.O_RDONLY)
-        try:
-            found = [os.pread(file, len(run) * self.page_bytes, (int(run[0]) - 1) * self.page_bytes) for run in runs]
-        finally:
-            os.close(file)
-        content = np.frombuffer(b"".join([*found, bytes(8)]), np.uint8)
-        if len(content) != len(pages) * self.page_bytes + 8:
-            raise _Unexpected
+        content = np.zeros(len(pages) * self.page_bytes + 8, np.uint8)
+        free = memoryview(content)
+        with self._path.open("rb", buffering=0) as file:
+            for run in runs:
+                size = len(run) * self.page_bytes
+                file.seek((int(run[0]) - 1) * self.page_bytes)
+                if file.readinto(free[:size]) != size:
+                    raise _Unexpected
+                free = free[size:]
         return content
 
 
