@@ -15,6 +15,7 @@ import yaml
 from conftest import ROOT, TINY
 from multicard.archive.matrix import Matrix
 from multicard.cli import main
+from multicard.cli._command import profile
 from multicard.cli._pipeline import run_pipeline
 from multicard.cli.run import run_and_print
 from multicard.core.files import write_json
@@ -128,3 +129,14 @@ EXPERIMENT = {
         "formats": {"question": "Which format?", "vary": {"precision": ["fp32"]}, "figures": ["step_breakdown"]}
     },
 }
+
+
+def test_a_profile_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    assert profile("slurm") == ROOT / "profiles/slurm"
+    (tmp_path / "settings/snakemake/slurm").mkdir(parents=True)
+    assert profile("slurm") == tmp_path / "settings/snakemake/slurm"
+    (tmp_path / "slurm").mkdir()
+    assert profile("slurm") == Path("slurm")
+    assert profile("nowhere") == Path("nowhere")
