@@ -25,7 +25,7 @@ from multicard.trace.model import (
     rank_marks,
 )
 from multicard.trace.nsys_nccl import has_messages, messages
-from multicard.trace.nsys_ranges import ranges
+from multicard.trace.nsys_ranges import nvtx_text, ranges
 from multicard.trace.nsys_tables import (
     API_CLASSES,
     COPY_KINDS,
@@ -100,8 +100,7 @@ def _marks(database: SqliteFile) -> list[tuple[int, int | None, int | None, str]
     columns = database.tables.get("NVTX_EVENTS", set())
     if not {"eventType", "globalTid"} <= columns:
         return []
-    text = "COALESCE(n.text, s.value)" if "textId" in columns else "n.text"
-    names = "LEFT JOIN StringIds s ON s.id = n.textId" if "textId" in columns else ""
+    text, names = nvtx_text(columns)
     domain = "n.domainId" if "domainId" in columns else "NULL"
     rows = database.ask(
         f"SELECT n.eventType, n.globalTid, {domain}, {text} FROM NVTX_EVENTS n {names} "

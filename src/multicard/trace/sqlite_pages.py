@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from multicard.trace.encoding import EMPTY, encode, integers
+from multicard.trace.encoding import EMPTY, encode
 from multicard.trace.model import Integers
 from multicard.trace.sqlite_file import SqliteFile
 
@@ -36,9 +36,9 @@ def integer_columns(database: SqliteFile, table: str, names: Sequence[str]) -> l
     layout, parts = _split(database, table, names)
 
     def by_sqlite(condition: str) -> Iterator[Columns]:
-        select = ", ".join(f'"{name}"' for name in names)
+        select = ", ".join(f'COALESCE("{name}", {EMPTY})' for name in names)
         for rows in database.batches(f"SELECT {select} FROM {table} WHERE {condition}"):
-            yield dict(zip(names, map(integers, rows.columns), strict=True))
+            yield dict(zip(names, np.array(rows, np.int64).T, strict=True))
 
     def part(batches: list[Integers], condition: str) -> Iterator[Columns]:
         try:
@@ -47,11 +47,6 @@ def integer_columns(database: SqliteFile, table: str, names: Sequence[str]) -> l
             return by_sqlite(condition)
 
     return [partial(part, *each) for each in parts]
-
-
-def parts_of(database: SqliteFile, table: str) -> list[str]:
-    """Conditions that split the rows of a table into parts that several threads may read at once."""
-    return [condition for _, condition in _split(database, table, ())[1]]
 
 
 def _split(
