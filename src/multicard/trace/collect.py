@@ -122,7 +122,7 @@ def collect(
     first: dict[int, int] = {}
     for i, source in sources:
         first[i] = len(described)
-        described += [(i, *values) for values in source.described(fields)]
+        described += [(i, *values) for values in source.described()]
     at = [0, *(fields.index(name) + 1 for name in ("process", "device") if name in fields)]
     place_of = [tuple(group[i] for i in at) if "start" in numbers else () for group in described]
     places = list(dict.fromkeys(place_of))

@@ -107,11 +107,11 @@ class EventSource:
     """Events of one kind in one trace.
 
     `parts` together give all of them, and may be read at the same time by several threads. `described` gives the
-    values of the named group columns, by code, for the groups seen so far.
+    values of the group columns that were asked for, by code, for the groups seen so far.
     """
 
     parts: list[BatchReader]
-    described: Callable[[tuple[str, ...]], list[tuple[Any, ...]]]
+    described: Callable[[], list[tuple[Any, ...]]]
 
 
 class HostSteps(NamedTuple):

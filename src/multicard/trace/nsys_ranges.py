@@ -16,7 +16,9 @@ RANGE_TYPES = (59, 60)  # eventType in NVTX_EVENTS: push/pop, start/end
 MOST_NAMES = 1 << 16  # that are kept for the calls to come; of operators each call may have its own
 
 
-def ranges(database: SqliteFile, domains: dict[tuple[int | None, int | None], str]) -> EventSource:
+def ranges(
+    database: SqliteFile, domains: dict[tuple[int | None, int | None], str], wanted: tuple[str, ...]
+) -> EventSource:
     """Closed ranges; one still open at the end of the capture has no end and is left out."""
     columns = database.tables["NVTX_EVENTS"]
     lacking = {"start", "end", "eventType", "globalTid", "text"} - columns
@@ -40,7 +42,7 @@ def ranges(database: SqliteFile, domains: dict[tuple[int | None, int | None], st
                 refuse_absurd({"start": start, "end": end})
                 yield Batch(codes, {"start": start, "end": end, "duration": end - start})
 
-    def described(wanted: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    def described() -> list[tuple[Any, ...]]:
         keys = [(process_of(thread), number, name, thread_of(thread)) for thread, number, name in groups.keys]
         return picked("ranges", wanted, [(key[0], domains.get(key[:2]), *key[2:]) for key in keys])
 
