@@ -15,9 +15,8 @@ import sys
 from pathlib import Path
 
 OTHERS = {
-    "adbc_driver_manager", "adbc_driver_sqlite", "jinja2", "markdown_it", "matplotlib", "pandas", "psutil",
-    "pyarrow", "pydantic", "pynvml", "rich", "scipy", "seaborn", "sklearn", "snakemake", "torchtune",
-    "torchvision", "yaml",
+    "jinja2", "markdown_it", "matplotlib", "pandas", "psutil", "pyarrow", "pydantic", "pynvml", "rich", "scipy",
+    "seaborn", "sklearn", "snakemake", "torchtune", "torchvision", "yaml",
 }
 
 
