@@ -17,8 +17,9 @@ import numpy as np
 import pandas as pd
 
 from multicard.analysis.evidence import SYNTHETIC, Configuration, Evidence, MeasuredRun, read_evidence
-from multicard.analysis.runs.notices import DISTURBED, NOT_STATIONARY, disturbance_notice
-from multicard.analysis.statistics import LEVEL, Interval, mean_of, pooled_ratio
+from multicard.analysis.pooling import Pool, pooled_ratio
+from multicard.analysis.runs.notices import DISTURBED, NOT_STATIONARY, told
+from multicard.analysis.statistics import LEVEL, Interval
 from multicard.analysis.tables import write_csv
 from multicard.core.layout import CLAIM_TESTS, CLAIMS
 from multicard.core.text import counted
@@ -190,9 +191,8 @@ def _doubt(configuration: Configuration) -> str:
 
 
 def _doubt_of_run(run: MeasuredRun) -> str:
-    if disturbance_notice(run.values):
-        return DISTURBED
-    return NOT_STATIONARY if run.values.get("stationary") is False else ""
+    found = told(run.values)
+    return next((kind for kind in (DISTURBED, NOT_STATIONARY) if kind in found), "")
 
 
 def _verdict_of_claim(verdicts: Collection[Verdict]) -> Verdict:
@@ -252,10 +252,7 @@ def pooled_interval(
     if quantity == "ratio":
         return pooled_ratio([(each, dict.fromkeys(each, 1.0)) for each in series], against, level)
     means = {block: float(np.mean([each[block] for each in series])) for block in series[0]}
-    found = mean_of(means, against, level)
-    if found.low is None or found.high is None:
-        return found
-    return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
+    return Pool([means], logs=False).mean(0, against, level).map(lambda end: min(1.0, max(0.0, end)))
 
 
 def _found(test: Test, comparisons: Sequence[Comparison], level: float = LEVEL) -> Interval:

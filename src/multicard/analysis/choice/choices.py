@@ -245,8 +245,7 @@ def _choices(
     rows = []
     for index, (each, learning) in enumerate(zip(candidates, learnings(candidates), strict=True)):
         rate = pool.mean(index)
-        low, high = (end and work / end for end in (rate.high, rate.low))
-        time_s = replace(rate, value=work / rate.value, low=low, high=high)
+        time_s = rate.map(lambda per_s: work / per_s)
         memory = max(peak_memory(each).values(), default=None)
         rows.append(Choice(each, learning, rate, time_s, speedups[id(each)], memory))
     compared = _compared(_ordered(rows))

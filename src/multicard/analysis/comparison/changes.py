@@ -17,10 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+
 from multicard.analysis.comparison.sides import Configuration
 from multicard.analysis.pooling import Pool
 from multicard.analysis.scaling.speedup import RATES
-from multicard.analysis.statistics import LEVEL, Interval, corrected, geometric_mean, mean_of
+from multicard.analysis.statistics import LEVEL, Interval, corrected, geometric_mean
 from multicard.experiment.parameters import DEFAULT_WORKLOAD
 from multicard.experiment.workload import WORKLOADS
 
@@ -161,7 +163,7 @@ def _same_work(times: list[float], rates: list[float]) -> bool:
 def typical(values: Sequence[float]) -> float | None:
     """Geometric mean; the arithmetic one where it has none; None without values."""
     mean = geometric_mean(values)
-    return mean_of(values).value if mean is None else mean
+    return float(np.mean(values)) if mean is None and len(values) else mean
 
 
 def _ratios(pairs: Sequence[Pair], limit: float, spread: float | None) -> list[tuple[Interval, bool]]:
@@ -202,7 +204,7 @@ def _by_session(pair: Pair) -> list[dict[int, float]]:
 
 
 def _change(pair: Pair, ratio: Interval, tolerance: float | None, comparisons: int, one_session: bool) -> Change:
-    change = _worse(ratio, MEASURES[pair.measure])
+    change = ratio.map(lambda times: MEASURES[pair.measure].sign * (times - 1))
     verdict, reason = UNDECIDED, None
     if change.p_value is None:
         verdict, reason = CANNOT_TELL, ONE_SESSION if one_session else _why_unknown(pair)
@@ -217,13 +219,6 @@ def _change(pair: Pair, ratio: Interval, tolerance: float | None, comparisons: i
     repeats = len(pair.a), len(pair.b)
     means = typical(pair.a), typical(pair.b)
     return Change(pair.configuration, pair.measure, *means, change, repeats, verdict, reason, pair.column)
-
-
-def _worse(ratio: Interval, measure: Measure) -> Interval:
-    """The change that a ratio of new to baseline is: worse is above zero."""
-    ends = [None if end is None else measure.sign * (end - 1) for end in (ratio.low, ratio.high)]
-    low, high = ends[:: measure.sign]
-    return replace(ratio, value=None if ratio.value is None else measure.sign * (ratio.value - 1), low=low, high=high)
 
 
 def _why_unknown(pair: Pair) -> str:

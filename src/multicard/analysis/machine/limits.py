@@ -58,16 +58,10 @@ class Row(BaseModel):
         return next(kind for kind in WORK if getattr(self, kind) is not None)
 
     @property
-    def time_s(self) -> Interval:
-        """Geometric mean over the blocks."""
-        return mean_of_logs(self.times_s)
-
-    @property
     def rate(self) -> Interval:
-        """Work per second: of the mean time, with the ends of its interval."""
-        work, time = getattr(self, self.kind), self.time_s
-        low, high = (None if end is None else work / end for end in (time.high, time.low))
-        return Interval(work / time.value, low, high, time.repeats, time.left_out, time.coverage)
+        """Work per second, of the geometric mean of the times."""
+        work = getattr(self, self.kind)
+        return mean_of_logs(self.times_s).map(lambda seconds: work / seconds)
 
 
 class Part(BaseModel):

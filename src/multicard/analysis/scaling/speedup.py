@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -251,9 +251,7 @@ def _means(value: str, samples: Sequence[Mapping[int, float]]) -> list[Interval]
     found = [pool.mean(index) for index in range(len(samples))]
     if not is_share or not all(0 <= number <= 1 for own in samples for number in own.values()):
         return found
-    return [
-        each if each.low is None else replace(each, low=max(0.0, each.low), high=min(1.0, each.high)) for each in found
-    ]
+    return [each.map(lambda end: min(1.0, max(0.0, end))) for each in found]
 
 
 def _columns(value: str, intervals: Sequence[Interval]) -> dict[str, np.ndarray]:
