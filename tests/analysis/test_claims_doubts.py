@@ -27,7 +27,7 @@ def test_strategies_are_compared_where_each_was_measured(tmp_path: Path) -> None
         more = {"layout": "nchw", "pin_memory": False} | other
         rows += images(100, strategy="single", **more) + images(80, devices=4, **more)  # 0.2 of four GPUs
     judged = verdict_on("ddp_ds_scales", made(tmp_path, rows))
-    assert [each.sides[0]["devices"] for each in judged.tests[0].pooled.comparisons] == [2, 4]
+    assert [each.sides[0]["devices"] for each in judged.tests[0].comparisons] == [2, 4]
     assert judged.verdict == "confirmed"
 
 
@@ -58,7 +58,7 @@ def test_runs_that_were_disturbed_or_not_stationary_are_left_out_of_times(tmp_pa
         rows = images(100) + [row | (slow if row["repeat"] == 1 else {}) for row in images(120, layout="nhwc")]
         judged = verdict_on("nhwc_gain", made(tmp_path / f"one {reason}", rows))
         assert judged.verdict == "confirmed" and "repeats: 2" in judged.conditions
-        assert judged.tests[0].pooled.found.value == pytest.approx(1.2)
+        assert judged.tests[0].found.value == pytest.approx(1.2)
         judged = verdict_on("nhwc_gain", made(tmp_path / f"all {reason}", [row | doubt for row in rows]))
         assert judged.verdict == "not judged" and reason in judged.can_be_judged
 
@@ -82,15 +82,15 @@ def test_a_configuration_that_was_observed_in_several_ways_counts_once(tmp_path:
         rows += images(100, **extra) + images(90, layout="nhwc", **extra)
     judged = verdict_on("nhwc_gain", made(tmp_path, rows))
     [test] = judged.tests
-    assert test.pooled.found.value == pytest.approx(math.sqrt(1.2 * 0.9)) and judged.verdict == "confirmed"
-    assert {each["profiler"] for one in test.pooled.comparisons for each in one.sides} == {"auto"}
+    assert test.found.value == pytest.approx(math.sqrt(1.2 * 0.9)) and judged.verdict == "confirmed"
+    assert {each["profiler"] for one in test.comparisons for each in one.sides} == {"auto"}
 
 
 def test_of_runs_observed_in_several_ways_those_that_may_be_judged_count(tmp_path: Path) -> None:
     rows = images(100, data_share=0.5) + images(100, data_share=0.5, layout="nhwc")
     rows += images(100, profiler="none") + images(120, layout="nhwc", profiler="none")
     judged = verdict_on("nhwc_gain", made(tmp_path, rows))
-    assert judged.verdict == "confirmed" and judged.tests[0].pooled.found.value == pytest.approx(1.2)
+    assert judged.verdict == "confirmed" and judged.tests[0].found.value == pytest.approx(1.2)
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_efficiencies_speed_ups_and_trends_count_each_job_once_too(tmp_path: Pat
 
     for claim, number in (("large_images_scale", 0), ("pin_memory_gain", 1)):
         judged = verdict_on(claim, evidence_of(tmp_path / claim, with_controls(TRUE[claim])))
-        assert len(judged.tests[number].pooled.comparisons) == 1 and judged.verdict == "confirmed"
+        assert len(judged.tests[number].comparisons) == 1 and judged.verdict == "confirmed"
     # The geometric mean of speed-ups 2 and 3.8 is 2.76; with the control of the first counted three times, 2.35.
     fast, slow = {"dataset": "a"}, {"dataset": "b"}
     is_vision = images(100, **fast) + images(380, **fast, devices=4)
@@ -111,7 +111,7 @@ def test_efficiencies_speed_ups_and_trends_count_each_job_once_too(tmp_path: Pat
     judged = verdict_on(
         "llm_scaling_is_smaller", made(tmp_path / "speed-ups", is_vision, texts(1.0) + texts(2, devices=4))
     )
-    assert judged.tests[0].pooled.found.value == pytest.approx(2 / math.sqrt(2 * 3.8))
+    assert judged.tests[0].found.value == pytest.approx(2 / math.sqrt(2 * 3.8))
 
 
 def test_a_trend_is_judged_by_the_ends_that_do_not_wait_for_data(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_trend_is_judged_by_the_ends_that_do_not_wait_for_data(tmp_path: Path)
     found = trend("two", (1, 1.2, 0.02), (4, 1.2, 0.5))
     assert found.verdict == "not judged" and "the loader sets the pace" in found.not_judged_because
     found = trend("three", (1, 1.28, 0.02), (2, 1.18, 0.02), (4, 1.0, 0.5))
-    [judged] = found.pooled.comparisons
+    [judged] = found.comparisons
     assert found.verdict == "confirmed" and {side["devices"] for side in judged.sides} == {1, 2}
 
 

@@ -1,9 +1,8 @@
-"""The pages about figures, tables and claims have what the code has, in the code's own words."""
+"""The pages about figures and tables have what the code has, in the code's own words."""
 
 import re
 
 import pandas as pd
-import yaml
 
 from conftest import ROOT
 from multicard.analysis.runs.measures import outcome_table
@@ -11,21 +10,9 @@ from multicard.analysis.scenario_tables import SCHEMAS
 from multicard.analysis.tables import COSTS, speedup_table
 from multicard.figures.__main__ import page
 from multicard.figures.catalog import catalog
-from multicard.papers.claims import SHIPPED, read_claims
 from multicard.papers.judge import COLUMNS, TEST_COLUMNS
-from multicard.papers.page import page as claims_page
 
 FIGURES, FILES = page(), (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
-
-
-def test_the_page_of_claims_has_each_claim_with_its_tests() -> None:
-    shown = claims_page(read_claims(SHIPPED))
-    for claim in yaml.safe_load(SHIPPED.read_text(encoding="utf-8")):
-        [section] = re.findall(rf"^## `{claim['id']}`\n(.*?)(?=^## |\Z)", shown, re.M | re.S)
-        prose = " ".join(section.partition("\n| ")[0].split())
-        assert claim["claim"] in prose and f"*Refuted if:* {claim['refuted_if']}" in prose
-        rows = re.findall(r"^\| (.*?) \| The interval .* \|", section, re.M)
-        assert rows == [test["statement"] for test in claim["tests"]]
 
 
 def test_the_page_says_of_each_figure_what_its_catalog_does() -> None:
