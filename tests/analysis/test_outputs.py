@@ -1,15 +1,13 @@
-"""The tables of a scenario have the parameters that vary and the numbers that the measures imply."""
+"""The table of speed-ups has the parameters that vary and the numbers that the measures imply."""
 
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
 from multicard.analysis.runs.measures import MEASURES_OF, runs_table
-from multicard.analysis.scaling.speedup import add_scaling
-from multicard.analysis.tables import measures_table, speedup_table, write_scenario_tables
-from multicard.core.layout import WRITTEN_TABLES
+from multicard.analysis.scaling.speedup import add_scaling, over_repeats
+from multicard.analysis.tables import speedup_table
 from multicard.workloads.vision.parameters import VisionParameters
 
 
@@ -38,10 +36,8 @@ def synthetic() -> pd.DataFrame:
     return measures(*rows)
 
 
-def test_a_table_of_measures_has_means_and_intervals_of_each_configuration() -> None:
-    table = measures_table(synthetic(), ["iteration_time_s", "data_share", "speedup"])
-    assert list(table)[:3] == ["strategy", "devices", "repeats"]
-    one, two, four = table.to_dict("records")
+def test_measures_over_repeats_have_means_and_intervals_of_each_configuration() -> None:
+    one, two, four = over_repeats(synthetic(), ["iteration_time_s", "data_share", "speedup"]).to_dict("records")
     ends = ("iteration_time_s", "iteration_time_s_low", "iteration_time_s_high")
     assert [one[name] for name in ends] == pytest.approx([0.1006, 0.0934, 0.1085], abs=1e-3)
     # Two configurations with repeats have each its own scatter: log 0.1006 ± 4.30 × 0.0303 / √3.
@@ -58,26 +54,13 @@ def test_rows_are_labelled_by_what_varies_and_not_by_what_a_preset_brings() -> N
         for preset in ("paper", "tuned")
         for size in (32, 64)
     ]
-    table = measures_table(measures(*rows), ["throughput_samples_per_s"])
-    assert list(table)[:4] == ["image_size", "preset", "devices", "repeats"]
+    table = speedup_table(measures(*rows))
+    assert list(table)[:5] == ["image_size", "preset", "devices", "scaling", "repeats"]
 
 
 def test_the_table_of_speedups_has_scaling_and_baseline() -> None:
     _, two, _ = speedup_table(synthetic()).to_dict("records")
     assert (two["scaling"], two["baseline"]) == ("weak", "ddp-ds, 1 device")
     assert two["speedup"] == pytest.approx(1.81, abs=5e-3)
-
-
-def test_the_written_tables_have_the_numbers_as_they_are_and_say_which_are_synthetic(tmp_path: Path) -> None:
-    write_scenario_tables(synthetic(), tmp_path)
-    costs, speedup = (pd.read_csv(tmp_path / f"{name}.csv") for name in WRITTEN_TABLES)
-    assert {"iteration_time_s_low", "throughput_samples_per_s"} < set(costs) and "tokens_per_s" not in costs
-    pd.testing.assert_frame_equal(speedup, speedup_table(synthetic()), check_dtype=False, check_column_type=False)
-    write_scenario_tables(synthetic(), tmp_path, "all")
-    assert all(set(pd.read_csv(tmp_path / f"{name}.csv")["synthetic"]) == {"all"} for name in WRITTEN_TABLES)
-
-
-def test_a_table_without_rows_has_its_headings() -> None:
-    none = add_scaling(runs_table([]))
-    for table in (measures_table(none, ["iteration_time_s"]), speedup_table(none)):
-        assert table.empty and len(table.columns) >= 4
+    none = speedup_table(add_scaling(runs_table([])))
+    assert none.empty and "speedup" in none

@@ -47,18 +47,6 @@ def disturbance(record: Mapping[str, Any]) -> str | None:
     return "; ".join([*_by_others(record), *_throttled(record)]) or None
 
 
-def condition_columns(record: Mapping[str, Any]) -> dict[str, float | None]:
-    """Numbers about a run's conditions for a table, of several nodes or GPUs the worst; None where unknown."""
-    hosts, gpus = _hosts(record), [gpu for _, gpu in _gpus(record)]
-    states = [gpu.get("after") or gpu.get("before") or {} for gpu in gpus]
-    return {
-        "others_cpus": _most(_per_second(host, "others_cpu_s") for host in hosts),
-        "stolen_cpus": _most(_per_second(host, "stolen_cpu_s") for host in hosts),
-        "gpu_clock_mhz": min(filter(None, (_number(state.get("sm_clock_mhz")) for state in states)), default=None),
-        "gpu_throttled_share": _most(_held_back(gpu, ("power", *HOLDING_BACK)) for gpu in gpus),
-    }
-
-
 def deviation(record: Mapping[str, Any]) -> str | None:
     """How a run was executed otherwise than its parameters say, in words; None where it was not."""
     ranks = record.get("ranks") or []

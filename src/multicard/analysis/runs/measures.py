@@ -9,7 +9,7 @@ import pandas as pd
 from multicard.analysis.machine import utilization
 from multicard.analysis.machine.limits import MachineLimits
 from multicard.analysis.runs import breakdown, stationarity
-from multicard.analysis.runs.conditions import condition_columns, deviation, disturbance
+from multicard.analysis.runs.conditions import deviation, disturbance
 from multicard.analysis.runs.consistency import disagreement
 from multicard.analysis.runs.run_files import RunFiles
 from multicard.analysis.runs.windows import Window, elapsed_s, step_pitches
@@ -206,7 +206,6 @@ def outcome_of(run: Path | RunFiles) -> dict[str, Any]:
         "block": record["parameters"].get("repeat"),
         "planned_position": (record.get("order") or {}).get("position"),
         "disturbance": disturbance(record),
-        **condition_columns(record),
     }
 
 
@@ -216,6 +215,6 @@ def outcome_table(rows: Iterable[Mapping[str, Any]], not_run: Mapping[str, str])
     `rows` are those of `outcome_of`; `not_run` has reasons by run id, of the runs that have none.
     """
     columns = ["run", "outcome", "reason", "started", "wall_time_s", "host", "profiler", "trace_missing", "block"]
-    columns += ["planned_position", "disturbance", *condition_columns({})]
+    columns += ["planned_position", "disturbance"]
     others = ({"run": run, "outcome": NOT_RUN, "reason": reason} for run, reason in not_run.items())
     return pd.DataFrame([*rows, *others], columns=columns).astype({"block": "Int64", "planned_position": "Int64"})
