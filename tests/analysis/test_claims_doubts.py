@@ -133,26 +133,23 @@ NSYS = {"profiler": "nsys", "profiled_steps": 10}
 NONE, LONG = NSYS | {"profiler": "none"}, NSYS | {"profiled_steps": 30}
 
 
-def chosen(*entries: tuple[str, dict[str, object], int, bool]) -> list[int]:
-    """Entries are a job, how it is observed, its blocks, and whether it may be judged."""
-    sides = [[Configuration({"workload": "vision", **how}, Provenance(), ())] for _, how, _, _ in entries]
-    jobs, _, blocks, judged = zip(*entries, strict=True)
-    return observed_once(sides, jobs, blocks, judged)
+def chosen(*entries: tuple[str, dict[str, object], int]) -> list[int]:
+    """Entries are a job, how it is observed, and its blocks."""
+    sides = [[Configuration({"workload": "vision", **how}, Provenance(), ())] for _, how, _ in entries]
+    jobs, _, blocks = zip(*entries, strict=True)
+    return observed_once(sides, jobs, blocks)
 
 
 @pytest.mark.parametrize(
     ("entries", "expected"),
     [
-        pytest.param([("a", NSYS, 3, True), ("b", NONE, 3, True)], [0, 1], id="different jobs count both"),
-        pytest.param([("a", NSYS, 5, False), ("a", NONE, 2, True)], [1], id="one that may be judged"),
-        pytest.param(
-            [("a", NONE, 5, True), ("a", NSYS, 3, True), ("b", NSYS, 3, True)], [1, 2], id="as most are observed"
-        ),
-        pytest.param([("a", NSYS, 3, True), ("a", NONE, 5, True)], [1], id="the one with the most blocks"),
-        pytest.param([("a", LONG, 3, True), ("a", NSYS, 3, True)], [1], id="the one with the most defaults"),
+        pytest.param([("a", NSYS, 3), ("b", NONE, 3)], [0, 1], id="different jobs count both"),
+        pytest.param([("a", NONE, 5), ("a", NSYS, 3), ("b", NSYS, 3)], [1, 2], id="as most are observed"),
+        pytest.param([("a", NSYS, 3), ("a", NONE, 5)], [1], id="the one with the most blocks"),
+        pytest.param([("a", LONG, 3), ("a", NSYS, 3)], [1], id="the one with the most defaults"),
     ],
 )
-def test_of_a_job_counts(entries: list[tuple[str, dict[str, object], int, bool]], expected: list[int]) -> None:
+def test_of_a_job_counts(entries: list[tuple[str, dict[str, object], int]], expected: list[int]) -> None:
     assert chosen(*entries) == expected
     # Not by the order of the runs.
     turned = chosen(*entries[::-1])

@@ -30,7 +30,7 @@ from multicard.core.layout import HEADLINE, SCENARIO_INDEX, SCENARIO_TABLES
 def write_scenario(
     folders: Sequence[Path], not_run: Mapping[str, str], out: Path, machines: Sequence[Path] = ()
 ) -> None:
-    """Write measures.csv, runs.csv, the headline and gathered tables of a scenario to `out`, and last an index of these.
+    """Write measures.csv, runs.csv, the headline and gathered tables of a scenario to `out`; an index comes last.
 
     Parameters
     ----------

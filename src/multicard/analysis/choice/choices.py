@@ -121,11 +121,6 @@ class Choices:
     configurations: tuple[Configuration, ...] = ()
     lost: tuple[Configuration, ...] = ()
 
-    @property
-    def groups(self) -> list[list[Choice]]:
-        """Rows by their learning, the reference first."""
-        return list(_together(self.rows, lambda each: key_of(each.learning)).values())
-
     @cached_property
     def recipe_names(self) -> tuple[str, ...]:
         """Parameters in which configurations of the same training on as many devices differ."""
@@ -146,20 +141,17 @@ def choices(evidence: Evidence) -> list[Choices]:
     """Give the table of choices of each job; of a job of which no run completed one without rows."""
     found = evidence.configurations
     speedups = {id(each): one.over_blocks for each, one in zip(found, speedups_between(found), strict=True)}
-    jobs = _together(
-        [each for each in found if each.completed],
-        lambda each: (*_job(each), each.provenance.kind or "", each.provenance.software or ""),
-    )
-    lost = _together([each for each in found if not each.completed], _job)
+    completed, lost = ([each for each in found if bool(each.completed) is ended] for ended in (True, False))
+    jobs = _together(completed, lambda each: (*_job(each), each.provenance.kind or "", each.provenance.software or ""))
+    lost_of = _together(lost, _job)
     tables = []
     for (name, job, device, machine, versions), alike in sorted(jobs.items(), key=lambda entry: entry[0]):
         # A run that was killed may have left no record of its machine.
-        own = [each for each in lost.get((name, job, device), []) if each.provenance.kind in (None, machine)]
+        own = [each for each in lost_of.get((name, job, device), []) if each.provenance.kind in (None, machine)]
         tables.append(_choices((job, device, machine or None, versions or None), alike, own, speedups))
-    for (name, job, device), own in lost.items():
-        if not any(key[:3] == (name, job, device) for key in jobs):
-            unit = own[0].workload.unit.name
-            tables.append(Choices(job, device, None, None, unit, ANY_WORK, [], lost=tuple(own)))
+    for key in lost_of.keys() - {key[:3] for key in jobs}:
+        own = lost_of[key]
+        tables.append(Choices(*key[1:], None, None, own[0].workload.unit.name, ANY_WORK, [], lost=tuple(own)))
     return tables
 
 
@@ -237,9 +229,7 @@ def _choices(
     work = max(each["epochs"] or 1 for each in alike) * median(passes) if passes else ANY_WORK
     # One of the configurations that differ only in what is no choice.
     jobs = [configuration_key(each.parameters, (*NO_CHOICE, "repeat")) for each in rated]
-    once = observed_once(
-        [[each] for each in rated], jobs, [len(each.values(each.rate)) for each in rated], observation=NO_CHOICE
-    )
+    once = observed_once([[each] for each in rated], jobs, [len(each.values(each.rate)) for each in rated], NO_CHOICE)
     candidates = [rated[index] for index in once]
     pool = Pool([each.blocks(each.rate) for each in candidates])
     rows = []
