@@ -1,6 +1,6 @@
 """Two sets of results compared: what changed, what is missing, and what else differs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -17,7 +17,6 @@ from multicard.analysis.comparison.changes import (
     judge,
 )
 from multicard.analysis.comparison.sides import HARDWARE, NOT_RECORDED, Configuration, Side, environment_differences
-from multicard.analysis.runs.notices import PROFILED
 from multicard.analysis.runs.sessions import sessions_of
 from multicard.analysis.statistics import Interval
 from multicard.core.text import counted
@@ -126,7 +125,10 @@ def compare(
     own_session = tolerance is None and session_spread is None
     changes += judge(pairs, tolerance, 0.0 if own_session else session_spread)
     place = {before.configurations[key].name: index for index, key in enumerate(shared)}
-    differences = environment_differences(before.records_of(shared), after.records_of(shared))
+    records = [
+        [side.records[run] for key in shared for run in side.configurations[key].outcomes] for side in (before, after)
+    ]
+    differences = environment_differences(*records)
     return Comparison(
         tolerance=tolerance,
         changes=sorted(changes, key=lambda each: place[each.configuration]),
@@ -134,18 +136,15 @@ def compare(
         added=[each.name for key, each in after.configurations.items() if key not in shared],
         hardware=[row for row in differences if row[0] in HARDWARE and NOT_RECORDED not in row],
         environment=[row for row in differences if row[0] not in HARDWARE],
-        doubts=[*_doubts("a", before, shared), *_doubts("b", after, shared)],
+        doubts=[
+            (name, run, why)
+            for name, side in (("a", before), ("b", after))
+            for key in shared
+            for run, why in side.configurations[key].doubts.items()
+        ],
         apart=own_session
         and any(pair.sessions is None or set(pair.sessions[0]) != set(pair.sessions[1]) for pair in pairs),
     )
-
-
-def _doubts(side: str, of: Side, shared: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    for key in shared:
-        for run, why in of.configurations[key].doubts.items():
-            # No measure is of the profiled window.
-            if shown := [each for each in why if not each.startswith(PROFILED)]:
-                yield side, run, "; ".join(shown)
 
 
 def _pair(measure: str, of: tuple[Configuration, Configuration], sessions: Sequence[dict[str, int]]) -> Pair:
