@@ -3,13 +3,13 @@
 import json
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from synthetic_results import GPU, OTHERWISE, SCATTERED, STEADY, Row, images, made, make_results, repeated, texts
 from synthetic_results import with_provenance as placed
 
-from multicard.analysis.bottlenecks.bottlenecks import Bottleneck, BottleneckReport, Kind, report_of
+from multicard.analysis.bottlenecks.bottlenecks import KINDS, Bottleneck, BottleneckReport, report_of
 from multicard.analysis.bottlenecks.options import options as all_options
 from multicard.analysis.bottlenecks.options import untried
 from multicard.analysis.choice.choices import Choice, as_table, choices
@@ -295,7 +295,7 @@ def test_out_of_memory_comes_first_with_options_to_need_less(tmp_path: Path) -> 
 # Options --------------------------------------------------------------------------------------------------------------
 
 
-def options(configuration: Configuration, kind: Kind, *others: Configuration) -> set[str]:
+def options(configuration: Configuration, kind: str, *others: Configuration) -> set[str]:
     """Names of what is advised."""
     found = untried(configuration, Bottleneck(kind, 0.5, ""), [configuration, *others])
     return {each.partition("`")[2].partition("`")[0] for each in found}
@@ -344,7 +344,7 @@ def test_what_is_impossible_or_changes_nothing_is_not_advised(tmp_path: Path) ->
 def test_options_name_parameters_and_each_bottleneck_has_some() -> None:
     parameters, programs = all_options()
     assert {name for of in parameters.values() for option in of for name in option.changes} <= set(PARAMETERS)
-    assert set(parameters) < set(programs) == set(get_args(Kind))
+    assert set(parameters) < set(programs) == set(KINDS)
     assert all(programs.values())
 
 

@@ -145,11 +145,11 @@ def _compared(
     about = [each for each in evidence.configurations if not _why_not(each, claim, several_nodes)]
     shown = [each for each in about if not test.why_not(each)]
     if test.timed:
-        shown = [_undisturbed(each) for each in shown]
+        shown = [replace(each, runs=tuple(run for run in each.completed if not _doubts(run))) for each in shown]
     if found := test.comparisons(shown, evidence):
         return found, "not decided", ""
     if found := test.comparisons(about, evidence):  # runs that the claim is about were measured
-        return [], "not judged", _reasons(found, lambda side: test.why_not(side) or _doubt(side))
+        return [], "not judged", _reasons(found, lambda side: test.why_not(side) or _doubts_of(side))
     if found := test.comparisons(evidence.configurations, evidence):
         return [], NOT_MEASURED, _reasons(found, lambda side: _why_not(side, claim, several_nodes))
     return [], NOT_MEASURED, f"no such runs on {ABOUT[claim.hardware]}"
@@ -162,33 +162,25 @@ def _reasons(found: Sequence[Comparison], why_not: Callable[[Configuration], str
 def _why_not(configuration: Configuration, claim: Claim, several_nodes: set[str | None]) -> str:
     """Why a configuration's runs are not judged whatever the test; empty where they may be."""
     place, on_gpu = configuration.provenance, claim.hardware != "any"
-    if any(run.synthetic for run in configuration.runs):
-        return "synthetic timings"
-    if place.data_source == SYNTHETIC:
-        return "synthetic images"  # which no loader reads, decodes or copies
-    if on_gpu and configuration["device"] != "cuda":
-        return "CPU processes"
-    if not fits(configuration, claim.size.get(configuration["workload"], {})):
-        return "too small a workload"
-    if on_gpu and place.gpu is None:
-        return "GPU not recorded"
-    if claim.hardware == "numa" and place.machine not in several_nodes:
-        return "machine not known to have two or more NUMA nodes"
-    return ""
+    reasons = {
+        "synthetic timings": any(run.synthetic for run in configuration.runs),
+        "synthetic images": place.data_source == SYNTHETIC,  # which no loader reads, decodes or copies
+        "CPU processes": on_gpu and configuration["device"] != "cuda",
+        "too small a workload": not fits(configuration, claim.size.get(configuration["workload"], {})),
+        "GPU not recorded": on_gpu and place.gpu is None,
+        "machine not known to have two or more NUMA nodes": claim.hardware == "numa"
+        and place.machine not in several_nodes,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
-def _undisturbed(configuration: Configuration) -> Configuration:
-    """The configuration without completed runs whose times are doubtful."""
-    return replace(configuration, runs=tuple(run for run in configuration.completed if not _doubt_of_run(run)))
+def _doubts(run: MeasuredRun) -> list[str]:
+    """Why its times are doubtful."""
+    return [kind for kind in (DISTURBED, NOT_STATIONARY) if kind in told(run.values)][:1]
 
 
-def _doubt(configuration: Configuration) -> str:
-    return ", ".join(dict.fromkeys(filter(None, map(_doubt_of_run, configuration.completed))))
-
-
-def _doubt_of_run(run: MeasuredRun) -> str:
-    found = told(run.values)
-    return next((kind for kind in (DISTURBED, NOT_STATIONARY) if kind in found), "")
+def _doubts_of(configuration: Configuration) -> str:
+    return ", ".join(dict.fromkeys(doubt for run in configuration.completed for doubt in _doubts(run)))
 
 
 def _verdict_of_claim(verdicts: Collection[Verdict]) -> Verdict:
@@ -283,10 +275,9 @@ def write_claims(claims: Path, results: Path, scenarios: Sequence[str]) -> None:
 def claims_table(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
     """One row per claim, columns `COLUMNS`."""
     own = ("verdict", "can_be_judged", "finding", "conditions")
-    stated = ("paper", "source", "hardware", "refuted_if", "our_choice")
     rows = [
-        {"claim": each.claim.id, "claim_text": each.claim.claim}
-        | {name: getattr(each.claim, name) for name in stated}
+        each.claim.model_dump()
+        | {"claim": each.claim.id, "claim_text": each.claim.claim}
         | {name: getattr(each, name) for name in own}
         for each in judged
     ]

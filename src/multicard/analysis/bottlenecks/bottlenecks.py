@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
@@ -19,6 +19,7 @@ from multicard.analysis.runs.breakdown import (
     EVALUATION,
     LAUNCHES,
     OTHER,
+    PARTS,
     RANKS,
     STALLS,
     parts_of,
@@ -27,11 +28,7 @@ from multicard.analysis.runs.device_time import MOSTLY
 from multicard.core.text import counted
 from multicard.core.units import BYTES, SECONDS, percent, with_unit
 
-Kind = Literal[
-    "compute", "compute or communication", "exposed communication", "waiting for other ranks",
-    "memory operations", "launch overhead", "host busy elsewhere", "data loading", "evaluation", "stalls", "other",
-    "padding", "memory",
-]  # fmt: skip
+KINDS = (*PARTS, "padding", "memory")
 NO_GAIN = (*COMPUTING, OTHER, "memory")  # kinds of which nothing tells what can be gained
 
 LEAST = 0.05  # share of a step from which on something is a bottleneck
@@ -54,7 +51,7 @@ class Bottleneck:
         Share of the bytes copied to GPUs that came from pageable memory; None where that is not known.
     """
 
-    kind: Kind
+    kind: str  # one of `KINDS`
     share: float
     evidence: str
     pageable: float | None = None
