@@ -158,14 +158,6 @@ def test_speed_ups_of_several_configurations_are_compared_by_their_geometric_mea
     assert test.found.repeats == 3 and len(test.runs) == 36
 
 
-def test_configurations_that_contradict_each_other_are_pooled_and_their_range_is_stated(tmp_path: Path) -> None:
-    rows = images(100) + images(150, layout="nhwc")
-    rows += images(100, image_size=500) + images(96, image_size=500, layout="nhwc")
-    judged = verdict_on("nhwc_gain", made(tmp_path, rows))
-    assert judged.verdict == "confirmed"  # 1.2, the root of 1.5 × 0.96
-    assert "Confirmed: 1.2 (95% CI 1.2 to 1.2, n=3), from 2 comparisons, 0.96 to 1.5." in judged.finding
-
-
 def test_a_pooled_ratio_has_the_t_interval_of_its_blocks(tmp_path: Path) -> None:
     rows = images(100, (1, 1, 1)) + images(100, (1.10, 1.21, 1.331), layout="nhwc")
     [row] = table_of_tests([verdict_on("nhwc_gain", made(tmp_path, rows))]).to_dict("records")

@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 from claim_worlds import (
     TRUE,
-    Experiment,
     changed,
     evidence_of,
     strategies,
     verdict_on,
 )
-from synthetic_results import images, made, texts
+from synthetic_results import images, made
 
 from multicard.analysis.choice.observation import observed_once
 from multicard.analysis.evidence import OBSERVATION, Configuration, Provenance
@@ -91,27 +90,6 @@ def test_of_runs_observed_in_several_ways_those_that_may_be_judged_count(tmp_pat
     rows += images(100, profiler="none") + images(120, layout="nhwc", profiler="none")
     judged = verdict_on("nhwc_gain", made(tmp_path, rows))
     assert judged.verdict == "confirmed" and judged.tests[0].found.value == pytest.approx(1.2)
-
-
-@pytest.mark.slow
-def test_efficiencies_speed_ups_and_trends_count_each_job_once_too(tmp_path: Path) -> None:
-    def with_controls(experiment: Experiment) -> Experiment:
-        [*scenarios], tables = experiment
-        controls = [[row | {"profiler": by} for row in scenario] for scenario in scenarios for by in PROFILERS]
-        return [*scenarios, *controls], tables
-
-    for claim, number in (("large_images_scale", 0), ("pin_memory_gain", 1)):
-        judged = verdict_on(claim, evidence_of(tmp_path / claim, with_controls(TRUE[claim])))
-        assert len(judged.tests[number].comparisons) == 1 and judged.verdict == "confirmed"
-    # The geometric mean of speed-ups 2 and 3.8 is 2.76; with the control of the first counted three times, 2.35.
-    fast, slow = {"dataset": "a"}, {"dataset": "b"}
-    is_vision = images(100, **fast) + images(380, **fast, devices=4)
-    for by in ("auto", *PROFILERS):
-        is_vision += images(100, **slow, profiler=by) + images(200, **slow, profiler=by, devices=4)
-    judged = verdict_on(
-        "llm_scaling_is_smaller", made(tmp_path / "speed-ups", is_vision, texts(1.0) + texts(2, devices=4))
-    )
-    assert judged.tests[0].found.value == pytest.approx(2 / math.sqrt(2 * 3.8))
 
 
 def test_a_trend_is_judged_by_the_ends_that_do_not_wait_for_data(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from claim_worlds import CLAIMS, TRUE, verdict_on
+from claim_worlds import CLAIMS, TRUE
 from synthetic_results import Row, images, made, make_results
 
 from conftest import ROOT
@@ -94,13 +94,3 @@ def test_the_papers_matrix_has_what_every_test_of_a_claim_needs(claim: Claim, pa
         besides = (*OBSERVATION, "strategy") if each.test.kind == "efficiency" else OBSERVATION
         alike = [tuple(side.rest(besides) for side in one.sides) for one in each.comparisons]
         assert len(set(alike)) == len(alike), each.test.statement
-
-
-@pytest.mark.slow
-def test_the_papers_matrix_judges_all_strategies_by_the_same_jobs(papers_runs: Evidence) -> None:
-    judged = verdict_on("ddp_ds_scales", papers_runs)
-    for each in judged.tests:
-        sides = [one.sides[0] for one in each.comparisons]
-        assert [(side["image_size"], side["dataset"], side["devices"]) for side in sides] == [
-            (300, "mnist", devices) for devices in (2, 3, 4)
-        ]

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_results import GPU, OTHERWISE, SCATTERED, STEADY, Row, images, made, make_results, repeated, texts
+from synthetic_results import GPU, OTHERWISE, STEADY, Row, images, made, make_results, repeated, texts
 from synthetic_results import with_provenance as placed
 
 from multicard.analysis.bottlenecks.bottlenecks import KINDS, Bottleneck, BottleneckReport, report_of
 from multicard.analysis.bottlenecks.options import options as all_options
 from multicard.analysis.bottlenecks.options import untried
 from multicard.analysis.choice.choices import Choice, as_table, choices
-from multicard.analysis.choice.recommend import advise, as_markdown
+from multicard.analysis.choice.recommend import as_markdown
 from multicard.analysis.evidence import Configuration, Evidence, read_evidence
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.cli import main
@@ -138,13 +138,6 @@ def test_a_batch_that_grows_with_the_devices_is_another_choice(tmp_path: Path) -
     assert "How many devices: 4 GPUs (weak scaling): 3.40× as fast as 1 GPU" in text and "1.18× the GPU-hours" in text
 
 
-def test_tokens_are_the_work_of_language_models_and_another_task_is_another_job(tmp_path: Path) -> None:
-    rows = texts(1.0) + texts(2.0, technique="dpo") + texts(3.0, technique="qlora")
-    jobs = choices(made(tmp_path / "texts", rows))
-    assert [[row.configuration["technique"] for row in job.rows] for job in jobs] == [["lora", "qlora"], ["dpo"]]
-    assert jobs[0].unit == "token" and jobs[0].rows[1].changes["technique"] == ("lora", "qlora")
-
-
 def test_measured_batches_that_differ_by_a_last_one_are_equal(tmp_path: Path) -> None:
     def script(devices: int, batch: float, rate: float) -> list[Row]:
         row = {"workload": "script", "command": ["train.py", "{b}"], "args": {"b": 64}, "device": "cuda"}
@@ -172,16 +165,6 @@ def test_candidates_differ_in_a_choice(tmp_path: Path) -> None:
     evidence = made(tmp_path / "length", rows + images(90, num_workers=4, steps_per_epoch=50))
     [job] = choices(evidence)
     assert job.recipe_names == ("num_workers",) and [row.is_worse for row in job.rows] == [False, True]
-
-
-def test_a_rival_without_an_interval_is_reported(tmp_path: Path) -> None:
-    rival, overlapping = images(95, (1.0,), layout="nhwc"), images(99, OTHERWISE, num_workers=4)
-    for name, rows, standings in (
-        ("one", images(100) + rival, ["fastest of 2", "one repeat, so not compared"]),
-        ("overlapping", images(100, SCATTERED) + overlapping, ["fastest of 2", "not significantly slower"]),
-    ):
-        [job] = advise(made(tmp_path / name, rows)).jobs
-        assert [row[-1] for row in job.table.rows] == standings
 
 
 def test_the_best_of_many_has_to_differ_more_than_the_better_of_two(tmp_path: Path) -> None:
@@ -449,13 +432,3 @@ def test_the_answer_has_few_lines_however_many_jobs_there_are(
     main(["recommend", "--json", str(results)])
     table = json.loads(capsys.readouterr().out)["configurations"]
     assert [row["speedup"] for row in table[:2]] == pytest.approx([1.0, 1.0], rel=1e-3)
-
-
-def test_names_in_braces_of_a_command_are_no_part_of_what_is_printed(tmp_path: Path) -> None:
-    command = SCRIPT | {"command": ["train.py", "--workers", "{workers}", "--json={{}}"], "devices": 1}
-    rows = [
-        command | {"args": {"workers": workers}, "throughput_samples_per_s": speed}
-        for workers, speed in ((2, 100.0), (4, 120.0))
-    ]
-    found = said(made(tmp_path, rows))
-    assert "train.py --workers … '--json={{}}'" in found and "workers: 2 → 4" in found and "{workers}" not in found

@@ -1,7 +1,6 @@
 """Speed-up, efficiency and spreads against values worked out by hand."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -157,15 +156,6 @@ def test_speedups_have_a_row_per_completed_configuration() -> None:
     assert (four["repeats"], four["baseline"]) == (3, "single, 1 device")
     assert (four["scaling"], base["speedup"]) == ("weak", 1.0)
     assert np.isnan(base["speedup_low"])
-
-
-def test_speedups_are_the_same_after_a_way_through_a_file(tmp_path: Path) -> None:
-    table = add_scaling(measures(*repeats(10.0, 12.0, strategy="ddp"), *repeats(21.0, 18.0, strategy="ddp", devices=2)))
-    table.to_csv(tmp_path / "measures.csv", index=False)
-    again = pd.read_csv(tmp_path / "measures.csv")
-    pd.testing.assert_frame_equal(speedups(again), speedups(table), check_dtype=False)
-    values = ["speedup", "throughput_samples_per_s"]
-    pd.testing.assert_frame_equal(over_repeats(again, values), over_repeats(table, values), check_dtype=False)
 
 
 def test_speedup_of_texts_is_in_tokens_and_under_weak_scaling() -> None:
