@@ -8,9 +8,8 @@ from scipy.stats import binom, ttest_ind
 from scipy.stats import t as student
 
 from multicard.analysis.comparison.changes import MEASURES, Pair, judge
-from multicard.analysis.comparison.results import compare
+from multicard.analysis.comparison.results import compare, sessions_of
 from multicard.analysis.comparison.sides import Configuration, Side
-from multicard.analysis.runs.sessions import sessions_of
 
 TOLERANCE = 0.03
 SPREAD = (1.0, 1.01, 0.99)  # of repeats

@@ -13,8 +13,7 @@ from claim_worlds import (
 )
 from synthetic_results import images, made
 
-from multicard.analysis.choice.observation import observed_once
-from multicard.analysis.evidence import OBSERVATION, Configuration, Provenance
+from multicard.analysis.evidence import OBSERVATION, Configuration, Provenance, observed_once
 from multicard.papers.judge import TestResult
 
 PROFILERS = ("none", "kineto", "nsys")

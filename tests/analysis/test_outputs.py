@@ -6,8 +6,7 @@ import pandas as pd
 import pytest
 
 from multicard.analysis.runs.measures import MEASURES_OF, runs_table
-from multicard.analysis.scaling.speedup import add_scaling, over_repeats
-from multicard.analysis.tables import speedup_table
+from multicard.analysis.scaling.speedup import add_scaling, over_repeats, speedup_table
 from multicard.workloads.vision.parameters import VisionParameters
 
 

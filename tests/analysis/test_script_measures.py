@@ -14,9 +14,8 @@ from multicard.analysis.overview import measures_shown, overview
 from multicard.analysis.provenance import notes
 from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.runs.notices import notices
-from multicard.analysis.scaling.speedup import throughputs_of
+from multicard.analysis.scaling.speedup import speedup_table, throughputs_of
 from multicard.analysis.scenario_tables import ScenarioTables
-from multicard.analysis.tables import speedup_table
 from multicard.cli.status import _run_status
 from multicard.experiment.parameters import run_id
 from multicard.workloads.script.parameters import ScriptParameters

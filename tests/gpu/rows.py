@@ -7,8 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.runs.consistency import trace_to_record
-from multicard.analysis.runs.measures import measure_run
+from multicard.analysis.runs.measures import measure_run, trace_to_record
 from multicard.analysis.runs.run_files import RunFiles, read_record, read_table
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, STEPS
 from multicard.core.reasons import describe_reason

@@ -21,8 +21,8 @@ from multicard.analysis.scenario_tables import (
     joined,
     store,
     tables_of,
+    write_csv,
 )
-from multicard.analysis.tables import write_csv
 from multicard.core.files import atomic_write, described, write_json
 from multicard.core.layout import HEADLINE, SCENARIO_INDEX, SCENARIO_TABLES
 

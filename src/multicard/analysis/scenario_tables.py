@@ -180,6 +180,12 @@ def store(tables: dict[str, pa.Table], folder: Path) -> None:
             pq.write_table(table, temporary)
 
 
+def write_csv(table: pd.DataFrame, path: Path) -> None:
+    """Write a table as CSV, whole or not at all."""
+    with atomic_write(path) as temporary:
+        table.to_csv(temporary, index=False)
+
+
 def machine(hardware: dict[str, Any]) -> str:
     """Name the kind of machine that `hardware` of a run's record describes: GPUs, processor, CPUs.
 

@@ -19,8 +19,8 @@ import pandas as pd
 from multicard.analysis.evidence import SYNTHETIC, Configuration, Evidence, MeasuredRun, read_evidence
 from multicard.analysis.pooling import Pool
 from multicard.analysis.runs.notices import DISTURBED, NOT_STATIONARY, told
+from multicard.analysis.scenario_tables import write_csv
 from multicard.analysis.statistics import LEVEL, Interval, geometric_mean
-from multicard.analysis.tables import write_csv
 from multicard.core.layout import CLAIM_TESTS, CLAIMS
 from multicard.core.text import counted
 from multicard.core.units import number

@@ -9,8 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import pandas as pd
 from pydantic import AfterValidator, Field, model_validator
 
-from multicard.analysis.choice.observation import observed_once
-from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence, MeasuredRun
+from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence, MeasuredRun, observed_once
 from multicard.analysis.runs.measures import MEASURES
 from multicard.analysis.scaling.speedup import speedups_between
 from multicard.analysis.statistics import ratio_by_block

@@ -18,13 +18,13 @@ from multicard.analysis.runs.breakdown import (
     ELSEWHERE,
     EVALUATION,
     LAUNCHES,
+    MOSTLY,
     OTHER,
     PARTS,
     RANKS,
     STALLS,
     parts_of,
 )  # fmt: skip
-from multicard.analysis.runs.device_time import MOSTLY
 from multicard.core.text import counted
 from multicard.core.units import BYTES, SECONDS, percent, with_unit
 

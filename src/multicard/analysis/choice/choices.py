@@ -16,8 +16,7 @@ import pandas as pd
 
 from multicard.analysis.bottlenecks.bottlenecks import peak_memory
 from multicard.analysis.choice.learning import Changes, Learning, changes_from, key_of, learnings, words_of
-from multicard.analysis.choice.observation import observed_once
-from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence
+from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence, observed_once
 from multicard.analysis.pooling import Pool
 from multicard.analysis.scaling.speedup import speedups_between
 from multicard.analysis.statistics import Interval, verdict

@@ -1,7 +1,9 @@
 """Two sets of results compared: what changed, what is missing, and what else differs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
 
 import pandas as pd
 
@@ -17,9 +19,10 @@ from multicard.analysis.comparison.changes import (
     judge,
 )
 from multicard.analysis.comparison.sides import HARDWARE, NOT_RECORDED, Configuration, Side, environment_differences
-from multicard.analysis.runs.sessions import sessions_of
 from multicard.analysis.statistics import Interval
 from multicard.core.text import counted
+
+PAUSE_S = 3600.0  # between the end of a run and the start of the next, from which on it is another session
 
 
 @dataclass(frozen=True)
@@ -165,3 +168,32 @@ def _failures(before: Configuration, after: Configuration) -> str | None:
     kinds = ", ".join(dict.fromkeys(ended[1]))
     completed = len(before.outcomes) - len(ended[0])
     return f"{kinds} in {len(ended[1])} of {counted(len(after.outcomes), 'run')}; {completed} completed before"
+
+
+def sessions_of(sides: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[dict[str, int]]:
+    """Number of the session of each run that says when it ran, by its id, for each set of records.
+
+    Runs of a session, on one node without a long pause, have in common what repeats within it do not show: where a node
+    placed memory, how warm it was, what else it did that day.
+    """
+    found: list[dict[str, int]] = [{} for _ in sides]
+    timed = sorted(
+        (str((record.get("host") or {}).get("name")), start, end, side, run)
+        for side, records in enumerate(sides)
+        for run, record in records.items()
+        if (start := _time(record, "started")) is not None and (end := _time(record, "ended")) is not None
+    )
+    session, before, until = 0, None, 0.0
+    for host, start, end, side, run in timed:
+        if host != before or start - until > PAUSE_S:
+            session, until = session + 1, end
+        before, until = host, max(until, end)
+        found[side][run] = session
+    return found
+
+
+def _time(record: Mapping[str, Any], name: str) -> float | None:
+    try:
+        return datetime.fromisoformat(record[name]).timestamp()
+    except (KeyError, TypeError, ValueError):
+        return None

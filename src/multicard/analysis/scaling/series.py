@@ -12,8 +12,7 @@ import pandas as pd
 from pydantic import ValidationError
 
 from multicard.analysis.evidence import Configuration, Evidence
-from multicard.analysis.scaling.points import Point
-from multicard.analysis.scaling.prediction import Check, Prediction, checks, predict
+from multicard.analysis.scaling.prediction import Check, Point, Prediction, checks, predict
 from multicard.analysis.scaling.speedup import SAME_WORK
 from multicard.analysis.statistics import Interval
 from multicard.core.text import counted, listed

@@ -154,6 +154,17 @@ def speedups(measures: pd.DataFrame) -> pd.DataFrame:
     return compared[compared["repeats"] > 0].drop(columns=["compared", "several_counts"]).reset_index(drop=True)
 
 
+def speedup_table(measures: pd.DataFrame) -> pd.DataFrame:
+    """Give `speedups` without the parameters that all rows share, or that follow the preset."""
+    table = speedups(measures)
+    if table.empty:
+        return table
+    names, work = parameters_in(table), workload_of(table)
+    found = work.varying(table, [name for name in names if name not in ("devices", "scaling")])
+    shown = [*(found or [work.default_label]), "devices", "scaling"]
+    return table[[*shown, *(name for name in table if name not in {*names, "scaling"})]]
+
+
 def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     """Compare each configuration with its baseline.
 
