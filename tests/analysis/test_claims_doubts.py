@@ -19,16 +19,6 @@ from multicard.papers.judge import TestResult
 PROFILERS = ("none", "kineto", "nsys")
 
 
-def test_strategies_are_compared_where_each_was_measured(tmp_path: Path) -> None:
-    [rows], _ = strategies()
-    for other in ({"image_size": 100}, {"dataset": "mnist-300px"}, {"binding": "numa"}, {"preset": "tuned"}):
-        more = {"layout": "nchw", "pin_memory": False} | other
-        rows += images(100, strategy="single", **more) + images(80, devices=4, **more)  # 0.2 of four GPUs
-    judged = verdict_on("ddp_ds_scales", made(tmp_path, rows))
-    assert [each.sides[0]["devices"] for each in judged.tests[0].comparisons] == [2, 4]
-    assert judged.verdict == "confirmed"
-
-
 def test_dp_that_waits_for_its_loader_is_not_judged(tmp_path: Path) -> None:
     judged = verdict_on("ddp_ds_scales", evidence_of(tmp_path, strategies(dp_waits=0.5)))
     assert judged.verdict == "not decided" and judged.tests[1].verdict == "not judged"

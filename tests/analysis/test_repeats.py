@@ -39,17 +39,6 @@ def test_a_mean_has_the_interval_of_scipys_t_test() -> None:
     assert bounds(mean_of(values)) == pytest.approx((expected.low, expected.high))
 
 
-def test_a_ratio_of_two_blocks_by_hand() -> None:
-    # Logarithms of the ratios: 0 and 2 log 2, so mean log 2 and standard error log 2; t of one degree of freedom.
-    t = math.tan(math.pi * 0.475)
-    found = ratio_of(blocks(3.0, 8.0), blocks(3.0, 2.0))
-    assert found.value == pytest.approx(2)
-    assert bounds(found) == pytest.approx((2 ** (1 - t), 2 ** (1 + t)))
-    # The distribution of t with one degree of freedom is Cauchy's: half of it is beyond ±1.
-    assert found.p_value == pytest.approx(0.5)
-    assert (found.repeats, found.coverage) == (2, 0.95)
-
-
 def test_a_paired_ratio_is_scipys_paired_test_of_logarithms() -> None:
     one, other = np.random.default_rng(1).lognormal(size=(2, 7))
     found = ratio_of(blocks(*one), blocks(*other))

@@ -83,12 +83,6 @@ def test_where_a_run_took_place_and_how_many_steps_its_trace_shows_is_kept(tmp_p
     assert pd.isna(resumed["wall_time_s"])
 
 
-def test_further_columns_are_joined_to_the_measures_by_run(tmp_path: Path) -> None:
-    pd.DataFrame({"run": ["a", "b"], "outcome": ["completed", "failed"]}).to_csv(tmp_path / "measures.csv", index=False)
-    joined = ScenarioTables(tmp_path).with_values(pd.DataFrame({"extra_s": [1.5]}, index=["a"]))
-    assert joined["extra_s"].fillna(-1).tolist() == [1.5, -1]
-
-
 def test_tables_that_are_missing_or_damaged_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"measures\.csv: not found"):
         _ = ScenarioTables(tmp_path).measures

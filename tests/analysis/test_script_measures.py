@@ -17,7 +17,6 @@ from multicard.analysis.runs.notices import notices
 from multicard.analysis.scaling.speedup import speedup_table, throughputs_of
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.cli.status import _run_status
-from multicard.experiment.parameters import run_id
 from multicard.workloads.script.parameters import ScriptParameters
 from script_runs import MEASURED, configuration, parameters_of_all, speeds, write_all, write_run
 
@@ -159,28 +158,6 @@ def test_a_pass_that_is_shorter_than_the_windows_is_noticed(tmp_path: Path) -> N
     row = measured(tmp_path, p(), 0.05, steps_per_pass=8)  # steps 3 to 22 are of passes 1, 2 and 3
     assert (row["measured_passes"], row["estimated_epoch_time_s"]) == (3, pytest.approx(8 * 0.05))
     assert "the measured steps are of 3 passes of 8 steps" in notices(row)[-1]
-
-
-@pytest.mark.slow
-def test_speedup_compares_runs_that_differ_in_their_devices_only(tmp_path: Path) -> None:
-    tables = scenario(tmp_path)
-    measures = tables.measures.set_index("run")
-    assert list(measures.filter(like="args.")) == ["args.batch_size", "args.amp"]
-    for each in parameters_of_all(configuration()):
-        row = measures.loc[run_id(each)]
-        one = each.model_copy(update={"devices": 1})
-        expected = each.devices * speeds(one) / speeds(each)
-        assert row["speedup"] == pytest.approx(expected)
-        assert row["efficiency"] == pytest.approx(expected / each.devices)
-        assert row["baseline"] == "1 device"
-    speedups = speedup_table(tables.measures)
-    assert list(speedups)[:4] == ["args.batch_size", "args.amp", "devices", "scaling"]
-    assert set(speedups["scaling"]) == {"weak"}  # each process has a batch of its own
-    assert throughputs_of(tables.measures) == ["throughput_samples_per_s"]
-    found = read_evidence(tmp_path).configurations
-    assert len(found) == 8 and found[0]["args.batch_size"] == 32
-    assert found[0].words().startswith("1 CPU process, train.py --batch-size … --amp …")
-    assert found[0].words().endswith("amp none, batch_size 32")
 
 
 @pytest.mark.slow
