@@ -43,7 +43,7 @@ def said(evidence: Evidence, verbose: bool = True) -> str:
 
 def best_of(evidence: Evidence) -> list[Choice]:
     """The best of each training on each number of devices."""
-    return [row for job in choices(evidence) for row in job.rows if row.is_best]
+    return [row for job in choices(evidence) for row in job.rows if row.ratio is None]
 
 
 # The table of choices -------------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ def test_time_and_hours_follow_from_the_rates(tmp_path: Path) -> None:
     assert job.rows[2].device_hours == pytest.approx(4 * 588.235 / 3600, rel=1e-4)
     # Logarithms of 0.997, 1 and 1.003 have a deviation of 0.003, and a mean of three reaches 4.303 / √3 of it.
     assert job.rows[0].time_s.high == pytest.approx(2000 * (1 + 0.003 * 4.303 / 3**0.5), rel=1e-4)
-    assert all(each.is_best for each in job.rows)
+    assert all(each.ratio is None for each in job.rows)
 
 
 def test_what_never_completed_is_named_with_its_reason(tmp_path: Path) -> None:

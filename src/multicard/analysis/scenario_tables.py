@@ -36,21 +36,15 @@ def _recorded(columns: Iterable[str]) -> pa.Schema:
     return pa.schema([(name, kinds.get(name, pa.float64())) for name in columns])
 
 
+INFO = ("machine", "versions", "variables", "traced_steps", "trace_missing")
+
 # Columns of each table, without `run`, which comes first in all of them. Of `runs_info` there is a row per run.
 SCHEMAS: dict[str, pa.Schema] = {
     **{name: ACTIVITIES[name].schema for name in GATHERED_ACTIVITIES},
     "steps": _recorded(STEP_COLUMNS),
     "epochs": _recorded(EPOCH_COLUMNS),
     "runs_info": pa.schema(
-        [
-            ("machine", pa.string()),
-            ("versions", pa.string()),
-            ("variables", pa.string()),
-            ("traced_steps", pa.float64()),
-            ("trace_missing", pa.string()),
-            ("steps_per_pass", pa.float64()),
-            ("wall_time_s", pa.float64()),
-        ]
+        [(name, pa.float64() if name == "traced_steps" else pa.string()) for name in INFO],
     ),
 }
 
@@ -206,10 +200,7 @@ def versions(record: dict[str, Any]) -> str:
 
 
 def _info(run: RunFiles) -> dict[str, Any]:
-    """Where a run took place, its variables as JSON, how long it took, steps of a pass, and of its trace per process.
-
-    Of a run that resumed from a checkpoint, the wall time is that of its last attempt alone, so it is left out.
-    """
+    """Where a run took place, its variables as JSON, steps of its trace per process, and why it has none."""
     record, steps = run.record, run.traced_steps
     processes = len(steps[["report", "process"]].drop_duplicates())
     return {
@@ -218,8 +209,6 @@ def _info(run: RunFiles) -> dict[str, Any]:
         "variables": json.dumps(record["variables"]) if record.get("variables") is not None else None,
         "traced_steps": len(steps) / processes if processes else None,
         "trace_missing": record["profiler"].get("trace_missing"),
-        "steps_per_pass": record.get("steps_per_pass"),
-        "wall_time_s": None if record.get("resumed") else record.get("wall_time_s"),
     }
 
 

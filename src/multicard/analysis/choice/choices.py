@@ -53,9 +53,9 @@ class Choice:
     ratio
         The rate over that of the fastest of its rivals, whose p-value allows for that having been chosen; None of the
         fastest.
-    is_best, is_worse
-        Whether it is the fastest of its rivals, configurations of the same training on as many devices, or the fastest
-        is significantly faster.
+    is_worse
+        Whether the fastest of its rivals, configurations of the same training on as many devices, is significantly
+        faster.
     rivals
         How many configurations were compared, itself among them.
     gain, instead_of
@@ -71,7 +71,6 @@ class Choice:
     memory_bytes: float | None
     changes: Changes = field(default_factory=dict)
     ratio: Interval | None = None
-    is_best: bool = False
     is_worse: bool = False
     rivals: int = 0
     gain: Interval | None = None
@@ -277,7 +276,7 @@ def _compared(rows: list[Choice]) -> list[Choice]:
             best = max(rivals, key=lambda index: rows[index].rate.value)
             bests.append(best)
             others = [index for index in rivals if index != best]
-            found[best] = replace(found[best], is_best=True, rivals=len(rivals))
+            found[best] = replace(found[best], rivals=len(rivals))
             for index, ratio in zip(others, pool.against_best(best, others), strict=True):
                 found[index] = replace(found[index], ratio=ratio, is_worse=verdict(ratio) == "less", rivals=len(rivals))
         reference = next((index for index in bests if rows[index].is_alike), None)

@@ -229,7 +229,7 @@ def _which(job: Choices) -> list[str]:
         rivals = [
             each for each in job.rows if each.ratio and (each.devices, each.changes) == (best.devices, best.changes)
         ]
-        if not best.is_best or not rivals:
+        if best.ratio is not None or not rivals:
             continue
         where = _devices(job, best.devices) + (f" ({words_of(best.changes)})" if best.changes else "")
         nearest = min(rivals, key=lambda each: (each.is_worse, abs(each.ratio.value - 1)))

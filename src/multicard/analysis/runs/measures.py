@@ -36,14 +36,8 @@ MEASURES = tuple(dict.fromkeys(name for measures in MEASURES_OF.values() for nam
 
 # Columns of steps.csv without which a completed run has no measures.
 _OF_STEPS = (
-    "step",
-    "window",
-    "start_s",
-    "duration_s",
-    *(f"{phase}_s" for phase in PHASES),
-    "samples",
-    "peak_memory_bytes",
-)
+    "step", "window", "start_s", "duration_s", *(f"{phase}_s" for phase in PHASES), "samples", "peak_memory_bytes",
+)  # fmt: skip
 
 TOLERANCE = 0.05  # by which steps of a trace may last longer or shorter than those of the record
 
