@@ -234,8 +234,7 @@ def _choices(
     for index, (each, learning) in enumerate(zip(candidates, learnings(candidates), strict=True)):
         rate = pool.mean(index)
         time_s = rate.map(lambda per_s: work / per_s)
-        memory = max(peak_memory(each).values(), default=None)
-        rows.append(Choice(each, learning, rate, time_s, speedups[id(each)], memory))
+        rows.append(Choice(each, learning, rate, time_s, speedups[id(each)], peak_memory(each)))
     compared = _compared(_ordered(rows))
     return Choices(*where, alike[0].workload.unit.name, work, compared, tuple(alike), tuple(lost))
 
