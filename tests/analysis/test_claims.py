@@ -13,7 +13,6 @@ from claim_worlds import (
     TRUE,
     Experiment,
     accuracy,
-    calls,
     changed,
     evidence_of,
     on_cpu,
@@ -67,7 +66,6 @@ def test_a_limit_inside_the_interval_decides_nothing(claim: str, tmp_path: Path)
     ("claim", "experiment"),
     [
         ("nhwc_gain", switched(1.2, (1.0,), layout="nhwc")),
-        ("llm_bound_by_launch_and_sync", calls(0.1)),
         ("mnist_accuracy", accuracy(0.985)),
     ],
 )

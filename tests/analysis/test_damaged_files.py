@@ -51,14 +51,6 @@ def test_a_cut_table_of_a_run_is_refused_by_all_that_read_it(folder: Path, name:
         assert len(str(stopped.value).splitlines()) == 1
 
 
-def test_a_damaged_index_of_activity_tables_is_one_line(folder: Path) -> None:
-    for content in ("", '{"run', "{}", '{"tables": {}}', "[]"):
-        (folder / "activity" / "tables.json").write_text(content)
-        with pytest.raises(UserError, match=r"tables\.json: ") as stopped:
-            pack(experiment(folder.parents[1]), folder / "x.tar.gz")
-        assert len(str(stopped.value).splitlines()) == 1
-
-
 @pytest.mark.parametrize(("name", "left"), [("measures.csv", 0), ("measures.csv", -40), ("runs.csv", 200)])
 def test_a_cut_table_of_a_scenario_is_no_report_and_is_made_again(folder: Path, name: str, left: int) -> None:
     results = folder.parents[1]
