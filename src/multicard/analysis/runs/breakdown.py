@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from multicard.analysis.runs.notices import without_empty
 from multicard.analysis.runs.windows import Window
 from multicard.trace.tables import STEP, STEPS
 
@@ -105,17 +106,18 @@ def complete(rows: Iterable[Mapping[str, Any]], traces: pd.DataFrame) -> list[di
         As `trace_shares` gives them.
     """
     shares = traces.to_dict("index")
-    return [row | _completed(row, shares.get(row["run"], {})) for row in rows]
+    return [row | _completed(without_empty(row), without_empty(shares.get(row["run"], {}))) for row in rows]
 
 
 def parts_of(values: Mapping[str, Any]) -> dict[str, float]:
     """The parts of a run's step that are known, by its measures."""
-    return {part: share for part, name in COLUMNS.items() if (share := _number(values, name)) is not None}
+    known = without_empty(values)
+    return {part: float(known[name]) for part, name in COLUMNS.items() if name in known}
 
 
 def _completed(row: Mapping[str, Any], trace: Mapping[str, Any]) -> dict[str, Any]:
     parts = parts_of(row)
-    if _number(trace, "compute") is not None:
+    if "compute" in trace:
         parts = _with_trace(parts, row, trace)
     bound = max(parts, key=parts.__getitem__, default=None)
     return {column: parts.get(part) for part, column in COLUMNS.items()} | {"bound": bound}
@@ -126,13 +128,13 @@ def _with_trace(parts: Mapping[str, float], row: Mapping[str, Any], trace: Mappi
 
     That wait explains idle time, then waits of other ranks as far as the rank without data waited longer than the mean.
     """
-    shares = {part: sum(_number(trace, name) or 0.0 for name in names) for part, names in OF_TRACE.items()}
-    inside = min(shares[COMMUNICATION], _number(trace, "waiting_in_collectives") or 0.0)
+    shares = {part: sum(trace.get(name, 0.0) for name in names) for part, names in OF_TRACE.items()}
+    inside = min(shares[COMMUNICATION], trace.get("waiting_in_collectives", 0.0))
     shares[COMMUNICATION] -= inside
     shares[RANKS] += inside
-    step_s, waited_s = _number(row, "trace_iteration_time_s"), _number(row, "profiled_data_s")
+    step_s, waited_s = row.get("trace_iteration_time_s"), row.get("profiled_data_s")
     waited = waited_s / step_s if waited_s and step_s else 0.0
-    longest_s = (_number(row, "profiled_data_share") or 0.0) * (_number(row, "profiled_iteration_time_s") or 0.0)
+    longest_s = row.get("profiled_data_share", 0.0) * row.get("profiled_iteration_time_s", 0.0)
     longest = max(waited, longest_s / step_s) if step_s else waited
     of_data = 0.0
     for part, most in ((ELSEWHERE, waited), (LAUNCHES, waited), (RANKS, longest)):
@@ -145,11 +147,6 @@ def _with_trace(parts: Mapping[str, float], row: Mapping[str, Any], trace: Mappi
     rest, total = max(0.0, 1.0 - sum(told.values())), sum(shares.values())
     divided = {part: share / total * rest for part, share in shares.items()} if total > 0 else {OTHER: rest}
     return divided | told
-
-
-def _number(values: Mapping[str, Any], name: str) -> float | None:
-    value = values.get(name)
-    return None if value is None or pd.isna(value) else float(value)
 
 
 def device_time(timeline: pd.DataFrame) -> pd.DataFrame:

@@ -24,8 +24,13 @@ PROFILED = (WINDOW_DIFFERS, HOST_EXTENTS)  # what is the matter with numbers of 
 
 def told(values: Mapping[str, Any]) -> dict[str, str]:
     """Notices on a run: how it is, by what is the matter; none without measures."""
-    known = {name: value for name, value in values.items() if not pd.isna(value)}
+    known = without_empty(values)
     return {what: how for what, notice in NOTICES.items() if (how := notice(known))}
+
+
+def without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of a run without those that are not known, whatever stands for that."""
+    return {name: value for name, value in values.items() if not pd.isna(value)}
 
 
 def notices(values: Mapping[str, Any]) -> list[str]:
