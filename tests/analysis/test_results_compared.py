@@ -9,7 +9,7 @@ from scipy.stats import ttest_ind
 
 from multicard.analysis.comparison.changes import Change
 from multicard.analysis.comparison.results import Comparison, compare
-from multicard.analysis.comparison.sides import Side, environment_differences, read_side
+from multicard.analysis.comparison.sides import Side, environment_differences, name_of, read_side
 from multicard.workloads.script.parameters import ScriptParameters
 from script_runs import write_run
 
@@ -107,8 +107,8 @@ def test_configurations_are_kept_apart_and_missing_runs_are_named(plain: Side, t
     more, others = results(tmp_path / "a", 1, size=16), results(tmp_path / "b", 1, size=32)
     found = compare(both(plain, more), both(plain, others))
     [configuration] = {change.configuration for change in found.changes}
-    assert configuration in {each.name for each in plain.configurations.values()}
-    names = [[each.name for each in side.configurations.values()] for side in (more, others)]
+    assert configuration in set(map(name_of, plain.configurations.values()))
+    names = [list(map(name_of, side.configurations.values())) for side in (more, others)]
     assert [found.missing, found.added] == names
 
 

@@ -20,12 +20,10 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from multicard.analysis.comparison.sides import Configuration
+from multicard.analysis.evidence import Configuration
 from multicard.analysis.pooling import Pool
 from multicard.analysis.scaling.speedup import RATES
 from multicard.analysis.statistics import LEVEL, Interval, corrected, geometric_mean
-from multicard.experiment.parameters import DEFAULT_WORKLOAD
-from multicard.experiment.workload import WORKLOADS
 
 REGRESSION, BETTER, UNDECIDED, WITHIN = "regression", "better", "undecided", "within tolerance"
 CANNOT_TELL = "cannot tell"
@@ -48,10 +46,9 @@ class Measure:
 
     def of(self, configuration: Configuration) -> str | None:
         """The column that a configuration has, that of its workload's unit first."""
-        work = WORKLOADS.get(configuration.parameters.get("workload", DEFAULT_WORKLOAD))
-        own = (work.unit.throughput, work.unit.energy) if work else ()
-        columns = sorted(self.columns, key=lambda column: column not in own)
-        return next((column for column in columns if column in configuration.values), None)
+        unit = configuration.workload.unit
+        columns = sorted(self.columns, key=lambda column: column not in (unit.throughput, unit.energy))
+        return next((column for column in columns if configuration.values(column)), None)
 
 
 MEASURES: dict[str, Measure] = {

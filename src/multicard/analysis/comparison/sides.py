@@ -12,8 +12,9 @@ from typing import Any
 import pandas as pd
 from pydantic import ValidationError
 
+from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun, Provenance
 from multicard.analysis.runs.measures import measure_run
-from multicard.analysis.runs.notices import PROFILED, notices
+from multicard.analysis.runs.notices import without_empty
 from multicard.analysis.runs.run_files import read_record
 from multicard.analysis.scaling.speedup import RATES, add_scaling
 from multicard.core.text import gpu_name
@@ -33,34 +34,11 @@ REPEAT = re.compile(r"_r\d+(?=$|_[0-9a-f]{12}$)")
 
 
 @dataclass(frozen=True)
-class Configuration:
-    """The runs of one configuration: its name, its parameters but the repeat, and what its runs measured.
-
-    Attributes
-    ----------
-    name
-        Id of its runs, less the repeat.
-    parameters
-        As columns of measures.csv.
-    outcomes
-        Outcome of each run, by its id.
-    values
-        Of each of `COLUMNS` those of the completed runs that have it, by their ids.
-    doubts
-        Why numbers of completed runs are in doubt, by their ids; but for those of the profiled window, none of which is
-        compared.
-    """
-
-    name: str
-    parameters: dict[str, Any]
-    outcomes: dict[str, str]
-    values: dict[str, dict[str, float]]
-    doubts: dict[str, str]
-
-
-@dataclass(frozen=True)
 class Side:
-    """One set of results: the record of each run by its id, and the configurations by what tells them apart."""
+    """One set of results: the record of each run by its id, and the configurations by what tells them apart.
+
+    These have runs on any machine with any versions, whose differences are told beside the changes.
+    """
 
     records: dict[str, dict[str, Any]]
     configurations: dict[Hashable, Configuration]
@@ -74,22 +52,17 @@ def read_side(folders: Sequence[Path]) -> Side:
     UserError
         If a file of a run is missing or damaged.
     """
-    records: dict[str, dict[str, Any]] = {}
-    configurations: dict[Hashable, Configuration] = {}
+    runs, records = [], {}
     for row, record in zip(_measured(folders), map(read_record, folders), strict=True):
-        run = row["run"]
-        records[run] = record
-        parameters = as_columns({name: value for name, value in _stated(record).items() if name != "repeat"})
-        found = configurations.setdefault(
-            configuration_key(parameters), Configuration(REPEAT.sub("", run), parameters, {}, {}, {})
-        )
-        found.outcomes[run] = row["outcome"]
-        if why := [each for each in notices(row) if not each.startswith(PROFILED)]:
-            found.doubts[run] = "; ".join(why)
-        for column in COLUMNS if row["outcome"] == "completed" else ():
-            if not pd.isna(row.get(column)):
-                found.values.setdefault(column, {})[run] = float(row[column])
-    return Side(records, configurations)
+        records[row["run"]] = record
+        values = without_empty(as_columns(_stated(record))) | without_empty(row)
+        runs.append(MeasuredRun(row["run"], "", values, Provenance()))
+    return Side(records, {configuration_key(each.parameters): each for each in Evidence(runs).configurations})
+
+
+def name_of(configuration: Configuration) -> str:
+    """Id of its runs, less the repeat."""
+    return REPEAT.sub("", configuration.runs[0].run)
 
 
 def _stated(record: dict[str, Any]) -> dict[str, Any]:
