@@ -13,11 +13,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from multicard.analysis.runs.run_files import RunFiles, read_parquet
+from multicard.analysis.runs.run_files import RunFiles, check_unchanged, read_parquet, selected
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write, read_object
 from multicard.core.layout import EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, SCENARIO_INDEX, STEP_COLUMNS
-from multicard.core.prepared import is_unchanged
 from multicard.core.text import gpu_name
 from multicard.experiment.parameters import ARGS_PREFIX, own_value
 from multicard.trace.tables import ACTIVITIES
@@ -70,9 +69,7 @@ def check_whole(path: Path) -> None:
     """
     index = path.parent / SCENARIO_INDEX
     files = read_object(index).get("files") if index.is_file() else None
-    entry = next((entry for entry in files or () if entry.get("name") == path.name), None)
-    if entry and path.exists() and not is_unchanged(path, entry):
-        raise UserError(f"{path}: cut or altered since it was made; delete it to have it made again")
+    check_unchanged(path, files or (), "since it was made; delete it to have it made again")
 
 
 class ScenarioTables:
@@ -222,8 +219,4 @@ def _read(path: Path, schema: pa.Schema) -> pd.DataFrame:
         if (path.parent / SCENARIO_INDEX).exists():
             raise UserError(f"{path}: missing; delete {path.parent / MEASURES} to have the tables made again")
         return expected.empty_table().to_pandas()
-    table = read_parquet(path)
-    missing = [name for name in expected.names if name not in table.column_names]
-    if missing:
-        raise UserError(f"{path}: found no column {missing[0]}, expected {', '.join(expected.names)}")
-    return table.to_pandas()
+    return selected(read_parquet(path), expected.names, path).to_pandas()
