@@ -203,9 +203,9 @@ FORKING = {"devices": 1, "launcher": "command"}
         (("--steps", "5"), {}, "too_few_steps", "the script ended after 5 of 20 steps"),
         (("--fault", "exit"), {}, "exited", "rank 0: exit code 1: no samples are left; "),
         (("--fault", "raise", "--at", "1"), {}, "error", "RuntimeError: the data are wrong"),
-        ((), {"devices": 2, "launcher": "command"}, "hidden_ranks", "1 of its processes trained, where"),
-        (("--spawn", "2", "--start-method", "fork"), FORKING, "hidden_ranks", "2 of its processes trained, where"),
-        ((), {"device": "cuda"}, "trained_on_cpu", "its processes trained on CPUs, and `device` is cuda; have the"),
+        ((), {"devices": 2, "launcher": "command"}, "hidden_ranks", "1 of its processes trained, but `launcher`"),
+        (("--spawn", "2", "--start-method", "fork"), FORKING, "hidden_ranks", "2 of its processes trained, but `launcher`"),
+        ((), {"device": "cuda"}, "trained_on_cpu", "its processes trained on CPUs although `device` is cuda; move"),
     ],
 )
 def test_a_script_that_cannot_be_measured_is_told_what_to_do(
