@@ -204,7 +204,12 @@ FORKING = {"devices": 1, "launcher": "command"}
         (("--fault", "exit"), {}, "exited", "rank 0: exit code 1: no samples are left; "),
         (("--fault", "raise", "--at", "1"), {}, "error", "RuntimeError: the data are wrong"),
         ((), {"devices": 2, "launcher": "command"}, "hidden_ranks", "1 of its processes trained, but `launcher`"),
-        (("--spawn", "2", "--start-method", "fork"), FORKING, "hidden_ranks", "2 of its processes trained, but `launcher`"),
+        (
+            ("--spawn", "2", "--start-method", "fork"),
+            FORKING,
+            "hidden_ranks",
+            "2 of its processes trained, but `launcher`",
+        ),
         ((), {"device": "cuda"}, "trained_on_cpu", "its processes trained on CPUs although `device` is cuda; move"),
     ],
 )

@@ -25,26 +25,23 @@ MEASURES = "measures.csv"
 OUTCOME_TABLE = "runs.csv"
 
 _INTEGERS = ("rank", "epoch", "step")
+_TEXTS = ("window", "machine", "versions", "variables", "trace_missing")
 
 SHOWN = 12  # characters of the checksum of a script
 
 
 def _recorded(columns: Iterable[str]) -> pa.Schema:
-    """Columns of a table that the job itself wrote."""
-    kinds = {"window": pa.string()} | dict.fromkeys(_INTEGERS, pa.int64())
+    """Columns of a table that is not of activities."""
+    kinds = dict.fromkeys(_TEXTS, pa.string()) | dict.fromkeys(_INTEGERS, pa.int64())
     return pa.schema([(name, kinds.get(name, pa.float64())) for name in columns])
 
-
-INFO = ("machine", "versions", "variables", "traced_steps", "trace_missing")
 
 # Columns of each table, without `run`, which comes first in all of them. Of `runs_info` there is a row per run.
 SCHEMAS: dict[str, pa.Schema] = {
     **{name: ACTIVITIES[name].schema for name in GATHERED_ACTIVITIES},
     "steps": _recorded(STEP_COLUMNS),
     "epochs": _recorded(EPOCH_COLUMNS),
-    "runs_info": pa.schema(
-        [(name, pa.float64() if name == "traced_steps" else pa.string()) for name in INFO],
-    ),
+    "runs_info": _recorded(("machine", "versions", "variables", "traced_steps", "trace_missing")),
 }
 
 

@@ -169,12 +169,13 @@ def _pair(measure: str, of: tuple[Configuration, Configuration], sessions: Seque
 
 def _failures(before: Configuration, after: Configuration) -> str | None:
     """How runs of a configuration end now that did not before: where all completed, or where none does any more."""
-    ended = [[run.values["outcome"] for run in each.runs if run not in each.completed] for each in (before, after)]
+    outcomes = [[run.values["outcome"] for run in each.runs] for each in (before, after)]
+    ended = [[outcome for outcome in own if outcome != "completed"] for own in outcomes]
     if not ended[1] or (ended[0] and _is_measured(after)):
         return None
     kinds = ", ".join(dict.fromkeys(ended[1]))
-    completed = len(before.completed)
-    return f"{kinds} in {len(ended[1])} of {counted(len(after.runs), 'run')}; {completed} completed before"
+    of = counted(len(after.runs), "run")
+    return f"{kinds} in {len(ended[1])} of {of}; {len(before.completed)} completed before"
 
 
 def sessions_of(sides: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[dict[str, int]]:

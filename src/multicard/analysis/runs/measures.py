@@ -60,15 +60,13 @@ def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) ->
     run = RunFiles.of(run)
     folder, record = run.folder, run.record
     work = WORKLOADS[record["parameters"]["workload"]]
-    row: dict[str, Any] = {
+    row: dict[str, Any] = dict.fromkeys(ABOUT) | {
         "run": record["run"],
         "outcome": record["outcome"],
         "reason": describe_reason(record.get("reason")),
         "profiler_used": record["profiler"]["used"],
         "disturbance": disturbance(record),
         "deviation": deviation(record),
-        "inconsistency": None,
-        "trace_notice": None,
         **as_columns({name: record["parameters"].get(name) for name in work.parameters.model_fields}),
         **dict.fromkeys(MEASURES_OF[work.name]),
     }
