@@ -104,8 +104,8 @@ def test_a_command_is_understood_with_and_without_its_interpreter(typed: str, py
         ("python -m torch.distributed.run train.py", "write --launcher torchrun -- train.py"),
         ("/opt/bin/accelerate launch train.py", "write --launcher accelerate -- train.py"),
         ("srun ./train", "write --launcher srun -- SCRIPT.py ..."),
-        ("uv run train.py", "of another environment with --python FILE"),
-        ("./train.sh", "a program that starts its ranks itself needs --launcher command"),
+        ("uv run train.py", "--python FILE selects another environment"),
+        ("./train.sh", "a program that starts its own ranks needs --launcher command"),
         ("python", "expected SCRIPT.py or -m MODULE"),
         ("python -O train.py", "expected SCRIPT.py or -m MODULE"),
     ],
@@ -258,7 +258,7 @@ def test_a_file_is_written_and_nothing_run_where_jobs_are_only_submitted(
     assert "next: multicard run multicard.yaml" in capsys.readouterr().out
     Path("multicard.yaml").unlink()
     monkeypatch.setattr("multicard.experiment.machine.Machine.here", lambda: Machine(cpus=2, gpus=0))
-    assert "state --device cuda or --device cpu" in refused("--device", "auto", *asked)
+    assert "set --device cuda or --device cpu" in refused("--device", "auto", *asked)
 
 
 @pytest.mark.parametrize(
