@@ -178,3 +178,14 @@ def test_a_session_ends_with_a_pause_or_at_another_node() -> None:
     before, after = sessions_of([old, new])
     assert before["a"] == before["b"] == after["e"]
     assert len({before["a"], before["c"], after["f"]}) == 3 and "d" not in before
+
+
+@pytest.mark.slow
+def test_families_without_a_regression_rarely_show_one() -> None:
+    rng = np.random.default_rng(6)
+    families, wrong = 100, 0
+    for _ in range(families):
+        old, new = np.exp(rng.normal(0, 0.02, (2, 20, 3)))
+        # The largest change that is none: fewer are wrong where less changed.
+        wrong += "regression" in reported(old, new * (1 + TOLERANCE), spread=0.0)
+    assert binom.sf(wrong - 1, families, 0.05) > 1e-3

@@ -13,6 +13,7 @@ from multicard.analysis.scaling.prediction import PRIOR, Point, checks, predict,
 from multicard.analysis.statistics import Interval
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
+import public_scaling
 from simulated_scaling import LAWS, LAWS_OUTSIDE, trial
 
 SCATTER = (0.99, 1.0, 1.01)
@@ -134,3 +135,25 @@ def test_intervals_hold_costs_that_communication_does_not_have(law: str) -> None
     for smaller, asked in (((1, 2), 4), ((1, 2), 8), ((1, 2, 4), 8)):
         held = [trial(LAWS_OUTSIDE[law], smaller, asked, seed)[2] for seed in range(trials)]
         assert sum(held) >= 0.85 * trials
+
+
+@pytest.mark.slow
+def test_the_public_benchmark_flags_an_artefact_and_counts_the_rest(
+    tmp_path: object, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        f"{job},node{node},{count},{count * rate * (1.4 if (job, count) == ('odd', 8) else 1) * (1 + node / 200)}"
+        for job, rate in (("plain", 100), ("odd", 50))
+        for count in (1, 2, 4, 8)
+        for node in range(4)
+    ]
+    table = tmp_path / "table.csv"
+    table.write_text("job,node,devices,tokens_per_s\n" + "\n".join(rows))
+    command = ["public_scaling.py", str(table), "--from", "1,2,4", "--to", "8", "--resamplings", "5"]
+    monkeypatch.setattr(sys, "argv", command)
+    monkeypatch.setattr(public_scaling, "CHOOSING", 3)
+    public_scaling.main()
+    _, odd, plain, last = capsys.readouterr().out.splitlines()
+    assert odd.startswith("odd: 1, 2, 4 → 8: ") and "; flagged: 1.40 times as fast per device on 8 as on fewer" in odd
+    assert "coverage 100 %" in plain and "flagged" not in plain
+    assert last.startswith("median error ") and last.endswith(" %, coverage 100 %")

@@ -124,3 +124,14 @@ def test_a_verdict_on_one_of_many_needs_more() -> None:
     assert [verdict(each) for each in family] == ["more", "none", "unknown", "none"]
     assert [bounds(each) for each in family] == [(1.1, 1.3)] * 4
     assert verdict(Interval(0.8, 0.7, 0.9, 3, p_value=0.01)) == "less"
+
+
+def test_a_ratio_of_two_blocks_by_hand() -> None:
+    # Logarithms of the ratios: 0 and 2 log 2, so mean log 2 and standard error log 2; t of one degree of freedom.
+    t = math.tan(math.pi * 0.475)
+    found = ratio_of(blocks(3.0, 8.0), blocks(3.0, 2.0))
+    assert found.value == pytest.approx(2)
+    assert bounds(found) == pytest.approx((2 ** (1 - t), 2 ** (1 + t)))
+    # The distribution of t with one degree of freedom is Cauchy's: half of it is beyond ±1.
+    assert found.p_value == pytest.approx(0.5)
+    assert (found.repeats, found.coverage) == (2, 0.95)
