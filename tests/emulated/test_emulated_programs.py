@@ -37,7 +37,7 @@ for gpu in gpus:
     (device / "numa_node").write_text(f"{gpu}\\n")
 found = []
 for gpu in gpus:
-    note = bind(gpu, len(gpus), [gpu], sysfs)
+    note = bind([gpu], sysfs)
     found.append([pci_address(gpu), note, sorted(os.sched_getaffinity(0))])
     os.sched_setaffinity(0, everything)
 print(json.dumps(found))
