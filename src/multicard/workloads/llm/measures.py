@@ -26,7 +26,7 @@ MEASURES: dict[str, str] = {
     "adapters_bytes": "adapters, likewise",
     "gradients_bytes": "gradients, likewise",
     "optimizer_bytes": "optimizer state, likewise",
-    "estimated_memory_bytes": "estimate of a device's peak memory, from the parameters and the kind of GPU",
+    "estimated_memory_bytes": "estimate of a device's peak memory, from the parameters alone",
 }
 
 
@@ -36,8 +36,7 @@ def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.Data
     measured = steps[steps["window"] == "measured"]
     tokens = measured["tokens"].sum()
     shape = ARCHITECTURES[record["model"]["architecture"]]
-    capabilities = [gpu.get("capability") for gpu in (record.get("hardware") or {}).get("gpus") or []]
-    estimate = estimate_memory(p, shape, capabilities[0] if capabilities else None)
+    estimate = estimate_memory(p, shape)
     losses = steps.groupby("step")["loss"].mean().sort_index()
     return {
         "tokens_per_s_per_device": common["tokens_per_s"] / p.devices,
