@@ -125,7 +125,7 @@ def test_of_class_folders_alone_every_tenth_image_is_a_test_image(tmp_path: Path
         ({"train": ["cat", "dog"]}, "no such folder: {folder}/test"),
         ({"val": ["cat", "dog"]}, "no such folder: {folder}/train"),
         ({"train": ["cat", "dog"], "test": ["cat"]}, "expected the same class folders"),
-        ({"train": [], "test": []}, "expected the same class folders"),
+        ({"train": [], "test": []}, "Couldn't find any class folder in {folder}/train"),
         ({".": []}, "found no folders in {folder}, expected train and test or val, or one per class"),
     ],
 )
@@ -143,12 +143,13 @@ def test_a_class_without_enough_images_is_refused(tmp_path: Path) -> None:
     dogs = list((folder / "test" / "dog").iterdir())
     for file in dogs:
         file.write_text("not an image")
-    assert "no readable images in" in refusal(folder, out, unreadable="skip")
+    assert f"no readable images in {folder}/test/dog" in refusal(folder, out, unreadable="skip")
     for file in dogs:
         file.unlink()
-    assert f"no images in {folder}/test/dog" in refusal(folder, out)
+    assert "no valid file for the classes dog" in refusal(folder, out)
     alone = picture_folder(tmp_path, {"alone": ["dog"]}, count=1) / "alone"
-    assert f"one readable image in {alone}/dog, expected two: to train and to test" in refusal(alone, out)
+    said = f"no readable images in {alone}/dog that could be of the train part"
+    assert said in refusal(alone, out)
 
 
 def test_pictures_that_cannot_be_read_are_refused_or_left_out_when_asked(tmp_path: Path) -> None:
@@ -196,11 +197,6 @@ def test_a_picture_that_is_cut_after_its_preparation_is_named(tmp_path: Path, nu
     file.write_bytes(file.read_bytes()[:60])
     with pytest.raises(OSError, match=f"{re.escape(str(file))}: cannot be read: image file is truncated"):
         list(DataLoader(data, batch_size=4, num_workers=num_workers))
-
-
-def test_a_folder_that_was_never_prepared_is_no_data_set(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"found no provenance\.json, expected a prepared data set"):
-        read_provenance(tmp_path)
 
 
 def test_pictures_of_mixed_sizes_and_kinds_in_subfolders_are_read(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from multicard.launch.job import run_job
 from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.workloads.vision import train as training_program
 from multicard.workloads.vision.parameters import VisionParameters
-from multicard.workloads.vision.precision import gradient_scaler, memory_format
+from multicard.workloads.vision.precision import gradient_scaler
 from multicard.workloads.vision.train import evaluate, make_optimizer
 
 pytestmark = pytest.mark.slow
@@ -55,7 +55,7 @@ def test_the_fused_optimizer_recovers_from_an_overflow_in_the_first_step_as_plai
     for fused in (False, True):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 6 * 6, 2))
-        model = model.to(memory_format=memory_format("nhwc"))
+        model = model.to(memory_format=torch.channels_last)
         optimizer = make_optimizer(model, parameters(fused_optimizer=fused, learning_rate=0.1))
         scaler = gradient_scaler("fp16", CPU)
         for step in range(5):

@@ -1,7 +1,6 @@
 """Data sets as the training loop reads them."""
 
 import functools
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from torchvision.transforms import v2
 
 from multicard.core.errors import UserError
 from multicard.core.prepared import Entry, is_unchanged, read_prepared, refuse_changed
-from multicard.workloads.vision.images import share, tree_is_unchanged
+from multicard.workloads.vision.images import choose_samples, tree_is_unchanged
 
 
 class GrayscaleDataset(Dataset):
@@ -112,12 +111,8 @@ def _open_images(root: Path, facts: dict[str, Any], split: str, transform: v2.Tr
     except OSError as error:
         raise UserError(f"{place}: cannot be read: {error.strerror or error}") from error
     unreadable = {str(root / entry["name"]) for entry in facts.get("unreadable", [])}
-    samples = [sample for sample in images.samples if sample[0] not in unreadable]
-    if not parts:
-        by_class = itertools.groupby(samples, key=lambda sample: sample[1])
-        samples = [sample for _, alike in by_class for sample in share(list(alike), split)]
-    images.samples = images.imgs = samples
-    images.targets = [label for _, label in samples]
+    images.samples = images.imgs = choose_samples(images.samples, split, unreadable, parts)
+    images.targets = [label for _, label in images.samples]
     found, expected = (len(images), images.classes), (facts[f"{split}_samples"], facts["classes"])
     if found != expected:
         raise UserError(

@@ -44,7 +44,7 @@ def _keep(splits: GrayscaleSplits, dataset: Digits | Mnist | KaggleMnist, folder
     train, test = splits.train, splits.test
     if dataset.limit:
         train, test = train.first(dataset.limit), test.first(max(1, dataset.limit // 5))
-    clear_trees(folder, wanted=dataset.stored_size is not None)
+    clear_trees(folder)
     files = []
     for split, samples in zip(SPLITS, (train, test), strict=True):
         if dataset.stored_size:

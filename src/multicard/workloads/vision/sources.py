@@ -5,7 +5,6 @@ import gzip
 import hashlib
 import http.client
 import math
-import sys
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,8 +81,7 @@ def read_digits() -> GrayscaleSplits:
 def read_mnist(dataset: Mnist, name: str) -> GrayscaleSplits:
     """MNIST from its four IDX files, fetched first where that is wanted and needed.
 
-    Files of another content than those published are refused where a download is wanted; else they are used as they
-    are, and the set does not claim to be MNIST.
+    Files of another content than those published are used as they are, and the set does not claim to be MNIST.
 
     Raises
     ------
@@ -95,31 +93,17 @@ def read_mnist(dataset: Mnist, name: str) -> GrayscaleSplits:
     files = {short: path for short, path in dataset.files().items() if path}
     contents = {short: _unpacked(path) for short, path in files.items()}
     train, test = (_mnist_samples(prefix, files, contents) for prefix in ("train", "t10k"))
-    others = [path for short, path in files.items() if _md5(contents[short]) != MNIST_MD5[short]]
-    if others and dataset.download:
-        raise UserError(
-            f"{others[0]}: found another content than that of MNIST's file; remove it to download it again, or use "
-            f"it as it is by datasets.{name}.download: false"
-        )
-    if others:
-        print(
-            f"datasets.{name}.folder: used as it is, though {len(others)} of its {len(files)} files are not MNIST's as "
-            f"published, the first is {others[0]}",
-            file=sys.stderr,
-        )
-    return GrayscaleSplits(
-        train,
-        test,
-        facts={
-            "origin": "a folder of the user, with IDX files that are not MNIST's as published"
-            if others
-            else "MNIST (Y. LeCun, C. Cortes, C. J. C. Burges), in the IDX files of a folder of the user",
-            "verified": not others,
-            "split": "as the files are named" if others else "as MNIST is published",
-            "folder": str(Path(dataset.folder).absolute()),
-            "source_files": [described(path) for path in files.values()],
-        },
-    )
+    verified = all(hashlib.md5(contents[short]).hexdigest() == MNIST_MD5[short] for short in files)
+    facts = {
+        "origin": "MNIST (Y. LeCun, C. Cortes, C. J. C. Burges), in the IDX files of a folder of the user"
+        if verified
+        else "a folder of the user, with IDX files that are not MNIST's as published",
+        "verified": verified,
+        "split": "as the files are named",
+        "folder": str(Path(dataset.folder).absolute()),
+        "source_files": [described(path) for path in files.values()],
+    }
+    return GrayscaleSplits(train, test, facts)
 
 
 def _mnist_samples(prefix: str, files: dict[str, Path], contents: dict[str, bytes]) -> Samples:
@@ -137,10 +121,6 @@ def _mnist_samples(prefix: str, files: dict[str, Path], contents: dict[str, byte
         where = int(np.argmax(labels > 9)) + 1
         raise UserError(f"{label_file}: found the label {labels[where - 1]} of sample {where}, expected 0 to 9")
     return Samples(images, labels.astype(np.int64))
-
-
-def _md5(content: bytes) -> str:
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 def _download_mnist(dataset: Mnist, name: str) -> None:
