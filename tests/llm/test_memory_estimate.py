@@ -136,7 +136,7 @@ def test_a_gpu_needs_two_workspaces_more_and_the_estimate_of_a_finished_run_is_t
     steps = pd.DataFrame(
         {"window": ["measured"], "step": [1], "loss": [1.0], "samples": [1], "tokens": [1], "padded_tokens": [1]}
     )
-    assert measure(record, {"tokens_per_s": 1.0}, steps)["estimated_memory_bytes"] == on_gpu
+    assert measure(record, {"tokens_per_s": 1.0}, steps, None)["estimated_memory_bytes"] == on_gpu
 
 
 def test_recipes_that_do_not_compile_need_as_much_when_asked_to() -> None:

@@ -10,7 +10,7 @@ MEASURES: dict[str, str] = {
 }
 
 
-def measure(record: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
+def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: Any, epochs: Any) -> dict[str, Any]:
     """Measures of one run from its record and the measures of every workload, which are empty without steps."""
     adopted, iteration_time_s = record["adopted"], common["iteration_time_s"]
     return {

@@ -17,7 +17,7 @@ MEASURES: dict[str, str] = {
 }
 
 
-def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.DataFrame) -> dict[str, Any]:
+def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.DataFrame, epochs: Any) -> dict[str, Any]:
     """Measures of one completed run from its record, the measures of every workload and its steps."""
     measured = steps[steps["window"] == "measured"]
     evaluation = measured.get("evaluation_s", pd.Series(dtype=float))

@@ -9,7 +9,7 @@ from multicard.core.reasons import Reason
 from multicard.core.rendezvous import Rendezvous
 from multicard.core.text import without_names
 from multicard.experiment.machine import Machine
-from multicard.experiment.workload import Inputs, Launching, Unit, Workload, batch_and_own
+from multicard.experiment.workload import Inputs, Launching, Resources, Unit, Workload, batch_and_own
 from multicard.workloads.script import start
 from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.outcome import judge_script
@@ -86,22 +86,9 @@ class Script(Workload):
         """Tell what was not seen."""
         return judge_script(p, outcome, reason, ranks, scratch)
 
-    def rank_memory_mb(self, p: ScriptParameters, inputs: Inputs) -> float:
+    def resources(self, p: ScriptParameters, inputs: Inputs) -> Resources:
         """A guess; Slurm gives a second attempt more."""
-        return RANK_MB[p.device]
-
-    @property
-    def measures(self) -> Mapping[str, str]:
-        """Steps, tokens, and how distinct samples are."""
-        from multicard.workloads.script.measures import MEASURES
-
-        return MEASURES
-
-    def measure(self, record: Mapping[str, Any], common: Mapping[str, Any], steps: Any, epochs: Any) -> dict[str, Any]:
-        """Steps, tokens, and how distinct samples are."""
-        from multicard.workloads.script.measures import measure
-
-        return measure(record, common, steps)
+        return Resources(RANK_MB[p.device])
 
     def counted(self, record: Mapping[str, Any], steps: Any) -> Any:
         """A step without a phase that others have spent no time in it; a stated number of samples is shared equally."""
