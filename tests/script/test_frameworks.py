@@ -13,7 +13,6 @@ from conftest import ROOT
 from multicard.experiment.models import Model
 from multicard.record.binding import bound
 from multicard.workloads.llm.prepare_model import prepare_model
-from multicard.workloads.script.launchers.mpirun import AS_ROOT
 from observed_scripts import has_memory_and_phases
 from script.equipment import CASES, DEEPSPEED, Script, every_step_is_seen, losses
 
@@ -50,7 +49,7 @@ def test_every_step_of_every_rank_is_seen_and_the_losses_stay(
     case = CASES[name]
     skip_without(case.launcher)
     python = lean_python if case.lean else user_python
-    for variable in AS_ROOT:
+    for variable in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
         monkeypatch.setenv(variable, "1")
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of processes that all import PyTorch
     run = Script(

@@ -53,8 +53,8 @@ class Launcher:
             return f"launcher: {self.name} starts the ranks of one node, and nodes is {p.nodes}; use torchrun"
         return None
 
-    def refusal(self, p: Any, program: str, source: Mapping[str, str]) -> str | None:
-        """Why its `program` starts no ranks on this machine, given its environment; None where it does."""
+    def refusal(self, source: Mapping[str, str]) -> str | None:
+        """Why it starts no ranks on this machine, given its environment; None where it does."""
         return None
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from multicard.core.files import read_json
 from multicard.core.layout import PHASES
 from multicard.core.reasons import Reason
 from multicard.core.rendezvous import Rendezvous
@@ -45,7 +46,7 @@ class Script(Workload):
 
     def command(self, p: ScriptParameters, job: Path, rendezvous: Rendezvous | None) -> list[str]:
         """Ask the launcher."""
-        return start.start_command(p, job, rendezvous)
+        return start.start_command(p, read_json(job)["keep"], rendezvous)
 
     def launching(self, p: ScriptParameters) -> Launching:
         """As stated, and as the launcher has it."""
