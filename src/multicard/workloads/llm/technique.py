@@ -1,5 +1,6 @@
 """The interface of a technique; the entries are the modules in `multicard.workloads.llm.techniques`."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from multicard.core.registry import Registry
@@ -35,6 +36,9 @@ class Technique:
         Whether training imitates quantized weights and activations.
     own_parameters
         Parameters that have no effect on other techniques.
+    rates
+        Peak learning rates by what is trained, where none is stated: unless an entry says otherwise that of torchtune's
+        configuration llama3/8B_lora.
     """
 
     name: str
@@ -48,11 +52,13 @@ class Technique:
     nf4 = False
     fake_quantization = False
     own_parameters: tuple[str, ...] = ()
+    rates: Mapping[str, float] = {"adapters": 3e-4}
 
     def facts(self) -> list[str]:
         """Its recipe, its learning rate and its data, for the documentation."""
         where = " (always under torchrun)" if self.always_distributed else ""
-        facts = [f"torchtune's recipe: `{self.recipe}`{where}.", f"Learning rate unless stated: {self.rate_fact()}."]
+        rates = ", ".join(f"{rate:g} of {trained}" for trained, rate in self.rates.items())
+        facts = [f"torchtune's recipe: `{self.recipe}`{where}.", f"Learning rate unless stated: {rates}."]
         if self.kind:
             facts.append(f"Data set: needs samples of kind `{self.kind}`.")
         return facts
@@ -83,12 +89,8 @@ class Technique:
         return 4 if self.trains_adapters(p) else 6
 
     def learning_rate(self, p: Any) -> float:
-        """Peak learning rate where none is stated: that of torchtune's configuration llama3/8B_lora."""
-        return 3e-4
-
-    def rate_fact(self) -> str:
-        """The learning rate in words, for the documentation."""
-        return f"{self.learning_rate(None):g}"
+        """Peak learning rate where none is stated."""
+        return self.rates["adapters" if self.trains_adapters(p) else "weights"]
 
     def config_error(self, p: Any, shape: Architecture | None) -> str | None:
         """What of a run the technique cannot do; `shape` is that of its model, None where that is not known."""

@@ -27,6 +27,8 @@ class Launcher:
     hidden_from_profilers
         Why a profiler that runs it as its child would not see the ranks, nor multicard know their CPU time for the
         job's; None where they do.
+    notes
+        What else a user should know, for the documentation.
     """
 
     name: str
@@ -38,10 +40,11 @@ class Launcher:
     package: str | None = None
     withheld: str | None = None
     hidden_from_profilers: str | None = None
+    notes: tuple[str, ...] = ()
 
     def facts(self) -> list[str]:
         """Further sentences for the documentation."""
-        return [] if self.several_nodes else ["One node."]
+        return [*([] if self.several_nodes else ["One node."]), *self.notes]
 
     def ranks(self, devices: int) -> int:
         """Processes that train on so many devices."""

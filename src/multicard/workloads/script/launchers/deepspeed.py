@@ -17,10 +17,7 @@ class DeepSpeed(Launcher):
     package = "deepspeed"
     programs, modules = ("deepspeed",), ("deepspeed.launcher.runner",)
     several_nodes = False  # it asks for a file of hosts
-
-    def facts(self) -> list[str]:
-        """What it does to the script's arguments."""
-        return [*super().facts(), "It adds `--local_rank=N` to the script's arguments."]
+    notes = ("It adds `--local_rank=N` to the script's arguments.",)
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
         """Run the script under deepspeed."""

@@ -14,14 +14,10 @@ class Mpirun(Launcher):
     programs = ("mpirun", "mpiexec")
     several_nodes = False
     withheld = r"SLURM_.*"  # it would place ranks on all nodes of the job of Slurm
-
-    def facts(self) -> list[str]:
-        """How Open MPI is told to place ranks, and how to tell it otherwise."""
-        return [
-            *super().facts(),
-            "Open MPI binds no rank to a core, and starts more ranks than there are cores. For options of your own use "
-            "`command`, with `mpirun` as the first word.",
-        ]
+    notes = (
+        "Open MPI binds no rank to a core, and starts more ranks than there are cores. For options of your own use "
+        "`command`, with `mpirun` as the first word.",
+    )
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
         """Run the script under mpirun, by the option that Open MPI, MPICH and Intel MPI share."""
