@@ -72,22 +72,6 @@ def test_healthy_gpus_have_no_fault_and_exchange_data_by_nccl(emulated: Emulated
     assert " bus bandwidth: 1.05 MB between 2 ranks in " in found["all-reduce"]["found"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "check", "verdict", "says"),
-    [
-        ({"smi": "fails", "nvml": "no-init"}, "GPUs", "error", "for 0, as nvidia-smi lists (nvidia-smi"),
-        ({"CUDA_VISIBLE_DEVICES": "1"}, "GPUs", "warning", "1 x Emulated GPU (synthetic), the smallest with "),
-        ({"CUDA_VISIBLE_DEVICES": "0,7"}, "GPUs", "error", "runs are planned for 2, as nvidia-smi lists"),
-    ],
-)
-def test_what_does_not_fit_together_is_told(
-    emulated: EmulatedGpus, settings: dict[str, object], check: str, verdict: str, says: str
-) -> None:
-    found = looked(emulated, "gpus.checks(probe.facts_here(), Machine.here())", gpus=2, **settings)[check]
-    assert found["verdict"] == verdict
-    assert says in found["found"]
-
-
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two usable CPUs")
 def test_a_rank_is_bound_to_the_node_of_its_gpu(emulated: EmulatedGpus, tmp_path: Path) -> None:
     """On a machine whose /sys puts the GPUs at different NUMA nodes."""

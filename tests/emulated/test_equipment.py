@@ -65,49 +65,18 @@ with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
     (y @ y).sum().item()
 found = events_of(seen)
 """,
-    "trace of a graph": """
-x, graph = torch.ones(4, device="cuda"), torch.cuda.CUDAGraph()
-with torch.cuda.graph(graph):
-    x.mul_(2)
-    y = x + 1
-captured = x.tolist()
-with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
-    graph.replay()
-    graph.replay()
-found = {"captured": captured, "x": x.tolist(), "y": y.tolist(), "events": events_of(seen)}
-""",
-    "energy": """
-pynvml.nvmlInit()
-gpu = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(1).uuid}")
-def read():  # between two looks at the clock, as this process may be held up anywhere
-    return time.monotonic(), pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu), time.monotonic()
-
-before, began, since = read()
-time.sleep(0.5)
-until, ended, after = read()
-found = {"joules": (ended - began) / 1000, "at_least_s": until - since, "at_most_s": after - before}
-""",
     "memory": """
+pynvml.nvmlInit()
 gpu = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(1).uuid}")
 torch.cuda.empty_cache()
 kept = bytes_of(1 << 27, "cuda:1")
 free, total = torch.cuda.mem_get_info(1)
 found = {"used": pynvml.nvmlDeviceGetMemoryInfo(gpu).used, "free": free, "total": total}
 """,
-    "random numbers": """
-torch.manual_seed(7)
-first = torch.rand(4, device="cuda")
-state = torch.cuda.get_rng_state()
-second = torch.rand(4, device="cuda")
-torch.cuda.set_rng_state(state)
-again = torch.rand(4, device="cuda")
-torch.manual_seed(7)
-found = [torch.equal(second, again), torch.equal(first, torch.rand(4, device="cuda")), torch.equal(first, second)]
-""",
 }
 GRAPH = """
 torch.manual_seed(0)
-dtype, found = getattr(torch, PRECISION), {}
+found = {}
 first = nn.Sequential(
     nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.LayerNorm(8 * 36), nn.Linear(8 * 36, 10)
 ).cuda()
@@ -118,7 +87,7 @@ for way in ("eager", "graph"):
 
     def step():
         steps.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", dtype=dtype, enabled=dtype != torch.float32):
+        with torch.autocast("cuda", dtype=torch.float16):
             loss = nn.functional.cross_entropy(net(images), labels)
         loss.backward()
         steps.step()
@@ -143,7 +112,7 @@ for way in ("eager", "graph"):
 # Graphs of PyTorch's own making, whose inputs lie in memory that a capture uses again.
 COMPILED = """
 torch.manual_seed(0)
-dtype, found = getattr(torch, PRECISION), {}
+found = {}
 first = nn.Sequential(nn.Linear(16, 16), nn.ReLU6(), nn.Linear(16, 10)).cuda()
 batches = [(torch.randn(8, 16).cuda(), torch.randint(10, (8,)).cuda()) for _ in range(6)]
 torch._dynamo.reset()
@@ -152,20 +121,16 @@ for way in ("eager", "graph"):
     steps = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     forward = torch.compile(net, mode="reduce-overhead") if way == "graph" else net
     for images, labels in batches:
-        with torch.autocast("cuda", dtype=dtype, enabled=dtype != torch.float32):
-            loss = nn.functional.cross_entropy(forward(images), labels)
+        loss = nn.functional.cross_entropy(forward(images), labels)
         loss.backward()
         steps.step()
         steps.zero_grad(set_to_none=True)
         found[way].append(loss.item())
 """
-PRECISIONS = ("float32", "float16")
-for precision in PRECISIONS:
-    PROGRAMS[f"graph in {precision}"] = f"PRECISION = {precision!r}\n{GRAPH}"
-    PROGRAMS[f"compiled graph in {precision}"] = f"PRECISION = {precision!r}\n{COMPILED}"
+PROGRAMS |= {"graph": GRAPH, "compiled graph": COMPILED}
 # Runs all of them in one process: PyTorch takes seconds to be imported.
 RUN_ALL = """
-import copy, json, sys, tempfile, time, traceback
+import copy, json, sys, tempfile, traceback
 import pynvml, torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
@@ -217,11 +182,9 @@ def test_a_small_network_learns_as_on_the_cpu_and_graphs_as_eager_steps_do(found
     losses = found["learning"]
     assert losses["cuda"] == pytest.approx(losses["cpu"], rel=1e-4)
     assert losses["cuda"][-1] < losses["cuda"][0]
-    for precision in PRECISIONS:
-        for name in ("graph", "compiled graph"):
-            losses = found[f"{name} in {precision}"]
-            assert losses["graph"] == pytest.approx(losses["eager"], rel=1e-3), name
-        assert found[f"graph in {precision}"]["graph"][-1] < found[f"graph in {precision}"]["graph"][0]
+    for name in ("graph", "compiled graph"):
+        assert found[name]["graph"] == pytest.approx(found[name]["eager"], rel=1e-3), name
+    assert found["graph"]["graph"][-1] < found["graph"]["graph"][0]
 
 
 def test_what_cuda_refuses_is_refused(found: dict[str, Any]) -> None:
@@ -244,28 +207,10 @@ def test_the_profiler_sees_kernels_copies_and_their_launches(found: dict[str, An
     assert set(kernels.values()) <= launches
 
 
-def test_capturing_changes_nothing_and_the_profiler_sees_the_kernels_of_a_graph_under_its_launch(
-    found: dict[str, Any],
-) -> None:
-    events = found["trace of a graph"]["events"]
-    launches = [event["args"]["correlation"] for event in events if event.get("name") == "cudaGraphLaunch"]
-    kernels = [(event["name"], event["args"]["correlation"]) for event in events if event.get("cat") == "kernel"]
-    assert kernels == [(name, launch) for launch in launches for name in ("aten::mul_", "aten::add")]
-    assert len(launches) == 2
-    values = found["trace of a graph"]
-    assert (values["captured"], values["x"], values["y"]) == ([1.0] * 4, [4.0] * 4, [5.0] * 4)
-
-
-def test_nvml_counts_a_hundred_watts_and_the_memory_in_use_as_cuda_does(found: dict[str, Any]) -> None:
-    energy, tick_s = found["energy"], 0.02
-    assert 100 * (energy["at_least_s"] - tick_s) <= energy["joules"] <= 100 * (energy["at_most_s"] + tick_s)
+def test_nvml_sees_the_memory_in_use_as_cuda_does(found: dict[str, Any]) -> None:
     memory = found["memory"]
     assert memory["used"] == (128 + 300) << 20  # the tensor, and the context
     assert memory["free"] + memory["used"] == memory["total"] == 512 << 20
-
-
-def test_equal_seeds_and_states_give_equal_random_numbers(found: dict[str, Any]) -> None:
-    assert found["random numbers"] == [True, True, False]
 
 
 def test_a_kernel_that_nothing_computes_is_an_error(emulated: EmulatedGpus) -> None:
@@ -302,20 +247,6 @@ dist.destroy_process_group()
     assert done.returncode == 0, done.stderr
     # By hand: (1, 2, 3, 4) and its double; ones and twos; the mean of equal values.
     assert json.loads(done.stdout) == [[3, 6, 9, 12]] * 4 + [[1, 1, 2, 2], [2, 3]]
-
-
-def test_nccl_refuses_two_ranks_on_one_gpu(emulated: EmulatedGpus, tmp_path: Path) -> None:
-    program = """
-import torch, torch.distributed as dist
-dist.init_process_group("nccl")
-dist.all_reduce(torch.ones(1, device="cuda:0"))
-"""
-    (tmp_path / "same.py").write_text(program)
-    done = emulated.run(
-        "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", tmp_path / "same.py", gpus=2
-    )
-    assert done.returncode != 0
-    assert "invalid usage" in done.stderr
 
 
 LISTED = """
