@@ -1,12 +1,11 @@
 """The entry of the user's own training scripts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from multicard.core.files import read_json
 from multicard.core.layout import PHASES
-from multicard.core.reasons import Reason
 from multicard.core.rendezvous import Rendezvous
 from multicard.core.text import without_names
 from multicard.experiment.machine import Machine
@@ -31,6 +30,9 @@ class Script(Workload):
     step_columns = ("tokens",)
     default_label = "command"
     is_user_program = True
+    refusal = staticmethod(start.refusal)
+    environment = staticmethod(start.environment)
+    judge = staticmethod(judge_script)
 
     def config_error(self, p: ScriptParameters, inputs: Inputs) -> str | None:
         """Refuse what looks like a secret."""
@@ -39,10 +41,6 @@ class Script(Workload):
     def unsupported_reason(self, p: ScriptParameters, machine: Machine, inputs: Inputs) -> str | None:
         """Ask the launcher."""
         return LAUNCHERS[p.launched_by].unsupported_reason(p)
-
-    def refusal(self, p: ScriptParameters) -> Reason | None:
-        """Look for the folder, the script, the launcher's program and torch."""
-        return start.refusal(p)
 
     def command(self, p: ScriptParameters, job: Path, rendezvous: Rendezvous | None) -> list[str]:
         """Ask the launcher."""
@@ -61,12 +59,6 @@ class Script(Workload):
             hidden_from_profilers=launcher.hidden_from_profilers,
         )
 
-    def environment(
-        self, p: ScriptParameters, scratch: Path, rendezvous: Rendezvous | None = None
-    ) -> Mapping[str, str]:
-        """Have Python run the observer."""
-        return start.environment(p, scratch, rendezvous)
-
     def observed(self, p: ScriptParameters) -> dict[str, Any]:
         """Devices and windows."""
         return super().observed(p) | {
@@ -75,17 +67,6 @@ class Script(Workload):
             "count_operations": p.count_operations,
             "program": [Path(word).name for word in p.command],
         }
-
-    def judge(
-        self,
-        p: ScriptParameters,
-        outcome: str,
-        reason: Reason | None,
-        ranks: Sequence[Mapping[str, Any]],
-        scratch: Path,
-    ) -> tuple[str, Reason | None]:
-        """Tell what was not seen."""
-        return judge_script(p, outcome, reason, ranks, scratch)
 
     def resources(self, p: ScriptParameters, inputs: Inputs) -> Resources:
         """A guess; Slurm gives a second attempt more."""

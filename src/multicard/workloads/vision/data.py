@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import pil_loader
 from torchvision.transforms import v2
@@ -36,29 +36,21 @@ class GrayscaleDataset(Dataset):
         return self.transform(image), int(self.labels[index])
 
 
-class SyntheticImages(Dataset):
-    """Random images that cost nothing to load: every item is the same normal float32 tensor of shape (3, S, S).
-
-    Its label is random. A loader may see `synthetic` and make batches on the device instead.
-    """
-
-    synthetic = True
-
-    def __init__(self, samples: int, classes: int, image_size: int, seed: int):
-        self.image = _random_image(image_size, seed)
-        self.labels = np.random.default_rng(seed).integers(classes, size=samples)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        return self.image, int(self.labels[index])
-
-
 @functools.cache
 def _random_image(size: int, seed: int) -> torch.Tensor:
     """One random image, which the splits of a process share."""
     return torch.randn(3, size, size, generator=torch.Generator().manual_seed(seed))
+
+
+def _synthetic(samples: int, classes: int, image_size: int, seed: int) -> TensorDataset:
+    """Images that cost nothing to load: every one is the same normal float32 tensor, its label is random.
+
+    A loader may see `synthetic` and make batches on the device instead.
+    """
+    labels = torch.from_numpy(np.random.default_rng(seed).integers(classes, size=samples))
+    dataset = TensorDataset(_random_image(image_size, seed).expand(samples, -1, -1, -1), labels)
+    dataset.synthetic = True
+    return dataset
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
@@ -90,7 +82,7 @@ def open_split(folder: Path, facts: dict[str, Any], split: str, image_size: int,
         If a user's folder is no longer what it was.
     """
     if facts["source"] == "synthetic":
-        return SyntheticImages(facts[f"{split}_samples"], len(facts["classes"]), image_size, seed)
+        return _synthetic(facts[f"{split}_samples"], len(facts["classes"]), image_size, seed)
     resize = v2.Resize((image_size, image_size), antialias=True)
     normalize = v2.Normalize(facts["mean"], facts["std"])
     to_float = v2.ToDtype(torch.float32, scale=True)
