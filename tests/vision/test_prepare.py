@@ -78,10 +78,10 @@ def test_mnist_is_found_where_torchvision_or_a_person_put_it(tmp_path: Path, pla
         (TRAIN_IMAGES, mnist_contents()[TRAIN_IMAGES][:9], "found 9 bytes"),
         (TRAIN_IMAGES, mnist_contents()[TRAIN_LABELS], "found 38 bytes from 00000801 on, expected an IDX"),
         (TEST_LABELS, b"", "found 0 bytes from none on, expected an IDX file of labels"),
-        (TEST_LABELS, idx(np.arange(19) % 10), "found 19 labels, expected 20"),
-        (TRAIN_LABELS, idx(np.arange(30) % 11), "found the label 10 of sample 11"),
+        (TEST_LABELS, idx(np.arange(19) % 10), "found 19 labels up to 9, expected 20 from 0"),
+        (TRAIN_LABELS, idx(np.arange(30) % 11), "found 30 labels up to 10, expected 30 from"),
         (TEST_IMAGES, idx(np.empty((0, 28, 28))), "found 16 bytes"),
-        (TEST_IMAGES, idx(np.zeros((20, 32, 30))), "found images of 32×30 pixels"),
+        (TEST_IMAGES, idx(np.zeros((20, 32, 30))), "found images of shape (32, 30)"),
     ],
     ids=["cut", "header cut", "exchanged", "empty", "too few labels", "label 10", "no images", "large"],
 )

@@ -76,9 +76,7 @@ class Script(Workload):
         """A step without a phase that others have spent no time in it; a stated number of samples is shared equally."""
         known = [f"{name}_s" for name in PHASES if steps[f"{name}_s"].notna().any()]
         steps = steps.assign(**{name: steps[name].fillna(0.0) for name in known})
-        from multicard.workloads.script.measures import stated_samples
-
-        stated = stated_samples(record["parameters"])
+        stated = ScriptParameters.model_validate(record["parameters"]).stated_samples
         return steps if stated is None else steps.assign(samples=stated / steps["rank"].nunique())
 
     def distinct_share(self, record: Mapping[str, Any]) -> float:

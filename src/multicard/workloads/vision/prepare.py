@@ -77,11 +77,8 @@ def _write_arrays(folder: Path, split: str, samples: Samples) -> list[dict[str, 
 
 
 def _statistics(images: np.ndarray) -> tuple[float, float]:
-    """Mean and standard deviation of the pixels, as parts of 255; counted, since they may be too many to convert."""
-    counts = np.zeros(256, np.int64)
-    for part in np.array_split(images, max(1, len(images) // 1000)):
-        counts += np.bincount(part.ravel(), minlength=256)
-    levels = np.arange(256) / 255
+    """Mean and standard deviation of the pixels, as parts of 255."""
+    counts, levels = np.bincount(images.ravel(), minlength=256), np.arange(256) / 255
     mean = float(np.average(levels, weights=counts))
     # Of equal pixels the deviation is zero, by which nothing can be normalized.
     return mean, float(np.sqrt(np.average((levels - mean) ** 2, weights=counts))) or 1.0

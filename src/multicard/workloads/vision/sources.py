@@ -108,18 +108,15 @@ def read_mnist(dataset: Mnist, name: str) -> GrayscaleSplits:
 
 def _mnist_samples(prefix: str, files: dict[str, Path], contents: dict[str, bytes]) -> Samples:
     """Images and labels of one of MNIST's parts, checked against each other."""
-    short_images, short_labels = f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"
-    image_file, label_file = files[short_images], files[short_labels]
-    images = _idx_values(image_file, contents[short_images], IMAGES_MAGIC)
-    labels = _idx_values(label_file, contents[short_labels], LABELS_MAGIC)
-    _, height, width = images.shape
-    if (height, width) != (EDGE, EDGE):
-        raise UserError(f"{image_file}: found images of {height}×{width} pixels, expected {EDGE}×{EDGE}")
-    if len(labels) != len(images):
-        raise UserError(f"{label_file}: found {len(labels)} labels, expected {len(images)} as {image_file} has")
-    if labels.max() > 9:
-        where = int(np.argmax(labels > 9)) + 1
-        raise UserError(f"{label_file}: found the label {labels[where - 1]} of sample {where}, expected 0 to 9")
+    of_images, of_labels = f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"
+    images = _idx_values(files[of_images], contents[of_images], IMAGES_MAGIC)
+    labels = _idx_values(files[of_labels], contents[of_labels], LABELS_MAGIC)
+    if images.shape[1:] != (EDGE, EDGE):
+        raise UserError(f"{files[of_images]}: found images of shape {images.shape[1:]}, expected {(EDGE, EDGE)}")
+    if len(labels) != len(images) or labels.max() > 9:
+        raise UserError(
+            f"{files[of_labels]}: found {len(labels)} labels up to {labels.max()}, expected {len(images)} from 0 to 9"
+        )
     return Samples(images, labels.astype(np.int64))
 
 
