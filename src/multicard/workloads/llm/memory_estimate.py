@@ -29,26 +29,15 @@ OWN_TABLES_UP_TO = 8192
 class Memory:
     """Bytes on the fullest device, at the moment of a step when it holds most.
 
-    Attributes
-    ----------
-    weights
-        The model's own weights.
-    adapters
-        LoRA's weights beside them.
-    gradients, optimizer
-        Of what is trained.
-    buffers
-        Tables of rotary positions.
-    activations
-        All else at that moment: what is kept for the backward pass, what is in use, what FSDP has gathered, workspaces;
-        less the gradients that do not exist yet at that moment, so that the parts add up.
+    Activations are all else at that moment: what is kept for the backward pass, what is in use, what FSDP has gathered,
+    workspaces; less the gradients that do not exist yet at that moment, so that the parts add up.
     """
 
-    weights: int
-    adapters: int
+    weights: int  # the model's own
+    adapters: int  # LoRA's weights beside them
     gradients: int
     optimizer: int
-    buffers: int
+    buffers: int  # tables of rotary positions
     activations: int
 
     @property
