@@ -2,14 +2,12 @@
 
 import json
 import re
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from emulated_gpu import build
 from emulated_gpu.fixtures import NOTHING_COMPUTES, EmulatedGpus
 
 # The daily round uses the equipment, and its sources rarely change.
@@ -292,22 +290,6 @@ def test_of_partitioned_gpus_a_process_sees_one_instance(emulated: EmulatedGpus)
     assert seen() == seen(CUDA_VISIBLE_DEVICES="0,1") == [plain[0]]
     assert seen(CUDA_VISIBLE_DEVICES="1") == [plain[2]]
     assert seen(CUDA_VISIBLE_DEVICES=f"MIG-{instances[3]},MIG-{instances[0]}") == [plain[3]]
-
-
-def test_other_sources_are_built_beside_those_that_programs_run_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[Path] = []
-    monkeypatch.setattr(build, "_compile", lambda library, folder: made.append(folder / library.name))
-    monkeypatch.setattr(build, "SOURCES", tmp_path / "src")
-    shutil.copytree(build.HERE / "src", tmp_path / "src")
-    first = build.build(tmp_path / "built")
-    assert build.build(tmp_path / "built") == first
-    assert len(made) == len(build.LIBRARIES)
-    with (tmp_path / "src" / "emulation.h").open("a") as header:
-        header.write("// changed\n")
-    assert build.build(tmp_path / "built") != first
-    assert len(set(made)) == 2 * len(build.LIBRARIES)
 
 
 def test_this_process_sees_no_emulated_gpu(emulated_python: Path) -> None:

@@ -210,13 +210,3 @@ def test_the_data_of_large_weights_is_not_read(tmp_path: Path) -> None:
     file.write_bytes(header)
     os.truncate(file, len(header) + size)  # takes no space
     assert _count_weights(file) == size // 2
-
-
-def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write_folder(tmp_path / "weights")
-
-    def forbidden(path: Path) -> bytes:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "read_bytes", forbidden)
-    assert refusal(folder) == f"{folder}/{TOKENIZER}: Permission denied"

@@ -1,10 +1,8 @@
 """What tests of training scripts share: an environment like a user's, without multicard in it, and runs of scripts."""
 
 import csv
-import multiprocessing
 import os
 import re
-import runpy
 import subprocess
 import sys
 import venv
@@ -15,8 +13,6 @@ from unittest.mock import patch
 
 import pytest
 
-from forked_ranks import PRELOADED, print_to, start_ranks
-from multicard.core.rendezvous import free_port
 from multicard.launch.job import run_job
 from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
@@ -72,7 +68,6 @@ class Case(NamedTuple):
 
 # What Lightning imports, at two seconds, only because it is there.
 EXTRAS = ("matplotlib", "scipy", "torchvision", "transformers")
-FRAMEWORKS = ("lightning", "transformers.trainer", "transformers.models.gpt2.modeling_gpt2", "accelerate")
 LIGHTNING, TRANSFORMERS = "lightning_trainer.py --out {run_dir}", "hf_trainer.py --out {run_dir}"
 LIGHTNING_ON_TWO = f"{LIGHTNING} --epochs 1 --devices {{devices}}"
 # Framework and launcher, as in the table of docs/own-training.md.
@@ -195,16 +190,6 @@ class Script:
         """Steps of one rank, in order."""
         return [step for step in self.steps if int(step["rank"]) == rank]
 
-    def log_of_plain_ranks(self) -> str:
-        """What ranks print that train the same without a launcher, where nothing observes them."""
-        p = ScriptParameters(**self.record["parameters"])
-        starts_its_own = p.launched_by == "command"
-        log = self.folder.with_name("plain.txt")
-        ranks, packages = 1 if starts_its_own else p.devices, packages_of(Path(p.python).parents[1])
-        arguments = (p.arguments(str(self.folder)), ranks, free_port(), p.folder, str(log), str(packages))
-        start_ranks(be_plain_rank, arguments, arguments[1], (*PRELOADED, *FRAMEWORKS))
-        return log.read_text()
-
     def log_without_observer(self) -> str:
         """What the same command prints where nothing observes it."""
         p = self.record["parameters"]
@@ -221,34 +206,6 @@ class Script:
         )
         assert ended.returncode == 0, ended.stdout
         return ended.stdout
-
-
-def be_plain_rank(rank: int, command: list[str], ranks: int, port: int, folder: str, log: str, *packages: str) -> None:
-    """Run a script as one of so many ranks on CPUs, told of them as torchrun does; a single one is told nothing.
-
-    `packages`: folders of those that its environment has, and this one may lack.
-    """
-    import torch
-
-    for name in set(os.environ) - set(_plain(os.environ)):
-        del os.environ[name]
-    os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    if ranks > 1:
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0}
-        place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "none"}
-        os.environ |= {name: str(value) for name, value in place.items()}
-    torch.set_num_threads(1)
-    multiprocessing.set_start_method("fork", force=True)  # of a loader's workers; it is not the script's main program
-    os.chdir(folder)
-    sys.path.insert(0, folder)
-    sys.path += packages
-    print_to(log)
-    sys.stdout.reconfigure(line_buffering=True)
-    sys.argv = command[command[0] == "-m" :]
-    if command[0] == "-m":
-        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
-    else:
-        runpy.run_path(command[0], run_name="__main__")
 
 
 def losses(log: str) -> list[str]:

@@ -65,7 +65,7 @@ def test_every_step_of_every_rank_is_seen_and_the_losses_stay(
     assert {rank["binding"]["cpus"] for rank in run.record["ranks"]} == {bound()["cpus"]}
     if name in COMPARED:
         printed = losses(run.log)
-        unobserved = losses(run.log_without_observer() if name == COMPILES else run.log_of_plain_ranks())
+        unobserved = losses(run.log_without_observer())
         assert printed == unobserved[: len(printed)]
     if name in EVALUATED:
         # 256 samples are 8 batches of 32, and each pass ends with an evaluation on all samples.

@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, SequentialSampler
+from torch.utils.data import DataLoader, Dataset, SequentialSampler
 
 from multicard.core.errors import UserError
 from multicard.experiment.datasets import ImageFolder
@@ -138,23 +138,6 @@ def test_a_photo_taken_sideways_is_not_turned(tmp_path: Path, open_loader: Open)
             orientation[0x0112] = 6
             image.save(path, exif=orientation)
     assert differences(open_loader(dataset, 32), dataset).max() < 3
-
-
-def test_each_rank_reads_its_share_in_an_order_that_changes_with_the_epoch(digits: Path, open_loader: Open) -> None:
-    dataset = open_split(digits, read_provenance(digits), "train", 8)
-    orders = []
-    for rank in (0, 1):
-        sampler = DistributedSampler(dataset, 2, rank, seed=3, drop_last=True)
-        loader = open_loader(dataset, 8, sampler)
-        for epoch in (1, 2):
-            loader.sampler.set_epoch(epoch)
-            labels = torch.cat([labels for _, labels in loader])
-            order = list(sampler)[: len(labels)]
-            assert labels.tolist() == dataset.labels[order].tolist()
-            assert len(labels) == len(loader) * BATCH == len(sampler) // BATCH * BATCH
-            orders.append(order)
-    assert not set(orders[0]) & set(orders[2])
-    assert orders[0] != orders[1]
 
 
 @pytest.mark.parametrize(("prefetch_factor", "taken"), [(1, 0), (1, 3), (2, 1), (7, 2)])

@@ -43,15 +43,6 @@ def test_both_of_pytorchs_settings_of_tf32_can_be_read(tf32: str, matmul: bool, 
     assert (allows_tf32(of_convolutions=False), allows_tf32(of_convolutions=True)) == (matmul, cudnn)
 
 
-@pytest.mark.rare
-@pytest.mark.usefixtures("tf32_as_before")
-@pytest.mark.parametrize("tf32", ["on", "off"])
-def test_torch_compile_works_with_every_setting(tf32: str) -> None:
-    choose_fp32(tf32)
-    compiled = torch.compile(torch.nn.Linear(8, 8), mode="max-autotune")
-    assert compiled(torch.ones(2, 8)).shape == (2, 8)
-
-
 @pytest.mark.parametrize(
     ("precision", "weights", "product"),
     [
