@@ -1,4 +1,4 @@
-"""Parts of this project on emulated GPUs: doctor, binding next to a GPU, resuming, and the limits of a machine."""
+"""Parts of this project on emulated GPUs: doctor, binding next to a GPU, and the limits of a machine."""
 
 import json
 import os
@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from emulated_jobs import run_program
 
-from conftest import ROOT
 from emulated_gpu.fixtures import EmulatedGpus
 from multicard.analysis.machine.limits import MachineLimits
 
@@ -41,14 +40,6 @@ for gpu in gpus:
     found.append([pci_address(gpu), note, sorted(os.sched_getaffinity(0))])
     os.sched_setaffinity(0, everything)
 print(json.dumps(found))
-"""
-RESUMING = """
-import sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-import test_checkpoint as on_cpu
-on_cpu.DEVICE = "cuda"
-on_cpu.test_an_interrupted_run_goes_on_with_its_weights_and_its_momentum(Path(sys.argv[2]))
 """
 LIMITS = """
 import json
@@ -86,11 +77,6 @@ def test_a_rank_is_bound_to_the_node_of_its_gpu(emulated: EmulatedGpus, tmp_path
     for node, (_, note, bound_to) in enumerate(found):
         assert note == f"bound to CPUs {cpus[node]} of NUMA node {node}"
         assert bound_to == [cpus[node]]
-
-
-def test_an_interrupted_run_goes_on_with_its_weights_on_the_gpu(emulated: EmulatedGpus, tmp_path: Path) -> None:
-    done = run_program(emulated, "-c", RESUMING, ROOT / "tests" / "vision", tmp_path, gpus=1)
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
 
 
 def test_every_measurement_of_a_gpu_is_executed_and_said_to_be_synthetic(emulated: EmulatedGpus) -> None:

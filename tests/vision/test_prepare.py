@@ -216,7 +216,6 @@ def test_a_stored_set_that_changed_is_noticed(tmp_path: Path, harm: str) -> None
 
 def test_preparing_anew_replaces_what_was_stored_before(tmp_path: Path) -> None:
     made(tmp_path, source="digits", limit=10, stored_size=16)
-    (tmp_path / ".train-unfinished" / "0").mkdir(parents=True)  # as a killed preparation leaves it
     assert made(tmp_path, source="digits", limit=5, stored_size=24)["files"][0]["files"] == 5
     facts = made(tmp_path, source="digits")
     assert isinstance(open_split(tmp_path, facts, "train", 16), GrayscaleDataset)

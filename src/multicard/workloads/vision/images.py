@@ -3,8 +3,9 @@
 import hashlib
 import io
 import itertools
-import shutil
+import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from functools import partial
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, TypeVar
@@ -122,13 +123,6 @@ def why_unreadable(file: Path) -> str | None:
     return None
 
 
-def clear_trees(folder: Path) -> None:
-    """Remove the image files of an earlier preparation, finished or not."""
-    for split in SPLITS:
-        shutil.rmtree(_unfinished(folder, split), ignore_errors=True)
-        shutil.rmtree(folder / split, ignore_errors=True)
-
-
 def write_tree(folder: Path, split: str, samples: Samples, size: int) -> dict[str, Any]:
     """Write images, upsampled to `size` pixels, as `folder`/`split`/<class>/<index>.jpg, all of them or none.
 
@@ -136,10 +130,9 @@ def write_tree(folder: Path, split: str, samples: Samples, size: int) -> dict[st
     """
     from PIL import Image
 
-    tree, unfinished = folder / split, _unfinished(folder, split)
     digits = len(str(len(samples) - 1))
 
-    def write(index: int) -> tuple[str, int, str]:
+    def write(unfinished: Path, index: int) -> tuple[str, int, str]:
         name = f"{samples.labels[index]}/{index:0{digits}}.jpg"
         encoded = io.BytesIO()
         image = Image.fromarray(samples.images[index]).resize((size, size), Image.Resampling.BILINEAR)
@@ -148,14 +141,12 @@ def write_tree(folder: Path, split: str, samples: Samples, size: int) -> dict[st
         (unfinished / name).write_bytes(content)
         return name, len(content), hashlib.sha256(content).hexdigest()
 
-    try:
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".unfinished-") as scratch:
+        unfinished = Path(scratch, split)
         for label in CLASSES:
             (unfinished / label).mkdir(parents=True)
-        rows = sorted(in_threads(write, range(len(samples))))
-        unfinished.rename(tree)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
+        rows = sorted(in_threads(partial(write, unfinished), range(len(samples))))
+        unfinished.rename(folder / split)
     listed = "".join(f"{name}\t{size}\t{digest}\n" for name, size, digest in rows)
     return {
         "name": split,
@@ -169,7 +160,3 @@ def tree_is_unchanged(tree: Path, entry: Entry) -> bool:
     """Whether a tree that was written still has as many files of together the same size; contents are not read."""
     sizes = [file.stat().st_size for file in tree.glob("*/*.jpg")]
     return (len(sizes), sum(sizes)) == (entry["files"], entry["bytes"])
-
-
-def _unfinished(folder: Path, split: str) -> Path:
-    return folder / f".{split}-unfinished"
