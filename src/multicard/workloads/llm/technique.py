@@ -13,45 +13,20 @@ class Technique:
 
     An entry names torchtune's recipes and settings in plain values: it imports neither torch nor torchtune. `p` is
     always of the class LlmParameters.
-
-    Attributes
-    ----------
-    name, order
-        As a registry asks.
-    label
-        What figures call it.
-    description
-        What it does, for the schema and the documentation.
-    recipe
-        Stem of the name of torchtune's recipe.
-    always_distributed
-        Whether torchtune has its recipe only for torchrun.
-    kind
-        Kind of samples that it alone needs; None where it learns from any.
-    sequences_per_sample
-        Sequences that the model computes for a sample.
-    nf4
-        Whether the frozen weights of linear layers lie in NF4.
-    fake_quantization
-        Whether training imitates quantized weights and activations.
-    own_parameters
-        Parameters that have no effect on other techniques.
-    rates
-        Peak learning rates by what is trained, where none is stated: unless an entry says otherwise that of torchtune's
-        configuration llama3/8B_lora.
     """
 
     name: str
-    order: int
-    label: str
-    description: str
-    recipe = "lora_finetune"
-    always_distributed = False
-    kind: TextKind | None = None
-    sequences_per_sample = 1
-    nf4 = False
-    fake_quantization = False
-    own_parameters: tuple[str, ...] = ()
+    order: int  # as a registry asks
+    label: str  # what figures call it
+    description: str  # what it does, for the schema and the documentation
+    recipe = "lora_finetune"  # stem of the name of torchtune's recipe
+    always_distributed = False  # whether torchtune has its recipe only for torchrun
+    kind: TextKind | None = None  # of samples that it alone needs; None where it learns from any
+    sequences_per_sample = 1  # that the model computes
+    nf4 = False  # whether the frozen weights of linear layers lie in NF4
+    fake_quantization = False  # whether training imitates quantized weights and activations
+    own_parameters: tuple[str, ...] = ()  # those that have no effect on other techniques
+    # Peak learning rates by what is trained, where none is stated; this one of torchtune's llama3/8B_lora.
     rates: Mapping[str, float] = {"adapters": 3e-4}
 
     def facts(self) -> list[str]:
