@@ -17,7 +17,7 @@ from multicard.core.text import printable
 from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 
-LEAST_PYTHON, LEAST_TORCH = (3, 10), (2, 1)
+LEAST_PYTHON, LEAST_TORCH = "3.10", "2.1"
 LONGEST_ANSWER = 160  # characters
 INTERPRETER_LIMIT_S = 60.0  # to answer; environments on a network's disks are slow at first
 # Without importing torch, which takes seconds.
@@ -149,14 +149,10 @@ def _interpreter_problem(python: str) -> str | None:
     if answer.problem or len(answer.lines) < 2:
         return f"python: {printable(answer.problem or f'{python} does not answer as Python does', LONGEST_ANSWER)}"
     version, torch = answer.lines[-2:]  # a sitecustomize of the user may print, too
-    if (version_of(version) or ()) < LEAST_PYTHON:
-        return f"python: {python} is Python {version}, at least {_dotted(LEAST_PYTHON)} is needed"
+    if (version_of(version) or ()) < version_of(LEAST_PYTHON):
+        return f"python: {python} is Python {version}, at least {LEAST_PYTHON} is needed"
     if torch == "none":
         return f"python: {python} has no torch"
-    if (version_of(torch) or ()) < LEAST_TORCH:
-        return f"python: {python} has torch {torch}, at least {_dotted(LEAST_TORCH)} is needed"
+    if (version_of(torch) or ()) < version_of(LEAST_TORCH):
+        return f"python: {python} has torch {torch}, at least {LEAST_TORCH} is needed"
     return None
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from multicard.core.prepared import read_prepared
 from multicard.experiment.datasets import ImageSource
 from multicard.experiment.machine import Machine
 from multicard.experiment.workload import BATCH, Inputs, Resources, Unit, Workload
@@ -67,8 +68,6 @@ class Vision(Workload):
 
     def input_facts(self, data: Path, model: Path | None) -> dict[str, Any]:
         """Of the data set."""
-        from multicard.core.prepared import read_prepared
-
         facts = read_prepared(data, "data set")
         names = ("dataset", "source", "train_samples", "test_samples", "files")
         return {"data": {name: facts[name] for name in names} | {"classes": len(facts["classes"])}}
@@ -96,10 +95,11 @@ class Vision(Workload):
         passes = math.ceil((tested or 0) / p.ranks)
         # A test is a forward pass, a third of the operations of training, on one GPU of each process.
         test = passes * (on_gpu / 3), passes * loading
+        together = sum if self.loads_in_step(p) else max
         return {
-            "training": steps * _together(p, step),
-            "tests": p.epochs * _together(p, test),
-            "profiled window": window.steps * _together(p, step),
+            "training": steps * together(step),
+            "tests": p.epochs * together(test),
+            "profiled window": window.steps * together(step),
         }
 
     def loads_in_step(self, p: VisionParameters) -> bool:
@@ -158,11 +158,6 @@ def samples_of(dataset: ImageSource) -> tuple[int | None, int | None]:
     train, test = SAMPLES[dataset.source]
     limit = getattr(dataset, "limit", None)
     return (min(train, limit), min(test, max(1, limit // 5))) if limit else (train, test)
-
-
-def _together(p: VisionParameters, seconds: tuple[float, float]) -> float:
-    """Time of computing and of loading: side by side, unless the process that computes also loads."""
-    return max(seconds) if p.num_workers or p.loader == "dali" else sum(seconds)
 
 
 WORKLOAD = Vision()
