@@ -7,7 +7,6 @@ Scripts of others are in the folder MULTICARD_SCRIPTS. The machine has more GPUs
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -26,7 +25,7 @@ from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from multicard.workloads.llm.prepare_model import prepare_model
 from observed_scripts import has_memory_and_phases
-from script.equipment import CASES, ON_GPUS, Script, every_step_is_seen, losses
+from script.equipment import CASES, ON_GPUS, Script, every_step_is_seen, losses, nanogpt
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 rare = pytest.mark.rare
@@ -194,19 +193,9 @@ def test_imagenet_of_pytorchs_examples(devices: int, launcher: str, emulated: Em
 @rare
 def test_nanogpt_under_ddp(emulated: EmulatedGpus, tmp_path: Path) -> None:
     """No loader, two batches accumulated on each rank, fp16 with a gradient scaler, evaluation on the first rank."""
-    folder = shutil.copytree(OTHERS / "nanoGPT", tmp_path / "nanoGPT")
-    data = folder / "data" / "shakespeare_char"
-    (data / "input.txt").write_text("To be, or not to be: that is the question.\n" * 99)
-    subprocess.run([sys.executable, data / "prepare.py"], check=True, capture_output=True)
-    options = {
-        "compile": False, "dtype": "float16", "eval_iters": 1, "log_interval": 1, "block_size": 16, "batch_size": 4,
-        "n_layer": 1, "n_head": 2, "n_embd": 32, "dropout": 0.0, "max_iters": 12, "gradient_accumulation_steps": 4,
-    }  # fmt: skip
-    arguments = ["config/train_shakespeare_char.py", *(f"--{name}={value}" for name, value in options.items())]
-    run = started(
-        emulated, tmp_path / "run", "train.py", *arguments, "--out_dir={run_dir}",
-        folder=str(folder), devices=2, samples_per_step=16,
-    ).completed()  # fmt: skip
+    options = {"dtype": "float16", "n_layer": 1, "dropout": 0.0, "max_iters": 12, "gradient_accumulation_steps": 4}
+    folder, command = nanogpt(OTHERS, tmp_path, **options)
+    run = started(emulated, tmp_path / "run", *command, folder=folder, devices=2, samples_per_step=16).completed()
     ran_on_its_gpus(run, emulated)
     has_memory_and_phases(run.steps, ("backward", "optimizer"), least_bytes=0)
     assert all(step["data_s"] == "" for step in run.steps)

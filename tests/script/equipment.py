@@ -3,6 +3,7 @@
 import csv
 import os
 import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -206,6 +207,18 @@ class Script:
         )
         assert ended.returncode == 0, ended.stdout
         return ended.stdout
+
+
+def nanogpt(scripts: Path, place: Path, **options: Any) -> tuple[str, list[str]]:
+    """A copy of nanoGPT with a text to learn, and the command that trains a very small model on it."""
+    folder = shutil.copytree(scripts / "nanoGPT", place / "nanoGPT")
+    data = folder / "data" / "shakespeare_char"
+    (data / "input.txt").write_text("To be, or not to be: that is the question.\n" * 99)
+    subprocess.run([sys.executable, "prepare.py"], cwd=data, check=True, capture_output=True)
+    small = {"compile": False, "eval_iters": 1, "log_interval": 1, "block_size": 16, "batch_size": 4}
+    options = small | {"n_head": 2, "n_embd": 32} | options
+    arguments = [f"--{name}={value}" for name, value in options.items()]
+    return str(folder), ["train.py", "config/train_shakespeare_char.py", *arguments, "--out_dir={run_dir}"]
 
 
 def losses(log: str) -> list[str]:
