@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscop
 # Byte code is kept, whatever the caller's environment says: the many processes would compile the same sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo snakemake-report test test-all test-fast test-rare emulated-gpu gpu-check lint docs lock clean
+.PHONY: demo snakemake-report test test-all test-fast test-rare emulated-gpu gpu-check lint docs bundle lock clean
 
 demo: $(READY)
 	@$(BIN)/multicard run '$(CONFIG)'
@@ -53,6 +53,10 @@ lint: $(READY)
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# Into bundle/, for machines without a network: make bundle PYTHON=3.12 EXTRAS=vision,search WITHOUT=torch,torchvision
+bundle:
+	envs/make-bundle.sh bundle '$(PYTHON)' '$(EXTRAS)' '$(WITHOUT)'
+
 $(READY): envs/requirements.lock pyproject.toml
 	envs/make-venv.sh $(VENV) $(PYTHON)
 	@touch $@
@@ -71,4 +75,4 @@ lock:
 	    --generate-hashes --no-annotate --custom-compile-command "make lock" $(UPGRADE) --output-file envs/uv.lock envs/uv.in
 
 clean:
-	rm -rf results data site .snakemake .emulated
+	rm -rf results data site bundle .snakemake .emulated

@@ -1,13 +1,16 @@
 """What is installed on a cluster is what the lock says, whichever way it comes there."""
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from conftest import ROOT
+from multicard import __version__
 from multicard.profilers.nsys import WITH_CUDA, older_than_cuda
 
 DEFINITION = (ROOT / "envs" / "apptainer.def").read_text(encoding="utf-8")
@@ -19,6 +22,13 @@ def test_the_lock_holds_the_versions_that_work_together() -> None:
     lock = (ROOT / "envs" / "requirements.lock").read_text(encoding="utf-8")
     for pin in ("torch==2.11.0", "torchvision==0.26.0", "torchao==0.15.0", "torchtune==0.6.1", "torchdata==0.11.0"):
         assert f"\n{pin} " in lock
+
+
+def test_citation_and_changelog_are_of_the_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    released = re.findall(r"^## \[(.+)\] - (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    assert (citation["version"], str(citation["date-released"])) == released[0]
+    assert citation["version"] == __version__
 
 
 def test_the_container_is_made_of_tracked_files_by_the_lock_and_has_what_the_package_looks_for() -> None:
@@ -33,7 +43,7 @@ def test_the_container_is_made_of_tracked_files_by_the_lock_and_has_what_the_pac
     pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     read = re.findall(r'^(?:readme = |license-files = \[)"([^"]+)"', pyproject, re.M)
     assert len(read) == 2 and {"pyproject.toml", "hatch_build.py", "envs", *read} <= set(copied.values())
-    pipeline = ("src", "Snakefile", "workflow", "profiles", "resources")
+    pipeline = ("src", "workflow", "profiles", "resources")
     assert {f"/opt/multicard/{part}": part for part in pipeline}.items() <= copied.items()
 
 
@@ -42,6 +52,16 @@ def test_the_container_states_no_version_of_a_package_and_the_debian_of_nsys() -
     assert re.search(r'VERSION_ID="(\d+)"', INSTALL_NSYS)[1] == debian
     stated = DEFINITION.replace(f"debian:{debian}", "")
     assert not re.search(r"==|\d+\.\d+|\bpython3\.\d", stated)
+
+
+@pytest.mark.rare
+@pytest.mark.skipif(shutil.which("apptainer") is None, reason="needs Apptainer")
+def test_the_container_is_built_and_runs(tmp_path: Path) -> None:
+    image = str(tmp_path / "multicard.sif")
+    subprocess.run(["apptainer", "build", image, "envs/apptainer.def"], cwd=ROOT, check=True)
+    command = ["apptainer", "exec", image, "multicard", "--version"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert said.stdout == f"multicard {__version__}\n"
 
 
 def test_nsys_is_as_new_as_the_cuda_of_torch_and_documented() -> None:

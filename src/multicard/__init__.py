@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["__version__", "read_results", "read_trace"]
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -1,14 +1,20 @@
 """`multicard compare` of copies of a real run, slower by a known factor (synthetic): told from traces, and judged."""
 
 import json
+import os
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 
+from conftest import ROOT
 from multicard.api.results import holds_results
 from multicard.archive.pack import pack
 from multicard.cli import main
@@ -205,3 +211,27 @@ def test_a_damaged_file_is_named_in_one_line(
         main(["compare", str(tmp_path / "whole"), str(tmp_path / "bad")])
     [line] = str(stopped.value).splitlines()
     assert line.startswith(f"{path}: ") and says in line
+
+
+def test_the_github_action_says_what_became_slower(baseline: Path, slower: Path, tmp_path: Path) -> None:
+    action = yaml.safe_load((ROOT / ".github/actions/compare/action.yml").read_text())
+    install, judge = action["runs"]["steps"]
+    given = {"baseline": baseline, "results": slower, "fail-above": "3%", "junit": "speed.xml"}
+    assert set(given) == set(action["inputs"])
+    stated = {name: re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda found: str(given[found[1]]), value)
+              for name, value in judge["env"].items()}  # fmt: skip
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    around = os.environ | {"PATH": path, "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}
+
+    def step(script: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]  # as GitHub's runner starts bash
+        return subprocess.run(
+            shell, cwd=tmp_path, env=around | variables, capture_output=True, text=True, check=False, timeout=600
+        )
+
+    assert step(install["run"]).returncode == 0
+    found = step(judge["run"], **stated)
+    assert found.returncode == 1 and "REGRESSION" in found.stdout
+    assert (tmp_path / "summary.md").read_text() == f"```text\n{found.stdout}```\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"summary.md", "speed.xml"}
+    assert step(judge["run"], **stated | {"RESULTS": str(baseline)}).returncode == 0

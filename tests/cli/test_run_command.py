@@ -15,6 +15,7 @@ import yaml
 from conftest import ROOT, TINY
 from multicard.archive.matrix import Matrix
 from multicard.cli import main
+from multicard.cli._command import profile
 from multicard.cli._pipeline import run_pipeline
 from multicard.cli.run import run_and_print
 from multicard.core.files import write_json
@@ -45,7 +46,7 @@ def test_snakemake_prints_the_results_or_errors_alone_or_with_options_all(
     plain = given()
     assert plain[:3] == ["-P", "-m", "snakemake"]
     assert plain[plain.index("--configfile") + 1] == "mine.yaml"
-    assert plain[plain.index("--snakefile") + 1] == str(ROOT / "Snakefile")
+    assert plain[plain.index("--snakefile") + 1] == str(ROOT / "workflow/Snakefile")
     assert plain[plain.index("--profile") + 1] == str(ROOT / "profiles" / "local")
     assert plain[-4:] == ["--logger", "multicard", "--logger-multicard-console", "results"]
     assert given(targets=["results/measured"])[-2:] == ["errors", "results/measured"]
@@ -128,3 +129,14 @@ EXPERIMENT = {
         "formats": {"question": "Which format?", "vary": {"precision": ["fp32"]}, "figures": ["step_breakdown"]}
     },
 }
+
+
+def test_a_profile_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    assert profile("slurm") == ROOT / "profiles/slurm"
+    (tmp_path / "settings/snakemake/slurm").mkdir(parents=True)
+    assert profile("slurm") == tmp_path / "settings/snakemake/slurm"
+    (tmp_path / "slurm").mkdir()
+    assert profile("slurm") == Path("slurm")
+    assert profile("nowhere") == Path("nowhere")

@@ -12,16 +12,21 @@ import pytest
 from hatchling.build import build_editable, build_wheel
 
 from conftest import ROOT
-from multicard.core.pipeline import pipeline_folder
+from multicard import __version__
+from multicard.core.pipeline import full_version, pipeline_folder
 from script.equipment import SCRIPTS
+from synthetic import nsys_export
 
-PARTS = ["Snakefile", "workflow", "profiles", "resources"]
+PARTS = ["workflow", "profiles", "resources"]
 LIMIT_S = 900
 
 
+def git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+
+
 def tracked() -> set[str]:
-    command = ["git", "ls-files", "-z", *PARTS]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    listed = git("ls-files", "-z", *PARTS)
     if not listed:
         pytest.skip("not a git checkout")
     return set(listed.split("\0")[:-1])
@@ -54,8 +59,12 @@ def test_the_wheel_holds_every_file_of_the_pipeline(wheel: Path) -> None:
             for name in tracked() & held
             if archive.read(f"multicard/pipeline/{name}") != (ROOT / name).read_bytes()
         ]
+        commit = archive.read("multicard/pipeline/commit.txt").decode().strip()
     assert tracked() <= held
     assert not differ
+    assert git("rev-parse", "HEAD").startswith(commit) and len(commit) == 12
+    assert full_version() == f"{__version__}+g{commit}"  # of this clone, as runs record it
+    assert [path.name for path in wheel.parent.iterdir()] == [wheel.name]
 
 
 def newest_python() -> str:
@@ -103,6 +112,46 @@ def test_from_the_wheel_without_torch_a_script_of_another_environment_is_measure
     assert run("multicard", "run", "multicard.yaml").splitlines()[-2:] == said.splitlines()[-2:]
     assert record.stat().st_mtime_ns == measured
     assert "no difference shown" in run("multicard", "compare", "results", "results")
+
+
+# A network of its own, in which nothing can be reached.
+OFFLINE = ["unshare", "--map-root-user", "--net"]
+NO_NAMESPACES = subprocess.run([*OFFLINE, "true"], capture_output=True, check=False).returncode != 0
+
+
+@pytest.mark.rare
+@pytest.mark.skipif(NO_NAMESPACES, reason="needs unshare, and the right to make namespaces")
+def test_a_bundle_for_another_python_is_installed_without_a_network(tmp_path: Path) -> None:
+    python, bundle, venv = newest_python(), tmp_path / "bundle", tmp_path / "venv"
+    version = Path(python).name.removeprefix("python")
+    made = subprocess.run(
+        [ROOT / "envs/make-bundle.sh", bundle, version, "vision", "torch,torchvision"],
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    if "Failed to fetch" in made.stderr or "Network" in made.stderr:
+        pytest.skip("no index of packages can be reached")
+    assert made.returncode == 0, made.stderr
+    names = {path.name.split("-")[0] for path in (bundle / "wheels").iterdir()}
+    assert {"multicard", "snakemake", "scikit_learn"} <= names
+    assert not any(name.startswith(("torch", "triton", "nvidia_c")) for name in names)
+
+    def offline(*command: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*OFFLINE, *command], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+
+    other = offline("sh", bundle / "install.sh", tmp_path / "other", sys.executable)
+    if sys.version_info[:2] != tuple(map(int, version.split("."))):
+        assert other.returncode == 1 and f"this bundle is for Python {version}" in other.stderr
+    installed = offline("sh", bundle / "install.sh", venv, python)
+    assert installed.stdout == f"multicard {__version__}\n", installed.stderr
+    nsys_export(tmp_path / "report.sqlite")
+    read = offline(venv / "bin/multicard", "analyze", "report.sqlite")
+    assert read.returncode == 0 and "kernels" in read.stdout, read.stdout + read.stderr
+
+    next((bundle / "wheels").iterdir()).write_bytes(b"")
+    cut = offline("sh", bundle / "install.sh", venv)
+    assert cut.returncode != 0 and "FAILED" in cut.stdout + cut.stderr
 
 
 UV = (shutil.which("uv") or str(Path(sys.executable).with_name("uv")), "pip", "install", "--quiet")

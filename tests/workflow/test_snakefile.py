@@ -1,6 +1,7 @@
 """The workflow follows Snakemake's conventions, and can be used from another workflow."""
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -17,11 +18,11 @@ from multicard.experiment.resources import STEPS
 pytestmark = pytest.mark.slow
 
 SCENARIO = {"question": "Does it run?", "fixed": TINY, "figures": ["step_breakdown"]}
-OTHER = f"""\
+OTHER = """\
 configfile: "mine.yaml"
 
 module profiling:
-    snakefile: "{ROOT}/Snakefile"
+    snakefile: "{snakefile}"
     config: config
 
 use rule * from profiling as profiling_*
@@ -42,8 +43,19 @@ def test_snakemake_s_linter_finds_nothing_but_that_rules_have_no_conda_environme
     assert lints <= {"Specify a conda environment or container for each rule."}, found.stdout + found.stderr
 
 
-def test_another_workflow_uses_the_rules_as_a_module(tmp_path: Path) -> None:
-    (tmp_path / "Snakefile").write_text(OTHER)
+def repository(folder: Path) -> str:
+    """The Snakefile in a Git repository, as Snakemake names one; `github(...)` goes the same way through Snakemake."""
+    shutil.copytree(ROOT / "workflow", folder / "workflow", ignore=shutil.ignore_patterns("__pycache__"))
+    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "all"]):
+        subprocess.run([*git, *command], check=True)
+    return f"git+file://{folder}/workflow/Snakefile@main"
+
+
+@pytest.mark.parametrize("hosted", [False, True])
+def test_another_workflow_uses_the_rules_as_a_module(tmp_path: Path, hosted: bool) -> None:
+    snakefile = repository(tmp_path / "there") if hosted else str(ROOT / "Snakefile")
+    (tmp_path / "Snakefile").write_text(OTHER.format(snakefile=snakefile))
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"time_limit_min": 7, "scenarios": {"a": SCENARIO}}))
     dry = snakemake(tmp_path, "--dry-run", "--printshellcmds")
     assert dry.returncode == 0, dry.stdout + dry.stderr

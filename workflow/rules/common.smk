@@ -23,6 +23,7 @@ from multicard.core.layout import (
     machine_records,
     search_tables,
 )
+from multicard.core.pipeline import pipeline_folder
 from multicard.experiment.load import check, read_yaml
 from multicard.experiment.prepared import folder_name
 from multicard.experiment.resources import (
@@ -65,6 +66,8 @@ MODELS = {folder_name(*named): named for named in EXPERIMENT.models.items()}
 
 
 BASE = Path(str(workflow.current_basedir)).parents[1]
+if not BASE.is_dir():  # Snakemake reads the rules from a repository
+    BASE = pipeline_folder()
 RESOURCES = BASE / "resources"
 SCRIPTS = BASE / "workflow" / "scripts"
 # Programs run with the Python that runs Snakemake, whether or not its environment is active. Where modules cannot be

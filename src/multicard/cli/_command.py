@@ -1,6 +1,7 @@
 """What a command is, and the arguments that several commands share."""
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from typing import NoReturn
 
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
+from multicard.core.pipeline import pipeline_folder
 from multicard.core.text import without_escapes
 
 OF_SCALE, SHIPPED = Path("multicard.yaml"), Path("config/config.yaml")  # configuration files that need no naming
@@ -67,9 +69,17 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
 def add_profile(parser: argparse.ArgumentParser, what_for: str = "whose cluster to plan for") -> None:
     """Add the Snakemake profile."""
     parser.add_argument(
-        "--profile", type=Path, metavar="FOLDER",
-        help=f"Snakemake profile {what_for}, such as profiles/slurm (default: this machine)",
+        "--profile", type=profile, metavar="FOLDER",
+        help=f"Snakemake profile {what_for}: a folder, or the name of yours or a shipped one, such as slurm "
+        "(default: this machine)",
     )  # fmt: skip
+
+
+def profile(named: str) -> Path:
+    """The folder of a profile: as it is named, else the user's or the shipped one of that name, as Snakemake looks."""
+    yours = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "snakemake", named)
+    places = (Path(named), yours, pipeline_folder() / "profiles" / named)
+    return next((place for place in places if place.exists()), Path(named))
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:

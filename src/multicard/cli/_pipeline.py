@@ -35,7 +35,12 @@ def run_pipeline(
     pipeline = pipeline_folder()
     # -P: a file of the current folder must not take the place of a module that Snakemake imports.
     command = [sys.executable, "-P", "-m", "snakemake", "--configfile", str(config)]
-    command += ["--snakefile", str(pipeline / "Snakefile"), "--profile", str(profile or pipeline / "profiles/local")]
+    command += [
+        "--snakefile",
+        str(pipeline / "workflow/Snakefile"),
+        "--profile",
+        str(profile or pipeline / "profiles/local"),
+    ]
     shown = "full" if options else "errors" if targets else "results"
     command += ["--logger", "multicard", "--logger-multicard-console", shown, *options, *targets]
     with _snakemake(command) as process:

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from multicard.cli._command import PREPARE, Command, add_device, device_of, numbers_of_devices
+from multicard.cli._command import PREPARE, Command, add_device, device_of, numbers_of_devices, profile
 from multicard.core.errors import UserError
 
 
@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("config", type=Path, nargs="?", metavar="CONFIG", help="also check whether the runs of this file can run here")
     add(
-        "--profile", type=Path, metavar="FOLDER",
+        "--profile", type=profile, metavar="FOLDER",
         help="Snakemake profile to check (default: profiles/slurm if it exists)",
     )  # fmt: skip
     add("--json", action="store_true", help="print the checks as JSON")

@@ -67,7 +67,6 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.archive.matrix import Matrix
     from multicard.cli._run_table import print_runs
     from multicard.cli.run import check_start, run_and_print
-    from multicard.core.pipeline import pipeline_folder
     from multicard.experiment.load import check
 
     config, path = configuration(arguments), arguments.config_out
@@ -86,8 +85,7 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"configuration: {path}", flush=True)
     print(f"interpreter: {config['scenarios']['scale']['fixed'].get('python', sys.executable)}", flush=True)
     if arguments.write_only:
-        profile = pipeline_folder() / "profiles/slurm"
-        print(f"next: multicard run {shlex.quote(str(path))}, on a cluster with --profile, such as {profile}")
+        print(f"next: multicard run {shlex.quote(str(path))}, on a cluster with --profile slurm")
         return
     run_and_print(matrix, path, retry_failed=arguments.retry_failed)
 

@@ -34,6 +34,7 @@ from multicard.core.layout import (
     node_files,
     rank_file,
 )
+from multicard.core.pipeline import full_version
 from multicard.core.reasons import Reason, describe_left_behind, describe_reason
 from multicard.core.rendezvous import free_port
 from multicard.core.text import counted
@@ -264,6 +265,8 @@ def _record(
 def _from_ranks(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     """What the record takes from those of the ranks."""
     first = {key: ranks[0].get(key) if ranks else None for key in FROM_FIRST_RANK}
+    if first["versions"]:
+        first["versions"]["multicard"] = full_version()
     return first | {"ranks": [{key: rank.get(key) for key in OF_EVERY_RANK} for rank in ranks]}
 
 

@@ -1,0 +1,51 @@
+"""`multicard export`."""
+
+import argparse
+from pathlib import Path
+
+from multicard.cli._command import PREPARE, Command, add_results, name_damaged
+
+# Which multicard.api.export writes; named here, so that the help need not import it.
+FORMATS = ("json", "mlflow", "openmetrics", "tensorboard", "wandb")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the results, the format, and where to write."""
+    add_results(parser)
+    parser.add_argument("--to", choices=FORMATS, required=True, help="json: a line for each run")
+    parser.add_argument(
+        "--out", type=Path, metavar="PATH", help="new file or folder (default: NAME-FORMAT; json: print)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Write the results for another tool, and print what opens them."""
+    from multicard import read_results
+    from multicard.api.export import FORMATS, as_line, export, exported
+    from multicard.cli._console import console
+    from multicard.core.terminal import plain
+    from multicard.experiment.config import ARCHIVE
+
+    source: Path = arguments.source
+    results = read_results(source)
+    name_damaged(results.damaged)
+    if arguments.to == "json" and not arguments.out:
+        for each in exported(results):
+            print(as_line(each))
+        return
+    name = source.resolve().name.removesuffix(ARCHIVE).removesuffix(".yaml")
+    out = arguments.out or Path(f"{name}-{arguments.to}")
+    export(results, arguments.to, out)
+    opened = FORMATS[arguments.to].opened.format(out=out)
+    console().print(plain(f"runs: {len(results.measures)}: {out} ({opened})"), soft_wrap=True)
+
+
+COMMAND = Command(
+    "export",
+    95,
+    "write results for MLflow, Weights & Biases, TensorBoard or Prometheus, or as lines of JSON",
+    add_arguments,
+    run,
+    PREPARE,
+    "multicard export results --to mlflow",
+)
