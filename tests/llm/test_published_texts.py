@@ -82,7 +82,7 @@ def test_samples_of_a_published_set_that_are_empty_are_left_out_and_counted(tmp_
     facts = made(tmp_path / "out", **definition, limit=3)
     assert rows(tmp_path / "out" / "train.jsonl") == [good, good]
     assert (facts["train_samples"], facts["left_out"]) == (2, 1)
-    assert facts["first_left_out"] == f"{tmp_path}/in, sample 2: column dialogue: Input should be a valid string"
+    assert facts["first_left_out"] == f"{tmp_path}/in, sample 2: dialogue: Input should be a valid string"
 
 
 NO_ROWS = BytesIO()
@@ -97,7 +97,7 @@ pq.write_table(pa.table({"input": pa.array([], pa.string())}), NO_ROWS)
         ({"train.jsonl": b'{"input": \n'}, "{folder}: cannot be read after 0 samples: "),
         ({"test.jsonl": line(input="a", output="b")}, "datasets.mine: found the splits test in {folder}, expected"),
         ({"train.jsonl": GOOD}, "{folder}, sample 1: found the columns text, expected input"),
-        ({"train.jsonl": line(input="", output="b")}, "{folder}, sample 1: column input: empty, expected text"),
+        ({"train.jsonl": line(input="", output="b")}, "{folder}, sample 1: input: empty, expected text"),
         ({"train.parquet": NO_ROWS.getvalue()}, "{folder}: found no samples, expected some"),
     ],
     ids=["empty", "cut Parquet", "cut JSON", "no train split", "other columns", "nothing that fits", "no rows"],

@@ -7,12 +7,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from multicard.core.errors import UserError
+from multicard.core.errors import UserError, in_one_line
 from multicard.core.files import atomic_write, described, write_json
 from multicard.core.prepared import PROVENANCE, read_prepared, refuse_changed
 from multicard.experiment.datasets import PublishedText, Text
 from multicard.workloads.llm.samples import MissingColumns, Unfit, to_sample
-from multicard.workloads.llm.text_sources import TextSource, in_one_line, open_source
+from multicard.workloads.llm.text_sources import TextSource, open_source
 
 TRAIN = "train.jsonl"
 

@@ -13,6 +13,7 @@ from pydantic import (
     model_validator,
 )
 
+from multicard.core.errors import first_fault
 from multicard.experiment.datasets import TextKind
 
 # The roles of messages as those of ShareGPT name them (torchtune reads the same).
@@ -125,9 +126,8 @@ def to_sample(kind: TextKind, row: Any) -> dict[str, Any]:
     try:
         return FORMS[kind].model_validate(row).model_dump()
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-    reason = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "missing" and len(first["loc"]) == 1:
-        columns = ", ".join(" ".join(str(name).split())[:40] for name in list(row)[:8])
-        raise MissingColumns(f"found the columns {columns}, expected {first['loc'][0]}")
-    raise Unfit(f"column {'.'.join(map(str, first['loc']))}: {reason}" if first["loc"] else reason)
+        fault = error.errors()[0]
+        if fault["type"] == "missing" and len(fault["loc"]) == 1:
+            columns = ", ".join(" ".join(str(name).split())[:40] for name in list(row)[:8])
+            raise MissingColumns(f"found the columns {columns}, expected {fault['loc'][0]}") from None
+        raise Unfit(first_fault(error).replace("Value error, ", "")) from None

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import pandas as pd
 
-from multicard.core.errors import UserError
+from multicard.core.errors import UserError, in_one_line
 from multicard.core.files import described
 from multicard.experiment.datasets import PUBLISHED, PublishedText, ShippedText, Text, TextFile
 
@@ -128,9 +128,3 @@ def _published_rows(builder: Any) -> Iterator[dict[str, Any]]:
     for path in files:
         with fsspec.open(path, "rb") as file:
             yield from _parquet(file)
-
-
-def in_one_line(error: Exception) -> str:
-    """What an error of another library says."""
-    text = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-    return text[:300]

@@ -42,16 +42,9 @@ class Launcher:
         return None
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
-        """Command that starts the ranks of this node.
+        """Command that starts the ranks of this node by the interpreter `python`.
 
-        Parameters
-        ----------
-        python
-            The interpreter.
-        arguments
-            What is run: a script, or `-m` and a module, and its own arguments.
-        rendezvous
-            Of a job on several nodes, which of them this is.
+        `arguments`: a script, or `-m` and a module, and its own; `rendezvous`: of a job on several nodes, which this is.
         """
         raise NotImplementedError
 

@@ -10,7 +10,7 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, TypeVar
 
-from multicard.core.errors import UserError
+from multicard.core.errors import UserError, in_one_line
 from multicard.core.prepared import Entry
 from multicard.core.system import usable_cpus
 from multicard.experiment.datasets import ImageFolder
@@ -118,8 +118,7 @@ def why_unreadable(file: Path) -> str | None:
             image.draft("L", (1, 1))
             image.convert("RGB")
     except Exception as error:  # decoders of damaged files raise whatever they stumble over
-        text = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-        return text.replace(f" {str(file)!r}", "")
+        return in_one_line(error).replace(f" {str(file)!r}", "")
     return None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from multicard.core.errors import UserError
+from multicard.core.errors import UserError, in_one_line
 from multicard.core.files import described
 from multicard.core.text import counted, natural
 from multicard.workloads.vision.images import in_threads
@@ -41,8 +41,7 @@ def _read_csv(path: Path) -> tuple[Samples, dict[str, Any]]:
     try:
         table = pd.read_csv(path, encoding="utf-8-sig", encoding_errors="replace")
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
-        raise UserError(f"{path}: cannot be read as CSV: {reason}") from error
+        raise UserError(f"{path}: cannot be read as CSV: {in_one_line(error)}") from error
     # Where lines have a value more than the first one, pandas takes their first value for an index.
     if list(table.columns) != COLUMNS or not isinstance(table.index, pd.RangeIndex):
         raise UserError(f"{path}: found other columns than label and pixel0 to pixel{EDGE * EDGE - 1}")

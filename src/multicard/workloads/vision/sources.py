@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from multicard.core.errors import UserError
+from multicard.core.errors import UserError, in_one_line
 from multicard.core.files import described
 from multicard.experiment.datasets import Mnist
 
@@ -135,16 +135,14 @@ def _download_mnist(dataset: Mnist, name: str) -> None:
             if None in dataset.files().values():
                 MNIST(str(folder), download=True)
     except (OSError, RuntimeError, http.client.HTTPException) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"datasets.{name}.download: cannot fetch MNIST into {folder}: {reason}") from error
+        raise UserError(f"datasets.{name}.download: cannot fetch MNIST into {folder}: {in_one_line(error)}") from error
 
 
 def _unpacked(path: Path) -> bytes:
     try:
         return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
-        found = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise UserError(f"{path}: cannot be read: {found}; expected a complete IDX file") from error
+        raise UserError(f"{path}: cannot be read: {in_one_line(error)}; expected a complete IDX file") from error
 
 
 def _idx_values(path: Path, content: bytes, magic: int) -> np.ndarray:
