@@ -16,16 +16,13 @@ import pandas as pd
 import pytest
 from emulated_jobs import GPU_NAME
 
-from conftest import ROOT
 from emulated_gpu.fixtures import EmulatedGpus
 from multicard.analysis.runs.measures import measure_run
 from multicard.core.reasons import describe_reason
-from multicard.experiment.models import Model
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
-from multicard.workloads.llm.prepare_model import prepare_model
 from observed_scripts import has_memory_and_phases
-from script.equipment import CASES, ON_GPUS, Script, every_step_is_seen, losses, nanogpt
+from script.equipment import CASES, ON_GPUS, Script, every_step_is_seen, losses, nanogpt, torchtune
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 rare = pytest.mark.rare
@@ -222,15 +219,8 @@ def test_fsdp2_of_pytorchs_examples(emulated: EmulatedGpus, tmp_path: Path) -> N
 @rare
 def test_torchtune_by_its_own_command(emulated: EmulatedGpus, tmp_path: Path) -> None:
     """Its recipe for several devices, which shards the model by FSDP2."""
-    model = tmp_path / "model"
-    model.mkdir()
-    prepare_model("tiny", Model(architecture="tiny"), model, ROOT / "resources")
-    run = started(
-        emulated, tmp_path / "run", "-m", "torchtune._cli.tune", "run", "--nproc_per_node", "{devices}",
-        "lora_finetune_distributed", "--config", "tune_lora.yaml", "device=cuda", f"model_dir={model}",
-        f"data_files={ROOT / 'resources' / 'text' / 'instructions.jsonl'}", "output_dir={run_dir}/out",
-        launcher="command", devices=2,
-    ).completed()  # fmt: skip
+    command = torchtune(tmp_path, "lora_finetune_distributed", "--nproc_per_node", "{devices}")
+    run = started(emulated, tmp_path / "run", *command, "device=cuda", launcher="command", devices=2).completed()
     ran_on_its_gpus(run, emulated)
     has_memory_and_phases(run.steps, PHASES, least_bytes=0)
     assert {step["samples"] for step in run.steps} == {"8"}  # a batch of 4, two of them in a step

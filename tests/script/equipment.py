@@ -19,6 +19,7 @@ from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 from observed_scripts import has_memory_and_phases
 
+ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
 DEEPSPEED = Path(sys.prefix) / "deepspeed"  # an environment of envs/install-deepspeed.sh
 LIMIT_S = 1800
@@ -219,6 +220,18 @@ def nanogpt(scripts: Path, place: Path, **options: Any) -> tuple[str, list[str]]
     options = small | {"n_head": 2, "n_embd": 32} | options
     arguments = [f"--{name}={value}" for name, value in options.items()]
     return str(folder), ["train.py", "config/train_shakespeare_char.py", *arguments, "--out_dir={run_dir}"]
+
+
+def torchtune(place: Path, recipe: str, *options: str) -> tuple[str, ...]:
+    """The command that tunes `tiny` by a recipe of torchtune's own command."""
+    from multicard.experiment.models import Model
+    from multicard.workloads.llm.prepare_model import prepare_model  # imports torch
+
+    (place / "model").mkdir()
+    prepare_model("tiny", Model(architecture="tiny"), place / "model", ROOT / "resources")
+    texts = ROOT / "resources" / "text" / "instructions.jsonl"
+    places = (f"model_dir={place / 'model'}", f"data_files={texts}", "output_dir={run_dir}/out")
+    return ("-m", "torchtune._cli.tune", "run", *options, recipe, "--config", "tune_lora.yaml", *places)
 
 
 def losses(log: str) -> list[str]:

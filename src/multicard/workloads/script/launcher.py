@@ -44,7 +44,7 @@ class Launcher:
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
         """Command that starts the ranks of this node by the interpreter `python`.
 
-        `arguments`: a script, or `-m` and a module, and its own; `rendezvous`: of a job on several nodes, which this is.
+        `arguments`: a script, or `-m` and a module, and its own; `rendezvous`: of a job on several nodes, which one.
         """
         raise NotImplementedError
 
