@@ -36,27 +36,6 @@ SMALLEST_BLOCK = 512  # bytes, of PyTorch's allocator; what it reserves are whol
 SEGMENT = 2 << 20
 PHASES = ("data", "transfer", "forward", "backward", "optimizer")
 
-FAULTY = """
-import os, signal, sys, time
-import torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-rank = int(os.environ["RANK"])
-gpu = torch.device("cuda", rank)
-torch.cuda.set_device(gpu)
-dist.init_process_group("nccl")
-model = DistributedDataParallel(torch.nn.Linear(4, 2).to(gpu), device_ids=[gpu])
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(100):
-    if rank == 1 and step == 4:
-        if sys.argv[1] == "memory":
-            torch.empty(1 << 30, dtype=torch.uint8, device=gpu)
-        time.sleep(1)  # the other rank is about to reduce its gradients
-        os.kill(os.getpid(), signal.SIGKILL)
-    model(torch.ones(8, 4, device=gpu)).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-
 
 class _Nvml:
     """NVML's energy of the emulated GPUs, for the launcher: it is this process, in which nothing is emulated."""
@@ -226,28 +205,3 @@ def test_torchtune_by_its_own_command(emulated: EmulatedGpus, tmp_path: Path) ->
     assert {step["samples"] for step in run.steps} == {"8"}  # a batch of 4, two of them in a step
     assert [rank["observed"]["optimizers"] for rank in run.record["ranks"]] == [["AdamW"]] * 2
     assert len(losses(run.log)) == len(run.of_rank(0)) == len(run.of_rank(1)) == STEPS
-
-
-@rare
-@pytest.mark.parametrize(
-    ("fault", "outcome", "reason"),
-    [
-        (
-            "memory",
-            "out_of_memory",
-            r"rank 1: OutOfMemoryError: .* GPU 1 has a total capacity of 512\.00 MiB .*",
-        ),
-        ("killed", "failed", r"rank 1: killed by SIGKILL, .*"),
-    ],
-)
-def test_a_rank_that_fails_while_the_other_reduces_is_named(
-    fault: str, outcome: str, reason: str, emulated: EmulatedGpus, tmp_path: Path
-) -> None:
-    (tmp_path / "faulty.py").write_text(FAULTY)
-    with_less = emulated.environment(**MACHINE, gpu_gib="16,0.5")
-    run = Script(
-        tmp_path / "run", with_less,
-        command=("faulty.py", fault), python=str(emulated.python), folder=str(tmp_path), device="cuda", devices=2,
-    )  # fmt: skip
-    assert run.record["outcome"] == outcome, run.log
-    assert re.fullmatch(reason, describe_reason(run.record["reason"]))

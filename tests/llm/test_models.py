@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 import shutil
 import struct
 from dataclasses import replace
@@ -15,7 +14,7 @@ from safetensors.torch import save_file
 
 from multicard.core.errors import UserError
 from multicard.experiment.models import ARCHITECTURES, Architecture, Model
-from multicard.workloads.llm.prepare_model import _count_weights, check_folder, prepare_model, read_model
+from multicard.workloads.llm.prepare_model import check_folder, prepare_model, read_model
 from multicard.workloads.llm.tiny import tensor_shapes
 
 FETCH = "fetch --it"
@@ -201,12 +200,3 @@ def test_a_damaged_file_is_refused_with_its_place(tmp_path: Path, name: str, con
     line = refusal(folder)
     assert line.startswith(f"{folder / name}{says}")
     assert line.isprintable()
-
-
-def test_the_data_of_large_weights_is_not_read(tmp_path: Path) -> None:
-    size = 64 * 2**30
-    file = tmp_path / "large.safetensors"
-    header = packed({"a": entry(0, size, shape=(size // 2,))})
-    file.write_bytes(header)
-    os.truncate(file, len(header) + size)  # takes no space
-    assert _count_weights(file) == size // 2

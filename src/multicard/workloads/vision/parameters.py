@@ -8,8 +8,6 @@ from multicard.experiment.parameters import DatasetOf, JobParameters
 from multicard.workloads._fields import labelled
 from multicard.workloads.vision.strategy import STRATEGIES
 
-Precision = Literal["fp64", "fp32", "bf16", "fp16"]
-
 # What the preset `tuned` turns on; a stated value overrides it.
 TUNED: dict[str, Any] = {
     "layout": "nhwc",
@@ -39,9 +37,10 @@ class VisionParameters(JobParameters):
         Literal[tuple(STRATEGIES)],
         Field(description=" ".join(f"`{name}`: {entry.description}" for name, entry in STRATEGIES.items())),
     ] = "single"
-    precision: Annotated[Precision, Field(description="fp16 is autocast with gradient scaling, bf16 is autocast.")] = (
-        "fp32"
-    )
+    precision: Annotated[
+        Literal["fp64", "fp32", "bf16", "fp16"],
+        Field(description="fp16 is autocast with gradient scaling, bf16 is autocast."),
+    ] = "fp32"
     model: Annotated[Literal["mobilenet_v2"], Field(description="torchvision model, trained from scratch.")] = (
         "mobilenet_v2"
     )
