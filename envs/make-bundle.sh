@@ -46,6 +46,7 @@ done
 pip wheel --quiet --no-deps --wheel-dir "$bundle/wheels" "$root"
 (cd "$bundle" && sha256sum wheels/* > SHA256SUMS)
 echo "$version" > "$bundle/python-version"
+[ -z "$without" ] || echo "$without" > "$bundle/without"
 cp "$root/envs/install-bundle.sh" "$bundle/install.sh"
 mv "$bundle" "$folder"
 echo "$folder: $(ls "$folder/wheels" | wc -l) packages, $(du -sh "$folder" | cut -f1); on the other machine: sh $(basename "$folder")/install.sh VENV"

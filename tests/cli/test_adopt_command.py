@@ -123,6 +123,6 @@ def test_adopting_again_changes_nothing_and_another_table_replaces_nothing_unask
     assert read_results(folder / "adopted.tar.gz").measures["iteration_time_s"].notna().sum() == 4
     other = folder / "other.csv"
     other.write_text("".join(TABLE.splitlines(keepends=True)[:3]))
-    with pytest.raises(SystemExit, match=r"adopted.yaml: exists and holds something else; --overwrite replaces it"):
+    with pytest.raises(SystemExit, match=r"adopted.yaml: exists and differs; --overwrite replaces it"):
         main(["analyze", "--as-runs", "other.csv"])
     assert (folder / "adopted.yaml").read_bytes() == before

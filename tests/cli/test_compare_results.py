@@ -169,7 +169,7 @@ def test_what_cannot_be_told_has_a_code_of_its_own(
     interval = "cannot tell: no configuration has an interval of "
     assert said(old, one) == [f"{interval}iteration_time"]
     assert said(old, old, "--measure", "energy,iteration_time") == [f"{interval}energy"]
-    assert said(old, unlike)[0].startswith("measured on unlike hardware, which no repeats make up for (processor: ")
+    assert said(old, unlike)[0].startswith("measured on different hardware (processor: ")
     main(["compare", str(old), str(unlike)])
     assert "differs: processor: " in capsys.readouterr().out
     none, missing = said(old, apart)

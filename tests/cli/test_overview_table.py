@@ -67,7 +67,9 @@ def test_several_scenarios_have_no_tables(tmp_path: Path, capsys: pytest.Capture
     *caveats, report, following = capsys.readouterr().out.splitlines()
     assert caveats == ["s1: 1 cannot run here: needs 8 GPUs", "s1: Without numbers: 1 not run here"]
     assert report == f"report: {tmp_path}/report.html"
-    assert following == "next: for intervals, repeats: 3 in mine.yaml, then the same command; what was measured stays"
+    assert (
+        following == "next: for intervals, set repeats: 3 in mine.yaml and run the same command; finished runs are kept"
+    )
 
 
 @pytest.mark.parametrize("bounds", [("_low", "_high"), ()], ids=["intervals", "single repeats"])
@@ -128,7 +130,7 @@ def test_what_to_do_next_comes_last(tmp_path: Path, capsys: pytest.CaptureFixtur
     several = {"s0": ASKED | {"repeats": 3}}
     make_results(tmp_path / "b", repeated(row(1, 0.1)))
     print_results(Experiment.model_validate({"results": str(tmp_path / "b"), "scenarios": several}), Path("mine.yaml"))
-    said = f"next: for what to try and the best configuration, multicard recommend {tmp_path}/b"
+    said = f"next: multicard recommend {tmp_path}/b, for the best configuration and what to try"
     assert capsys.readouterr().out.splitlines()[-1] == said
 
 

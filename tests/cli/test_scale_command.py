@@ -104,8 +104,8 @@ def test_a_command_is_understood_with_and_without_its_interpreter(typed: str, py
         ("python -m torch.distributed.run train.py", "write --launcher torchrun -- train.py"),
         ("/opt/bin/accelerate launch train.py", "write --launcher accelerate -- train.py"),
         ("srun ./train", "write --launcher srun -- SCRIPT.py ..."),
-        ("uv run train.py", "of another environment with --python FILE"),
-        ("./train.sh", "a program that starts its ranks itself needs --launcher command"),
+        ("uv run train.py", "--python FILE selects another environment"),
+        ("./train.sh", "a program that starts its own ranks needs --launcher command"),
         ("python", "expected SCRIPT.py or -m MODULE"),
         ("python -O train.py", "expected SCRIPT.py or -m MODULE"),
     ],
@@ -124,7 +124,7 @@ def test_what_is_no_script_is_refused_with_what_to_write(typed: str, line: str) 
         ("--devices 9999999 -- train.py", "--devices: found '9999999', expected numbers of devices"),
         ("--devices 1 -- other.py", "command: no such file: other.py (in "),
         ("--devices 1 -- -m package.no_such", "finds no module package.no_such (in "),
-        ("--devices 1 --vary d=[1,2] -- train.py {d}", "--vary: found 'd=[1,2]', whose commas part values"),
+        ("--devices 1 --vary d=[1,2] -- train.py {d}", "--vary: found 'd=[1,2]', but commas separate values"),
         ("--devices 1 --vary b -- train.py {b}", "--vary: found 'b', expected NAME=VALUE,..."),
         ("--devices 1 --vary b=1,,2 -- train.py {b}", "--vary: found 'b=1,,2'"),
         ("--devices 1 --vary b=1 --vary b=2 -- train.py {b}", "--vary: names a parameter twice"),
@@ -173,8 +173,10 @@ def test_a_file_that_says_something_else_is_kept_until_told_otherwise(folder: Pa
     first = written(*ONE)
     assert written(*ONE) == first, "the same is no other"
     asked = ["--devices", "1,2", "--", "train.py", "--other"]
-    line = "multicard.yaml: exists and holds something else; --overwrite replaces it and keeps what was measured with "
-    assert f"{line}unchanged parameters, --config-out FILE writes another" in refused(*asked)
+    line = (
+        "multicard.yaml: exists and differs; --overwrite replaces it and keeps finished runs whose parameters are the "
+    )
+    assert f"{line}same, --config-out FILE writes another" in refused(*asked)
     main(["scale", "--device", "cpu", "--config-out", "other.yaml", *asked])
     assert yaml.safe_load(Path("multicard.yaml").read_text()) == first
     other = yaml.safe_load(Path("other.yaml").read_text())
@@ -190,7 +192,7 @@ def test_a_folder_of_the_users_is_not_taken_for_results(folder: Path) -> None:
     report = folder / "results" / "report.html"
     report.parent.mkdir()
     report.write_text("my own")
-    assert "results: holds something else than results of multicard; --config-out NAME.yaml" in refused(*ONE)
+    assert "results: not results of multicard; choose another folder with --config-out NAME.yaml" in refused(*ONE)
     assert report.read_text() == "my own"
     run = folder / "results" / "runs" / "script_train_cpu1_r1" / "run.json"
     run.parent.mkdir(parents=True)
@@ -256,7 +258,7 @@ def test_a_file_is_written_and_nothing_run_where_jobs_are_only_submitted(
     assert "next: multicard run multicard.yaml" in capsys.readouterr().out
     Path("multicard.yaml").unlink()
     monkeypatch.setattr("multicard.experiment.machine.Machine.here", lambda: Machine(cpus=2, gpus=0))
-    assert "state --device cuda or --device cpu" in refused("--device", "auto", *asked)
+    assert "set --device cuda or --device cpu" in refused("--device", "auto", *asked)
 
 
 @pytest.mark.parametrize(

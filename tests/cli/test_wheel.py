@@ -145,6 +145,9 @@ def test_a_bundle_for_another_python_is_installed_without_a_network(tmp_path: Pa
         assert other.returncode == 1 and f"this bundle is for Python {version}" in other.stderr
     installed = offline("sh", bundle / "install.sh", venv, python)
     assert installed.stdout == f"multicard {__version__}\n", installed.stderr
+    purelib = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    seen = offline(venv / "bin/python", "-c", "import sys; print(*sys.path, sep='\\n')").stdout.splitlines()
+    assert offline(python, "-c", purelib).stdout.strip() in seen, "where torch would be"
     nsys_export(tmp_path / "report.sqlite")
     read = offline(venv / "bin/multicard", "analyze", "report.sqlite")
     assert read.returncode == 0 and "kernels" in read.stdout, read.stdout + read.stderr

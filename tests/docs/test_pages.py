@@ -53,14 +53,13 @@ RUN_HERE = (
     r"multicard compare \S+\.sqlite \S+\.sqlite",
     r"snakemake .* --dry-run",
     r"sed -i .* config/\S+",
-    r"python \w+\.py",
     r"python -m (multicard\.experiment|pytest tests/\S+ -k .*|multicard\.experiment > \S+)",
-    r"make clean",
 )
 # What another program of the repository runs: a pattern, the program, and a text of it by which that is seen.
 RUN_ELSEWHERE = (
     (r"make (demo|lint|docs)", ".ci/run", "part {1}"),
     (r"make test", ".ci/run", "make test"),
+    (r"multicard export results --to mlflow", "tests/api/test_export.py", '"mlflow": of_mlflow'),
     (r"pip install \.", "tests/cli/test_wheel.py", "build_wheel"),
     (r"make (test-fast|emulated-gpu)", "Makefile", "{1}: "),
     (r"\.ci/run", ".ci/run", "make test"),

@@ -58,7 +58,7 @@ def results(emulated_gpus: EmulatedGpus, tmp_path_factory: pytest.TempPathFactor
     project = tmp_path_factory.mktemp("experiment") / "project"
     copy_project(project, "tests/gpu")
     (project / "experiment.yaml").write_text(yaml.safe_dump(EXPERIMENT, sort_keys=False))
-    # Its own configuration takes an hour here (docs/gpu-check.md has the results). Of the spared memory a context takes
+    # Its own configuration takes an hour here (docs/validation.md). Of the spared memory a context takes
     # 300 MiB.
     check = ["tests/gpu/check.py", "--config", "experiment.yaml", "--spared-mib", "330", "--no-tests"]
     done = subprocess.run(

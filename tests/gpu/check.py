@@ -1,11 +1,14 @@
-"""Everything that needs a GPU, in one call: `make gpu-check` (docs/gpu-check.md).
+"""Everything that needs a GPU: `make gpu-check` (docs/validation.md).
 
 Runs config/gpu-check.yaml by Snakemake, so that a second call resumes where the first one ended, judges every run, and
 runs the tests that are marked `gpu`. What is to be sent lies in one folder: a table (Markdown, CSV), and the archive.
+Where a GPU can be had for minutes only, `--minutes 9 --save FOLDER` ends in time and keeps every finished run in
+FOLDER, from which the next call continues, on any machine.
 """
 
 import argparse
 import base64
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from pieces import Deadline, restore, save
 from rich.console import Console
 from rich.table import Table
 from rows import COLUMNS, judge
@@ -30,7 +34,7 @@ from multicard.archive.matrix import Matrix
 from multicard.archive.pack import pack
 from multicard.core.errors import UserError, reported
 from multicard.core.files import atomic_write, write_json
-from multicard.core.layout import NOT_RUN, RUN
+from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, NOT_RUN, RUN
 from multicard.core.system import read_or_none
 from multicard.experiment.load import check, read_yaml
 from multicard.experiment.models import Architecture
@@ -42,6 +46,7 @@ from multicard.workloads.llm.tiny import WEIGHTS, config_of, random_weights
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "config" / "gpu-check.yaml"
 OUT_OF_MEMORY = "out_of_memory"  # the scenario in which the last GPU is occupied
+NOT_YET = "not yet"
 SPARED_MIB = 2048  # of it: for CUDA, NCCL and the model, not for the activations
 
 # Assumed, in seconds, of four GPUs and 16 cores: a run from its start to its end, what compiling adds, and all else:
@@ -56,21 +61,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, nargs="+", default=[CONFIG], help="later files change earlier ones")
     parser.add_argument("--spared-mib", type=int, default=SPARED_MIB, help="memory left where a rank is to lack it")
+    parser.add_argument("--minutes", type=float, help="end within so many; what is left is for the next call")
+    parser.add_argument("--save", type=Path, metavar="FOLDER", help="where what has run is kept, and taken up from")
     parser.add_argument("--no-tests", action="store_true", help="leave out the tests that are marked gpu")
     chosen = parser.parse_args()
-    started = time.monotonic()
+    started, deadline = time.monotonic(), Deadline(chosen.minutes)
     matrix = plan(chosen.config)
     results = Path(matrix.experiment.results)
+    if chosen.save:
+        restore(chosen.save, results)
     ahead = [run for run in matrix.planned() if not (results / "runs" / run / RUN).exists()]
     minutes = estimated_s(matrix.runs[run].parameters for run in ahead) / 60
     print(f"{len(matrix.planned())} runs, {len(ahead)} to do, about {minutes:.0f} minutes", flush=True)
+    if "nsys" not in matrix.machine.profilers:
+        print("no nsys: runs are recorded by PyTorch's profiler, so how nsys sees them stays open", flush=True)
     sound = True
     for run in matrix.scenarios.get(OUT_OF_MEMORY, []):
         if run.id in ahead:
             with occupied(run.parameters.devices - 1, chosen.spared_mib):
-                sound &= snakemake(chosen.config, results / "runs" / run.id / RUN)
-    sound &= snakemake(chosen.config)
-    table = judge_all(matrix)
+                sound &= snakemake(deadline, chosen.config, results / "runs" / run.id / RUN)
+    sound &= snakemake(deadline, chosen.config)
+    table = judge_all(matrix, is_over=deadline.left_s == 0)
     sound &= not table["result"].eq("FAILED").any()
     folder = results / "send"
     show(table)
@@ -79,9 +90,12 @@ def main() -> None:
     except UserError as error:  # a damaged file of a run, which its row names
         print(f"multicard: no archive: {error}", file=sys.stderr)
         sound = False
+    if chosen.save:
+        save(results, chosen.save)
+        for file in folder.iterdir():
+            shutil.copy(file, chosen.save)
     if not chosen.no_tests:
-        tests = subprocess.run([sys.executable, "-m", "pytest", "-q", "-m", "gpu", ROOT / "tests"], check=False)
-        sound &= tests.returncode == 0
+        sound &= deadline.run([sys.executable, "-m", "pytest", "-q", "-m", "gpu", ROOT / "tests"], ROOT) in (0, None)
     print(f"{time.monotonic() - started:.0f} s. A failed run is repeated once its folder in {results}/runs is deleted.")
     print(f"Send the files in {folder}: {', '.join(sorted(file.name for file in folder.iterdir()))}")
     sys.exit(0 if sound else 1)
@@ -138,19 +152,24 @@ def occupied(gpu: int, spared_mib: int) -> Iterator[None]:
             holder.stdin.close()
 
 
-def snakemake(config: list[Path], *targets: Path) -> bool:
-    """Make the targets, by default everything; whether all could be made."""
+def snakemake(deadline: Deadline, config: list[Path], *targets: Path) -> bool:
+    """Make the targets, by default everything; whether all could be made, as far as there was time."""
     command = [sys.executable, "-m", "snakemake", "--profile", "profiles/local", "--configfile", *config]
-    return subprocess.run([*command, "--", *targets] if targets else command, cwd=ROOT, check=False).returncode == 0
+    return deadline.run([*command, "--", *targets] if targets else command, ROOT) in (0, None)
 
 
-def judge_all(matrix: Matrix) -> pd.DataFrame:
-    """One row per run of each scenario, by `COLUMNS`; runs that this machine cannot run say why."""
+def judge_all(matrix: Matrix, is_over: bool = False) -> pd.DataFrame:
+    """One row per run of each scenario, by `COLUMNS`; runs that this machine cannot run say why.
+
+    `is_over`: whether the time was up, so that what did not run may still do so.
+    """
     rows = []
     for scenario, runs in matrix.scenarios.items():
         for run in runs:
             folder = Path(matrix.experiment.results) / "runs" / run.id
-            if (folder / RUN).exists():
+            if is_over and not (folder / ACTIVITY / ACTIVITY_INDEX).exists() and not matrix.reasons[run.id]:
+                row = {"run": run.id, "result": NOT_YET, "remarks": ""}
+            elif (folder / RUN).exists():
                 try:
                     row = judge(run, folder, scenario == OUT_OF_MEMORY)
                 except UserError as error:  # a file that is missing or damaged

@@ -1,7 +1,6 @@
 """The GPU check judges runs of known truth; its configuration has all strategies and techniques, in 40 minutes."""
 
 import math
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -264,9 +263,9 @@ def test_the_check_ends_with_0_only_where_nothing_failed(
     monkeypatch.setattr(sys, "argv", ["check.py"])
     monkeypatch.setattr(gpu_check, "plan", lambda _: matrix)
     monkeypatch.setattr(gpu_check, "snakemake", lambda *_: built)
-    monkeypatch.setattr(gpu_check, "judge_all", lambda _: table)
+    monkeypatch.setattr(gpu_check, "judge_all", lambda *_, **__: table)
     monkeypatch.setattr(gpu_check, "leave", leave)
-    monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, tests))
+    monkeypatch.setattr(gpu_check.Deadline, "run", lambda *_: tests)
     with pytest.raises(SystemExit) as ended:
         gpu_check.main()
     assert ended.value.code == code
@@ -292,7 +291,7 @@ def test_the_last_gpu_is_occupied_while_a_rank_is_to_lack_memory_and_never_again
     monkeypatch.setattr(sys, "argv", ["check.py", "--no-tests"])
     monkeypatch.setattr(gpu_check, "plan", lambda _: replace(matrix, reasons=dict.fromkeys(matrix.reasons)))
     monkeypatch.setattr(gpu_check, "occupied", occupied)
-    monkeypatch.setattr(gpu_check, "snakemake", lambda _config, *targets: happened.append(targets) or True)
+    monkeypatch.setattr(gpu_check, "snakemake", lambda _deadline, _config, *targets: happened.append(targets) or True)
     monkeypatch.setattr(gpu_check, "leave", lambda folder, *_: folder.mkdir())
     with pytest.raises(SystemExit) as ended:
         gpu_check.main()

@@ -176,7 +176,7 @@ def test_a_completed_job_on_fewer_gpus_than_its_devices_has_failed(monkeypatch: 
     for ranks, found in ((on("a", "a"), 1), ([{"rank": 0}, {"rank": 1}], 0)):
         outcome, reason = judge_gpus(ranks, 2)
         assert (outcome, reason) == ("failed", Reason("wrong_gpus", devices=2, gpus=found))
-    assert f"its 2 devices share GPUs (distinct: {found})" in describe_reason(reason.record())
+    assert f"its 2 ranks shared GPUs (distinct: {found})" in describe_reason(reason.record())
     monkeypatch.setenv("MULTICARD_SHARED_GPU", "1")
     assert judge_gpus(on("a", "a"), 2) == ("completed", None)
 

@@ -165,7 +165,7 @@ def test_of_a_script_its_version_and_its_operations_are_recorded_and_no_secret(t
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"python": "/no/such/python"}, "python: no such interpreter: /no/such/python; state the interpreter"),
+        ({"python": "/no/such/python"}, "python: no such interpreter: /no/such/python; set the interpreter"),
         ({"script": "none.py"}, f"command: no such file: none.py (in {SCRIPTS})"),
         ({"folder": "/no/such/folder"}, "folder: no such folder: /no/such/folder"),
         ({"script": "no-such-program", "launcher": "command"}, "the program no-such-program, which is not on the PATH"),
@@ -191,7 +191,7 @@ def test_an_interpreter_without_torch_and_a_program_without_steps_are_said_in_on
     venv.create(tmp_path / "empty", with_pip=False)
     python = str(tmp_path / "empty" / "bin" / "python")
     code, line = ended(job(tmp_path / "c", python=python))
-    assert code == "no_torch" and line.startswith(f"python: {python} has no torch; state the interpreter")
+    assert code == "no_torch" and line.startswith(f"python: {python} has no torch; set the interpreter")
 
 
 FORKING = {"devices": 1, "launcher": "command"}
@@ -203,9 +203,14 @@ FORKING = {"devices": 1, "launcher": "command"}
         (("--steps", "5"), {}, "too_few_steps", "the script ended after 5 of 20 steps"),
         (("--fault", "exit"), {}, "exited", "rank 0: exit code 1: no samples are left; "),
         (("--fault", "raise", "--at", "1"), {}, "error", "RuntimeError: the data are wrong"),
-        ((), {"devices": 2, "launcher": "command"}, "hidden_ranks", "1 of its processes trained, where"),
-        (("--spawn", "2", "--start-method", "fork"), FORKING, "hidden_ranks", "2 of its processes trained, where"),
-        ((), {"device": "cuda"}, "trained_on_cpu", "its processes trained on CPUs, and `device` is cuda; have the"),
+        ((), {"devices": 2, "launcher": "command"}, "hidden_ranks", "1 of its processes trained, but `launcher`"),
+        (
+            ("--spawn", "2", "--start-method", "fork"),
+            FORKING,
+            "hidden_ranks",
+            "2 of its processes trained, but",
+        ),
+        ((), {"device": "cuda"}, "trained_on_cpu", "its processes trained on CPUs although `device` is cuda; move"),
     ],
 )
 def test_a_script_that_cannot_be_measured_is_told_what_to_do(

@@ -83,7 +83,7 @@ def test_the_best_configuration_is_told_with_its_interval_and_as_it_is_stated(
     assert "layout: nhwc" in best and "fused_optimizer: true" in best and "threads: 1" in best
     # The geometric mean of 201 and 202.
     assert re.search(r": 201\.5 samples/s \(95% CI [\d.]+ samples/s to [\d.]+ samples/s, n = 2\)$", best)
-    at = lines.index("to use it, state under fixed:")
+    at = lines.index("to use it, set under fixed:")
     assert yaml.safe_load("\n".join(lines[at + 1 : -1])) == {"layout": "nhwc", "fused_optimizer": True, "threads": 1}
     table = pd.read_csv("results/search/formats.csv")
     assert table["spent_s"].iloc[-1] == table["cost_s"].sum()
@@ -110,7 +110,7 @@ def test_what_is_left_out_is_not_begun_with(
     main(["tune", "config.yaml", "--budget", "90min", "--dry-run"])
     lines = capsys.readouterr().out.splitlines()
     assert "left out 4 of 8: too much" in lines and not [line for line in lines if "threads: 2" in line]
-    assert [line.strip() for line in lines if "threads: 1" in line] and "begins with:" in lines
+    assert [line.strip() for line in lines if "threads: 1" in line] and "starts with:" in lines
     # A dry run runs nothing.
     assert monkeypatch.made == [] and tuple(GOALS) == OFFERED
     assert [path.name for path in folder.iterdir()] == ["config.yaml"]
@@ -129,7 +129,7 @@ def test_a_configuration_of_which_a_repeat_failed_is_named(
     Path("config.yaml").write_text(yaml.safe_dump(changed(vary={"layout": ["nchw", "nhwc"]})))
     main(["tune", "config.yaml", "--budget", "1h"])
     lines = capsys.readouterr().out.splitlines()
-    assert "not counted, since a repeat did not complete: layout: nhwc" in lines
+    assert "skipped, since a repeat did not complete: layout: nhwc" in lines
     assert [line for line in lines if line.endswith("4 runs of 2 configurations in 240 s, all that there are")]
     assert [line for line in lines if line.startswith("best: layout: nchw: ")]
 

@@ -254,7 +254,7 @@ class Results:
         """
         check_free(Path(out))
         if self._experiment is None:
-            raise UserError(f"{self.path}: has no configuration in it, so give the configuration file of these runs")
+            raise UserError(f"{self.path}: has no configuration; pass the configuration file of these runs")
         folder, plans = self._measured
         return draw(folder, plans, Path(out))
 

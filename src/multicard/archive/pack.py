@@ -146,7 +146,7 @@ def _renamed(record: dict[str, Any], allowed: Allowed) -> dict[str, Any]:
     except ValidationError as error:
         fault = error.errors()[0]["msg"]
         raise UserError(
-            f"{record['run']}: its parameters cannot be archived: without what it must not say, {fault}"
+            f"{record['run']}: its parameters cannot be archived: with private text removed, {fault}"
         ) from None
 
 

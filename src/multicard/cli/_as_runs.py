@@ -48,7 +48,7 @@ def make_runs(table: Path, overwrite: bool, step_range: str | None) -> None:
         if errors:
             raise UserError(*errors)
         if CONFIG.exists() and not overwrite and CONFIG.read_text(encoding="utf-8") != text:
-            raise UserError(f"{CONFIG}: exists and holds something else; --overwrite replaces it")
+            raise UserError(f"{CONFIG}: exists and differs; --overwrite replaces it")
         with atomic_write(CONFIG) as temporary:
             temporary.write_text(text, encoding="utf-8")
         for run in made.iterdir():

@@ -23,8 +23,8 @@ HEADINGS = {
 }  # fmt: skip
 AROUND = 3  # of a column: a line, and a blank on each side
 UNCOUNTED = (
-    "throughput is in steps, and speed-up unknown, since the samples of a step are not: state them "
-    "(--samples-per-step or --samples-per-device)"
+    "the samples of a step are unknown, so throughput is in steps and there is no speed-up: set --samples-per-step or "
+    "--samples-per-device"
 )
 
 
@@ -103,8 +103,8 @@ def _next_step(experiment: "Experiment", config: Path, outcomes: Mapping[str, st
         lost = f"{failed} of {counted(len(outcomes), 'run')} did not complete: see their log.txt"
         return f"{lost}; multicard run {shlex.quote(str(config))} --retry-failed runs them again"
     if all(scenario.repeats == 1 for scenario in experiment.scenarios.values()):
-        return f"for intervals, repeats: 3 in {config}, then the same command; what was measured stays"
-    return f"for what to try and the best configuration, multicard recommend {shlex.quote(experiment.results)}"
+        return f"for intervals, set repeats: 3 in {config} and run the same command; finished runs are kept"
+    return f"multicard recommend {shlex.quote(experiment.results)}, for the best configuration and what to try"
 
 
 def overview_tables(title: str, rows: "pd.DataFrame", measures: list[str], width: int) -> list["Table"]:

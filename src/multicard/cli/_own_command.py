@@ -44,8 +44,8 @@ def parse_command(command: list[str], launcher: str = "auto") -> tuple[str | Non
     if started_by:
         raise UserError(f"-- {first}: multicard starts the ranks itself; write --launcher {started_by} -- {rest}")
     raise UserError(
-        f"-- {shlex.join(command[:1]) or first}: is no Python script, expected SCRIPT.py or -m MODULE (of another "
-        "environment with --python FILE); a program that starts its ranks itself needs --launcher command"
+        f"-- {shlex.join(command[:1]) or first}: not a Python script, expected SCRIPT.py or -m MODULE (--python FILE "
+        "selects another environment); a program that starts its own ranks needs --launcher command"
     )
 
 

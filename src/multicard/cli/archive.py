@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
     for each in packed.incomplete:
         terminal.print(plain(f"skipped: {each}: missing"), soft_wrap=True, highlight=False)
     if packed.names:
-        where = "is a word of its configuration or commands; look it through before you share it"
+        where = "appears in its configuration or commands; check them before you share it"
         terminal.print(plain(f"{listed(list(map(repr, packed.names)))} {where}"))
     size = with_unit(out.stat().st_size, BYTES)
     terminal.print(plain(f"runs: {len(packed.runs)}, {size}: {out}"))

@@ -27,8 +27,8 @@ LONGEST = 20  # names, or outlying steps, in a line
 LONGEST_TABLE = 30  # differences between two traces
 REGRESSION_CODE, CANNOT_TELL_CODE = 1, 2
 APART = (
-    "the sides ran in different sessions (another hour or node), which may differ by more than repeats do: measure both"
-    " in one session, repeat one in another, or state by how much sessions differ, as with --session-spread 2%"
+    "the sides ran in different sessions (another hour or node), and sessions may differ by more than repeats do: "
+    "measure both in one session, repeat one in another, or give the spread of sessions, such as --session-spread 2%"
 )
 
 
@@ -137,9 +137,7 @@ def _compared(
 
     if found.hardware and tolerance is not None:
         listed = "; ".join(f"{what}: {one} and {other}" for what, one, other in found.hardware)
-        raise UserError(
-            f"measured on unlike hardware, which no repeats make up for ({listed}): measure both on one machine"
-        )
+        raise UserError(f"measured on different hardware ({listed}): measure both on one machine")
     problems = [] if tolerance is None else _problems(found)
     if arguments.json:
         print(json.dumps(asdict(found) | {"problems": problems}, indent=2))
@@ -256,7 +254,7 @@ def _changes(found: "Comparison", verbose: bool) -> Iterable[str]:
 
 def _remarks(found: "Comparison", paths: Sequence[Path], verbose: bool) -> Iterable[str]:
     if found.apart:
-        yield f"mind: {APART}"
+        yield f"caveat: {APART}"
     before, after = paths
     differences = [*found.hardware, *found.environment]
     yield from (f"differs: {what}: {a} in {before}, {b} in {after}" for what, a, b in differences)

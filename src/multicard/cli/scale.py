@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> None:
         print(warning, flush=True)
     results = Path(config["results"])
     if not path.exists() and results.is_dir() and any(results.iterdir()) and not any(results.glob("runs/*/run.json")):
-        raise UserError(f"{results}: holds something else than results of multicard; --config-out NAME.yaml has others")
+        raise UserError(f"{results}: not results of multicard; choose another folder with --config-out NAME.yaml")
     if not arguments.write_only:
         check_start(matrix, planning=arguments.dry_run)
     if arguments.dry_run:
@@ -95,8 +95,8 @@ def _write(path: Path, text: str, overwrite: bool) -> None:
     refuse_unwritable("--config-out", path)
     if path.exists() and not overwrite and path.read_bytes() != text.encode():
         raise UserError(
-            f"{path}: exists and holds something else; --overwrite replaces it and keeps what was measured with "
-            f"unchanged parameters, --config-out FILE writes another, and multicard run {path} runs it as it is"
+            f"{path}: exists and differs; --overwrite replaces it and keeps finished runs whose parameters are the "
+            f"same, --config-out FILE writes another, and multicard run {path} runs it as it is"
         )
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -121,7 +121,7 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
     devices = numbers_of_devices("--devices", arguments.devices)
     device = device_of(arguments.device)
     if arguments.write_only and arguments.device == "auto" and device == "cpu":
-        raise UserError("--write-only: this machine has no GPU, and others may; state --device cuda or --device cpu")
+        raise UserError("--write-only: this machine has no GPU, but others may; set --device cuda or --device cpu")
     fixed = {"workload": "script", "command": command, "folder": ".", "device": device, "steps": arguments.steps}
     fixed |= {"launcher": arguments.launcher}
     stated = {
@@ -192,7 +192,9 @@ def _parse_vary(text: str) -> tuple[str, list[Any]]:
     if not equals or not OWN_NAME.fullmatch(name) or not all(values):
         raise UserError(f"--vary: found {text!r}, expected NAME=VALUE,... such as batch-size=32,64")
     if any(value.count(one) != value.count(other) for value in values for one, other in ("[]", "()", "{}")):
-        raise UserError(f"--vary: found {text!r}, whose commas part values; state such values under `vary` in the file")
+        raise UserError(
+            f"--vary: found {text!r}, but commas separate values; write such values under `vary` in the file"
+        )
     return as_in_file(name), [_value(value) for value in values]
 
 

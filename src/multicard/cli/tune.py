@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"{arguments.config}: no configuration of {space.name} is left to try")
     if arguments.dry_run:
         first = [space.named(key) for key in search.screening if key in search.left]
-        print("begins with:", *(first or ["any of those left, by chance"]), sep="\n  ")
+        print("starts with:", *(first or ["a random one of the rest"]), sep="\n  ")
         return
     _conclude(search, space, _search(search, space, arguments), arguments.config)
 
@@ -114,7 +114,7 @@ def _make(space: "ScenarioSpace", runs: "list[Run]", arguments: argparse.Namespa
 
     made = run_pipeline(arguments.config, arguments.profile, targets=[str(space.target(run)) for run in runs])
     if not made and (missing := [run.id for run in runs if not space.target(run).is_file()]):
-        raise UserError(f"{missing[0]}: not made; Snakemake's messages above say why. To go on, run this again")
+        raise UserError(f"{missing[0]}: failed; see Snakemake's messages above. To continue, run this again")
 
 
 def _line(search: "Search", space: "ScenarioSpace", key: str, repeat: int, result: "Result") -> str:
@@ -150,12 +150,12 @@ def _conclude(search: "Search", space: "ScenarioSpace", trials: list[dict[str, A
     spread = "" if value.low is None else f"95% CI {space.in_words(value.low)} to {space.in_words(value.high)}, "
     print(f"best: {space.named(best)}: {space.in_words(value.value)} ({spread}n = {value.repeats})")
     for key in tied:
-        print(f"not distinguished from it: {space.named(key)}: {space.in_words(search.mean(key))}")
+        print(f"not significantly worse: {space.named(key)}: {space.in_words(search.mean(key))}")
     for key, tried in search.tried.items():
         if tried.values and tried.failed:
-            print(f"not counted, since a repeat did not complete: {space.named(key)}")
+            print(f"skipped, since a repeat did not complete: {space.named(key)}")
     if value.low is None:
-        print(f"without an interval: repeats: 3 or more in scenarios.{space.name}, and a budget for them, give one")
+        print(f"no interval: for one, set repeats: 3 or more in scenarios.{space.name}, and a budget for them")
     all_runs = len(search.all) * search.repeats
     share = percent(search.spent / (search.typical_cost * all_runs)) if search.typical_cost else ""
     took = f"{counted(len(trials), 'run')} of {counted(len(search.tried), 'configuration')} in "
@@ -163,7 +163,7 @@ def _conclude(search: "Search", space: "ScenarioSpace", trials: list[dict[str, A
     rest = "all that there are" if len(trials) == all_runs else f"about {share} of all {all_runs} runs"
     print(f"{took}, {rest}")
     print(f"bottlenecks and other choices: multicard recommend {config}")
-    print("to use it, state under fixed:")
+    print("to use it, set under fixed:")
     stated = yaml.safe_dump(nested(space.values(best)), sort_keys=False)
     print(*(f"  {line}" for line in stated.splitlines()), sep="\n")
     stem = space.results / SEARCHES / space.name

@@ -17,27 +17,27 @@ WORDINGS = {
     "killed": "killed by {signal}",
     "exited": "exit code {exit_code}",  # of a rank, or of the launcher where no rank reported an error
     "profiler_failed": "the profiler failed: {message}; start again, or use another one (`profiler`)",
-    "wrong_gpus": "its {devices} devices share GPUs (distinct: {gpus}), so its numbers are not those of {devices}; see "
+    "wrong_gpus": "its {devices} ranks shared GPUs (distinct: {gpus}), so this is no measurement of {devices}; see "
     "`gpus` of the ranks in run.json, and `nvidia-smi -L`",
     "cannot_run": "cannot run on {node}: {message}",
     "job_lost": "its Slurm jobs ended before it had an outcome (memory, time limit, scancel or a lost node)",
     # Of scripts.
-    "no_torch": "{message}; state the interpreter that your training uses (`python`, --python)",
+    "no_torch": "{message}; set the interpreter that your training uses (`python`, --python)",
     "no_steps": "no optimizer step was seen: {message}",
-    "too_few_steps": "the script ended after {steps} of {needed_steps} steps that are needed; have it train longer, or "
+    "too_few_steps": "the script ended after {steps} of {needed_steps} steps that are needed; train longer, or "
     "lower `steps`, `warmup_steps` or `profiled_steps` (--steps, --warmup, --profiled-steps)",
     "steps_disagree": "another rank ended before step {step}; every rank has to make the same number of steps",
-    "hidden_ranks": "{ranks} of its processes trained, where `launcher` and `devices` ask for {devices}; have "
-    "the script start as many ({{devices}} in its command), or use another `launcher` (`python`: one process, all "
+    "hidden_ranks": "{ranks} of its processes trained, but `launcher` and `devices` ask for {devices}; let "
+    "the script start that many ({{devices}} in its command), or use another `launcher` (`python`: one process, all "
     "GPUs)",
-    "unused_gpus": "its process trained on {gpus} of {devices} GPUs; have the script use all that it sees, or use "
+    "unused_gpus": "its process trained on {gpus} of {devices} GPUs; let the script use all that it sees, or use "
     "another `launcher`",
-    "same_rank": "{ranks} processes take themselves for it; have them form a process group, give each a RANK of its "
-    "own, or use another `launcher`",
-    "trained_apart": "its {ranks} ranks exchanged nothing in the measured steps, so each trained a model of its own; "
-    "have the script call torch.distributed.init_process_group and wrap its model in DistributedDataParallel",
-    "trained_on_cpu": "its processes trained on CPUs, and `device` is cuda; have the script move its model to the GPU, "
-    "or state `device: cpu`",
+    "same_rank": "{ranks} processes claim this rank; let them form a process group, give each its own RANK"
+    ", or use another `launcher`",
+    "trained_apart": "its {ranks} ranks exchanged nothing in the measured steps, so each trained its own model; "
+    "call torch.distributed.init_process_group and wrap the model in DistributedDataParallel",
+    "trained_on_cpu": "its processes trained on CPUs although `device` is cuda; move the model to the GPU, or "
+    "set `device: cpu`",
 }
 HINTS = {"SIGKILL": ", as Linux does when memory runs out"}
 
