@@ -332,27 +332,7 @@ def test_every_strategy_and_technique_runs_on_one_two_and_four_gpus() -> None:
     assert not any(run.parameters.packed for run in runs["techniques"])
 
 
-def test_tuned_runs_are_compiled_in_fp16_under_ddp_and_packed_rows_and_a_lack_of_memory_are_tried() -> None:
-    runs = {name: [run.parameters for run in own] for name, own in on_four_gpus(CONFIG).items()}
-    for name in ("compiled", "cuda_graphs"):
-        assert [p.devices for p in runs[name]] == [1, 2, 4]
-        assert {(p.strategy, p.precision) for p in runs[name]} == {("ddp-ds", "fp16")}
-    assert all(p.compile for p in runs["compiled"])
-    assert all(p.cuda_graphs for p in runs["cuda_graphs"])
-    assert {(p.packed, p.devices) for p in runs["packed"]} == {(True, 1), (True, 2)}
-    assert [p.devices for p in runs[OUT_OF_MEMORY]] == [2]
-
-
 def test_four_gpus_are_checked_within_forty_minutes_by_the_estimate() -> None:
     assert check(read_yaml(CONFIG), "test", outside=False).time_limit_min >= 10  # of a run that compiles on few cores
     runs = distinct(on_four_gpus(CONFIG)).values()
     assert estimated_s(run.parameters for run in runs) <= 40 * 60
-
-
-def test_emulated_gpus_run_as_many_runs_of_smaller_networks() -> None:
-    small = on_four_gpus(CONFIG, Path(__file__).parent / "emulated.yaml")
-    assert {name: len(runs) for name, runs in small.items()} == {
-        name: len(runs) for name, runs in on_four_gpus(CONFIG).items()
-    }
-    models = {run.inputs["model"].architecture for run in distinct(small).values() if "model" in run.inputs}
-    assert models == {"tiny"}

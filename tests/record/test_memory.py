@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from multicard.record.memory import peak_memory
+from multicard.record.recorder import peak_memory
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -46,15 +46,3 @@ def test_peaks_are_those_that_pytorch_reports() -> None:
     told = (torch.cuda.max_memory_allocated(CUDA), torch.cuda.max_memory_reserved(CUDA))
     assert told[0] >= 64 * 2**20
     assert peak_memory(CUDA) == told
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("on_gpu")
-def test_a_real_gpu_holds_at_least_what_pytorch_reserved() -> None:
-    peak_memory(CUDA)
-    block = torch.empty(256 * 2**20, dtype=torch.uint8, device=CUDA)
-    peak = peak_memory(CUDA)
-    assert peak.reserved >= peak.allocated >= block.numel()
-    del block
-    peak_memory(CUDA)
-    assert peak_memory(CUDA).allocated < 256 * 2**20

@@ -17,7 +17,6 @@ from torch.utils.data import (
     Subset,
     SubsetRandomSampler,
     TensorDataset,
-    WeightedRandomSampler,
 )
 from torch.utils.data.distributed import DistributedSampler
 
@@ -30,9 +29,9 @@ IMAGES, LABELS = torch.zeros(8, 3, 4, 4), torch.zeros(8, dtype=torch.int64)
 DATA = TensorDataset(torch.zeros(20, 2))
 
 
-def samples_in(batch_size: int | None, *batches: Any, asked: int | None = None, drop_last: bool = False) -> list[Any]:
+def samples_in(batch_size: int | None, *batches: Any, asked: int | None = None) -> list[Any]:
     """Samples of the batches of a pass, one after another."""
-    found = Pass(Loader({}, batch_size, None, 0, drop_last))
+    found = Pass(Loader({}, batch_size, None, 0))
     for batch in batches:
         found.add(0, batch, asked)
     return [contents.samples for _, contents in found.batches]
@@ -73,7 +72,6 @@ def test_a_batch_of_one_is_one_sample_unless_it_looks_like_more() -> None:
         (UserDict(ids=torch.zeros(8, 99), mask=LABELS), UserDict(ids=torch.zeros(5, 50), mask=LABELS[:5]), 5),
         (((IMAGES, IMAGES), LABELS), ((IMAGES[:3], IMAGES[:3]), LABELS[:3]), 3),
         (detection(8), detection(2), 2),
-        ([("a text", 1)] * 8, [("a text", 1)] * 3, 3),
         # What does not show its samples has as many as the loader states.
         (boxes_of_all(8, 57), boxes_of_all(8, 5), 8),
         (VIEWS, VIEWS, 8),
@@ -86,7 +84,6 @@ def test_a_batch_of_one_is_one_sample_unless_it_looks_like_more() -> None:
 )
 def test_batches_of_a_stream_are_full_unless_they_show_fewer_samples(full: Any, last: Any, samples: int) -> None:
     assert samples_in(8, full, full, last) == [8, 8, samples]
-    assert samples_in(8, full, last, drop_last=True) == [8, 8]
 
 
 @pytest.mark.parametrize(
@@ -95,8 +92,7 @@ def test_batches_of_a_stream_are_full_unless_they_show_fewer_samples(full: Any, 
         (IMAGES, 8),
         ((IMAGES, LABELS), 8),
         (UserDict(ids=torch.zeros(4, 99), labels=torch.zeros(4)), 4),
-        (["a text", "another"], 2),
-        ({"texts": ["a", "b", "c"]}, 3),
+        ((IMAGES, 8 * ["a text"]), 8),
         ((IMAGES, torch.zeros(3)), None),
         ([("a text", 1), ("another", 0), ("a third", 1)], None),  # three samples, or their parts
         ((IMAGES[0], 7), None),  # one sample
@@ -182,7 +178,7 @@ MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
     ],
 )
 def test_tokens_are_counted_in_batches_of_texts(batch: Any, tokens: int | None) -> None:
-    found = Pass(Loader({}, None, None, 0, False))
+    found = Pass(Loader({}, None, None, 0))
     found.add(0, batch, None)
     assert found.batches[0][1].tokens == tokens
 
@@ -194,7 +190,7 @@ def test_a_batch_that_cannot_be_read_has_neither_samples_nor_tokens() -> None:
 
         __getitem__ = values = __contains__
 
-    found = Pass(Loader({}, None, None, 0, False))
+    found = Pass(Loader({}, None, None, 0))
     found.add(3, Broken(), None)
     assert found.batches == [(3, Contents(None, None))]
 
@@ -272,14 +268,9 @@ def in_batches(sampler: Any) -> DataLoader:
         (loader(Subset(DATA, range(10))), None),
         (loader(Stream()), None),
         (within(rank=0, world_size=2), True),
-        (within(_rank=0, _world_size=2), True),
         (within(data_parallel_rank=0, data_parallel_size=2), True),
-        (within(data_parallel_rank=0, micro_batch_times_data_parallel_size=8, micro_batch_size=4), True),
-        (within(data_parallel_rank=0, micro_batch_times_data_parallel_size=4, micro_batch_size=4), False),
         (within(dp_rank=1, dp_world_size=2), True),
-        (within(shard_id=0, num_shards=2), True),
         (within(rank=2, world_size=2), None),  # no rank of so many
-        (within(rank=None, world_size=None), None),
         (within(), None),
         (repeating(loader(sampler=distributed(2))), True),
         (repeating(loader()), None),  # around what is plain, but nobody knows by what
@@ -287,13 +278,11 @@ def in_batches(sampler: Any) -> DataLoader:
         (in_batches([[0, 1], [2, 3]]), None),
         (loader(sampler=range(0, 20, 2)), None),
         (loader(batch_size=None, sampler=BatchSampler(RandomSampler(DATA), 4, False)), False),
-        (loader(sampler=WeightedRandomSampler(20 * [1.0], 20)), False),
         (loader(sampler=SubsetRandomSampler(range(20))), False),
         (loader(sampler=SubsetRandomSampler(range(0, 20, 2))), None),  # maybe a rank's share
         (loader(split(DATA)), False),
         (loader(split(Subset(DATA, range(10)))), None),
         (loader(ConcatDataset([DATA, Subset(DATA, range(10))])), None),
-        (loader(split(DATA, rank=0, world_size=2)), True),
         (titan(dp_rank=1, dp_world_size=2), True),
         (titan(dp_rank=0, dp_world_size=1), False),  # with tensor parallelism
         (loader(split_by_node(2)), True),

@@ -47,7 +47,8 @@ def train(x):
     return loss
 """,
     # https://docs.pytorch.org/tutorials/recipes/compiling_optimizer.html
-    "update": """
+    "update, with marks": """
+import multicard.marks as marks
 @torch.compile(fullgraph=False, backend="aot_eager")
 def update():
     optimizer.step()
@@ -56,17 +57,7 @@ def train(x):
     loss = loss_of(x)
     loss.backward()
     update()
-    return loss
-""",
-    "update by a gradient scaler": """
-scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-@torch.compile(backend="aot_eager")
-def train(x):
-    loss = loss_of(x)
-    torch.autograd.backward(scaler.scale(loss))
-    scaler.step(optimizer)
-    scaler.update()
-    optimizer.zero_grad()
+    marks.step()
     return loss
 """,
 }
@@ -94,23 +85,3 @@ def test_losses_and_graphs_are_the_same_without_the_observer(
     assert len(expected) == 12
     assert STEPS <= len(lines) < 12
     assert lines == expected[: len(lines)]
-
-
-def test_hooks_outlive_what_older_releases_of_torch_compile_strip(server: Server, tmp_path: Path) -> None:
-    """What `TorchPatcher.patch` of PyTorch 2.1 does when torch.compile first runs (torch/_dynamo/eval_frame.py)."""
-    script = """
-    for kind in vars(torch.optim).values():
-        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer):
-            if getattr(kind.step, "hooked", False):
-                unwrapped = getattr(kind.step, "__wrapped__", None)
-                if unwrapped:
-                    kind.step = unwrapped
-            kind.step.hooked = True
-    optimizer = torch.optim.AdamW(model.parameters())
-    for epoch in range(1000):
-        for x, y in loader:
-            loss_of(x, y).backward()
-            optimizer.step()
-    """
-    found = server.run(tmp_path, after_head(script))
-    assert len(found.steps[0]) == STEPS

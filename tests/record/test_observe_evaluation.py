@@ -26,7 +26,6 @@ def test():
     print("evaluated", updates, time.perf_counter() - began, flush=True)
 while True:
     for x, y in loader:
-        {before}
         loss_of(x, y).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -61,13 +60,11 @@ def evaluate():
         with torch.no_grad():
             forward(batch)
 """,
-    "two loaders, in evaluation mode, with gradients": """
+    "two loaders, with gradients": """
 def evaluate():
-    model.eval()
     for each in (tests, DataLoader(tests.dataset, batch_size=6)):
         for batch in each:
             forward(batch)
-    model.train()
 """,
     "on the training data": """
 def evaluate():
@@ -95,18 +92,8 @@ class Endless(DataLoader):
 loader, tests = Endless(data, batch_size=8, shuffle=True), Endless(tests.dataset, batch_size=4)
 @torch.no_grad()
 def evaluate():
-    model.eval()
     for batch in tests:
         forward(batch)
-    model.train()
-""",
-    "without a loader, in evaluation mode": """
-@torch.no_grad()
-def evaluate():
-    model.eval()
-    for number in range(3):
-        forward([x])
-    model.train()
 """,
 }
 
@@ -119,9 +106,9 @@ def evaluation_times(output: str) -> dict[int, float]:
 
 @pytest.mark.parametrize("define", EVALUATIONS.values(), ids=EVALUATIONS)
 def test_evaluation_inside_a_pass_is_a_part_of_its_own(define: str, server: Server, tmp_path: Path) -> None:
-    # A checkpoint follows, but where a test is broken off nothing tells its end from what follows.
-    after = "pass" if "islice" in define else "time.sleep(0.02)"
-    found = server.run(tmp_path, after_head(LOOP.format(define=define, before="pass", after=after)), **WINDOWS)
+    # A checkpoint follows, but where a loader is not exhausted nothing tells the end of a test from what follows.
+    after = "pass" if "islice" in define or "Endless" in define else "time.sleep(0.02)"
+    found = server.run(tmp_path, after_head(LOOP.format(define=define, after=after)), **WINDOWS)
     assert found.exit_code == 0, found.output
     own = evaluation_times(found.output)
     steps = found.of("measured")
@@ -136,24 +123,6 @@ def test_evaluation_inside_a_pass_is_a_part_of_its_own(define: str, server: Serv
     assert {step["epoch"] for step in found.steps[0]} == {"1"}
     assert found.rank["steps_per_pass"] == 50
     assert [each["batch_size"] for each in found.rank["observed"]["loaders"]] == [8]
-
-
-# What looks like an evaluation and trains.
-TRAINS = {
-    "a part that stays in evaluation mode": {"before": "model.train(); norm.eval()"},
-    "a teacher": {"before": "teacher.eval(); teacher(x)"},
-    "a module in evaluation mode between steps": {"before": "pass", "after": "time.sleep(0.01)", "define": "norm.eval"},
-}
-
-
-@pytest.mark.parametrize("changes", TRAINS.values(), ids=TRAINS)
-def test_what_trains_is_no_evaluation(changes: dict[str, str], server: Server, tmp_path: Path) -> None:
-    define = "norm, teacher = nn.BatchNorm1d(4), nn.Linear(4, 2)\ndef evaluate():\n    "
-    stated = {"before": "pass", "after": "pass"} | changes | {"define": define + changes.get("define", "pass")}
-    found = server.run(tmp_path, after_head(LOOP.format(**stated)), **WINDOWS)
-    assert found.exit_code == 0, found.output
-    assert sum(float(step["evaluation_s"] or 0) for step in found.of("measured")) < 0.001
-    assert all(float(step["forward_s"]) > 0 for step in found.of("measured"))
 
 
 def test_batches_that_are_drawn_without_gradients_and_trained_on_are_no_evaluation(

@@ -10,15 +10,6 @@ pytestmark = pytest.mark.slow
 
 # Scripts by what is special about them. Each step draws 8 samples, unless a comment says otherwise.
 LOOPS = {
-    "batches that accumulate": """
-    loader = DataLoader(data, batch_size=4)
-    while True:
-        for number, (x, y) in enumerate(loader, 1):
-            loss_of(x, y).backward()
-            if number % 2 == 0:
-                optimizer.step()
-                optimizer.zero_grad()
-    """,
     "an optimizer around another, called in parts": """
     class Around(torch.optim.SGD):
         def step(self, closure=None):
@@ -74,16 +65,6 @@ LOOPS = {
             parameter.grad = gradient
         optimizer.step()
     """,
-    "two optimizers that take turns": """
-    critic = nn.Linear(4, 2)
-    of_critic = torch.optim.Adam(critic.parameters())
-    while True:
-        for x, y in loader:
-            loss_of(x, y, critic).backward()
-            of_critic.step()
-            loss_of(x, y).backward()
-            optimizer.step()
-    """,
     "updates that a gradient scaler skips": """
     scaler, updates = torch.amp.GradScaler("cpu", init_scale=4.0), 0
     while True:
@@ -105,18 +86,6 @@ LOOPS = {
             loss_of(hidden, y).backward()
             optimizer.step()
     """,
-    "batches that a pipeline behind the loader makes": """
-    class Shards(IterableDataset):
-        def __iter__(self):
-            for _ in range(100):
-                yield torch.randn(4, 4), torch.ones(4, dtype=int)
-    def rebatched(batches):
-        for (x, y), (also_x, also_y) in zip(batches, batches):
-            yield torch.cat([x, also_x]), torch.cat([y, also_y])
-    for x, y in rebatched(iter(DataLoader(Shards(), batch_size=None))):
-        loss_of(x, y).backward()
-        optimizer.step()
-    """,
     "passes that are broken off": """
     while True:
         for number, (x, y) in enumerate(loader):
@@ -125,37 +94,12 @@ LOOPS = {
             if number == 2:
                 break
     """,
-    "one batch at hand, as Accelerate and timm have": """
-    def at_hand(batches):
-        batches = iter(batches)
-        now = next(batches)
-        for following in batches:
-            yield now
-            now = following
-        yield now
-    while True:
-        for x, y in at_hand(loader):
-            loss_of(x, y).backward()
-            optimizer.step()
-    """,
     "two loaders at once": """
     half, other = DataLoader(data, batch_size=4), DataLoader(data, batch_size=4, shuffle=True)
     while True:
         for (x, y), (also_x, also_y) in zip(half, other):
             (loss_of(x, y) + loss_of(also_x, also_y)).backward()
             optimizer.step()
-    """,
-    "tests in the middle of a pass": """
-    tests = DataLoader(TensorDataset(torch.randn(6, 4)), batch_size=3)
-    while True:
-        for number, (x, y) in enumerate(loader):
-            loss_of(x, y).backward()
-            optimizer.step()
-            if number % 2:
-                with torch.no_grad():
-                    [model(x) for x, in tests]
-                model.eval()
-                [model(x) for x, in tests]
     """,
     "workers that outlive a pass": """
     def collate(rows):  # of the labels some are missing, as boxes are in images

@@ -90,6 +90,7 @@ def test_a_stated_training_is_measured_from_its_first_step_and_profiled_in_a_pas
     found = server.run(tmp_path, after_head(script), measured_steps=None, is_user_program=False)
     assert found.rank["outcome"] == "completed", found.output
     [steps] = found.steps
+    assert {step["samples"] for step in steps} == {"8"}  # what its loader gave since the mark before
     assert [step["window"] for step in steps[:6]] == ["warmup"] * WINDOWS["warmup_steps"] + ["measured"] * 5
     assert [int(step["epoch"]) for step in steps[:7]] == [1, 1, 2, 2, 3, 3, 4]
     assert {step["window"] for step in steps[6:]} == {"warmup", "profiled"}

@@ -13,7 +13,6 @@ from multicard.record.observe.ranks import RANKS
 
 PACKAGE = Path(multicard.__file__).parent
 BEGIN = ("record.observe.hooks", "record.observe.recording", "marks", *(f"profilers.{name}" for name in PROFILERS))
-OPTIONAL = {"pynvml", "psutil"}  # used where they are installed
 # Modules and names that came with Python 3.11 or later (docs.python.org, "What's New").
 NEWER = {
     "tomllib", "UTC", "StrEnum", "ReprEnum", "Self", "LiteralString", "Never", "assert_never", "assert_type",
@@ -71,7 +70,7 @@ def test_the_observer_is_python_3_10_and_needs_pytorch_alone(name: str) -> None:
     roots = {module.split(".")[0] for module in imported}
     if name == "multicard.core.units":  # for tables, which no script makes
         roots.discard("numpy")
-    assert roots <= sys.stdlib_module_names | {"torch", "multicard"} | OPTIONAL
+    assert roots <= sys.stdlib_module_names | {"torch", "multicard"}
     assert not roots & NEWER
 
 

@@ -53,9 +53,6 @@ def test_a_plain_loop_is_counted_profiled_and_ended_after_its_last_window(server
         "loaders": [
             {"kind": "DataLoader", "sampler": "RandomSampler", "distinct": True, "batch_size": 8, "num_workers": 0}
         ],
-        "samples_from": "loader",
-        "frameworks": {},
-        "threads": 1,
         "exchanged": False,
     }
     for step in steps:
@@ -78,14 +75,12 @@ def test_a_plain_loop_is_counted_profiled_and_ended_after_its_last_window(server
 
 
 def test_a_closure_is_run_within_one_step(server: Server, tmp_path: Path) -> None:
+    """As Lightning calls it; of optimizers that call it several times too."""
     script = """
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
     for epoch in range(1000):
         for x, y in loader:
-            calls = 0
             def closure():
-                global calls
-                calls += 1
                 optimizer.zero_grad()
                 time.sleep(0.02)
                 loss = loss_of(x, y)
@@ -93,17 +88,13 @@ def test_a_closure_is_run_within_one_step(server: Server, tmp_path: Path) -> Non
                 time.sleep(0.01)
                 return loss
             optimizer.step(closure)
-            print("calls", calls, flush=True)
     """
     found = server.run(tmp_path, after_head(script))
     assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]
-    made = [int(line.split()[1]) for line in found.output.splitlines() if line.startswith("calls")]
-    assert max(made) > 1
-    for calls, step in zip(made[1:], found.steps[0], strict=False):  # the first update ends no step, the last exits
+    for step in found.steps[0]:
         forward, backward, optimizer = seconds(step, *PHASES[1:])
-        assert backward > 0
-        assert forward >= 0.02 * calls
-        assert optimizer >= 0.01 * calls  # what a closure does after its backward pass is of the update
+        assert backward > 0 and forward >= 0.02
+        assert optimizer >= 0.01  # what a closure does after its backward pass is of the update
         assert forward + backward + optimizer <= float(step["duration_s"])
 
 
@@ -159,7 +150,6 @@ def test_without_a_loader_there_are_steps_and_no_samples(server: Server, tmp_pat
     for step in found.steps[0]:
         assert step["samples"] == step["data_s"] == step["forward_s"] == ""
         assert min(seconds(step, "backward", "optimizer")) > 0
-    assert found.rank["observed"]["samples_from"] == "stated"
     assert found.rank["steps_per_pass"] is None
 
 
@@ -226,23 +216,6 @@ def test_a_script_goes_on_where_its_steps_cannot_be_profiled(
     assert not list((tmp_path / "scratch").glob("*.gz"))
 
 
-def test_marks_become_the_ends_of_steps_with_the_samples_since_the_mark_before(server: Server, tmp_path: Path) -> None:
-    script = """
-    import multicard.marks
-    for epoch in range(1000):
-        for number, (x, y) in enumerate(DataLoader(data, batch_size=2)):
-            loss_of(x, y).backward()
-            optimizer.step()
-            if number % 2:
-                time.sleep(0.03)
-                multicard.marks.step()
-    """
-    found = server.run(tmp_path, after_head(script))
-    assert len(found.steps[0]) >= STEPS
-    assert {float(step["samples"]) for step in found.steps[0]} == {4}
-    assert all(float(step["duration_s"]) >= 0.03 for step in found.steps[0])
-
-
 RAISING = """
 for number, (x, y) in enumerate(loader):
     if number == {steps}:
@@ -273,9 +246,9 @@ def test_a_script_that_raises_leaves_its_record(
 def test_an_error_is_recorded_though_a_gpu_never_gets_there(server: Server, tmp_path: Path) -> None:
     script = """
     from multicard.record.clock import HostClock
-    from multicard.record.observe import recording
+    from multicard.record.observe import process
     HostClock.settle = lambda clock: time.sleep(1e6)  # in place of a queue in which a collective hangs
-    recording.LIMIT_S = 0.1
+    process.LIMIT_S = 0.1
     """
     raising = RAISING.format(steps=3, error="RuntimeError('another rank is gone')")
     found = server.run(tmp_path, after_head(script) + raising)
@@ -334,60 +307,15 @@ def test_a_process_that_trains_nothing_is_no_rank(server: Server, tmp_path: Path
     assert not any(process["steps"] for process in found.processes)
 
 
-def test_a_loader_that_cannot_be_described_is_left_alone(server: Server, tmp_path: Path) -> None:
+def test_once_the_optimizer_is_gone_steps_are_those_of_the_next_one(server: Server, tmp_path: Path) -> None:
     script = """
-    class Odd(DataLoader):
-        @property
-        def batch_size(self):
-            raise RuntimeError("batches are of any size")
-        @batch_size.setter
-        def batch_size(self, size):
-            self.size = size
-    loader = Odd(data, batch_size=8)
-    """
-    found = server.run(tmp_path, after_head(script) + LOOP)
-    assert (found.exit_code, found.rank["outcome"], found.rank["observed"]["loaders"]) == (0, "completed", [])
-    assert [step["samples"] for step in found.steps[0]] == STEPS * [""]
-
-
-@pytest.mark.parametrize("first", ["Adam", "SGD"])
-def test_steps_are_those_of_the_optimizer_that_is_all_that_updates(first: str, server: Server, tmp_path: Path) -> None:
-    """After another kind of optimizer they begin again; after one that trained as much, as in a fold, they go on."""
-    script = f"""
-    first, made = torch.optim.{first}(model.parameters(), lr=0.1), 0
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    while True:
+    while True:  # as folds of a cross-validation
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for x, y in loader:
-            if made >= 4:
-                time.sleep(0.02)
-            loss_of(x, y).backward()
-            (first if made < 4 else optimizer).step()
-            made += 1
-    """
-    found = server.run(tmp_path, after_head(script))
-    times = [float(step["duration_s"]) for step in found.steps[0]]
-    assert len(times) == STEPS and {step["samples"] for step in found.steps[0]} == {"8"}
-    # Of the first optimizer's four updates the first ends no step; quick ones may take longer on a busy machine.
-    assert min(times[3:]) >= 0.02
-    assert (min(times[:3]) >= 0.02) is (first == "Adam")
-
-
-def test_nothing_is_timed_while_a_graph_is_captured(server: Server, tmp_path: Path) -> None:
-    script = """
-    from multicard.record.observe import recording
-    from multicard.record.observe.observer import OBSERVER
-    for epoch in range(1000):
-        for x, y in loader:
-            if OBSERVER._recording is not None:
-                OBSERVER._recording._on_gpu = True  # elsewhere nobody captures
-            recording.is_capturing = lambda: True
-            loss = loss_of(x, y)
-            loss.register_hook(lambda gradient: time.sleep(0.5))
-            loss.backward()
-            recording.is_capturing = lambda: False
             loss_of(x, y).backward()
             optimizer.step()
+        del optimizer
     """
     found = server.run(tmp_path, after_head(script))
-    assert len(found.steps[0]) == STEPS
-    assert all(float(step["backward_s"]) < 0.5 < float(step["duration_s"]) for step in found.steps[0])
+    assert found.rank["outcome"] == "completed"
+    assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]

@@ -41,13 +41,7 @@ def test_a_model_that_another_thread_calls_is_not_the_one() -> None:
     assert not hooks._has_any_global_hook()
 
 
-def test_a_transfer_that_no_backward_pass_follows_is_of_no_step() -> None:
-    assert phases_of([(DATA, 0), (TRANSFER, 1), (FORWARD, 2), (DATA, 3), (TRANSFER, 4), (LEFT, 5)]) == [
-        ("data", 0, 1),
-        ("data", 3, 4),
-    ]
-
-
-def test_without_transfers_the_forward_pass_begins_at_the_batch() -> None:
+def test_a_transfer_is_of_a_forward_pass_that_a_backward_pass_follows() -> None:
     events = [(DATA, 0), (TRANSFER, 1), (FORWARD, 2), (BACKWARD, 3), (LEFT, 4)]
     assert phases_of(events, has_transfers=False) == [("data", 0, 1), ("forward", 1, 3), ("backward", 3, 4)]
+    assert phases_of([*events[:3], (DATA, 3), (TRANSFER, 4), (LEFT, 5)]) == [("data", 0, 1), ("data", 3, 4)]

@@ -24,12 +24,9 @@ DISGUISED = [
     NOT_INITIALIZED,
     NO_ENGINE,
     OF_NCCL,
-    RuntimeError("FIND was unable to find an engine to execute this computation after trying 6 plans"),
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-    RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"),
-    RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"),
+    *(RuntimeError(f"cuDNN error: CUDNN_STATUS_{status}") for status in ("NOT_INITIALIZED", "INTERNAL_ERROR")),
     RuntimeError("cusolver error: CUSOLVER_STATUS_NOT_INITIALIZED, when calling `cusolverDnCreate(handle)`"),
-    dist.DistBackendError("ncclUnhandledCudaError: Call to CUDA function failed."),
     RuntimeError("NCCL Error 1: unhandled cuda error (run with NCCL_DEBUG=INFO for details)"),  # of nn.DataParallel
 ]
 
@@ -38,7 +35,6 @@ DISGUISED = [
 PLAIN = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
     torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
-    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
     RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     OF_NCCL,
@@ -73,17 +69,9 @@ def test_running_out_of_memory_is_recognized_in_every_wording_and_told_from_othe
         assert not is_out_of_memory(error, FULL), error
 
 
-@pytest.mark.parametrize(
-    ("free", "total", "scarce"),
-    [
-        (1_000_000_000, 80_000_000_000, True),
-        (1_100_000_000, 80_000_000_000, False),
-        (390_000_000, 8_000_000_000, True),  # 5% of a small one
-        (410_000_000, 8_000_000_000, False),
-    ],
-)
-def test_memory_is_scarce_below_what_a_library_takes(free: int, total: int, scarce: bool) -> None:
-    assert GpuMemory(0, free, total).is_scarce is scarce
+def test_memory_is_scarce_below_what_a_library_takes() -> None:
+    for total, least in ((80 * 10**9, 1024**3), (8 * 10**9, 400 * 10**6)):  # 1 GiB, or 5% of a small GPU
+        assert [GpuMemory(0, least + more, total).is_scarce for more in (-1, 0)] == [True, False]
 
 
 NUMBERS = (

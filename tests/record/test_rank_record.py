@@ -1,13 +1,11 @@
 """A rank leaves a record of what it ran on, and of how it ended, whatever happens."""
 
-import os
-
 import pytest
 import torch
 
 from multicard.record.observe import failure
 from multicard.record.observe.failure import describe_failure
-from multicard.record.observe.ranks import OUTERMOST, RANKS, SIZES, is_outermost, rank_of_process, world_size
+from multicard.record.observe.ranks import RANKS, SIZES, rank_of_process, world_size
 from multicard.record.out_of_memory import GpuMemory, fullest_gpu
 
 
@@ -53,22 +51,3 @@ def test_without_a_process_group_ranks_are_those_that_the_launcher_told(
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     assert (rank_of_process(), world_size()) == (rank, size)
-
-
-@pytest.mark.parametrize(
-    ("noted", "outermost"),
-    [
-        ("RANK=0:1", False),
-        ("RANK=0:own", True),
-        ("RANK=1:1", True),
-        ("SLURM_PROCID=0:1", True),  # a rank of torchrun, which is a task of Slurm
-        ("", True),
-    ],
-)
-def test_the_outermost_process_of_a_rank_is_told_from_those_that_it_starts(
-    noted: str, outermost: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    noted = noted.replace("own", str(os.getpid()))
-    for name, value in {"RANK": "0", "SLURM_PROCID": "0", OUTERMOST: noted}.items():
-        monkeypatch.setenv(name, value)
-    assert is_outermost() == outermost

@@ -13,8 +13,7 @@ import torch
 from multicard.core.layout import STEP_COLUMNS
 from multicard.record import recorder as recorder_module
 from multicard.record.clock import CudaClock, HostClock
-from multicard.record.memory import PeakMemory
-from multicard.record.recorder import Diverged, Recorder, Step
+from multicard.record.recorder import Diverged, PeakMemory, Recorder, Step
 
 CPU = torch.device("cpu")
 

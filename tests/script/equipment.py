@@ -269,7 +269,6 @@ def every_step_is_seen(run: Script, case: Case, least_bytes: float = 100e6) -> N
     for rank in run.record["ranks"]:
         observed = rank["observed"]
         assert observed["optimizers"] == [case.optimizer]
-        assert observed["samples_from"] == "loader"
         assert [loader["distinct"] for loader in observed["loaders"]] == [True]
         assert not rank["ignored_exit"]
 

@@ -126,8 +126,7 @@ class JobParameters(BaseModel):
     binding: Annotated[
         Literal["none", "numa"],
         Field(
-            description="`numa`: each rank is bound to the CPUs and memory next to its GPU; with `device: cpu`, "
-            "ranks are spread over the NUMA nodes.",
+            description="`numa`: each rank is bound to the CPUs and memory next to its GPU.",
             json_schema_extra={"label": "binding-"},
         ),
     ] = "none"

@@ -1,4 +1,4 @@
 """Inside a training process: times, memory, energy, CPU binding and the profiled window.
 
-Needs torch and the standard library only, so that any training program can use it; psutil and pynvml are optional.
+Needs torch and the standard library only, so that any training program can use it.
 """

@@ -1,20 +1,18 @@
-"""Bind a rank to the CPUs of the NUMA node closest to its GPU; without GPUs, divide the nodes evenly.
+"""Bind a rank to the CPUs of the NUMA node closest to its GPU.
 
 Linux takes the memory of a process from the node that it runs on. torchrun's `--numa-binding` is not used: it starts no
-process where there is no GPU, no `numactl` program or no /sys entry, treats a GPU of unknown node (`numa_node` -1) as
-one of node 0, and would put the one-process strategies under a launcher too.
+process where there is no `numactl` program or no /sys entry, treats a GPU of unknown node (`numa_node` -1) as one of
+node 0, and would put the one-process strategies under a launcher too.
 """
 
 import os
-import platform
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from multicard.record import visible
+from multicard.record.visible import rank_devices
 
 SYSFS = Path("/sys")
 
@@ -25,34 +23,14 @@ class NotBound(Exception):
     """There is nothing to bind a rank to; the message is the reason."""
 
 
-@dataclass(frozen=True)
-class Topology:
-    """NUMA nodes and cores of a machine.
-
-    Attributes
-    ----------
-    nodes
-        CPUs of each node; none for a node of memory alone.
-    cores
-        For a CPU all CPUs (hardware threads) of its core; a CPU that is missing is a core of its own.
-    """
-
-    nodes: Mapping[int, frozenset[int]]
-    cores: Mapping[int, frozenset[int]]
-
-
-def read_topology(sysfs: Path = SYSFS) -> Topology:
-    """Read the nodes and cores that Linux shows; without /sys there are none."""
-    nodes, cores = {}, {}
+def read_nodes(sysfs: Path = SYSFS) -> dict[int, frozenset[int]]:
+    """Read the CPUs of each NUMA node that Linux shows, none for a node of memory alone; without /sys there is none."""
+    nodes = {}
     for folder in (sysfs / "devices/system/node").glob("node[0-9]*"):
         cpus = _read(folder / "cpulist")
         if cpus is not None:
             nodes[int(folder.name.removeprefix("node"))] = parse_cpus(cpus)
-    for cpu in frozenset().union(*nodes.values()):
-        siblings = _read(sysfs / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        if siblings is not None:
-            cores[cpu] = parse_cpus(siblings)
-    return Topology(dict(sorted(nodes.items())), cores)
+    return dict(sorted(nodes.items()))
 
 
 def node_of_gpu(address: str, sysfs: Path = SYSFS) -> int | None:
@@ -61,7 +39,9 @@ def node_of_gpu(address: str, sysfs: Path = SYSFS) -> int | None:
     return None if node is None or int(node) < 0 else int(node)
 
 
-def closest_to_gpus(topology: Topology, usable: frozenset[int], gpus: Mapping[str, int | None]) -> dict[int, set[int]]:
+def closest_to_gpus(
+    nodes: Mapping[int, frozenset[int]], usable: frozenset[int], gpus: Mapping[str, int | None]
+) -> dict[int, frozenset[int]]:
     """Usable CPUs of the nodes closest to the GPUs of one rank, by node.
 
     Ranks whose GPUs are at one node share all its CPUs, as with torchrun's `--numa-binding=node`.
@@ -74,51 +54,26 @@ def closest_to_gpus(topology: Topology, usable: frozenset[int], gpus: Mapping[st
     Raises
     ------
     NotBound
-        If a GPU's node is unknown, or has no CPU that this process may use.
+        If the machine has one node, or a GPU's node is unknown, or has no CPU that this process may use.
     """
-    _refuse_one_node(topology)
-    cpus_of: dict[int, set[int]] = {}
+    with_cpus = sum(map(bool, nodes.values()))
+    if with_cpus < 2:
+        raise NotBound("the machine has one NUMA node" if with_cpus else "the system shows no NUMA nodes")
+    cpus_of: dict[int, frozenset[int]] = {}
     for address, node in gpus.items():
         if node is None:
             raise NotBound(f"the NUMA node of the GPU at {address} is unknown")
-        cpus_of[node] = set(topology.nodes.get(node, frozenset()) & usable)
+        cpus_of[node] = nodes.get(node, frozenset()) & usable
         if not cpus_of[node]:
             raise NotBound(f"no usable CPU at NUMA node {node} of the GPU at {address}")
     return dict(sorted(cpus_of.items()))
 
 
-def share_of_rank(topology: Topology, usable: frozenset[int], rank: int, ranks: int) -> dict[int, set[int]]:
-    """Usable CPUs of one of `ranks` processes, by node: neighbours share a node and divide its cores evenly.
-
-    Rank i of n gets the node i * nodes // n, of the nodes with usable CPUs. Hardware threads of one core stay
-    together; where a node has more ranks than usable cores, ranks share cores.
-
-    Raises
-    ------
-    NotBound
-        If the machine has one node, or no node with usable CPUs.
-    """
-    _refuse_one_node(topology)
-    nodes = [node for node, cpus in topology.nodes.items() if cpus & usable]
-    if not nodes:
-        raise NotBound("no usable CPU at any NUMA node")
-    node_index = [other * len(nodes) // ranks for other in range(ranks)]
-    node = nodes[node_index[rank]]
-    sharers, position = node_index.count(node_index[rank]), rank - node_index.index(node_index[rank])
-
-    cpus = topology.nodes[node] & usable
-    cores = sorted({tuple(sorted(topology.cores.get(cpu, {cpu}) & cpus)) for cpu in cpus})
-    first, end = position * len(cores) // sharers, (position + 1) * len(cores) // sharers
-    return {node: set().union(*cores[first : max(end, first + 1)])}
-
-
-def bind(rank: int, ranks: int, gpus: Sequence[int] = (), sysfs: Path = SYSFS) -> str:
+def bind(gpus: Sequence[int], sysfs: Path = SYSFS) -> str:
     """Bind this process and the threads that it has, to be called before it allocates; never fails.
 
     Parameters
     ----------
-    rank, ranks
-        This process and the number of processes on this machine.
     gpus
         CUDA indices of the GPUs that this process drives; none on a CPU.
 
@@ -128,15 +83,13 @@ def bind(rank: int, ranks: int, gpus: Sequence[int] = (), sysfs: Path = SYSFS) -
         What was done, or why nothing was.
     """
     try:
-        if not hasattr(os, "sched_setaffinity"):
-            raise NotBound(f"{platform.system()} does not support CPU affinity")
-        topology, usable = read_topology(sysfs), frozenset(os.sched_getaffinity(0))
-        if gpus:
-            addresses = [pci_address(gpu) for gpu in gpus]
-            cpus_of = closest_to_gpus(topology, usable, {address: node_of_gpu(address, sysfs) for address in addresses})
-        else:
-            cpus_of = share_of_rank(topology, usable, rank, ranks)
-        cpus = set().union(*cpus_of.values())
+        if not gpus:
+            raise NotBound("the rank drives no GPU")
+        usable, addresses = frozenset(os.sched_getaffinity(0)), [pci_address(gpu) for gpu in gpus]
+        cpus_of = closest_to_gpus(
+            read_nodes(sysfs), usable, {address: node_of_gpu(address, sysfs) for address in addresses}
+        )
+        cpus = frozenset().union(*cpus_of.values())
         _move_threads(cpus)
     except NotBound as reason:
         return f"not bound: {reason}"
@@ -146,17 +99,11 @@ def bind(rank: int, ranks: int, gpus: Sequence[int] = (), sysfs: Path = SYSFS) -
     return f"bound to CPUs {format_cpus(cpus)} of NUMA node {format_cpus(cpus_of)}"
 
 
-class Placement(visible.Placement, Protocol):
-    """The parameters of a job that say where its ranks run."""
-
-    binding: str
-
-
-def bind_rank(p: Placement) -> None:
-    """Bind this rank as its parameters ask, next to its GPUs."""
+def bind_rank(p: Any) -> None:
+    """Bind this rank as its parameters ask (`binding`, and those of `rank_devices`), next to its GPUs."""
     if p.binding == "numa":
-        gpus = [device.index for device in visible.rank_devices(p) if device.type == "cuda"]
-        NOTES.append(bind(int(os.environ.get("LOCAL_RANK", "0")), p.ranks_per_node, gpus))
+        gpus = [device.index for device in rank_devices(p) if device.type == "cuda"]
+        NOTES.append(bind(gpus))
 
 
 def bound(sysfs: Path = SYSFS) -> dict[str, Any]:
@@ -168,7 +115,7 @@ def bound(sysfs: Path = SYSFS) -> dict[str, Any]:
         `cpus` ("0-3,8"), `numa_nodes` (of these CPUs), and `note`: what `bind_rank` did, or why it did nothing.
     """
     cpus = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-    nodes = read_topology(sysfs).nodes
+    nodes = read_nodes(sysfs)
     return {
         "cpus": None if cpus is None else format_cpus(cpus),
         "numa_nodes": [node for node in nodes if nodes[node] & cpus] if cpus and nodes else None,
@@ -217,13 +164,7 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def _refuse_one_node(topology: Topology) -> None:
-    with_cpus = sum(bool(cpus) for cpus in topology.nodes.values())
-    if with_cpus < 2:
-        raise NotBound("the machine has one NUMA node" if with_cpus else "the system shows no NUMA nodes")
-
-
-def _move_threads(cpus: set[int]) -> None:
+def _move_threads(cpus: frozenset[int]) -> None:
     """Move all threads of this process, save those that something else has put elsewhere."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus)

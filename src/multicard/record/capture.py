@@ -1,20 +1,20 @@
 """The profiled window, and the named ranges that a trace shows of it."""
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from multicard.core.errors import UserError
 from multicard.profilers import PROFILERS
 from multicard.record.clock import wait_for
-from multicard.record.forgiving import Forgiving
 
 LONGEST_WAIT = timedelta(minutes=30)  # as for collectives of gloo
 MOST_WAITS = 10  # of a rank at one barrier, and more
+LONGEST_PROBLEM = 300  # characters
 
 
 class RankLeft(Exception):
@@ -22,23 +22,15 @@ class RankLeft(Exception):
 
 
 class HostBarrier:
-    """Barrier of all ranks in the store by which torchrun's ranks found each other, so without any collective.
+    """Barrier of all ranks in the store by which they found each other, so without any collective.
 
     Every rank makes as many, in the same order, after the process group is up.
-
-    Parameters
-    ----------
-    store
-        One that all ranks have, if not torchrun's.
     """
 
     made = 0
 
-    def __init__(self, store: dist.Store | None = None) -> None:
+    def __init__(self, store: dist.Store) -> None:
         HostBarrier.made += 1
-        if store is None:
-            address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-            store = dist.TCPStore(*address, is_master=False, timeout=LONGEST_WAIT)
         self._store, self._waits = dist.PrefixStore(f"multicard/{HostBarrier.made}", store), 0
         self._ranks = dist.get_world_size()
 
@@ -81,16 +73,24 @@ class HostBarrier:
 class Capture:
     """Names ranges for the profiler that records this process, and opens its window.
 
+    Where the profiler fails, training goes on, and nothing more is asked of it but to end what it has begun. A full
+    disk (`UserError`) stays an error: other files need the space too.
+
     Parameters
     ----------
     profiler
-        Name of an entry of `PROFILERS`. Where it fails, training goes on without a trace; `problem` says why.
+        Name of an entry of `PROFILERS`.
     folder
         Where a profiler inside the process leaves its trace.
     devices
         All that the rank computes on.
     barrier
         Of all ranks, if there are several.
+
+    Attributes
+    ----------
+    problem
+        Why there is no trace of this rank, in one line; None where the profiler has not failed.
     """
 
     def __init__(
@@ -101,14 +101,13 @@ class Capture:
         devices: Sequence[torch.device],
         barrier: HostBarrier | None = None,
     ):
-        self._session, self._rank = Forgiving(PROFILERS[profiler].session(folder, rank, devices[0])), rank
+        self._session, self._rank = PROFILERS[profiler].session(folder, rank, devices[0]), rank
         self._devices, self._barrier = devices, barrier
-        self.range = self._session.range
+        self.problem: str | None = None
 
-    @property
-    def problem(self) -> str | None:
-        """Why there is no trace of this rank; None where the profiler has not failed."""
-        return self._session.problem
+    def range(self, name: str) -> AbstractContextManager[object]:
+        """Show the block as a range, if it can be."""
+        return nullcontext() if self.problem else self._forgiving(lambda: self._session.range(name))
 
     @contextmanager
     def window(self) -> Iterator[None]:
@@ -119,10 +118,11 @@ class Capture:
         """
         wait_for(self._devices)
         self._meet()
-        with self._session.recording():
+        with self._forgiving(self._session.recording):
             # A profiler of all ranks begins when the first of them opens its window; none may be early.
             self._meet()
-            self._session.mark(f"rank:{self._rank}")
+            if self.problem is None:
+                self._attempt(lambda: self._session.mark(f"rank:{self._rank}"))
             yield
             wait_for(self._devices)
             self._meet()
@@ -132,3 +132,25 @@ class Capture:
         """Wait for the other ranks."""
         if self._barrier is not None:
             self._barrier.wait()
+
+    @contextmanager
+    def _forgiving(self, make: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
+        """Run the block in a context, or without it where it cannot be entered; an error of the block stays one."""
+        stack = ExitStack()
+        self._attempt(lambda: stack.enter_context(make()))
+        try:
+            yield
+        except BaseException as error:
+            with suppress(Exception):
+                stack.__exit__(type(error), error, error.__traceback__)
+            raise
+        self._attempt(stack.close)
+
+    def _attempt(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except UserError:
+            raise
+        except Exception as error:
+            text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            self.problem = self.problem or text[:LONGEST_PROBLEM]

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
 
 import torch
 
@@ -10,30 +9,13 @@ MARKS_OF_STEP = 12  # start, end, and those of five phases
 MOST_RESERVED = 20_000  # CUDA events
 
 
-class Clock(Protocol):
-    """Marks moments now, and gives the time between them later."""
-
-    def mark(self) -> Any:
-        """Note this moment."""
-
-    def settle(self) -> None:
-        """Wait until every mark can be read; call it outside measured steps."""
-
-    def seconds(self, start: Any, end: Any) -> float:
-        """Seconds between two marks."""
-
-    def now(self) -> tuple[Any, float]:
-        """A mark of this moment, and this moment by the clock that processes of a machine share; call it likewise."""
-
-    def reserve(self, steps: int) -> None:
-        """Make ready for so many steps, outside of measured ones."""
-
-    def forget(self, kept: Any) -> None:
-        """Use marks so far for later moments, all but the one that is kept."""
-
-
 class HostClock:
-    """Wall time of this process, for work that the CPU does."""
+    """Wall time of this process, for work that the CPU does.
+
+    Clocks mark moments now, and give the time between them later: `settle` waits until every mark can be read, outside
+    measured steps; `now` gives a mark of this moment and the moment by the clock that processes of a machine share;
+    `reserve` makes ready for so many steps; `forget` lets marks so far be used again, all but one.
+    """
 
     mark = staticmethod(time.perf_counter)
 
@@ -108,7 +90,7 @@ class CudaClock:
         return event, time.monotonic()
 
 
-def clock_for(devices: Sequence[torch.device]) -> Clock:
+def clock_for(devices: Sequence[torch.device]) -> HostClock | CudaClock:
     """Clock that fits the first of a rank's devices, and waits for all."""
     return CudaClock(devices) if devices[0].type == "cuda" else HostClock()
 

@@ -20,9 +20,15 @@ def allow_compilations(blocks: int) -> None:
     config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, config.recompile_limit)
 
 
+def has_compiled() -> bool:
+    """Whether torch.compile has compiled, or tried to compile, anything in this process."""
+    dynamo = sys.modules.get("torch._dynamo.utils")  # not imported where nothing was compiled
+    return dynamo is not None and bool(dynamo.counters["frames"])
+
+
 def limits_hit() -> list[dict[str, Any]]:
     """Limits of torch.compile above which functions of this process ran uncompiled: `limit`, `value`, `functions`."""
-    dynamo = sys.modules.get("torch._dynamo.utils")  # not imported where nothing was compiled
+    dynamo = sys.modules.get("torch._dynamo.utils")
     if dynamo is None:
         return []
     # No public interface tells: Dynamo counts what it could not compile under the text of its explanation.

@@ -33,21 +33,13 @@ def versions() -> dict[str, str | None]:
 
 
 def driver(file: Path = DRIVER) -> str | None:
-    """Version of NVIDIA's driver: as Linux shows it, else by NVML if its package is there; None where neither does.
+    """Version of NVIDIA's driver: as Linux shows it; None where it does not.
 
     The line is "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023", or
     "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@…)".
     """
     shown = re.search(r"^NVRM version:.*?Kernel Module.*? {2}(\d+\.[\d.]+)", read_or_none(file.read_text) or "", re.M)
-    if shown:
-        return shown[1]
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    except Exception:  # whatever a driver may raise: a missing version must not end a job
-        return None
+    return shown[1] if shown else None
 
 
 def hardware() -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Floating-point operations of what PyTorch runs, by the formulas of its own counter."""
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from math import prod
@@ -10,6 +9,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils import _python_dispatch, flop_counter
+
+from multicard.record.compilation import has_compiled
 
 PRECISIONS = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 FP8 = "fp8"
@@ -139,7 +140,7 @@ class StepCounter:
         problem = counter.problem or (
             None if counter.total else "PyTorch itself ran no convolution and no matrix product"
         )
-        if problem or _compiled():
+        if problem or has_compiled():
             self.record["problem"] = problem or COMPILED
             return
         # Of a step that is partly in fp8, for which no peak is known, no peak is the right one.
@@ -156,17 +157,11 @@ def _unsupported_reason(devices: int) -> str | None:
         return f"PyTorch {torch.__version__} has no formulas of operations"
     if devices > 1:
         return "one process drives several GPUs, by threads that are not seen"
-    if _compiled():
+    if has_compiled():  # it would not do so as before, and what it makes is not seen
         return COMPILED
     if torch._C._len_torch_dispatch_stack():
         return "the script runs in a mode of PyTorch's dispatcher"
     return None
-
-
-def _compiled() -> bool:
-    """Whether torch.compile has compiled anything: it would not do so as before, and what it makes is not seen."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return bool(dynamo and dynamo.counters["frames"]["total"])
 
 
 def formulas() -> dict[Any, Callable[..., int]]:
@@ -186,24 +181,12 @@ def formulas() -> dict[Any, Callable[..., int]]:
 FORMULAS: dict[Any, Callable[..., int]] = {}
 
 
-def _backward(
-    grad_out: Sequence[int],
-    x: Sequence[int],
-    w: Sequence[int],
-    _bias: Any,
-    _stride: Any,
-    _padding: Any,
-    _dilation: Any,
-    transposed: bool,
-    _output_padding: Any,
-    _groups: int,
-    output_mask: Sequence[bool],
-    out_shape: Any = None,
-) -> int:
+def _backward(grad_out: Sequence[int], x: Sequence[int], w: Sequence[int], *options: Any, out_shape: Any = None) -> int:
     """Of the shapes of a convolution: each of its two gradients takes as many operations as its forward pass.
 
     PyTorch 2.11 counts the gradient of a grouped convolution's weights once for each group
     (https://github.com/pytorch/pytorch/pull/183405).
     """
+    *_, transposed, _output_padding, _groups, output_mask = options
     forward = 2 * prod(x if transposed else grad_out) * prod(w[1:])
     return forward * sum(map(bool, output_mask[:2]))

@@ -1,22 +1,12 @@
 """The GPUs that CUDA shows this process, and those that a rank drives."""
 
-import ctypes
 import os
-import uuid
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from multicard.core.errors import UserError
 from multicard.core.system import ranks_may_share_gpus
-
-
-class Placement(Protocol):
-    """The parameters of a job that say on what its ranks run."""
-
-    device: str
-    devices_per_node: int
-    ranks_per_node: int
 
 
 def visible_gpus() -> list[Any]:
@@ -34,8 +24,13 @@ def visible_gpus() -> list[Any]:
     return found
 
 
-def rank_devices(p: Placement) -> list[torch.device]:
+def rank_devices(p: Any) -> list[torch.device]:
     """Devices that this rank drives: consecutive GPUs, each of one rank only, or the CPU.
+
+    Parameters
+    ----------
+    p
+        Of a job: `device`, and `devices_per_node` and `ranks_per_node` of this machine.
 
     Raises
     ------
@@ -53,34 +48,18 @@ def rank_devices(p: Placement) -> list[torch.device]:
 
 
 def identities(devices: list[torch.device]) -> list[dict[str, str]] | None:
-    """UUID and name of GPUs, for run.json; None of a CPU."""
+    """UUID (such as "GPU-…") and name of GPUs, for run.json; None of a CPU."""
     if devices[0].type != "cuda":
         return None
-    return [{"uuid": uuid_of(each), "name": torch.cuda.get_device_properties(each).name} for each in devices]
-
-
-def uuid_of(device: torch.device) -> str:
-    """UUID of a GPU, such as "GPU-…"; where an old PyTorch has none, by the driver, which numbers GPUs as CUDA does."""
-    found = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    if found is None:
-        driver, number, parts = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), (ctypes.c_ubyte * 16)()
-        if driver.cuDeviceGet(ctypes.byref(number), device.index) or driver.cuDeviceGetUuid(parts, number):
-            raise RuntimeError(f"the driver tells no UUID of {device}")
-        found = uuid.UUID(bytes=bytes(parts))
-    return f"GPU-{found}"
+    found = [torch.cuda.get_device_properties(each) for each in devices]
+    return [{"uuid": f"GPU-{each.uuid}", "name": each.name} for each in found]
 
 
 def _too_few(visible: int, needed: int) -> str:
     """Which fault it is, and what to do about it."""
-    listed, selected = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    selected = os.environ.get("CUDA_VISIBLE_DEVICES")
     problem = f"this machine's ranks need {needed} {'GPU' if needed == 1 else 'GPUs'}, CUDA shows {visible}"
-    if selected is not None and selected.startswith("MIG-") and visible:
-        return f"{problem}: of slices of a GPU (MIG) a process gets one; use whole GPUs, or `devices: 1`"
-    if visible < listed:
-        return (
-            f"{problem} of the {listed} that the driver lists: the others are partitioned (MIG) or have failed; "
-            "see `nvidia-smi -L` and `multicard doctor`"
-        )
-    if selected is not None:
-        return f'{problem}: CUDA_VISIBLE_DEVICES is "{selected}"; select {needed}, or lower `devices`'
-    return f"{problem}: lower `devices`, or see `multicard doctor` if the machine has more"
+    if visible < (listed := torch.cuda.device_count()):
+        problem += f" of the {listed} that the driver lists: others are partitioned (MIG) or have failed"
+    shown = "" if selected is None else f'CUDA_VISIBLE_DEVICES is "{selected}"; '
+    return f"{problem}: {shown}lower `devices`, or see `multicard doctor` if the machine has more"

@@ -17,14 +17,13 @@ What is left in `scratch`, by the functions of `multicard.core.layout`:
   left no trace; null where it did) and `ignored_exit` (true where the program went on after it was asked to end);
   `made.rank<N>`: how many steps the rank has made so far, whatever becomes of it;
   `process.json.<pid>`: of every Python process, as soon as it starts: `pid`, `ppid`, `python` (version), `torch`
-  (version; null until it is imported), `program` (file or module that it runs), `rank` (as a launcher told it, or
-  null), `steps` (whether an optimizer stepped) and `error` (null, or `outcome` and `reason` as in rank.json, of a
-  process that raised before its first step);
+  (version; null until it is imported), `program` (file or module that it runs), `told` and `rank` (the variable by
+  which a launcher told it, and that number; or null), `steps` (whether an optimizer stepped) and `error` (null, or
+  `outcome` and `reason` as in rank.json, of a process that raised before its first step);
   `claimed.rank<N>`: the process that is rank N: the first that takes itself for it and steps an optimizer, or fails
-  before, unless a rank started it. Another one that takes itself for it leaves no rank.json, and ends as soon as there
-  is that of the first.
+  before, unless a rank started it. Another one that takes itself for it leaves no rank.json.
 
-It needs Python 3.10, PyTorch 2.1 and the standard library.
+It needs Python 3.10, PyTorch 2.5 and the standard library.
 """
 
 import os

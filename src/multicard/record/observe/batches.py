@@ -1,12 +1,11 @@
 """What a pass over a loader gave, and which steps used it."""
 
-import itertools
 from collections import Counter
 from collections.abc import Container, Sequence
 from typing import Any
 
 from multicard.core.system import read_or_none
-from multicard.record.observe.contents import Contents, Reading, first_reading, later_samples, tokens_in
+from multicard.record.observe.contents import Contents, made_by_data_set, shared_sizes, tokens_in
 from multicard.record.observe.loaders import Loader
 
 
@@ -28,7 +27,7 @@ class Pass:
         self.batches: list[tuple[int, Contents]] = []
         self.ended: int | None = None
         self.trained = False
-        self._first: Reading | None = None
+        self._shows: bool | None = None  # whether the first one, which is full, shows its samples
 
     def add(self, step: int, batch: Any, asked: int | None) -> None:
         """Count a batch that a step asked for.
@@ -44,35 +43,39 @@ class Pass:
         self.batches.append((step, Contents(samples, tokens)))
 
     def _samples(self, batch: Any, asked: int | None) -> int | None:
-        if asked == 1:
-            return first_reading(batch, 1).samples
-        if self._first is None:
-            self._first = first_reading(batch, self.loader.batch_size)
-            return self._first.samples
-        return later_samples(batch, self.loader.batch_size, self.loader.drop_last, self._first)
+        """Samples of a batch of a stream, or of one that a data set made; those that the loader states are believed."""
+        stated = asked or self.loader.batch_size
+        if stated is None:
+            return made_by_data_set(batch)
+        sizes = shared_sizes(batch)
+        if stated == 1:  # a loader of single items, each of which is a batch or a sample as it may be
+            is_list_of_one = isinstance(batch, list | tuple) and len(batch) == 1
+            return 1 if 1 in sizes or not sizes or is_list_of_one else None
+        if self._shows is None:
+            self._shows = stated in sizes
+        smaller = {size for size in sizes if size < stated}
+        if not self._shows or stated in sizes or not smaller:
+            return stated
+        return smaller.pop() if len(smaller) == 1 else None
 
 
 def used_by_step(passes: Sequence[Pass]) -> dict[int, list[Contents]]:
-    """Contents of the batches that each step used, by the steps that asked for them.
+    """Contents of the batches that each step used, by the steps.
 
-    A batch is used by the step that asks for the one so many later as the script is ahead, and the last ones of a pass
-    by the steps that find the loader exhausted.
+    Accelerate, timm and others ask in the first step of a pass for what every later step asks for and some more, to
+    have the next batch at hand. Where all later steps ask for equally many, each uses so many, one after another, until
+    the next pass over the same loader begins; else a batch is used by the step that asks for it.
     """
     found: dict[int, list[Contents]] = {}
     begins = {each.batches[0][0] for each in passes}
-    by_loader: list[list[Pass]] = []
     for each in passes:
-        own = next((group for group in by_loader if group[0].loader == each.loader), [])
-        if not own:
-            by_loader.append(own)
-        own.append(each)
-    for own in by_loader:
-        again = {each.batches[0][0] for each in own}
-        paces = [_pace(each, begins) for each in own]
-        known = next(filter(None, paces), (0, 1))
-        for each, pace in zip(own, paces, strict=True):
-            steps = _using_steps(each, *(pace or known), again)
-            for step, (_, contents) in zip(steps, each.batches, strict=False):  # those not used yet are left out
+        own = [other for other in passes if other.loader == each.loader]
+        pace = next((known for other in (each, *own) if (known := _per_step(other, begins)) is not None), 0)
+        first, again = each.batches[0][0], {other.batches[0][0] for other in own}
+        end = min((step for step in again if step > first), default=None)
+        for number, (asking, contents) in enumerate(each.batches):
+            step = first + number // pace if pace else asking
+            if end is None or step < end or step == asking:
                 found.setdefault(step, []).append(contents)
     return found
 
@@ -80,29 +83,22 @@ def used_by_step(passes: Sequence[Pass]) -> dict[int, list[Contents]]:
 def asks_ahead(passes: Sequence[Pass]) -> bool:
     """Whether a script asks for batches before it uses the last, in any pass that is long enough to tell."""
     begins = {each.batches[0][0] for each in passes}
-    return any(pace is not None and pace[0] > 0 for pace in (_pace(each, begins) for each in passes))
+    return any(_in_step(each)[each.batches[0][0]] > pace for each in passes if (pace := _per_step(each, begins)))
 
 
-def _using_steps(one: Pass, ahead: int, per_step: int, again: Container[int]) -> list[int]:
-    """Steps that use the batches of a pass, one after another; `again`: those in which passes of its loader begin."""
-    steps = [step for step, _ in one.batches][ahead:]
-    if ahead and one.ended is not None:
-        before = steps.count(one.ended)
-        rest = (one.ended + number // per_step for number in range(before, before + ahead))
-        steps += itertools.takewhile(lambda step: step not in again, rest)
-    return steps
+def _per_step(one: Pass, begins: Container[int]) -> int | None:
+    """Batches that each step of a pass uses: 0 where that cannot be told, None where the pass is too short for it.
 
-
-def _pace(one: Pass, begins: Container[int]) -> tuple[int, int] | None:
-    """Batches that a script is ahead of its steps in a pass, and those of a step; None where the pass is too short.
-
-    Accelerate, timm and others ask in the first step of a pass for what every later step asks for and some more, to
-    have the next batch at hand. Where later steps do not ask for equally many, none are taken to be ahead.
     `begins`: steps in which passes begin.
     """
-    asked, first, last = Counter(step for step, _ in one.batches), one.batches[0][0], one.batches[-1][0]
+    asked, first, last = _in_step(one), one.batches[0][0], one.batches[-1][0]
     if last <= first + 1 and (one.ended is None or one.ended in begins):
         return None
     per_step = asked[first + 1]
-    is_steady = per_step > 0 and all(asked[step] == per_step for step in range(first + 1, last))
-    return (max(0, asked[first] - per_step), per_step) if is_steady else (0, 1)
+    is_steady = asked[first] >= per_step and all(asked[step] == per_step for step in range(first + 1, last))
+    return per_step if is_steady else 0
+
+
+def _in_step(one: Pass) -> Counter[int]:
+    """How many batches each step asked for."""
+    return Counter(step for step, _ in one.batches)

@@ -1,6 +1,7 @@
 """What a batch of a loader holds: samples, and tokens of a language model."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -17,65 +18,6 @@ class Contents(NamedTuple):
 
     samples: int | None
     tokens: int | None
-
-
-class Reading(NamedTuple):
-    """How the batches of a pass show their samples, by its first one, which is full.
-
-    Attributes
-    ----------
-    samples
-        Of the first batch.
-    shown
-        `parts` where its parts share that size, `length` where it is a list of so many samples, `no` where its loader
-        states a number that it does not show, as of images beside all boxes in them, or of packed texts.
-    """
-
-    samples: int | None
-    shown: str
-
-
-def first_reading(batch: Any, batch_size: int | None) -> Reading:
-    """Count the samples of the first batch of a pass.
-
-    Parameters
-    ----------
-    batch_size
-        As the loader states it, which is believed; None where it states none.
-
-    >>> first_reading({"ids": [[1, 2, 3], [4]], "labels": [0, 1]}, 2)
-    Reading(samples=2, shown='parts')
-    """
-    shared, length = _sizes(batch, DEEPEST)
-    if batch_size is None:
-        return Reading(_made_by_data_set(batch, shared, length), "parts")
-    if batch_size in shared:
-        return Reading(batch_size, "parts")
-    if batch_size == length:
-        return Reading(batch_size, "length")
-    # A loader of single items, each of which is a batch or a sample as it may be.
-    is_item = batch_size == 1 and bool(shared)
-    return Reading(None if is_item else batch_size, "no")
-
-
-def later_samples(batch: Any, batch_size: int | None, drop_last: bool, first: Reading) -> int | None:
-    """Count the samples of a later batch, which are fewer than stated at most at the end of a stream or of its parts.
-
-    Parameters
-    ----------
-    drop_last
-        Whether the loader leaves out what does not fill a batch.
-    """
-    if batch_size is None:
-        return first_reading(batch, None).samples
-    if drop_last or first.shown == "no":
-        return first.samples
-    shared, length = _sizes(batch, DEEPEST)
-    sizes = {length} if first.shown == "length" else shared
-    smaller = {size for size in sizes if size is not None and size < batch_size}
-    if batch_size in sizes or not smaller:
-        return batch_size
-    return smaller.pop() if len(smaller) == 1 else None
 
 
 def tokens_in(batch: Any) -> int | None:
@@ -112,49 +54,38 @@ def _is_integer(values: torch.Tensor) -> bool:
     return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
 
 
-def _made_by_data_set(batch: Any, shared: set[int], length: int | None) -> int | None:
-    """Samples of what a data set gives as a batch: the first dimension of all its tensors, or else its length."""
-    if any(_tensors(batch, DEEPEST)):
-        # A number or a text beside tensors is of a single sample, which nobody has collated.
-        parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
-        sizes = set() if any(map(_is_single, parts)) else shared
-    else:
-        sizes = shared if length is None else shared | {length}
-    return next(iter(sizes)) if len(sizes) == 1 else None
+def made_by_data_set(batch: Any) -> int | None:
+    """Samples of what a data set gives as a batch: the size that all its parts share, if there are tensors among them.
+
+    >>> made_by_data_set((torch.zeros(8, 3), torch.zeros(8))), made_by_data_set((torch.zeros(8, 3), 7))
+    (8, None)
+    """
+    parts = [batch] if hasattr(batch, "shape") else list(_parts(batch))
+    # A number or a text beside tensors is of a single sample, which nobody has collated.
+    if not any(hasattr(part, "shape") for part in parts) or any(map(_is_single, parts)):
+        return None
+    sizes = shared_sizes(batch)
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _is_single(part: Any) -> bool:
     return isinstance(part, int | float | str | bytes) or getattr(part, "shape", None) == ()
 
 
-def _sizes(part: Any, levels: int) -> tuple[set[int], int | None]:
-    """Numbers of samples that a part of a batch may hold, by what lies in it, and by its length if it is a list."""
-    shape = getattr(part, "shape", None)
+def shared_sizes(batch: Any, levels: int = DEEPEST) -> set[int]:
+    """Sizes that all parts of a batch share, of those that have any: first dimensions of tensors, lengths of lists."""
+    shape = getattr(batch, "shape", None)
     if shape is not None:
-        return ({int(shape[0])} if len(shape) else set()), None
-    if isinstance(part, Mapping):
-        return _shared(part.values(), levels), None
-    if isinstance(part, list | tuple):
-        return _shared(part, levels), len(part)
-    return set(), None
-
-
-def _shared(parts: Iterable[Any], levels: int) -> set[int]:
-    """Sizes that all parts share, of those that have any."""
+        return {int(shape[0])} if len(shape) else set()
     found: set[int] | None = None
-    for _, part in zip(range(MOST_PARTS), parts if levels else (), strict=False):
-        shared, length = _sizes(part, levels - 1)
-        sizes = shared if length is None else shared | {length}
+    for part in _parts(batch) if levels else ():
+        sizes = shared_sizes(part, levels - 1) | ({len(part)} if isinstance(part, list | tuple) else set())
         if sizes:
             found = sizes if found is None else found & sizes
     return found or set()
 
 
-def _tensors(part: Any, levels: int) -> Iterator[bool]:
-    """True for each tensor or array in a part of a batch."""
-    if getattr(part, "shape", None) is not None:
-        yield True
-    elif levels and isinstance(part, Mapping | list | tuple):
-        parts = part.values() if isinstance(part, Mapping) else part
-        for _, each in zip(range(MOST_PARTS), parts, strict=False):
-            yield from _tensors(each, levels - 1)
+def _parts(batch: Any) -> Iterator[Any]:
+    """What a list, tuple or mapping holds, as far as it is looked at."""
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
+    return islice(parts, MOST_PARTS)

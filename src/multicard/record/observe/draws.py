@@ -10,12 +10,11 @@ from multicard.record.observe.loaders import samples_asked
 from multicard.record.observe.phases import DATA, LEFT, TESTED
 
 MOST_BATCHES = 1000  # of a step; a process that never trains may draw any number
-FALSE_ALARMS = 3  # modules in evaluation mode, with backward passes after that, from which on such modules tell nothing
 TEST = Pass(None)  # of any loader that is drawn from without gradients
 
 
 class Draws:
-    """The part of the observer that loaders and modules in evaluation mode tell of themselves."""
+    """The part of the observer that loaders tell of themselves."""
 
     _recording: Any
     _ended: bool
@@ -27,10 +26,7 @@ class Draws:
     def _forget_draws(self) -> None:
         """Begin as if nothing had been drawn."""
         self._loading: int | None = None  # thread that waits for a batch
-        self.updated_in_graph: Any = None  # optimizer that a compiled function has updated since it was looked at
         self.loader = self._trained_loader = None  # of the latest step, and of the latest one that was trained on
-        self._in_evaluation = False  # since a module was put into evaluation mode
-        self._false_alarms = 0
         self.passes: list[Pass] = []
         self.epoch = 1
         self.steps_in_pass = self.batches_in_pass = 0
@@ -44,14 +40,8 @@ class Draws:
         self._before_pass: Any = None  # what a pass that began in this step has changed
         self._backward_in_step = self._exhausted = False
 
-    def _look_for_update(self) -> None:
-        """Take note of an update that a compiled function made, in which there is nothing to watch."""
-        raise NotImplementedError
-
     def batch_asked(self, iterator: Any) -> Pass | None:
         """A loader is asked for a batch; give the pass over it, None unless it is known what it is for."""
-        if self.updated_in_graph is not None:
-            self._look_for_update()
         loader = getattr(iterator, "_multicard_loader", None)
         if loader is None or self._loading is not None or self._ended:
             return None
@@ -115,21 +105,6 @@ class Draws:
         for each in self._sources:
             each.trained = True
         self._trained_loader = self.loader
-
-    def evaluation_begins(self) -> bool:
-        """A module is put into evaluation mode; say whether to watch when one returns to training."""
-        is_open = self._recording is not None and not self._ended and get_ident() == self._thread
-        if not is_open or not self._is_between or self._false_alarms >= FALSE_ALARMS:
-            return False
-        self._in_evaluation = True
-        self._recording.note_evaluation()
-        return True
-
-    def evaluation_ends(self) -> None:
-        """A module returns to training."""
-        if self._in_evaluation and self._recording is not None and not self._ended:
-            self._recording.note_after_evaluation(LEFT)
-        self._in_evaluation = False
 
     def _forget_batches(self) -> None:
         """Forget those of the current step."""

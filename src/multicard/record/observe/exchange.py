@@ -1,6 +1,7 @@
 """Whether ranks exchange anything with each other, by the counters of PyTorch's process groups."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,41 +13,19 @@ OTHER_WAYS = ("horovod", "mpi4py", "byteps", "bagua", "hivemind", "torch_xla")
 BETWEEN_TWO = ("send", "recv", "recv_anysource")  # which NCCL numbers apart from collectives
 
 
-class Exchanges:
-    """Of this process with other ranks, between `start` and `stop`.
+messages = Counter[str]()  # between two ranks, of this process so far
 
-    Attributes
-    ----------
-    seen
-        Whether there were any; None where that cannot be told, or was not asked.
-    """
 
-    messages = 0  # between two ranks, of this process so far
-
-    def __init__(self) -> None:
-        self.seen: bool | None = None
-        self._before: dict[str, int] | None = None
-
-    def start(self) -> None:
-        """Count from here."""
-        self._before = self._counts()
-
-    def stop(self) -> None:
-        """Count to here."""
-        before, after = self._before, self._counts()
-        self.seen = None if before is None or after is None else before != after
-
-    def _counts(self) -> dict[str, int] | None:
-        """Collectives of each process group, and messages; None where there may be others."""
-        rpc = sys.modules.get("torch.distributed.rpc.api")
-        has_agent = getattr(rpc, "_is_current_rpc_agent_set", lambda: False)
-        if any(name in sys.modules for name in OTHER_WAYS) or has_agent():
-            return None
-        counts = {"messages": Exchanges.messages}
-        try:
-            return counts | dict(_collectives())
-        except Exception:  # a group of the script's own kind, or a back end that does not count
-            return None
+def exchanges() -> dict[str, int] | None:
+    """Collectives of each process group so far, and messages; None where there may be others."""
+    rpc = sys.modules.get("torch.distributed.rpc.api")
+    has_agent = getattr(rpc, "_is_current_rpc_agent_set", lambda: False)
+    if any(name in sys.modules for name in OTHER_WAYS) or has_agent():
+        return None
+    try:
+        return dict(messages) | dict(_collectives())
+    except Exception:  # a group of the script's own kind, or a back end that does not count
+        return None
 
 
 def _collectives() -> Iterator[tuple[str, int]]:
@@ -63,7 +42,7 @@ def _collectives() -> Iterator[tuple[str, int]]:
 
 def note_message() -> None:
     """Count a message between two ranks."""
-    Exchanges.messages += 1
+    messages["between two"] += 1
 
 
 def functions_of_messages() -> Iterator[tuple[Any, str, Callable[..., Any]]]:

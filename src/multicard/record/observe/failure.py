@@ -47,7 +47,7 @@ def write_failure(error: BaseException, note_process: Callable[..., None], job: 
     rank = rank_of_process() if is_rank else None
     ended = describe_failure(error, rank)
     note_process(error=ended)
-    if rank is not None and is_outermost() and claim_rank(job):
+    if rank is not None and is_outermost(job) and claim_rank(job):
         write_json(Path(job["scratch"]) / rank_file("rank.json", rank), {**ended, **facts_of_process(rank)})
 
 
@@ -60,21 +60,13 @@ def _names_of_program() -> set[str]:
 def describe_failure(error: BaseException, rank: int | None) -> dict[str, Any]:
     """`outcome` and `reason` of a rank that an error ends, while its traceback holds what was allocated."""
     memory = fullest_gpu()
-    outcome = _outcome(error, memory)
-    return {"outcome": outcome, "reason": _reason(error, outcome, memory, rank).record()}
-
-
-def _outcome(error: BaseException, memory: GpuMemory | None) -> str:
     if is_out_of_memory(error, memory):
-        return "out_of_memory"
-    return "diverged" if isinstance(error, Diverged) else "failed"
-
-
-def _reason(error: BaseException, outcome: str, memory: GpuMemory | None, rank: int | None) -> Reason:
-    if isinstance(error, Diverged):
-        return Reason("diverged", rank=rank, loss=str(error.loss), step=error.step)
-    code = "out_of_memory" if outcome == "out_of_memory" else "error"
-    return Reason(code, rank=rank, message=_message(error, memory))
+        outcome, reason = "out_of_memory", Reason("out_of_memory", rank=rank, message=_message(error, memory))
+    elif isinstance(error, Diverged):
+        outcome, reason = "diverged", Reason("diverged", rank=rank, loss=str(error.loss), step=error.step)
+    else:
+        outcome, reason = "failed", Reason("error", rank=rank, message=_message(error, memory))
+    return {"outcome": outcome, "reason": reason.record()}
 
 
 def _message(error: BaseException, memory: GpuMemory | None = None) -> str:

@@ -1,13 +1,10 @@
 """What of PyTorch is watched: its optimizers, gradient scalers, loaders and backward pass.
 
-PyTorch has hooks for optimizers alone, and its first releases with torch.compile strip these (until pytorch/pytorch
-pull request 115772); an update that a gradient scaler skips, a wait for a batch and a backward pass have none. So
-functions of PyTorch are replaced here, and nowhere else, by ones that call them and tell the observer.
+PyTorch has hooks for optimizers alone; an update that a gradient scaler skips, a wait for a batch and a backward pass
+have none. So functions of PyTorch are replaced here, and nowhere else, by ones that call them and tell the observer.
 """
 
 import functools
-import inspect
-import sys
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
@@ -21,10 +18,9 @@ from multicard.record.observe.loaders import loader_of, note_index, samples_aske
 from multicard.record.observe.observer import OBSERVER
 from multicard.record.observe.ranks import world_size
 
-SCALERS = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")
 COMPILER = torch._C._dynamo.eval_frame
 # True where torch.compile traces what follows: there what it replaces here must be as if it were not.
-is_compiling = getattr(torch.compiler, "is_dynamo_compiling", None) or torch._utils.is_compiling
+is_compiling = torch.compiler.is_dynamo_compiling
 
 
 def install(note_process: Callable[..., None], job: str) -> None:
@@ -36,7 +32,6 @@ def install(note_process: Callable[..., None], job: str) -> None:
     _watch_backward()
     _watch_loaders()
     _watch_messages()
-    _watch_modes()
     for mark in (OBSERVER.mark_step, OBSERVER.mark_training, OBSERVER.mark_values):
         apart(mark)
 
@@ -64,11 +59,21 @@ def apart(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _call(plain: Callable[..., Any], arguments: Any, options: Any, ends: Callable[[bool], None]) -> Any:
+    """Call a function, and tell at its end whether it failed."""
+    done = False
+    try:
+        found = plain(*arguments, **options)
+        done = True
+    finally:
+        ends(done)
+    return found
+
+
 def _watch_optimizers() -> None:
     """Watch `step` of every optimizer, where PyTorch itself wraps it to call its hooks."""
     base = torch.optim.Optimizer
     begins, ends = apart(OBSERVER.update_begins), apart(OBSERVER.update_ends)
-    closure_begins = apart(OBSERVER.closure_begins)
     wrap = base.profile_hook_step
 
     def profile_hook_step(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,73 +82,34 @@ def _watch_optimizers() -> None:
         @functools.wraps(plain)
         def watched(*arguments: Any, **options: Any) -> Any:
             if is_compiling():
-                found = plain(*arguments, **options)
-                OBSERVER.updated_in_graph = arguments[0]  # torch.compile does so after each run of the graph
-                return found
+                return plain(*arguments, **options)
             closure = options.get("closure", arguments[1] if len(arguments) > 1 else None)
             begins(callable(closure))
-            if callable(closure):
-                arguments, options = _with_watched_closure(closure, closure_begins, arguments, options)
-            done = False
-            try:
-                found = plain(*arguments, **options)
-                done = True
-            finally:
-                ends(arguments[0] if done else None)
-            return found
+            return _call(plain, arguments, options, lambda done: ends(arguments[0] if done else None))
 
-        # Those releases unwrap `step` when torch.compile begins; gradient scalers ask for the parameters of it.
-        watched.__signature__ = inspect.signature(step)
-        del watched.__wrapped__
         return watched
 
     base.profile_hook_step = staticmethod(profile_hook_step)
-    # An optimizer does this when it is made; those releases then prevent it.
     for optimizer in vars(torch.optim).values():
         if isinstance(optimizer, type) and issubclass(optimizer, base) and "step" in vars(optimizer):
             optimizer.step = profile_hook_step(optimizer.step)
             optimizer.step.hooked = True
 
 
-def _with_watched_closure(
-    closure: Callable[..., Any], begins: Callable[[], None], arguments: tuple[Any, ...], options: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of an optimizer's `step`, the optimizer first, with a closure that tells of its calls."""
-
-    @functools.wraps(closure, updated=())
-    def watched(*given: Any, **named: Any) -> Any:
-        begins()
-        return closure(*given, **named)
-
-    if "closure" in options:
-        return arguments, {**options, "closure": watched}
-    return (arguments[0], watched, *arguments[2:]), options
-
-
 def _watch_scalers() -> None:
     """Watch gradient scalers, since an update that they skip is the end of a step too."""
     begins, ends = apart(OBSERVER.update_begins), apart(OBSERVER.update_ends)
-    for name in SCALERS:
-        scaler = getattr(sys.modules.get(name), "GradScaler", None)
-        if scaler is None or "step" not in vars(scaler) or hasattr(scaler.step, "watched"):
-            continue
-        plain = scaler.step
+    plain = torch.amp.GradScaler.step
 
-        @functools.wraps(plain)
-        def step(self: Any, optimizer: Any, *arguments: Any, _plain: Any = plain, **options: Any) -> Any:
-            if is_compiling():
-                return _plain(self, optimizer, *arguments, **options)
-            begins(callable(options.get("closure", arguments[0] if arguments else None)))
-            done = False
-            try:
-                found = _plain(self, optimizer, *arguments, **options)
-                done = True
-            finally:
-                ends(optimizer if done else None)
-            return found
+    @functools.wraps(plain)
+    def step(self: Any, optimizer: Any, *arguments: Any, **options: Any) -> Any:
+        if is_compiling():
+            return plain(self, optimizer, *arguments, **options)
+        begins(callable(options.get("closure", arguments[0] if arguments else None)))
+        given = (self, optimizer, *arguments)
+        return _call(plain, given, options, lambda done: ends(optimizer if done else None))
 
-        step.watched = True
-        scaler.step = step
+    torch.amp.GradScaler.step = step
 
 
 def _watch_backward() -> None:
@@ -156,12 +122,7 @@ def _watch_backward() -> None:
         if is_compiling():
             return plain(*arguments, **options)
         begins()
-        done = False
-        try:
-            plain(*arguments, **options)
-            done = True
-        finally:
-            ends(done)
+        return _call(plain, arguments, options, ends)
 
     torch.autograd.backward = backward
 
@@ -216,31 +177,6 @@ def _watch_indices(base: Any) -> None:
         return index
 
     base._next_index = watched_index
-
-
-def _watch_modes() -> None:
-    """Watch when a model is put into evaluation mode, and only then when it returns to training.
-
-    Many scripts call `train` in every step, which calls that of every module.
-    """
-    module = torch.nn.Module
-    begins, ends = apart(OBSERVER.evaluation_begins), apart(OBSERVER.evaluation_ends)
-    plain_eval, plain_train = module.eval, module.train
-
-    @functools.wraps(plain_eval)
-    def watched_eval(self: Any) -> Any:
-        if not is_compiling() and begins():
-            module.train = watched_train
-        return plain_eval(self)
-
-    @functools.wraps(plain_train)
-    def watched_train(self: Any, mode: bool = True) -> Any:
-        if mode and not is_compiling():
-            module.train = plain_train
-            ends()
-        return plain_train(self, mode)
-
-    module.eval = watched_eval
 
 
 def _watch_messages() -> None:

@@ -4,8 +4,6 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
-import torch
-
 from multicard.core.files import write_csv, write_json
 from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, STEPS, rank_file
 from multicard.core.reasons import Reason
@@ -16,7 +14,7 @@ from multicard.record.compilation import limits_hit
 from multicard.record.observe.batches import used_by_step
 from multicard.record.observe.failure import describe_failure, facts_of_process
 from multicard.record.observe.observer import Observer
-from multicard.record.observe.process import after_limit, frameworks, leave_now
+from multicard.record.observe.process import after_limit, leave_now
 from multicard.record.observe.recording import Recording
 
 
@@ -83,8 +81,6 @@ class Leaving:
         recording.recorder.write(recording.scratch / rank_file(STEPS, recording.rank))
         if recording.epochs:
             write_csv(recording.scratch / rank_file(EPOCHS, recording.rank), EPOCH_COLUMNS, recording.epochs)
-        stated = recording.stated.get("samples_per_step")
-        sampled = any(row["samples"] for row in recording.recorder.rows)
         self._record = {
             **ended,
             **facts_of_process(recording.rank),
@@ -99,10 +95,7 @@ class Leaving:
             "observed": {
                 "optimizers": sorted(observer.optimizers),
                 "loaders": loaders,
-                "samples_from": "stated" if stated else "loader" if sampled else None,
-                "frameworks": dict(frameworks()),
-                "threads": torch.get_num_threads(),
-                "exchanged": recording.exchanges.seen,
+                "exchanged": recording.exchanged,
             },
             "ignored_exit": False,
         }

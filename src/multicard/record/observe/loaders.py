@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader, IterableDataset, Subset, SubsetRandomSampler
@@ -15,10 +16,9 @@ MOST_AHEAD = 10_000  # batches that a loader may have asked for and not given
 
 # Attributes of loaders, samplers and data sets that give each rank its own samples, with or without a _ before them:
 # of how many shares, and which; those of PyTorch, torchdata, torchtitan, Lightning, Hugging Face, Accelerate,
-# OpenMMLab, YOLOX, Detectron2, Megatron and NeMo, and what people call them.
+# OpenMMLab, YOLOX and Detectron2, and what people call them.
 SHARES = ("num_replicas", "num_processes", "world_size", "data_parallel_size", "dp_world_size", "dp_size", "num_shards")
 OWN_SHARE = ("rank", "process_index", "data_parallel_rank", "dp_rank", "global_rank", "shard_id", "shard_index")
-MICRO_BATCHES = "micro_batch_times_data_parallel_size", "micro_batch_size"  # what Megatron's keep of the former
 
 # Samplers that draw from all of a data set on each rank, if they are PyTorch's or torchdata's.
 PLAIN = {"BatchSampler", "RandomSampler", "SequentialSampler", "SubsetRandomSampler", "WeightedRandomSampler"}
@@ -41,15 +41,12 @@ class Loader(NamedTuple):
         Batches of one pass; None where it is not known.
     ahead
         Batches that its workers prepare before they are asked for.
-    drop_last
-        Whether it leaves out the samples that do not fill a batch.
     """
 
     description: dict[str, Any]
     batch_size: int | None
     length: int | None
     ahead: int
-    drop_last: bool
 
 
 def loader_of(loader: DataLoader, ranks: int) -> Loader:
@@ -68,7 +65,7 @@ def loader_of(loader: DataLoader, ranks: int) -> Loader:
     # The length of a stream is not asked for: PyTorch would then warn of batches beyond it.
     length = None if streams else read_or_none(lambda: len(loader))
     ahead = loader.num_workers * (loader.prefetch_factor or 0)
-    return Loader(description, batch_size, length, ahead, bool(loader.drop_last))
+    return Loader(description, batch_size, length, ahead)
 
 
 class WrappedLoader:
@@ -83,35 +80,26 @@ class WrappedLoader:
     def __len__(self) -> int:
         return len(self._loader)
 
-    def __iter__(self) -> "_WrappedIterator":
+    def __iter__(self) -> Iterator[Any]:
         description = dict.fromkeys(("kind", "sampler", "distinct", "batch_size", "num_workers"))
         description["kind"] = type(self._loader).__name__
         length = read_or_none(lambda: len(self._loader))
-        loader = Loader(description, None, length, self._ahead, drop_last=False)
-        return _WrappedIterator(self._observer, iter(self._loader), loader)
-
-
-class _WrappedIterator:
-    """A pass over such a loader."""
-
-    def __init__(self, observer: Any, iterator: Iterator[Any], loader: Loader):
-        self._observer, self._iterator, self._multicard_loader = observer, iterator, loader
-        self._num_yielded = 0  # as iterators of PyTorch's loaders have it
-
-    def __iter__(self) -> "_WrappedIterator":
-        return self
-
-    def __next__(self) -> Any:
-        drawn = self._observer.batch_asked(self)
-        batch, given = None, False
-        try:
-            batch = next(self._iterator)
-            given = True
-        finally:
-            if drawn is not None:
-                self._observer.batch_given(self, drawn, batch, given)
-        self._num_yielded += 1
-        return batch
+        # As the observer knows the iterators of PyTorch's loaders.
+        known = SimpleNamespace(_multicard_loader=Loader(description, None, length, self._ahead), _num_yielded=0)
+        iterator = iter(self._loader)
+        while True:
+            drawn = self._observer.batch_asked(known)
+            batch, given = None, False
+            try:
+                batch = next(iterator)
+                given = True
+            except StopIteration:
+                return
+            finally:
+                if drawn is not None:
+                    self._observer.batch_given(known, drawn, batch, given)
+            known._num_yielded += 1
+            yield batch
 
 
 def draws_distinct(samplers: list[Any], data: Any, ranks: int, loader: Any = None) -> bool | int | None:
@@ -148,9 +136,6 @@ def _shares(link: Any) -> Iterator[int]:
         for names in (SHARES, OWN_SHARE)
     )
     yield from (size for size in dict.fromkeys(sizes) if any(0 <= rank < size for rank in own))
-    if all(hasattr(link, name) for name in MICRO_BATCHES):
-        all_samples, own = (getattr(link, name) for name in MICRO_BATCHES)
-        yield all_samples // own
 
 
 def _is_plain(sampler: Any, data: Any) -> bool:
@@ -166,25 +151,18 @@ def _may_be_share(data: Any) -> bool:
     return isinstance(data, IterableDataset | Subset) or callable(getattr(data, "shard", None))
 
 
-class _Asked:
-    """How many samples a loader's iterator has asked for in a pass, by batch that it has not given."""
-
-    def __init__(self, iterator: Any):
-        self.of = iterator._sampler_iter
-        self.is_counted = not isinstance(iterator._dataset, IterableDataset)  # a stream may end before it gives as many
-        self.sizes: deque[int | None] = deque(maxlen=MOST_AHEAD)
-
-
 def note_index(iterator: Any, index: Any) -> None:
     """Keep how many samples a loader's iterator asks the data set for, until it gives their batch."""
-    asked: _Asked | None = getattr(iterator, "_multicard_asked", None)
-    if asked is None or asked.of is not iterator._sampler_iter:  # a pass begins
-        asked = iterator._multicard_asked = _Asked(iterator)
+    sampler, sizes = getattr(iterator, "_multicard_asked", (None, None))
+    if sampler is not iterator._sampler_iter:  # a pass begins
+        sizes = deque[int | None](maxlen=MOST_AHEAD)
+        iterator._multicard_asked = iterator._sampler_iter, sizes
     asks_several = isinstance(index, list) or (iterator._auto_collation and hasattr(index, "__len__"))
-    asked.sizes.append(len(index) if asks_several and asked.is_counted else None)
+    is_counted = not isinstance(iterator._dataset, IterableDataset)  # a stream may end before it gives as many
+    sizes.append(len(index) if asks_several and is_counted else None)
 
 
 def samples_asked(iterator: Any) -> int | None:
     """Samples that it asked for to make the batch that it gives now; None where it does not say."""
-    asked: _Asked | None = getattr(iterator, "_multicard_asked", None)
-    return asked.sizes.popleft() if asked is not None and asked.sizes else None
+    _, sizes = getattr(iterator, "_multicard_asked", (None, None))
+    return sizes.popleft() if sizes else None

@@ -1,17 +1,17 @@
 """Follows a script from update to update: its steps, their phases, and passes over the data.
 
-Steps end where the *lead* optimizer, the first one that updates, has done so, until another one is all that updates,
-which leads then; the first update ends no step, since what came before it was no steady training. A step begins where
-the one before it ended, and the first of a pass where its first batch is asked for, so that tests and checkpoints
-between passes are in no step.
+Steps end where the *lead* optimizer, the first one that updates, has done so; the first update ends no step, since what
+came before it was no steady training. A step begins where the one before it ended, and the first of a pass where its
+first batch is asked for, so that tests and checkpoints between passes are in no step.
 
 An evaluation inside a pass is in the step that follows it, as a part of its own: what is drawn from a loader without
-gradients, or with them before the pass trains anything, and what lies between `eval()` and `train()` of a model.
+gradients, or with them before the pass trains anything.
 """
 
 import contextlib
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -22,13 +22,11 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from multicard.core.files import read_json
-from multicard.core.layout import rank_file
 from multicard.record.observe import OBSERVE
 from multicard.record.observe.draws import MOST_BATCHES, Draws
-from multicard.record.observe.lead import Lead, error_of_exit, is_capturing, trains
 from multicard.record.observe.loaders import WrappedLoader
 from multicard.record.observe.phases import LEFT, OPTIMIZER, PASSED
-from multicard.record.observe.process import after_limit, leave_now
+from multicard.record.observe.process import error_of_exit, is_capturing, leave_now
 from multicard.record.observe.ranks import claim_rank, rank_of_process
 
 
@@ -45,10 +43,10 @@ class Observer(Draws):
         # Closing what a profiler of the parent had open would stop it here too, so that is kept.
         self._of_parent, self._recording = getattr(self, "_recording", None), None
         self._end: Any = None  # of the recording: `Leaving`
-        self._first: Path | None = None  # record of the process that has the same rank and came first
+        self._is_beside = False  # another process, which came first, has the same rank
         self._ended = False
         self._thread: int | None = None  # that trains
-        self._lead = Lead()
+        self._lead: Callable[[], Any] = lambda: None  # gives the lead optimizer while it is there
         self._marked = False
         self._training_steps: int | None = None  # as the script states them
         self._updates = self._backwards = 0  # that are open
@@ -87,25 +85,18 @@ class Observer(Draws):
 
     def update_begins(self, has_closure: bool = False) -> None:
         """An optimizer is about to update; a closure begins with a forward pass."""
-        self._look_for_update()
         self._force_exit()
         self._updates += 1
         if self._recording is not None and self._updates == 1 and not self._backwards and not has_closure:
             self._recording.note(OPTIMIZER)
 
-    def closure_begins(self) -> None:
-        """An optimizer calls its closure; of its first call a forward pass began with the batch."""
-        if self._recording is not None and not self._backwards and not self._ended:
-            self._recording.note_closure()
-
     def update_ends(self, optimizer: Any) -> None:
         """An optimizer has updated, or failed to (None)."""
         self._updates -= 1
-        self.updated_in_graph = None  # part of this one
         if self._updates or self._ended or optimizer is None:
             return
         self.optimizers.add(type(optimizer).__name__)
-        is_lead = self._is_lead(optimizer)
+        is_lead = not self._marked and self._leads(optimizer)
         if self._backwards:  # one optimizer per parameter, fused into the backward pass
             self._boundary_due |= is_lead
             return
@@ -115,35 +106,11 @@ class Observer(Draws):
         if is_lead and (self._backward_in_step or self.batches or not self._saw_backward):
             self._end_step(optimizer)
 
-    def _is_lead(self, optimizer: Any) -> bool:
-        """Whether an optimizer that has updated ends a step, as the first update of a new lead does.
-
-        Where that trains the same as the former lead did, as in another fold, what was recorded stays, and the step
-        that is open begins only now.
-        """
-        if self._marked:
-            return False
-        if self._lead.is_held_by(optimizer):
-            return True
-        former = self._lead.pass_on(optimizer)
-        if former is None:
-            return False
-        if self._recording is not None and (self._recording.is_measured or trains(former) == trains(optimizer)):
-            self._forget_batches()
-            self._begin_step()
-            self._recording.begin_pass(self)
-            return False
-        self._restart()
-        return True
-
-    def _look_for_update(self) -> None:
-        """Take note of an update that a compiled function made, in which there is nothing to watch."""
-        if self.updated_in_graph is None or self._updates or self._backwards:
-            return
-        if self._recording is None or get_ident() == self._thread:  # a thread may draw batches
-            optimizer, self.updated_in_graph = self.updated_in_graph, None
-            self.update_begins()
-            self.update_ends(optimizer)
+    def _leads(self, optimizer: Any) -> bool:
+        """Whether an optimizer that has updated leads; once the lead is gone, the next one that updates does."""
+        if self._lead() is None:
+            self._lead = weakref.ref(optimizer)
+        return self._lead() is optimizer
 
     # Marks of the script; see `multicard.marks`.
 
@@ -193,14 +160,11 @@ class Observer(Draws):
     def _force_exit(self) -> None:
         if self._ended and self._recording is not None:
             self._end.by_force()
-        elif self._ended and self._first is not None:
-            leave_now(0)
 
     def _end_step(self, optimizer: Any) -> None:
         if is_capturing():
             return
-        if self._first is not None:
-            self._end_beside(self._first)
+        if self._is_beside:
             return
         self._note_trained()
         try:
@@ -232,7 +196,7 @@ class Observer(Draws):
             self._recording = Recording(job, optimizer, self._training_steps)
             self._end = Leaving(self._recording, self)
         else:
-            self._first = Path(job["scratch"]) / rank_file("rank.json", rank_of_process())
+            self._is_beside = True
         self._note_process(steps=True, rank=rank_of_process())
 
     def _read_job(self) -> dict[str, Any]:
@@ -242,11 +206,6 @@ class Observer(Draws):
 
     def backward_begins(self) -> None:
         """A backward pass is about to begin."""
-        if self.updated_in_graph is not None:
-            self._look_for_update()
-        if self._in_evaluation:
-            self._in_evaluation = False
-            self._false_alarms += 1
         self._backwards += 1
         if self._backwards == 1 and self._recording is not None and not self._ended:
             self._recording.note_backward(self.batches > 0)
@@ -264,20 +223,9 @@ class Observer(Draws):
             self._recording.note(OPTIMIZER if self._updates else PASSED)
         if self._boundary_due:
             self._boundary_due = False
-            self._end_step(self._lead.optimizer)
+            self._end_step(self._lead())
 
     # The end.
-
-    def _end_beside(self, first: Path) -> None:
-        """End this process, which is no rank of its own, once the one that is has left its record.
-
-        Nothing else would end it before the job's time limit.
-        """
-        if not first.exists():
-            return
-        self._ended = True
-        after_limit(lambda: leave_now(0))
-        raise SystemExit(0)
 
     def _give_up(self, error: Exception) -> NoReturn:
         """End the script because of an error of the observer, or of ranks that do not agree: it has no numbers."""
@@ -294,8 +242,7 @@ class Observer(Draws):
 
     def leave(self) -> None:
         """The process exits: leave a record of what there is, unless it is written."""
-        self._look_for_update()
-        if self._ended or self._first is not None:
+        if self._ended or self._is_beside:
             return
         error = error_of_exit()
         if isinstance(error, KeyboardInterrupt):

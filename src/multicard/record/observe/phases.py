@@ -7,7 +7,7 @@ from typing import Any
 # Phases that begin. A transfer does where a loader gave a batch, if the start of the forward pass is seen too.
 DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER = "data", "transfer", "forward", "backward", "optimizer"
 UNFED_BACKWARD = "backward without a loader"  # before which nothing tells where a forward pass began
-EVALUATION = "evaluation"  # begins where a batch is drawn without gradients, or the model is put into evaluation mode
+EVALUATION = "evaluation"  # begins where a batch is drawn without gradients
 TESTED = "tested"  # a loader of an evaluation is exhausted: the evaluation ends here, unless another one follows
 LEFT = None  # a phase ends
 PASSED = "passed"  # one ends, and what comes next may be a forward pass, if a backward pass follows

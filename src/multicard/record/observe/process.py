@@ -1,11 +1,9 @@
-"""What a rank computes on, by what it meets the others, and what it is made of."""
+"""What a rank computes on, by what it meets the others, and how its process ends."""
 
-import contextlib
 import mmap
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Timer
 from types import SimpleNamespace
@@ -17,13 +15,9 @@ from torch.distributed import distributed_c10d
 
 from multicard.record import visible
 from multicard.record.capture import LONGEST_WAIT, HostBarrier
-from multicard.record.memory import peak_memory
+from multicard.record.recorder import peak_memory
 
 LIMIT_S = 60.0  # that a process may take to end once it has left its record
-# Whose versions matter where a script uses them.
-FRAMEWORKS = (
-    "accelerate", "deepspeed", "lightning", "pytorch_lightning", "timm", "torchdata", "torchtune", "transformers",
-)  # fmt: skip
 
 
 def devices_of(optimizer: Any, stated: Mapping[str, Any]) -> list[torch.device]:
@@ -49,14 +43,11 @@ def make_barrier() -> HostBarrier | None:
     """Barrier of the ranks in the store of their process group, over a connection of its own; None without a group."""
     if not dist.is_available() or not dist.is_initialized():
         return None
-    try:
-        store = distributed_c10d._get_default_store()  # PyTorch has no public way to it
-        while isinstance(store, dist.PrefixStore):
-            store = store.underlying_store
-        if isinstance(store, dist.TCPStore):
-            store = dist.TCPStore(store.host, store.port, is_master=False, timeout=LONGEST_WAIT)
-    except AttributeError:
-        store = None  # that of torchrun
+    store = distributed_c10d._get_default_store()  # PyTorch has no public way to it
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    if isinstance(store, dist.TCPStore):
+        store = dist.TCPStore(store.host, store.port, is_master=False, timeout=LONGEST_WAIT)
     return HostBarrier(store)
 
 
@@ -65,14 +56,6 @@ def shared_number(path: Path) -> memoryview:
     path.write_bytes(bytes(8))
     with path.open("r+b") as file:
         return memoryview(mmap.mmap(file.fileno(), 8)).cast("q")
-
-
-def frameworks() -> Iterator[tuple[str, str]]:
-    """Names and versions of the frameworks that the process has imported."""
-    for name in FRAMEWORKS:
-        if name in sys.modules:
-            with contextlib.suppress(PackageNotFoundError):
-                yield name, version(name)
 
 
 def leave_now(code: int) -> NoReturn:
@@ -88,3 +71,20 @@ def after_limit(leave: Callable[[], NoReturn]) -> Timer:
     timer.daemon = True
     timer.start()
     return timer
+
+
+def is_capturing() -> bool:
+    """Whether a CUDA graph is being captured, in which nothing can be timed."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def error_of_exit() -> BaseException | None:
+    """The error that ends this process.
+
+    Python keeps one that nobody caught; multiprocessing runs its exit handlers while the error is on its way, and
+    torch.multiprocessing exits with 1 because of one.
+    """
+    error = sys.exc_info()[1] or getattr(sys, "last_value", None)
+    if isinstance(error, SystemExit):
+        error = error.__context__ if error.code else None
+    return error

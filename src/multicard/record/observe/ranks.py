@@ -7,12 +7,12 @@ from typing import Any
 
 import torch.distributed as dist
 
-from multicard.core.layout import rank_file
+from multicard.core.files import read_json
+from multicard.core.layout import PROCESS, rank_file
 
 # Variables in which launchers tell a process its rank, and how many there are: torchrun and its like, Open MPI, MPICH
 # and Intel MPI, Slurm. Open MPI may start its ranks by way of Slurm, so the latter is asked last.
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # site/sitecustomize.py has them too
-OUTERMOST = "MULTICARD_OUTERMOST"  # likewise
 SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 
 
@@ -27,11 +27,11 @@ def claim_rank(job: dict[str, Any]) -> bool:
     return True
 
 
-def is_outermost() -> bool:
-    """Whether no Python process around this one was told the same rank: else it is a helper of that, and no rank."""
+def is_outermost(job: dict[str, Any]) -> bool:
+    """Whether no Python process that started this one was told the same rank: else this is a helper, and no rank."""
     told_by = next((f"{name}={value}" for name in RANKS if (value := os.environ.get(name, "")).isdigit()), None)
-    noted, _, pid = os.environ.get(OUTERMOST, "").rpartition(":")
-    return noted != told_by or pid == str(os.getpid())
+    parent = Path(job["scratch"]) / f"{PROCESS}.{os.getppid()}"
+    return told_by is None or not parent.exists() or read_json(parent)["told"] != told_by
 
 
 def rank_of_process() -> int:

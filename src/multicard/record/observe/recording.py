@@ -12,19 +12,18 @@ import torch
 from multicard.core.layout import EPOCH_COLUMNS, MADE, PROGRESS, rank_file
 from multicard.core.text import counted
 from multicard.record.capture import Capture
+from multicard.record.compilation import has_compiled
 from multicard.record.observe.batches import asks_ahead, used_by_step
-from multicard.record.observe.exchange import Exchanges
-from multicard.record.observe.lead import is_capturing
+from multicard.record.observe.exchange import exchanges
 from multicard.record.observe.observer import Observer
 from multicard.record.observe.phases import (
     BACKWARD,
     DATA,
+    ENDS,
     EVALUATION,
     FORWARD,
     GUESSED,
     LEFT,
-    OPTIMIZER,
-    PASSED,
     TESTED,
     TRANSFER,
     UNFED_BACKWARD,
@@ -33,10 +32,9 @@ from multicard.record.observe.phases import (
     phases_of,
 )
 from multicard.record.observe.plan import Pace, Plan, place
-from multicard.record.observe.process import devices_of, make_barrier, shared_number
-from multicard.record.observe.ranges import Ranges
+from multicard.record.observe.process import devices_of, is_capturing, make_barrier, shared_number
 from multicard.record.observe.ranks import rank_of_process
-from multicard.record.observe.transfer import FirstCall, has_compiled
+from multicard.record.observe.transfer import FirstCall
 from multicard.record.profiled_window import ProfiledWindow
 from multicard.record.recorder import COUNTED_STEP, Recorder
 
@@ -77,7 +75,8 @@ class Recording:
         self._mark = self.recorder.clock.mark
         self._on_gpu = self.devices[0].type == "cuda"
         self.training_steps, self.plan = training_steps, Plan(self.stated, training_steps)
-        self.exchanges = Exchanges()
+        self._exchanges: dict[str, int] | None = None  # before the measured steps
+        self.exchanged: bool | None = None  # in these, with other ranks; None where that cannot be told
         self.steps = 0  # that have ended
         self._made = shared_number(self.scratch / rank_file(MADE, self.rank))  # the same, for who ends this process
         self.is_complete = False
@@ -152,11 +151,6 @@ class Recording:
         else:
             self.note(TRANSFER)
             self._arrival.wait()
-
-    def note_closure(self) -> None:
-        """An optimizer calls a closure: after its own work a forward pass may begin."""
-        if self._events and self._events[-1][0] == OPTIMIZER:
-            self.note(PASSED)
 
     def note_backward(self, is_fed: bool) -> None:
         """A backward pass begins; `is_fed`: whether a loader gave the step a batch."""
@@ -255,10 +249,11 @@ class Recording:
             self.recorder.clock.reserve(plan.measured)
         if step == plan.warmup + 1:
             self._log(f"measuring {counted(plan.measured, 'step')}")
-            self.exchanges.start()
+            self._exchanges = exchanges()
         if step == plan.measured_end + 1:
             self.settle(observer)
-            self.exchanges.stop()
+            after = exchanges()
+            self.exchanged = None if None in (self._exchanges, after) else self._exchanges != after
             window = plan.profiled = self._agree(observer)
             before = window.warmup_steps + window.settling_steps
             self._log(f"profiling {counted(window.profiled_steps, 'step')}, after {before} more")
@@ -285,3 +280,34 @@ class Recording:
     def _log(self, text: str) -> None:
         if self.rank == 0:
             print(f"{PROGRESS}  {text}\n", end="", file=sys.stderr, flush=True)  # in one write: others print, too
+
+
+class Ranges:
+    """A range of the step in the trace, and within it one of its phase; of a step of the warm-up the former alone."""
+
+    def __init__(self, capture: Capture):
+        self._capture = capture
+        self._open: list[AbstractContextManager[Any]] = []
+
+    def show(self, window: str, event: str | None, is_within: bool) -> None:
+        """Show what an event begins, if that is within a pass over the data."""
+        self.close(1)
+        if event in (*ENDS, EVALUATION) or not is_within:
+            return
+        self.show_step(window)
+        if window != "warmup":
+            self._begin(BACKWARD if event == UNFED_BACKWARD else event, 1)
+
+    def show_step(self, window: str) -> None:
+        """Show the step that has begun, if it is not shown."""
+        self._begin("warmup" if window == "warmup" else "step", 0)
+
+    def close(self, level: int = 0) -> None:
+        """End the ranges from a level on: 0 the step's, 1 its phase's."""
+        while len(self._open) > level:
+            self._open.pop().__exit__(None, None, None)
+
+    def _begin(self, name: str, level: int) -> None:
+        if len(self._open) == level:
+            self._open.append(self._capture.range(name))
+            self._open[-1].__enter__()

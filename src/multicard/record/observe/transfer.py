@@ -1,6 +1,5 @@
 """When a batch has reached the model, by PyTorch's own hook."""
 
-import sys
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
@@ -41,9 +40,3 @@ class FirstCall:
         if get_ident() == self._thread and next(module.parameters(), None) is not None:
             self.stop()
             self._tell()
-
-
-def has_compiled() -> bool:
-    """Whether torch.compile has compiled, or tried to compile, anything in this process."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    return dynamo is not None and bool(dynamo.counters["frames"])

@@ -17,7 +17,7 @@ from multicard.core.text import printable
 from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 
-LEAST_PYTHON, LEAST_TORCH = "3.10", "2.1"
+LEAST_PYTHON, LEAST_TORCH = "3.10", "2.5"
 LONGEST_ANSWER = 160  # characters
 INTERPRETER_LIMIT_S = 60.0  # to answer; environments on a network's disks are slow at first
 # Without importing torch, which takes seconds.

@@ -14,8 +14,6 @@ HERE = Path(__file__).parent
 HELPERS = ("--multiprocessing-fork", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 # Variables in which a launcher tells a process its rank; see `multicard.record.observe.ranks`.
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
-# Variable by which Python processes that a rank starts know that they are not the rank itself; see there, too.
-OUTERMOST = "MULTICARD_OUTERMOST"
 LONGEST_MESSAGE = 300  # characters
 JOB = os.environ.get("MULTICARD_OBSERVE")  # the script may clear its environment
 
@@ -31,6 +29,7 @@ def note_process(**facts):
         "python": sys.version.split()[0],
         "torch": str(getattr(torch, "__version__", "")) or None,
         "program": program(),
+        "told": told_variable(),
         "rank": told_rank(),
         "steps": False,
         "error": None,
@@ -52,16 +51,6 @@ def told_variable():
     """The variable by which it did so and its value, such as RANK=0; or None."""
     stated = [(name, os.environ.get(name, "")) for name in RANKS]
     return next(("=".join(each) for each in stated if each[1].isdigit()), None)
-
-
-def note_outermost():
-    """Let the Python processes that this one starts know that it is the rank, unless it was told so of another one.
-
-    They inherit its rank, but not its process id. A launcher among them tells ranks another number, or by another name.
-    """
-    told = told_variable()
-    if told and os.environ.get(OUTERMOST, "").rpartition(":")[0] != told:
-        os.environ[OUTERMOST] = "{}:{}".format(told, os.getpid())  # noqa: UP032
 
 
 def program():
@@ -154,7 +143,6 @@ def run_next():
 
 def begin():
     """Note this process, and wait for it to import torch."""
-    note_outermost()
     if not is_helper():
         note_process()
         atexit.register(guarded, note_error)
