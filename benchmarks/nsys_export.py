@@ -1,12 +1,12 @@
 """Write what the simulated processes did into the tables of an export of Nsight Systems."""
 
 import json
+import sqlite3
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-import adbc_driver_sqlite.dbapi
 import numpy as np
-import pyarrow as pa
 from catalogue import (
     COLLECTIVE_STREAM,
     COMPUTE_STREAM,
@@ -28,7 +28,6 @@ NO_EVENT = 2**32 - 1
 MARK, PUSH_POP_RANGE, DOMAIN_CREATE = 34, 59, 75
 NCCL_DOMAIN = 1
 THREADS = ("python3", "pt_autograd_0")
-COLUMN_TYPES = {"INTEGER": pa.int64(), "TEXT": pa.string(), "REAL": pa.float64()}
 
 
 def global_pid(rank: np.ndarray) -> np.ndarray:
@@ -47,7 +46,7 @@ class Export:
     def __init__(self, path: Path, catalogue: Catalogue, devices: int) -> None:
         self.catalogue = catalogue
         self.devices = devices
-        self.connection = adbc_driver_sqlite.dbapi.connect(str(path), autocommit=True)
+        self.connection = sqlite3.connect(path, isolation_level=None)
         self.cursor = self.connection.cursor()
         for statement in ("PRAGMA journal_mode=off", "PRAGMA synchronous=off", "PRAGMA cache_size=-100000"):
             self.cursor.execute(statement)
@@ -64,18 +63,15 @@ class Export:
 
     def append(self, table: str, rows: int, **columns: Any) -> None:
         """Add rows; a column is an array or one value for all rows, and NULL where not named."""
-        arrow = {}
-        for name, declaration in TABLES[table].items():
-            of_type = COLUMN_TYPES[declaration.split()[0]]
-            value = columns.pop(name, None)
-            if isinstance(value, (np.ndarray, list, pa.Array)):
-                arrow[name] = pa.array(value, of_type)
-            else:
-                arrow[name] = pa.nulls(rows, of_type) if value is None else pa.repeat(pa.scalar(value, of_type), rows)
+        values = [columns.pop(name, None) for name in TABLES[table]]
         if columns:
             raise ValueError(f"{table} has no columns {', '.join(columns)}")
-        if rows:
-            self.cursor.adbc_ingest(table, pa.table(arrow), mode="append")
+        lists = [list(repeat(value, rows)) if value is None or np.isscalar(value) else value for value in values]
+        lists = [value.tolist() if isinstance(value, np.ndarray) else value for value in lists]
+        self.cursor.execute("BEGIN")
+        marks = ", ".join("?" * len(values))
+        self.cursor.executemany(f"INSERT INTO {table} VALUES ({marks})", zip(*lists, strict=True))
+        self.cursor.execute("COMMIT")
 
     def append_activity(self, activities: dict[int, Activity]) -> None:
         """Add what the ranks did in a while."""
@@ -149,10 +145,10 @@ class Export:
         rank = copies["rank"]
         is_peer = kinds["copyKind"] == 10
         peers = {
-            "srcDeviceId": pa.array(rank, mask=~is_peer),
-            "dstDeviceId": pa.array((rank + 1) % self.devices, mask=~is_peer),
-            "srcContextId": pa.array(np.ones_like(rank), mask=~is_peer),
-            "dstContextId": pa.array(np.ones_like(rank), mask=~is_peer),
+            "srcDeviceId": np.where(is_peer, rank, None),
+            "dstDeviceId": np.where(is_peer, (rank + 1) % self.devices, None),
+            "srcContextId": np.where(is_peer, np.ones_like(rank), None),
+            "dstContextId": np.where(is_peer, np.ones_like(rank), None),
         }
         on_device = self._on_device(copies)
         self.append("CUPTI_ACTIVITY_KIND_MEMCPY", len(rank), **on_device, **kinds, **peers, bytes=copies["bytes"])
@@ -170,8 +166,8 @@ class Export:
             start=ranges["start"],
             end=ranges["end"],
             eventType=PUSH_POP_RANGE,
-            text=pa.array([None if n >= OPTIMIZER else text for n, text in enumerate(RANGES)]).take(ranges["name"]),
-            textId=pa.array(self.ids(list(RANGES))[ranges["name"]], mask=~registered),
+            text=np.array([None if n >= OPTIMIZER else text for n, text in enumerate(RANGES)])[ranges["name"]],
+            textId=np.where(registered, self.ids(list(RANGES))[ranges["name"]], None),
             globalTid=global_tid(ranges["rank"], ranges["thread"]),
             domainId=np.where(ranges["name"] > OPTIMIZER, NCCL_DOMAIN, 0),
         )

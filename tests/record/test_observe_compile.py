@@ -47,8 +47,7 @@ def train(x):
     return loss
 """,
     # https://docs.pytorch.org/tutorials/recipes/compiling_optimizer.html
-    "update, with marks": """
-import multicard.marks as marks
+    "update": """
 @torch.compile(fullgraph=False, backend="aot_eager")
 def update():
     optimizer.step()
@@ -57,7 +56,17 @@ def train(x):
     loss = loss_of(x)
     loss.backward()
     update()
-    marks.step()
+    return loss
+""",
+    "update by a gradient scaler": """
+scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+@torch.compile(backend="aot_eager")
+def train(x):
+    loss = loss_of(x)
+    torch.autograd.backward(scaler.scale(loss))
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
     return loss
 """,
 }

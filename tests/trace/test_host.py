@@ -25,7 +25,7 @@ def events(groups: dict[tuple, Times]) -> Events:
     code, start, end = (np.array(column, np.int64) for column in zip(*rows, strict=True))
     fields = ("process", "name", "thread")
     arrays = {"start": start * UNIT, "duration": (end - start) * UNIT}
-    return Events(fields, [(0, 1, *key) for key in groups], code, arrays)
+    return Events(fields, [(0, 1, *key) for key in groups], code, arrays, {(0, 1): slice(0, len(code))})
 
 
 def random_host(seed: int) -> tuple[Times, Times, Times]:

@@ -220,13 +220,6 @@ def test_steps_that_carry_a_number_are_steps_and_those_inside_them_are_not(tmp_p
     assert [row["duration_s"] for row in rows if row["phase"] == "step"] == pytest.approx([0.01, 0.01])
 
 
-def test_fewer_tables_can_be_asked_for(tmp_path: Path) -> None:
-    path = nsys_export(tmp_path / "t.sqlite")
-    found = activity_tables([open_trace(path)], only=["kernels", "message_sizes"])
-    assert (set(found.rows), set(found.absent)) == ({"kernels"}, {"message_sizes"})
-    assert found.rows["kernels"] == rows_of(path)["kernels"]
-
-
 def test_files_of_several_ranks_make_one_capture(tmp_path: Path) -> None:
     files = nsys_export(tmp_path / "a.sqlite", cuda=False), kineto_trace(tmp_path / "b.json")
     found = activity_tables([open_trace(file) for file in files])

@@ -1,6 +1,6 @@
 """All events of a capture that the wanted tables are made of, each table of the traces read once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from multicard.core.units import SECONDS, with_unit
-from multicard.trace.collect import Events, collect, in_parallel
+from multicard.trace.collect import Events, Place, collect, in_parallel
 from multicard.trace.kernel_classes import collective, kernel_class
 from multicard.trace.launches import UNKNOWN, join_calls
 from multicard.trace.model import Integers, Trace
@@ -22,7 +22,6 @@ EARLY, TOLERANCE_NS = 0.01, 1_000_000  # part of a device's activity that may be
 WORTH_THREADS = 10_000  # values; the statistics of fewer take less time than to start a thread
 
 Key = tuple[Any, ...]
-Place = tuple[int, int, int | None]  # trace, process, device
 
 
 class CapturedEvents:
@@ -45,8 +44,9 @@ class CapturedEvents:
     def __init__(self, traces: Sequence[Trace], wanted: set[str], scope: str = CAPTURE) -> None:
         """Read the kinds of events that are `wanted`.
 
-        Beside kinds, "starts" asks for more than durations of what runs on devices, "launches" for that and for the
-        calls that launched it. The scope `STEPS` needs "ranges", and for what runs on devices "api" and "launches".
+        Beside kinds, "starts" asks for more than the durations of calls and of what runs on devices, "launches" for
+        that and for the calls that launched it. The scope `STEPS` needs "ranges", and for what runs on devices "api"
+        and "launches".
         """
         self.traces, self.scope = traces, scope
 
@@ -56,14 +56,13 @@ class CapturedEvents:
         self.ranges = read("ranges", "start", "duration", groups=("process", "domain", "name", "thread"))
         self.marks = Marks(self.ranges, traces)
         linked = "launches" in wanted and any(trace.has("api") for trace in traces)
-        times = ("start", "duration") if wanted & {"launches", "starts"} else ("duration",)
+        times = ("start", "duration") if scope == STEPS or wanted & {"launches", "starts"} else ("duration",)
         times, stream = (("correlation", *times), ("stream",)) if linked else (times, ())
         self.kernels = read("kernels", *times, groups=("process", "device", "name", *stream))
         place = ("process", "device", "operation", "host_memory", *stream)
         self.memory = read("memory", *times, "bytes", groups=place)
         self.messages = read("messages", "start", "bytes")
-        calls = ("correlation", "start", "duration") if linked else ("start", "duration")
-        self.api = read("api", *calls, groups=("process", "api", "name", *(("thread",) if linked else ())))
+        self.api = read("api", *times, groups=("process", "api", "name", *(("thread",) if linked else ())))
         self.notices: list[str] = []
         self.linked = linked and self.api is not None and bool(self._on_device())
         if self.linked:
@@ -88,9 +87,9 @@ class CapturedEvents:
         for own in (self.api, *sets):
             own.arrays.pop("correlation")
         for place in self._places():
-            masks = self._masks(place)
-            start, call = (np.concatenate(columns) for columns in zip(*map(_starts, sets, masks), strict=True))
-            latency = start[call != UNKNOWN] - call[call != UNKNOWN]
+            start, call, _ = self._launched(place)
+            known = np.flatnonzero(call != UNKNOWN)
+            latency = start.take(known) - call.take(known)
             if len(latency) and np.quantile(latency, EARLY) < -TOLERANCE_NS:
                 trace, process, device = place
                 self.notices.append(
@@ -98,8 +97,8 @@ class CapturedEvents:
                     f"{with_unit(-float(latency.min()) / 1e9, SECONDS)} before it is launched, so the clocks of GPU "
                     "and host differ: launches are not told, and times of steps are wrong by as much"
                 )
-                for own, mine in zip(sets, masks, strict=True):
-                    own.arrays["call"][mine] = own.arrays["returned"][mine] = UNKNOWN
+                for own in sets:
+                    own.arrays["call"][own.at(place)] = own.arrays["returned"][own.at(place)] = UNKNOWN
 
     def _on_device(self) -> list[tuple[str, Events]]:
         """What ran on devices, by kind."""
@@ -108,11 +107,16 @@ class CapturedEvents:
 
     def _places(self) -> list[Place]:
         """Devices of processes on which anything ran."""
-        return sorted({place for _, own in self._on_device() for place in own.values("process", "device")}, key=str)
+        return sorted({place for _, own in self._on_device() for place in own.places}, key=str)
 
-    def _masks(self, place: Place) -> list[npt.NDArray[np.bool_]]:
-        """Which events of each kind ran on a device."""
-        return [own.mask(of == place for of in own.values("process", "device")) for _, own in self._on_device()]
+    def _launched(self, place: Place) -> tuple[Integers, Integers, Integers]:
+        """Of what ran on a device, one kind after another: starts, when the launching calls began, and ends."""
+        sets = [own.arrays | {"at": own.at(place)} for _, own in self._on_device()]
+        start, call, duration = (
+            np.concatenate([own[name][own["at"]] for own in sets]) for name in ("start", "call", "duration")
+        )
+        start = start.astype(np.int64)  # narrow ones would wrap in a sum
+        return start, call, start + duration
 
     @cached_property
     def steps(self) -> dict[Place, Steps]:
@@ -120,18 +124,15 @@ class CapturedEvents:
         places = [place for place in self._places() if place[:2] in self.marks.steps]
         if not self.linked:
             return {place: self.marks.steps[place[:2]] for place in places}
-        sets = [own for _, own in self._on_device()]
 
         def one(place: Place) -> Steps:
-            masks = self._masks(place)
-            start, call = (np.concatenate(columns) for columns in zip(*map(_starts, sets, masks), strict=True))
-            ends = start + np.concatenate([own.arrays["duration"][mine] for own, mine in zip(sets, masks, strict=True)])
-            own = self._on_streams_of_steps(masks)
-            return on_device(self.marks.steps[place[:2]], call[own], ends[own])
+            _, call, ends = self._launched(place)
+            own = np.flatnonzero(self._on_streams_of_steps(place))
+            return on_device(self.marks.steps[place[:2]], call.take(own), ends.take(own))
 
         return dict(zip(places, in_parallel(one, places), strict=True))
 
-    def _on_streams_of_steps(self, masks: list[npt.NDArray[np.bool_]]) -> npt.NDArray[np.bool_]:
+    def _on_streams_of_steps(self, place: Place) -> npt.NDArray[np.bool_]:
         """Which events of a device steps wait for, all kinds one after another.
 
         They are on streams with kernels that the thread launched that marks the steps, such as those of the forward
@@ -143,12 +144,13 @@ class CapturedEvents:
         streams = [[stream for _, stream in own.values("stream")] for own in sets]
         chosen = set()
         if self.kernels is not None:
-            codes = np.unique(self.kernels.code[masks[0] & self.kernels.arrays["by_thread"]])
-            chosen = {streams[0][code] for code in codes.tolist()}
+            mine = self.kernels.at(place)
+            counts = np.bincount(self.kernels.code[mine].take(np.flatnonzero(self.kernels.arrays["by_thread"][mine])))
+            chosen = {streams[0][code] for code in np.flatnonzero(counts).tolist()}
         return np.concatenate(
             [
-                own.mask(not chosen or stream in chosen for stream in of)[mine]
-                for own, of, mine in zip(sets, streams, masks, strict=True)
+                own.mask([not chosen or stream in chosen for stream in of], own.at(place))
+                for own, of in zip(sets, streams, strict=True)
             ]
         )
 
@@ -156,33 +158,27 @@ class CapturedEvents:
         """Drop what belongs to no step."""
         by_device = {place: steps.window for place, steps in self.steps.items()}
         for kind, own in self._on_device():
-            start, places = own.arrays["start"], own.values("process", "device")
-            windows = [self.marks.window(*place[:2]) for place in places]
-            inside = _inside(start, windows, own.code)
+            windows = {place: self.marks.window(*place[:2]) for place in own.places}
+            inside = _inside(own, "start", windows)
             if self.linked:
-                call = own.arrays["call"]
-                ran = [by_device.get(place, window) for place, window in zip(places, windows, strict=True)]
-                inside = np.where(call == UNKNOWN, _inside(start, ran, own.code), _inside(call, windows, own.code))
+                ran = _inside(own, "start", windows | by_device)
+                inside = np.where(own.arrays["call"] == UNKNOWN, ran, _inside(own, "call", windows))
             setattr(self, kind, own.where(inside))
         for kind in ("ranges", "messages", "api"):
             other: Events | None = getattr(self, kind)
             if other is not None:
-                windows = [self.marks.window(*owner) for owner in other.values("process")]
-                setattr(self, kind, other.where(_inside(other.arrays["start"], windows, other.code)))
+                windows = {place: self.marks.window(*place) for place in other.places}
+                setattr(self, kind, other.where(_inside(other, "start", windows)))
 
 
-def _starts(own: Events, mine: npt.NDArray[np.bool_]) -> tuple[Integers, Integers]:
-    """Starts of some events and of the calls that launched them; as narrow ones they would wrap in a sum."""
-    return own.arrays["start"][mine].astype(np.int64), own.arrays["call"][mine]
-
-
-def _inside(moments: Integers, windows: Sequence[Window], code: Integers) -> npt.NDArray[np.bool_]:
-    """Whether each moment lies in the window [first, last) of its group."""
-    if len(set(windows)) == 1:
-        ((first, last),) = set(windows)
-        return (first <= moments) & (moments < last)
-    first_of, last_of = np.array(windows, np.int64).reshape(-1, 2).T
-    return (first_of[code] <= moments) & (moments < last_of[code])
+def _inside(events: Events, name: str, windows: Mapping[Place, Window]) -> npt.NDArray[np.bool_]:
+    """Whether a time of each event lies in the window [first, last) of its place."""
+    moments = events.arrays[name]
+    inside = np.zeros(len(moments), bool)
+    for place, own in events.places.items():
+        first, last = windows[place]
+        inside[own] = (first <= moments[own]) & (moments[own] < last)
+    return inside
 
 
 def summed(values: Grouped, events: Events, key: Callable[[int], Key | None]) -> list[tuple[Key, Statistics]]:

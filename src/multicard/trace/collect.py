@@ -3,6 +3,8 @@
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,6 +15,7 @@ from multicard.trace.model import KINDS, BatchReader, EventSource, Integers, Tra
 from multicard.trace.statistics import Grouped
 
 T, R = TypeVar("T"), TypeVar("R")
+Place = tuple[Any, ...]  # trace, process and, of what ran there, device
 
 _NARROW, _CODE = np.iinfo(np.uint32), np.iinfo(np.uint16)
 
@@ -30,31 +33,44 @@ class Events:
     """Events of one kind from all traces.
 
     `groups` holds, by code, the number of the trace and the values of `fields`. `arrays` are in the order of `code`:
-    the numbers that were asked for, in half the space where they fit it.
+    the numbers that were asked for, in half the space where they fit it. Events of one place lie side by side in
+    the order in which they were recorded; `places` says where. For durations alone there is one place, ().
     """
 
     fields: tuple[str, ...]
     groups: list[tuple[Any, ...]]
     code: Integers
     arrays: dict[str, Integers]
+    places: dict[Place, slice]
 
     def where(self, keep: npt.NDArray[np.bool_]) -> "Events":
         """The events of a mask, with the groups that still have some."""
         if keep.all():
             return self
-        code = self.code[keep]
+        kept = np.flatnonzero(keep)
+        code = self.code.take(kept)
         used = np.bincount(code, minlength=len(self.groups)) > 0
-        code = (np.cumsum(used) - 1).astype(code.dtype)[code]
+        code = (np.cumsum(used) - 1).astype(code.dtype).take(code)
         groups = [group for group, some in zip(self.groups, used.tolist(), strict=True) if some]
-        return Events(self.fields, groups, code, {name: values[keep] for name, values in self.arrays.items()})
+        edges = {place: np.searchsorted(kept, (own.start, own.stop)).tolist() for place, own in self.places.items()}
+        places = {place: slice(*own) for place, own in edges.items() if own[0] < own[1]}
+        arrays = {name: values.take(kept) for name, values in self.arrays.items()}
+        return Events(self.fields, groups, code, arrays, places)
 
-    def grouped(self, name: str = "duration") -> Grouped:
-        """One of the numbers, by group."""
-        return Grouped(self.code, self.arrays[name])
+    def at(self, place: Place) -> slice:
+        """Where the events of a place lie."""
+        return self.places.get(place, slice(0, 0))
 
-    def mask(self, groups: Iterable[bool]) -> npt.NDArray[np.bool_]:
-        """Which events are of the groups that the values, one for each group, say yes to."""
-        return np.fromiter(groups, bool, len(self.groups))[self.code]
+    @cached_property
+    def durations(self) -> Grouped:
+        """Durations by group."""
+        return Grouped(self.code, self.arrays["duration"])
+
+    def mask(self, groups: Iterable[bool], part: slice = slice(None)) -> npt.NDArray[np.bool_]:
+        """Which events, of a part of them, are of the groups that the values, one for each group, say yes to."""
+        chosen = np.fromiter(groups, bool, len(self.groups))
+        code = self.code[part]
+        return np.full(len(code), chosen[0]) if len(set(chosen.tolist())) == 1 else chosen.take(code)
 
     def described(self) -> list[dict[str, Any]]:
         """The fields of each group by name."""
@@ -106,11 +122,30 @@ def collect(
     first: dict[int, int] = {}
     for i, source in sources:
         first[i] = len(described)
-        described += [(i, *values) for values in source.described(fields)]
+        described += [(i, *values) for values in source.described()]
+    at = [0, *(fields.index(name) + 1 for name in ("process", "device") if name in fields)]
+    place_of = [tuple(group[i] for i in at) if "start" in numbers else () for group in described]
+    places = list(dict.fromkeys(place_of))
     wide = np.uint16 if len(described) <= _CODE.max else np.int32
-    code = _joined([code.astype(wide) + wide(first[i]) if first[i] else code for i, code, _ in done])
-    arrays = {name: _joined([kept[at] for _, _, kept in done]) for at, name in enumerate(numbers)}
-    return Events(fields, described, code, arrays)
+    number_of = np.array([places.index(place) for place in place_of], wide)
+
+    def by_place(part: tuple[int, Integers, list[Integers]]) -> tuple[Integers, list[list[Integers]]]:
+        """How many events of each place a part has, and its arrays, the code first, each divided by place."""
+        i, code, kept = part
+        code = code.astype(wide) + wide(first[i]) if first[i] else code
+        number = number_of.take(code)
+        order, counts = np.argsort(number, kind="stable"), np.bincount(number, minlength=len(places))
+        return counts, [np.split(values.take(order), np.cumsum(counts)[:-1]) for values in (code, *kept)]
+
+    divided = in_parallel(by_place, done)
+    done.clear()
+    code, *arrays = (
+        _joined([part[array][place] for place in range(len(places)) for _, part in divided])
+        for array in range(1 + len(numbers))
+    )
+    ends = np.cumsum([0, *sum(counts for counts, _ in divided)]).tolist()
+    where = {place: slice(*own) for place, own in zip(places, pairwise(ends), strict=True) if own[0] < own[1]}
+    return Events(fields, described, code, dict(zip(numbers, arrays, strict=True)), where)
 
 
 def _narrow(values: Integers) -> Integers:

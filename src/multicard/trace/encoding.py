@@ -1,4 +1,4 @@
-"""Integers of Arrow columns as NumPy arrays, and rows of them as codes of what they have in common."""
+"""Rows of integers as codes of what they have in common."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,28 +12,6 @@ EMPTY = -(1 << 63) + 1  # stands for an empty cell: no time or identity of a tra
 _WIDEST = 1 << 62
 _CLOSE, _DENSE = 1 << 12, 1 << 16
 MOST_NS = 1 << 61  # 73 years; times since 1970 are below it
-
-
-def integers(column: pa.Array) -> Integers:
-    """Give the integers of a column, `EMPTY` for an empty cell.
-
-    Raises
-    ------
-    pyarrow.ArrowException
-        If the column holds something else.
-    """
-    column = column.cast(pa.int64())
-    values = _values(column, np.int64)
-    if column.null_count == 0:
-        return values
-    bits = np.frombuffer(column.buffers()[0], np.uint8)
-    there = np.unpackbits(bits, bitorder="little")[column.offset : column.offset + len(column)]
-    return np.where(there == 1, values, EMPTY)
-
-
-def _values(column: pa.Array, kind: type) -> Integers:
-    """Give the numbers of an array as they lie; `to_numpy` would first import pandas, which takes its time."""
-    return np.frombuffer(column.buffers()[1], kind, len(column), column.offset * np.dtype(kind).itemsize)
 
 
 def refuse_absurd(numbers: Mapping[str, Integers]) -> None:
@@ -104,4 +82,5 @@ def _hashed(values: Integers) -> tuple[Integers, int]:
     """Code of each value in the order of their first rows, and how many there are."""
     values = np.ascontiguousarray(values, np.int64)
     encoded = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)]).dictionary_encode()
-    return _values(encoded.indices, np.int32), len(encoded.dictionary)
+    # As they lie: `to_numpy` would first import pandas, which takes its time.
+    return np.frombuffer(encoded.indices.buffers()[1], np.int32, len(values)), len(encoded.dictionary)

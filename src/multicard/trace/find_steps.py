@@ -147,21 +147,19 @@ def _processes(capture: CapturedEvents) -> dict[Owner, _Process]:
     """The processes with kernels, in their order."""
     kernels = capture.kernels
     assert kernels is not None
-    places = kernels.values("process", "device")
     call = kernels.arrays["call"] if capture.linked else np.full(len(kernels.code), UNKNOWN)
     kind_of = np.array([CLASSES.index(kind) for _, kind in kernels.values("class")], np.int32)
     found = {}
-    for owner in sorted({place[:2] for place in places}, key=str):
-        at = np.flatnonzero(kernels.mask(place[:2] == owner for place in places))
-        at = at[np.argsort(kernels.arrays["start"][at], kind="stable")]
-        if not len(at):
-            continue
-        devices = sorted({place[2] for place in places if place[:2] == owner}, key=str)
-        device_of = np.array([devices.index(p[2]) if p[:2] == owner else -1 for p in places], np.int32)
-        start = kernels.arrays["start"][at].astype(np.int64)
-        end = start + kernels.arrays["duration"][at].astype(np.int64)
-        code = kernels.code[at]
-        found[owner] = _Process(devices, device_of[code], kind_of[code], start, end, call[at])
+    for owner in sorted({place[:2] for place in kernels.places}, key=str):
+        own = {place[2]: at for place, at in kernels.places.items() if place[:2] == owner}
+        devices = sorted(own, key=str)
+        at = np.concatenate([np.arange(own[device].start, own[device].stop) for device in devices])
+        device = np.repeat(np.arange(len(devices)), [own[device].stop - own[device].start for device in devices])
+        order = np.argsort(kernels.arrays["start"].take(at), kind="stable")
+        at, device = at.take(order), device.take(order)
+        start = kernels.arrays["start"].take(at).astype(np.int64)
+        end = start + kernels.arrays["duration"].take(at).astype(np.int64)
+        found[owner] = _Process(devices, device, kind_of.take(kernels.code.take(at)), start, end, call.take(at))
     return found
 
 
@@ -261,9 +259,9 @@ def _threads(capture: CapturedEvents, owner: Owner, called: Integers) -> list[in
     """The threads that made calls that began at these moments; None of those that were not recorded."""
     threads: dict[int, int | None] = {}
     if capture.api is not None:
-        places = capture.api.values("process", "thread")
-        start = capture.api.arrays["start"]
-        mine = np.flatnonzero(capture.api.mask(tuple(of) == owner for *of, _ in places) & np.isin(start, called))
-        codes = capture.api.code[mine].tolist()
-        threads = {moment: places[code][2] for moment, code in zip(start[mine].tolist(), codes, strict=True)}
+        own = capture.api.at(owner)
+        thread_of, start, code = capture.api.values("thread"), capture.api.arrays["start"][own], capture.api.code[own]
+        made = np.flatnonzero(np.isin(start, called))
+        pairs = zip(start[made].tolist(), code[made].tolist(), strict=True)
+        threads = {moment: thread_of[code][1] for moment, code in pairs}
     return [threads.get(moment) for moment in called.tolist()]

@@ -1,11 +1,10 @@
 """When the host is busy with something other than launching work, such as loading data."""
 
 import re
-from collections.abc import Sequence
 
 import numpy as np
 
-from multicard.trace.collect import Events
+from multicard.trace.collect import Events, Place
 from multicard.trace.intervals import NOTHING, Intervals, complement, intersection, union
 from multicard.trace.steps import Marks
 
@@ -21,7 +20,7 @@ PAUSE_NS = 1_000_000
 PAUSE_FACTOR = 100  # times the median pause
 
 
-def elsewhere(api: Events, ranges: Events | None, marks: Marks, owner: tuple[int, int | None]) -> Intervals:
+def elsewhere(api: Events, ranges: Events | None, marks: Marks, owner: Place) -> Intervals:
     """Moments at which a process has no CUDA call in progress and no launches under way.
 
     These are pauses of at least `PAUSE_NS` between calls as far as they lie outside the marked steps or in a range of
@@ -36,7 +35,7 @@ def elsewhere(api: Events, ranges: Events | None, marks: Marks, owner: tuple[int
     owner
         Trace and process.
     """
-    calls = _moments(api, [place == owner for place in api.values("process")])
+    calls = _moments(api, owner)
     if not len(calls):
         return NOTHING
     pauses = complement(calls)
@@ -48,14 +47,18 @@ def elsewhere(api: Events, ranges: Events | None, marks: Marks, owner: tuple[int
     free = NOTHING if steps is None else complement(union(steps.starts, steps.ends))
     away = pauses[long]
     if ranges is not None:
-        names = [name if tuple(of) == owner else "" for *of, name in ranges.values("process", "name")]
-        loading, running = (_moments(ranges, [bool(what.fullmatch(name)) for name in names]) for what in (DATA, MODEL))
+        loading, running = (_moments(ranges, owner, what) for what in (DATA, MODEL))
         free = union(*np.concatenate((free, loading)).T)
         away = intersection(away, complement(running))
     return union(*np.concatenate((intersection(pauses[lengths >= PAUSE_NS], free), away)).T)
 
 
-def _moments(events: Events, groups: Sequence[bool]) -> Intervals:
-    own = events.mask(groups)
-    start = events.arrays["start"][own].astype(np.int64)
-    return union(start, start + events.arrays["duration"][own])
+def _moments(events: Events, owner: Place, named: re.Pattern[str] | None = None) -> Intervals:
+    """Moments of the events of a process, or of those with such a name."""
+    start, duration = (events.arrays[name][events.at(owner)] for name in ("start", "duration"))
+    if named is not None:
+        names = [bool(named.fullmatch(name)) for _, name in events.values("name")]
+        own = np.flatnonzero(events.mask(names, events.at(owner)))
+        start, duration = start.take(own), duration.take(own)
+    start = start.astype(np.int64)
+    return union(start, start + duration)

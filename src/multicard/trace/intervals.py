@@ -23,7 +23,7 @@ def union(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
         return NOTHING
     if (starts[1:] < starts[:-1]).any():
         order = np.argsort(starts, kind="stable")
-        starts, ends = starts[order], ends[order]
+        starts, ends = starts.take(order), ends.take(order)
     return merged(starts, ends)[0]
 
 
@@ -32,12 +32,12 @@ def merged(starts: Intervals, ends: Intervals) -> tuple[Intervals, Intervals]:
     reach = np.maximum.accumulate(ends)
     opens = np.flatnonzero(starts[1:] > reach[:-1]) + 1
     firsts = np.concatenate(([0], opens))
-    return np.column_stack((starts[firsts], reach[np.append(opens - 1, len(starts) - 1)])), firsts
+    return _pairs(starts.take(firsts), reach.take(np.append(opens - 1, len(starts) - 1))), firsts
 
 
 def complement(moments: Intervals) -> Intervals:
     """Moments between `FIRST` and `LAST` that a set does not hold."""
-    return np.column_stack((np.append(FIRST, moments[:, 1]), np.append(moments[:, 0], LAST)))
+    return _pairs(np.append(FIRST, moments[:, 1]), np.append(moments[:, 0], LAST))
 
 
 def intersection(a: Intervals, b: Intervals) -> Intervals:
@@ -45,11 +45,16 @@ def intersection(a: Intervals, b: Intervals) -> Intervals:
     return complement(union(*np.concatenate((complement(a), complement(b))).T))
 
 
+def _pairs(starts: Intervals, ends: Intervals) -> Intervals:
+    """Intervals whose starts, and whose ends, lie side by side in memory."""
+    return np.stack((starts, ends)).T
+
+
 class Measure:
     """Tells how much of a set lies between two moments, in logarithmic time."""
 
     def __init__(self, moments: Intervals) -> None:
-        self._starts, self._ends = moments[:, 0].copy(), moments[:, 1].copy()
+        self._starts, self._ends = moments.T
         self._before = np.concatenate(([0], np.cumsum(self._ends - self._starts)))
 
     def between(self, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:

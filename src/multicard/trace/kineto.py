@@ -220,10 +220,7 @@ def _source(kind: str, table: _Table, groups: tuple[str, ...]) -> EventSource:
     def read_all() -> Iterator[Batch]:
         yield Batch(coded.codes(picked(kind, groups, table.groups))[table.code], table.numbers)
 
-    return EventSource(
-        [read_all],
-        lambda wanted: [tuple(dict(zip(groups, key, strict=True))[name] for name in wanted) for key in coded.keys],
-    )
+    return EventSource([read_all], lambda: coded.keys)
 
 
 def _nanoseconds(microseconds: float) -> int:

@@ -30,27 +30,29 @@ def join_calls(
         own.arrays |= {name: np.full(len(own.code), UNKNOWN) for name in ("call", "returned")}
         own.arrays["by_thread"] = np.zeros(len(own.code), bool)
     groups = api.values("process", "api", "name", "thread")
-    launches = api.mask(kind != "backtrace" and bool(KERNEL_LAUNCH.match(name)) for _, _, kind, name, _ in groups)
+    calls_once = [kind != "backtrace" for _, _, kind, _, _ in groups]
+    launches = [kind != "backtrace" and bool(KERNEL_LAUNCH.match(name)) for _, _, kind, name, _ in groups]
     by_thread = np.array([(trace, process, thread) in threads for trace, process, _, _, thread in groups], bool)
     correlation, start = api.arrays["correlation"], api.arrays["start"]
     lacking = {}
-    for owner in dict.fromkeys(owner for own in sets for owner in own.values("process")):
-        mine = api.mask((trace, process) == owner and kind != "backtrace" for trace, process, kind, *_ in groups)
-        number, calls = _firsts(correlation, start, np.flatnonzero(mine & (correlation >= 0)))
+    for owner in dict.fromkeys(place[:2] for own in sets for place in own.places):
+        mine = api.at(owner)
+        known = np.flatnonzero((correlation[mine] >= 0) & api.mask(calls_once, mine)) + mine.start
+        number, calls = _firsts(correlation, start, known)
         on_device = []
-        for own in sets:
-            events = np.flatnonzero(own.mask(of == owner for of in own.values("process")))
-            wanted = own.arrays["correlation"][events]
+        for own, place in ((each, place) for each in sets for place in each.places if place[:2] == owner):
+            wanted = own.arrays["correlation"][own.at(place)]
             on_device.append(wanted)
             if not len(number):
                 continue
             at = np.minimum(np.searchsorted(number, wanted), len(number) - 1)
-            joined = number[at] == wanted
-            events, call = events[joined], calls[at[joined]]
-            own.arrays["call"][events] = start[call]
-            own.arrays["by_thread"][events] = by_thread[api.code[call]]
-            own.arrays["returned"][events] = start[call] + api.arrays["duration"][call].astype(np.int64)
-        launched = correlation[launches & mine]
+            joined = np.flatnonzero(number.take(at) == wanted)
+            events, call = joined + own.at(place).start, calls.take(at.take(joined))
+            begun = start.take(call)
+            own.arrays["call"][events] = begun
+            own.arrays["by_thread"][events] = by_thread.take(api.code.take(call))
+            own.arrays["returned"][events] = begun + api.arrays["duration"].take(call).astype(np.int64)
+        launched = correlation[mine].take(np.flatnonzero(api.mask(launches, mine)))
         if len(launched):
             lacking[owner] = int((~np.isin(launched, np.concatenate(on_device)) | (launched < 0)).sum()), len(launched)
     return lacking
@@ -58,6 +60,9 @@ def join_calls(
 
 def _firsts(correlation: Integers, start: Integers, calls: Integers) -> tuple[Integers, Integers]:
     """The correlations of some calls in order, each once, and the call of each that began first."""
+    number = correlation.take(calls)
+    if (number[1:] > number[:-1]).all():
+        return number, calls
     calls = calls[np.argsort(start[calls], kind="stable")]
     calls = calls[np.argsort(correlation[calls], kind="stable")]
     number = correlation[calls]

@@ -54,7 +54,7 @@ OPERATIONS = (
 _RANK = re.compile(r"(?:rank:|MPI Rank )([0-9]{1,9})")
 
 # What PyTorch's emit_nvtx and its profiler append to the name of an operator.
-SINGLE_CALL = r", (?:seq|op_id|sizes|input_op_ids|trace_id) ?= ?.*"
+_SINGLE_CALL = re.compile(r", (?:seq|op_id|sizes|input_op_ids|trace_id) ?= ?.*", re.DOTALL)
 # A step that carries its number, such as PyTorch's `ProfilerStep#7`.
 _STEP = re.compile(r"(?:profiler)?(?:step|iteration|iter)[ _#:-]*\d*", re.IGNORECASE)
 
@@ -107,11 +107,11 @@ class EventSource:
     """Events of one kind in one trace.
 
     `parts` together give all of them, and may be read at the same time by several threads. `described` gives the
-    values of the named group columns, by code, for the groups seen so far.
+    values of the group columns that were asked for, by code, for the groups seen so far.
     """
 
     parts: list[BatchReader]
-    described: Callable[[tuple[str, ...]], list[tuple[Any, ...]]]
+    described: Callable[[], list[tuple[Any, ...]]]
 
 
 class HostSteps(NamedTuple):
@@ -191,5 +191,5 @@ def shared_name(name: str) -> str:
     >>> shared_name("aten::copy_, op_id = 991065"), shared_name("ProfilerStep#7"), shared_name("layer 7")
     ('aten::copy_', 'step', 'layer 7')
     """
-    name = re.sub(SINGLE_CALL, "", name, flags=re.DOTALL)
+    name = _SINGLE_CALL.sub("", name)
     return "step" if _STEP.fullmatch(name) else name

@@ -32,7 +32,7 @@ def has_messages(database: SqliteFile) -> bool:
     return bool(database.ask("SELECT 1 FROM NVTX_EVENTS WHERE binaryData IS NOT NULL LIMIT 1"))
 
 
-def messages(database: SqliteFile) -> EventSource:
+def messages(database: SqliteFile, wanted: tuple[str, ...]) -> EventSource:
     """One event per call of a collective, or of a send or receive."""
     groups = Groups()
     fields: dict[tuple[int, int], dict[str, int]] = {}
@@ -66,7 +66,7 @@ def messages(database: SqliteFile) -> EventSource:
         numbers = np.array([each[2:4] for each in sizes], np.int64).reshape(-1, 2)
         yield Batch(groups.codes(keys), {"start": numbers[:, 0], "bytes": numbers[:, 1]})
 
-    return EventSource([read_all], lambda wanted: picked("messages", wanted, groups.keys))
+    return EventSource([read_all], lambda: picked("messages", wanted, groups.keys))
 
 
 def _field(payload: bytes, offset: int | None, layout: str) -> int | None:

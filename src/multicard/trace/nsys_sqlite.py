@@ -5,6 +5,7 @@ looked up before they are read. Schema facts: NVIDIA's export schema documentati
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from multicard.trace.model import (
     rank_marks,
 )
 from multicard.trace.nsys_nccl import has_messages, messages
-from multicard.trace.nsys_ranges import ranges
+from multicard.trace.nsys_ranges import nvtx_text, ranges
 from multicard.trace.nsys_tables import (
     API_CLASSES,
     COPY_KINDS,
@@ -64,9 +65,9 @@ def read(path: Path) -> Trace:
     def opened(kind: str, numbers: tuple[str, ...], groups: tuple[str, ...]) -> EventSource:
         if kind == "ranges":
             domains = {(process, number): text for kind, process, number, text in marks if kind == DOMAIN_TYPE}
-            return ranges(database, domains)
+            return ranges(database, domains, groups)
         if kind == "messages":
-            return messages(database)
+            return messages(database, groups)
         return _source(database, kind, numbers, groups)
 
     ranks = rank_marks([(process, text) for kind, process, _, text in marks if kind != DOMAIN_TYPE])
@@ -100,8 +101,7 @@ def _marks(database: SqliteFile) -> list[tuple[int, int | None, int | None, str]
     columns = database.tables.get("NVTX_EVENTS", set())
     if not {"eventType", "globalTid"} <= columns:
         return []
-    text = "COALESCE(n.text, s.value)" if "textId" in columns else "n.text"
-    names = "LEFT JOIN StringIds s ON s.id = n.textId" if "textId" in columns else ""
+    text, names = nvtx_text(columns)
     domain = "n.domainId" if "domainId" in columns else "NULL"
     rows = database.ask(
         f"SELECT n.eventType, n.globalTid, {domain}, {text} FROM NVTX_EVENTS n {names} "
@@ -132,7 +132,7 @@ def _source(database: SqliteFile, kind: str, numbers: tuple[str, ...], groups: t
                     f"{database.path}: {table.name} lacks the column {lacking[0]}: the schema is not known"
                 )
             parts += _parts(database, table, numbers, groups, found)
-    return EventSource(parts, lambda wanted: _described(database, kind, found.keys, groups, wanted))
+    return EventSource(parts, lambda: _described(database, kind, found.keys, groups))
 
 
 def _parts(
@@ -184,23 +184,25 @@ def _identity(name: str, column: Integers) -> Integers:
 
 
 def _described(
-    database: SqliteFile, kind: str, keys: list[tuple[Any, ...]], groups: tuple[str, ...], wanted: tuple[str, ...]
+    database: SqliteFile, kind: str, keys: list[tuple[Any, ...]], groups: tuple[str, ...]
 ) -> list[tuple[Any, ...]]:
     """Values of group columns, from the numbers that stand for them."""
     widths = [len(TABLES[kind][0].groups[name]) for name in groups]
-    starts = dict(zip(groups, np.cumsum([0, *widths[:-1]]).tolist(), strict=True))
+    ends = list(accumulate(widths))
     decode: dict[str, Callable[..., Any]] = {
-        "process": lambda number: number,
-        "device": lambda number: number,
-        "stream": lambda number: number,
-        "thread": lambda number: number,
         "api": lambda number: API_CLASSES.get(number, "other"),
         "operation": lambda kind: COPY_KINDS.get(kind, "other"),
         "host_memory": lambda kind, source, target: HOST_MEMORY.get({1: source, 2: target}.get(kind)),
     }
-    if "name" in wanted:
-        texts = database.texts(key[starts["name"]] for key in keys)
+    if "name" in groups:
+        at = ends[groups.index("name")] - 1
+        texts = database.texts(key[at] for key in keys)
         decode["name"] = lambda number: texts.get(number, "")
-    ends = dict(zip(groups, np.cumsum(widths).tolist(), strict=True))
-    where = [(decode[name], starts[name], ends[name]) for name in wanted]
+    where = [
+        (decode.get(name, _as_is), end - width, end) for name, width, end in zip(groups, widths, ends, strict=True)
+    ]
     return [tuple(function(*key[first:last]) for function, first, last in where) for key in keys]
+
+
+def _as_is(number: int | None) -> int | None:
+    return number

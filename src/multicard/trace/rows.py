@@ -59,7 +59,7 @@ def sums(
     def make(capture: CapturedEvents) -> Rows:
         events: Events = getattr(capture, kind)
         values, taken = events.values("process", *fields.values()), list(map(only, events.described()))
-        return _rows(summed(events.grouped(), events, lambda code: values[code] if taken[code] else None), *fields)
+        return _rows(summed(events.durations, events, lambda code: values[code] if taken[code] else None), *fields)
 
     return make
 
@@ -72,17 +72,15 @@ def communicate(group: dict[str, Any]) -> bool:
 def launches(capture: CapturedEvents) -> Rows:
     """From launching calls to kernels, per device."""
     kernels = capture.kernels
-    places = kernels.values("process", "device")
     rows = []
-    for place in sorted(set(places), key=str):
-        mine = kernels.mask(other == place for other in places)
-        start, begun, ended = (kernels.arrays[name][mine] for name in ("start", "call", "returned"))
-        known = begun != UNKNOWN
+    for place in sorted(kernels.places, key=str):
+        start, begun, ended = (kernels.arrays[name][kernels.at(place)] for name in ("start", "call", "returned"))
+        known = np.flatnonzero(begun != UNKNOWN)
         row = dict(zip(("trace", "process", "device"), place, strict=True))
-        row |= {"kernels": len(start), "joined": int(known.sum())}
-        if known.any():
+        row |= {"kernels": len(start), "joined": len(known)}
+        if len(known):
             for name, since in (("latency", begun), ("queue_delay", ended)):
-                delays = start[known] - since[known]
+                delays = start.take(known) - since.take(known)
                 row |= {f"median_{name}_s": float(np.median(delays)) / 1e9, f"max_{name}_s": int(delays.max()) / 1e9}
         rows.append(row)
     return rows
@@ -104,7 +102,7 @@ def memory_operations(capture: CapturedEvents) -> Rows:
     """Copies and fills per direction and kind of host memory."""
     memory = capture.memory
     values = memory.values("process", "device", "operation", "host_memory")
-    found = summed(memory.grouped(), memory, lambda code: values[code])
+    found = summed(memory.durations, memory, lambda code: values[code])
     recorded = memory.arrays["bytes"] >= 0  # a sum of nothing recorded is empty, not zero
     sizes = Grouped(memory.code[recorded], memory.arrays["bytes"][recorded])
     of_key = dict(summed(sizes, memory, lambda code: values[code]))
@@ -131,7 +129,7 @@ def shares(capture: CapturedEvents) -> Rows:
         events = getattr(capture, kind)
         if events is None:
             return
-        times = events.grouped()
+        times = events.durations
         whole: dict[tuple[Any, ...], list[int]] = {}
         for code, (key, group) in enumerate(zip(events.values("process", *place), events.described(), strict=True)):
             if code in times and group.get("api") != "backtrace":  # which repeats another call

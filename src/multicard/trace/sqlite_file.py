@@ -1,14 +1,10 @@
-"""A SQLite file, asked for a few rows or read column-wise."""
+"""A SQLite file that is only read."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
-
-import adbc_driver_manager as adbc
-import adbc_driver_sqlite
-import pyarrow as pa
 
 from multicard.core.errors import TraceError
 
@@ -42,7 +38,7 @@ class SqliteFile:
         """Say which file an error is about: for what is done with its rows, too."""
         try:
             yield
-        except (sqlite3.Error, adbc.Error, pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        except (sqlite3.Error, OSError, ValueError, TypeError, OverflowError) as error:
             if "is locked" in str(error):
                 raise TraceError(f"{self.path}: locked, another program is writing to it") from error
             if "not a database" in str(error):
@@ -50,28 +46,16 @@ class SqliteFile:
             raise TraceError(f"{self.path}: cannot be read: {str(error)[:300]}") from error
 
     def ask(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Rows of a small answer; text that is no UTF-8 keeps what can be read."""
+        """Rows of a small answer."""
+        return [row for rows in self.batches(query, *values) for row in rows]
+
+    def batches(self, query: str, *values: Any) -> Iterator[list[tuple[Any, ...]]]:
+        """Rows of a large answer, many at a time; text that is no UTF-8 keeps what can be read."""
         with self.named(), closing(sqlite3.connect(self._uri, uri=True, timeout=LOCK_WAIT_S)) as connection:
-            connection.text_factory = readable
-            return connection.execute(query, values).fetchall()
-
-    def batches(self, query: str) -> Iterator[pa.RecordBatch]:
-        """Rows of a large answer, column-wise.
-
-        The type of a column is told from its first batch, so a query makes sure that later rows fit it.
-        """
-        with (
-            self.named(),
-            adbc_driver_sqlite.connect(self._uri) as database,
-            adbc.AdbcConnection(database) as connection,
-            adbc.AdbcStatement(connection) as statement,
-        ):
-            statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
-            statement.set_sql_query(query)
-            stream, _ = statement.execute_query()
-            reader = pa.RecordBatchReader._import_from_c(stream.address)
-            with closing(reader):
-                yield from reader
+            connection.text_factory = lambda text: text.decode("utf-8", "replace")
+            cursor = connection.execute(query, values)
+            while rows := cursor.fetchmany(BATCH_ROWS):
+                yield rows
 
     def texts(self, ids: Iterable[int | None]) -> dict[int | None, str]:
         """Strings by their ids, those that there are."""
@@ -81,8 +65,3 @@ class SqliteFile:
             some = ",".join(map(str, wanted[at : at + 500]))
             found.update(self.ask(f"SELECT id, value FROM StringIds WHERE id IN ({some})"))
         return found
-
-
-def readable(text: bytes) -> str:
-    """Decode a text of the traced program, which may hold any bytes."""
-    return text.decode("utf-8", "replace")

@@ -5,14 +5,13 @@ of a file is fixed: https://www.sqlite.org/fileformat2.html. A table or part of 
 expected here, damaged ones among them, is left to SQLite.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
-from multicard.trace.encoding import EMPTY, encode, integers
+from multicard.trace.encoding import EMPTY, encode
 from multicard.trace.model import Integers
 from multicard.trace.sqlite_file import SqliteFile
 
@@ -37,9 +36,9 @@ def integer_columns(database: SqliteFile, table: str, names: Sequence[str]) -> l
     layout, parts = _split(database, table, names)
 
     def by_sqlite(condition: str) -> Iterator[Columns]:
-        select = ", ".join(f'"{name}"' for name in names)
+        select = ", ".join(f'COALESCE("{name}", {EMPTY})' for name in names)
         for rows in database.batches(f"SELECT {select} FROM {table} WHERE {condition}"):
-            yield dict(zip(names, map(integers, rows.columns), strict=True))
+            yield dict(zip(names, np.array(rows, np.int64).T, strict=True))
 
     def part(batches: list[Integers], condition: str) -> Iterator[Columns]:
         try:
@@ -48,11 +47,6 @@ def integer_columns(database: SqliteFile, table: str, names: Sequence[str]) -> l
             return by_sqlite(condition)
 
     return [partial(part, *each) for each in parts]
-
-
-def parts_of(database: SqliteFile, table: str) -> list[str]:
-    """Conditions that split the rows of a table into parts that several threads may read at once."""
-    return [condition for _, condition in _split(database, table, ())[1]]
 
 
 def _split(
@@ -193,14 +187,15 @@ class _Layout:
         if (pages < 2).any() or (pages > self._count).any():
             raise _Unexpected
         runs = np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1)
-        file = os.open(self._path, os.O_RDONLY)
-        try:
-            found = [os.pread(file, len(run) * self.page_bytes, (int(run[0]) - 1) * self.page_bytes) for run in runs]
-        finally:
-            os.close(file)
-        content = np.frombuffer(b"".join([*found, bytes(8)]), np.uint8)
-        if len(content) != len(pages) * self.page_bytes + 8:
-            raise _Unexpected
+        content = np.zeros(len(pages) * self.page_bytes + 8, np.uint8)
+        free = memoryview(content)
+        with self._path.open("rb", buffering=0) as file:
+            for run in runs:
+                size = len(run) * self.page_bytes
+                file.seek((int(run[0]) - 1) * self.page_bytes)
+                if file.readinto(free[:size]) != size:
+                    raise _Unexpected
+                free = free[size:]
         return content
 
 

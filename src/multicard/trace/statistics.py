@@ -1,5 +1,6 @@
 """Statistics of millions of values in groups, exact to the last unit."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ import numpy as np
 from multicard.trace.model import Integers
 
 _BLOCK = 1 << 13  # for more, BLAS starts threads, which wait for each other where cores are busy
+_SORTED = 1 << 17  # values that fit a core's cache
 
 
 @dataclass(frozen=True)
@@ -40,21 +42,25 @@ def statistics(values: Integers) -> Statistics:
 
 
 class Grouped:
-    """Values side by side with those of the same group."""
+    """Values by group: in each of many blocks those of the same group are side by side."""
 
     def __init__(self, code: Integers, values: Integers) -> None:
-        self._edges = np.concatenate(([0], np.cumsum(np.bincount(code))))
-        self._values = values[np.argsort(code, kind="stable")]  # for codes of 16 bits a radix sort
+        self._number, self._pieces = len(code), defaultdict[int, list[Integers]](list)
+        for at in range(0, len(code), _SORTED):
+            own = code[at : at + _SORTED]
+            ordered = values[at : at + _SORTED].take(np.argsort(own, kind="stable"))  # of 16 bits a radix sort
+            ends = np.cumsum(np.bincount(own))
+            for group in np.flatnonzero(np.diff(ends, prepend=0)).tolist():
+                self._pieces[group].append(ordered[ends[group - 1] if group else 0 : ends[group]])
 
     def __len__(self) -> int:
         """Number of values."""
-        return len(self._values)
+        return self._number
 
     def __contains__(self, group: int) -> bool:
         """Whether a group has values."""
-        return group + 1 < len(self._edges) and bool(self._edges[group] < self._edges[group + 1])
+        return group in self._pieces
 
     def of(self, groups: Iterable[int]) -> Integers:
-        """All values of some groups, of which each has some."""
-        pieces = [self._values[self._edges[group] : self._edges[group + 1]] for group in groups]
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        """All values of some groups, of which one has some."""
+        return np.concatenate([piece for group in groups for piece in self._pieces[group]])

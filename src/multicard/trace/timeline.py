@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from multicard.trace.captured_events import CAPTURE, STEPS, CapturedEvents, Place
-from multicard.trace.collect import Events, in_parallel
+from multicard.trace.captured_events import CAPTURE, STEPS, CapturedEvents
+from multicard.trace.collect import Events, Place, in_parallel
 from multicard.trace.host import elsewhere
 from multicard.trace.intervals import FIRST, NOTHING, Intervals, Measure, intersection, merged, union
 from multicard.trace.launches import UNKNOWN
@@ -29,17 +29,16 @@ class Device:
         `call` is `UNKNOWN` for one whose call was not recorded, and None when no calls were.
         """
         self.first, self.last = int(start.min()), int(end.max())
-        real = end > start
-        if not real.all():
-            start, end, kind = start[real], end[real], kind[real]
-            call = None if call is None else call[real]
-        order = np.argsort(start, kind="stable")
-        start = start[order]
-        if call is not None and (start[1:] == start[:-1]).any():
+        order = np.flatnonzero(end > start)
+        starts = start.take(order)
+        if (starts[1:] < starts[:-1]).any():
+            order = order.take(np.argsort(starts, kind="stable"))
+            starts = start.take(order)
+        if call is not None and (starts[1:] == starts[:-1]).any():
             # Of those that begin together, the one launched first comes first.
-            order = order[np.lexsort((call[order], start))]
-        self._start, self._end, self._kind = start, end[order], kind[order]
-        self._call = None if call is None else call[order]
+            order = order.take(np.lexsort((call.take(order), starts)))
+        self._start, self._end, self._kind = starts, end.take(order), kind.take(order)
+        self._call = None if call is None else call.take(order)
 
     def between(
         self, starts: Integers, ends: Integers, elsewhere: Intervals = NOTHING
@@ -84,13 +83,14 @@ class Device:
         return listed | {name: [None] * len(starts) for name in CAUSES if name not in listed}
 
     def _moments(self, own: Integers) -> Intervals:
-        return merged(self._start[own], self._end[own])[0] if own.any() else NOTHING
+        at = np.flatnonzero(own)
+        return merged(self._start.take(at), self._end.take(at))[0] if len(at) else NOTHING
 
 
 def _idle_causes(busy: Intervals, call: Integers, communicates: Integers) -> tuple[Intervals, Intervals]:
     """Gaps that are bound by the host and gaps that wait for a collective, from what opens each busy interval."""
     begins = np.concatenate(([FIRST], busy[:-1, 1]))[: len(busy)]
-    gaps = np.column_stack((begins, busy[:, 0]))
+    gaps = np.stack((begins, busy[:, 0])).T
     known = call != UNKNOWN
     host = known & (call >= begins)
     return gaps[host], gaps[known & ~host & communicates]
@@ -108,11 +108,11 @@ def timeline(capture: CapturedEvents) -> list[dict[str, Any]]:
     for own in (capture.kernels, capture.memory):
         if own is not None:
             kinds = [MEMORY if own is capture.memory else _OF_CLASS.get(of["class"], COMPUTE) for of in own.described()]
-            sets.append((own, own.values("process", "device"), np.array(kinds, np.int8)))
+            sets.append((own, np.array(kinds, np.int8)))
     origins: dict[int, int] = {}
     for (trace, _, _), own in steps.items():
         origins[trace] = min(origins.get(trace, own.window[0]), own.window[0])
-    places = sorted({place for _, values, _ in sets for place in values}, key=str)
+    places = sorted({place for own, _ in sets for place in own.places}, key=str)
 
     @cache
     def away(*owner: Any) -> Intervals:
@@ -120,8 +120,6 @@ def timeline(capture: CapturedEvents) -> list[dict[str, Any]]:
 
     def rows(place: Place) -> list[dict[str, Any]]:
         device = _device(sets, place, capture.linked)
-        if device is None:
-            return []
         own = steps.get(place, _NO_STEPS)
         around = marks.window(*place[:2]) if capture.scope == STEPS else ALWAYS
         if around == ALWAYS:
@@ -159,20 +157,16 @@ _NEED = {
 }
 
 
-def _device(
-    sets: list[tuple[Events, list[tuple[Any, ...]], Integers]], place: tuple[Any, ...], linked: bool
-) -> Device | None:
-    """What ran on one device; None for nothing."""
+def _device(sets: list[tuple[Events, Integers]], place: Place, linked: bool) -> Device:
+    """What ran on one device."""
     columns: list[list[Integers]] = [[], [], [], []]
-    for own, values, kind in sets:
-        mine = own.mask(value == place for value in values)
+    for own, kind in sets:
+        mine = own.at(place)
         start = own.arrays["start"][mine].astype(np.int64)  # narrowed times would wrap in a sum
         columns[0].append(start)
         columns[1].append(start + own.arrays["duration"][mine])
-        columns[2].append(kind[own.code[mine]])
+        columns[2].append(kind.take(own.code[mine]))
         if linked:
             columns[3].append(own.arrays["call"][mine])
     start, end, kind = map(np.concatenate, columns[:3])
-    call = np.concatenate(columns[3]) if linked else None
-    columns.clear()
-    return Device(start, end, kind, call) if len(start) else None
+    return Device(start, end, kind, np.concatenate(columns[3]) if linked else None)

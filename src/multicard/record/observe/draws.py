@@ -26,6 +26,7 @@ class Draws:
     def _forget_draws(self) -> None:
         """Begin as if nothing had been drawn."""
         self._loading: int | None = None  # thread that waits for a batch
+        self.updated_in_graph: Any = None  # optimizer that a compiled function has updated since it was looked at
         self.loader = self._trained_loader = None  # of the latest step, and of the latest one that was trained on
         self.passes: list[Pass] = []
         self.epoch = 1
@@ -40,8 +41,14 @@ class Draws:
         self._before_pass: Any = None  # what a pass that began in this step has changed
         self._backward_in_step = self._exhausted = False
 
+    def _look_for_update(self) -> None:
+        """Take note of an update that a compiled function made, in which there is nothing to watch."""
+        raise NotImplementedError
+
     def batch_asked(self, iterator: Any) -> Pass | None:
         """A loader is asked for a batch; give the pass over it, None unless it is known what it is for."""
+        if self.updated_in_graph is not None:
+            self._look_for_update()
         loader = getattr(iterator, "_multicard_loader", None)
         if loader is None or self._loading is not None or self._ended:
             return None

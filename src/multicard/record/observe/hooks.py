@@ -82,7 +82,9 @@ def _watch_optimizers() -> None:
         @functools.wraps(plain)
         def watched(*arguments: Any, **options: Any) -> Any:
             if is_compiling():
-                return plain(*arguments, **options)
+                found = plain(*arguments, **options)
+                OBSERVER.updated_in_graph = arguments[0]  # torch.compile does so after each run of the graph
+                return found
             closure = options.get("closure", arguments[1] if len(arguments) > 1 else None)
             begins(callable(closure))
             return _call(plain, arguments, options, lambda done: ends(arguments[0] if done else None))

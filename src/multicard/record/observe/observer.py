@@ -85,6 +85,7 @@ class Observer(Draws):
 
     def update_begins(self, has_closure: bool = False) -> None:
         """An optimizer is about to update; a closure begins with a forward pass."""
+        self._look_for_update()
         self._force_exit()
         self._updates += 1
         if self._recording is not None and self._updates == 1 and not self._backwards and not has_closure:
@@ -93,6 +94,7 @@ class Observer(Draws):
     def update_ends(self, optimizer: Any) -> None:
         """An optimizer has updated, or failed to (None)."""
         self._updates -= 1
+        self.updated_in_graph = None  # part of this one
         if self._updates or self._ended or optimizer is None:
             return
         self.optimizers.add(type(optimizer).__name__)
@@ -111,6 +113,15 @@ class Observer(Draws):
         if self._lead() is None:
             self._lead = weakref.ref(optimizer)
         return self._lead() is optimizer
+
+    def _look_for_update(self) -> None:
+        """Take note of an update that a compiled function made, in which there is nothing to watch."""
+        if self.updated_in_graph is None or self._updates or self._backwards:
+            return
+        if self._recording is None or get_ident() == self._thread:  # a thread may draw batches
+            optimizer, self.updated_in_graph = self.updated_in_graph, None
+            self.update_begins()
+            self.update_ends(optimizer)
 
     # Marks of the script; see `multicard.marks`.
 
@@ -206,6 +217,8 @@ class Observer(Draws):
 
     def backward_begins(self) -> None:
         """A backward pass is about to begin."""
+        if self.updated_in_graph is not None:
+            self._look_for_update()
         self._backwards += 1
         if self._backwards == 1 and self._recording is not None and not self._ended:
             self._recording.note_backward(self.batches > 0)
@@ -242,6 +255,7 @@ class Observer(Draws):
 
     def leave(self) -> None:
         """The process exits: leave a record of what there is, unless it is written."""
+        self._look_for_update()
         if self._ended or self._is_beside:
             return
         error = error_of_exit()
