@@ -18,7 +18,7 @@ from typing import Any
 import matplotlib
 
 import multicard
-from multicard.analysis.runs.device_time import PARTS, device_time
+from multicard.analysis.runs.breakdown import DEVICE_PARTS, device_time
 from multicard.api.traces import TraceAnalysis
 from multicard.figures.style import styled
 from multicard.figures.timeline import timeline
@@ -167,8 +167,10 @@ def timeline_table(traces: dict[str, TraceAnalysis]) -> str:
     for name, trace in traces.items():
         captures = trace.timeline[trace.timeline["scope"] == "capture"]
         for (_, row), (_, parts) in zip(captures.iterrows(), device_time(captures).iterrows(), strict=True):
-            rows.append((f"`{name}`", str(row["device"]), ms(row["span_s"]), *(ms(parts[part]) for part in PARTS)))
-    return table(("capture", "GPU", "span (ms)", *(f"{part} (ms)" for part in PARTS)), rows)
+            rows.append(
+                (f"`{name}`", str(row["device"]), ms(row["span_s"]), *(ms(parts[part]) for part in DEVICE_PARTS))
+            )
+    return table(("capture", "GPU", "span (ms)", *(f"{part} (ms)" for part in DEVICE_PARTS)), rows)
 
 
 def compared_table(before: TraceAnalysis, after: TraceAnalysis) -> str:

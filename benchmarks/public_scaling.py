@@ -22,9 +22,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from multicard.analysis.scaling.points import Point, superlinear
 from multicard.analysis.scaling.posterior import Prior
-from multicard.analysis.scaling.prediction import PRIOR, predict
+from multicard.analysis.scaling.prediction import PRIOR, Point, predict, superlinear
 
 RATES = ("throughput_samples_per_s", "tokens_per_s")
 DEVIATIONS = (0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02)

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from multicard.analysis.scaling.points import Point
-from multicard.analysis.scaling.prediction import predict
+from multicard.analysis.scaling.prediction import Point, predict
 
 SAMPLES, REPEATS, NOISE = 64.0, 3, 0.02
 MESSAGES = 4

@@ -8,9 +8,9 @@ from scipy.stats import binom, ttest_ind
 from scipy.stats import t as student
 
 from multicard.analysis.comparison.changes import MEASURES, Pair, judge
-from multicard.analysis.comparison.results import compare
-from multicard.analysis.comparison.sides import Configuration, Side
-from multicard.analysis.runs.sessions import sessions_of
+from multicard.analysis.comparison.results import compare, sessions_of
+from multicard.analysis.comparison.sides import Side
+from multicard.analysis.evidence import Configuration, MeasuredRun, Provenance
 
 TOLERANCE = 0.03
 SPREAD = (1.0, 1.01, 0.99)  # of repeats
@@ -20,21 +20,19 @@ def pair(times: float, name: str = "a", measure: str = "iteration_time") -> Pair
     return Pair(name, measure, SPREAD, [times * each for each in SPREAD])
 
 
-def side(**values: Sequence[float]) -> Side:
-    """Results with these iteration times of each configuration; without any, its run ran out of memory."""
-    runs = [f"{name}_r{n}" for name, times in values.items() for n in range(len(times) or 2)]
+def side(*lost: str, **values: Sequence[float]) -> Side:
+    """Results with these iteration times of each configuration; the runs named `lost` ran out of memory."""
+    alike: dict[str, list[MeasuredRun]] = {}
+    for name, times in values.items():
+        for number, seconds in enumerate(times):
+            found = {"outcome": "completed", "workload": "vision", "repeat": number, "iteration_time_s": seconds}
+            alike.setdefault(name, []).append(MeasuredRun(f"{name}_r{number}", "", found, Provenance()))
+    for run in lost:
+        found = {"outcome": "out_of_memory", "workload": "vision", "repeat": 9}
+        alike.setdefault(run[0], []).append(MeasuredRun(run, "", found, Provenance()))
     return Side(
-        {run: {"profiler": {"used": "none"}} for run in runs},
-        {
-            name: Configuration(
-                name,
-                {"workload": "vision"},
-                {f"{name}_r{n}": "completed" for n, _ in enumerate(times)} or {f"{name}_r1": "out_of_memory"},
-                {"iteration_time_s": {f"{name}_r{n}": each for n, each in enumerate(times)}} if times else {},
-                {},
-            )
-            for name, times in values.items()
-        },
+        {run.run: {"profiler": {"used": "none"}} for own in alike.values() for run in own},
+        {name: Configuration({"workload": "vision"}, Provenance(), tuple(own)) for name, own in alike.items()},
     )
 
 
@@ -87,21 +85,8 @@ def test_without_an_interval_nothing_is_told() -> None:
     assert found.verdict == "within tolerance"
 
 
-@pytest.mark.slow
-def test_families_without_a_regression_rarely_show_one() -> None:
-    rng = np.random.default_rng(6)
-    families, wrong = 100, 0
-    for _ in range(families):
-        old, new = np.exp(rng.normal(0, 0.02, (2, 20, 3)))
-        # The largest change that is none: fewer are wrong where less changed.
-        wrong += "regression" in reported(old, new * (1 + TOLERANCE), spread=0.0)
-    assert binom.sf(wrong - 1, families, 0.05) > 1e-3
-
-
 def test_runs_that_begin_to_fail_are_a_regression_beside_others_that_complete() -> None:
-    before, after = side(a=[1.0, 1.001], b=[1.0]), side(a=[], b=[1.0, 1.001])
-    after.configurations["b"].outcomes["b_r3"] = "out_of_memory"
-    after.records["b_r3"] = after.records["b_r0"]
+    before, after = side(a=[1.0, 1.001], b=[1.0]), side("a_r1", "b_r3", b=[1.0, 1.001])
     lost, beside, _ = compare(before, after, TOLERANCE, session_spread=0.0).changes
     assert (lost.configuration, lost.measure, lost.verdict) == ("a", "outcome", "regression")
     assert lost.reason == "out_of_memory in 1 of 1 run; 2 completed before"
@@ -123,9 +108,9 @@ def test_without_a_tolerance_every_difference_counts() -> None:
 
 def test_throughput_is_that_of_what_the_workload_counts() -> None:
     names = ("throughput_samples_per_s", "tokens_per_s", "energy_per_sample_j", "energy_per_token_j")
-    values = {name: {"a_r1": 1.0} for name in names}
+    run = MeasuredRun("a_r1", "", {"outcome": "completed"} | dict.fromkeys(names, 1.0), Provenance())
     columns = [
-        [MEASURES[measure].of(Configuration("a", {"workload": work}, {}, values, {})) for work in ("vision", "llm")]
+        [MEASURES[measure].of(Configuration({"workload": work}, Provenance(), (run,))) for work in ("vision", "llm")]
         for measure in ("throughput", "energy")
     ]
     assert columns == [["throughput_samples_per_s", "tokens_per_s"], ["energy_per_sample_j", "energy_per_token_j"]]
@@ -193,3 +178,14 @@ def test_a_session_ends_with_a_pause_or_at_another_node() -> None:
     before, after = sessions_of([old, new])
     assert before["a"] == before["b"] == after["e"]
     assert len({before["a"], before["c"], after["f"]}) == 3 and "d" not in before
+
+
+@pytest.mark.slow
+def test_families_without_a_regression_rarely_show_one() -> None:
+    rng = np.random.default_rng(6)
+    families, wrong = 100, 0
+    for _ in range(families):
+        old, new = np.exp(rng.normal(0, 0.02, (2, 20, 3)))
+        # The largest change that is none: fewer are wrong where less changed.
+        wrong += "regression" in reported(old, new * (1 + TOLERANCE), spread=0.0)
+    assert binom.sf(wrong - 1, families, 0.05) > 1e-3

@@ -29,7 +29,7 @@ def matrix(rng: np.random.Generator, gains: list[float], blocks: int, noise: flo
 
 
 def decided(tests: list[tuple[Compare, list[Comparison]]]) -> list[Verdict]:
-    return [verdict for verdict, _ in judge_together(tests)]
+    return [each.verdict for each in judge_together(tests)]
 
 
 @pytest.mark.slow
@@ -76,8 +76,8 @@ def test_the_more_tests_are_judged_together_the_more_each_must_show() -> None:
     weak = [comparison(*np.exp(np.array([0.06 - d, 0.06, 0.06 + d])).tolist()) for d in [0.06 * math.sqrt(3) / 6]]
     assert decided([(gain(above=1.0), weak)]) == ["confirmed"]
     assert decided([(gain(above=1.0), weak), (gain(above=1.0), weak)]) == ["not decided"] * 2
-    [(_, pooled), _] = judge_together([(gain(above=1.0), weak), (gain(above=1.0), weak)])
-    assert pooled.found.coverage == pytest.approx(0.975) and pooled.found.low < 1 < pooled.found.value
+    found = judge_together([(gain(above=1.0), weak), (gain(above=1.0), weak)])[0].found
+    assert found.coverage == pytest.approx(0.975) and found.low < 1 < found.value
     strong = [comparison(1.5, 1.51, 1.49)]
     assert decided([(gain(above=1.0), weak), (gain(above=1.0), strong)]) == ["confirmed"] * 2
 
@@ -91,8 +91,8 @@ def test_levels_follow_holm() -> None:
 
 def test_shares_are_averaged_as_they_are_and_may_be_zero() -> None:
     test = Reaches(statement="It is high.", kind="reaches", where={}, epochs=20, above=0.5)
-    [(verdict, pooled)] = judge_together([(test, [comparison(0.0, 0.1, 0.2), comparison(0.2, 0.1, 0.0)])])
-    assert verdict == "refuted" and pooled.found.value == pytest.approx(0.1)
+    [result] = judge_together([(test, [comparison(0.0, 0.1, 0.2), comparison(0.2, 0.1, 0.0)])])
+    assert result.verdict == "refuted" and result.found.value == pytest.approx(0.1)
 
 
 def test_series_that_lack_a_block_are_left_out_where_that_keeps_more_numbers() -> None:
@@ -101,8 +101,8 @@ def test_series_that_lack_a_block_are_left_out_where_that_keeps_more_numbers() -
     assert same_blocks([full, short, short, short]) == [comparison(2.0, 2.0), short, short, short]
     assert same_blocks([Comparison({1: 1.0}, ()), Comparison({2: 1.0}, ())]) == [Comparison({2: 1.0}, ())]
     assert same_blocks([]) == same_blocks([Comparison({}, ())]) == []
-    assert judge_together([(gain(above=1.0), [])]) == [("not measured here", None)]
+    assert decided([(gain(above=1.0), [])]) == ["not measured here"]
     few, full = comparison(3.0), comparison(1.2, 1.2, 1.2)
-    [(verdict, pooled)] = judge_together([(gain(above=1.0), [full, full, few])])
-    assert verdict == "confirmed" and pooled.found.value == pytest.approx(1.2)
-    assert pooled.comparisons == [full, full]
+    [result] = judge_together([(gain(above=1.0), [full, full, few])])
+    assert result.verdict == "confirmed" and result.found.value == pytest.approx(1.2)
+    assert result.comparisons == [full, full]

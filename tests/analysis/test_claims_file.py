@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from claim_worlds import CLAIMS, TRUE, verdict_on
+from claim_worlds import CLAIMS, TRUE
 from synthetic_results import Row, images, made, make_results
 
 from conftest import ROOT
@@ -22,41 +22,26 @@ from multicard.papers.judge import judge
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("claims: 3", "expected a list of claims, found dict"),
-        ([{"id": "a"}], "a.claim: missing"),
-        ({"tests": [{"kind": "guess"}]}, "tests.0"),
-        ({"hardware": "tpu"}, "a.hardware: found 'tpu'"),
-        ({"size": {"audio": {}}}, "a.size.audio"),
-        ({"max_data_share": 10}, "a.tests.0.max_data_share: found 10"),
-        ({"colour": "red"}, "a.colour: unknown key"),
+        ("claims: 3", "valid list"),
+        ([{"id": "a"}], "0.claim: Field required"),
+        ({"colour": "red"}, "0.colour: Extra inputs"),
         ({"above": None}, "expected a limit"),
-        ({"above": 2.0, "below": 1.0}, "above (2.0) must be less than below (1.0)"),
         ({"where": {"colour": 1}}, "'colour' is neither a parameter nor a measure"),
-        ({"kind": "api_time", "functions": "("}, "is not a regular expression"),
+        ({"kind": "api_time", "functions": "("}, "valid regular expression"),
     ],
 )
-def test_a_faulty_claims_file_is_refused_by_lines_that_name_the_key(content: Any, said: str, tmp_path: Path) -> None:
+def test_a_faulty_claims_file_is_refused_by_a_line_that_names_the_key(content: Any, said: str, tmp_path: Path) -> None:
     test = {"statement": "s", "kind": "efficiency", "where": {}, "above": 1.0}
     claim = {"id": "a", "claim": "c", "paper": "A", "source": "s", "hardware": "gpu", "refuted_if": "r"}
     if isinstance(content, dict):
-        keys = ("above", "below", "where", "kind", "functions", "max_data_share")
-        in_test = {key: value for key, value in content.items() if key in keys}
+        in_test = {key: value for key, value in content.items() if key in ("above", "where", "kind", "functions")}
         content = [claim | {"tests": [test | in_test]} | {k: v for k, v in content.items() if k not in in_test}]
     path = tmp_path / "claims.yaml"
     path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
     with pytest.raises(UserError) as refused:
         read_claims(path)
-    lines = str(refused.value).splitlines()
-    assert all(line.startswith(f"{path}: ") for line in lines)
-    assert any(said in line for line in lines), lines
-
-
-def test_a_claim_that_is_listed_twice_is_refused(tmp_path: Path) -> None:
-    text = (ROOT / "resources" / "claims.yaml").read_text(encoding="utf-8")
-    path = tmp_path / "claims.yaml"
-    path.write_text(text + "\n" + text[text.index("- id: mnist_accuracy") :])
-    with pytest.raises(UserError, match="mnist_accuracy is listed twice"):
-        read_claims(path)
+    [line] = str(refused.value).splitlines()
+    assert line.startswith(f"{path}: ") and said in line
 
 
 def test_a_damaged_measures_file_is_named(tmp_path: Path) -> None:
@@ -104,18 +89,8 @@ def test_the_papers_matrix_has_what_every_test_of_a_claim_needs(claim: Claim, pa
     [judged] = judge([claim], papers_runs)
     assert judged.can_be_judged == "yes"
     for each in judged.tests:
-        assert each.pooled.found.repeats >= 3, each.test.statement
+        assert each.found.repeats >= 3, each.test.statement
         # A baseline may be of another strategy.
         besides = (*OBSERVATION, "strategy") if each.test.kind == "efficiency" else OBSERVATION
-        alike = [tuple(side.rest(besides) for side in one.sides) for one in each.pooled.comparisons]
+        alike = [tuple(side.rest(besides) for side in one.sides) for one in each.comparisons]
         assert len(set(alike)) == len(alike), each.test.statement
-
-
-@pytest.mark.slow
-def test_the_papers_matrix_judges_all_strategies_by_the_same_jobs(papers_runs: Evidence) -> None:
-    judged = verdict_on("ddp_ds_scales", papers_runs)
-    for each in judged.tests:
-        sides = [one.sides[0] for one in each.pooled.comparisons]
-        assert [(side["image_size"], side["dataset"], side["devices"]) for side in sides] == [
-            (300, "mnist", devices) for devices in (2, 3, 4)
-        ]

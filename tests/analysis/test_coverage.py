@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from multicard.analysis.pooling import ratio_of
-from multicard.analysis.statistics import Interval, corrected, holm, pooled_ratio, verdict
+from multicard.analysis.pooling import pooled_ratio, ratio_of
+from multicard.analysis.statistics import Interval, corrected, holm, verdict
 
 pytestmark = pytest.mark.rare
 

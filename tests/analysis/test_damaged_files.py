@@ -1,7 +1,5 @@
 """A file that was cut is named in one line, wherever it is read; nothing is computed of what is left of it."""
 
-import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ from multicard.archive.pack import pack
 from multicard.cli import main
 from multicard.core.errors import UserError
 from multicard.report.results import read_results
-from multicard.trace.extract import extract_run
 from recorded_runs import add_run, experiment, write_configuration
 
 pytestmark = pytest.mark.slow  # the run that is damaged is a real one
@@ -54,21 +51,6 @@ def test_a_cut_table_of_a_run_is_refused_by_all_that_read_it(folder: Path, name:
         assert len(str(stopped.value).splitlines()) == 1
 
 
-def test_a_damaged_index_of_activity_tables_is_one_line(folder: Path) -> None:
-    for content in ("", '{"run', "{}", '{"tables": {}}', "[]"):
-        (folder / "activity" / "tables.json").write_text(content)
-        with pytest.raises(UserError, match=r"tables\.json: ") as stopped:
-            pack(experiment(folder.parents[1]), folder / "x.tar.gz")
-        assert len(str(stopped.value).splitlines()) == 1
-
-
-@pytest.mark.parametrize("name", ["run.json", "trace/exported.json"])
-def test_extracting_names_a_damaged_file(folder: Path, name: str) -> None:
-    cut(folder / name, "half")
-    with pytest.raises(UserError, match=f"{Path(name).name}: does not parse as JSON"):
-        extract_run(folder)
-
-
 @pytest.mark.parametrize(("name", "left"), [("measures.csv", 0), ("measures.csv", -40), ("runs.csv", 200)])
 def test_a_cut_table_of_a_scenario_is_no_report_and_is_made_again(folder: Path, name: str, left: int) -> None:
     results = folder.parents[1]
@@ -85,10 +67,3 @@ def test_a_cut_table_of_a_scenario_is_no_report_and_is_made_again(folder: Path, 
     cut(path.parent / "tables.json", "half")
     write_scenario([folder], {}, path.parent)
     assert path.read_bytes() == before
-
-
-def test_a_record_lists_the_files_that_were_written_with_it(two_rank_run: Path, tmp_path: Path) -> None:
-    entries = json.loads((two_rank_run / "run.json").read_text())["files"]
-    assert [entry["name"] for entry in entries] == ["steps.csv", "epochs.csv"]
-    copied = shutil.copytree(two_rank_run, tmp_path / "copied")
-    assert [entry["bytes"] for entry in entries] == [(copied / entry["name"]).stat().st_size for entry in entries]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from multicard.analysis.runs.device_time import device_time, overall
+from multicard.analysis.runs.breakdown import device_time, overall
 from multicard.trace.files import open_trace
 from multicard.trace.tables import activity_tables
 from synthetic import PID, Work, nsys_export, training_trace

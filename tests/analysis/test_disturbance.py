@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multicard.analysis.runs.conditions import condition_columns, deviation, disturbance
+from multicard.analysis.runs.conditions import deviation, disturbance
 
 
 def host(
@@ -66,7 +66,6 @@ def test_only_measured_steps_are_disturbed_where_they_were_metered() -> None:
         measured = None if steps_s is None else {"others_cpu_s": steps_s, "stolen_cpu_s": 0.0, "wall_s": 10.0}
         record = {"conditions": [host(others=run_s) | {"measured_steps": measured}]}
         assert disturbance(record) == words
-        assert condition_columns(record)["others_cpus"] == (run_s / 100 if steps_s is None else steps_s / 10)
 
 
 def test_what_ticks_of_the_clock_cannot_tell_disturbs_nothing() -> None:
@@ -75,19 +74,6 @@ def test_what_ticks_of_the_clock_cannot_tell_disturbs_nothing() -> None:
     errors_s = 0.01 * (rng.binomial(200, 0.5, 10_000) - 100)
     marked = [disturbance({"conditions": [host(others=each, wall=1.0)]}) is not None for each in np.abs(errors_s)]
     assert 0 < np.mean(marked) < 0.006
-
-
-def test_of_several_nodes_and_gpus_a_table_has_the_worst() -> None:
-    cool, hot = gpu({"power": 5.0}), gpu({"thermal": 1.0}, limit=500.0)
-    hot["after"] = hot["after"] | {"temperature_c": 88, "sm_clock_mhz": 900}
-    record = {
-        "conditions": [host(others=20.0), None, host(others=5.0, stolen=1.0)],
-        "ranks": [{"rank": 0, "gpu_conditions": [cool, hot]}, {"rank": 1}],
-    }
-    assert condition_columns(record) == {
-        "others_cpus": 0.2, "stolen_cpus": 0.01, "gpu_clock_mhz": 900, "gpu_throttled_share": 0.1,
-    }  # fmt: skip
-    assert set(condition_columns({}).values()) == {None}
 
 
 def test_a_run_that_was_compiled_in_part_only_deviates() -> None:

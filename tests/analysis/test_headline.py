@@ -70,11 +70,6 @@ def test_of_more_values_the_fastest_is_compared_with_the_next(tmp_path: Path) ->
     assert set(said.varied) == {"image_size", "pin_memory"}
 
 
-def test_without_one_device_numbers_of_devices_are_compared_with_each_other(tmp_path: Path) -> None:
-    found = of(tmp_path, images(100, ONCE, devices=2), images(150, ONCE, devices=4))
-    assert found.words == "4 GPUs 1.50× as fast as 2 GPUs (n=1)"
-
-
 def test_where_work_is_unknown_steps_are_compared_but_not_those_of_other_devices(tmp_path: Path) -> None:
     def script(step_s: float, **others: object) -> list[Row]:
         stated = {"workload": "script", "command": ["train.py", "{b}"], "device": "cuda", "iteration_time_s": step_s}

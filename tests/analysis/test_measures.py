@@ -132,16 +132,6 @@ def test_what_was_set_right_in_a_trace_is_told_of_its_run(tmp_path: Path) -> Non
     assert notices(row) == ["trace incomplete or corrected: clocks differ; no kernel"]
 
 
-def test_measures_and_status_tell_a_run_that_was_not_executed_as_configured(tmp_path: Path) -> None:
-    hit = [{"limit": "recompile_limit", "value": 8, "functions": 1}]
-    ranks = [{"rank": rank, "pid": 1 + rank, "compile_limits_hit": hit} for rank in (0, 1)]
-    folder = record(tmp_path, "ddp", ranks=ranks)
-    row = measure_run(folder)
-    [told] = runs_table([row])["deviation"]
-    assert "recompile_limit (8)" in told
-    assert notices(row) == [f"not as configured: {told}"]
-
-
 @pytest.mark.parametrize(
     ("extents", "told"), [(["device", "host"], True), (["device", "device"], False), ([None, None], None)]
 )

@@ -1,7 +1,6 @@
 """Doubts about a run reach its reader: in the lines above figures, and in the report's table of runs."""
 
 import contextlib
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ from multicard.core.layout import GATHERED_ACTIVITIES
 from multicard.experiment.figures import FIGURES
 from multicard.figures.catalog import catalog
 from multicard.figures.style import NothingToShow
-from multicard.report.results import Results, Scenario
-from multicard.report.tables import run_table
 
 DRIFTING = {"drift": 0.12, "stationary": False}
 PILED_UP = {"data_share": 0.26, "profiled_data_share": 0.049, "profiler_overhead": -0.2}
@@ -38,11 +35,6 @@ def table(*rows: dict[str, Any]) -> pd.DataFrame:
 def scenario(folder: Path, measures: pd.DataFrame) -> ScenarioTables:
     measures.to_csv(folder / "measures.csv", index=False)
     return ScenarioTables(folder)
-
-
-def results(runs: pd.DataFrame, measures: pd.DataFrame) -> Results:
-    nothing = {each.name: None for each in fields(Results) if each.init}
-    return Results(**nothing | {"scenarios": [Scenario("s", "", runs, measures, [], [])], "records": {}})
 
 
 def test_a_notice_says_what_is_the_matter_and_by_how_much() -> None:
@@ -77,17 +69,6 @@ def test_figures_say_which_runs_are_in_doubt_and_those_of_the_profiled_window_al
     traced = {"trace_host_extents": False}, HOST_EXTENTS, HOST_EXTENTS, {}
     assert said(*traced) == ""
     assert "timed on the host: 2 of 4 runs" in said(*traced, profiled=True)
-
-
-def test_the_reports_table_of_runs_has_the_notices(tmp_path: Path) -> None:
-    measures = scenario(tmp_path, table({}, DRIFTING | {"disturbance": "hypervisor: 2 CPUs"}, HOST_EXTENTS)).measures
-    runs = measures[["run", "outcome"]].assign(reason="", started="", wall_time_s="")
-    of = run_table(results(runs, measures))
-    assert of.headings[-1] == "Notices"
-    none, several, on_host = (row[-1] for row in of.rows)
-    assert none == "" and LAUNCHES in on_host and DRIFT in several and "disturbed: hypervisor" in several
-    without = run_table(results(runs[:1], measures[:1]))
-    assert "Notices" not in without.headings
 
 
 class Asked(ScenarioTables):

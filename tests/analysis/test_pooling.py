@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from multicard.analysis.pooling import Pool, ratio_of
 from multicard.analysis.statistics import verdict
@@ -26,18 +25,6 @@ def beaten(pool: Pool, count: int) -> bool:
     best = int(np.argmin(means))
     ratios = pool.against_best(best, [index for index in range(count) if index != best])
     return any(verdict(ratio) == "more" for ratio in ratios)
-
-
-def test_two_configurations_have_the_paired_test() -> None:
-    one, other = np.random.default_rng(1).lognormal(0, 0.1, (2, 5))
-    pool = Pool([blocks(one), blocks(other)])
-    found = pool.ratio(0, 1)
-    expected = stats.ttest_rel(np.log(one), np.log(other))
-    assert found.p_value == pytest.approx(expected.pvalue)
-    assert (found.low, found.high) == pytest.approx(tuple(np.exp(expected.confidence_interval())))
-    assert found.p_value == pytest.approx(ratio_of(blocks(one), blocks(other)).p_value)
-    # So is the best of two.
-    assert pool.against_best(1, [0])[0].p_value == pytest.approx(expected.pvalue)
 
 
 def test_what_two_repeats_show_is_told_by_the_scatter_of_all_configurations() -> None:
@@ -109,10 +96,3 @@ def test_pooled_intervals_cover_the_truth(repeats: int, drift: float) -> None:
     alone = [ratio_of(*np.exp(generator.normal(0, SPREAD, (2, repeats)))) for _ in range(200)]
     widths = [np.median([each.high - each.low for each in of]) for of in (alone, [p.ratio(0, 1) for p in pools])]
     assert widths[1] < widths[0]
-
-
-@pytest.mark.rare
-def test_where_configurations_scatter_unlike_the_best_of_equals_seldom_beats_another() -> None:
-    generator = np.random.default_rng(5)
-    spreads = SPREAD * np.exp(generator.normal(0, 0.7, (400, 8)))
-    assert np.mean([beaten(pool_of(generator, (8, 3), spread), 8) for spread in spreads]) <= 0.1

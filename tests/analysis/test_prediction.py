@@ -147,18 +147,3 @@ def test_a_caveat_of_some_numbers_of_devices_names_them(tmp_path: Path, capsys: 
     ]
     printed = predicted(make_results(tmp_path, rows), capsys, "4,16")
     assert any("Caveat: each of 16 devices gets fewer or more samples" in line for line in printed)
-
-
-def test_what_the_command_does_not_predict_is_named_with_the_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    results = make_results(tmp_path, runs({1: 0.1}, "single") + runs({1: 0.2, 2: 0.22}, layout="nhwc"))
-    lines = predicted(results, capsys)
-    assert lines[:3] == [
-        "mnist, 224 px, single, fp32",
-        "  4 GPUs: not predicted: the strategy single uses one device, not 4",
-        "  8 GPUs: not predicted: the strategy single uses one device, not 8",
-    ]
-    assert lines[4] == "mnist, 224 px, ddp-ds, fp32" and lines[5].startswith("  4 GPUs: 3.")
-    with pytest.raises(SystemExit, match=r"^--devices: found '9+', expected numbers of devices such as 1,2,4$"):
-        main(["recommend", "--devices", "9" * 20, str(results)])

@@ -8,9 +8,8 @@ import pytest
 from scipy.stats import binom, norm
 
 from conftest import ROOT
-from multicard.analysis.scaling.points import Point, superlinear
 from multicard.analysis.scaling.posterior import Prior, draw
-from multicard.analysis.scaling.prediction import PRIOR, checks, predict
+from multicard.analysis.scaling.prediction import PRIOR, Point, checks, predict, superlinear
 from multicard.analysis.statistics import Interval
 
 sys.path.insert(0, str(ROOT / "benchmarks"))

@@ -3,24 +3,22 @@
 import json
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
-from synthetic_results import GPU, OTHERWISE, SCATTERED, STEADY, Row, images, made, make_results, repeated, texts
+from synthetic_results import GPU, OTHERWISE, STEADY, Row, images, made, make_results, repeated, texts
 from synthetic_results import with_provenance as placed
 
-from multicard.analysis.bottlenecks.bottlenecks import Bottleneck, BottleneckReport, Kind, report_of
-from multicard.analysis.bottlenecks.options import options as all_options
+from multicard.analysis.bottlenecks.bottlenecks import BottleneckReport, report_of
 from multicard.analysis.bottlenecks.options import untried
 from multicard.analysis.choice.choices import Choice, as_table, choices
-from multicard.analysis.choice.recommend import advise, as_markdown
-from multicard.analysis.evidence import Configuration, Evidence, read_evidence
+from multicard.analysis.choice.recommend import as_markdown
+from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.cli import main
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
 from multicard.core.text import without_escapes
-from multicard.experiment.config import PARAMETERS
 from multicard.trace.timeline import CAUSES
 
 PASS = 10_000  # images
@@ -45,7 +43,7 @@ def said(evidence: Evidence, verbose: bool = True) -> str:
 
 def best_of(evidence: Evidence) -> list[Choice]:
     """The best of each training on each number of devices."""
-    return [row for job in choices(evidence) for row in job.rows if row.is_best]
+    return [row for job in choices(evidence) for row in job.rows if row.ratio is None]
 
 
 # The table of choices -------------------------------------------------------------------------------------------------
@@ -60,7 +58,7 @@ def test_time_and_hours_follow_from_the_rates(tmp_path: Path) -> None:
     assert job.rows[2].device_hours == pytest.approx(4 * 588.235 / 3600, rel=1e-4)
     # Logarithms of 0.997, 1 and 1.003 have a deviation of 0.003, and a mean of three reaches 4.303 / √3 of it.
     assert job.rows[0].time_s.high == pytest.approx(2000 * (1 + 0.003 * 4.303 / 3**0.5), rel=1e-4)
-    assert all(each.is_best for each in job.rows)
+    assert all(each.ratio is None for each in job.rows)
 
 
 def test_what_never_completed_is_named_with_its_reason(tmp_path: Path) -> None:
@@ -131,20 +129,6 @@ def test_precision_and_batch_are_never_traded_silently(tmp_path: Path) -> None:
     assert second.changes and second.rivals == 1
 
 
-def test_a_batch_that_grows_with_the_devices_is_another_choice(tmp_path: Path) -> None:
-    rows = [row for n, rate in RATES.items() for row in trained(n, rate, scaling="weak")]
-    text = said(made(tmp_path, rows))
-    # How much faster more of them are is known nevertheless, by their throughput.
-    assert "How many devices: 4 GPUs (weak scaling): 3.40× as fast as 1 GPU" in text and "1.18× the GPU-hours" in text
-
-
-def test_tokens_are_the_work_of_language_models_and_another_task_is_another_job(tmp_path: Path) -> None:
-    rows = texts(1.0) + texts(2.0, technique="dpo") + texts(3.0, technique="qlora")
-    jobs = choices(made(tmp_path / "texts", rows))
-    assert [[row.configuration["technique"] for row in job.rows] for job in jobs] == [["lora", "qlora"], ["dpo"]]
-    assert jobs[0].unit == "token" and jobs[0].rows[1].changes["technique"] == ("lora", "qlora")
-
-
 def test_measured_batches_that_differ_by_a_last_one_are_equal(tmp_path: Path) -> None:
     def script(devices: int, batch: float, rate: float) -> list[Row]:
         row = {"workload": "script", "command": ["train.py", "{b}"], "args": {"b": 64}, "device": "cuda"}
@@ -163,25 +147,11 @@ def test_candidates_differ_in_a_choice(tmp_path: Path) -> None:
     # Not in how they were observed.
     [row] = found("one", images(100, (0.9, 1, 1.1), profiler="none") + images(101, (1.1, 0.9, 1), profiler="nsys"))
     assert row.rivals == 1
-    # One is compared as the others were observed, although it was faster otherwise.
-    rows = images(100, profiler="nsys") + images(120, profiler="none") + images(110, layout="nhwc", profiler="nsys")
-    best, other = found("two", rows)
-    assert (best.configuration["layout"], other.configuration["profiler"], other.is_worse) == ("nhwc", "nsys", True)
     # Not in how long they are.
     rows = images(100, steps_per_epoch=50) + images(100, steps_per_epoch=60)
     evidence = made(tmp_path / "length", rows + images(90, num_workers=4, steps_per_epoch=50))
     [job] = choices(evidence)
     assert job.recipe_names == ("num_workers",) and [row.is_worse for row in job.rows] == [False, True]
-
-
-def test_a_rival_without_an_interval_is_reported(tmp_path: Path) -> None:
-    rival, overlapping = images(95, (1.0,), layout="nhwc"), images(99, OTHERWISE, num_workers=4)
-    for name, rows, standings in (
-        ("one", images(100) + rival, ["fastest of 2", "one repeat, so not compared"]),
-        ("overlapping", images(100, SCATTERED) + overlapping, ["fastest of 2", "not significantly slower"]),
-    ):
-        [job] = advise(made(tmp_path / name, rows)).jobs
-        assert [row[-1] for row in job.table.rows] == standings
 
 
 def test_the_best_of_many_has_to_differ_more_than_the_better_of_two(tmp_path: Path) -> None:
@@ -295,25 +265,6 @@ def test_out_of_memory_comes_first_with_options_to_need_less(tmp_path: Path) -> 
 # Options --------------------------------------------------------------------------------------------------------------
 
 
-def options(configuration: Configuration, kind: Kind, *others: Configuration) -> set[str]:
-    """Names of what is advised."""
-    found = untried(configuration, Bottleneck(kind, 0.5, ""), [configuration, *others])
-    return {each.partition("`")[2].partition("`")[0] for each in found}
-
-
-def test_packing_is_advised_against_padding_unless_it_was_measured(tmp_path: Path) -> None:
-    padded, packed = made(tmp_path, texts(1.0, padding_share=0.5) + texts(0.5, packed=True)).configurations
-    assert options(padded, "padding") == {"packed: true"}
-    assert options(padded, "padding", packed) == options(packed, "padding") == set()
-    two, one, tuned = made(
-        tmp_path / "b",
-        images(100, num_workers=2) + images(90, num_workers=1) + images(140, num_workers=2, preset="tuned"),
-    ).configurations
-    assert "higher num_workers" in options(two, "data loading", one), "fewer were measured"
-    assert "higher num_workers" not in options(one, "data loading", two)
-    assert "preset: tuned" not in options(two, "compute", tuned)  # although it sets several options
-
-
 def test_an_option_carries_the_most_it_can_gain_where_there_is_a_bound(tmp_path: Path) -> None:
     # Amdahl: a wait of 30% that vanishes leaves 0.7 of the time, 1 / 0.7 = 1.4286; of 7%, 1 / 0.93 = 1.0753.
     evidence = one(tmp_path, {"data_share": 0.3}, exposed_communication=0.1)
@@ -323,29 +274,6 @@ def test_an_option_carries_the_most_it_can_gain_where_there_is_a_bound(tmp_path:
     assert loading.startswith("- To try (about 1.43 times as fast if it took no time): `higher num_workers`")
     assert communication.startswith("- To try (about 1.08 times as fast if it took no time): `different bucket_cap")
     assert "times as fast if" not in said(made(tmp_path / "b", images(100, (1.0, 1.0), data_share=0.95)))
-
-
-def test_what_is_impossible_or_changes_nothing_is_not_advised(tmp_path: Path) -> None:
-    rows = images(100, strategy="fsdp", devices=2) + images(100, strategy="single", device="cpu")
-    fsdp, cpu = made(tmp_path / "a", rows).configurations
-    assert "preset: tuned" in options(fsdp, "compute", cpu) and "layout: nhwc" not in options(fsdp, "compute", cpu)
-    assert not options(cpu, "memory operations", fsdp)
-    assert "cuda_graphs: true" not in options(fsdp, "launch overhead", cpu)
-    [several] = made(tmp_path / "b", images(100, strategy="ddp-ds", devices=8, nodes=2)).configurations
-    assert "layout: nhwc" in options(several, "compute")
-    for device, nodes in (("cpu", (0, 1)), ("cuda", (0,)), ("cuda", (0, 1)), ("cuda", ())):
-        rows = images(100, device=device, data_share=0.5, devices=2)
-        [bound] = made(tmp_path / f"{device} {len(nodes)}", rows, nodes=nodes).configurations
-        # Unknown nodes may be several where there are GPUs.
-        is_advised = device == "cuda" and len(nodes) != 1
-        assert ("binding: numa" in options(bound, "data loading")) is is_advised
-
-
-def test_options_name_parameters_and_each_bottleneck_has_some() -> None:
-    parameters, programs = all_options()
-    assert {name for of in parameters.values() for option in of for name in option.changes} <= set(PARAMETERS)
-    assert set(parameters) < set(programs) == set(get_args(Kind))
-    assert all(programs.values())
 
 
 def test_programs_with_options_of_their_own_get_general_advice_with_its_bound(tmp_path: Path) -> None:
@@ -373,9 +301,6 @@ def test_general_advice_fits_the_devices_and_where_copies_come_from(tmp_path: Pa
         assert not any(word in text for word in ("precision:", "layout:")), "which a script does not have"
         return "\n".join(line for line in text.splitlines() if "To try" in line)
 
-    cpu = SCRIPT | {"device": "cpu", "devices": 1, "data_share": 0.3, "transfer_s": 0.0}
-    text = general("cpu", cpu)
-    assert "`num_workers`" in text and "pin_memory" not in text
     lost = general("lost", SCRIPT | {"devices": 1, "outcome": "out_of_memory"}, gpu=GPU)
     assert "activation checkpointing" in lost and "sharded" not in lost
     for pageable in (0, 4000):

@@ -7,19 +7,16 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from multicard.analysis.pooling import mean_of_logs, ratio_of
-from multicard.analysis.statistics import (
-    Interval,
-    corrected,
-    holm,
-    mean_of,
-    pooled_ratio,
-    verdict,
-)
+from multicard.analysis.pooling import Pool, mean_of_logs, pooled_ratio, ratio_of
+from multicard.analysis.statistics import Interval, corrected, holm, verdict
 
 
 def bounds(interval: Interval) -> tuple[float | None, float | None]:
     return interval.low, interval.high
+
+
+def mean_of(values: object) -> Interval:
+    return Pool([values], logs=False).mean(0)
 
 
 def blocks(*values: float | None) -> dict[int, float | None]:
@@ -29,28 +26,17 @@ def blocks(*values: float | None) -> dict[int, float | None]:
 def test_means_of_one_value_or_none() -> None:
     assert mean_of([3.0]) == mean_of({1: 3.0}) == Interval(3.0, None, None, 1)
     for values in ([], [None], [float("nan"), float("inf")]):
-        assert mean_of(values) == Interval(None, None, None, 0, left_out=len(values))
-    # What is no number is left out and counted.
+        assert mean_of(values) == Interval(None, None, None, 0)
+    # What is no number is left out.
     values = [1.0, float("nan"), 3.0, None, float("-inf")]
     found = [mean_of(each) for each in (values, pd.Series([1, None, 3], dtype="Int64"))]
-    assert [(each.value, each.repeats, each.left_out) for each in found] == [(2.0, 2, 3), (2.0, 2, 1)]
+    assert [(each.value, each.repeats) for each in found] == [(2.0, 2)] * 2
 
 
 def test_a_mean_has_the_interval_of_scipys_t_test() -> None:
     values = [0.2, 0.25, 0.21, 0.3]
     expected = stats.ttest_1samp(values, 0).confidence_interval()
     assert bounds(mean_of(values)) == pytest.approx((expected.low, expected.high))
-
-
-def test_a_ratio_of_two_blocks_by_hand() -> None:
-    # Logarithms of the ratios: 0 and 2 log 2, so mean log 2 and standard error log 2; t of one degree of freedom.
-    t = math.tan(math.pi * 0.475)
-    found = ratio_of(blocks(3.0, 8.0), blocks(3.0, 2.0))
-    assert found.value == pytest.approx(2)
-    assert bounds(found) == pytest.approx((2 ** (1 - t), 2 ** (1 + t)))
-    # The distribution of t with one degree of freedom is Cauchy's: half of it is beyond ±1.
-    assert found.p_value == pytest.approx(0.5)
-    assert (found.repeats, found.coverage) == (2, 0.95)
 
 
 def test_a_paired_ratio_is_scipys_paired_test_of_logarithms() -> None:
@@ -76,11 +62,10 @@ def test_an_unpaired_ratio_is_scipys_welch_test_of_logarithms() -> None:
 def test_blocks_are_paired_by_their_number_whatever_their_order() -> None:
     found = ratio_of({3: 12.0, 1: 2.0, 4: 99.0}, {1: 1.0, 2: 77.0, 3: 6.0})
     assert (found.value, *bounds(found)) == pytest.approx((2, 2, 2))
-    assert (found.repeats, found.left_out) == (2, 2)
+    assert found.repeats == 2
     # Without two blocks in common the sides are not paired.
     one, other = {1: 2.0, 2: 2.2, 3: 2.1}, {3: 1.0, 4: 1.1, 5: 1.3}
     assert ratio_of(one, other) == ratio_of(one.values(), other.values())
-    assert ratio_of(blocks(1.0, 2.0, None), {2: 1.0, 3: 4.0}).left_out == 1
 
 
 def test_a_ratio_has_an_interval_only_if_both_sides_have_repeats_above_zero() -> None:
@@ -139,3 +124,14 @@ def test_a_verdict_on_one_of_many_needs_more() -> None:
     assert [verdict(each) for each in family] == ["more", "none", "unknown", "none"]
     assert [bounds(each) for each in family] == [(1.1, 1.3)] * 4
     assert verdict(Interval(0.8, 0.7, 0.9, 3, p_value=0.01)) == "less"
+
+
+def test_a_ratio_of_two_blocks_by_hand() -> None:
+    # Logarithms of the ratios: 0 and 2 log 2, so mean log 2 and standard error log 2; t of one degree of freedom.
+    t = math.tan(math.pi * 0.475)
+    found = ratio_of(blocks(3.0, 8.0), blocks(3.0, 2.0))
+    assert found.value == pytest.approx(2)
+    assert bounds(found) == pytest.approx((2 ** (1 - t), 2 ** (1 + t)))
+    # The distribution of t with one degree of freedom is Cauchy's: half of it is beyond ±1.
+    assert found.p_value == pytest.approx(0.5)
+    assert (found.repeats, found.coverage) == (2, 0.95)

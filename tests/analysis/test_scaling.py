@@ -1,7 +1,6 @@
 """Speed-up, efficiency and spreads against values worked out by hand."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,8 +8,8 @@ import pandas as pd
 import pytest
 from scipy.stats import gmean, ttest_1samp
 
-from multicard.analysis.runs.measures import MEASURES, MEASURES_OF
-from multicard.analysis.scaling.speedup import add_scaling, over_repeats, speedups, speedups_of
+from multicard.analysis.runs.measures import MEASURES, MEASURES_OF, runs_table
+from multicard.analysis.scaling.speedup import add_scaling, over_repeats, speedup_table, speedups, speedups_of
 from multicard.experiment.config import PARAMETERS
 from multicard.experiment.workload import WORKLOADS
 from multicard.workloads.llm.parameters import LlmParameters
@@ -120,14 +119,6 @@ def test_a_single_repeat_and_what_is_not_known_have_no_bounds() -> None:
     bounds = [name for name in spread if name.endswith(("_low", "_high"))]
     assert spread[bounds].isna().all(axis=None) and spread["energy_per_sample_j"].isna().all()
     assert set(spread[bounds].dtypes) == {np.dtype(float)}
-    # Configurations come in the order of their first runs, and empty parameters are values.
-    rows = [row for size in (96, 32) for row in repeats(1.0, 3.0, image_size=size)]
-    spread = over_repeats(
-        measures(*rows, *repeats(7.0, image_size=32, steps_per_epoch=5)), ["throughput_samples_per_s"]
-    )
-    assert spread["image_size"].tolist() == [96, 32, 32]
-    assert spread["throughput_samples_per_s"].tolist() == pytest.approx([3**0.5, 3**0.5, 7.0])
-    assert spread["steps_per_epoch"].isna().tolist() == [True, True, False]
 
 
 def test_speedups_stay_with_their_configuration_where_a_first_repeat_failed() -> None:
@@ -159,15 +150,6 @@ def test_speedups_have_a_row_per_completed_configuration() -> None:
     assert np.isnan(base["speedup_low"])
 
 
-def test_speedups_are_the_same_after_a_way_through_a_file(tmp_path: Path) -> None:
-    table = add_scaling(measures(*repeats(10.0, 12.0, strategy="ddp"), *repeats(21.0, 18.0, strategy="ddp", devices=2)))
-    table.to_csv(tmp_path / "measures.csv", index=False)
-    again = pd.read_csv(tmp_path / "measures.csv")
-    pd.testing.assert_frame_equal(speedups(again), speedups(table), check_dtype=False)
-    values = ["speedup", "throughput_samples_per_s"]
-    pd.testing.assert_frame_equal(over_repeats(again, values), over_repeats(table, values), check_dtype=False)
-
-
 def test_speedup_of_texts_is_in_tokens_and_under_weak_scaling() -> None:
     rows = []
     for devices, tokens in ((1, 100.0), (1, 120.0), (2, 165.0), (2, 187.0)):
@@ -177,15 +159,6 @@ def test_speedup_of_texts_is_in_tokens_and_under_weak_scaling() -> None:
     _, two = speedups(pd.DataFrame(rows)).to_dict("records")
     speedup = (165 / 100 * 187 / 120) ** 0.5
     assert (two["speedup"], two["scaling"], two["baseline"]) == (pytest.approx(speedup), "weak", "lora, 1 device")
-
-
-def test_an_empty_scenario_stays_empty() -> None:
-    assert add_scaling(measures()).empty
-    assert over_repeats(measures(), ["iteration_time_s"]).empty
-    assert speedups(measures()).empty
-    lost = add_scaling(measures({"strategy": "ddp", "outcome": "failed"}))
-    assert speedups(lost).empty
-    assert over_repeats(lost, ["speedup", "iteration_time_s"]).empty
 
 
 def test_speed_ups_are_over_the_repeat_of_the_same_number_else_over_the_mean_of_all() -> None:
@@ -204,3 +177,43 @@ def test_speed_ups_are_over_the_repeat_of_the_same_number_else_over_the_mean_of_
     assert [found[0].of_repeat(repeat) for repeat in (1, 2, 3)] == pytest.approx([3.0, 8.0, 2.4])
     assert found[0].over_blocks.value == pytest.approx(24**0.5)
     assert found[3].by_block == {} and math.isnan(found[3].of_repeat(1)) and found[3].over_blocks.value is None
+
+
+def synthetic() -> pd.DataFrame:
+    """One strategy on one, two and four devices, three repeats on one and two."""
+    rows = [
+        {"strategy": "ddp-ds", "devices": devices, "repeat": at, "seconds": s, "throughput": 64 * devices / s}
+        for devices, times in ((1, (0.100, 0.104, 0.098)), (2, (0.110, 0.112, 0.111)), (4, (0.130,)))
+        for at, s in enumerate(times, 1)
+    ]
+    return add_scaling(measures(*rows))
+
+
+def test_measures_over_repeats_have_means_and_intervals_of_each_configuration() -> None:
+    one, two, four = over_repeats(synthetic(), ["iteration_time_s", "speedup"]).to_dict("records")
+    ends = ("iteration_time_s", "iteration_time_s_low", "iteration_time_s_high")
+    assert [one[name] for name in ends] == pytest.approx([0.1006, 0.0934, 0.1085], abs=1e-3)
+    # Two configurations with repeats have each its own scatter: log 0.1006 ± 4.30 × 0.0303 / √3.
+    # 2 × 100 / 110, 2 × 104 / 112 and 2 × 98 / 111: logarithms 0.598, 0.619 and 0.569, so 0.595 ± 4.30 × 0.0145.
+    assert [two[f"speedup{end}"] for end in ("", "_low", "_high")] == pytest.approx([1.81, 1.70, 1.93], abs=5e-3)
+    # 4 × 100 / 130, by the one repeat that both have.
+    assert (four["repeats"], four["speedup"]) == (1, pytest.approx(3.077, abs=1e-3))
+    assert pd.isna(four["speedup_low"])
+
+
+def test_rows_are_labelled_by_what_varies_and_not_by_what_a_preset_brings() -> None:
+    rows = [
+        {"strategy": "ddp-ds", "preset": preset, "image_size": size, "throughput": 1.0}
+        for preset in ("paper", "tuned")
+        for size in (32, 64)
+    ]
+    table = speedup_table(add_scaling(measures(*rows)))
+    assert list(table)[:5] == ["image_size", "preset", "devices", "scaling", "repeats"]
+
+
+def test_the_table_of_speedups_has_scaling_and_baseline() -> None:
+    _, two, _ = speedup_table(synthetic()).to_dict("records")
+    assert (two["scaling"], two["baseline"]) == ("weak", "ddp-ds, 1 device")
+    assert two["speedup"] == pytest.approx(1.81, abs=5e-3)
+    none = speedup_table(add_scaling(runs_table([])))
+    assert none.empty and "speedup" in none

@@ -17,7 +17,7 @@ from multicard.trace.tables import ACTIVITIES
 STEP = {"report": "r", "process": 7, "phase": "step", "step": 1, "start_s": 0.0, "duration_s": 0.1}
 
 
-def run(folder: Path, outcome: str = "completed", calls: int = 2, steps: int = 3, resumed: Any = None) -> Path:
+def run(folder: Path, outcome: str = "completed", calls: int = 2, steps: int = 3) -> Path:
     """Write a synthetic run: steps of one rank, and as many CUDA functions as `calls`."""
     record = {
         "run": folder.name,
@@ -27,9 +27,6 @@ def run(folder: Path, outcome: str = "completed", calls: int = 2, steps: int = 3
         "hardware": {"gpus": [{"name": "GPU"}, {"name": "GPU"}], "processor": "CPU", "logical_cpus": 8},
         "versions": {"torch": "2.11.0", "nccl": None},
         "variables": {"NCCL_ALGO": "Ring"},
-        "steps_per_pass": 44,
-        "wall_time_s": 20.5,
-        "resumed": resumed,
     }
     write_json(folder / "run.json", record)
     rows = [{"rank": 0, "epoch": 1, "step": i, "window": "measured", "duration_s": 0.5} for i in range(1, steps + 1)]
@@ -68,8 +65,7 @@ def test_what_no_run_recorded_is_an_empty_table_with_its_columns(tmp_path: Path)
 
 
 def test_where_a_run_took_place_and_how_many_steps_its_trace_shows_is_kept(tmp_path: Path) -> None:
-    info = scenario(tmp_path / "s", run(tmp_path / "a"), run(tmp_path / "b", resumed={"epoch": 1})).table("runs_info")
-    first, resumed = info.to_dict("records")
+    [first] = scenario(tmp_path / "s", run(tmp_path / "a")).table("runs_info").to_dict("records")
     assert pd.isna(first.pop("trace_missing"))
     assert first == {
         "run": "a",
@@ -77,16 +73,7 @@ def test_where_a_run_took_place_and_how_many_steps_its_trace_shows_is_kept(tmp_p
         "variables": '{"NCCL_ALGO": "Ring"}',
         "versions": "torch 2.11.0, profiler nsys",
         "traced_steps": 2.0,
-        "steps_per_pass": 44.0,
-        "wall_time_s": 20.5,
     }
-    assert pd.isna(resumed["wall_time_s"])
-
-
-def test_further_columns_are_joined_to_the_measures_by_run(tmp_path: Path) -> None:
-    pd.DataFrame({"run": ["a", "b"], "outcome": ["completed", "failed"]}).to_csv(tmp_path / "measures.csv", index=False)
-    joined = ScenarioTables(tmp_path).with_values(pd.DataFrame({"extra_s": [1.5]}, index=["a"]))
-    assert joined["extra_s"].fillna(-1).tolist() == [1.5, -1]
 
 
 def test_tables_that_are_missing_or_damaged_are_named(tmp_path: Path) -> None:

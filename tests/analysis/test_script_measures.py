@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from vision_records import change_steps
 
@@ -15,9 +14,9 @@ from multicard.analysis.overview import measures_shown, overview
 from multicard.analysis.provenance import notes
 from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.runs.notices import notices
+from multicard.analysis.scaling.speedup import speedup_table, throughputs_of
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.cli.status import _run_status
-from multicard.experiment.parameters import run_id
 from multicard.workloads.script.parameters import ScriptParameters
 from script_runs import MEASURED, configuration, parameters_of_all, speeds, write_all, write_run
 
@@ -162,43 +161,20 @@ def test_a_pass_that_is_shorter_than_the_windows_is_noticed(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_speedup_compares_runs_that_differ_in_their_devices_only(tmp_path: Path) -> None:
-    tables = scenario(tmp_path)
-    measures = tables.measures.set_index("run")
-    assert list(measures.filter(like="args.")) == ["args.batch_size", "args.amp"]
-    for each in parameters_of_all(configuration()):
-        row = measures.loc[run_id(each)]
-        one = each.model_copy(update={"devices": 1})
-        expected = each.devices * speeds(one) / speeds(each)
-        assert row["speedup"] == pytest.approx(expected)
-        assert row["efficiency"] == pytest.approx(expected / each.devices)
-        assert row["baseline"] == "1 device"
-    speedups = pd.read_csv(tables.folder / "table_speedup.csv")
-    assert list(speedups)[:4] == ["args.batch_size", "args.amp", "devices", "scaling"]
-    assert set(speedups["scaling"]) == {"weak"}  # each process has a batch of its own
-    costs = pd.read_csv(tables.folder / "table_costs.csv")
-    assert {"throughput_samples_per_s"} == {name for name in costs if name.endswith("per_s")}
-    found = read_evidence(tmp_path).configurations
-    assert len(found) == 8 and found[0]["args.batch_size"] == 32
-    assert found[0].words().startswith("1 CPU process, train.py --batch-size … --amp …")
-    assert found[0].words().endswith("amp none, batch_size 32")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("share", "kind"), [(0.5, "strong"), (0.75, "unknown")])
 def test_the_kind_of_scaling_follows_from_the_samples_of_a_step(tmp_path: Path, share: float, kind: str) -> None:
     one, two = parameters_of_all(FEW)
     folders = [write_run(tmp_path, one, 0.04, samples=32), write_run(tmp_path, two, 0.04, samples=32 * share)]
     write_scenario(folders, {}, tmp_path / "ours")
-    assert set(pd.read_csv(tmp_path / "ours" / "table_speedup.csv")["scaling"]) == {kind}
+    assert set(speedup_table(ScenarioTables(tmp_path / "ours").measures)["scaling"]) == {kind}
 
 
 @pytest.mark.slow
 def test_tables_of_scripts_without_samples_are_in_steps_and_say_what_to_do(tmp_path: Path) -> None:
-    tables = scenario(tmp_path, FEW, samples=None)
-    costs = pd.read_csv(tables.folder / "table_costs.csv")
-    assert costs["steps_per_s"].tolist() == pytest.approx([1 / speeds(p) for p in parameters_of_all(FEW)])
-    assert pd.read_csv(tables.folder / "table_speedup.csv")["speedup"].isna().all()
+    measures = scenario(tmp_path, FEW, samples=None).measures
+    assert throughputs_of(measures) == ["steps_per_s"]
+    assert measures["steps_per_s"].tolist() == pytest.approx([1 / speeds(p) for p in parameters_of_all(FEW)])
+    assert speedup_table(measures)["speedup"].isna().all()
 
 
 @pytest.mark.slow

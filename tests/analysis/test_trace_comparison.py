@@ -87,17 +87,6 @@ def test_the_wait_between_steps_comes_first_when_it_is_what_changed(tmp_path: Pa
     assert by_name(rows)["busy"]["a_s"] == pytest.approx(0.007)
 
 
-def test_the_comparison_says_how_many_times_as_fast(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    compare_traces(training(tmp_path / "a.json", 60.0), training(tmp_path / "b.json", 12.0))
-    said = " ".join(capsys.readouterr().out.split())
-    assert "median step period: 60.0 ms in a, 12.0 ms in b: -80%" in said
-    assert "b is 5.00 times as fast as a" in said and "Times and numbers of calls are per step. " in said
-    # Equal jobs are inconclusive.
-    compare_traces(*(job(tmp_path / f"{seed}.json", 12.0, {}, 5, seed) for seed in (3, 4)))
-    said = " ".join(capsys.readouterr().out.split())
-    assert "inconclusive: " in said and "times as fast" not in said and "NCCL calls per" not in said
-
-
 def test_the_period_is_that_of_the_host_on_cpus_and_of_the_device_where_the_host_runs_ahead(tmp_path: Path) -> None:
     a, b = (tables(training(tmp_path / f"{pitch}.json", pitch, device=False)) for pitch in (50.0, 12.0))
     [first, *_] = compare_captures(a, b)[0]

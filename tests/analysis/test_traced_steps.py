@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from multicard.analysis.runs.consistency import trace_to_record
+from multicard.analysis.runs.measures import trace_to_record
 from multicard.analysis.runs.run_files import RunFiles
 from multicard.core.files import write_json
 from multicard.core.layout import PHASES

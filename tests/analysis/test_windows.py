@@ -1,18 +1,11 @@
-"""Elapsed time of windows that can be worked out by hand, and against a stopwatch."""
+"""Elapsed time of windows that can be worked out by hand."""
 
-import time
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-import torch
-from torch.utils.data import DataLoader, Dataset
 
 from multicard.analysis.runs.windows import Window
-from multicard.record.recorder import Recorder
-
-CPU = torch.device("cpu")
 
 
 def steps(starts: list[float], durations: list[float], rank: int = 0, **columns: Any) -> pd.DataFrame:
@@ -52,37 +45,3 @@ def test_each_epoch_takes_as_long_as_on_its_slowest_rank() -> None:
     window = Window(pd.concat([first, second]))
     assert window.elapsed_s == pytest.approx(3.0 + 3.5)
     assert window.rate("samples") == pytest.approx(2 * 4 * 8 / 6.5)
-
-
-class SlowNowAndThen(Dataset):
-    """Samples of which every fourth takes long to decode."""
-
-    def __len__(self) -> int:
-        return 40
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        time.sleep(0.1 if index % 4 == 0 else 0.0)
-        return torch.zeros(1)
-
-
-@pytest.mark.slow
-def test_a_loader_bound_job_is_as_fast_as_a_stopwatch_says(tmp_path: Path) -> None:
-    recorder = Recorder(0, [CPU])
-    loader = DataLoader(SlowNowAndThen(), batch_size=1, num_workers=1)
-    batches = iter(loader)
-    next(batches)
-    began = time.perf_counter()
-    for _ in range(len(loader) - 1):
-        step = recorder.begin(1, "measured")
-        next(batches)
-        step.end = recorder.clock.mark()
-        step.phases.append(("data", step.start, step.end))
-        step.counts["samples"] = 1
-        recorder.end()
-    stopwatch = time.perf_counter() - began
-    recorder.settle()
-    rows = pd.DataFrame(recorder.rows)
-    window = Window(rows[rows["window"] == "measured"])
-    assert window.rate("samples") == pytest.approx(39 / stopwatch, rel=0.02)
-    # By the median step, the job would be more than twice as fast.
-    assert 1 / window.median_iteration_time_s > 2 * 39 / stopwatch

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.rare
 PHONE, DESK = 390, 1280
 WIDER_THAN_THE_SCREEN = "document.documentElement.scrollWidth > window.innerWidth"
 BROKEN = ("nowhere.md", "files.md#nowhere", "../README.md")
-GENERATED = {"parameters", "figures", "claims"}
+GENERATED = {"parameters", "figures"}
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,9 @@
-"""Parts of this project on emulated GPUs: doctor, binding next to a GPU, resuming, and the limits of a machine."""
+"""Parts of this project on emulated GPUs: doctor, and the limits of a machine."""
 
 import json
-import os
-from pathlib import Path
 
 import pytest
-from emulated_jobs import run_program
 
-from conftest import ROOT
 from emulated_gpu.fixtures import EmulatedGpus
 from multicard.analysis.machine.limits import MachineLimits
 
@@ -23,32 +19,6 @@ from multicard.experiment.machine import Machine
 from multicard.machine import doctor, gpus, probe
 probe.LIMIT_S, gpus.LIMIT_S, gpus.MESSAGE_BYTES = {PATIENT_S}, {PATIENT_S}, 1 << 20
 gpus.exchange = partial(gpus.exchange, start_s={PATIENT_S})
-"""
-# Prints for each GPU its address, and then of a process for each what it says that it is bound to, and what it is.
-BINDING = """
-import json, os, sys
-from pathlib import Path
-from multicard.record.binding import bind, pci_address
-
-sysfs, gpus, everything = Path(sys.argv[1]), (0, 1), os.sched_getaffinity(0)
-for gpu in gpus:
-    device = sysfs / "bus/pci/devices" / pci_address(gpu)
-    device.mkdir(parents=True)
-    (device / "numa_node").write_text(f"{gpu}\\n")
-found = []
-for gpu in gpus:
-    note = bind([gpu], sysfs)
-    found.append([pci_address(gpu), note, sorted(os.sched_getaffinity(0))])
-    os.sched_setaffinity(0, everything)
-print(json.dumps(found))
-"""
-RESUMING = """
-import sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-import test_checkpoint as on_cpu
-on_cpu.DEVICE = "cuda"
-on_cpu.test_an_interrupted_run_goes_on_with_its_weights_and_its_momentum(Path(sys.argv[2]))
 """
 LIMITS = """
 import json
@@ -70,43 +40,6 @@ def test_healthy_gpus_have_no_fault_and_exchange_data_by_nccl(emulated: Emulated
     assert {name: found[name]["verdict"] for name in ("GPUs", "all-reduce")} == {"GPUs": "ok", "all-reduce": "ok"}
     assert found["GPUs"]["found"].startswith("2 x Emulated GPU (synthetic), the smallest with ")
     assert " bus bandwidth: 1.05 MB between 2 ranks in " in found["all-reduce"]["found"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "check", "verdict", "says"),
-    [
-        ({"smi": "fails", "nvml": "no-init"}, "GPUs", "error", "for 0, as nvidia-smi lists (nvidia-smi"),
-        ({"CUDA_VISIBLE_DEVICES": "1"}, "GPUs", "warning", "1 x Emulated GPU (synthetic), the smallest with "),
-        ({"CUDA_VISIBLE_DEVICES": "0,7"}, "GPUs", "error", "runs are planned for 2, as nvidia-smi lists"),
-    ],
-)
-def test_what_does_not_fit_together_is_told(
-    emulated: EmulatedGpus, settings: dict[str, object], check: str, verdict: str, says: str
-) -> None:
-    found = looked(emulated, "gpus.checks(probe.facts_here(), Machine.here())", gpus=2, **settings)[check]
-    assert found["verdict"] == verdict
-    assert says in found["found"]
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two usable CPUs")
-def test_a_rank_is_bound_to_the_node_of_its_gpu(emulated: EmulatedGpus, tmp_path: Path) -> None:
-    """On a machine whose /sys puts the GPUs at different NUMA nodes."""
-    cpus = sorted(os.sched_getaffinity(0))[:2]
-    for node, cpu in enumerate(cpus):
-        folder = tmp_path / f"devices/system/node/node{node}"
-        folder.mkdir(parents=True)
-        (folder / "cpulist").write_text(f"{cpu}\n")
-    done = run_program(emulated, "-c", BINDING, tmp_path, gpus=2)
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert len({address for address, _, _ in found}) == 2
-    for node, (_, note, bound_to) in enumerate(found):
-        assert note == f"bound to CPUs {cpus[node]} of NUMA node {node}"
-        assert bound_to == [cpus[node]]
-
-
-def test_an_interrupted_run_goes_on_with_its_weights_on_the_gpu(emulated: EmulatedGpus, tmp_path: Path) -> None:
-    done = run_program(emulated, "-c", RESUMING, ROOT / "tests" / "vision", tmp_path, gpus=1)
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
 
 
 def test_every_measurement_of_a_gpu_is_executed_and_said_to_be_synthetic(emulated: EmulatedGpus) -> None:

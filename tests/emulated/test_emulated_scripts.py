@@ -7,7 +7,6 @@ Scripts of others are in the folder MULTICARD_SCRIPTS. The machine has more GPUs
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,16 +16,13 @@ import pandas as pd
 import pytest
 from emulated_jobs import GPU_NAME
 
-from conftest import ROOT
 from emulated_gpu.fixtures import EmulatedGpus
 from multicard.analysis.runs.measures import measure_run
 from multicard.core.reasons import describe_reason
-from multicard.experiment.models import Model
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
-from multicard.workloads.llm.prepare_model import prepare_model
 from observed_scripts import has_memory_and_phases
-from script.equipment import CASES, ON_GPUS, Script, every_step_is_seen, losses
+from script.equipment import CASES, ON_GPUS, Script, every_step_is_seen, losses, nanogpt, torchtune
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
 rare = pytest.mark.rare
@@ -39,27 +35,6 @@ STEPS = 10  # of `SHORT`: two to warm up, four measured, two that settle the pro
 SMALLEST_BLOCK = 512  # bytes, of PyTorch's allocator; what it reserves are whole segments
 SEGMENT = 2 << 20
 PHASES = ("data", "transfer", "forward", "backward", "optimizer")
-
-FAULTY = """
-import os, signal, sys, time
-import torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-rank = int(os.environ["RANK"])
-gpu = torch.device("cuda", rank)
-torch.cuda.set_device(gpu)
-dist.init_process_group("nccl")
-model = DistributedDataParallel(torch.nn.Linear(4, 2).to(gpu), device_ids=[gpu])
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(100):
-    if rank == 1 and step == 4:
-        if sys.argv[1] == "memory":
-            torch.empty(1 << 30, dtype=torch.uint8, device=gpu)
-        time.sleep(1)  # the other rank is about to reduce its gradients
-        os.kill(os.getpid(), signal.SIGKILL)
-    model(torch.ones(8, 4, device=gpu)).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
 
 
 class _Nvml:
@@ -194,19 +169,9 @@ def test_imagenet_of_pytorchs_examples(devices: int, launcher: str, emulated: Em
 @rare
 def test_nanogpt_under_ddp(emulated: EmulatedGpus, tmp_path: Path) -> None:
     """No loader, two batches accumulated on each rank, fp16 with a gradient scaler, evaluation on the first rank."""
-    folder = shutil.copytree(OTHERS / "nanoGPT", tmp_path / "nanoGPT")
-    data = folder / "data" / "shakespeare_char"
-    (data / "input.txt").write_text("To be, or not to be: that is the question.\n" * 99)
-    subprocess.run([sys.executable, data / "prepare.py"], check=True, capture_output=True)
-    options = {
-        "compile": False, "dtype": "float16", "eval_iters": 1, "log_interval": 1, "block_size": 16, "batch_size": 4,
-        "n_layer": 1, "n_head": 2, "n_embd": 32, "dropout": 0.0, "max_iters": 12, "gradient_accumulation_steps": 4,
-    }  # fmt: skip
-    arguments = ["config/train_shakespeare_char.py", *(f"--{name}={value}" for name, value in options.items())]
-    run = started(
-        emulated, tmp_path / "run", "train.py", *arguments, "--out_dir={run_dir}",
-        folder=str(folder), devices=2, samples_per_step=16,
-    ).completed()  # fmt: skip
+    options = {"dtype": "float16", "n_layer": 1, "dropout": 0.0, "max_iters": 12, "gradient_accumulation_steps": 4}
+    folder, command = nanogpt(OTHERS, tmp_path, **options)
+    run = started(emulated, tmp_path / "run", *command, folder=folder, devices=2, samples_per_step=16).completed()
     ran_on_its_gpus(run, emulated)
     has_memory_and_phases(run.steps, ("backward", "optimizer"), least_bytes=0)
     assert all(step["data_s"] == "" for step in run.steps)
@@ -233,42 +198,10 @@ def test_fsdp2_of_pytorchs_examples(emulated: EmulatedGpus, tmp_path: Path) -> N
 @rare
 def test_torchtune_by_its_own_command(emulated: EmulatedGpus, tmp_path: Path) -> None:
     """Its recipe for several devices, which shards the model by FSDP2."""
-    model = tmp_path / "model"
-    model.mkdir()
-    prepare_model("tiny", Model(architecture="tiny"), model, ROOT / "resources")
-    run = started(
-        emulated, tmp_path / "run", "-m", "torchtune._cli.tune", "run", "--nproc_per_node", "{devices}",
-        "lora_finetune_distributed", "--config", "tune_lora.yaml", "device=cuda", f"model_dir={model}",
-        f"data_files={ROOT / 'resources' / 'text' / 'instructions.jsonl'}", "output_dir={run_dir}/out",
-        launcher="command", devices=2,
-    ).completed()  # fmt: skip
+    command = torchtune(tmp_path, "lora_finetune_distributed", "--nproc_per_node", "{devices}")
+    run = started(emulated, tmp_path / "run", *command, "device=cuda", launcher="command", devices=2).completed()
     ran_on_its_gpus(run, emulated)
     has_memory_and_phases(run.steps, PHASES, least_bytes=0)
     assert {step["samples"] for step in run.steps} == {"8"}  # a batch of 4, two of them in a step
     assert [rank["observed"]["optimizers"] for rank in run.record["ranks"]] == [["AdamW"]] * 2
     assert len(losses(run.log)) == len(run.of_rank(0)) == len(run.of_rank(1)) == STEPS
-
-
-@rare
-@pytest.mark.parametrize(
-    ("fault", "outcome", "reason"),
-    [
-        (
-            "memory",
-            "out_of_memory",
-            r"rank 1: OutOfMemoryError: .* GPU 1 has a total capacity of 512\.00 MiB .*",
-        ),
-        ("killed", "failed", r"rank 1: killed by SIGKILL, .*"),
-    ],
-)
-def test_a_rank_that_fails_while_the_other_reduces_is_named(
-    fault: str, outcome: str, reason: str, emulated: EmulatedGpus, tmp_path: Path
-) -> None:
-    (tmp_path / "faulty.py").write_text(FAULTY)
-    with_less = emulated.environment(**MACHINE, gpu_gib="16,0.5")
-    run = Script(
-        tmp_path / "run", with_less,
-        command=("faulty.py", fault), python=str(emulated.python), folder=str(tmp_path), device="cuda", devices=2,
-    )  # fmt: skip
-    assert run.record["outcome"] == outcome, run.log
-    assert re.fullmatch(reason, describe_reason(run.record["reason"]))

@@ -1,8 +1,7 @@
-"""Emulated GPUs compute what the CPU computes, and refuse what real GPUs refuse."""
+"""Emulated GPUs refuse what real GPUs refuse, replay graphs, and are seen as asked; the other tests compute on them."""
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,22 +13,6 @@ pytestmark = [pytest.mark.emulated, pytest.mark.slow, pytest.mark.rare]
 
 # Programs for two GPUs, of which the second is small; each puts what it found into `found`.
 PROGRAMS = {
-    "learning": """
-torch.manual_seed(0)
-model = nn.Sequential(
-    nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU6(), nn.Flatten(), nn.RMSNorm(8 * 36), nn.Linear(8 * 36, 10)
-)
-images, labels, found = torch.randn(16, 3, 8, 8), torch.randint(10, (16,)), {}
-for device, net in (("cpu", model), ("cuda", copy.deepcopy(model).cuda())):
-    steps = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, fused=True)
-    found[device] = []
-    for _ in range(5):
-        loss = nn.functional.cross_entropy(net(images.to(device)), labels.to(device))
-        loss.backward()
-        steps.step()
-        steps.zero_grad()
-        found[device].append(loss.item())
-""",
     "refusals": """
 first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 x = torch.ones(4, device="cuda")
@@ -52,17 +35,10 @@ found = {
 }
 bytes_of(1 << 29, "cuda:0")
 """,
-    "trace": """
-x = torch.ones(64, 64).pin_memory()
-with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
-    y = x.to("cuda", non_blocking=True)
-    (y @ y).sum().item()
-found = events_of(seen)
-""",
 }
 GRAPH = """
 torch.manual_seed(0)
-dtype, found = getattr(torch, PRECISION), {}
+found = {}
 first = nn.Sequential(
     nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.LayerNorm(8 * 36), nn.Linear(8 * 36, 10)
 ).cuda()
@@ -73,7 +49,7 @@ for way in ("eager", "graph"):
 
     def step():
         steps.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", dtype=dtype, enabled=dtype != torch.float32):
+        with torch.autocast("cuda", dtype=torch.float16):
             loss = nn.functional.cross_entropy(net(images), labels)
         loss.backward()
         steps.step()
@@ -98,7 +74,7 @@ for way in ("eager", "graph"):
 # Graphs of PyTorch's own making, whose inputs lie in memory that a capture uses again.
 COMPILED = """
 torch.manual_seed(0)
-dtype, found = getattr(torch, PRECISION), {}
+found = {}
 first = nn.Sequential(nn.Linear(16, 16), nn.ReLU6(), nn.Linear(16, 10)).cuda()
 batches = [(torch.randn(8, 16).cuda(), torch.randint(10, (8,)).cuda()) for _ in range(6)]
 torch._dynamo.reset()
@@ -107,23 +83,18 @@ for way in ("eager", "graph"):
     steps = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     forward = torch.compile(net, mode="reduce-overhead") if way == "graph" else net
     for images, labels in batches:
-        with torch.autocast("cuda", dtype=dtype, enabled=dtype != torch.float32):
-            loss = nn.functional.cross_entropy(forward(images), labels)
+        loss = nn.functional.cross_entropy(forward(images), labels)
         loss.backward()
         steps.step()
         steps.zero_grad(set_to_none=True)
         found[way].append(loss.item())
 """
-PRECISIONS = ("float32", "float16")
-for precision in PRECISIONS:
-    PROGRAMS[f"graph in {precision}"] = f"PRECISION = {precision!r}\n{GRAPH}"
-    PROGRAMS[f"compiled graph in {precision}"] = f"PRECISION = {precision!r}\n{COMPILED}"
+PROGRAMS |= {"graph": GRAPH, "compiled graph": COMPILED}
 # Runs all of them in one process: PyTorch takes seconds to be imported.
 RUN_ALL = """
-import copy, json, sys, tempfile, time, traceback
-import pynvml, torch
+import copy, json, sys, traceback
+import torch
 from torch import nn
-from torch.profiler import ProfilerActivity, profile
 
 def refused(what, error=RuntimeError):
     try:
@@ -134,11 +105,6 @@ def refused(what, error=RuntimeError):
 
 def bytes_of(size, device):
     return torch.empty(size, dtype=torch.uint8, device=device)
-
-def events_of(seen):
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        seen.export_chrome_trace(file.name)
-        return json.load(open(file.name))["traceEvents"]
 
 outputs = {}
 for name, program in json.loads(sys.argv[1]).items():
@@ -164,15 +130,10 @@ def found(emulated_gpus: EmulatedGpus, tmp_path_factory: pytest.TempPathFactory)
     return outputs
 
 
-def test_a_small_network_learns_as_on_the_cpu_and_graphs_as_eager_steps_do(found: dict[str, Any]) -> None:
-    losses = found["learning"]
-    assert losses["cuda"] == pytest.approx(losses["cpu"], rel=1e-4)
-    assert losses["cuda"][-1] < losses["cuda"][0]
-    for precision in PRECISIONS:
-        for name in ("graph", "compiled graph"):
-            losses = found[f"{name} in {precision}"]
-            assert losses["graph"] == pytest.approx(losses["eager"], rel=1e-3), name
-        assert found[f"graph in {precision}"]["graph"][-1] < found[f"graph in {precision}"]["graph"][0]
+def test_steps_of_a_graph_learn_as_eager_ones_do(found: dict[str, Any]) -> None:
+    for name in ("graph", "compiled graph"):
+        assert found[name]["graph"] == pytest.approx(found[name]["eager"], rel=1e-3), name
+    assert found["graph"]["graph"][-1] < found["graph"]["graph"][0]
 
 
 def test_what_cuda_refuses_is_refused(found: dict[str, Any]) -> None:
@@ -186,49 +147,11 @@ def test_what_cuda_refuses_is_refused(found: dict[str, Any]) -> None:
         assert message in found["refusals"][what]
 
 
-def test_the_profiler_sees_kernels_copies_and_their_launches(found: dict[str, Any]) -> None:
-    events = found["trace"]
-    kernels = {event["name"]: event["args"]["correlation"] for event in events if event.get("cat") == "kernel"}
-    assert {"aten::mm", "aten::sum"} <= set(kernels)
-    assert "Memcpy HtoD (Pinned -> Device)" in {event["name"] for event in events if event.get("cat") == "gpu_memcpy"}
-    launches = {event["args"]["correlation"] for event in events if event.get("cat") == "cuda_runtime"}
-    assert set(kernels.values()) <= launches
-
-
 def test_a_kernel_that_nothing_computes_is_an_error(emulated: EmulatedGpus) -> None:
     emulated.computes_all = False
     done = emulated.run("-c", "import torch; torch.cuda._sleep(1000)", gpus=1)  # a kernel, and no operator
     assert "invalid device function" in done.stderr
     assert len(emulated.logged(NOTHING_COMPUTES)) == 1
-
-
-def test_two_processes_reduce_over_nccl(emulated: EmulatedGpus, tmp_path: Path) -> None:
-    program = """
-import os, torch, torch.distributed as dist
-rank = int(os.environ["RANK"])
-torch.cuda.set_device(rank)
-dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
-found = []
-for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.int64):
-    x = torch.arange(1, 5, dtype=dtype, device="cuda") * (rank + 1)
-    dist.all_reduce(x)
-    found.append(x.tolist())
-parts = torch.zeros(4, device="cuda")
-dist.all_gather_into_tensor(parts, torch.full((2,), rank + 1.0, device="cuda"))
-part = torch.zeros(2, device="cuda")
-dist.reduce_scatter_tensor(part, torch.arange(4.0, device="cuda"), op=dist.ReduceOp.AVG)
-found += [parts.tolist(), part.tolist()]
-if rank == 1:
-    print(found, flush=True)
-dist.destroy_process_group()
-"""
-    (tmp_path / "reduce.py").write_text(program)
-    done = emulated.run(
-        "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", tmp_path / "reduce.py", gpus=2
-    )
-    assert done.returncode == 0, done.stderr
-    # By hand: (1, 2, 3, 4) and its double; ones and twos; the mean of equal values.
-    assert json.loads(done.stdout) == [[3, 6, 9, 12]] * 4 + [[1, 1, 2, 2], [2, 3]]
 
 
 LISTED = """

@@ -37,7 +37,7 @@ def cost(limit_min: int = 600, gpus: int = 4, **parameters: Any) -> Cost:
 
 def seconds(**parameters: Any) -> dict[str, float]:
     of = run(**parameters)
-    return WORKLOADS[of.parameters.workload].durations_s(of.parameters, of.inputs)
+    return WORKLOADS[of.parameters.workload].resources(of.parameters, of.inputs).durations_s
 
 
 def test_a_run_trains_tests_and_is_profiled_and_holds_the_whole_node() -> None:

@@ -10,8 +10,7 @@ import pytest
 from scipy.stats import chi2_contingency, chisquare
 
 from conftest import ROOT
-from multicard.analysis.pooling import ratio_of
-from multicard.analysis.statistics import pooled_ratio
+from multicard.analysis.pooling import pooled_ratio, ratio_of
 from multicard.archive.matrix import Matrix
 from multicard.experiment.load import check, read_experiment
 from multicard.experiment.runs import Place, expand, planned_order

@@ -7,6 +7,7 @@ FOLDER, from which the next call continues, on any machine.
 """
 
 import argparse
+import base64
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,7 @@ from multicard.experiment.models import Architecture
 from multicard.experiment.parameters import JobParameters
 from multicard.launch.gpu_samples import POLICIES
 from multicard.workloads.llm.prepare_model import LLAMA3_SPECIAL_TOKENS
-from multicard.workloads.llm.tiny import config_of, random_weights
-from multicard.workloads.llm.vocabulary import BYTES, write_vocabulary
-from multicard.workloads.llm.weights import ONE_FILE
+from multicard.workloads.llm.tiny import WEIGHTS, config_of, random_weights
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "config" / "gpu-check.yaml"
@@ -124,9 +123,11 @@ def make_random(folder: Path, shape: Architecture) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         made = Path(scratch, folder.name)
         made.mkdir()
-        write_vocabulary(made / "tokenizer.model", [*BYTES, *(next(longer) for _ in range(base - len(BYTES)))])
+        tokens = [*map(bytes, zip(range(256))), *islice(longer, base - 256)]
+        lines = [b"%s %d\n" % (base64.b64encode(token), rank) for rank, token in enumerate(tokens)]
+        (made / "tokenizer.model").write_bytes(b"".join(lines))
         write_json(made / "config.json", config_of(shape, base))
-        save_file(random_weights(shape), made / ONE_FILE, metadata={"format": "pt"})
+        save_file(random_weights(shape), made / WEIGHTS, metadata={"format": "pt"})
         made.replace(folder)
 
 

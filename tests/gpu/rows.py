@@ -7,9 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.runs.conditions import condition_columns
-from multicard.analysis.runs.consistency import trace_to_record
-from multicard.analysis.runs.measures import measure_run
+from multicard.analysis.runs.measures import measure_run, trace_to_record
 from multicard.analysis.runs.run_files import RunFiles, read_record, read_table
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, STEPS
 from multicard.core.reasons import describe_reason
@@ -21,7 +19,7 @@ MEMORY_TOLERANCE = 0.25  # of the estimate for language models, against the meas
 ONE_NODE = ("the machine has one NUMA node", "the system shows no NUMA nodes")  # ends of the notes of ranks not bound
 COLUMNS = (
     "scenario", "run", "result", "outcome", "wall_time_s", "iteration_time_s", "trace_to_record", "steps",
-    "traced_steps", "kernels_per_step", "communication_per_step", "energy_per_sample_j", "throttled_share",
+    "traced_steps", "kernels_per_step", "communication_per_step", "energy_per_sample_j",
     "peak_memory_bytes", "estimated_memory_bytes", "remarks",
 )  # fmt: skip
 
@@ -75,7 +73,6 @@ def _completed(run: Run, folder: Path, record: Mapping[str, Any]) -> tuple[dict[
         "traced_steps": int(traced.sum()),
         "kernels_per_step": kernels.mean() * per_step if len(kernels) else 0.0,
         "communication_per_step": communication.mean() * per_step if len(communication) else 0.0,
-        "throttled_share": condition_columns(record)["gpu_throttled_share"],
         "estimated_memory_bytes": estimate,
     }
     faults = [found["inconsistency"]] if found["inconsistency"] else []

@@ -1,27 +1,24 @@
-"""Published sets of texts, from a folder that looks like theirs, and from a server that answers like theirs."""
+"""Published sets of texts, from a folder that looks like theirs, and as a download."""
 
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from unittest.mock import Mock
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from huggingface_hub import HfApi
 from text_sets import GOOD, RESOURCES, SAMPLES, line, made, prepared, refusal, rows, write
 
 from conftest import ROOT
 from multicard.experiment.datasets import PUBLISHED
-from multicard.workloads.llm.prepare_texts import read_texts
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +82,7 @@ def test_samples_of_a_published_set_that_are_empty_are_left_out_and_counted(tmp_
     facts = made(tmp_path / "out", **definition, limit=3)
     assert rows(tmp_path / "out" / "train.jsonl") == [good, good]
     assert (facts["train_samples"], facts["left_out"]) == (2, 1)
-    assert facts["first_left_out"] == f"{tmp_path}/in, sample 2, column dialogue: found nothing, expected text"
+    assert facts["first_left_out"] == f"{tmp_path}/in, sample 2: dialogue: Input should be a valid string"
 
 
 NO_ROWS = BytesIO()
@@ -99,8 +96,8 @@ pq.write_table(pa.table({"input": pa.array([], pa.string())}), NO_ROWS)
         ({"train.parquet": b"PAR1"}, "{folder}: cannot be read after 0 samples: Parquet"),
         ({"train.jsonl": b'{"input": \n'}, "{folder}: cannot be read after 0 samples: "),
         ({"test.jsonl": line(input="a", output="b")}, "datasets.mine: found the splits test in {folder}, expected"),
-        ({"train.jsonl": GOOD}, "{folder}, sample 1: found the columns text, expected input, output"),
-        ({"train.jsonl": line(input="", output="b")}, "{folder}, sample 1, column input: empty, expected text"),
+        ({"train.jsonl": GOOD}, "{folder}, sample 1: found the columns text, expected input"),
+        ({"train.jsonl": line(input="", output="b")}, "{folder}, sample 1: input: empty, expected text"),
         ({"train.parquet": NO_ROWS.getvalue()}, "{folder}: found no samples, expected some"),
     ],
     ids=["empty", "cut Parquet", "cut JSON", "no train split", "other columns", "nothing that fits", "no rows"],
@@ -147,105 +144,36 @@ def test_ending_before_the_end_of_parquet_does_not_abort_python(tmp_path: Path, 
     done = script(tmp_path / "out", source="published-text", texts=name, folder=str(folder), limit=2)
     assert done.returncode == code, done.stderr
     if code:
-        assert done.stderr == f"{folder}, sample 1: found the columns article, expected input, output\n"
+        assert done.stderr == f"{folder}, sample 1: found the columns article, expected input\n"
         assert not list((tmp_path / "out").iterdir())
 
 
 COMMIT = "0123456789" * 4
 
 
-class Hub(BaseHTTPRequestHandler):
-    """As much of Hugging Face as a download asks for: one repository, whatever its name is."""
+@pytest.mark.parametrize("name", ["samsum", "grammar", "cnn_dailymail"])
+def test_a_published_set_is_downloaded_when_asked_at_the_commit_that_is_recorded(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is asked of Hugging Face's libraries, which read a folder instead."""
+    folder, published, asked = publish(tmp_path / "in", name), PUBLISHED[name], []
+    subset, build = folder / (published.subset or ""), datasets.load_dataset_builder
+    monkeypatch.setattr(HfApi, "dataset_info", lambda _, *of, **more: asked.append((*of, more)) or Mock(sha=COMMIT))
 
-    protocol_version = "HTTP/1.1"
-    folder: Path
-    asked: list[str]
+    def from_hub(*of: str, revision: str, cache_dir: str) -> Any:
+        asked.append((*of, revision))
+        return build(str(subset), cache_dir=cache_dir)
 
-    def log_message(self, *_: Any) -> None:
-        """Stay quiet."""
-
-    def do_HEAD(self) -> None:
-        """Answer without a body."""
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        """Say what the repository is, list a folder, give a file or a part of it."""
-        path = unquote(urlsplit(self.path).path)
-        self.asked.append(path)
-        if re.fullmatch(r"/api/datasets/[^/]+/[^/]+(/revision/.+)?", path):
-            self.send(200, json.dumps({"id": "any/thing", "sha": COMMIT, "siblings": [], "tags": []}).encode())
-            return
-        found = re.fullmatch(rf"(?:/api)?/datasets/[^/]+/[^/]+/(tree|resolve)/{COMMIT}/?(.*)", path)
-        place = self.folder / found[2] if found else self.folder / "nothing"
-        if place.is_dir():
-            below = place.rglob("*") if "recursive=true" in self.path else place.iterdir()
-            self.send(200, json.dumps([self.entry(file) for file in below]).encode())
-        elif place.is_file():
-            self.send_file(place.read_bytes())
-        else:
-            self.send(404, headers={"X-Error-Code": "EntryNotFound"})
-
-    def entry(self, file: Path) -> dict[str, Any]:
-        """Describe a file or folder of the repository."""
-        kind = "directory" if file.is_dir() else "file"
-        name = file.relative_to(self.folder).as_posix()
-        return {"type": kind, "path": name, "size": file.stat().st_size, "oid": "0" * 40}
-
-    def send_file(self, content: bytes) -> None:
-        """Give a file, or the part that is asked for."""
-        headers = {"ETag": '"0"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
-        if span := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")):
-            first, last = int(span[1]), min(int(span[2]), len(content) - 1)
-            headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
-            self.send(206, content[first : last + 1], headers)
-        else:
-            self.send(200, content, headers)
-
-    def send(self, code: int, content: bytes = b"", headers: dict[str, str] | None = None) -> None:
-        """Answer."""
-        self.send_response(code)
-        for name, value in {"Content-Length": str(len(content)), **(headers or {})}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
-    """A hub on this machine."""
-    handler = type("ThisHub", (Hub,), {"folder": tmp_path / "hub", "asked": []})
-    handler.folder.mkdir()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield handler
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.mark.parametrize("name", ["samsum", pytest.param("grammar", marks=pytest.mark.rare), "cnn_dailymail"])
-def test_a_published_set_is_downloaded_when_asked(tmp_path: Path, hub: type[Hub], name: str) -> None:
-    publish(hub.folder, name)
-    if name == "cnn_dailymail":
-        for subset in ("1.0.0", "2.0.0"):
-            shutil.copytree(hub.folder / "3.0.0", hub.folder / subset)
-    done = script(tmp_path / "out", source="published-text", texts=name, download=True, limit=1)
-    assert done.returncode == 0, done.stderr
-    published = PUBLISHED[name]
+    monkeypatch.setattr(datasets, "load_dataset_builder", from_hub)
+    facts = made(tmp_path / "out", source="published-text", texts=name, download=True, limit=1)
     assert rows(tmp_path / "out" / "train.jsonl") == SAMPLES[published.kind][:1]
-    facts = read_texts(tmp_path / "out")
-    assert (facts["repository"], facts["subset"], facts["revision"]) == (
-        published.repository,
-        published.subset,
-        COMMIT,
-    )
-    revision = f"/revision/{published.revision}" if published.revision else ""
-    assert f"/api/datasets/{published.repository}{revision}" in hub.asked
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["provenance.json", "train.jsonl"]
+    assert (facts["repository"], facts["subset"], facts["revision"]) == (*published[1:3], COMMIT)
+    of_revision = (published.repository, {"revision": published.revision})
+    assert asked == [of_revision, (published.repository, published.subset, COMMIT)]
 
 
-def test_a_download_that_fails_is_one_line(tmp_path: Path, hub: type[Hub]) -> None:
+def test_a_download_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # where nobody listens
     done = script(tmp_path / "out", source="published-text", texts="samsum", download=True)
     assert done.returncode == 1
     assert re.fullmatch(r"datasets\.mine: cannot open knkarthick/samsum: [^\n]+\n", done.stderr)

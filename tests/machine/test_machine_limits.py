@@ -17,16 +17,6 @@ def limits(**changes: Any) -> MachineLimits:
     return MachineLimits.model_validate(record() | changes)
 
 
-def test_a_rate_times_its_time_is_the_work() -> None:
-    for part in limits().parts:
-        for row in part.rows:
-            work = getattr(row, row.kind)
-            assert row.rate.value * row.time_s.value == pytest.approx(work)
-            if row.time_s.low is not None:  # the longest time is the lowest rate
-                assert row.rate.low * row.time_s.high == pytest.approx(row.rate.high * row.time_s.low)
-                assert row.rate.low * row.time_s.high == pytest.approx(work)
-
-
 def test_limits_are_worded_with_their_unit_and_spread() -> None:
     found = {(line.what, line.of): line for line in lines(limits())}
     # 1e12 operations in 2 ms, 2e9 bytes in 1 or 2 ms, 1e9 bytes in 40 ms.

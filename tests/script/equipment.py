@@ -1,10 +1,9 @@
 """What tests of training scripts share: an environment like a user's, without multicard in it, and runs of scripts."""
 
 import csv
-import multiprocessing
 import os
 import re
-import runpy
+import shutil
 import subprocess
 import sys
 import venv
@@ -15,13 +14,12 @@ from unittest.mock import patch
 
 import pytest
 
-from forked_ranks import PRELOADED, print_to, start_ranks
-from multicard.core.rendezvous import free_port
 from multicard.launch.job import run_job
 from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 from observed_scripts import has_memory_and_phases
 
+ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
 DEEPSPEED = Path(sys.prefix) / "deepspeed"  # an environment of envs/install-deepspeed.sh
 LIMIT_S = 1800
@@ -72,7 +70,6 @@ class Case(NamedTuple):
 
 # What Lightning imports, at two seconds, only because it is there.
 EXTRAS = ("matplotlib", "scipy", "torchvision", "transformers")
-FRAMEWORKS = ("lightning", "transformers.trainer", "transformers.models.gpt2.modeling_gpt2", "accelerate")
 LIGHTNING, TRANSFORMERS = "lightning_trainer.py --out {run_dir}", "hf_trainer.py --out {run_dir}"
 LIGHTNING_ON_TWO = f"{LIGHTNING} --epochs 1 --devices {{devices}}"
 # Framework and launcher, as in the table of docs/own-training.md.
@@ -195,16 +192,6 @@ class Script:
         """Steps of one rank, in order."""
         return [step for step in self.steps if int(step["rank"]) == rank]
 
-    def log_of_plain_ranks(self) -> str:
-        """What ranks print that train the same without a launcher, where nothing observes them."""
-        p = ScriptParameters(**self.record["parameters"])
-        starts_its_own = p.launched_by == "command"
-        log = self.folder.with_name("plain.txt")
-        ranks, packages = 1 if starts_its_own else p.devices, packages_of(Path(p.python).parents[1])
-        arguments = (p.arguments(str(self.folder)), ranks, free_port(), p.folder, str(log), str(packages))
-        start_ranks(be_plain_rank, arguments, arguments[1], (*PRELOADED, *FRAMEWORKS))
-        return log.read_text()
-
     def log_without_observer(self) -> str:
         """What the same command prints where nothing observes it."""
         p = self.record["parameters"]
@@ -223,32 +210,28 @@ class Script:
         return ended.stdout
 
 
-def be_plain_rank(rank: int, command: list[str], ranks: int, port: int, folder: str, log: str, *packages: str) -> None:
-    """Run a script as one of so many ranks on CPUs, told of them as torchrun does; a single one is told nothing.
+def nanogpt(scripts: Path, place: Path, **options: Any) -> tuple[str, list[str]]:
+    """A copy of nanoGPT with a text to learn, and the command that trains a very small model on it."""
+    folder = shutil.copytree(scripts / "nanoGPT", place / "nanoGPT")
+    data = folder / "data" / "shakespeare_char"
+    (data / "input.txt").write_text("To be, or not to be: that is the question.\n" * 99)
+    subprocess.run([sys.executable, "prepare.py"], cwd=data, check=True, capture_output=True)
+    small = {"compile": False, "eval_iters": 1, "log_interval": 1, "block_size": 16, "batch_size": 4}
+    options = small | {"n_head": 2, "n_embd": 32} | options
+    arguments = [f"--{name}={value}" for name, value in options.items()]
+    return str(folder), ["train.py", "config/train_shakespeare_char.py", *arguments, "--out_dir={run_dir}"]
 
-    `packages`: folders of those that its environment has, and this one may lack.
-    """
-    import torch
 
-    for name in set(os.environ) - set(_plain(os.environ)):
-        del os.environ[name]
-    os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    if ranks > 1:
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0}
-        place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "none"}
-        os.environ |= {name: str(value) for name, value in place.items()}
-    torch.set_num_threads(1)
-    multiprocessing.set_start_method("fork", force=True)  # of a loader's workers; it is not the script's main program
-    os.chdir(folder)
-    sys.path.insert(0, folder)
-    sys.path += packages
-    print_to(log)
-    sys.stdout.reconfigure(line_buffering=True)
-    sys.argv = command[command[0] == "-m" :]
-    if command[0] == "-m":
-        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
-    else:
-        runpy.run_path(command[0], run_name="__main__")
+def torchtune(place: Path, recipe: str, *options: str) -> tuple[str, ...]:
+    """The command that tunes `tiny` by a recipe of torchtune's own command."""
+    from multicard.experiment.models import Model
+    from multicard.workloads.llm.prepare_model import prepare_model  # imports torch
+
+    (place / "model").mkdir()
+    prepare_model("tiny", Model(architecture="tiny"), place / "model", ROOT / "resources")
+    texts = ROOT / "resources" / "text" / "instructions.jsonl"
+    places = (f"model_dir={place / 'model'}", f"data_files={texts}", "output_dir={run_dir}/out")
+    return ("-m", "torchtune._cli.tune", "run", *options, recipe, "--config", "tune_lora.yaml", *places)
 
 
 def losses(log: str) -> list[str]:

@@ -16,7 +16,6 @@ from multicard.core.rendezvous import Rendezvous
 from multicard.record.observe import PACKAGE, observer_variables
 from multicard.workloads.script import start
 from multicard.workloads.script.launcher import LAUNCHERS
-from multicard.workloads.script.launchers.mpirun import AS_ROOT
 from multicard.workloads.script.parameters import ScriptParameters
 
 SCRIPT = ["train.py", "--lr", "0.1"]
@@ -181,45 +180,10 @@ def test_deepspeed_is_told_which_gpus_are_visible(
     assert [part for part in command if part.startswith(("--include", "--num_gpus"))] == [option]
 
 
-def refused(source: dict[str, str], program: str = "PROGRAM", **changes: Any) -> str | None:
-    p = parameters(**changes)
-    return LAUNCHERS[p.launched_by].refusal(p, program, source)
-
-
-def test_deepspeed_is_refused_gpus_that_it_would_not_find() -> None:
-    uuid = {"CUDA_VISIBLE_DEVICES": "GPU-8932f937"}
-    said = refused(uuid, launcher="deepspeed", device="cuda")
-    assert said is not None and "CUDA_VISIBLE_DEVICES is GPU-8932f937" in said
-    assert refused(uuid, launcher="deepspeed") is None
-    assert refused({"CUDA_VISIBLE_DEVICES": "4, 5"}, launcher="deepspeed", device="cuda") is None
-
-
 def test_srun_outside_of_a_job_is_refused() -> None:
-    said = refused({}, launcher="srun")
+    said = LAUNCHERS["srun"].refusal({})
     assert said is not None and said.startswith("launcher: srun starts ranks inside a job of Slurm, and this is none")
-    assert refused({"SLURM_JOB_ID": "7"}, launcher="srun") is None
-
-
-@pytest.mark.parametrize(
-    ("version", "user", "source", "is_refused"),
-    [
-        ("mpirun (Open MPI) 4.1.4", 0, {"OMPI_ALLOW_RUN_AS_ROOT": "1"}, True),
-        ("mpirun (Open MPI) 4.1.4", 0, dict.fromkeys(AS_ROOT, "1"), False),
-        ("mpirun (Open MPI) 4.1.4", 1000, {}, False),
-        ("HYDRA build details:", 0, {}, False),
-    ],
-)
-def test_open_mpi_as_root_is_refused_unless_it_was_allowed(
-    version: str, user: int, source: dict[str, str], is_refused: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    program = tmp_path / "mpirun"
-    program.write_text(f"#!/bin/sh\necho '{version}'\n")
-    program.chmod(0o755)
-    monkeypatch.setattr("os.geteuid", lambda: user)
-    said = refused(source, str(program), launcher="mpirun")
-    assert (said is not None) == is_refused
-    if is_refused:
-        assert all(f"{name}=1" in said for name in AS_ROOT)
+    assert LAUNCHERS["srun"].refusal({"SLURM_JOB_ID": "7"}) is None
 
 
 @pytest.mark.slow

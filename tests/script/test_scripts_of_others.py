@@ -5,16 +5,13 @@
 
 import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from observed_scripts import has_memory_and_phases
-from script.equipment import Script
+from script.equipment import Script, nanogpt
 
 SCRIPTS = Path(os.environ.get("MULTICARD_SCRIPTS", "none"))
 
@@ -58,17 +55,9 @@ def test_imagenet_of_pytorchs_examples(user_python: str, tmp_path: Path) -> None
 
 def test_nanogpt(user_python: str, tmp_path: Path) -> None:
     """No loader, accumulation of gradients, a gradient scaler that is off, evaluation before the first update."""
-    folder = shutil.copytree(SCRIPTS / "nanoGPT", tmp_path / "nanoGPT")
-    data = folder / "data" / "shakespeare_char"
-    (data / "input.txt").write_text("To be, or not to be: that is the question.\n" * 99)
-    subprocess.run([sys.executable, "prepare.py"], cwd=data, check=True, capture_output=True)
-    options = {
-        "device": "cpu", "compile": False, "eval_iters": 1, "log_interval": 1, "block_size": 16, "batch_size": 4,
-        "n_layer": 2, "n_head": 2, "n_embd": 32, "max_iters": 10, "gradient_accumulation_steps": 3,
-    }  # fmt: skip
-    command = ["train.py", "config/train_shakespeare_char.py"]
-    command += [f"--{name}={value}" for name, value in options.items()]
-    given = {"command": [*command, "--out_dir={run_dir}"], "folder": str(folder), "samples_per_step": 12}
+    options = {"device": "cpu", "n_layer": 2, "max_iters": 10, "gradient_accumulation_steps": 3}
+    folder, command = nanogpt(SCRIPTS, tmp_path, **options)
+    given = {"command": command, "folder": folder, "samples_per_step": 12}
     run, measured = completed(tmp_path / "run", user_python, **given)
     observed = run.record["ranks"][0]["observed"]
     assert (observed["optimizers"], observed["loaders"]) == (["AdamW"], [])
@@ -78,4 +67,4 @@ def test_nanogpt(user_python: str, tmp_path: Path) -> None:
     line = r"iter \d+: loss \S+,"
     losses = re.findall(line, run.log)
     assert len(losses) == 8  # the script prints the loss of an update after it, so not that of the last one
-    assert losses == re.findall(line, run.log_of_plain_ranks())[:8]
+    assert losses == re.findall(line, run.log_without_observer())[:8]

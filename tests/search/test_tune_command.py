@@ -13,7 +13,7 @@ from conftest import TINY
 from multicard.cli import main, tune
 from multicard.cli.tune import GOALS as OFFERED
 from multicard.experiment.load import check
-from multicard.experiment.workload import WORKLOADS
+from multicard.experiment.workload import WORKLOADS, Resources
 from multicard.search.scenario import GOALS, Result, ScenarioSpace
 
 CONFIG: dict[str, Any] = {
@@ -166,8 +166,8 @@ def test_what_cannot_run_or_does_not_fit_by_its_estimate_is_left_out(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Of vision runs there is no estimate.
-    estimate = lambda _self, p, _inputs: p.batch_size * 1_000_000  # noqa: E731
-    monkeypatch.setattr(type(WORKLOADS["vision"]), "device_memory_bytes", estimate)
+    estimate = lambda _self, p, _inputs: Resources(device_memory_bytes=p.batch_size * 1_000_000)  # noqa: E731
+    monkeypatch.setattr(type(WORKLOADS["vision"]), "resources", estimate)
     fixed = {"device": "cuda", "image_size": 224, "width_mult": 1.0, "strategy": "ddp-ds"}
     config = changed(fixed=fixed, vary={"devices": [1, 4], "batch_size": [8, 100_000]})
     config["cluster"] = {"cpus_per_node": 64, "gpus_per_node": 2, "gpu_memory_gb": 80}

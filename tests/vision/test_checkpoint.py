@@ -12,7 +12,6 @@ from multicard.workloads.vision.checkpoint import Checkpoint
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.precision import gradient_scaler
 
-DEVICE = "cpu"  # tests/emulated has a GPU
 FILES = [{"name": "train_images.npy", "bytes": 1}]
 ROW = {"epoch": 1, "train_loss": 1.0, "test_loss": 1.0, "test_accuracy": 0.5, "epoch_time_s": 1.0}
 
@@ -22,10 +21,10 @@ def parameters(**changes: Any) -> VisionParameters:
 
 
 def checkpoint(
-    folder: Path, p: VisionParameters, files: Any = FILES, seed: int = 0, after_s: float = 0.0
+    folder: Path, p: VisionParameters, files: Any = FILES, seed: int = 0, after_s: float = 0.0, device: str = "cpu"
 ) -> Checkpoint:
     torch.manual_seed(seed)
-    model = nn.Linear(2, 2).to(DEVICE)
+    model = nn.Linear(2, 2).to(device)
     path = folder / "checkpoint.pt"
     job = {
         "checkpoint": str(path), "shared": str(folder / "shared"),
@@ -33,19 +32,20 @@ def checkpoint(
     }  # fmt: skip
     (folder / "shared").mkdir(exist_ok=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
-    made = Checkpoint(job, p, files, model, optimizer, gradient_scaler(p.precision, torch.device(DEVICE)))
+    made = Checkpoint(job, p, files, model, optimizer, gradient_scaler(p.precision, torch.device(device)))
     made.model, made.optimizer = model, optimizer
     return made
 
 
-def test_an_interrupted_run_goes_on_with_its_weights_and_its_momentum(tmp_path: Path) -> None:
-    first = checkpoint(tmp_path, parameters())
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_an_interrupted_run_goes_on_with_its_weights_and_its_momentum(device: str, tmp_path: Path) -> None:
+    first = checkpoint(tmp_path, parameters(), device=device)
     assert first.load() == []
-    first.model(torch.ones(1, 2, device=DEVICE)).sum().backward()
+    first.model(torch.ones(1, 2, device=device)).sum().backward()
     first.optimizer.step()
     first.save([ROW], remaining_steps=8)
 
-    second = checkpoint(tmp_path, parameters(), seed=1)
+    second = checkpoint(tmp_path, parameters(), seed=1, device=device)
     assert second.load() == [ROW]
     torch.testing.assert_close(second.model.weight, first.model.weight, rtol=0, atol=0)
     momentum = [next(iter(each.optimizer.state.values()))["momentum_buffer"] for each in (first, second)]

@@ -1,21 +1,15 @@
 """The training loop and evaluation."""
 
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from conftest import TINY
-from forked_ranks import forked_ranks
-from multicard.launch.job import run_job
-from multicard.record.profiled_window import LEAST_SETTLING
-from multicard.workloads.vision import train as training_program
 from multicard.workloads.vision.parameters import VisionParameters
-from multicard.workloads.vision.precision import gradient_scaler, memory_format
+from multicard.workloads.vision.precision import gradient_scaler
 from multicard.workloads.vision.train import evaluate, make_optimizer
 
 pytestmark = pytest.mark.slow
@@ -55,7 +49,7 @@ def test_the_fused_optimizer_recovers_from_an_overflow_in_the_first_step_as_plai
     for fused in (False, True):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 6 * 6, 2))
-        model = model.to(memory_format=memory_format("nhwc"))
+        model = model.to(memory_format=torch.channels_last)
         optimizer = make_optimizer(model, parameters(fused_optimizer=fused, learning_rate=0.1))
         scaler = gradient_scaler("fp16", CPU)
         for step in range(5):
@@ -70,32 +64,3 @@ def test_the_fused_optimizer_recovers_from_an_overflow_in_the_first_step_as_plai
         torch.testing.assert_close(fused_, plain)
         assert fused_scale == plain_scale
     assert not torch.equal(learned[True][0][0], learned[True][4][0])
-
-
-def test_the_profiled_steps_lie_in_a_pass_of_their_own_after_a_step_in_which_its_loader_starts(
-    digits: Path, tmp_path: Path
-) -> None:
-    with forked_ranks():
-        record = run_job(parameters(profiler="none"), digits, tmp_path, time_limit_s=600)
-    assert record["outcome"] == "completed", (tmp_path / "log.txt").read_text()
-    steps = pd.read_csv(tmp_path / "steps.csv")
-    windows = ["warmup", *["measured"] * 7, *["warmup"] * (1 + LEAST_SETTLING), "profiled", "profiled"]
-    assert steps["window"].tolist() == windows
-    assert steps["step"].tolist() == list(range(1, 14))
-    assert steps["epoch"].tolist() == [1] * 4 + [2] * 4 + [3] * 5
-    assert (steps["samples"] == TINY["batch_size"]).all() and steps["loss"].notna().all()
-    phases = steps[[f"{phase}_s" for phase in ("data", "transfer", "forward", "backward", "optimizer")]].sum(axis=1)
-    assert (phases <= steps["duration_s"]).all()
-
-
-def test_a_rank_without_test_samples_makes_its_passes_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The other rank has one sample, of loss 1.5, and is right.
-    other = [1.5, 1, 1]
-    monkeypatch.setattr(
-        training_program, "sum_over_ranks", lambda own, _: [a + b for a, b in zip(own, other, strict=True)]
-    )
-    model, seen = nn.Flatten(), []
-    model.register_forward_hook(lambda _module, inputs, _scores: seen.append(tuple(inputs[0].shape)))
-    nothing = DataLoader(TensorDataset(torch.empty(0, 3, 16, 16), torch.empty(0)))
-    assert evaluate(model, nothing, parameters(image_size=16), CPU, passes=2) == (1.5, 1)
-    assert seen == [(1, 3, 16, 16)] * 2

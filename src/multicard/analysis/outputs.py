@@ -8,7 +8,6 @@ from multicard.analysis.choice.recommend import as_markdown
 from multicard.analysis.evidence import evidence_of, read_evidence
 from multicard.analysis.machine.limits import read_machine
 from multicard.analysis.machine.utilization import within_peaks
-from multicard.analysis.provenance import synthetic
 from multicard.analysis.runs.breakdown import complete
 from multicard.analysis.runs.measures import measure_run, outcome_of, outcome_table, runs_table
 from multicard.analysis.runs.per_run import trace_shares
@@ -22,16 +21,16 @@ from multicard.analysis.scenario_tables import (
     joined,
     store,
     tables_of,
+    write_csv,
 )
-from multicard.analysis.tables import write_csv, write_scenario_tables
 from multicard.core.files import atomic_write, described, write_json
-from multicard.core.layout import HEADLINE, SCENARIO_INDEX, SCENARIO_TABLES, WRITTEN_TABLES
+from multicard.core.layout import HEADLINE, SCENARIO_INDEX, SCENARIO_TABLES
 
 
 def write_scenario(
     folders: Sequence[Path], not_run: Mapping[str, str], out: Path, machines: Sequence[Path] = ()
 ) -> None:
-    """Write measures.csv, runs.csv, the headline and tables of a scenario to `out`, and last an index of the tables.
+    """Write measures.csv, runs.csv, the headline and gathered tables of a scenario to `out`; an index comes last.
 
     Parameters
     ----------
@@ -58,13 +57,10 @@ def write_scenario(
     store(joined(parts), out)
     tables = ScenarioTables(out)
     measures = within_peaks(runs_table(complete(measured, trace_shares(tables))))
-    measures = add_scaling(measures)
     write_csv(outcome_table(outcomes, not_run), out / OUTCOME_TABLE)
-    write_csv(measures, out / MEASURES)
-    write_scenario_tables(measures, out, synthetic(tables))
+    write_csv(add_scaling(measures), out / MEASURES)
     write_json(out / HEADLINE, asdict(headline(evidence_of(ScenarioTables(out)))))
-    written = [MEASURES, OUTCOME_TABLE, *(f"{name}.csv" for name in WRITTEN_TABLES)]
-    written += [f"{name}.parquet" for name in SCENARIO_TABLES]
+    written = [MEASURES, OUTCOME_TABLE, *(f"{name}.parquet" for name in SCENARIO_TABLES)]
     write_json(out / SCENARIO_INDEX, {"files": [described(out / name) for name in written]})
 
 

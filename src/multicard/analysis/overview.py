@@ -2,9 +2,11 @@
 
 import pandas as pd
 
+from multicard.analysis.comparison.comparisons import configurations
 from multicard.analysis.runs.breakdown import COLUMNS, COMMUNICATION
-from multicard.analysis.scaling.speedup import configurations, over_repeats, throughputs_of
+from multicard.analysis.scaling.speedup import throughputs_of
 from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import workload_of
 
 EXPOSED_COMMUNICATION = COLUMNS[COMMUNICATION]
@@ -29,22 +31,14 @@ def overview(tables: ScenarioTables) -> pd.DataFrame:
     empty where no GPU was traced.
     """
     measures = tables.measures.reindex(columns=[*dict.fromkeys((*tables.measures, EXPOSED_COMMUNICATION))])
-    of, parameters = configurations(measures)
-    work = workload_of(parameters)
-    varying = work.varying(parameters, [name for name in parameters if name not in ("devices", "scaling")])
-
-    completed = (measures["outcome"] == "completed").to_numpy(dtype=bool)
-    values = over_repeats(measures, measures_shown(tables))
-    values.index = pd.unique(of[completed])  # in the order of their first completed runs
-
-    runs = measures.groupby(of)
-    return parameters[["devices", *varying]].join(
-        [
-            values.drop(columns=[name for name in values if name in parameters or name == "repeats"]),
-            runs["outcome"].agg(_outcomes).rename("outcome"),
-            runs["reason"].agg(lambda reasons: "; ".join(reasons.dropna().unique())).rename("reason"),
-        ]
-    )
+    found = configurations(measures, measures_shown(tables))
+    parameters = parameters_in(found)
+    runs = measures.groupby(parameters, sort=False, dropna=False)
+    found["outcome"] = runs["outcome"].agg(_outcomes).to_numpy()
+    found["reason"] = runs["reason"].agg(lambda reasons: "; ".join(reasons.dropna().unique())).to_numpy()
+    varying = workload_of(found).varying(found, [name for name in parameters if name not in ("devices", "scaling")])
+    values = [name for name in found if name not in (*parameters, "repeats", "outcome", "reason")]
+    return found[["devices", *varying, *values, "outcome", "reason"]]
 
 
 def _outcomes(outcomes: pd.Series) -> str:

@@ -21,19 +21,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from scipy.special import digamma, polygamma, stdtrit
+from scipy.special import digamma, polygamma, stdtr, stdtrit
 
 from multicard.analysis.statistics import (
     LEVEL,
-    ROUNDING,
     Blocks,
     Interval,
     Values,
-    interval_of_log,
+    geometric_mean,
+    is_number,
     known,
     shared_blocks,
 )
 
+ROUNDING = 1e-9  # how far from the expected ratio one of equals may come out
 DOUBT = 0.5  # standard errors by which variances may differ more than they seem to
 FLOOR = 1e-5  # of the mean variance: one of equal values tells as much as that it is as small
 
@@ -63,36 +64,30 @@ class Pool:
         """
         self._of_logs = logs
         self._samples = [each if isinstance(each, Mapping) else list(each) for each in samples]
-        numbers = [known(each) for each in self._samples]
-        self._left_out = [out for _, out in numbers]
+        self._numbers = [known(each) for each in self._samples]
         self._logs = [
             None if not len(each) or (logs and each.min() <= 0) else np.log(each) if logs else each
-            for each, _ in numbers
+            for each in self._numbers
         ]
-        self._repeats = [len(each) for each, _ in numbers]
 
-    def mean(self, index: int, against: float = 1.0) -> Interval:
-        """Geometric mean of a sample, without `logs` the arithmetic one; without bounds for a single value."""
-        logs, count, out = self._logs[index], self._repeats[index], self._left_out[index]
+    def mean(self, index: int, against: float = 1.0, level: float = LEVEL) -> Interval:
+        """Geometric mean of a sample, without `logs` the arithmetic one; without bounds for a single value.
+
+        The p-value is that of a mean of `against`.
+        """
+        logs, count = self._logs[index], len(self._numbers[index])
         if logs is None:
-            return Interval(None, None, None, count, out)
-        mean = float(logs.mean())
+            return Interval(None, None, None, count)
+        first = float(self._numbers[index][0])
         if count == 1:
-            return Interval(float(known(self._samples[index])[0][0]), None, None, 1, out)
-        scatter = self._total
-        freedom = min(scatter.freedom[index], self._freedom_of_blocks)
-        error = math.sqrt(scatter.variances[index] / count)
-        if self._of_logs:
-            found = interval_of_log(mean, error, freedom, count, out, against)
-            if np.ptp(logs) > 0:
-                return found
-            value = float(known(self._samples[index])[0][0])  # equal values keep their digits
-            low, high = (
-                value if math.isclose(end, value, rel_tol=ROUNDING) else end for end in (found.low, found.high)
-            )
-            return replace(found, value=value, low=low, high=high)
-        reach = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
-        return Interval(mean, mean - reach, mean + reach, count, out, LEVEL)
+            return Interval(first, None, None, 1)
+        freedom = min(self._total.freedom[index], self._freedom_of_blocks)
+        error = math.sqrt(self._total.variances[index] / count)
+        found = _interval(float(logs.mean()), error, freedom, count, against, level, self._of_logs)
+        if not self._of_logs or np.ptp(logs) > 0:
+            return found
+        # Equal values keep their digits.
+        return found.map(lambda end: first if math.isclose(end, first, rel_tol=ROUNDING) else end)
 
     def ratio(self, index: int, base: int, against: float = 1.0, offset: float = 0.0, single: bool = False) -> Interval:
         """Geometric mean of the ratios of a sample to another, paired by the blocks that both have.
@@ -119,20 +114,18 @@ class Pool:
     ) -> tuple[Interval, float]:
         """A ratio, and its degrees of freedom."""
         samples, logs = ([of[index], of[base]] for of in (self._samples, self._logs))
-        fewest = min(self._repeats[index], self._repeats[base])
-        out = self._left_out[index] + self._left_out[base]
+        fewest = min(len(self._numbers[index]), len(self._numbers[base]))
         if any(each is None for each in logs):
-            return Interval(None, None, None, fewest, out), math.nan
+            return Interval(None, None, None, fewest), math.nan
         blocks = shared_blocks(samples)
         paired = len(blocks) >= 2 or (len(blocks) == 1 and fewest == 1)
         if paired:
-            out = sum(map(len, samples)) - 2 * len(blocks)
             logs = [np.log([float(each[block]) for block in blocks]) for each in samples]
         estimate = float(logs[0].mean() - logs[1].mean())
         repeats = min(map(len, logs))
         scatter = self._within if paired else self._total
         if (repeats == 1 and not single) or scatter.of_all <= 0:
-            return Interval(math.exp(estimate), None, None, repeats, out), math.nan
+            return Interval(math.exp(estimate), None, None, repeats), math.nan
         parts = np.array([scatter.variances[i] / len(own) for i, own in zip((index, base), logs, strict=True)])
         freedom = scatter.of_all
         if parts.sum() > 0:
@@ -140,8 +133,7 @@ class Pool:
             freedom = min(freedom, float(parts.sum() ** 2 / (parts**2 / own).sum()))
             freedom *= (1 + 2 * offset**2 / parts.sum()) ** 2  # what is known does not scatter
         error = math.sqrt(parts.sum() + 2 * offset**2)
-        found = interval_of_log(estimate, error, freedom, repeats, out, against)
-        return found, freedom
+        return _interval(estimate, error, freedom, repeats, against), freedom
 
     @cached_property
     def _observed(self) -> list[int]:
@@ -155,7 +147,7 @@ class Pool:
         place = {name: number for number, name in enumerate(names)}
         columns = []
         for i in self._observed:
-            own = [place[block] for block, value in self._samples[i].items() if len(known([value])[0])]
+            own = [place[block] for block, value in self._samples[i].items() if is_number(value)]
             columns.append(np.eye(len(names))[own] - np.eye(len(names))[own].mean(axis=0))
         matrix, values = np.vstack(columns), np.concatenate(centred)
         effects, _, rank, _ = np.linalg.lstsq(matrix, values, rcond=1e-9)
@@ -240,6 +232,26 @@ def _of_range(p_value: float | None, freedom: float, count: int) -> float | None
     return float(studentized_range.sf(math.sqrt(2) * statistic, count, max(freedom, 1.0)))
 
 
+def _interval(
+    estimate: float,
+    error: float,
+    freedom: float,
+    repeats: int,
+    against: float,
+    level: float = LEVEL,
+    of_log: bool = True,
+) -> Interval:
+    """The interval of a mean, or of what a mean is the logarithm of, by its standard error and degrees of freedom."""
+    reach = float(stdtrit(freedom, (1 + level) / 2)) * error
+    difference = estimate - (math.log(against) if of_log else against)
+    p_value = 1.0 if abs(difference) <= ROUNDING else 0.0  # a difference of rounding is none
+    if error > 0 and not p_value:
+        p_value = 2 * float(stdtr(freedom, -abs(difference) / error))
+    found = Interval(estimate, estimate - reach, estimate + reach, repeats, level, p_value)
+    with np.errstate(over="ignore"):
+        return found.map(lambda end: float(np.exp(end))) if of_log else found
+
+
 def ratio_of(values: Blocks | Values, base: Blocks | Values, against: float = 1.0) -> Interval:
     """Ratio of two samples alone: paired by blocks Student's, else Welch's with Satterthwaite's degrees of freedom.
 
@@ -253,3 +265,29 @@ def ratio_of(values: Blocks | Values, base: Blocks | Values, against: float = 1.
 def mean_of_logs(values: Blocks | Values) -> Interval:
     """Geometric mean of a sample alone, with its interval."""
     return Pool([values]).mean(0)
+
+
+def pooled_ratio(
+    pairs: Sequence[tuple[Blocks | Values, Blocks | Values]], against: float = 1.0, level: float = LEVEL
+) -> Interval:
+    """Geometric mean of the ratios of several pairs: one comparison, whatever the number of configurations.
+
+    Per block the ratios are averaged over the pairs, and the interval is that over blocks, so it holds whatever pairs
+    of a block have in common. It is about these pairs, not about others. Without a block that all have there is none.
+    (Geometric means of ratios: Philip Fleming and John Wallace, CACM 29(3), 1986.)
+
+    >>> found = pooled_ratio([({1: 2.0, 2: 2.0}, {1: 1.0, 2: 1.0}), ({1: 8.0, 2: 8.0}, {1: 1.0, 2: 1.0})])
+    >>> round(found.value, 6)
+    4.0
+    """
+    blocks = shared_blocks([side for pair in pairs for side in pair])
+    if not blocks:
+        means = [[geometric_mean(side) for side in pair] for pair in pairs]
+        ratios = [one / base for one, base in means if one and base]
+        value = geometric_mean(ratios) if len(ratios) == len(pairs) else None
+        return Interval(value, None, None, 0)
+    sides = np.array([[[side[block] for block in blocks] for side in pair] for pair in pairs], dtype=float)
+    if sides.min() <= 0:
+        return Interval(None, None, None, len(blocks))
+    ratios = np.exp(np.log(sides[:, 0] / sides[:, 1]).mean(axis=0))
+    return Pool([dict(zip(blocks, ratios, strict=True))]).mean(0, against, level)

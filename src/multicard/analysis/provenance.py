@@ -1,24 +1,11 @@
 """Notes on a scenario's runs: which have no numbers, are synthetic, unlike in machine or versions, or doubtful."""
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from multicard.analysis.evidence import names_synthetic
-from multicard.analysis.runs.notices import (
-    ADOPTED,
-    DEVIATES,
-    DISTURBED,
-    MAY_SHARE,
-    NOT_STATIONARY,
-    NOTICES,
-    PROFILED,
-    SAME_SAMPLES,
-    SHORT_PASS,
-    UNCOUNTED,
-    UNTRACED,
-    Notice,
-)
+from multicard.analysis.runs.notices import INCONSISTENT, NOTICES, PROFILED, TRACE, told
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.layout import NOT_RUN
 from multicard.core.text import counted, printable
@@ -37,19 +24,9 @@ def notes(tables: ScenarioTables, profiled: bool = False) -> list[str]:
         Whether numbers of the profiled window are shown, so that lines are due about runs where it is unlike the
         measured one or otherwise in doubt.
     """
-    kinds = (
-        ADOPTED,
-        UNTRACED,
-        DISTURBED,
-        DEVIATES,
-        NOT_STATIONARY,
-        SAME_SAMPLES,
-        MAY_SHARE,
-        UNCOUNTED,
-        SHORT_PASS,
-        *(PROFILED if profiled else ()),
-    )
-    doubts = (line for kind in kinds for line in _counted(tables.completed, kind, NOTICES[kind]))
+    unsaid = (INCONSISTENT, TRACE, *(() if profiled else PROFILED))
+    runs = [told(row) for row in tables.completed]
+    doubts = (line for kind in NOTICES if kind not in unsaid for line in _counted(runs, kind))
     return [*_not_shown(tables), *_provenance(tables), *doubts]
 
 
@@ -69,13 +46,13 @@ def _not_shown(tables: ScenarioTables) -> list[str]:
     return [f"Without numbers: {', '.join(counted)}"] if counted else []
 
 
-def _counted(rows: Sequence[Mapping[Hashable, Any]], kind: str, notice: Notice) -> list[str]:
+def _counted(runs: Sequence[Mapping[str, str]], kind: str) -> list[str]:
     """A line with the number of runs that have a notice of a kind, and the first of these; or none."""
-    found = [how for row in rows if (how := notice(row)) is not None]
+    found = [run[kind] for run in runs if kind in run]
     if not found:
         return []
     which = "" if len(found) == 1 else "the first: "
-    return [f"{kind[0].upper()}{kind[1:]}: {len(found)} of {counted(len(rows), 'run')} ({which}{found[0]})"]
+    return [f"{kind[0].upper()}{kind[1:]}: {len(found)} of {counted(len(runs), 'run')} ({which}{found[0]})"]
 
 
 def _provenance(tables: ScenarioTables) -> list[str]:

@@ -13,11 +13,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from multicard.analysis.runs.run_files import RunFiles, read_parquet
+from multicard.analysis.runs.run_files import RunFiles, check_unchanged, read_parquet, selected
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write, read_object
 from multicard.core.layout import EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, SCENARIO_INDEX, STEP_COLUMNS
-from multicard.core.prepared import is_unchanged
 from multicard.core.text import gpu_name
 from multicard.experiment.parameters import ARGS_PREFIX, own_value
 from multicard.trace.tables import ACTIVITIES
@@ -26,13 +25,14 @@ MEASURES = "measures.csv"
 OUTCOME_TABLE = "runs.csv"
 
 _INTEGERS = ("rank", "epoch", "step")
+_TEXTS = ("window", "machine", "versions", "variables", "trace_missing")
 
 SHOWN = 12  # characters of the checksum of a script
 
 
 def _recorded(columns: Iterable[str]) -> pa.Schema:
-    """Columns of a table that the job itself wrote."""
-    kinds = {"window": pa.string()} | dict.fromkeys(_INTEGERS, pa.int64())
+    """Columns of a table that is not of activities."""
+    kinds = dict.fromkeys(_TEXTS, pa.string()) | dict.fromkeys(_INTEGERS, pa.int64())
     return pa.schema([(name, kinds.get(name, pa.float64())) for name in columns])
 
 
@@ -41,17 +41,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     **{name: ACTIVITIES[name].schema for name in GATHERED_ACTIVITIES},
     "steps": _recorded(STEP_COLUMNS),
     "epochs": _recorded(EPOCH_COLUMNS),
-    "runs_info": pa.schema(
-        [
-            ("machine", pa.string()),
-            ("versions", pa.string()),
-            ("variables", pa.string()),
-            ("traced_steps", pa.float64()),
-            ("trace_missing", pa.string()),
-            ("steps_per_pass", pa.float64()),
-            ("wall_time_s", pa.float64()),
-        ]
-    ),
+    "runs_info": _recorded(("machine", "versions", "variables", "traced_steps", "trace_missing")),
 }
 
 
@@ -76,9 +66,7 @@ def check_whole(path: Path) -> None:
     """
     index = path.parent / SCENARIO_INDEX
     files = read_object(index).get("files") if index.is_file() else None
-    entry = next((entry for entry in files or () if entry.get("name") == path.name), None)
-    if entry and path.exists() and not is_unchanged(path, entry):
-        raise UserError(f"{path}: cut or altered since it was made; delete it to have it made again")
+    check_unchanged(path, files or (), "since it was made; delete it to have it made again")
 
 
 class ScenarioTables:
@@ -180,6 +168,12 @@ def store(tables: dict[str, pa.Table], folder: Path) -> None:
             pq.write_table(table, temporary)
 
 
+def write_csv(table: pd.DataFrame, path: Path) -> None:
+    """Write a table as CSV, whole or not at all."""
+    with atomic_write(path) as temporary:
+        table.to_csv(temporary, index=False)
+
+
 def machine(hardware: dict[str, Any]) -> str:
     """Name the kind of machine that `hardware` of a run's record describes: GPUs, processor, CPUs.
 
@@ -200,10 +194,7 @@ def versions(record: dict[str, Any]) -> str:
 
 
 def _info(run: RunFiles) -> dict[str, Any]:
-    """Where a run took place, its variables as JSON, how long it took, steps of a pass, and of its trace per process.
-
-    Of a run that resumed from a checkpoint, the wall time is that of its last attempt alone, so it is left out.
-    """
+    """Where a run took place, its variables as JSON, steps of its trace per process, and why it has none."""
     record, steps = run.record, run.traced_steps
     processes = len(steps[["report", "process"]].drop_duplicates())
     return {
@@ -212,8 +203,6 @@ def _info(run: RunFiles) -> dict[str, Any]:
         "variables": json.dumps(record["variables"]) if record.get("variables") is not None else None,
         "traced_steps": len(steps) / processes if processes else None,
         "trace_missing": record["profiler"].get("trace_missing"),
-        "steps_per_pass": record.get("steps_per_pass"),
-        "wall_time_s": None if record.get("resumed") else record.get("wall_time_s"),
     }
 
 
@@ -227,8 +216,4 @@ def _read(path: Path, schema: pa.Schema) -> pd.DataFrame:
         if (path.parent / SCENARIO_INDEX).exists():
             raise UserError(f"{path}: missing; delete {path.parent / MEASURES} to have the tables made again")
         return expected.empty_table().to_pandas()
-    table = read_parquet(path)
-    missing = [name for name in expected.names if name not in table.column_names]
-    if missing:
-        raise UserError(f"{path}: found no column {missing[0]}, expected {', '.join(expected.names)}")
-    return table.to_pandas()
+    return selected(read_parquet(path), expected.names, path).to_pandas()

@@ -5,8 +5,8 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
+from multicard.analysis.scaling.speedup import speedup_table
 from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables
-from multicard.analysis.tables import speedup_table
 from multicard.api.display import titled, unmanaged
 from multicard.core.errors import UserError
 from multicard.core.layout import RUN_NAME, SCENARIO_TABLES

@@ -28,6 +28,11 @@ def first_fault(error: Any) -> str:
     return f"{place}: {fault['msg']}" if place else fault["msg"]
 
 
+def in_one_line(error: Exception) -> str:
+    """What an error of another library says, at some length; its class where it says nothing."""
+    return (getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__)[:300]
+
+
 @contextmanager
 def reported() -> Iterator[None]:
     """End the program with the lines of a `UserError` and exit code 1, or on Ctrl-C; a traceback is for bugs."""

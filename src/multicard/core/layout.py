@@ -24,11 +24,10 @@ GATHERED_ACTIVITIES = (
     "message_sizes",
 )  # fmt: skip
 ARCHIVED_TABLES = ("phases", *GATHERED_ACTIVITIES)  # what of a run's an archive holds
-# What is gathered of a scenario's runs, a Parquet file each; and what is written of it as CSV.
+# What is gathered of a scenario's runs, a Parquet file each.
 SCENARIO_TABLES = (*GATHERED_ACTIVITIES, "steps", "epochs", "runs_info")
-SCENARIO_INDEX = "tables.json"  # names, sizes and checksums of both
+SCENARIO_INDEX = "tables.json"  # names, sizes and checksums of these, and of the tables of runs
 HEADLINE = "headline.json"  # what it found, in a sentence
-WRITTEN_TABLES = ("table_costs", "table_speedup")
 
 LAUNCHES = "logs/launch_run"  # folder in the results of what the launchers of runs say
 # What follows from all scenarios: verdicts on claims and on their tests; what to try.

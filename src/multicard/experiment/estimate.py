@@ -32,7 +32,7 @@ def estimate_cost(runs: Iterable[Run], time_limit_min: float, gpus_per_node: int
     held = gpus_per_node or max((run.parameters.devices_per_node for run in on_gpus), default=0)
     for run in on_gpus:
         p = run.parameters
-        own = WORKLOADS[p.workload].durations_s(p, run.inputs)
+        own = WORKLOADS[p.workload].resources(p, run.inputs).durations_s
         if own is None:
             unknown += 1
             continue

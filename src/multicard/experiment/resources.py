@@ -55,7 +55,7 @@ REQUESTED = ("nodes", "gpu", "gres", "mpi", "tasks", "tasks_per_gpu", "slurm_ext
 def memory_mb(run: Run) -> int:
     """Megabytes of a node's own memory, not of its GPUs."""
     p = run.parameters
-    rank = PROCESS_MB[p.device] + WORKLOADS[p.workload].rank_memory_mb(p, run.inputs)
+    rank = PROCESS_MB[p.device] + WORKLOADS[p.workload].resources(p, run.inputs).rank_memory_mb
     workers = math.ceil(p.loader_workers / p.nodes) * WORKER_MB
     return math.ceil((AROUND_MB + HEADROOM * (p.ranks_per_node * rank + workers)) / 100) * 100
 

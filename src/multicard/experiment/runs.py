@@ -72,7 +72,7 @@ class Run:
     def device_memory_bytes(self) -> int | None:
         """Estimate of the most memory that training takes on one device; None where there is no estimate."""
         p = self.parameters
-        return WORKLOADS[p.workload].device_memory_bytes(p, self.inputs)
+        return WORKLOADS[p.workload].resources(p, self.inputs).device_memory_bytes
 
     def exceeds_memory(self, machine: Machine) -> bool:
         """Whether the estimate is more than a GPU of `machine` has; not where one of them is unknown."""

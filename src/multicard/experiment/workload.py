@@ -1,5 +1,6 @@
 """The interface of a workload, a kind of job; the entries are the packages in `multicard.workloads`."""
 
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,26 @@ class Operations:
     model: float  # of the forward and backward passes, as the model needs them
     hardware: float  # the same with what activation checkpointing computes again
     precisions: tuple[str, ...]  # in which of these a device computes them: the first that it has
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Estimates of what a run needs, before anything runs.
+
+    Attributes
+    ----------
+    rank_memory_mb
+        Megabytes of the host's memory that a rank takes beside its process: its data, and on a CPU the training.
+    device_memory_bytes
+        The most memory that training takes on one device; None where there is no estimate.
+    durations_s
+        Seconds that a run takes on GPUs for each kind of work, without starting processes and what happens to the
+        trace; None where its amount is not known.
+    """
+
+    rank_memory_mb: float = 0.0
+    device_memory_bytes: int | None = None
+    durations_s: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -168,31 +189,22 @@ class Workload(ABC):
         """
         return outcome, reason
 
-    @abstractmethod
-    def rank_memory_mb(self, p: Any, inputs: Inputs) -> float:
-        """Megabytes of the host's memory that a rank takes beside its process: its data, and on a CPU the training."""
-
-    def device_memory_bytes(self, p: Any, inputs: Inputs) -> int | None:
-        """Estimate of the most memory that training takes on one device; None where there is no estimate."""
-        return None
-
-    def durations_s(self, p: Any, inputs: Inputs) -> dict[str, float] | None:
-        """Estimate of the seconds that a run takes on GPUs for each kind of work; None where its amount is not known.
-
-        Starting processes and what happens to the trace are not the workload's.
-        """
-        return None
+    def resources(self, p: Any, inputs: Inputs) -> Resources:
+        """Estimate what a run needs."""
+        return Resources()
 
     def loads_in_step(self, p: Any) -> bool:
         """Whether the process that computes also loads, so that the wait for data is work of its own."""
         return False
 
     @property
-    @abstractmethod
     def measures(self) -> Mapping[str, str]:
-        """Definitions of the measures that other workloads do not have."""
+        """Definitions of the measures that other workloads do not have: MEASURES of the module `measures` beside it."""
+        return self._own_measures().MEASURES
 
-    @abstractmethod
+    def _own_measures(self) -> Any:
+        return importlib.import_module(f"{type(self).__module__.rpartition('.')[0]}.measures")
+
     def measure(
         self,
         record: Mapping[str, Any],
@@ -200,11 +212,12 @@ class Workload(ABC):
         steps: "pd.DataFrame",
         epochs: "pd.DataFrame | None",
     ) -> dict[str, Any]:
-        """Give the workload's own measures of a completed run.
+        """Give the workload's own measures of a completed run, by `measure` of its module.
 
         `record`: what run.json holds; `common`: measures that every workload has, throughput in its `unit` included;
         `steps`, `epochs`: the tables of the run, the second where it `has_epochs`.
         """
+        return self._own_measures().measure(record, common, steps, epochs)
 
     @property
     def default_label(self) -> str:

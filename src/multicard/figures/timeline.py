@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from multicard.analysis.runs.device_time import PARTS, device_time
+from multicard.analysis.runs.breakdown import DEVICE_PARTS, device_time
 from multicard.core.files import atomic_write
 from multicard.core.text import for_figure
 from multicard.core.units import show
@@ -24,7 +24,7 @@ MOST_BARS = 60  # steps side by side
 
 LOOK: Look = dict(
     zip(
-        PARTS,
+        DEVICE_PARTS,
         (
             ("#0072B2", ""),
             ("#56B4E9", "///"),

@@ -7,23 +7,25 @@ blocks, which are independent of each other, give the interval: more comparisons
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Literal
 
-import numpy as np
 import pandas as pd
 
 from multicard.analysis.evidence import SYNTHETIC, Configuration, Evidence, MeasuredRun, read_evidence
-from multicard.analysis.runs.notices import DISTURBED, NOT_STATIONARY, disturbance_notice
-from multicard.analysis.statistics import LEVEL, Interval, mean_of, pooled_ratio
-from multicard.analysis.tables import write_csv
+from multicard.analysis.pooling import Pool
+from multicard.analysis.runs.notices import DISTURBED, NOT_STATIONARY, told
+from multicard.analysis.scenario_tables import write_csv
+from multicard.analysis.statistics import LEVEL, Interval, geometric_mean
 from multicard.core.layout import CLAIM_TESTS, CLAIMS
 from multicard.core.text import counted
+from multicard.core.units import number
 from multicard.papers.claims import ABOUT, Claim, read_claims
-from multicard.papers.tests import AnyTest, Comparison, Quantity, Test, fits, quantity_words, same_blocks
+from multicard.papers.tests import AnyTest, Comparison, Quantity, fits, same_blocks
 
 NUMA_NODES = 2  # fewest on which placement matters
 NOT_MEASURED = "not measured here"
@@ -34,55 +36,51 @@ COLUMNS = (
     "conditions", "our_choice",
 )  # fmt: skip
 TEST_COLUMNS = (
-    "claim", "test", "verdict", "finding", "quantity", "value", "low", "high", "level", "p_value", "above", "below",
-    "refuted_if", "comparisons", "lowest", "highest", "blocks", "not_judged_because",
+    "claim", "test", "verdict", "finding", "value", "low", "high", "level", "comparisons", "blocks",
+    "not_judged_because",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Pooled:
-    """The number of a test over the blocks, its p-value of the limit that decides; and the comparisons behind it."""
+class TestResult:
+    """One test of a claim.
 
-    found: Interval
-    quantity: Quantity
-    comparisons: list[Comparison]
+    Attributes
+    ----------
+    found
+        Its number over the blocks, with the p-value of the limit that decides; None without comparisons.
+    comparisons
+        Those behind it.
+    not_judged_because
+        Why there is nothing to judge it by; empty where there is.
+    """
 
-    @property
-    def values(self) -> list[float]:
-        """Number of each comparison over the blocks, in order."""
-        found = [pooled_interval([each], self.quantity).value for each in self.comparisons]
-        return sorted(value for value in found if value is not None)
+    __test__ = False  # not for pytest
+
+    test: AnyTest
+    verdict: Verdict
+    found: Interval | None = None
+    comparisons: Sequence[Comparison] = ()
+    not_judged_because: str = ""
 
     @property
     def runs(self) -> list[MeasuredRun]:
         """The runs behind the number, each once."""
         return list({run.run: run for each in self.comparisons for run in each.runs(each.by_block)}.values())
 
-    def __str__(self) -> str:
-        """The number with its interval, and how far the single comparisons differ."""
-        show = partial(quantity_words, quantity=self.quantity)
-        values = self.values
-        several = f", from {len(values)} comparisons, {show(values[0])} to {show(values[-1])}"
-        return f"{self.found.format(show)}{several if len(values) > 1 else ''}"
-
-
-@dataclass(frozen=True)
-class TestResult:
-    """One test of a claim: its verdict, its number, and why there is nothing to judge it by (empty where there is)."""
-
-    __test__ = False  # not for pytest
-
-    test: AnyTest
-    verdict: Verdict
-    pooled: Pooled | None
-    not_judged_because: str
-
     @property
     def finding(self) -> str:
-        """Verdict and numbers in words."""
-        if self.pooled is None:
+        """Verdict, the number with its interval, and how far the single comparisons differ."""
+        if self.found is None:
             return f"Not judged: {self.not_judged_because}"
-        return f"{self.verdict.capitalize()}: {self.pooled}"
+        show = partial(_in_words, quantity=self.test.quantity)
+        values = sorted(pooled_interval([each], self.test.quantity).value for each in self.comparisons)
+        several = f", from {len(values)} comparisons, {show(values[0])} to {show(values[-1])}"
+        return f"{self.verdict.capitalize()}: {self.found.format(show)}{several if len(values) > 1 else ''}"
+
+
+def _in_words(value: float, quantity: Quantity) -> str:
+    return f"{number(100 * value)}%" if quantity == "share" else number(value)
 
 
 @dataclass(frozen=True)
@@ -110,13 +108,12 @@ class JudgedClaim:
     @property
     def conditions(self) -> str:
         """Machines, versions, number of runs behind the pooled numbers, and their repeats."""
-        pooled = [each.pooled for each in self.tests if each.pooled]
-        every = {run.run: run.provenance for each in pooled for run in each.runs}
+        every = {run.run: run.provenance for each in self.tests for run in each.runs}
         if not every:
             return ""
         machines = dict.fromkeys(place.machine or "machine unknown" for place in every.values())
         versions = dict.fromkeys(place.versions or "versions unknown" for place in every.values())
-        blocks = sorted({each.found.repeats for each in pooled})
+        blocks = sorted({each.found.repeats for each in self.tests if each.found})
         repeats = " to ".join(map(str, dict.fromkeys((blocks[0], blocks[-1]))))
         return f"{'; '.join(machines)}; {'; '.join(versions)}; {counted(len(every), 'run')}, repeats: {repeats}"
 
@@ -132,12 +129,12 @@ def judge(claims: Sequence[Claim], evidence: Evidence) -> list[JudgedClaim]:
 
 def _judge(claim: Claim, evidence: Evidence, several_nodes: set[str | None]) -> JudgedClaim:
     found = [_compared(test, claim, evidence, several_nodes) for test in claim.tests]
-    judged = judge_together([(test, own) for test, (own, _, _) in zip(claim.tests, found, strict=True)])
-    tests = []
-    for test, (_, verdict, why), (decided, pooled) in zip(claim.tests, found, judged, strict=True):
-        if pooled is not None and pooled.found.low is None:
-            why = "one repeat only, which has no interval"
-        tests.append(TestResult(test, verdict if pooled is None else decided, pooled, why))
+    tests = judge_together([(test, own) for test, (own, _, _) in zip(claim.tests, found, strict=True)])
+    for place, (each, (_, verdict, why)) in enumerate(zip(tests, found, strict=True)):
+        if each.found is None:
+            tests[place] = replace(each, verdict=verdict, not_judged_because=why)
+        elif each.found.low is None:
+            tests[place] = replace(each, not_judged_because="one repeat only, which has no interval")
     return JudgedClaim(claim, _verdict_of_claim({each.verdict for each in tests}), tests)
 
 
@@ -148,11 +145,11 @@ def _compared(
     about = [each for each in evidence.configurations if not _why_not(each, claim, several_nodes)]
     shown = [each for each in about if not test.why_not(each)]
     if test.timed:
-        shown = [_undisturbed(each) for each in shown]
+        shown = [replace(each, runs=tuple(run for run in each.completed if not _doubts(run))) for each in shown]
     if found := test.comparisons(shown, evidence):
         return found, "not decided", ""
     if found := test.comparisons(about, evidence):  # runs that the claim is about were measured
-        return [], "not judged", _reasons(found, lambda side: test.why_not(side) or _doubt(side))
+        return [], "not judged", _reasons(found, lambda side: test.why_not(side) or _doubts_of(side))
     if found := test.comparisons(evidence.configurations, evidence):
         return [], NOT_MEASURED, _reasons(found, lambda side: _why_not(side, claim, several_nodes))
     return [], NOT_MEASURED, f"no such runs on {ABOUT[claim.hardware]}"
@@ -165,34 +162,25 @@ def _reasons(found: Sequence[Comparison], why_not: Callable[[Configuration], str
 def _why_not(configuration: Configuration, claim: Claim, several_nodes: set[str | None]) -> str:
     """Why a configuration's runs are not judged whatever the test; empty where they may be."""
     place, on_gpu = configuration.provenance, claim.hardware != "any"
-    if any(run.synthetic for run in configuration.runs):
-        return "synthetic timings"
-    if place.data_source == SYNTHETIC:
-        return "synthetic images"  # which no loader reads, decodes or copies
-    if on_gpu and configuration["device"] != "cuda":
-        return "CPU processes"
-    if not fits(configuration, claim.size.get(configuration["workload"], {})):
-        return "too small a workload"
-    if on_gpu and place.gpu is None:
-        return "GPU not recorded"
-    if claim.hardware == "numa" and place.machine not in several_nodes:
-        return "machine not known to have two or more NUMA nodes"
-    return ""
+    reasons = {
+        "synthetic timings": any(run.synthetic for run in configuration.runs),
+        "synthetic images": place.data_source == SYNTHETIC,  # which no loader reads, decodes or copies
+        "CPU processes": on_gpu and configuration["device"] != "cuda",
+        "too small a workload": not fits(configuration, claim.size.get(configuration["workload"], {})),
+        "GPU not recorded": on_gpu and place.gpu is None,
+        "machine not known to have two or more NUMA nodes": claim.hardware == "numa"
+        and place.machine not in several_nodes,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
-def _undisturbed(configuration: Configuration) -> Configuration:
-    """The configuration without completed runs whose times are doubtful."""
-    return replace(configuration, runs=tuple(run for run in configuration.completed if not _doubt_of_run(run)))
+def _doubts(run: MeasuredRun) -> list[str]:
+    """Why its times are doubtful."""
+    return [kind for kind in (DISTURBED, NOT_STATIONARY) if kind in told(run.values)][:1]
 
 
-def _doubt(configuration: Configuration) -> str:
-    return ", ".join(dict.fromkeys(filter(None, map(_doubt_of_run, configuration.completed))))
-
-
-def _doubt_of_run(run: MeasuredRun) -> str:
-    if disturbance_notice(run.values):
-        return DISTURBED
-    return NOT_STATIONARY if run.values.get("stationary") is False else ""
+def _doubts_of(configuration: Configuration) -> str:
+    return ", ".join(dict.fromkeys(doubt for run in configuration.completed for doubt in _doubts(run)))
 
 
 def _verdict_of_claim(verdicts: Collection[Verdict]) -> Verdict:
@@ -204,7 +192,7 @@ def _verdict_of_claim(verdicts: Collection[Verdict]) -> Verdict:
     return "not judged" if verdicts == {"not judged", NOT_MEASURED} else "not decided"
 
 
-def judge_together(tests: Sequence[tuple[Test, Sequence[Comparison]]]) -> list[tuple[Verdict, Pooled | None]]:
+def judge_together(tests: Sequence[tuple[AnyTest, Sequence[Comparison]]]) -> list[TestResult]:
     """Judge some tests, each by its comparisons.
 
     A test is confirmed where its interval lies wholly inside the limits and refuted where it lies wholly outside. The
@@ -213,14 +201,11 @@ def judge_together(tests: Sequence[tuple[Test, Sequence[Comparison]]]) -> list[t
     """
     series = [same_blocks(comparisons) for _, comparisons in tests]
     p_values = [_found(test, each).p_value if each else None for (test, _), each in zip(tests, series, strict=True)]
-    judged: list[tuple[Verdict, Pooled | None]] = []
+    results = []
     for (test, _), kept, level in zip(tests, series, holm_levels(p_values), strict=True):
-        if kept:
-            found = _found(test, kept, level)
-            judged.append((_verdict(test, found), Pooled(found, test.quantity, kept)))
-        else:
-            judged.append((NOT_MEASURED, None))
-    return judged
+        found = _found(test, kept, level) if kept else None
+        results.append(TestResult(test, _verdict(test, found) if found else NOT_MEASURED, found, kept))
+    return results
 
 
 def holm_levels(p_values: Sequence[float | None]) -> list[float]:
@@ -248,17 +233,13 @@ def pooled_interval(
     comparisons: Sequence[Comparison], quantity: Quantity, against: float = 1.0, level: float = LEVEL
 ) -> Interval:
     """Mean of comparisons with the same blocks, of ratios the geometric one; of a share, bounds are from 0 to 1."""
-    series: list[Mapping[int, float]] = [each.by_block for each in comparisons]
-    if quantity == "ratio":
-        return pooled_ratio([(each, dict.fromkeys(each, 1.0)) for each in series], against, level)
-    means = {block: float(np.mean([each[block] for each in series])) for block in series[0]}
-    found = mean_of(means, against, level)
-    if found.low is None or found.high is None:
-        return found
-    return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
+    mean = geometric_mean if quantity == "ratio" else fmean
+    means = {block: mean([each.by_block[block] for each in comparisons]) for block in comparisons[0].by_block}
+    found = Pool([means], logs=quantity == "ratio").mean(0, against, level)
+    return found if quantity == "ratio" else found.map(lambda end: min(1.0, max(0.0, end)))
 
 
-def _found(test: Test, comparisons: Sequence[Comparison], level: float = LEVEL) -> Interval:
+def _found(test: AnyTest, comparisons: Sequence[Comparison], level: float = LEVEL) -> Interval:
     """The pooled number; its p-value is of the limit that it must exclude to be decided."""
     value = pooled_interval(comparisons, test.quantity).value
     limits = [limit for limit in (test.above, test.below) if limit is not None]
@@ -268,7 +249,7 @@ def _found(test: Test, comparisons: Sequence[Comparison], level: float = LEVEL) 
     return max(found, key=lambda each: each.p_value or 0.0)
 
 
-def _verdict(test: Test, found: Interval) -> Verdict:
+def _verdict(test: AnyTest, found: Interval) -> Verdict:
     if found.low is None or found.high is None:
         return "not decided"
     above = test.above if test.above is not None else -math.inf
@@ -294,10 +275,9 @@ def write_claims(claims: Path, results: Path, scenarios: Sequence[str]) -> None:
 def claims_table(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
     """One row per claim, columns `COLUMNS`."""
     own = ("verdict", "can_be_judged", "finding", "conditions")
-    stated = ("paper", "source", "hardware", "refuted_if", "our_choice")
     rows = [
-        {"claim": each.claim.id, "claim_text": each.claim.claim}
-        | {name: getattr(each.claim, name) for name in stated}
+        each.claim.model_dump()
+        | {"claim": each.claim.id, "claim_text": each.claim.claim}
         | {name: getattr(each, name) for name in own}
         for each in judged
     ]
@@ -307,15 +287,11 @@ def claims_table(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
 def table_of_tests(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
     """One row per test with its pooled number, columns `TEST_COLUMNS`."""
     rows = []
-    for claim, result in ((each.claim.id, result) for each in judged for result in each.tests):
-        test, pooled = result.test, result.pooled
-        row = {"claim": claim, "test": test.statement, "verdict": result.verdict, "finding": result.finding,
-               "quantity": test.quantity, "above": test.above, "below": test.below, "refuted_if": test.refuted_if(),
-               "comparisons": 0, "not_judged_because": result.not_judged_because}  # fmt: skip
-        if pooled is not None:
-            found, values = pooled.found, pooled.values
-            row |= {"value": found.value, "low": found.low, "high": found.high, "level": found.coverage,
-                    "p_value": found.p_value, "comparisons": len(values), "lowest": values[0], "highest": values[-1],
-                    "blocks": found.repeats}  # fmt: skip
+    for name, each in ((claim.claim.id, each) for claim in judged for each in claim.tests):
+        row = {"claim": name, "test": each.test.statement, "verdict": each.verdict, "finding": each.finding}
+        row |= {"comparisons": len(each.comparisons), "not_judged_because": each.not_judged_because}
+        if found := each.found:
+            row |= {"value": found.value, "low": found.low, "high": found.high}
+            row |= {"level": found.coverage, "blocks": found.repeats}
         rows.append(row)
     return pd.DataFrame(rows, columns=list(TEST_COLUMNS))

@@ -87,7 +87,7 @@ class CapturedEvents:
         for own in (self.api, *sets):
             own.arrays.pop("correlation")
         for place in self._places():
-            start, call, _ = self._launched(place)
+            start, call = (self.of_device(place, name) for name in ("start", "call"))
             known = np.flatnonzero(call != UNKNOWN)
             latency = start.take(known) - call.take(known)
             if len(latency) and np.quantile(latency, EARLY) < -TOLERANCE_NS:
@@ -109,14 +109,10 @@ class CapturedEvents:
         """Devices of processes on which anything ran."""
         return sorted({place for _, own in self._on_device() for place in own.places}, key=str)
 
-    def _launched(self, place: Place) -> tuple[Integers, Integers, Integers]:
-        """Of what ran on a device, one kind after another: starts, when the launching calls began, and ends."""
-        sets = [own.arrays | {"at": own.at(place)} for _, own in self._on_device()]
-        start, call, duration = (
-            np.concatenate([own[name][own["at"]] for own in sets]) for name in ("start", "call", "duration")
-        )
-        start = start.astype(np.int64)  # narrow ones would wrap in a sum
-        return start, call, start + duration
+    def of_device(self, place: Place, name: str) -> Integers:
+        """A number of what ran on a device, one kind after another; of starts, narrow ones would wrap in a sum."""
+        found = np.concatenate([own.arrays[name][own.at(place)] for _, own in self._on_device()])
+        return found.astype(np.int64) if name == "start" else found
 
     @cached_property
     def steps(self) -> dict[Place, Steps]:
@@ -126,9 +122,9 @@ class CapturedEvents:
             return {place: self.marks.steps[place[:2]] for place in places}
 
         def one(place: Place) -> Steps:
-            _, call, ends = self._launched(place)
             own = np.flatnonzero(self._on_streams_of_steps(place))
-            return on_device(self.marks.steps[place[:2]], call.take(own), ends.take(own))
+            call, start, duration = (self.of_device(place, name).take(own) for name in ("call", "start", "duration"))
+            return on_device(self.marks.steps[place[:2]], call, start + duration)
 
         return dict(zip(places, in_parallel(one, places), strict=True))
 

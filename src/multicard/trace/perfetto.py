@@ -65,15 +65,8 @@ class _Ids:
         self.named: list[str] = []
         self._known: dict[tuple[Any, ...], int] = {}
 
-    def process(self, key: tuple[Any, ...], name: str) -> int:
-        """Number of a process."""
-        return self._number(key, None, name)
-
-    def track(self, process: int, key: tuple[Any, ...], name: str) -> int:
-        """Number of a track of a process."""
-        return self._number((process, *key), process, name)
-
-    def _number(self, key: tuple[Any, ...], process: int | None, name: str) -> int:
+    def number(self, key: tuple[Any, ...], name: str, process: int | None = None) -> int:
+        """Number of a process, or of a track of one."""
         if key not in self._known:
             number = self._known[key] = len(self._known) + 1
             what = "thread" if process else "process"
@@ -90,7 +83,7 @@ def _lines(traces: Sequence[Trace], events: dict[str, Events]) -> Iterator[str]:
     steps = Marks(events.get("ranges"), traces).steps
     for (trace, process), own in steps.items():
         pid = _process(ids, traces, trace, process)
-        tid = ids.track(pid, ("steps",), "steps")
+        tid = ids.number((pid, "steps"), "steps", pid)
         for number, (start, end) in enumerate(zip(own.starts.tolist(), own.ends.tolist(), strict=True), 1):
             times = f'"ts":{_microseconds(start - origins[trace])},"dur":{_microseconds(end - start)}'
             yield f'{{"ph":"X","cat":"step","name":"step {number}","pid":{pid},"tid":{tid},{times}}}'
@@ -103,9 +96,8 @@ def _origins(traces: Sequence[Trace], events: dict[str, Events]) -> list[int]:
     """Of each trace, the time that counts as 0: its first event."""
     first = [sys.maxsize] * len(traces)
     for own in events.values():
-        of = np.array([trace for trace, *_ in own.groups])[own.code]
-        for number in np.unique(of).tolist():
-            first[number] = min(first[number], int(own.arrays["start"][of == number].min()))
+        for place, part in own.places.items():
+            first[place[0]] = min(first[place[0]], int(own.arrays["start"][part].min()))
     return first
 
 
@@ -115,7 +107,7 @@ def _process(ids: _Ids, traces: Sequence[Trace], trace: int, process: int | None
     words = f"process {process}" if rank is None else f"process {process} · rank {rank}"
     words = f"device {device} of process {process}" if device else words
     several = f", {traces[trace].name}" if len(traces) > 1 else ""
-    return ids.process((trace, process, device), words + several)
+    return ids.number((trace, process, device), words + several)
 
 
 def _slices(kind: str, events: Events, traces: Sequence[Trace], origins: Sequence[int], ids: _Ids) -> Iterator[str]:
@@ -141,7 +133,7 @@ def _slices(kind: str, events: Events, traces: Sequence[Trace], origins: Sequenc
     for first, last in pairwise(edges):
         pid, name = names[track[first]]
         lanes = _lanes(start[first:last].tolist(), end[first:last].tolist())
-        tids += [ids.track(pid, (kind, name, lane), name) for lane in lanes]
+        tids += [ids.number((pid, kind, name, lane), name, pid) for lane in lanes]
     columns = (code.tolist(), tids, start.tolist(), (end - start).tolist())
     for c, tid, begin, duration in zip(*columns, strict=True):
         yield f'{heads[c]}{tid},"ts":{_microseconds(begin)},"dur":{_microseconds(duration)}{tails[c]}'

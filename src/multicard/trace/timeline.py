@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from multicard.trace.captured_events import CAPTURE, STEPS, CapturedEvents
-from multicard.trace.collect import Events, Place, in_parallel
+from multicard.trace.collect import Place, in_parallel
 from multicard.trace.host import elsewhere
 from multicard.trace.intervals import FIRST, NOTHING, Intervals, Measure, intersection, merged, union
 from multicard.trace.launches import UNKNOWN
@@ -119,7 +119,9 @@ def timeline(capture: CapturedEvents) -> list[dict[str, Any]]:
         return NOTHING if capture.api is None else elsewhere(capture.api, capture.ranges, marks, owner)
 
     def rows(place: Place) -> list[dict[str, Any]]:
-        device = _device(sets, place, capture.linked)
+        start, duration = (capture.of_device(place, name) for name in ("start", "duration"))
+        kind = np.concatenate([kinds.take(own.code[own.at(place)]) for own, kinds in sets])
+        device = Device(start, start + duration, kind, capture.of_device(place, "call") if capture.linked else None)
         own = steps.get(place, _NO_STEPS)
         around = marks.window(*place[:2]) if capture.scope == STEPS else ALWAYS
         if around == ALWAYS:
@@ -155,18 +157,3 @@ _NEED = {
     "memory": ("memory",),
     "api": CAUSES,
 }
-
-
-def _device(sets: list[tuple[Events, Integers]], place: Place, linked: bool) -> Device:
-    """What ran on one device."""
-    columns: list[list[Integers]] = [[], [], [], []]
-    for own, kind in sets:
-        mine = own.at(place)
-        start = own.arrays["start"][mine].astype(np.int64)  # narrowed times would wrap in a sum
-        columns[0].append(start)
-        columns[1].append(start + own.arrays["duration"][mine])
-        columns[2].append(kind.take(own.code[mine]))
-        if linked:
-            columns[3].append(own.arrays["call"][mine])
-    start, end, kind = map(np.concatenate, columns[:3])
-    return Device(start, end, kind, np.concatenate(columns[3]) if linked else None)

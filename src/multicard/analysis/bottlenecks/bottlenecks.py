@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
@@ -18,20 +18,17 @@ from multicard.analysis.runs.breakdown import (
     ELSEWHERE,
     EVALUATION,
     LAUNCHES,
+    MOSTLY,
     OTHER,
+    PARTS,
     RANKS,
     STALLS,
     parts_of,
 )  # fmt: skip
-from multicard.analysis.runs.device_time import MOSTLY
 from multicard.core.text import counted
 from multicard.core.units import BYTES, SECONDS, percent, with_unit
 
-Kind = Literal[
-    "compute", "compute or communication", "exposed communication", "waiting for other ranks",
-    "memory operations", "launch overhead", "host busy elsewhere", "data loading", "evaluation", "stalls", "other",
-    "padding", "memory",
-]  # fmt: skip
+KINDS = (*PARTS, "padding", "memory")
 NO_GAIN = (*COMPUTING, OTHER, "memory")  # kinds of which nothing tells what can be gained
 
 LEAST = 0.05  # share of a step from which on something is a bottleneck
@@ -54,7 +51,7 @@ class Bottleneck:
         Share of the bytes copied to GPUs that came from pageable memory; None where that is not known.
     """
 
-    kind: Kind
+    kind: str  # one of `KINDS`
     share: float
     evidence: str
     pageable: float | None = None
@@ -190,20 +187,14 @@ def _memory(configuration: Configuration) -> Bottleneck | None:
     if lost:
         runs = counted(len(configuration.runs), "run")
         return Bottleneck("memory", 1.0, f"{lost} of {runs} ran out of memory (measures.csv)")
-    used, memory = peak_memory(configuration).values(), configuration.provenance.gpu_memory_bytes
-    if not used or not memory or configuration["device"] != "cuda" or max(used) < FULL * memory:
+    used, memory = peak_memory(configuration), configuration.provenance.gpu_memory_bytes
+    if not used or not memory or configuration["device"] != "cuda" or used < FULL * memory:
         return None
-    share, peak, available = max(used) / memory, with_unit(max(used), BYTES), with_unit(memory, BYTES)
-    text = f"peak memory is {peak}, {percent(share)} of the GPU's {available} (measures.csv)"
-    return Bottleneck("memory", share, text)
+    of = f"{with_unit(used, BYTES)}, {percent(used / memory)} of the GPU's {with_unit(memory, BYTES)}"
+    return Bottleneck("memory", used / memory, f"peak memory is {of} (measures.csv)")
 
 
-def peak_memory(configuration: Configuration) -> dict[int, float]:
-    """Highest known use of a device's memory by completed repeat, in bytes: by all, by PyTorch, by tensors."""
+def peak_memory(configuration: Configuration) -> float | None:
+    """Highest known use of a device's memory in bytes, of all repeats: by everything, by PyTorch, by tensors."""
     names = ("device_memory_used_bytes", "peak_reserved_bytes", "peak_memory_bytes")
-    known = {run.repeat: [run.number(name) for name in names] for run in configuration.completed}
-    return {
-        repeat: max(found)
-        for repeat, values in known.items()
-        if (found := [value for value in values if value is not None])
-    }
+    return max((value for name in names for value in configuration.values(name)), default=None)

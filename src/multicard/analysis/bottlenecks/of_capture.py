@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from multicard.analysis.runs.device_time import MOSTLY, OF_TRACE, device_time, overall, per_pitch
+from multicard.analysis.runs.breakdown import MOSTLY, OF_TRACE, device_time, overall, per_pitch
 from multicard.analysis.runs.step_periods import step_periods
 from multicard.core.text import counted, plural
 from multicard.core.units import BYTES, SECONDS, percent, with_unit

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import ValidationError
 
-from multicard.analysis.bottlenecks.bottlenecks import LEAST, Bottleneck, Kind
+from multicard.analysis.bottlenecks.bottlenecks import LEAST, Bottleneck
 from multicard.analysis.evidence import Configuration
 from multicard.experiment.machine import Machine
 from multicard.experiment.runs import Run
@@ -66,17 +66,15 @@ class ProgramOption:
 
 
 @cache
-def options() -> tuple[dict[Kind, list[TuningOption]], dict[Kind, list[ProgramOption]]]:
+def options() -> tuple[dict[str, list[TuningOption]], dict[str, list[ProgramOption]]]:
     """Parameters to change against each kind of bottleneck, and what to change in a program."""
     read = yaml.safe_load(Path(__file__).with_name("options.yaml").read_text(encoding="utf-8"))
-    return (
-        {kind: [TuningOption(**each) for each in _joined(found)] for kind, found in read["parameters"].items()},
-        {kind: [ProgramOption(**each) for each in _joined(found)] for kind, found in read["programs"].items()},
-    )
 
+    def of(section: dict[str, list[Any]], option: type) -> dict[str, list[Any]]:
+        listed = {kind: [part if isinstance(part, list) else [part] for part in own] for kind, own in section.items()}
+        return {kind: [option(**each) for part in own for each in part] for kind, own in listed.items()}
 
-def _joined(found: list[Any]) -> list[dict[str, Any]]:
-    return [each for part in found for each in (part if isinstance(part, list) else [part])]
+    return of(read["parameters"], TuningOption), of(read["programs"], ProgramOption)
 
 
 def untried(configuration: Configuration, bottleneck: Bottleneck, measured: Sequence[Configuration]) -> list[str]:

@@ -16,8 +16,7 @@ import pandas as pd
 
 from multicard.analysis.bottlenecks.bottlenecks import peak_memory
 from multicard.analysis.choice.learning import Changes, Learning, changes_from, key_of, learnings, words_of
-from multicard.analysis.choice.observation import observed_once
-from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence
+from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence, observed_once
 from multicard.analysis.pooling import Pool
 from multicard.analysis.scaling.speedup import speedups_between
 from multicard.analysis.statistics import Interval, verdict
@@ -54,9 +53,9 @@ class Choice:
     ratio
         The rate over that of the fastest of its rivals, whose p-value allows for that having been chosen; None of the
         fastest.
-    is_best, is_worse
-        Whether it is the fastest of its rivals, configurations of the same training on as many devices, or the fastest
-        is significantly faster.
+    is_worse
+        Whether the fastest of its rivals, configurations of the same training on as many devices, is significantly
+        faster.
     rivals
         How many configurations were compared, itself among them.
     gain, instead_of
@@ -72,7 +71,6 @@ class Choice:
     memory_bytes: float | None
     changes: Changes = field(default_factory=dict)
     ratio: Interval | None = None
-    is_best: bool = False
     is_worse: bool = False
     rivals: int = 0
     gain: Interval | None = None
@@ -121,11 +119,6 @@ class Choices:
     configurations: tuple[Configuration, ...] = ()
     lost: tuple[Configuration, ...] = ()
 
-    @property
-    def groups(self) -> list[list[Choice]]:
-        """Rows by their learning, the reference first."""
-        return list(_together(self.rows, lambda each: key_of(each.learning)).values())
-
     @cached_property
     def recipe_names(self) -> tuple[str, ...]:
         """Parameters in which configurations of the same training on as many devices differ."""
@@ -146,20 +139,17 @@ def choices(evidence: Evidence) -> list[Choices]:
     """Give the table of choices of each job; of a job of which no run completed one without rows."""
     found = evidence.configurations
     speedups = {id(each): one.over_blocks for each, one in zip(found, speedups_between(found), strict=True)}
-    jobs = _together(
-        [each for each in found if each.completed],
-        lambda each: (*_job(each), each.provenance.kind or "", each.provenance.software or ""),
-    )
-    lost = _together([each for each in found if not each.completed], _job)
+    completed, lost = ([each for each in found if bool(each.completed) is ended] for ended in (True, False))
+    jobs = _together(completed, lambda each: (*_job(each), each.provenance.kind or "", each.provenance.software or ""))
+    lost_of = _together(lost, _job)
     tables = []
     for (name, job, device, machine, versions), alike in sorted(jobs.items(), key=lambda entry: entry[0]):
         # A run that was killed may have left no record of its machine.
-        own = [each for each in lost.get((name, job, device), []) if each.provenance.kind in (None, machine)]
+        own = [each for each in lost_of.get((name, job, device), []) if each.provenance.kind in (None, machine)]
         tables.append(_choices((job, device, machine or None, versions or None), alike, own, speedups))
-    for (name, job, device), own in lost.items():
-        if not any(key[:3] == (name, job, device) for key in jobs):
-            unit = own[0].workload.unit.name
-            tables.append(Choices(job, device, None, None, unit, ANY_WORK, [], lost=tuple(own)))
+    for key in lost_of.keys() - {key[:3] for key in jobs}:
+        own = lost_of[key]
+        tables.append(Choices(*key[1:], None, None, own[0].workload.unit.name, ANY_WORK, [], lost=tuple(own)))
     return tables
 
 
@@ -237,18 +227,14 @@ def _choices(
     work = max(each["epochs"] or 1 for each in alike) * median(passes) if passes else ANY_WORK
     # One of the configurations that differ only in what is no choice.
     jobs = [configuration_key(each.parameters, (*NO_CHOICE, "repeat")) for each in rated]
-    once = observed_once(
-        [[each] for each in rated], jobs, [len(each.values(each.rate)) for each in rated], observation=NO_CHOICE
-    )
+    once = observed_once([[each] for each in rated], jobs, [len(each.values(each.rate)) for each in rated], NO_CHOICE)
     candidates = [rated[index] for index in once]
     pool = Pool([each.blocks(each.rate) for each in candidates])
     rows = []
     for index, (each, learning) in enumerate(zip(candidates, learnings(candidates), strict=True)):
         rate = pool.mean(index)
-        low, high = (end and work / end for end in (rate.high, rate.low))
-        time_s = replace(rate, value=work / rate.value, low=low, high=high)
-        memory = max(peak_memory(each).values(), default=None)
-        rows.append(Choice(each, learning, rate, time_s, speedups[id(each)], memory))
+        time_s = rate.map(lambda per_s: work / per_s)
+        rows.append(Choice(each, learning, rate, time_s, speedups[id(each)], peak_memory(each)))
     compared = _compared(_ordered(rows))
     return Choices(*where, alike[0].workload.unit.name, work, compared, tuple(alike), tuple(lost))
 
@@ -289,7 +275,7 @@ def _compared(rows: list[Choice]) -> list[Choice]:
             best = max(rivals, key=lambda index: rows[index].rate.value)
             bests.append(best)
             others = [index for index in rivals if index != best]
-            found[best] = replace(found[best], is_best=True, rivals=len(rivals))
+            found[best] = replace(found[best], rivals=len(rivals))
             for index, ratio in zip(others, pool.against_best(best, others), strict=True):
                 found[index] = replace(found[index], ratio=ratio, is_worse=verdict(ratio) == "less", rivals=len(rivals))
         reference = next((index for index in bests if rows[index].is_alike), None)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from multicard.analysis.evidence import Configuration
+from multicard.analysis.evidence import Configuration, as_stated
 from multicard.analysis.scaling.speedup import SAME_WORK
 from multicard.experiment.workload import BATCH
 
@@ -16,22 +16,16 @@ Changes = Mapping[str, tuple[Any, Any]]
 def learnings(configurations: Sequence[Configuration]) -> list[Learning]:
     """`Workload.learning` of each, measured batches that are equal but for the last ones of a pass having one value."""
     found = [each.workload.learning({**each.parameters, **each.completed[0].values}) for each in configurations]
-    measured = sorted({each[BATCH] for each in found if isinstance(each.get(BATCH), float)})
+    measured = sorted({each[BATCH] for each in found if isinstance(each.get(BATCH), float)}, reverse=True)
     equal: dict[float, int | str] = {}
-    for largest in reversed(measured):
-        for batch in measured:
-            if batch >= largest * (1 - SAME_WORK):
-                equal.setdefault(batch, _in_words(largest))
+    for largest in measured:
+        name = round(largest) if abs(largest - round(largest)) < ROUNDING * largest else f"about {round(largest)}"
+        for batch in (each for each in measured if each >= largest * (1 - SAME_WORK)):
+            equal.setdefault(batch, name)
     return [
-        {**each, BATCH: equal[batch]} if isinstance(batch := each.get(BATCH), float) and batch in equal else each
+        each | {BATCH: equal[batch]} if isinstance(batch := each.get(BATCH), float) and batch in equal else each
         for each in found
     ]
-
-
-def _in_words(samples: float) -> int | str:
-    """A mean of samples per step as a number where it is one, as where all batches are full."""
-    whole = round(samples)
-    return whole if abs(samples - whole) < ROUNDING * whole else f"about {whole}"
 
 
 def key_of(learning: Learning) -> tuple[Any, ...]:
@@ -52,14 +46,6 @@ def words_of(learning: Learning | Changes) -> str:
     >>> words_of({"precision": ("fp32", "fp16")}), words_of({"precision": "fp16", "packed": True})
     ('precision: fp32 → fp16', 'precision: fp16, packed: true')
     """
-    return ", ".join(
-        f"{name}: {' → '.join(map(_word, value if isinstance(value, tuple) else (value,)))}"
-        for name, value in learning.items()
-    )
-
-
-def _word(value: Any) -> str:
-    """Word for a value, as a configuration file states it."""
-    if value is None:
-        return "not known"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    sides = {name: value if isinstance(value, tuple) else (value,) for name, value in learning.items()}
+    words = {name: ["not known" if each is None else as_stated(each) for each in own] for name, own in sides.items()}
+    return ", ".join(f"{name}: {' → '.join(own)}" for name, own in words.items())

@@ -4,6 +4,7 @@
 Parameters have the names of the configuration file, so that a recommendation can be copied into it.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from multicard.analysis.bottlenecks.options import untried
 from multicard.analysis.choice.choices import Choice, Choices, choices, outcomes_of
 from multicard.analysis.choice.learning import changes_from, words_of
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence, place_words
-from multicard.analysis.runs.notices import NOTICES
+from multicard.analysis.runs.notices import NOTICES, told
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.analysis.statistics import Interval, corrected, verdict
 from multicard.core.text import counted, for_markdown, listed, plural
@@ -228,7 +229,7 @@ def _which(job: Choices) -> list[str]:
         rivals = [
             each for each in job.rows if each.ratio and (each.devices, each.changes) == (best.devices, best.changes)
         ]
-        if not best.is_best or not rivals:
+        if best.ratio is not None or not rivals:
             continue
         where = _devices(job, best.devices) + (f" ({words_of(best.changes)})" if best.changes else "")
         nearest = min(rivals, key=lambda each: (each.is_worse, abs(each.ratio.value - 1)))
@@ -306,9 +307,9 @@ def _doubts(job: Choices) -> str:
     repeats = sorted({len(each.completed) for each in job.configurations})
     said = [f"{repeats[0]} to {repeats[-1]} repeats" if len(repeats) > 1 else counted(repeats[0], "repeat")]
     said[0] += " of each configuration" if len(job.configurations) > 1 else ""
-    counts = {kind: sum(notice(run.values) is not None for run in runs) for kind, notice in NOTICES.items()}
-    kinds = sorted((kind for kind, count in counts.items() if count), key=lambda kind: -counts[kind])
-    said += [f"{kind} in {counts[kind]} of {counted(len(runs), 'run')}" for kind in kinds[:MOST_DOUBTS]]
+    counts = Counter(kind for run in runs for kind in told(run.values))
+    order = sorted(counts, key=lambda kind: (-counts[kind], list(NOTICES).index(kind)))
+    said += [f"{kind} in {counts[kind]} of {counted(len(runs), 'run')}" for kind in order[:MOST_DOUBTS]]
     if lost := sum(len(each.runs) for each in job.lost):
         said.append(f"{counted(lost, 'run')} of {counted(len(job.lost), 'configuration')} never completed")
     return "; ".join(said)

@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from multicard.analysis.comparison.sides import Configuration
+import numpy as np
+import pandas as pd
+
+from multicard.analysis.evidence import Configuration
 from multicard.analysis.pooling import Pool
 from multicard.analysis.scaling.speedup import RATES
-from multicard.analysis.statistics import LEVEL, Interval, corrected, geometric_mean, mean_of
-from multicard.experiment.parameters import DEFAULT_WORKLOAD
-from multicard.experiment.workload import WORKLOADS
+from multicard.analysis.statistics import LEVEL, Interval, corrected, geometric_mean
 
 REGRESSION, BETTER, UNDECIDED, WITHIN = "regression", "better", "undecided", "within tolerance"
 CANNOT_TELL = "cannot tell"
@@ -38,32 +39,26 @@ class Measure:
     """What is compared: its columns, of which a run has one; whether more is worse; words for worse and better."""
 
     columns: tuple[str, ...]
-    more_is_worse: bool
+    sign: int  # 1 where more is worse, else -1
     worse: str
     better: str
     of_session: bool = True  # whether sessions differ in it
 
-    @property
-    def sign(self) -> int:
-        """1 where more is worse, else -1."""
-        return 1 if self.more_is_worse else -1
-
     def of(self, configuration: Configuration) -> str | None:
         """The column that a configuration has, that of its workload's unit first."""
-        work = WORKLOADS.get(configuration.parameters.get("workload", DEFAULT_WORKLOAD))
-        own = (work.unit.throughput, work.unit.energy) if work else ()
-        columns = sorted(self.columns, key=lambda column: column not in own)
-        return next((column for column in columns if column in configuration.values), None)
+        unit = configuration.workload.unit
+        columns = sorted(self.columns, key=lambda column: column not in (unit.throughput, unit.energy))
+        return next((column for column in columns if configuration.values(column)), None)
 
 
 MEASURES: dict[str, Measure] = {
-    "iteration_time": Measure(("iteration_time_s",), True, "slower", "faster"),
-    "throughput": Measure(RATES, False, "less throughput", "more throughput"),
-    "speedup": Measure(("speedup",), False, "less speed-up", "more speed-up"),
-    "memory": Measure(("peak_memory_bytes",), True, "more memory", "less memory", False),
-    "energy": Measure(("energy_per_sample_j", "energy_per_token_j"), True, "more energy", "less energy"),
-    "accuracy": Measure(("test_accuracy",), False, "lower accuracy", "higher accuracy", False),
-    "loss": Measure(("test_loss", "loss_at_end"), True, "higher loss", "lower loss", False),
+    "iteration_time": Measure(("iteration_time_s",), 1, "slower", "faster"),
+    "throughput": Measure(RATES, -1, "less throughput", "more throughput"),
+    "speedup": Measure(("speedup",), -1, "less speed-up", "more speed-up"),
+    "memory": Measure(("peak_memory_bytes",), 1, "more memory", "less memory", False),
+    "energy": Measure(("energy_per_sample_j", "energy_per_token_j"), 1, "more energy", "less energy"),
+    "accuracy": Measure(("test_accuracy",), -1, "lower accuracy", "higher accuracy", False),
+    "loss": Measure(("test_loss", "loss_at_end"), 1, "higher loss", "lower loss", False),
 }
 
 
@@ -141,27 +136,28 @@ def judge(pairs: Sequence[Pair], tolerance: float | None, session_spread: float 
 
 def _tests(pairs: Sequence[Pair]) -> list[int]:
     """Number of the test of each pair: time and rate are one where the work of a step is the same in all runs."""
-    times = {pair.configuration: (index, pair) for index, pair in enumerate(pairs) if pair.measure == "iteration_time"}
-    found = []
+    times = {pair.configuration: index for index, pair in enumerate(pairs) if pair.measure == "iteration_time"}
+    found = list(range(len(pairs)))
     for index, pair in enumerate(pairs):
-        at, time = times.get(pair.configuration, (index, pair))
-        twin = pair.measure == "throughput" and _same_work([*time.a, *time.b], [*pair.a, *pair.b])
-        found.append(at if twin else index)
+        at = times.get(pair.configuration)
+        if at is not None and pair.measure == "throughput" and _same_work(pairs[at], pair):
+            found[index] = at
     return found
 
 
-def _same_work(times: list[float], rates: list[float]) -> bool:
+def _same_work(time: Pair, rate: Pair) -> bool:
     """Whether time per step × rate, the work of a step, is the same in all runs."""
+    times, rates = [*time.a, *time.b], [*rate.a, *rate.b]
     if not times or len(times) != len(rates):
         return False
-    work = [time * rate for time, rate in zip(times, rates, strict=True)]
-    return max(work) - min(work) <= SAME_WORK * max(work)
+    work = np.array(times) * rates
+    return bool(np.ptp(work) <= SAME_WORK * work.max())
 
 
 def typical(values: Sequence[float]) -> float | None:
     """Geometric mean; the arithmetic one where it has none; None without values."""
     mean = geometric_mean(values)
-    return mean_of(values).value if mean is None else mean
+    return float(np.mean(values)) if mean is None and len(values) else mean
 
 
 def _ratios(pairs: Sequence[Pair], limit: float, spread: float | None) -> list[tuple[Interval, bool]]:
@@ -191,18 +187,12 @@ def _by_session(pair: Pair) -> list[dict[int, float]]:
     """Geometric mean of each session of both sides; nothing where sessions are not known, or a value is not above 0."""
     if pair.sessions is None or min((*pair.a, *pair.b), default=0) <= 0:
         return [{}, {}]
-    sides = zip((pair.a, pair.b), pair.sessions, strict=True)
-    return [
-        {
-            each: typical([value for value, of in zip(values, own, strict=True) if of == each])
-            for each in dict.fromkeys(own)
-        }
-        for values, own in sides
-    ]
+    sides = (pd.Series(values).groupby(list(own)) for values, own in zip((pair.a, pair.b), pair.sessions, strict=True))
+    return [{session: geometric_mean(values) for session, values in each} for each in sides]
 
 
 def _change(pair: Pair, ratio: Interval, tolerance: float | None, comparisons: int, one_session: bool) -> Change:
-    change = _worse(ratio, MEASURES[pair.measure])
+    change = ratio.map(lambda times: MEASURES[pair.measure].sign * (times - 1))
     verdict, reason = UNDECIDED, None
     if change.p_value is None:
         verdict, reason = CANNOT_TELL, ONE_SESSION if one_session else _why_unknown(pair)
@@ -217,13 +207,6 @@ def _change(pair: Pair, ratio: Interval, tolerance: float | None, comparisons: i
     repeats = len(pair.a), len(pair.b)
     means = typical(pair.a), typical(pair.b)
     return Change(pair.configuration, pair.measure, *means, change, repeats, verdict, reason, pair.column)
-
-
-def _worse(ratio: Interval, measure: Measure) -> Interval:
-    """The change that a ratio of new to baseline is: worse is above zero."""
-    ends = [None if end is None else measure.sign * (end - 1) for end in (ratio.low, ratio.high)]
-    low, high = ends[:: measure.sign]
-    return replace(ratio, value=None if ratio.value is None else measure.sign * (ratio.value - 1), low=low, high=high)
 
 
 def _why_unknown(pair: Pair) -> str:

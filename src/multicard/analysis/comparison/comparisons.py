@@ -44,15 +44,11 @@ def means(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
 def configurations(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
     """As `over_repeats`, with a row also for each configuration that no repeat completed.
 
-    Rows have the `outcome`, completed where one repeat did; without a completed one `repeats` is 0, values are empty.
+    Rows have the `outcome`, completed where one repeat did.
     """
-    by = _parameters(measures)
-    outcomes = measures["outcome"].where(measures["outcome"] != "completed")
-    every = measures.assign(outcome=outcomes).groupby(by, sort=False, dropna=False)["outcome"].first().reset_index()
-    data = every.merge(over_repeats(measures, values), on=by, how="left")
-    data["repeats"] = data["repeats"].fillna(0).astype(int)
-    data["outcome"] = data["outcome"].where(data["repeats"] == 0, "completed")
-    return data
+    data = over_repeats(measures, values, lost=True)
+    outcomes = measures["outcome"].groupby([measures[name] for name in _parameters(measures)], sort=False, dropna=False)
+    return data.assign(outcome=outcomes.first().where(data["repeats"].to_numpy() == 0, "completed").to_numpy())
 
 
 def gains(measures: pd.DataFrame, parameter: str) -> pd.DataFrame:
@@ -67,24 +63,23 @@ def gains(measures: pd.DataFrame, parameter: str) -> pd.DataFrame:
     completed = measures[(measures["outcome"] == "completed") & measures["iteration_time_s"].notna()]
     by = [*varied(measures, besides=(parameter, "devices", "repeat")), "devices"]
     present = [value for value in ORDER[parameter] if (completed[parameter] == value).any()]
-    samples, pairs, rows = [], [], []
-    groups = [(key, group) for key, group in completed.groupby(by, sort=False, dropna=False)]
-    places = {}
-    for number, (_, group) in enumerate(groups):
-        for value in present:
-            if times := group[group[parameter] == value].set_index("repeat")["iteration_time_s"].to_dict():
-                places[number, value] = len(samples)
-                samples.append(times)
-    for value in present[1:]:
-        for number, (key, _) in enumerate(groups):
-            if (number, present[0]) in places and (number, value) in places:
-                pairs.append((places[number, present[0]], places[number, value]))
-                rows.append({"base": present[0], "value": value, **dict(zip(by, key, strict=True))})
-    pool = Pool(samples)
-    ratios = [pool.ratio(*pair) for pair in pairs]
-    columns = ["base", "value", *by, "repeats", "gain", "gain_low", "gain_high", "verdict"]
-    found = pd.concat([pd.DataFrame(rows, columns=columns[:-5]), _excess("gain", ratios)], axis="columns")
-    return found[columns]
+    group = completed.groupby(by, sort=False, dropna=False).ngroup()
+    samples = {
+        place: dict(zip(own["repeat"], own["iteration_time_s"], strict=True))
+        for place, own in completed.groupby([parameter, group], sort=False)
+    }
+    pairs = [
+        ((value, number), (present[0], number))
+        for value in present[1:]
+        for number in range(group.nunique())
+        if {(value, number), (present[0], number)} <= samples.keys()
+    ]
+    pool, places = Pool(list(samples.values())), {place: index for index, place in enumerate(samples)}
+    ratios = [pool.ratio(places[base], places[one]) for one, base in pairs]
+    found = completed.loc[~group.duplicated(), by].iloc[[number for (_, number), _ in pairs]].reset_index(drop=True)
+    found.insert(0, "base", present[0] if present else None)
+    found.insert(1, "value", pd.Series([value for (value, _), _ in pairs], dtype=object))
+    return pd.concat([found, _excess("gain", ratios)], axis="columns")
 
 
 def as_used(measures: pd.DataFrame, parameter: str) -> pd.DataFrame:

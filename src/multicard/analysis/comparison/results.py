@@ -1,7 +1,9 @@
 """Two sets of results compared: what changed, what is missing, and what else differs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
 
 import pandas as pd
 
@@ -16,11 +18,13 @@ from multicard.analysis.comparison.changes import (
     Verdict,
     judge,
 )
-from multicard.analysis.comparison.sides import HARDWARE, NOT_RECORDED, Configuration, Side, environment_differences
-from multicard.analysis.runs.notices import PROFILED
-from multicard.analysis.runs.sessions import sessions_of
+from multicard.analysis.comparison.sides import COLUMNS, HARDWARE, NOT_RECORDED, Side, environment_differences, name_of
+from multicard.analysis.evidence import Configuration
+from multicard.analysis.runs.notices import PROFILED, notices
 from multicard.analysis.statistics import Interval
 from multicard.core.text import counted
+
+PAUSE_S = 3600.0  # between the end of a run and the start of the next, from which on it is another session
 
 
 @dataclass(frozen=True)
@@ -117,52 +121,87 @@ def compare(
     shared = [key for key in before.configurations if key in after.configurations]
     for key in shared:
         of = before.configurations[key], after.configurations[key]
-        if all(each.values for each in of):
+        if all(map(_is_measured, of)):
             known = measures or [name for name, each in MEASURES.items() if any(map(each.of, of))]
             pairs += [_pair(measure, of, sessions) for measure in known]
-        if of[0].values and (why := _failures(*of)):
+        if _is_measured(of[0]) and (why := _failures(*of)):
             nothing = Interval(None, None, None, 0)
-            changes.append(Change(of[0].name, OUTCOME, None, None, nothing, (0, 0), REGRESSION, why))
+            changes.append(Change(name_of(of[0]), OUTCOME, None, None, nothing, (0, 0), REGRESSION, why))
     own_session = tolerance is None and session_spread is None
     changes += judge(pairs, tolerance, 0.0 if own_session else session_spread)
-    place = {before.configurations[key].name: index for index, key in enumerate(shared)}
-    differences = environment_differences(before.records_of(shared), after.records_of(shared))
+    place = {name_of(before.configurations[key]): index for index, key in enumerate(shared)}
+    records = [
+        [side.records[run.run] for key in shared for run in side.configurations[key].runs] for side in (before, after)
+    ]
+    differences = environment_differences(*records)
     return Comparison(
         tolerance=tolerance,
         changes=sorted(changes, key=lambda each: place[each.configuration]),
-        missing=[each.name for key, each in before.configurations.items() if key not in shared],
-        added=[each.name for key, each in after.configurations.items() if key not in shared],
+        missing=[name_of(each) for key, each in before.configurations.items() if key not in shared],
+        added=[name_of(each) for key, each in after.configurations.items() if key not in shared],
         hardware=[row for row in differences if row[0] in HARDWARE and NOT_RECORDED not in row],
         environment=[row for row in differences if row[0] not in HARDWARE],
-        doubts=[*_doubts("a", before, shared), *_doubts("b", after, shared)],
+        doubts=[
+            (name, run.run, "; ".join(why))
+            for name, side in (("a", before), ("b", after))
+            for key in shared
+            for run in side.configurations[key].runs
+            if (why := [each for each in notices(run.values) if not each.startswith(PROFILED)])  # which is not compared
+        ],
         apart=own_session
         and any(pair.sessions is None or set(pair.sessions[0]) != set(pair.sessions[1]) for pair in pairs),
     )
 
 
-def _doubts(side: str, of: Side, shared: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    for key in shared:
-        for run, why in of.configurations[key].doubts.items():
-            # No measure is of the profiled window.
-            if shown := [each for each in why if not each.startswith(PROFILED)]:
-                yield side, run, "; ".join(shown)
+def _is_measured(configuration: Configuration) -> bool:
+    return any(configuration.values(column) for column in COLUMNS)
 
 
 def _pair(measure: str, of: tuple[Configuration, Configuration], sessions: Sequence[dict[str, int]]) -> Pair:
     """Values of a measure on both sides, with their sessions where all are known."""
-    column = MEASURES[measure].of(of[0]) or MEASURES[measure].of(of[1])
-    values = [each.values.get(column, {}) for each in of]
-    places = [[own.get(run) for run in each] for own, each in zip(sessions, values, strict=True)]
+    column = MEASURES[measure].of(of[0]) or MEASURES[measure].of(of[1]) or ""
+    runs = [[run for run in each.completed if run.number(column) is not None] for each in of]
+    places = [[session.get(run.run) for run in own] for session, own in zip(sessions, runs, strict=True)]
     known = all(each and None not in each for each in places)
-    sides = (list(each.values()) for each in values)
-    return Pair(of[0].name, measure, *sides, tuple(places) if known else None, column)
+    sides = ([run.number(column) for run in own] for own in runs)
+    return Pair(name_of(of[0]), measure, *sides, tuple(places) if known else None, column or None)
 
 
 def _failures(before: Configuration, after: Configuration) -> str | None:
     """How runs of a configuration end now that did not before: where all completed, or where none does any more."""
-    ended = [[outcome for outcome in each.outcomes.values() if outcome != "completed"] for each in (before, after)]
-    if not ended[1] or (ended[0] and after.values):
+    outcomes = [[run.values["outcome"] for run in each.runs] for each in (before, after)]
+    ended = [[outcome for outcome in own if outcome != "completed"] for own in outcomes]
+    if not ended[1] or (ended[0] and _is_measured(after)):
         return None
     kinds = ", ".join(dict.fromkeys(ended[1]))
-    completed = len(before.outcomes) - len(ended[0])
-    return f"{kinds} in {len(ended[1])} of {counted(len(after.outcomes), 'run')}; {completed} completed before"
+    of = counted(len(after.runs), "run")
+    return f"{kinds} in {len(ended[1])} of {of}; {len(before.completed)} completed before"
+
+
+def sessions_of(sides: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[dict[str, int]]:
+    """Number of the session of each run that says when it ran, by its id, for each set of records.
+
+    Runs of a session, on one node without a long pause, have in common what repeats within it do not show: where a node
+    placed memory, how warm it was, what else it did that day.
+    """
+    found: list[dict[str, int]] = [{} for _ in sides]
+    timed = sorted(
+        (str((record.get("host") or {}).get("name")), start, end, side, run)
+        for side, records in enumerate(sides)
+        for run, record in records.items()
+        if (start := _time(record, "started")) is not None and (end := _time(record, "ended")) is not None
+    )
+    session, before, until = 0, None, 0.0
+    for host, start, end, side, run in timed:
+        if host != before or start - until > PAUSE_S:
+            session, until = session + 1, end
+        before, until = host, max(until, end)
+        found[side][run] = session
+    return found
+
+
+def _time(record: Mapping[str, Any], name: str) -> float | None:
+    try:
+        return datetime.fromisoformat(record[name]).timestamp()
+    except (KeyError, TypeError, ValueError):
+        return None

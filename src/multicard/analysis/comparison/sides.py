@@ -4,7 +4,7 @@ A configuration is what its runs share: all parameters but the repeat.
 """
 
 import re
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ from typing import Any
 import pandas as pd
 from pydantic import ValidationError
 
+from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun, Provenance
 from multicard.analysis.runs.measures import measure_run
-from multicard.analysis.runs.notices import notices
+from multicard.analysis.runs.notices import without_empty
 from multicard.analysis.runs.run_files import read_record
 from multicard.analysis.scaling.speedup import RATES, add_scaling
 from multicard.core.text import gpu_name
@@ -33,40 +34,14 @@ REPEAT = re.compile(r"_r\d+(?=$|_[0-9a-f]{12}$)")
 
 
 @dataclass(frozen=True)
-class Configuration:
-    """The runs of one configuration: its name, its parameters but the repeat, and what its runs measured.
-
-    Attributes
-    ----------
-    name
-        Id of its runs, less the repeat.
-    parameters
-        As columns of measures.csv.
-    outcomes
-        Outcome of each run, by its id.
-    values
-        Of each of `COLUMNS` those of the completed runs that have it, by their ids.
-    doubts
-        Of completed runs whose numbers are in doubt: their ids, and why.
-    """
-
-    name: str
-    parameters: dict[str, Any]
-    outcomes: dict[str, str]
-    values: dict[str, dict[str, float]]
-    doubts: dict[str, list[str]]
-
-
-@dataclass(frozen=True)
 class Side:
-    """One set of results: the record of each run by its id, and the configurations by what tells them apart."""
+    """One set of results: the record of each run by its id, and the configurations by what tells them apart.
+
+    These have runs on any machine with any versions, whose differences are told beside the changes.
+    """
 
     records: dict[str, dict[str, Any]]
     configurations: dict[Hashable, Configuration]
-
-    def records_of(self, keys: Collection[Hashable]) -> list[dict[str, Any]]:
-        """Records of the runs of some configurations."""
-        return [self.records[run] for key in keys for run in self.configurations[key].outcomes]
 
 
 def read_side(folders: Sequence[Path]) -> Side:
@@ -77,22 +52,17 @@ def read_side(folders: Sequence[Path]) -> Side:
     UserError
         If a file of a run is missing or damaged.
     """
-    records: dict[str, dict[str, Any]] = {}
-    configurations: dict[Hashable, Configuration] = {}
+    runs, records = [], {}
     for row, record in zip(_measured(folders), map(read_record, folders), strict=True):
-        run = row["run"]
-        records[run] = record
-        parameters = as_columns({name: value for name, value in _stated(record).items() if name != "repeat"})
-        found = configurations.setdefault(
-            configuration_key(parameters), Configuration(REPEAT.sub("", run), parameters, {}, {}, {})
-        )
-        found.outcomes[run] = row["outcome"]
-        if why := notices(row):
-            found.doubts[run] = why
-        for column in COLUMNS if row["outcome"] == "completed" else ():
-            if not pd.isna(row.get(column)):
-                found.values.setdefault(column, {})[run] = float(row[column])
-    return Side(records, configurations)
+        records[row["run"]] = record
+        values = without_empty(as_columns(_stated(record))) | without_empty(row)
+        runs.append(MeasuredRun(row["run"], "", values, Provenance()))
+    return Side(records, {configuration_key(each.parameters): each for each in Evidence(runs).configurations})
+
+
+def name_of(configuration: Configuration) -> str:
+    """Id of its runs, less the repeat."""
+    return REPEAT.sub("", configuration.runs[0].run)
 
 
 def _stated(record: dict[str, Any]) -> dict[str, Any]:
@@ -125,31 +95,30 @@ def environment_differences(a: list[dict[str, Any]], b: list[dict[str, Any]]) ->
 def _facts(records: list[dict[str, Any]], variables: Sequence[str]) -> dict[str, set[str]]:
     """Where and on what the runs ran, and with which environment variables: all values of each fact."""
     facts: dict[str, set[str]] = {}
-
-    def add(name: str, value: Any) -> None:
-        if value is not None:
-            facts.setdefault(name, set()).add(str(value))
-
     for record in records:
         host, hardware = record.get("host") or {}, record.get("hardware") or {}
-        add(MACHINE, host.get("name"))
-        add("system", host.get("system"))
-        for name in ("processor", "logical_cpus", "usable_cpus", "memory_bytes"):
-            add(name, hardware.get(name))
-        for gpu in hardware.get("gpus") or []:
-            memory = gpu.get("memory_bytes")
-            add("GPUs", gpu_name(gpu.get("name")) + (f" ({with_unit(memory, BYTES)})" if memory else ""))
-        if hardware.get("gpus"):
-            add("number of GPUs", len(hardware["gpus"]))
-        for name, version in (record.get("versions") or {}).items():
-            add(f"version of {name}", version)
-        for name in variables if record.get("variables") is not None else ():
-            add(f"variable {name}", record["variables"].get(name, "not set"))
-        add("profiler", record["profiler"]["used"])
-        script = record.get("script") or {}
-        add(f"script {script.get('file')}", script["sha256"][:12] if script.get("sha256") else None)
-        for kind in ("data", "model"):
+        gpus, script, set_to = hardware.get("gpus") or [], record.get("script") or {}, record.get("variables")
+        found = [
+            (MACHINE, host.get("name")),
+            ("system", host.get("system")),
+            *((name, hardware.get(name)) for name in ("processor", "logical_cpus", "usable_cpus", "memory_bytes")),
+            *(("GPUs", _gpu(each)) for each in gpus),
+            ("number of GPUs", len(gpus) or None),
+            *((f"version of {name}", version) for name, version in (record.get("versions") or {}).items()),
+            *((f"variable {name}", set_to.get(name, "not set")) for name in variables if set_to is not None),
+            ("profiler", record["profiler"]["used"]),
+            (f"script {script.get('file')}", script["sha256"][:12] if script.get("sha256") else None),
+        ]
+        for kind, name in (("data", "dataset"), ("model", "model")):
             source = record.get(kind) or {}
             digests = [file.get("sha256", "")[:12] for file in source.get("files") or []]
-            add(f"{kind} {source.get({'data': 'dataset'}.get(kind, kind))}", " ".join(digests) or None)
+            found.append((f"{kind} {source.get(name)}", " ".join(digests) or None))
+        for name, value in found:
+            if value is not None:
+                facts.setdefault(name, set()).add(str(value))
     return facts
+
+
+def _gpu(gpu: dict[str, Any]) -> str:
+    memory = gpu.get("memory_bytes")
+    return gpu_name(gpu.get("name")) + (f" ({with_unit(memory, BYTES)})" if memory else "")

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from multicard.analysis.runs.device_time import overall, per_pitch
+from multicard.analysis.runs.breakdown import overall, per_pitch
 from multicard.analysis.runs.step_periods import ratio_of_medians, step_periods
 from multicard.trace.tables import STEP, ActivityTables
 from multicard.trace.timeline import CAUSES

@@ -14,9 +14,8 @@ from multicard.analysis.runs.run_files import read_object
 from multicard.analysis.statistics import Interval
 from multicard.core.errors import UserError, first_fault
 from multicard.core.text import counted
-from multicard.core.units import BYTES, BYTES_PER_S, OPERATIONS_PER_S, with_unit
+from multicard.core.units import BYTES, BYTES_PER_S, OPERATIONS_PER_S, Units, with_unit
 
-WORK = {"operations": OPERATIONS_PER_S, "bytes": BYTES_PER_S}  # what a row counts, and the unit of its rate
 NAMES = {
     "matmul": "matrix multiplication",
     "memory_copy": "memory, copy",
@@ -28,7 +27,7 @@ NAMES = {
 
 
 class Row(BaseModel):
-    """A measurement: its work per call, one of `WORK`, and seconds per call, one for each block of calls.
+    """A measurement: its work per call, operations or bytes, and seconds per call, one for each block of calls.
 
     `precision`, `edge` and `threads` are those of matrix products, `array_bytes` and `host_memory` those of copies,
     `devices` and `message_bytes` those of all-reduces.
@@ -48,26 +47,20 @@ class Row(BaseModel):
 
     @model_validator(mode="after")
     def _counts_something(self) -> "Row":
-        if all(getattr(self, kind) is None for kind in WORK):
-            raise ValueError(f"found no work, expected one of {', '.join(WORK)}")
+        if self.operations is None and self.bytes is None:
+            raise ValueError("found no work, expected operations or bytes")
         return self
 
     @property
-    def kind(self) -> str:
-        """Which work it counts."""
-        return next(kind for kind in WORK if getattr(self, kind) is not None)
-
-    @property
-    def time_s(self) -> Interval:
-        """Geometric mean over the blocks."""
-        return mean_of_logs(self.times_s)
+    def units(self) -> Units:
+        """Those of its rate."""
+        return BYTES_PER_S if self.operations is None else OPERATIONS_PER_S
 
     @property
     def rate(self) -> Interval:
-        """Work per second: of the mean time, with the ends of its interval."""
-        work, time = getattr(self, self.kind), self.time_s
-        low, high = (None if end is None else work / end for end in (time.high, time.low))
-        return Interval(work / time.value, low, high, time.repeats, time.left_out, time.coverage)
+        """Work per second, of the geometric mean of the times."""
+        work = self.bytes if self.operations is None else self.operations
+        return mean_of_logs(self.times_s).map(lambda seconds: work / seconds)
 
 
 class Part(BaseModel):
@@ -147,7 +140,7 @@ def lines(limits: MachineLimits) -> list[Line]:
     """All limits in words."""
     found = []
     for row in (row for part in limits.parts for row in part.rows):
-        rate, units = row.rate, WORK[row.kind]
+        rate, units = row.rate, row.units
         spread = "" if rate.low is None else f"{with_unit(rate.low, units)} to {with_unit(rate.high, units)}"
         found.append(Line(NAMES[row.measure], ", ".join(_of(row)), with_unit(rate.value, units), spread))
     return found
@@ -155,12 +148,8 @@ def lines(limits: MachineLimits) -> list[Line]:
 
 def product_rate(limits: MachineLimits, precisions: Sequence[str], threads: int) -> float | None:
     """Operations per second of matrix products in the first of the precisions that was measured; None if none was."""
-    products = {
-        (row.precision, row.threads): row.rate.value
-        for part in limits.parts
-        for row in part.rows
-        if row.measure == "matmul"
-    }
+    rows = (row for part in limits.parts for row in part.rows if row.measure == "matmul")
+    products = {(row.precision, row.threads): row.rate.value for row in rows}
     return next((products[each, threads] for each in precisions if (each, threads) in products), None)
 
 

@@ -10,17 +10,30 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from multicard.analysis.runs.device_time import (
-    COMMUNICATION,
-    COMPUTE,
-    COPIES,
-    ELSEWHERE,
-    LAUNCHES,
-    OF_TRACE,
-    OTHER,
-    RANKS,
-)
+from multicard.analysis.runs.notices import without_empty
 from multicard.analysis.runs.windows import Window
+from multicard.trace.tables import STEP, STEPS
+
+# Of the time of a device, by the activity table `timeline`: they add up to its span.
+DEVICE_PARTS = (
+    "compute", "compute and communication", "exposed communication", "exposed memory operations",
+    "idle (host-bound)", "idle (host busy elsewhere)", "idle (before a collective)", "idle (other)",
+)  # fmt: skip
+OTHER = "other"
+MOSTLY = 0.5  # share of the time from which on a part is most of it
+
+# What the breakdown of a step calls them.
+COMPUTE, COMMUNICATION, RANKS = "compute", "exposed communication", "waiting for other ranks"
+COPIES, LAUNCHES, ELSEWHERE = "memory operations", "launch overhead", "host busy elsewhere"
+OF_TRACE = {
+    COMPUTE: ("compute", "compute and communication"),
+    COMMUNICATION: ("exposed communication",),
+    RANKS: ("idle (before a collective)",),
+    COPIES: ("exposed memory operations",),
+    LAUNCHES: ("idle (host-bound)",),
+    ELSEWHERE: ("idle (host busy elsewhere)",),
+    OTHER: ("idle (other)",),
+}
 
 EITHER = "compute or communication"
 COMPUTING = (COMPUTE, EITHER)
@@ -93,17 +106,18 @@ def complete(rows: Iterable[Mapping[str, Any]], traces: pd.DataFrame) -> list[di
         As `trace_shares` gives them.
     """
     shares = traces.to_dict("index")
-    return [row | _completed(row, shares.get(row["run"], {})) for row in rows]
+    return [row | _completed(without_empty(row), without_empty(shares.get(row["run"], {}))) for row in rows]
 
 
 def parts_of(values: Mapping[str, Any]) -> dict[str, float]:
     """The parts of a run's step that are known, by its measures."""
-    return {part: share for part, name in COLUMNS.items() if (share := _number(values, name)) is not None}
+    known = without_empty(values)
+    return {part: float(known[name]) for part, name in COLUMNS.items() if name in known}
 
 
 def _completed(row: Mapping[str, Any], trace: Mapping[str, Any]) -> dict[str, Any]:
     parts = parts_of(row)
-    if _number(trace, "compute") is not None:
+    if "compute" in trace:
         parts = _with_trace(parts, row, trace)
     bound = max(parts, key=parts.__getitem__, default=None)
     return {column: parts.get(part) for part, column in COLUMNS.items()} | {"bound": bound}
@@ -114,13 +128,13 @@ def _with_trace(parts: Mapping[str, float], row: Mapping[str, Any], trace: Mappi
 
     That wait explains idle time, then waits of other ranks as far as the rank without data waited longer than the mean.
     """
-    shares = {part: sum(_number(trace, name) or 0.0 for name in names) for part, names in OF_TRACE.items()}
-    inside = min(shares[COMMUNICATION], _number(trace, "waiting_in_collectives") or 0.0)
+    shares = {part: sum(trace.get(name, 0.0) for name in names) for part, names in OF_TRACE.items()}
+    inside = min(shares[COMMUNICATION], trace.get("waiting_in_collectives", 0.0))
     shares[COMMUNICATION] -= inside
     shares[RANKS] += inside
-    step_s, waited_s = _number(row, "trace_iteration_time_s"), _number(row, "profiled_data_s")
+    step_s, waited_s = row.get("trace_iteration_time_s"), row.get("profiled_data_s")
     waited = waited_s / step_s if waited_s and step_s else 0.0
-    longest_s = (_number(row, "profiled_data_share") or 0.0) * (_number(row, "profiled_iteration_time_s") or 0.0)
+    longest_s = row.get("profiled_data_share", 0.0) * row.get("profiled_iteration_time_s", 0.0)
     longest = max(waited, longest_s / step_s) if step_s else waited
     of_data = 0.0
     for part, most in ((ELSEWHERE, waited), (LAUNCHES, waited), (RANKS, longest)):
@@ -135,6 +149,52 @@ def _with_trace(parts: Mapping[str, float], row: Mapping[str, Any], trace: Mappi
     return divided | told
 
 
-def _number(values: Mapping[str, Any], name: str) -> float | None:
-    value = values.get(name)
-    return None if value is None or pd.isna(value) else float(value)
+def device_time(timeline: pd.DataFrame) -> pd.DataFrame:
+    """Seconds of each of `DEVICE_PARTS` in each row of the timeline; idle time of unknown cause counts as other.
+
+    `compute` is without communication, `exposed` is without any computation (of memory operations also without any
+    communication), so every moment counts once. Host-bound is idle time while the host launches work, as opposed to
+    idle time while it is busy elsewhere, such as loading data. A row is empty where kernels were not recorded.
+    """
+    t = timeline.filter(like="_s").astype(float)
+    causes = [t[f"idle_{cause}_s"].fillna(0.0) for cause in ("host_bound", "host_elsewhere", "collective")]
+    seconds = (
+        t["compute_s"] - t["overlapped_s"],
+        t["overlapped_s"],
+        t["exposed_communication_s"],
+        t["busy_s"] - t["compute_s"] - t["exposed_communication_s"],
+        *causes,
+        t["idle_s"] - sum(causes),
+    )
+    return pd.DataFrame(dict(zip(DEVICE_PARTS, seconds, strict=True))).where(t["busy_s"].notna())
+
+
+def overall(timeline: pd.DataFrame) -> pd.DataFrame:
+    """Of each device the row about all steps together, or about the capture where its run's traces show no steps.
+
+    A timeline without the column `run` is of one run.
+    """
+    rows = timeline[timeline["scope"] != STEP]
+    of_steps = rows["scope"] == STEPS
+    stepped = rows["run"].isin(rows.loc[of_steps, "run"]) if "run" in rows else of_steps.any()
+    return rows[of_steps == stepped]
+
+
+def per_pitch(timeline: pd.DataFrame) -> pd.DataFrame:
+    """Seconds of each device from the start of a step to the start of the next one, mean over its steps.
+
+    The time between steps counts, so this is what a step costs the job. With `n` steps, it is the row of all steps less
+    that of the last one, over n − 1; of a single step there is no pitch, and it is that step. Devices without steps
+    have no row. Columns: the durations of the timeline, `extent`, and `pitches`, n − 1.
+    """
+    seconds = [name for name in timeline if name.endswith("_s") and name != "start_s"]
+    found = []
+    for _, own in timeline.groupby(["report", "process", "device"], sort=False, dropna=False):
+        together, steps = own[own["scope"] == STEPS], own[own["scope"] == STEP].sort_values("step")
+        if together.empty or steps.empty:
+            continue
+        row, pitches = together.iloc[0][seconds].astype(float), len(steps) - 1
+        if pitches:
+            row = (row - steps.iloc[-1][seconds].astype(float)) / pitches
+        found.append({**row, "extent": together.iloc[0]["extent"], "pitches": pitches})
+    return pd.DataFrame(found, columns=[*seconds, "extent", "pitches"])

@@ -1,7 +1,7 @@
 """Whether the machine was the run's alone and ran at its own speed, from what run.json holds of its conditions."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from multicard.core.units import number, percent
@@ -47,18 +47,6 @@ def disturbance(record: Mapping[str, Any]) -> str | None:
     return "; ".join([*_by_others(record), *_throttled(record)]) or None
 
 
-def condition_columns(record: Mapping[str, Any]) -> dict[str, float | None]:
-    """Numbers about a run's conditions for a table, of several nodes or GPUs the worst; None where unknown."""
-    hosts, gpus = _hosts(record), [gpu for _, gpu in _gpus(record)]
-    states = [gpu.get("after") or gpu.get("before") or {} for gpu in gpus]
-    return {
-        "others_cpus": _most(_per_second(host, "others_cpu_s") for host in hosts),
-        "stolen_cpus": _most(_per_second(host, "stolen_cpu_s") for host in hosts),
-        "gpu_clock_mhz": min(filter(None, (_number(state.get("sm_clock_mhz")) for state in states)), default=None),
-        "gpu_throttled_share": _most(_held_back(gpu, ("power", *HOLDING_BACK)) for gpu in gpus),
-    }
-
-
 def deviation(record: Mapping[str, Any]) -> str | None:
     """How a run was executed otherwise than its parameters say, in words; None where it was not."""
     ranks = record.get("ranks") or []
@@ -72,77 +60,46 @@ def deviation(record: Mapping[str, Any]) -> str | None:
 def _by_others(record: Mapping[str, Any]) -> list[str]:
     found = []
     for kind, name in (("other processes", "others_cpu_s"), ("hypervisor", "stolen_cpu_s")):
-        used = ((_per_second(host, name), _most_of_others(host)) for host in _hosts(record))
-        worst = _most(cpus for cpus, limit in used if cpus is not None and cpus > limit)
-        if worst is not None:
+        used = [_cpus_used(host, name) for host in record.get("conditions") or [] if host]
+        if worst := max(used, default=0.0):
             cpus = number(worst, 2)
             found.append(f"{kind}: {cpus} {'CPU' if cpus == '1' else 'CPUs'}")
     return found
 
 
-def _most_of_others(host: Mapping[str, Any]) -> float:
-    """CPUs of a node that others may use of a run that counts as undisturbed.
+def _cpus_used(host: Mapping[str, Any], name: str) -> float:
+    """CPUs of a node that others used while measured steps ran, else during the whole run; 0 for what is undisturbed.
 
     At each tick of the kernel's clock a CPU counts as busy or not, for the time since the last: of n ticks the number
     of busy ones has a standard error of at most half the root of n.
     """
-    cpus, wall_s = _number(host.get("usable_cpus")) or 0, _number(_watched(host).get("wall_s")) or 0
-    error = 0.5 * math.sqrt(cpus * TICK_S / wall_s) if wall_s else 0
-    return max(OTHERS_CPUS, OTHERS_SHARE * cpus, SURE * error)
+    watched = host.get("measured_steps") or host
+    spent, wall_s, cpus = _number(watched.get(name)), _number(watched.get("wall_s")), _number(host.get("usable_cpus"))
+    if spent is None or not wall_s:
+        return 0.0
+    error = 0.5 * math.sqrt((cpus or 0) * TICK_S / wall_s)
+    limit = max(OTHERS_CPUS, OTHERS_SHARE * (cpus or 0), SURE * error)
+    return spent / wall_s if spent / wall_s > limit else 0.0
 
 
 def _throttled(record: Mapping[str, Any]) -> list[str]:
     found = {}
-    for rank, gpu in _gpus(record):
+    ranks = record.get("ranks") or []
+    for rank, gpu in ((own.get("rank"), gpu) for own in ranks for gpu in own.get("gpu_conditions") or [] if gpu):
         state = gpu.get("after") or gpu.get("before") or {}
         limit, default = (_number(state.get(name)) for name in ("power_limit_w", "default_power_limit_w"))
         causes = dict(HOLDING_BACK)
         if limit is not None and default is not None and limit < default:
             causes["power"] = f"power limit of {limit:.0f} W instead of {default:.0f} W"
-        for policy, cause in causes.items():
-            share = _held_back(gpu, (policy,))
-            if share is not None and share > THROTTLED_SHARE:
-                found.setdefault(
-                    cause, f"GPU throttled ({cause}): {percent(share)} of the measured time on rank {rank}"
-                )
-        for reason in gpu.get("clock_reasons") or []:
-            if reason in SLOWDOWNS:
-                cause = SLOWDOWNS[reason]
-                found.setdefault(cause, f"GPU throttled ({cause}): seen on rank {rank}")
+        watched, held_back = _number(gpu.get("watched_s")), gpu.get("held_back_s") or {}
+        for policy, cause in causes.items() if watched else ():
+            share = (_number(held_back.get(policy)) or 0.0) / watched
+            if share > THROTTLED_SHARE:
+                of_time = f"{percent(share)} of the measured time on rank {rank}"
+                found.setdefault(cause, f"GPU throttled ({cause}): {of_time}")
+        for cause in (SLOWDOWNS[reason] for reason in gpu.get("clock_reasons") or [] if reason in SLOWDOWNS):
+            found.setdefault(cause, f"GPU throttled ({cause}): seen on rank {rank}")
     return list(found.values())
-
-
-def _held_back(gpu: Mapping[str, Any], policies: Iterable[str]) -> float | None:
-    """Largest share of the measured time in which one of the policies held back the clocks."""
-    watched, counted = _number(gpu.get("watched_s")), gpu.get("held_back_s") or {}
-    if not watched:
-        return None
-    spent = _most(_number(counted.get(policy)) for policy in policies)
-    return None if spent is None else spent / watched
-
-
-def _hosts(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [host for host in record.get("conditions") or [] if host]
-
-
-def _gpus(record: Mapping[str, Any]) -> list[tuple[Any, Mapping[str, Any]]]:
-    """Conditions of every GPU with the number of its rank."""
-    ranks = record.get("ranks") or []
-    return [(rank.get("rank"), gpu) for rank in ranks for gpu in rank.get("gpu_conditions") or [] if gpu]
-
-
-def _watched(host: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is known of others while measured steps ran, else during the whole run."""
-    return host.get("measured_steps") or host
-
-
-def _per_second(host: Mapping[str, Any], name: str) -> float | None:
-    spent, wall = _number(_watched(host).get(name)), _number(_watched(host).get("wall_s"))
-    return spent / wall if spent is not None and wall else None
-
-
-def _most(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
 
 
 def _number(value: Any) -> float | None:

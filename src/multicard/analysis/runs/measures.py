@@ -9,8 +9,7 @@ import pandas as pd
 from multicard.analysis.machine import utilization
 from multicard.analysis.machine.limits import MachineLimits
 from multicard.analysis.runs import breakdown, stationarity
-from multicard.analysis.runs.conditions import condition_columns, deviation, disturbance
-from multicard.analysis.runs.consistency import disagreement
+from multicard.analysis.runs.conditions import deviation, disturbance
 from multicard.analysis.runs.run_files import RunFiles
 from multicard.analysis.runs.windows import Window, elapsed_s, step_pitches
 from multicard.core.errors import UserError
@@ -37,14 +36,10 @@ MEASURES = tuple(dict.fromkeys(name for measures in MEASURES_OF.values() for nam
 
 # Columns of steps.csv without which a completed run has no measures.
 _OF_STEPS = (
-    "step",
-    "window",
-    "start_s",
-    "duration_s",
-    *(f"{phase}_s" for phase in PHASES),
-    "samples",
-    "peak_memory_bytes",
-)
+    "step", "window", "start_s", "duration_s", *(f"{phase}_s" for phase in PHASES), "samples", "peak_memory_bytes",
+)  # fmt: skip
+
+TOLERANCE = 0.05  # by which steps of a trace may last longer or shorter than those of the record
 
 
 def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) -> dict[str, Any]:
@@ -65,15 +60,13 @@ def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) ->
     run = RunFiles.of(run)
     folder, record = run.folder, run.record
     work = WORKLOADS[record["parameters"]["workload"]]
-    row: dict[str, Any] = {
+    row: dict[str, Any] = dict.fromkeys(ABOUT) | {
         "run": record["run"],
         "outcome": record["outcome"],
         "reason": describe_reason(record.get("reason")),
         "profiler_used": record["profiler"]["used"],
         "disturbance": disturbance(record),
         "deviation": deviation(record),
-        "inconsistency": None,
-        "trace_notice": None,
         **as_columns({name: record["parameters"].get(name) for name in work.parameters.model_fields}),
         **dict.fromkeys(MEASURES_OF[work.name]),
     }
@@ -144,6 +137,34 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
     return row | work.measure(record, row, steps, epochs)
 
 
+def disagreement(run: RunFiles, steps: pd.DataFrame) -> str | None:
+    """How the steps of the trace last otherwise than those of the record, in words; None where they do not."""
+    ratio = trace_to_record(run, steps)
+    if ratio is None or abs(ratio - 1) <= TOLERANCE:
+        return None
+    return f"the trace's steps last {ratio:.1%} of the record's"
+
+
+def trace_to_record(run: RunFiles, steps: pd.DataFrame) -> float | None:
+    """Time of profiled steps by the trace over that by the record, `steps`; None where no step is in both.
+
+    Both are by the GPU where there is one. What a record omits, it omits from every step, while a busy machine may
+    delay a process between any two marks: of a rank the step nearest to 1 counts, of the run the rank farthest from 1.
+    """
+    profiled = steps[steps["window"] == "profiled"]
+    ratios = (_in_order(run.traced_steps) / _in_order(profiled)).dropna()
+    if ratios.empty:
+        return None
+    nearest = ratios.groupby("rank").agg(lambda group: group.iloc[(group - 1).abs().argmin()])
+    return float(nearest.iloc[(nearest - 1).abs().argmax()])
+
+
+def _in_order(steps: pd.DataFrame) -> pd.Series:
+    """Durations by rank and place within the rank: steps are numbered differently in the trace."""
+    steps = steps.sort_values(["rank", "step"])
+    return steps["duration_s"].set_axis([steps["rank"], steps.groupby("rank").cumcount()])
+
+
 def _profiled(steps: pd.DataFrame, measured: Window) -> dict[str, Any]:
     """The profiled window by the definitions of the measured one; empty without a profiled step."""
     if steps.empty:
@@ -206,7 +227,6 @@ def outcome_of(run: Path | RunFiles) -> dict[str, Any]:
         "block": record["parameters"].get("repeat"),
         "planned_position": (record.get("order") or {}).get("position"),
         "disturbance": disturbance(record),
-        **condition_columns(record),
     }
 
 
@@ -216,6 +236,6 @@ def outcome_table(rows: Iterable[Mapping[str, Any]], not_run: Mapping[str, str])
     `rows` are those of `outcome_of`; `not_run` has reasons by run id, of the runs that have none.
     """
     columns = ["run", "outcome", "reason", "started", "wall_time_s", "host", "profiler", "trace_missing", "block"]
-    columns += ["planned_position", "disturbance", *condition_columns({})]
+    columns += ["planned_position", "disturbance"]
     others = ({"run": run, "outcome": NOT_RUN, "reason": reason} for run, reason in not_run.items())
     return pd.DataFrame([*rows, *others], columns=columns).astype({"block": "Int64", "planned_position": "Int64"})

@@ -7,158 +7,135 @@ import pandas as pd
 
 from multicard.core.text import counted
 from multicard.core.units import percent
-from multicard.experiment.workload import WORKLOADS, Workload
+from multicard.experiment.workload import WORKLOADS
 
-Notice = Callable[[Mapping[str, Any]], str | None]
+Known = Mapping[str, Any]  # values of a run without those that are empty
 
 DISTURBED = "disturbed"
-DEVIATES = "not as configured"
 INCONSISTENT = "inconsistent record"
 TRACE = "trace incomplete or corrected"
 NOT_STATIONARY = "not stationary"
-SAME_SAMPLES = "ranks saw the same samples"
-MAY_SHARE = "ranks may have seen the same samples"
-ADOPTED = "adopted trace"
-UNTRACED = "not all GPUs traced"
 UNCOUNTED = "samples not counted"
-SHORT_PASS = "pass shorter than the windows"
 WINDOW_DIFFERS = "profiled window unlike the measured one"
 HOST_EXTENTS = "steps of a GPU timed on the host"
 UNLIKE = 0.1  # difference of a data share, and part of a step, from which on a window is unlike another
 PROFILED = (WINDOW_DIFFERS, HOST_EXTENTS)  # what is the matter with numbers of the profiled window
 
 
-def _stated(column: str) -> Notice:
-    """Notice that a column of measures holds in words; None where that is empty or not there."""
-
-    def notice(values: Mapping[str, Any]) -> str | None:
-        found = values.get(column)
-        return None if pd.isna(found) else found
-
-    return notice
+def told(values: Mapping[str, Any]) -> dict[str, str]:
+    """Notices on a run: how it is, by what is the matter; none without measures."""
+    known = without_empty(values)
+    return {what: how for what, notice in NOTICES.items() if (how := notice(known))}
 
 
-disturbance_notice = _stated("disturbance")  # what disturbed or throttled a run: `multicard.analysis.runs.conditions`
+def without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of a run without those that are not known, whatever stands for that."""
+    return {name: value for name, value in values.items() if not pd.isna(value)}
 
 
-def drift_notice(values: Mapping[str, Any]) -> str | None:
-    """How the step time of a run that was not stationary changed; None of one that was, or of which that is unknown."""
-    if not _is(values, "stationary", False):
+def notices(values: Mapping[str, Any]) -> list[str]:
+    """Notices on a run in lines, with what is the matter."""
+    return [f"{what}: {how}" for what, how in told(values).items()]
+
+
+def _adopted(known: Known) -> str | None:
+    """What an adopted run is made of, and so cannot tell."""
+    work = WORKLOADS.get(known.get("workload", ""))
+    if work is None or work.launches:
         return None
-    change = percent(values["drift"], signed=True)
+    steps = known.get("steps_from")
+    return f"steps from {steps}, timed while a profiler recorded" if steps else "no steps were found"
+
+
+def _untraced(known: Known) -> str | None:
+    """How many GPUs of an adopted run the traces show."""
+    traced, devices = known.get("traced_devices"), known.get("devices")
+    if traced in (None, devices):
+        return None
+    return f"{traced:.0f} of {devices:.0f}, whose times may not be those of the slowest"
+
+
+def _drift(known: Known) -> str | None:
+    """How the step time changed."""
+    if known.get("stationary", True):
+        return None
+    change = percent(known["drift"], signed=True)
     return f"step time {change} from the first to the second half of the measured steps: drift, or a slow fluctuation"
 
 
-def window_notice(values: Mapping[str, Any]) -> str | None:
-    """How the profiled window of a run is unlike the measured one; None where it is not.
-
-    Its steps are shorter, which no profiler makes them, or another share of them waits for data: batches that piled up
-    before it, or steps that the profiler made longer while the loader went on.
-    """
-    parts, overhead = [], values.get("profiler_overhead")
-    if not pd.isna(overhead) and overhead < -UNLIKE:
-        parts.append(f"steps {percent(-overhead)} shorter")
-    shares = [values.get(name) for name in ("profiled_data_share", "data_share")]
-    if not any(map(pd.isna, shares)) and abs(shares[0] - shares[1]) > UNLIKE:
-        parts.append("data share {} instead of {}".format(*map(percent, shares)))
-    return ", ".join(parts) or None
-
-
-def extent_notice(values: Mapping[str, Any]) -> str | None:
-    """Why steps on a GPU could not be told; None where they are, or there is no GPU."""
-    if not _is(values, "trace_host_extents", True):
-        return None
-    return "too few launches were recorded, so shares per step may cover the wrong time"
-
-
-def sample_notice(values: Mapping[str, Any]) -> str | None:
-    """That ranks of a script repeat one another's samples; None where they do not, or where it cannot be told."""
-    share = _distinct_share(values)
-    if pd.isna(share) or share >= 1:
+def _same_samples(known: Known) -> str | None:
+    """That ranks of a script repeat one another's samples."""
+    if not _is_observed(known) or known.get("distinct_share", 1) >= 1:
         return None
     return "they are counted once; a DistributedSampler gives each rank its own, unless ranks share a model"
 
 
-def share_notice(values: Mapping[str, Any]) -> str | None:
-    """That nobody can tell whether ranks of a script repeat one another's samples; None where that is known."""
-    counted = any(not pd.isna(values.get(name)) for name in ("throughput_samples_per_s", "tokens_per_s"))
-    if not counted or not pd.isna(_distinct_share(values)):
+def _may_share(known: Known) -> str | None:
+    """That nobody can tell whether ranks of a script repeat one another's samples."""
+    is_counted = "throughput_samples_per_s" in known or "tokens_per_s" in known
+    if not _is_observed(known) or not is_counted or "distinct_share" in known:
         return None
-    return "it cannot be told from their loaders, so they are counted as distinct"
+    has_share = "distinct_share" in WORKLOADS[known["workload"]].measures
+    return "it cannot be told from their loaders, so they are counted as distinct" if has_share else None
 
 
-def _distinct_share(values: Mapping[str, Any]) -> float | None:
-    """Part of a completed run's samples that are distinct; 1 of any run that does not have to tell."""
-    work = _observed(values)
-    return 1.0 if work is None or "distinct_share" not in work.measures else values.get("distinct_share")
-
-
-def count_notice(values: Mapping[str, Any]) -> str | None:
-    """That a run of which nobody counted the samples has no throughput in them, and what to do; None where it has."""
-    known = not pd.isna(values.get("throughput_samples_per_s"))
-    if _observed(values) is None or known:
+def _uncounted(known: Known) -> str | None:
+    """That a run has no throughput in samples, since nobody counted them, and what to do."""
+    if not _is_observed(known) or "throughput_samples_per_s" in known:
         return None
     do = "state samples_per_step or samples_per_device, or wrap the loader by multicard.marks"
     return f"throughput is in steps, and there is no speed-up: {do}"
 
 
-def short_pass_notice(values: Mapping[str, Any]) -> str | None:
-    """That the measured steps of a script are of several passes; None where they are of one."""
-    passes = values.get("measured_passes")
-    if pd.isna(passes) or passes < 2:
+def _short_pass(known: Known) -> str | None:
+    """That the measured steps of a script are of several passes."""
+    passes = known.get("measured_passes", 1)
+    if passes < 2:
         return None
-    steps = values.get("steps_per_pass")
-    of = "" if pd.isna(steps) else f" of {counted(round(steps), 'step')}"
+    of = f" of {counted(round(known['steps_per_pass']), 'step')}" if "steps_per_pass" in known else ""
     return f"the measured steps are of {passes:.0f} passes{of}; what the script does between passes is not measured"
 
 
-def adopted_notice(values: Mapping[str, Any]) -> str | None:
-    """What an adopted run is made of, and so cannot tell; None of any other."""
-    work = WORKLOADS.get(values.get("workload", ""))
-    if work is None or work.launches:
-        return None
-    steps = values.get("steps_from")
-    return "no steps were found" if pd.isna(steps) else f"steps from {steps}, timed while a profiler recorded"
+def _window_differs(known: Known) -> str | None:
+    """How the profiled window is unlike the measured one.
+
+    Its steps are shorter, which no profiler makes them, or another share of them waits for data: batches that piled up
+    before it, or steps that the profiler made longer while the loader went on.
+    """
+    parts, overhead = [], known.get("profiler_overhead", 0.0)
+    if overhead < -UNLIKE:
+        parts.append(f"steps {percent(-overhead)} shorter")
+    shares = [known.get(name) for name in ("profiled_data_share", "data_share")]
+    if None not in shares and abs(shares[0] - shares[1]) > UNLIKE:
+        parts.append("data share {} instead of {}".format(*map(percent, shares)))
+    return ", ".join(parts)
 
 
-def untraced_notice(values: Mapping[str, Any]) -> str | None:
-    """How many GPUs of an adopted run the traces show; None where all of them, and of any other run."""
-    traced, devices = values.get("traced_devices"), values.get("devices")
-    if pd.isna(traced) or traced == devices:
-        return None
-    return f"{traced:.0f} of {devices:.0f}, whose times may not be those of the slowest"
+def _host_extents(known: Known) -> str | None:
+    """Why steps on a GPU could not be told."""
+    late = "too few launches were recorded, so shares per step may cover the wrong time"
+    return late if known.get("trace_host_extents", False) else None
 
 
-# By what is the matter.
-NOTICES: dict[str, Notice] = {
-    ADOPTED: adopted_notice,
-    UNTRACED: untraced_notice,
-    DISTURBED: disturbance_notice,
-    DEVIATES: _stated("deviation"),
-    NOT_STATIONARY: drift_notice,
-    SAME_SAMPLES: sample_notice,
-    MAY_SHARE: share_notice,
-    UNCOUNTED: count_notice,
-    SHORT_PASS: short_pass_notice,
-    WINDOW_DIFFERS: window_notice,
-    HOST_EXTENTS: extent_notice,
-    INCONSISTENT: _stated("inconsistency"),
-    TRACE: _stated("trace_notice"),
+def _is_observed(known: Known) -> bool:
+    """Whether it is a completed run whose samples were counted from outside."""
+    work = WORKLOADS.get(known.get("workload", ""))
+    return work is not None and work.is_user_program and "iteration_time_s" in known
+
+
+# Each says how, or nothing where it is not so.
+NOTICES: dict[str, Callable[[Known], str | None]] = {
+    "adopted trace": _adopted,
+    "not all GPUs traced": _untraced,
+    DISTURBED: lambda known: known.get("disturbance"),
+    "not as configured": lambda known: known.get("deviation"),
+    NOT_STATIONARY: _drift,
+    "ranks saw the same samples": _same_samples,
+    "ranks may have seen the same samples": _may_share,
+    UNCOUNTED: _uncounted,
+    "pass shorter than the windows": _short_pass,
+    WINDOW_DIFFERS: _window_differs,
+    HOST_EXTENTS: _host_extents,
+    INCONSISTENT: lambda known: known.get("inconsistency"),
+    TRACE: lambda known: known.get("trace_notice"),
 }
-
-
-def notices(values: Mapping[str, Any]) -> list[str]:
-    """All notices on a run, with what is the matter; none without measures."""
-    return [f"{what}: {how}" for what, notice in NOTICES.items() if (how := notice(values)) is not None]
-
-
-def _observed(values: Mapping[str, Any]) -> Workload | None:
-    """The workload of a completed run whose samples were counted from outside; None of any other run."""
-    work = WORKLOADS.get(values.get("workload", ""))
-    return work if work and work.is_user_program and not pd.isna(values.get("iteration_time_s")) else None
-
-
-def _is(values: Mapping[str, Any], name: str, expected: bool) -> bool:
-    """Whether a measure is known and has a value; tables that were read have NumPy's values."""
-    found = values.get(name)
-    return not pd.isna(found) and bool(found) is expected

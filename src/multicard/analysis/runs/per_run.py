@@ -11,7 +11,7 @@ import re
 import numpy as np
 import pandas as pd
 
-from multicard.analysis.runs.device_time import device_time, overall
+from multicard.analysis.runs.breakdown import device_time, overall
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.trace.collectives import bus_bandwidth
 
@@ -89,7 +89,7 @@ def shares(tables: ScenarioTables) -> pd.DataFrame:
 
 
 def gpu_time(tables: ScenarioTables) -> pd.DataFrame:
-    """Parts of each GPU's time over all steps: a row per run and GPU, `PARTS` and `busy` as shares of the span."""
+    """Parts of each GPU's time over all steps: a row per run and GPU, shares of the span, `busy` too."""
     rows = overall(tables.table("timeline"))
     rows = rows[(rows["span_s"] > 0) & rows["busy_s"].notna()]
     shares = device_time(rows).div(rows["span_s"], axis=0).assign(busy=rows["busy_s"] / rows["span_s"])
@@ -99,11 +99,10 @@ def gpu_time(tables: ScenarioTables) -> pd.DataFrame:
 def trace_shares(tables: ScenarioTables) -> pd.DataFrame:
     """What the traces of a run say of its bottlenecks, all processes and GPUs together.
 
-    Columns: `PARTS` as shares of the span, and `scope`, of what: `steps`, from the first profiled step to the last,
-    where the trace has some, else `capture`; `waiting_in_collectives`, the share of the same in which GPUs waited
+    Columns: `DEVICE_PARTS` as shares of the span, and `scope`, of what: `steps`, from the first profiled step to the
+    last, where the trace has some, else `capture`; `waiting_in_collectives`, the share of the same in which GPUs waited
     inside collectives for the last rank; `pageable_copies`, the share of the bytes copied from the host that came from
-    pageable memory; `synchronizations`, the share of the time in CUDA calls that is spent in those that wait for the
-    device.
+    pageable memory.
     """
     rows = overall(tables.table("timeline"))
     by_run = rows["run"]
@@ -118,7 +117,6 @@ def trace_shares(tables: ScenarioTables) -> pd.DataFrame:
         **seconds.div(span.where(span > 0), axis=0).clip(lower=0.0),
         "waiting_in_collectives": waited / span.where(span > 0),
         "pageable_copies": pageable / moved.where(moved > 0),
-        "synchronizations": shares(tables).get("synchronizations"),
     }
     return pd.DataFrame(found)
 

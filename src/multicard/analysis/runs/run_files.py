@@ -1,6 +1,6 @@
 """The files of a run directory, read so that a damaged one is named in one line."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -125,10 +125,8 @@ class RunFiles:
         UserError
             If it was cut or altered.
         """
-        path = self.folder / name
-        entry = next((entry for entry in self.record.get("files") or () if entry["name"] == name), None)
-        if entry and path.exists() and not is_unchanged(path, entry):
-            raise UserError(f"{path}: cut or altered since the run wrote it; delete {self.folder} to run it again")
+        made = f"since the run wrote it; delete {self.folder} to run it again"
+        check_unchanged(self.folder / name, self.record.get("files") or (), made)
 
     def trace_notices(self) -> list[str]:
         """Lines on what the trace lacks, or what was set right in it; none where it was not read.
@@ -169,11 +167,7 @@ class RunFiles:
         """
         if name not in self._activities:
             self._activities[name] = read_parquet(self._path(name))
-        table = self._activities[name]
-        missing = [column for column in columns if column not in table.column_names]
-        if missing:
-            raise UserError(f"{self._path(name)}: found no column {missing[0]}")
-        return table.select(columns)
+        return selected(self._activities[name], columns, self._path(name))
 
     @cached_property
     def traced_steps(self) -> pd.DataFrame:
@@ -225,3 +219,18 @@ def read_parquet(path: Path) -> pa.Table:
         raise UserError(f"{path}: missing") from None
     except (OSError, pa.ArrowException) as error:
         raise UserError(f"{path}: not a Parquet file that can be read: {str(error).splitlines()[0]}") from None
+
+
+def selected(table: pa.Table, columns: Sequence[str], path: Path) -> pa.Table:
+    """Columns of a table that was read from `path`; a `UserError` if it has no such column."""
+    missing = [name for name in columns if name not in table.column_names]
+    if missing:
+        raise UserError(f"{path}: found no column {missing[0]}")
+    return table.select(columns)
+
+
+def check_unchanged(path: Path, entries: Iterable[Mapping[str, Any]], made: str) -> None:
+    """Refuse a file that is listed with its size and checksum, and was cut or altered since it was `made`."""
+    entry = next((entry for entry in entries if entry.get("name") == path.name), None)
+    if entry and path.exists() and not is_unchanged(path, entry):
+        raise UserError(f"{path}: cut or altered {made}")

@@ -33,27 +33,19 @@ def step_pitches(steps: pd.DataFrame, of: str = "rank") -> pd.DataFrame:
         of one epoch, numbered from 1 in each rank; of its last step the pitch is the duration. So the pitches of a
         stretch add up to the time from its first start to its last end.
     """
-    steps = steps.sort_values([of, "step"])
-    if steps.empty:
-        return steps[[of, "step"]].assign(stretch=0, pitch_s=0.0)
-    number, start, duration = (steps[name].to_numpy() for name in ("step", "start_s", "duration_s"))
-    place = pd.factorize(steps[of])[0]
-    follows = (np.diff(place) == 0) & (np.diff(number) == 1)  # of each step but the first, on the one before
+    steps = steps.sort_values([of, "step"], ignore_index=True)
+    own = steps.groupby(of)
+    follows = own["step"].shift() + 1 == steps["step"]  # on the one before
     if "epoch" in steps:
-        follows &= np.diff(steps["epoch"].to_numpy()) == 0
-    stretch = np.append(0, np.cumsum(~follows))
-    first = np.append(0, 1 + np.flatnonzero(np.diff(place)))  # step of each rank
-    pitch = np.where(np.append(follows, False), np.append(np.diff(start), 0.0), duration)
-    return pd.DataFrame(
-        {of: steps[of].to_numpy(), "step": number, "stretch": 1 + stretch - stretch[first][place], "pitch_s": pitch}
-    )
+        follows &= own["epoch"].shift() == steps["epoch"]
+    is_followed = follows.groupby(steps[of]).shift(-1, fill_value=False)
+    pitch = (own["start_s"].shift(-1) - steps["start_s"]).where(is_followed, steps["duration_s"])
+    return steps[[of, "step"]].assign(stretch=(~follows).groupby(steps[of]).cumsum(), pitch_s=pitch)
 
 
 def elapsed_s(pitches: pd.DataFrame, of: str = "rank") -> float:
     """Sum over stretches of the slowest rank's time from the start of its first to the end of its last step."""
-    place, places = pd.factorize(pitches[of])
-    times = pitches["pitch_s"].groupby(pitches["stretch"].to_numpy() * len(places) + place).sum()
-    return float(times.groupby(times.index // max(1, len(places))).max().sum())
+    return float(pitches.groupby(["stretch", of])["pitch_s"].sum().groupby("stretch").max().sum())
 
 
 @dataclass(frozen=True)

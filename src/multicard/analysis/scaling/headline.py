@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from multicard.analysis.evidence import Configuration, Evidence
-from multicard.analysis.pooling import Pool
+from multicard.analysis.pooling import Pool, pooled_ratio
 from multicard.analysis.scaling.speedup import speedups_between
-from multicard.analysis.statistics import Interval, pooled_ratio, verdict
+from multicard.analysis.statistics import Interval, verdict
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, number, percent, with_unit
 
@@ -95,7 +95,8 @@ def _comparison(done: Sequence[Configuration]) -> Headline:
         value, rank = pool.ratio(this, base), ""
     else:
         this, base = order[:2]
-        [value], rank = map(_inverse, pool.against_best(this, [base], len(order))), "the fastest, "
+        [value], rank = pool.against_best(this, [base], len(order)), "the fastest, "
+        value = value.map(lambda times: 1 / times)
     names = [each.naming(varied) for each in done]
     if varied == ("devices",):
         names = [_devices(each["devices"], each["device"]) for each in done]
@@ -108,11 +109,6 @@ def _compared(this: str, base: str, ratio: Interval, rank: str, unit: str) -> st
     if verdict(ratio) == "none":
         return f"no difference shown between {this} and {base}: {ratio.format(unit='×')}"
     return f"{this} {rank}{ratio.format(unit=f'× as fast{unit} as {base}')}"
-
-
-def _inverse(ratio: Interval) -> Interval:
-    ends = (None if end is None else 1 / end for end in (ratio.value, ratio.high, ratio.low))
-    return Interval(*ends, ratio.repeats, ratio.left_out, ratio.coverage, ratio.p_value)
 
 
 def _devices(number: int, kind: str) -> str:

@@ -12,10 +12,9 @@ import pandas as pd
 from pydantic import ValidationError
 
 from multicard.analysis.evidence import Configuration, Evidence
-from multicard.analysis.scaling.points import Point
-from multicard.analysis.scaling.prediction import Check, Prediction, checks, predict
+from multicard.analysis.scaling.prediction import Check, Point, Prediction, checks, predict
 from multicard.analysis.scaling.speedup import SAME_WORK
-from multicard.analysis.statistics import Interval, scaled
+from multicard.analysis.statistics import Interval
 from multicard.core.text import counted, listed
 from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import JobParameters, nested
@@ -101,10 +100,10 @@ class Series:
         work = {count: own / count for count, each in self.configurations.items() if (own := _work(each))}
         of_device, speedup, rate = _on_devices(work, devices), None, None
         if of_device is not None:
-            ends = (of_device * devices / end for end in _ends(predicted.step_s, "value", "high", "low"))
-            rate = Interval(*ends, predicted.step_s.repeats, coverage=predicted.step_s.coverage)
+            of_step = of_device * devices
+            rate = predicted.step_s.map(lambda seconds: of_step / seconds)
             if 1 in work:
-                speedup = scaled(predicted.gain, of_device * devices / work[1])
+                speedup = predicted.gain.map(lambda times: times * of_step / work[1])
         return Forecast(devices, predicted, rate, speedup, tuple(each.count for each in self.points))
 
     def _refusal(self, devices: int) -> str | None:
@@ -255,5 +254,5 @@ def _about(each: Series, devices: int) -> tuple[Any, ...]:
     return each.words, *where, each.of["device"], devices
 
 
-def _ends(interval: Interval | None, *names: str) -> tuple[float | None, ...]:
-    return tuple(getattr(interval, name, None) for name in names or ("value", "low", "high"))
+def _ends(interval: Interval | None) -> tuple[float | None, ...]:
+    return tuple(getattr(interval, name, None) for name in ("value", "low", "high"))

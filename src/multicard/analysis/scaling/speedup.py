@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -121,32 +121,26 @@ def add_scaling(measures: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def over_repeats(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
+def over_repeats(measures: pd.DataFrame, values: list[str], lost: bool = False) -> pd.DataFrame:
     """Each value of each configuration over its completed repeats.
 
-    Gives one row per configuration in the order of `measures`: its parameters, `repeats`, and for each value
-    `<value>`, `<value>_low` and `<value>_high`. A value is the geometric mean with its 95% interval, of shares and of
-    what is not above zero throughout the arithmetic mean (`pooling.Pool.mean`); `speedup` and `efficiency` are those of
-    `speedups`. Bounds are empty where fewer than two repeats are known.
+    Gives one row per configuration in the order of their first completed runs, with `lost` one of each in the order of
+    their first runs: its parameters, `repeats`, and for each value `<value>`, `<value>_low` and `<value>_high`. A value
+    is the geometric mean with its 95% interval, of shares and of what is not above zero throughout the arithmetic mean
+    (`pooling.Pool.mean`); `speedup` and `efficiency` are those of `speedups`. Bounds are empty where fewer than two
+    repeats are known.
     """
-    is_completed = (measures["outcome"] == "completed").to_numpy(dtype=bool)
-    completed = measures[is_completed]
-    of, table = configurations(completed)
-    table["repeats"] = np.bincount(of, minlength=len(table))
-    places = _places(of, len(table))
-    scaling = None
+    of, table = configurations(measures)
+    runs = _completed(measures, of, len(table))
+    table["repeats"] = np.array([len(own) for own in runs], dtype=int)
+    scaling = _compared(measures)[1] if {"speedup", "efficiency"} & {*values} else table
     for value in values:
         if value in ("speedup", "efficiency"):
-            if scaling is None:
-                of_all, compared = _compared(measures)
-                firsts = [at[0] for at in places]
-                scaling = compared.iloc[of_all[is_completed][firsts]].reset_index(drop=True)
-            table = table.assign(**{f"{value}{end}": scaling[f"{value}{end}"] for end in ENDS})
+            table = table.assign(**scaling[[f"{value}{end}" for end in ENDS]])
         else:
-            repeats, numbers = completed["repeat"].to_numpy(), _numbers(completed[value]).to_numpy()
-            samples = [{repeats[i]: numbers[i] for i in at if np.isfinite(numbers[i])} for at in places]
-            table = table.assign(**_columns(value, _means(value, samples)))
-    return table
+            table = table.assign(**_columns(value, _means(value, _samples(measures, value, runs))))
+    ran = sorted((own[0], number) for number, own in enumerate(runs) if len(own))
+    return table if lost else table.iloc[[number for _, number in ran]].reset_index(drop=True)
 
 
 def speedups(measures: pd.DataFrame) -> pd.DataFrame:
@@ -160,6 +154,17 @@ def speedups(measures: pd.DataFrame) -> pd.DataFrame:
     return compared[compared["repeats"] > 0].drop(columns=["compared", "several_counts"]).reset_index(drop=True)
 
 
+def speedup_table(measures: pd.DataFrame) -> pd.DataFrame:
+    """Give `speedups` without the parameters that all rows share, or that follow the preset."""
+    table = speedups(measures)
+    if table.empty:
+        return table
+    names, work = parameters_in(table), workload_of(table)
+    found = work.varying(table, [name for name in names if name not in ("devices", "scaling")])
+    shown = [*(found or [work.default_label]), "devices", "scaling"]
+    return table[[*shown, *(name for name in table if name not in {*names, "scaling"})]]
+
+
 def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     """Compare each configuration with its baseline.
 
@@ -167,11 +172,9 @@ def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     with `compared` (its `Speedup`) and `several_counts` (whether efficiency has a meaning).
     """
     of, table = configurations(measures)
-    completed = (measures["outcome"] == "completed").to_numpy()
-    rates = _numbers(measures[workload_of(measures).unit.throughput]).where(completed)
-    repeats = measures["repeat"].tolist()
-    known = [{repeats[i]: rates.iloc[i] for i in at if np.isfinite(rates.iloc[i])} for at in _places(of, len(table))]
-    workload = workload_of(table)
+    workload = workload_of(measures)
+    runs, rate = _completed(measures, of, len(table)), workload.unit.throughput
+    known = _samples(measures, rate, runs)
     way, devices = table[workload.method], table["devices"]
     alike, _ = configurations(table, besides=(*BASELINE_DIFFERS, "repeat"))
     found = speedups_of((*row[:1], workload, *row[1:]) for row in zip(alike, way, devices, known, strict=True))
@@ -179,7 +182,8 @@ def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     is_known = np.array([bool(rates) for rates in known], dtype=bool)
     several = (devices.where(is_known).groupby(alike).transform("nunique") > 1).to_numpy(dtype=bool)
     # The same in all repeats of vision runs, nearly so in those of LLM runs.
-    work = (rates * _numbers(measures["iteration_time_s"])).groupby(of).median().to_numpy()
+    work = _numbers(measures[rate]) * _numbers(measures["iteration_time_s"])
+    work = work.where(measures["outcome"] == "completed").groupby(of).median().to_numpy()
     base_work = np.where(base_of >= 0, work[base_of], np.nan)
 
     speedup = pd.DataFrame(_columns("speedup", [each.over_blocks for each in found]))
@@ -187,7 +191,7 @@ def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     efficiency = speedup.div(devices.where(several), axis=0)
     return of, table.assign(
         scaling=table.get("scaling", _kind(work, base_work, devices, alike) if workload.is_user_program else "weak"),
-        repeats=np.bincount(of[completed], minlength=len(table)),
+        repeats=np.array([len(own) for own in runs], dtype=int),
         baseline=[workload.baseline_words(way.iloc[number]) if number >= 0 else None for number in base_of],
         **speedup,
         **efficiency.rename(columns=lambda name: name.replace("speedup", "efficiency")),
@@ -234,9 +238,16 @@ def _kind(work: np.ndarray, base_work: np.ndarray, devices: pd.Series, alike: np
     return kinds
 
 
-def _places(of: np.ndarray, count: int) -> list[np.ndarray]:
-    """Rows of each of `count` configurations."""
-    return [np.flatnonzero(of == number) for number in range(count)]
+def _completed(measures: pd.DataFrame, of: np.ndarray, count: int) -> list[np.ndarray]:
+    """Rows of the completed runs of each of `count` configurations; `of` has the number of each row's."""
+    completed = (measures["outcome"] == "completed").to_numpy(dtype=bool)
+    return [np.flatnonzero(completed & (of == number)) for number in range(count)]
+
+
+def _samples(measures: pd.DataFrame, value: str, runs: Sequence[np.ndarray]) -> list[dict[int, float]]:
+    """What is known of a value by repeat, of each configuration by its runs."""
+    repeats, numbers = measures["repeat"].tolist(), _numbers(measures[value]).to_numpy()
+    return [{repeats[run]: numbers[run] for run in own if np.isfinite(numbers[run])} for own in runs]
 
 
 def _numbers(column: pd.Series) -> pd.Series:
@@ -251,9 +262,7 @@ def _means(value: str, samples: Sequence[Mapping[int, float]]) -> list[Interval]
     found = [pool.mean(index) for index in range(len(samples))]
     if not is_share or not all(0 <= number <= 1 for own in samples for number in own.values()):
         return found
-    return [
-        each if each.low is None else replace(each, low=max(0.0, each.low), high=min(1.0, each.high)) for each in found
-    ]
+    return [each.map(lambda end: min(1.0, max(0.0, end))) for each in found]
 
 
 def _columns(value: str, intervals: Sequence[Interval]) -> dict[str, np.ndarray]:

@@ -10,11 +10,8 @@ MEASURES: dict[str, str] = {
 }
 
 
-def measure(record: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
+def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: Any, epochs: Any) -> dict[str, Any]:
     """Measures of one run from its record and the measures of every workload, which are empty without steps."""
-    adopted, iteration_time_s = record["adopted"], common["iteration_time_s"]
-    return {
-        "steps_per_s": None if iteration_time_s is None else 1 / iteration_time_s,
-        "steps_from": adopted["steps_from"],
-        "traced_devices": adopted["traced_devices"],
-    }
+    step_s = common["iteration_time_s"]
+    own = {name: record["adopted"][name] for name in ("steps_from", "traced_devices")}
+    return {"steps_per_s": None if step_s is None else 1 / step_s, **own}

@@ -25,23 +25,6 @@ class Adopted(Workload):
         """Nothing can be launched: what has a trace is in an archive."""
         return "no trace of it was adopted"
 
-    def rank_memory_mb(self, p: AdoptedParameters, inputs: Inputs) -> float:
-        """Nothing runs."""
-        return 0.0
-
-    @property
-    def measures(self) -> Mapping[str, str]:
-        """Steps, and what the traces show of the run."""
-        from multicard.workloads.adopted.measures import MEASURES
-
-        return MEASURES
-
-    def measure(self, record: Mapping[str, Any], common: Mapping[str, Any], steps: Any, epochs: Any) -> dict[str, Any]:
-        """Steps, and what the traces show of the run."""
-        from multicard.workloads.adopted.measures import measure
-
-        return measure(record, common)
-
     def baseline_words(self, method: str) -> str:
         """One GPU."""
         return "1 GPU"

@@ -26,18 +26,17 @@ MEASURES: dict[str, str] = {
     "adapters_bytes": "adapters, likewise",
     "gradients_bytes": "gradients, likewise",
     "optimizer_bytes": "optimizer state, likewise",
-    "estimated_memory_bytes": "estimate of a device's peak memory, from the parameters and the kind of GPU",
+    "estimated_memory_bytes": "estimate of a device's peak memory, from the parameters alone",
 }
 
 
-def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.DataFrame) -> dict[str, Any]:
+def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.DataFrame, epochs: Any) -> dict[str, Any]:
     """Measures of one completed run from its record, the measures of every workload and its steps."""
     p = LlmParameters.model_validate(record["parameters"])
     measured = steps[steps["window"] == "measured"]
     tokens = measured["tokens"].sum()
     shape = ARCHITECTURES[record["model"]["architecture"]]
-    capabilities = [gpu.get("capability") for gpu in (record.get("hardware") or {}).get("gpus") or []]
-    estimate = estimate_memory(p, shape, capabilities[0] if capabilities else None)
+    estimate = estimate_memory(p, shape)
     losses = steps.groupby("step")["loss"].mean().sort_index()
     return {
         "tokens_per_s_per_device": common["tokens_per_s"] / p.devices,

@@ -17,10 +17,8 @@ FLOAT = 4  # bytes of what is computed in fp32 independent of the job's precisio
 ADAPTED_LINEARS = ("q_proj", "v_proj", "output_proj", "w1", "w2", "w3")  # as the back end has torchtune adapt them
 LOSS_CHUNKS = 8  # of torchtune's CEWithChunkedOutputLoss
 
-# A cuBLAS handle's workspace, by compute capability, as PyTorch 2.11 chooses it (parseChosenWorkspaceSize in
-# ATen/cuda/CublasHandlePool.cpp; later versions choose the larger one on Blackwell, too).
-WORKSPACES = {"9.0": 32 * 2**20}
-OTHER_WORKSPACE = 2 * 4096 * 2**10 + 8 * 16 * 2**10
+# Of cuBLAS: one for the forward pass' thread and one for the backward pass', as large as PyTorch 2.11 makes them.
+WORKSPACES = 2 * 32 * 2**20
 
 # torchtune's Llama 3 gives every adapted layer its own table of rotary positions; its Llama 3.1 and later, whose
 # sequences are longer than this, share one.
@@ -31,26 +29,15 @@ OWN_TABLES_UP_TO = 8192
 class Memory:
     """Bytes on the fullest device, at the moment of a step when it holds most.
 
-    Attributes
-    ----------
-    weights
-        The model's own weights.
-    adapters
-        LoRA's weights beside them.
-    gradients, optimizer
-        Of what is trained.
-    buffers
-        Tables of rotary positions.
-    activations
-        All else at that moment: what is kept for the backward pass, what is in use, what FSDP has gathered, workspaces;
-        less the gradients that do not exist yet at that moment, so that the parts add up.
+    Activations are all else at that moment: what is kept for the backward pass, what is in use, what FSDP has gathered,
+    workspaces; less the gradients that do not exist yet at that moment, so that the parts add up.
     """
 
-    weights: int
-    adapters: int
+    weights: int  # the model's own
+    adapters: int  # LoRA's weights beside them
     gradients: int
     optimizer: int
-    buffers: int
+    buffers: int  # tables of rotary positions
     activations: int
 
     @property
@@ -59,26 +46,15 @@ class Memory:
         return self.weights + self.adapters + self.gradients + self.optimizer + self.buffers + self.activations
 
 
-def workspaces_bytes(capability: str | None) -> int:
-    """Of cuBLAS in a training process: PyTorch takes one for the forward pass' thread and one for the backward pass'.
-
-    It counts them as its own memory. `capability` is the GPU's, such as "9.0"; where it is not known yet they are taken
-    to be the largest.
-    """
-    largest = max(WORKSPACES.values())
-    return 2 * (largest if capability is None else WORKSPACES.get(capability, OTHER_WORKSPACE))
-
-
-def estimate_memory(p: LlmParameters, shape: Architecture, capability: str | None = None) -> Memory:
+def estimate_memory(p: LlmParameters, shape: Architecture) -> Memory:
     """Estimate the memory of one device of a job as torchtune 0.6.1's stock recipes run it.
 
-    Weights, adapters, gradients, optimizer and buffers are exact. Under torchrun FSDP2 divides every tensor by its
-    first dimension (torch.distributed.fsdp.fully_shard) and rank 0 holds the largest part, which is given. Gradients
-    have the precision of their weights, as has the state of AdamW: two moments of each weight, and a count of 4 bytes
-    for each tensor. Under qlora the layers' linear weights lie in NF4 (arXiv 2305.14314; torchao's NF4Tensor): 4 bits
-    each, 8 bits of scale for 64 of them, and for 256 scales one of their own in the job's precision. The reference of
-    DPO is the same model without its adapters. Sequences are taken as full: padding counts. `capability`: as of
-    `workspaces_bytes`.
+    Weights, adapters, gradients, optimizer and buffers are exact, and activations within a tenth of all. Under torchrun
+    FSDP2 divides every tensor by its first dimension and rank 0 holds the largest part, which is given. Gradients have
+    the precision of their weights, as has the state of AdamW: two moments of each weight, and a count of 4 bytes for
+    each tensor. Under qlora the layers' linear weights lie in NF4 (arXiv 2305.14314; torchao's NF4Tensor): 4 bits each,
+    8 bits of scale for 64 of them, and for 256 scales one of their own in the job's precision. The reference of DPO is
+    the same model without its adapters. Sequences are taken as full: padding counts.
     """
     job = _Job(p, shape)
     gradients = job.share(job.trained)
@@ -88,7 +64,7 @@ def estimate_memory(p: LlmParameters, shape: Architecture, capability: str | Non
         gradients=gradients,
         optimizer=2 * gradients + 4 * len(job.trained),
         buffers=job.buffers(),
-        activations=job.peak(gradients) - gradients + (workspaces_bytes(capability) if p.device == "cuda" else 0),
+        activations=job.peak(gradients) - gradients + (WORKSPACES if p.device == "cuda" else 0),
     )
 
 
@@ -103,14 +79,14 @@ class _Job:
         self.compiled = p.compile and self.technique.compiles(p)
         self.tokens = p.batch_size * p.sequence_length * self.technique.sequences_per_sample
         self.stream = self.tokens * shape.embedding * self.size  # the input of a layer
-        self.logits = self.tokens * shape.vocabulary  # their number
+        # What a norm keeps: its input in fp32, and to train its scale also what that scales, unless all is fp32.
+        self.norm = FLOAT * shape.embedding * self.tokens * (1 if p.trains_adapters or self.size == FLOAT else 2)
 
         head = (shape.vocabulary, shape.embedding)
         self.linears = list(shape.linear_shapes.values())
         self.layer = [*self.linears, (shape.embedding,), (shape.embedding,)]
         self.root = [head, (shape.embedding,)] if shape.tied else [head, head, (shape.embedding,)]
-        adapted = [shape.linear_shapes[name] for name in ADAPTED_LINEARS]
-        self.adapted = adapted if p.trains_adapters else []
+        self.adapted = [shape.linear_shapes[name] for name in ADAPTED_LINEARS] if p.trains_adapters else []
         self.layer_adapters = [
             part for rows, columns in self.adapted for part in self.technique.adapter_shapes(rows, columns, p.lora_rank)
         ]
@@ -118,9 +94,8 @@ class _Job:
         self.trained = self.adapters or shape.layers * self.layer + self.root
         # Linear layers that QAT quantizes: of the adapted kind those with adapters, else all; a tied output is none.
         self.quantized = (self.adapted or self.linears) if self.technique.fake_quantization else []
-        quantizes_head = self.quantized and not p.trains_adapters and not shape.tied
-        self.quantized_head = math.prod(head) if quantizes_head else 0  # weights
-        self.head = math.prod(head) * self.size
+        self.head = math.prod(head)  # its weights
+        self.quantized_head = 0 if p.trains_adapters or shape.tied or not self.quantized else self.head
 
     def share(self, tensors: list[tuple[int, ...]]) -> int:
         """What rank 0 holds of tensors of these shapes."""
@@ -149,30 +124,35 @@ class _Job:
     def peak(self, gradients: int) -> int:
         """The most that is held at one moment of a step beside weights, optimizer state and buffers.
 
-        The moments are the end of the loss, the beginning of the backward pass, its last layer, its first, and its end.
-        Gradients exist from the beginning only where several batches make one step.
+        The moments are the loss, the backward pass of the last layer, that of the first, and its end. Gradients exist
+        from the beginning only where several batches make one step. With activation checkpointing a layer keeps its
+        input alone, and one layer at a time is computed again. FSDP has gathered the root, the layer and the next one.
         """
-        of_layer = self.kept_of_layer()
-        before = gradients if self.p.gradient_accumulation_steps > 1 else 0
-        before += self.scales() + self.shape.layers * (self.stream if self.p.activation_checkpointing else of_layer)
-        working = self.in_use() + self.gathered()
-        again = of_layer if self.p.activation_checkpointing else 0  # computed again, one layer at a time
+        p, of_layer = self.p, self.kept_of_layer()
+        kept, again = (self.stream, of_layer) if p.activation_checkpointing else (of_layer, 0)
+        # Scales and zero points that fake quantizers hold between steps: of groups of weights, and of tokens.
+        groups = sum(map(math.prod, self.quantized)) // p.qat_group
+        kept += 2 * FLOAT * (groups + len(self.quantized) * self.tokens)
+        before = (gradients if p.gradient_accumulation_steps > 1 else 0) + self.shape.layers * kept
+        root, layer = (self.whole(self.root), self.whole(self.layer)) if p.distributed else (0, 0)
+        working = self.in_use() + root + min(2, self.ranks) * layer
+        fresh = 0 if p.trains_adapters else self.size * self.head + self.whole(self.layer)  # gradients, not divided yet
+        undivided = fresh + layer - self.share(self.root + self.layer) if fresh and p.distributed else 0
+        end = 2 * root + layer if p.distributed else fresh
         return max(
-            before + self.kept_of_head() + max(self.loss(), self.begin()),
-            before + again + working + self.fresh(),
-            gradients + (self.stream if self.p.activation_checkpointing else 0) + of_layer + working + self.undivided(),
-            gradients + self.end(),
+            before + self.loss(root),
+            before + again + working + fresh,
+            gradients + kept + again + working + undivided,
+            gradients + (end if fresh else 0),
         )
 
     def kept_of_layer(self) -> int:
         """What autograd keeps of one decoder layer for its backward pass.
 
-        Norms keep their input in fp32, and to train their scale also what it scales, in fp32; where all is fp32 one
-        kernel does without the latter. Linear layers keep their input. Attention keeps queries, keys and values, the
-        latter two repeated for every head, its output, and of its scores (flash attention) one number per row. The
-        feed-forward layer keeps the gate before and after its activation, and what it multiplies. Packed sequences have
-        cosines and sines for the position of every token, for queries and for keys. Compiled, norms and activation are
-        computed again from their inputs.
+        Linear layers keep their input. Attention keeps queries, keys and values, the latter two repeated for every
+        head, its output, and of its scores (flash attention) one number per row. The feed-forward layer keeps the gate
+        before and after its activation, and what it multiplies. Packed sequences have cosines and sines for the
+        position of every token, for queries and for keys. Compiled, norms and activation are computed again.
 
         Fake quantization under qat keeps what it clamps, in fp32, of every quantized layer's input and, to train it, of
         its weight; and it makes another weight and, where that is trained, another input for the linear layer to keep.
@@ -184,7 +164,7 @@ class _Job:
         if self.compiled:
             per_token += size * (2 * s.embedding - s.feed_forward)
         else:
-            per_token += 2 * self.kept_of_norm() + (2 * FLOAT * s.embedding // s.heads if p.packed else 0)
+            per_token += 2 * self.norm // self.tokens + (2 * FLOAT * s.embedding // s.heads if p.packed else 0)
         if not self.quantized:
             return self.tokens * (per_token + inputs)
         columns = sum(columns for _, columns in self.quantized)
@@ -193,95 +173,38 @@ class _Job:
             return self.tokens * (per_token + inputs + FLOAT * columns) + size * weights
         return self.tokens * (per_token + (FLOAT + size) * columns) + (FLOAT + size) * weights
 
-    def kept_of_norm(self) -> int:
-        """What a norm keeps of a token."""
-        return FLOAT * self.shape.embedding * (1 if self.p.trains_adapters or self.size == FLOAT else 2)
+    def loss(self, root: int) -> int:
+        """The last norm, the output layer, and the loss or the gradient of its logits.
 
-    def kept_of_head(self) -> int:
-        """What the last norm and the output layer keep; full qat quantizes the output again for every chunk."""
-        kept = self.tokens * self.kept_of_norm() + (0 if self.p.trains_adapters else self.stream)
+        Cross-entropy has all logits and, not compiled, all log-probabilities in fp32 and those of one chunk. DPO has
+        five times all logits in fp32: log-probabilities of the policy; logits, scaled logits and log-probabilities of
+        the reference; and logits of the step before, which the recipe's `_` still names. Full qat quantizes the output
+        again for every chunk.
+        """
+        logits, numbers = self.size * self.tokens * self.shape.vocabulary, self.tokens * self.shape.vocabulary
+        if self.technique.pairs:
+            return self.norm + max(5 * FLOAT * numbers, 3 * FLOAT * numbers + 2 * root)
+        chunk = FLOAT * numbers // LOSS_CHUNKS if self.size < FLOAT else 0
+        loss = logits if self.compiled else logits + FLOAT * numbers + chunk
+        if self.p.trains_adapters:
+            return self.norm + max(loss, logits + min(2, self.ranks) * root)
+        kept = self.norm + self.stream
         if self.quantized_head:
             kept += FLOAT * self.tokens * self.shape.embedding
             kept += LOSS_CHUNKS * (FLOAT + self.size) * self.quantized_head
-        return kept
-
-    def loss(self) -> int:
-        """The end of the loss.
-
-        Cross-entropy has all logits, all log-probabilities in fp32 and, of one chunk, logits in fp32; compiled, the
-        logits alone. DPO has five times all logits in fp32: log-probabilities of the policy; logits, scaled logits and
-        log-probabilities of the reference; and logits of the step before, which the recipe's `_` still names.
-        """
-        if self.technique.pairs:
-            return 5 * FLOAT * self.logits
-        loss = self.size * self.logits
-        if not self.compiled:
-            loss += FLOAT * self.logits + (FLOAT * self.logits // LOSS_CHUNKS if self.size < FLOAT else 0)
-        return max(loss, self.size * self.logits + self.quantizing(self.quantized_head))
-
-    def begin(self) -> int:
-        """The beginning of the backward pass: gradients of all logits while the head goes backward.
-
-        To train it, its gradient is summed up from those of chunks. FSDP gathers the root, by a buffer of its size, and
-        then the last layer into a buffer.
-        """
-        root = self.whole(self.root) if self.p.distributed else 0
-        gradient = self.size * self.logits
-        if self.technique.pairs:
-            return 3 * FLOAT * self.logits + 2 * root
-        if self.p.trains_adapters:
-            return gradient + min(2, self.ranks) * root
-        gathered = root + (self.whole(self.layer) if self.ranks > 1 else 0)
-        used = gradient // LOSS_CHUNKS
-        return gradient - used + 2 * self.head + gathered + FLOAT * self.quantized_head
+        return kept + max(loss, logits + 2 * self.size * self.head + root)
 
     def in_use(self) -> int:
         """What the backward pass of one layer uses beside what it keeps: gradients round the feed-forward layer.
 
         torchao takes a weight out of NF4 by way of two indices of 8 bytes per byte, two values, two scaled values and
-        the result (NF4Tensor.get_original_weight).
+        the result (NF4Tensor.get_original_weight). Fake quantization clamps, shifts and scales back.
         """
-        largest = max(rows * columns for rows, columns in self.linears)
+        largest = max(map(math.prod, self.linears))
         gradients = 2 * self.size * self.tokens * (self.shape.feed_forward + self.shape.embedding)
         if self.technique.nf4:
             return max(gradients, (8 + 3 * self.size) * largest + 2 * self.stream)
         if self.quantized:
-            return max(gradients, self.quantizing(max(largest, self.tokens * self.shape.feed_forward)))
+            largest = max(largest, self.tokens * self.shape.feed_forward)
+            return max(gradients, (2 * FLOAT + self.size) * largest)
         return gradients
-
-    def quantizing(self, numbers: int) -> int:
-        """What fake quantization uses on its way: clamped, shifted and scaled back."""
-        return (2 * FLOAT + self.size) * numbers
-
-    def scales(self) -> int:
-        """Scales and zero points that fake quantizers hold between steps: of groups of weights, and of tokens."""
-        groups = sum(rows * columns for rows, columns in self.quantized) // self.p.qat_group
-        return self.shape.layers * 2 * FLOAT * (groups + len(self.quantized) * self.tokens)
-
-    def gathered(self) -> int:
-        """What FSDP has gathered while a layer goes backward: the root, the layer, and in a buffer the next one."""
-        if not self.p.distributed:
-            return 0
-        return self.whole(self.root) + min(2, self.ranks) * self.whole(self.layer + self.layer_adapters)
-
-    def fresh(self) -> int:
-        """Gradients of the output and of a layer."""
-        return 0 if self.p.trains_adapters else self.head + self.whole(self.layer)
-
-    def undivided(self) -> int:
-        """What gradients take more than divided ones while FSDP has those of the root and of a layer, and a copy."""
-        if self.p.trains_adapters or not self.p.distributed:
-            return 0
-        return self.fresh() + self.whole(self.layer) - self.share(self.root + self.layer)
-
-    def end(self) -> int:
-        """The end of the backward pass, beside the gradients: that of the embedding is made.
-
-        A tied one is added to that of the output. FSDP has the root and its gradients whole, and a layer's copy.
-        """
-        if self.p.trains_adapters:
-            return 0
-        if not self.p.distributed:
-            return self.head
-        whole = 2 * self.whole(self.root) + self.whole(self.layer) + (self.head if self.shape.tied else 0)
-        return whole - self.share(self.root)

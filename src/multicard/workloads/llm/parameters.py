@@ -12,6 +12,7 @@ from multicard.experiment.parameters import (
     WarmupSteps,
 )
 from multicard.record.profiled_window import LEAST_SETTLING
+from multicard.workloads._fields import labelled
 from multicard.workloads.llm.technique import TECHNIQUES
 
 
@@ -33,83 +34,43 @@ class LlmParameters(JobParameters):
         Field(description=" ".join(f"`{name}`: {entry.description}" for name, entry in TECHNIQUES.items())),
     ] = "lora"
     precision: Annotated[Literal["fp32", "bf16"], Field(description="Data type of weights and arithmetic.")] = "bf16"
-    batch_size: Annotated[
-        int,
-        Field(
-            ge=1,
-            description="Samples per device and forward pass.",
-            json_schema_extra={"label": "batch"},
-        ),
-    ] = 2
+    batch_size: Annotated[int, labelled("batch", "Samples per device and forward pass.", ge=1)] = 2
     gradient_accumulation_steps: Annotated[
-        int,
-        Field(
-            ge=1,
-            description="Batches per device whose gradients are accumulated into one step.",
-            json_schema_extra={"label": "accumulate"},
-        ),
+        int, labelled("accumulate", "Batches per device whose gradients are accumulated into one step.", ge=1)
     ] = 1
     sequence_length: Annotated[
-        int,
-        Field(
-            ge=16,
-            description="Maximum tokens per sequence: longer samples are truncated, packed ones fill it.",
-            json_schema_extra={"label": "seq"},
-        ),
+        int, labelled("seq", "Maximum tokens per sequence: longer samples are truncated, packed ones fill it.", ge=16)
     ] = 2048
     packed: Annotated[
         bool,
-        Field(
-            description="Pack several samples into each sequence instead of padding. On GPUs torchtune then uses "
+        labelled(
+            "packed",
+            "Pack several samples into each sequence instead of padding. On GPUs torchtune then uses "
             "PyTorch's flex attention, compiled whatever `compile` says.",
-            json_schema_extra={"label": "packed"},
         ),
     ] = False
     learning_rate: Annotated[
         float | None,
-        Field(
-            gt=0,
-            description="Peak learning rate of AdamW; null: the technique's, as in torchtune's own configurations.",
-            json_schema_extra={"label": "lr"},
+        labelled(
+            "lr", "Peak learning rate of AdamW; null: the technique's, as in torchtune's own configurations.", gt=0
         ),
     ] = None
-    lora_rank: Annotated[int, Field(ge=1, description="Rank of the adapters.", json_schema_extra={"label": "rank"})] = 8
-    lora_alpha: Annotated[
-        float,
-        Field(
-            gt=0,
-            description="Scaling of the adapters, before division by their rank.",
-            json_schema_extra={"label": "alpha"},
-        ),
-    ] = 16.0
+    lora_rank: Annotated[int, labelled("rank", "Rank of the adapters.", ge=1)] = 8
+    lora_alpha: Annotated[float, labelled("alpha", "Scaling of the adapters, before division by their rank.", gt=0)] = (
+        16.0
+    )
     qat_of: Annotated[
-        Literal["adapters", "weights"],
-        Field(
-            description="What technique `qat` trains: LoRA adapters, or all weights.",
-            json_schema_extra={"label": "qat-"},
-        ),
+        Literal["adapters", "weights"], labelled("qat-", "What technique `qat` trains: LoRA adapters, or all weights.")
     ] = "adapters"
     qat_group: Annotated[
         int,
-        Field(
-            ge=1,
-            description="Group size of weight quantization under `qat`; must divide the width of every layer.",
-            json_schema_extra={"label": "group"},
-        ),
+        labelled("group", "Group size of weight quantization under `qat`; must divide the width of every layer.", ge=1),
     ] = 256
     activation_checkpointing: Annotated[
-        bool,
-        Field(
-            description="Recompute activations in the backward pass instead of keeping them.",
-            json_schema_extra={"label": "checkpointing"},
-        ),
+        bool, labelled("checkpointing", "Recompute activations in the backward pass instead of keeping them.")
     ] = False
-    compile: Annotated[
-        bool, Field(description="Compile model and loss with torch.compile.", json_schema_extra={"label": "compile"})
-    ] = False
-    steps: Annotated[
-        int, Field(ge=1, description="Measured steps, after the warm-up.", json_schema_extra={"label": "steps"})
-    ] = 50
+    compile: Annotated[bool, labelled("compile", "Compile model and loss with torch.compile.")] = False
+    steps: Annotated[int, labelled("steps", "Measured steps, after the warm-up.", ge=1)] = 50
     warmup_steps: WarmupSteps = 5
     profiled_steps: ProfiledSteps = 5
 

@@ -1,18 +1,20 @@
 """Prepare a language model: `tiny` is created, a user's folder is checked and never changed."""
 
+import base64
+import math
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError, safe_open
 
 from multicard.core.errors import UserError
 from multicard.core.files import described, read_object, write_json
 from multicard.core.prepared import PROVENANCE, read_prepared, refuse_changed
-from multicard.core.text import first_of
+from multicard.core.text import printable
 from multicard.experiment.models import Architecture, Model
-from multicard.workloads.llm.tiny import SPECIAL_TOKENS, SPECIAL_TOKENS_FILE, make_tiny
-from multicard.workloads.llm.vocabulary import read_vocabulary
-from multicard.workloads.llm.weights import INDEX, count_parameters, weight_files
+from multicard.workloads.llm.tiny import CONFIG, SPECIAL_TOKENS, SPECIAL_TOKENS_FILE, WEIGHTS, make_tiny
 
-CONFIG = "config.json"
+SHARDS = "model-*-of-*.safetensors"
 # Hugging Face's repositories of Llama 3 hold the tokenizer that torchtune reads in the second place.
 TOKENIZERS = ("tokenizer.model", "original/tokenizer.model")
 LLAMA3_SPECIAL_TOKENS = 256
@@ -38,8 +40,8 @@ def prepare_model(name: str, model: Model, folder: Path, resources: Path) -> Non
     (folder / PROVENANCE).unlink(missing_ok=True)
     if model.architecture == "tiny":
         place = folder.absolute()
-        made = make_tiny(place, model.shape, resources)
-        facts = check_folder(place, model.shape, len(SPECIAL_TOKENS), "")
+        made = make_tiny(place, model.shape, resources / "tiny")
+        facts = check_folder(place, model.shape, SPECIAL_TOKENS, "")
         facts |= {"special_tokens": str(place / SPECIAL_TOKENS_FILE), "files": [described(file) for file in made]}
     else:
         place = Path(model.folder).absolute()
@@ -50,7 +52,7 @@ def prepare_model(name: str, model: Model, folder: Path, resources: Path) -> Non
 def check_folder(folder: Path, shape: Architecture, special_tokens: int, download: str) -> dict[str, Any]:
     """Check that a folder is a complete checkpoint of this shape and a tokenizer that fits; give its facts.
 
-    Only headers of the weights are read. `special_tokens` counts those above the tokenizer's own, `download` is the
+    Of the weights only headers are read. `special_tokens` counts those above the tokenizer's own, `download` is the
     command that fetches what is missing.
 
     Raises
@@ -58,59 +60,67 @@ def check_folder(folder: Path, shape: Architecture, special_tokens: int, downloa
     UserError
         In one line, at the first error.
     """
+    weights = sorted(file.name for file in folder.glob(SHARDS))
+    if (folder / WEIGHTS).is_file() or not weights:
+        weights = [WEIGHTS]
+    tokenizer = next((name for name in TOKENIZERS if (folder / name).is_file()), TOKENIZERS[-1])
+    files = [CONFIG, *weights, tokenizer]
+    if missing := [name for name in files if not (folder / name).is_file()]:
+        raise UserError(f"{folder}: does not contain {', '.join(missing)}; fetch the model by: {download}")
     try:
-        names, tokenizer = _present(folder, download)
         _check_config(folder / CONFIG, shape)
-        parameters = count_parameters([folder / name for name in names], shape)
-        _check_tokenizer(folder / tokenizer, shape.vocabulary, special_tokens)
-        files = [CONFIG, *([INDEX] if (folder / INDEX).is_file() else []), *names, tokenizer]
-        return {
-            "tokenizer": str(folder / tokenizer),
-            "special_tokens": None,
-            "checkpoint_files": names,
-            "parameters": parameters,
-            "files": [{"name": name, "bytes": (folder / name).stat().st_size} for name in files],
-        }
+        parameters = sum(_count_weights(folder / name) for name in weights)
+        tokens = _count_tokens(folder / tokenizer)
     except OSError as error:
         raise UserError(f"{error.filename or folder}: {error.strerror}") from None
-
-
-def _present(folder: Path, download: str) -> tuple[list[str], str]:
-    """Names of the weight files and of the tokenizer, all of which are there."""
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; fetch the model by: {download}")
-    weights = weight_files(folder)
-    tokenizer = next((name for name in TOKENIZERS if (folder / name).is_file()), None)
-    missing = [name for name in (CONFIG, *weights) if not (folder / name).is_file()]
-    if tokenizer is None:
-        other = " (tokenizer.json is another form)" if (folder / "tokenizer.json").is_file() else ""
-        missing.append(TOKENIZERS[-1] + other)
-    if missing:
-        raise UserError(f"{folder}: does not contain {first_of(missing, 6)}; fetch the model by: {download}")
-    return weights, tokenizer
+    if parameters != shape.parameters:
+        raise UserError(f"{folder}: found {parameters} weights in {', '.join(weights)}, expected {shape.parameters}")
+    if tokens != shape.vocabulary - special_tokens:
+        raise UserError(
+            f"{folder / tokenizer}: a tokenizer that does not fit the weights: found {tokens} tokens, expected "
+            f"{shape.vocabulary - special_tokens}, with {special_tokens} special ones above them"
+        )
+    return {
+        "tokenizer": str(folder / tokenizer),
+        "special_tokens": None,
+        "checkpoint_files": weights,
+        "parameters": parameters,
+        "files": [{"name": name, "bytes": (folder / name).stat().st_size} for name in files],
+    }
 
 
 def _check_config(path: Path, shape: Architecture) -> None:
     """Compare the shape that config.json states; keys with a default in Hugging Face's readers may be missing."""
     config = {"tie_word_embeddings": False, **read_object(path)}
-    # Older files leave it out, and torchtune computes it.
-    if config.get("head_dim") is None:
-        config["head_dim"] = shape.embedding // shape.heads
-    for key, value in (shape.config | {"head_dim": shape.embedding // shape.heads}).items():
-        if key not in config:
-            raise UserError(f"{path}, {key}: missing, expected {value}")
-        found = config[key]
+    for key, value in shape.config.items():
+        found = config.get(key)
         if type(found) is not type(value) or found != value:
             raise UserError(f"{path}, {key}: found {found!r}, expected {value}")
 
 
-def _check_tokenizer(path: Path, vocabulary: int, special_tokens: int) -> None:
-    found, expected = len(read_vocabulary(path)), vocabulary - special_tokens
-    if found != expected:
-        raise UserError(
-            f"{path}: a tokenizer that does not fit the weights: found {found} tokens, expected {expected}, with "
-            f"{special_tokens} special ones above them"
-        )
+def _count_weights(file: Path) -> int:
+    """Weights in a safetensors file, whose own reader checks that all of its data is there."""
+    try:
+        with safe_open(file, framework="numpy") as stored:
+            shapes = {name: stored.get_slice(name).get_shape() for name in stored.keys()}  # noqa: SIM118, no mapping
+    except SafetensorError as error:
+        raise UserError(f"{file}: not a complete safetensors file: {printable(str(error))}") from error
+    # Older checkpoints store what follows from the base of positions; torchtune skips it.
+    return sum(math.prod(shape) for name, shape in shapes.items() if not name.endswith("rotary_emb.inv_freq"))
+
+
+def _count_tokens(path: Path) -> int:
+    """Tokens of a file that tiktoken reads: one `token in base64, rank` a line."""
+    lines = path.read_bytes().splitlines()
+    for count, line in enumerate(lines):
+        try:
+            token, rank = line.split()
+            in_order = int(rank) == count and base64.b64decode(token, validate=True)
+        except ValueError:
+            in_order = False
+        if not in_order:
+            raise UserError(f"{path}, line {count + 1}: expected a token in base64 and the rank {count}")
+    return len(lines)
 
 
 def read_model(folder: Path) -> dict[str, Any]:

@@ -2,18 +2,16 @@
 
 import json
 import tempfile
-from array import array
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from multicard.core.errors import UserError
+from multicard.core.errors import UserError, in_one_line
 from multicard.core.files import atomic_write, described, write_json
 from multicard.core.prepared import PROVENANCE, read_prepared, refuse_changed
 from multicard.experiment.datasets import PublishedText, Text
-from multicard.workloads.llm.samples import MissingColumns, Unfit, characters, to_sample
+from multicard.workloads.llm.samples import MissingColumns, Unfit, to_sample
 from multicard.workloads.llm.text_sources import TextSource, open_source
 
 TRAIN = "train.jsonl"
@@ -44,48 +42,40 @@ def prepare_texts(name: str, dataset: Text, folder: Path, resources: Path) -> No
         source = open_source(name, dataset, resources, Path(scratch))
         with atomic_write(folder / TRAIN) as temporary:
             counts = _write(source, dataset, temporary)
-    write_json(
-        folder / PROVENANCE,
-        {
-            "dataset": name,
-            "source": dataset.source,
-            "kind": dataset.kind,
-            **source.facts,
-            "limit": dataset.limit,
-            **counts,
-            "files": [described(folder / TRAIN)],
-        },
-    )
+    facts = {"dataset": name, "source": dataset.source, "kind": dataset.kind, **source.facts, "limit": dataset.limit}
+    write_json(folder / PROVENANCE, facts | counts | {"files": [described(folder / TRAIN)]})
 
 
 def _write(source: TextSource, dataset: Text, path: Path) -> dict[str, Any]:
-    """Write the samples to `path`; give their number and lengths."""
-    lengths, skipped, first_error = array("Q"), 0, None
+    """Write the samples to `path`; give their number."""
+    is_published = isinstance(dataset, PublishedText)
+    written, skipped, first_error = 0, 0, None
     with path.open("w", encoding="utf-8", newline="\n") as file:
-        for place, row in islice(source.samples(), dataset.limit):
+        for number, row in enumerate(islice(_rows(source), dataset.limit), 1):
             try:
                 sample = to_sample(dataset.kind, row)
-            except Unfit as error:
-                reason = f"{place}: {error}" if isinstance(error, MissingColumns) else f"{place}, {error}"
-                if isinstance(error, MissingColumns) or not isinstance(dataset, PublishedText):
+                file.write(json.dumps(sample, ensure_ascii=False) + "\n")
+                written += 1
+            except (Unfit, UnicodeEncodeError) as error:
+                reason = f"{source.place}, sample {number}: {error}"
+                if isinstance(error, MissingColumns) or not is_published:
                     raise UserError(reason) from None
                 skipped, first_error = skipped + 1, first_error or reason
-                continue
-            file.write(json.dumps(sample, ensure_ascii=False) + "\n")
-            lengths.append(characters(sample))
-    if not lengths:
+    if not written:
         raise UserError(first_error or f"{source.place}: found no samples, expected some")
-    left_out = {"left_out": skipped, "first_left_out": first_error} if isinstance(dataset, PublishedText) else {}
-    return {
-        "train_samples": len(lengths),
-        "test_samples": 0,
-        **left_out,
-        "characters_per_sample": {
-            "mean": round(float(np.mean(lengths)), 1),
-            "median": float(np.median(lengths)),
-            "max": max(lengths),
-        },
-    }
+    left_out = {"left_out": skipped, "first_left_out": first_error} if is_published else {}
+    return {"train_samples": written, "test_samples": 0, **left_out}
+
+
+def _rows(source: TextSource) -> Iterator[Any]:
+    """Rows; what their reader stumbles over is one line."""
+    number = 0
+    try:
+        for row in source.rows:
+            number += 1
+            yield row
+    except Exception as error:  # whatever a reader stumbles over
+        raise UserError(f"{source.place}: cannot be read after {number} samples: {in_one_line(error)}") from error
 
 
 def read_texts(folder: Path) -> dict[str, Any]:

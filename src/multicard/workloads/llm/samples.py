@@ -1,16 +1,23 @@
 """What a sample of each kind is: the columns it may come in, and the one form in which it is prepared."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    create_model,
+    model_validator,
+)
+
+from multicard.core.errors import first_fault
 from multicard.experiment.datasets import TextKind
 
-Row = Mapping[str, Any]
-Sample = dict[str, Any]
-
-# The roles of messages, as chats name them and as those of ShareGPT do (torchtune reads the same).
-ROLES = {"system": "system", "user": "user", "assistant": "assistant", "human": "user", "gpt": "assistant"}
-MESSAGE_KEYS = (("role", "content"), ("from", "value"))
+# The roles of messages as those of ShareGPT name them (torchtune reads the same).
+SHAREGPT = {"human": "user", "gpt": "assistant"}
 
 
 class Unfit(ValueError):
@@ -21,152 +28,106 @@ class MissingColumns(Unfit):
     """A row without a column that it needs; probably no row of its set has it."""
 
 
-def to_sample(kind: TextKind, row: Any) -> Sample:
-    """Bring a row into the form of its kind; other columns are dropped.
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("empty, expected text")
+    return text
 
-    The forms: `instruction` (instruction, input, output), `chat` (messages, each with role and content), `summary`
-    (dialogue, summary), `grammar` (input, output), `completion` (text), `preference` (chosen, rejected: messages).
+
+Words = Annotated[str, AfterValidator(_not_blank)]
+
+
+class Message(BaseModel):
+    """What one side says."""
+
+    role: Annotated[
+        Literal["system", "user", "assistant"],
+        BeforeValidator(lambda role: SHAREGPT.get(role, role) if isinstance(role, str) else role),
+        Field(validation_alias=AliasChoices("role", "from")),
+    ]
+    content: Annotated[str, Field(validation_alias=AliasChoices("content", "value"))]
+
+
+def _by_turns(messages: list[Message]) -> list[Message]:
+    """Check a conversation: at most one system message, then user and assistant by turns, as torchtune wants it.
+
+    An empty system message, as some published sets have it, is dropped.
+    """
+    has_system = bool(messages) and messages[0].role == "system"
+    for number, message in enumerate(messages[has_system:]):
+        expected = "assistant" if number % 2 else "user"
+        if message.role != expected:
+            place = number + has_system + 1
+            raise ValueError(f"message {place}: found the role {message.role}, expected {expected}")
+        _not_blank(message.content)
+    if len(messages) < 2 + has_system:
+        raise ValueError("found no message of the assistant, expected one or more")
+    return messages if not has_system or messages[0].content else messages[1:]
+
+
+Conversation = Annotated[list[Message], AfterValidator(_by_turns)]
+
+
+class Preference(BaseModel):
+    """Two conversations that begin with the same question and end with a good and a bad answer."""
+
+    chosen: Annotated[Conversation, Field(validation_alias=AliasChoices("chosen", "chosen_conversations"))]
+    rejected: Annotated[Conversation, Field(validation_alias=AliasChoices("rejected", "rejected_conversations"))]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_texts(cls, row: Any) -> Any:
+        """Make conversations of two texts that answer the column `prompt`."""
+        names = ("chosen", "rejected")
+        if not isinstance(row, dict) or not all(isinstance(row.get(name), str) for name in ("prompt", *names)):
+            return row
+        question = {"role": "user", "content": row["prompt"]}
+        return {name: [question, {"role": "assistant", "content": row[name]}] for name in names}
+
+    @model_validator(mode="after")
+    def _are_comparable(self) -> "Preference":
+        questions = []
+        for name, messages in (("chosen", self.chosen), ("rejected", self.rejected)):
+            if messages[-1].role != "assistant":
+                raise ValueError(f"column {name}: the last message is the user's, expected the assistant's")
+            questions.append(next(message.content for message in messages if message.role == "user"))
+        if questions[0] != questions[1]:
+            raise ValueError("chosen and rejected: found different questions, expected the same first message")
+        return self
+
+
+def _columns(**types: Any) -> type[BaseModel]:
+    return create_model("Columns", **{name: (kind, ...) for name, kind in types.items()})
+
+
+FORMS: dict[TextKind, type[BaseModel]] = {
+    # Many instructions need no input.
+    "instruction": _columns(
+        instruction=Words, input=Annotated[str, BeforeValidator(lambda given: given or "")], output=Words
+    ),
+    "chat": _columns(
+        messages=Annotated[Conversation, Field(validation_alias=AliasChoices("messages", "conversations"))]
+    ),
+    "summary": _columns(dialogue=Words, summary=Words),
+    "grammar": _columns(input=Words, output=Words),
+    "completion": _columns(text=Annotated[Words, Field(validation_alias=AliasChoices("text", "article", "page"))]),
+    "preference": Preference,
+}
+
+
+def to_sample(kind: TextKind, row: Any) -> dict[str, Any]:
+    """Bring a row into the form of its kind; other columns are dropped.
 
     Raises
     ------
     Unfit
         If columns are missing, or hold what they should not.
     """
-    if not isinstance(row, Mapping):
-        raise Unfit(f"found {_named(row)}, expected an object")
-    for columns, convert in FORMS[kind].items():
-        if all(column in row for column in columns):
-            return convert(row)
-    forms = " or ".join(_listed(columns) for columns in FORMS[kind])
-    raise MissingColumns(f"found the columns {_listed(list(row))}, expected {forms}")
-
-
-def characters(sample: Sample) -> int:
-    """Characters of all texts of a sample; of a preference, those of both conversations."""
-    return sum(
-        len(value) if isinstance(value, str) else sum(len(message["content"]) for message in value)
-        for value in sample.values()
-    )
-
-
-def _texts(*columns: str) -> Callable[[Row], Sample]:
-    return lambda row: {column: _text(row[column], f"column {column}") for column in columns}
-
-
-def _completion(column: str) -> Callable[[Row], Sample]:
-    return lambda row: {"text": _text(row[column], f"column {column}")}
-
-
-def _chat(column: str) -> Callable[[Row], Sample]:
-    return lambda row: {"messages": _messages(row[column], f"column {column}")}
-
-
-def _instruction(row: Row) -> Sample:
-    sample = _texts("instruction", "output")(row)
-    # Many instructions need no input.
-    given = row["input"] in ("", None)
-    return {
-        "instruction": sample["instruction"],
-        "input": "" if given else _text(row["input"], "column input"),
-        "output": sample["output"],
-    }
-
-
-def _preference(chosen: str, rejected: str) -> Callable[[Row], Sample]:
-    def convert(row: Row) -> Sample:
-        sample = {}
-        for name, column in (("chosen", chosen), ("rejected", rejected)):
-            value, where = row[column], f"column {column}"
-            if isinstance(value, str) and "prompt" in row:
-                prompt, answer = _text(row["prompt"], "column prompt"), _text(value, where)
-                value = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
-            sample[name] = _messages(value, where, " (or text, beside a column prompt)")
-            if sample[name][-1]["role"] != "assistant":
-                raise Unfit(f"{where}: the last message is the user's, expected the assistant's")
-        if _question(sample["chosen"]) != _question(sample["rejected"]):
-            raise Unfit(f"columns {chosen} and {rejected}: found different questions, expected the same first message")
-        return sample
-
-    return convert
-
-
-# By kind: the columns that samples come in, the usual ones first, and what makes a sample of them.
-FORMS: dict[TextKind, dict[tuple[str, ...], Callable[[Row], Sample]]] = {
-    "instruction": {("instruction", "input", "output"): _instruction},
-    "chat": {("messages",): _chat("messages"), ("conversations",): _chat("conversations")},
-    "summary": {("dialogue", "summary"): _texts("dialogue", "summary")},
-    "grammar": {("input", "output"): _texts("input", "output")},
-    "completion": {(column,): _completion(column) for column in ("text", "article", "page")},
-    "preference": {
-        ("chosen", "rejected"): _preference("chosen", "rejected"),
-        ("chosen_conversations", "rejected_conversations"): _preference(
-            "chosen_conversations", "rejected_conversations"
-        ),
-    },
-}
-
-
-def _question(messages: list[dict[str, str]]) -> str:
-    return next(message["content"] for message in messages if message["role"] == "user")
-
-
-def _text(value: Any, where: str) -> str:
-    """Check that a value is text, and not blank."""
-    if not isinstance(value, str):
-        raise Unfit(f"{where}: found {_named(value)}, expected text")
-    if not value.strip():
-        raise Unfit(f"{where}: empty, expected text")
     try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise Unfit(f"{where}: found half a surrogate pair, expected Unicode text") from None
-    return value
-
-
-def _messages(value: Any, where: str, other: str = "") -> list[dict[str, str]]:
-    """Check a conversation: at most one system message, then user and assistant by turns, as torchtune wants it.
-
-    An empty system message, as some published sets have it, is dropped.
-    """
-    if not isinstance(value, list):
-        raise Unfit(f"{where}: found {_named(value)}, expected a list of messages{other}")
-    messages: list[dict[str, str]] = []
-    for number, message in enumerate(value, 1):
-        place = f"{where}, message {number}"
-        role, content = _role_and_content(message, place)
-        if role == "system" and number == 1:
-            if content:
-                messages.append({"role": role, "content": _text(content, place)})
-            continue
-        before = messages[-1]["role"] if messages else None
-        expected = "assistant" if before == "user" else "user"
-        if role != expected:
-            raise Unfit(f"{place}: found the role {role}, expected {expected}")
-        messages.append({"role": role, "content": _text(content, place)})
-    if all(message["role"] != "assistant" for message in messages):
-        raise Unfit(f"{where}: found no message of the assistant, expected one or more")
-    return messages
-
-
-def _role_and_content(message: Any, place: str) -> tuple[str, Any]:
-    if not isinstance(message, Mapping):
-        raise Unfit(f"{place}: found {_named(message)}, expected an object with role and content")
-    for role_key, content_key in MESSAGE_KEYS:
-        if role_key in message and content_key in message:
-            role = message[role_key]
-            if not isinstance(role, str) or role not in ROLES:
-                raise Unfit(f"{place}: found the role {str(role)[:40]!r}, expected system, user or assistant")
-            return ROLES[role], message[content_key]
-    raise Unfit(f"{place}: found the keys {_listed(list(message))}, expected role and content")
-
-
-def _named(value: Any) -> str:
-    """What a value is, in words."""
-    kinds = {str: "text", bool: "true or false", list: "a list", dict: "an object", type(None): "nothing"}
-    return kinds.get(type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}")
-
-
-def _listed(names: list[str] | tuple[str, ...]) -> str:
-    """Name the first few in one line."""
-    shown = [" ".join(str(name).split())[:40] or "''" for name in names[:8]] + ["…"] * (len(names) > 8)
-    return ", ".join(shown) or "none"
+        return FORMS[kind].model_validate(row).model_dump()
+    except ValidationError as error:
+        fault = error.errors()[0]
+        if fault["type"] == "missing" and len(fault["loc"]) == 1:
+            columns = ", ".join(" ".join(str(name).split())[:40] for name in list(row)[:8])
+            raise MissingColumns(f"found the columns {columns}, expected {fault['loc'][0]}") from None
+        raise Unfit(first_fault(error).replace("Value error, ", "")) from None

@@ -1,5 +1,6 @@
 """The interface of a technique; the entries are the modules in `multicard.workloads.llm.techniques`."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from multicard.core.registry import Registry
@@ -12,47 +13,27 @@ class Technique:
 
     An entry names torchtune's recipes and settings in plain values: it imports neither torch nor torchtune. `p` is
     always of the class LlmParameters.
-
-    Attributes
-    ----------
-    name, order
-        As a registry asks.
-    label
-        What figures call it.
-    description
-        What it does, for the schema and the documentation.
-    recipe
-        Stem of the name of torchtune's recipe.
-    always_distributed
-        Whether torchtune has its recipe only for torchrun.
-    kind
-        Kind of samples that it alone needs; None where it learns from any.
-    sequences_per_sample
-        Sequences that the model computes for a sample.
-    nf4
-        Whether the frozen weights of linear layers lie in NF4.
-    fake_quantization
-        Whether training imitates quantized weights and activations.
-    own_parameters
-        Parameters that have no effect on other techniques.
     """
 
     name: str
-    order: int
-    label: str
-    description: str
-    recipe = "lora_finetune"
-    always_distributed = False
-    kind: TextKind | None = None
-    sequences_per_sample = 1
-    nf4 = False
-    fake_quantization = False
-    own_parameters: tuple[str, ...] = ()
+    order: int  # as a registry asks
+    label: str  # what figures call it
+    description: str  # what it does, for the schema and the documentation
+    recipe = "lora_finetune"  # stem of the name of torchtune's recipe
+    always_distributed = False  # whether torchtune has its recipe only for torchrun
+    kind: TextKind | None = None  # of samples that it alone needs; None where it learns from any
+    sequences_per_sample = 1  # that the model computes
+    nf4 = False  # whether the frozen weights of linear layers lie in NF4
+    fake_quantization = False  # whether training imitates quantized weights and activations
+    own_parameters: tuple[str, ...] = ()  # those that have no effect on other techniques
+    # Peak learning rates by what is trained, where none is stated; this one of torchtune's llama3/8B_lora.
+    rates: Mapping[str, float] = {"adapters": 3e-4}
 
     def facts(self) -> list[str]:
         """Its recipe, its learning rate and its data, for the documentation."""
         where = " (always under torchrun)" if self.always_distributed else ""
-        facts = [f"torchtune's recipe: `{self.recipe}`{where}.", f"Learning rate unless stated: {self.rate_fact()}."]
+        rates = ", ".join(f"{rate:g} of {trained}" for trained, rate in self.rates.items())
+        facts = [f"torchtune's recipe: `{self.recipe}`{where}.", f"Learning rate unless stated: {rates}."]
         if self.kind:
             facts.append(f"Data set: needs samples of kind `{self.kind}`.")
         return facts
@@ -83,12 +64,8 @@ class Technique:
         return 4 if self.trains_adapters(p) else 6
 
     def learning_rate(self, p: Any) -> float:
-        """Peak learning rate where none is stated: that of torchtune's configuration llama3/8B_lora."""
-        return 3e-4
-
-    def rate_fact(self) -> str:
-        """The learning rate in words, for the documentation."""
-        return f"{self.learning_rate(None):g}"
+        """Peak learning rate where none is stated."""
+        return self.rates["adapters" if self.trains_adapters(p) else "weights"]
 
     def config_error(self, p: Any, shape: Architecture | None) -> str | None:
         """What of a run the technique cannot do; `shape` is that of its model, None where that is not known."""

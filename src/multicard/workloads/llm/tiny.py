@@ -1,7 +1,6 @@
-"""A small model of random weights and its tokenizer, created the same byte for byte each time, without a download."""
+"""A small model of random weights, made the same byte for byte each time, with the tokenizer that is shipped for it."""
 
-import json
-from collections.abc import Iterator
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,80 +8,29 @@ import numpy as np
 import torch
 from safetensors.torch import save
 
-from multicard.core.errors import UserError
 from multicard.core.files import atomic_write, write_json
 from multicard.experiment.models import Architecture
-from multicard.workloads.llm.vocabulary import train_vocabulary, write_vocabulary
-from multicard.workloads.llm.weights import ONE_FILE, tensor_shapes
 
 SEED = 20250315
 DEVIATION = 0.02  # as Llama's weights are initialized
-TOKENIZER = "tokenizer.model"
-SPECIAL_TOKENS_FILE = "special_tokens.json"
-# The names that torchtune asks for are Llama 3's; the rest fills up to 16.
-SPECIAL_TOKENS = (
-    "<|begin_of_text|>",
-    "<|end_of_text|>",
-    "<|reserved_special_token_0|>",
-    "<|reserved_special_token_1|>",
-    "<|finetune_right_pad_id|>",
-    "<|step_id|>",
-    "<|start_header_id|>",
-    "<|end_header_id|>",
-    "<|eom_id|>",
-    "<|eot_id|>",
-    "<|python_tag|>",
-    "<|image|>",
-    "<|video|>",
-    "<|reserved_special_token_2|>",
-    "<|reserved_special_token_3|>",
-    "<|reserved_special_token_4|>",
-)
+SPECIAL_TOKENS = 16  # those that torchtune asks for, filled up
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+TOKENIZER, SPECIAL_TOKENS_FILE = "tokenizer.model", "special_tokens.json"
 
 
-def make_tiny(folder: Path, shape: Architecture, resources: Path) -> list[Path]:
-    """Make a checkpoint in Hugging Face's form, and a tokenizer trained on the shipped texts; the files in order.
-
-    Raises
-    ------
-    UserError
-        If the texts are missing or too few for the vocabulary.
-    """
-    base = shape.vocabulary - len(SPECIAL_TOKENS)
-    tokens = train_vocabulary(_shipped_texts(resources / "text"), base)
-    # Invented tokens would fill the gap, but then the texts are not the ones that were shipped.
-    if len(tokens) < base:
-        raise UserError(
-            f"{resources / 'text'}: found texts for {len(tokens)} tokens, expected enough to train {base} of them"
-        )
-    config, weights = folder / "config.json", folder / ONE_FILE
-    write_json(config, config_of(shape, base))
-    with atomic_write(weights) as temporary:
+def make_tiny(folder: Path, shape: Architecture, shipped: Path) -> list[Path]:
+    """Make a checkpoint in Hugging Face's form, with the tokenizer from the folder `shipped`; the files in order."""
+    write_json(folder / CONFIG, config_of(shape, shape.vocabulary - SPECIAL_TOKENS))
+    with atomic_write(folder / WEIGHTS) as temporary:
         # `save_file` would make the file private.
         temporary.write_bytes(save(random_weights(shape), metadata={"format": "pt"}))
-    write_vocabulary(folder / TOKENIZER, tokens)
-    special = [{"id": base + i, "content": name} for i, name in enumerate(SPECIAL_TOKENS)]
-    write_json(folder / SPECIAL_TOKENS_FILE, {"added_tokens": special})
-    return [config, weights, folder / TOKENIZER, folder / SPECIAL_TOKENS_FILE]
-
-
-def _shipped_texts(folder: Path) -> Iterator[str]:
-    """Every string of every sample, file by file in the order of their names."""
-    for file in sorted(folder.glob("*.jsonl"), key=lambda file: file.name):
-        for line in file.read_text(encoding="utf-8").splitlines():
-            yield from _strings(json.loads(line))
-
-
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list | dict):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _strings(part)
+    for name in (TOKENIZER, SPECIAL_TOKENS_FILE):
+        shutil.copyfile(shipped / name, folder / name)
+    return [folder / name for name in (CONFIG, WEIGHTS, TOKENIZER, SPECIAL_TOKENS_FILE)]
 
 
 def config_of(shape: Architecture, base: int) -> dict[str, Any]:
-    """Contents of config.json; `base` counts the tokens below the special ones."""
+    """Contents of config.json; `base` counts the tokens below the special ones, of which two begin and end texts."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -91,8 +39,8 @@ def config_of(shape: Architecture, base: int) -> dict[str, Any]:
         "rope_theta": shape.rope_base,
         "rms_norm_eps": shape.norm_epsilon,
         "torch_dtype": "bfloat16",
-        "bos_token_id": base + SPECIAL_TOKENS.index("<|begin_of_text|>"),
-        "eos_token_id": base + SPECIAL_TOKENS.index("<|end_of_text|>"),
+        "bos_token_id": base,
+        "eos_token_id": base + 1,
     }
 
 
@@ -110,3 +58,26 @@ def random_weights(shape: Architecture) -> dict[str, torch.Tensor]:
             values = generator.standard_normal(size, np.float32) * np.float32(DEVIATION)
             weights[name] = torch.from_numpy(values).to(torch.bfloat16)
     return weights
+
+
+def tensor_shapes(shape: Architecture) -> dict[str, tuple[int, ...]]:
+    """Shapes of all tensors of a checkpoint, by Hugging Face's names."""
+    linear = shape.linear_shapes
+    layer = {
+        "self_attn.q_proj": linear["q_proj"],
+        "self_attn.k_proj": linear["k_proj"],
+        "self_attn.v_proj": linear["v_proj"],
+        "self_attn.o_proj": linear["output_proj"],
+        "mlp.gate_proj": linear["w1"],
+        "mlp.down_proj": linear["w2"],
+        "mlp.up_proj": linear["w3"],
+        "input_layernorm": (shape.embedding,),
+        "post_attention_layernorm": (shape.embedding,),
+    }
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (shape.vocabulary, shape.embedding)}
+    for number in range(shape.layers):
+        shapes |= {f"model.layers.{number}.{name}.weight": size for name, size in layer.items()}
+    shapes["model.norm.weight"] = (shape.embedding,)
+    if not shape.tied:
+        shapes["lm_head.weight"] = (shape.vocabulary, shape.embedding)
+    return shapes

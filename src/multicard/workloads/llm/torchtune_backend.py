@@ -47,16 +47,16 @@ MODELS = {
 }
 
 # torchtune's data sets by the kind of samples, which lie in the file in their normal form (docs/datasets.md).
+CHAT = {"_component_": "torchtune.datasets.chat_dataset", "conversation_style": "openai"}
 DATASETS: dict[str, dict[str, Any]] = {
-    "instruction": {"_component_": "alpaca_dataset"},
-    "chat": {"_component_": "chat_dataset", "conversation_column": "messages", "conversation_style": "openai"},
-    "summary": {"_component_": "samsum_dataset"},
-    "grammar": {"_component_": "grammar_dataset"},
-    "completion": {"_component_": "text_completion_dataset", "column": "text"},
+    "instruction": {"_component_": "torchtune.datasets.alpaca_dataset"},
+    "chat": CHAT | {"conversation_column": "messages"},
+    "summary": {"_component_": "torchtune.datasets.samsum_dataset"},
+    "grammar": {"_component_": "torchtune.datasets.grammar_dataset"},
+    "completion": {"_component_": "torchtune.datasets.text_completion_dataset", "column": "text"},
     # What all techniques but DPO learn from preferences: the chosen answers.
-    "preference": {"_component_": "chat_dataset", "conversation_column": "chosen", "conversation_style": "openai"},
+    "preference": CHAT | {"conversation_column": "chosen"},
 }
-PAIRS = {"_component_": "preference_dataset"}
 
 
 def tune(p: LlmParameters, model: dict[str, Any], texts: dict[str, Any], train_file: Path, output: Path) -> None:
@@ -90,7 +90,12 @@ def _settings(
     """The configuration of the stock recipe."""
     return {
         "output_dir": str(output),
-        "tokenizer": _tokenizer(model, p.sequence_length),
+        "tokenizer": {
+            "_component_": "torchtune.models.llama3.llama3_tokenizer",
+            "path": model["tokenizer"],
+            "special_tokens_path": model["special_tokens"],
+            "max_seq_len": p.sequence_length,
+        },
         "model": _model(p, model["architecture"]),
         "checkpointer": {
             "_component_": "torchtune.training.FullModelHFCheckpointer",
@@ -137,15 +142,6 @@ def _settings(
     }
 
 
-def _tokenizer(model: dict[str, Any], longest: int | None) -> dict[str, Any]:
-    return {
-        "_component_": "torchtune.models.llama3.llama3_tokenizer",
-        "path": model["tokenizer"],
-        "special_tokens_path": model["special_tokens"],
-        "max_seq_len": longest,
-    }
-
-
 def _model(p: LlmParameters, architecture: str) -> dict[str, Any]:
     adapters: dict[str, Any] = {}
     if p.trains_adapters:
@@ -172,12 +168,10 @@ def _model(p: LlmParameters, architecture: str) -> dict[str, Any]:
 
 
 def _dataset(p: LlmParameters, texts: dict[str, Any], train_file: Path) -> dict[str, Any]:
-    pairs = TECHNIQUES[p.technique].pairs
-    kind = PAIRS if pairs else DATASETS[texts["kind"]]
     where = {"source": "json", "data_files": str(train_file), "split": "train"}
-    if not pairs:
-        where["packed"] = p.packed
-    return {**kind, "_component_": f"torchtune.datasets.{kind['_component_']}", **where}
+    if TECHNIQUES[p.technique].pairs:
+        return {"_component_": "torchtune.datasets.preference_dataset", **where}
+    return {**DATASETS[texts["kind"]], **where, "packed": p.packed}
 
 
 def _load_recipe(name: str) -> types.ModuleType:

@@ -8,7 +8,7 @@ from multicard.core.prepared import read_prepared
 from multicard.experiment.datasets import Text
 from multicard.experiment.machine import Machine
 from multicard.experiment.models import Model
-from multicard.experiment.workload import BATCH, Inputs, Unit, Workload
+from multicard.experiment.workload import BATCH, Inputs, Resources, Unit, Workload
 from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.workloads.llm.memory_estimate import BYTES, estimate_memory
 from multicard.workloads.llm.parameters import LlmParameters
@@ -94,45 +94,24 @@ class Llm(Workload):
 
             prepare_texts(name, definition, folder, resources)
 
-    def rank_memory_mb(self, p: LlmParameters, inputs: Inputs) -> float:
-        """All weights twice, since they are read in pieces that are joined; and on a CPU the training."""
-        weights = BYTES[p.precision] * inputs["model"].shape.parameters
-        return (2 * weights + (self.device_memory_bytes(p, inputs) if p.device == "cpu" else 0)) / 1e6
-
-    def device_memory_bytes(self, p: LlmParameters, inputs: Inputs) -> int:
-        """By the shapes of the model's tensors."""
-        return estimate_memory(p, inputs["model"].shape).total
-
-    def durations_s(self, p: LlmParameters, inputs: Inputs) -> dict[str, float]:
-        """Steps as if every sequence were full, and weights that are read."""
+    def resources(self, p: LlmParameters, inputs: Inputs) -> Resources:
+        """Steps as if sequences were full; on the host all weights twice, since pieces that are read are joined."""
         technique, shape = TECHNIQUES[p.technique], inputs["model"].shape
+        on_device, weights = estimate_memory(p, shape).total, BYTES[p.precision] * shape.parameters
         sequences = p.gradient_accumulation_steps * p.batch_size * technique.sequences_per_sample
         # What is not kept of the forward pass is computed again: 2 operations per weight and token.
         operations = technique.flop_per_weight(p) + (2 if p.activation_checkpointing else 0)
         step = sequences * p.sequence_length * operations * shape.parameters / FLOPS[p.precision]
-        weights = BYTES[p.precision] * shape.parameters
-        return {
+        durations = {
             "loading weights": LIBRARIES_S + weights / STORAGE_BYTES_PER_S,
             "training": (p.warmup_steps + p.steps) * step,
             "profiled window": (LEAST_SETTLING + p.profiled_steps) * step,
         }
+        return Resources((2 * weights + (on_device if p.device == "cpu" else 0)) / 1e6, on_device, durations)
 
     def loads_in_step(self, p: LlmParameters) -> bool:
         """The recipes load in the process that trains."""
         return True
-
-    @property
-    def measures(self) -> Mapping[str, str]:
-        """Tokens, losses and memory."""
-        from multicard.workloads.llm.measures import MEASURES
-
-        return MEASURES
-
-    def measure(self, record: Mapping[str, Any], common: Mapping[str, Any], steps: Any, epochs: Any) -> dict[str, Any]:
-        """Tokens, losses and memory."""
-        from multicard.workloads.llm.measures import measure
-
-        return measure(record, common, steps)
 
     def job(self, values: Mapping[str, Any]) -> str:
         """Same model, texts and length; preferences teach something else than answers do."""

@@ -8,40 +8,24 @@ from multicard.core.rendezvous import Rendezvous
 
 
 class Launcher:
-    """How the ranks of a user's script are started.
-
-    Attributes
-    ----------
-    name, order
-        As a registry asks.
-    description
-        What it does, for the schema and the documentation.
-    several_nodes
-        Whether it can start the ranks of each of several nodes.
-    programs, modules
-        What a user who starts the ranks by it types: its program, or `-m` and its module.
-    package
-        Package that the interpreter needs for it, beside torch; None where none.
-    withheld
-        Pattern of the names of variables that it would take for options; None where there are none.
-    hidden_from_profilers
-        Why a profiler that runs it as its child would not see the ranks, nor multicard know their CPU time for the
-        job's; None where they do.
-    """
+    """How the ranks of a user's script are started."""
 
     name: str
-    order: int
-    description: str
-    several_nodes = True
+    order: int  # as a registry asks
+    description: str  # what it does, for the schema and the documentation
+    notes: tuple[str, ...] = ()  # what else a user should know
+    several_nodes = True  # whether it can start the ranks of each of several nodes
+    # What a user who starts the ranks by it types: its program, or `-m` and its module.
     programs: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
-    package: str | None = None
-    withheld: str | None = None
+    package: str | None = None  # that the interpreter needs for it, beside torch
+    withheld: str | None = None  # pattern of the names of variables that it would take for options
+    # Why a profiler that runs it as its child would not see the ranks, nor multicard know their CPU time for the job's.
     hidden_from_profilers: str | None = None
 
     def facts(self) -> list[str]:
         """Further sentences for the documentation."""
-        return [] if self.several_nodes else ["One node."]
+        return [*([] if self.several_nodes else ["One node."]), *self.notes]
 
     def ranks(self, devices: int) -> int:
         """Processes that train on so many devices."""
@@ -53,21 +37,14 @@ class Launcher:
             return f"launcher: {self.name} starts the ranks of one node, and nodes is {p.nodes}; use torchrun"
         return None
 
-    def refusal(self, p: Any, program: str, source: Mapping[str, str]) -> str | None:
-        """Why its `program` starts no ranks on this machine, given its environment; None where it does."""
+    def refusal(self, source: Mapping[str, str]) -> str | None:
+        """Why it starts no ranks on this machine, given its environment; None where it does."""
         return None
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
-        """Command that starts the ranks of this node.
+        """Command that starts the ranks of this node by the interpreter `python`.
 
-        Parameters
-        ----------
-        python
-            The interpreter.
-        arguments
-            What is run: a script, or `-m` and a module, and its own arguments.
-        rendezvous
-            Of a job on several nodes, which of them this is.
+        `arguments`: a script, or `-m` and a module, and its own; `rendezvous`: of a job on several nodes, which one.
         """
         raise NotImplementedError
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import pandas as pd
 
+from multicard.workloads.script.parameters import ScriptParameters
+
 MEASURES: dict[str, str] = {
     "steps_per_s": "1 / iteration_time_s: the throughput in steps, where samples are not known",
     "distinct_share": "part of the samples of a step that are distinct: less than 1 where the loaders of several ranks "
@@ -17,7 +19,7 @@ MEASURES: dict[str, str] = {
 }
 
 
-def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.DataFrame) -> dict[str, Any]:
+def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.DataFrame, epochs: Any) -> dict[str, Any]:
     """Measures of one completed run from its record, the measures of every workload and its steps."""
     measured = steps[steps["window"] == "measured"]
     evaluation = measured.get("evaluation_s", pd.Series(dtype=float))
@@ -36,13 +38,8 @@ def distinct_share(record: Mapping[str, Any]) -> float | None:
 
     A stated number of samples per step counts distinct ones.
     """
-    return 1.0 if stated_samples(record["parameters"]) is not None else _drawn_share(record)
-
-
-def stated_samples(parameters: Mapping[str, Any]) -> int | None:
-    """Samples of a step of all ranks, as a run's parameters state them; None where they do not."""
-    each = parameters.get("samples_per_device")
-    return parameters.get("samples_per_step") if each is None else each * parameters["devices"]
+    stated = ScriptParameters.model_validate(record["parameters"]).stated_samples
+    return _drawn_share(record) if stated is None else 1.0
 
 
 def _drawn_share(record: Mapping[str, Any]) -> float | None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from multicard.experiment.parameters import TEXT, JobParameters, OwnName, OwnValue
+from multicard.workloads._fields import labelled
 from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.template import command_error, fill, names_in
 
@@ -67,10 +68,10 @@ class ScriptParameters(JobParameters):
     ] = None
     launcher: Annotated[
         Literal[("auto", *LAUNCHERS)],
-        Field(
-            description="What starts the ranks. `auto`: `python` on one device, `torchrun` on several. "
+        labelled(
+            "launcher-",
+            "What starts the ranks. `auto`: `python` on one device, `torchrun` on several. "
             + " ".join(f"`{name}`: {launcher.description}" for name, launcher in LAUNCHERS.items()),
-            json_schema_extra={"label": "launcher-"},
         ),
     ] = "auto"
     environment: Annotated[
@@ -79,38 +80,23 @@ class ScriptParameters(JobParameters):
     ] = ()
     samples_per_step: Annotated[
         int | None,
-        Field(
-            ge=1,
-            description="Samples of a step, of all ranks together; null: as many as the script's loaders give.",
-            json_schema_extra={"label": "samples"},
+        labelled(
+            "samples", "Samples of a step, of all ranks together; null: as many as the script's loaders give.", ge=1
         ),
     ] = None
     samples_per_device: Annotated[
         int | None,
-        Field(
+        labelled(
+            "samplesperdevice",
+            "The same of each device, where `samples_per_step` is null: `devices` times as many in a step.",
             ge=1,
-            description="The same of each device, where `samples_per_step` is null: `devices` times as many in a step.",
-            json_schema_extra={"label": "samplesperdevice"},
         ),
     ] = None
-    steps: Annotated[
-        int, Field(ge=1, description="Measured steps, after the warm-up.", json_schema_extra={"label": "steps"})
-    ] = 50
+    steps: Annotated[int, labelled("steps", "Measured steps, after the warm-up.", ge=1)] = 50
     loader_cpus: Annotated[
-        int,
-        Field(
-            ge=0,
-            description="CPUs per rank for processes of the script that load data.",
-            json_schema_extra={"label": "loadercpus"},
-        ),
+        int, labelled("loadercpus", "CPUs per rank for processes of the script that load data.", ge=0)
     ] = 0
-    count_operations: Annotated[
-        bool,
-        Field(
-            description="Count the operations of a warm-up step, for MFU.",
-            json_schema_extra={"label": "counted"},
-        ),
-    ] = False
+    count_operations: Annotated[bool, labelled("counted", "Count the operations of a warm-up step, for MFU.")] = False
     args: OwnParameters = {}  # noqa: RUF012, pydantic gives each its own
 
     @model_validator(mode="after")

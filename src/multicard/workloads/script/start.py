@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from multicard.core.files import read_json
 from multicard.core.reasons import Reason
 from multicard.core.rendezvous import Rendezvous
 from multicard.core.secrets import STANDALONE_TOKEN, is_named_as_secret
@@ -18,7 +17,7 @@ from multicard.core.text import printable
 from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 
-LEAST_PYTHON, LEAST_TORCH = (3, 10), (2, 5)
+LEAST_PYTHON, LEAST_TORCH = "3.10", "2.5"
 LONGEST_ANSWER = 160  # characters
 INTERPRETER_LIMIT_S = 60.0  # to answer; environments on a network's disks are slow at first
 # Without importing torch, which takes seconds.
@@ -31,12 +30,8 @@ HAS_MODULE = "import importlib.util as u, sys; sys.path.insert(0, {!r}); print(u
 HAS_PACKAGE = "import importlib.util as u; s = u.find_spec({!r}); print(bool(s and s.origin))"
 
 
-def start_command(p: ScriptParameters, job: Path, rendezvous: Rendezvous | None = None) -> list[str]:
-    """Command that starts the script's ranks on this node; see `multicard.experiment.workload.Workload.command`."""
-    return _command(p, read_json(job)["keep"], rendezvous)
-
-
-def _command(p: ScriptParameters, run_dir: str, rendezvous: Rendezvous | None = None) -> list[str]:
+def start_command(p: ScriptParameters, run_dir: str, rendezvous: Rendezvous | None = None) -> list[str]:
+    """Command that starts the script's ranks on this node; `run_dir`: the folder in which the script may write."""
     return LAUNCHERS[p.launched_by].command(interpreter(p), p.arguments(run_dir), p, rendezvous)
 
 
@@ -116,15 +111,12 @@ def _has_package(python: str, package: str) -> bool:
 
 
 def _has_module(p: ScriptParameters, module: str) -> bool:
-    """Whether the interpreter finds a module, or the package that it is in, from the script's folder on."""
-    question = HAS_MODULE.format(str(Path(p.folder).absolute()), module.partition(".")[0])
+    """Whether a module of the script's folder is there, or the package of another one, which only an import could."""
+    package = module.partition(".")[0]
+    if module != package and Path(p.folder, package, "__init__.py").is_file():
+        return script_file(p) is not None
+    question = HAS_MODULE.format(str(Path(p.folder).absolute()), package)
     return ask([interpreter(p), "-c", question], INTERPRETER_LIMIT_S).lines[-1:] != ["False"]
-
-
-def _has_file(p: ScriptParameters, module: str) -> bool:
-    """Whether a module is there, if its package is in the script's folder; others cannot be asked without an import."""
-    is_own = "." in module and Path(p.folder, module.partition(".")[0], "__init__.py").is_file()
-    return not is_own or script_file(p) is not None
 
 
 def _missing(p: ScriptParameters, source: Mapping[str, str]) -> str | None:
@@ -133,15 +125,14 @@ def _missing(p: ScriptParameters, source: Mapping[str, str]) -> str | None:
     first, *rest = p.arguments("")
     if first.endswith(".py") and script_file(p) is None:
         return f"command: no such file: {first} (in {Path(p.folder).absolute()})"
-    if first == "-m" and rest and not (_has_module(p, rest[0]) and _has_file(p, rest[0])):
+    if first == "-m" and rest and not _has_module(p, rest[0]):
         return f"command: {interpreter(p)} finds no module {rest[0]} (in {Path(p.folder).absolute()})"
-    program = _command(p, "")[0]
-    found = shutil.which(program, path=_path(p))
-    if program != interpreter(p) and found is None:
+    program = start_command(p, "")[0]
+    if program != interpreter(p) and shutil.which(program, path=_path(p)) is None:
         own = Path(p.folder, program) if os.sep in program else None
         if own is None or not os.access(own, os.X_OK):
             return f"launcher: {p.launched_by} needs the program {program}, which is not on the PATH"
-    if problem := LAUNCHERS[p.launched_by].refusal(p, found or program, source):
+    if problem := LAUNCHERS[p.launched_by].refusal(source):
         return problem
     for name in p.environment:
         if STANDALONE_TOKEN.search(source.get(name, "")):
@@ -158,14 +149,10 @@ def _interpreter_problem(python: str) -> str | None:
     if answer.problem or len(answer.lines) < 2:
         return f"python: {printable(answer.problem or f'{python} does not answer as Python does', LONGEST_ANSWER)}"
     version, torch = answer.lines[-2:]  # a sitecustomize of the user may print, too
-    if (version_of(version) or ()) < LEAST_PYTHON:
-        return f"python: {python} is Python {version}, at least {_dotted(LEAST_PYTHON)} is needed"
+    if (version_of(version) or ()) < version_of(LEAST_PYTHON):
+        return f"python: {python} is Python {version}, at least {LEAST_PYTHON} is needed"
     if torch == "none":
         return f"python: {python} has no torch"
-    if (version_of(torch) or ()) < LEAST_TORCH:
-        return f"python: {python} has torch {torch}, at least {_dotted(LEAST_TORCH)} is needed"
+    if (version_of(torch) or ()) < version_of(LEAST_TORCH):
+        return f"python: {python} has torch {torch}, at least {LEAST_TORCH} is needed"
     return None
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))

@@ -1,15 +1,15 @@
 """The entry of the user's own training scripts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from multicard.core.files import read_json
 from multicard.core.layout import PHASES
-from multicard.core.reasons import Reason
 from multicard.core.rendezvous import Rendezvous
 from multicard.core.text import without_names
 from multicard.experiment.machine import Machine
-from multicard.experiment.workload import Inputs, Launching, Unit, Workload, batch_and_own
+from multicard.experiment.workload import Inputs, Launching, Resources, Unit, Workload, batch_and_own
 from multicard.workloads.script import start
 from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.outcome import judge_script
@@ -30,6 +30,9 @@ class Script(Workload):
     step_columns = ("tokens",)
     default_label = "command"
     is_user_program = True
+    refusal = staticmethod(start.refusal)
+    environment = staticmethod(start.environment)
+    judge = staticmethod(judge_script)
 
     def config_error(self, p: ScriptParameters, inputs: Inputs) -> str | None:
         """Refuse what looks like a secret."""
@@ -39,13 +42,9 @@ class Script(Workload):
         """Ask the launcher."""
         return LAUNCHERS[p.launched_by].unsupported_reason(p)
 
-    def refusal(self, p: ScriptParameters) -> Reason | None:
-        """Look for the folder, the script, the launcher's program and torch."""
-        return start.refusal(p)
-
     def command(self, p: ScriptParameters, job: Path, rendezvous: Rendezvous | None) -> list[str]:
         """Ask the launcher."""
-        return start.start_command(p, job, rendezvous)
+        return start.start_command(p, read_json(job)["keep"], rendezvous)
 
     def launching(self, p: ScriptParameters) -> Launching:
         """As stated, and as the launcher has it."""
@@ -60,12 +59,6 @@ class Script(Workload):
             hidden_from_profilers=launcher.hidden_from_profilers,
         )
 
-    def environment(
-        self, p: ScriptParameters, scratch: Path, rendezvous: Rendezvous | None = None
-    ) -> Mapping[str, str]:
-        """Have Python run the observer."""
-        return start.environment(p, scratch, rendezvous)
-
     def observed(self, p: ScriptParameters) -> dict[str, Any]:
         """Devices and windows."""
         return super().observed(p) | {
@@ -75,48 +68,20 @@ class Script(Workload):
             "program": [Path(word).name for word in p.command],
         }
 
-    def judge(
-        self,
-        p: ScriptParameters,
-        outcome: str,
-        reason: Reason | None,
-        ranks: Sequence[Mapping[str, Any]],
-        scratch: Path,
-    ) -> tuple[str, Reason | None]:
-        """Tell what was not seen."""
-        return judge_script(p, outcome, reason, ranks, scratch)
-
-    def rank_memory_mb(self, p: ScriptParameters, inputs: Inputs) -> float:
+    def resources(self, p: ScriptParameters, inputs: Inputs) -> Resources:
         """A guess; Slurm gives a second attempt more."""
-        return RANK_MB[p.device]
-
-    @property
-    def measures(self) -> Mapping[str, str]:
-        """Steps, tokens, and how distinct samples are."""
-        from multicard.workloads.script.measures import MEASURES
-
-        return MEASURES
-
-    def measure(self, record: Mapping[str, Any], common: Mapping[str, Any], steps: Any, epochs: Any) -> dict[str, Any]:
-        """Steps, tokens, and how distinct samples are."""
-        from multicard.workloads.script.measures import measure
-
-        return measure(record, common, steps)
+        return Resources(RANK_MB[p.device])
 
     def counted(self, record: Mapping[str, Any], steps: Any) -> Any:
         """A step without a phase that others have spent no time in it; a stated number of samples is shared equally."""
         known = [f"{name}_s" for name in PHASES if steps[f"{name}_s"].notna().any()]
         steps = steps.assign(**{name: steps[name].fillna(0.0) for name in known})
-        from multicard.workloads.script.measures import stated_samples
-
-        stated = stated_samples(record["parameters"])
+        stated = ScriptParameters.model_validate(record["parameters"]).stated_samples
         return steps if stated is None else steps.assign(samples=stated / steps["rank"].nunique())
 
     def distinct_share(self, record: Mapping[str, Any]) -> float:
         """Ranks whose loaders draw the same samples repeat one another; the stated number counts distinct ones."""
-        from multicard.workloads.script.measures import distinct_share
-
-        return distinct_share(record) or 1.0
+        return self._own_measures().distinct_share(record) or 1.0
 
     def baseline_words(self, method: str) -> str:
         """One device: how the script is started there is no choice."""

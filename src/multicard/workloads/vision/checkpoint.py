@@ -37,19 +37,15 @@ class Checkpoint:
         self._of = {"parameters": p.model_dump(), "files": files}
         self._parts = {"model": model, "optimizer": optimizer, "scaler": scaler}
         self._is_possible = "checkpoint" in job and p.epochs > 1 and STRATEGIES[p.strategy].has_checkpoints
-        # The scratch folder goes with an interrupted attempt, and lies on the same file system.
-        if self._is_possible:
-            self._path, self._part = Path(job["checkpoint"]), Path(job["shared"], CHECKPOINT)
-        self._is_there = self._is_possible and job["resume"]
-        self._after_s, self._least_steps = job.get("checkpoint_after_s", 0.0), p.warmup_steps
+        self._job, self._least_steps = job, p.warmup_steps
         self._since = time.monotonic()
 
     def load(self) -> list[dict[str, Any]]:
         """Take up what an interrupted attempt left; give its epochs, none where the run starts from scratch."""
-        if not self._is_there:
+        if not self._is_possible or not self._job["resume"]:
             return []
         try:
-            left = torch.load(self._path, map_location="cpu", weights_only=True)
+            left = torch.load(self._job["checkpoint"], map_location="cpu", weights_only=True)
             if left["of"] != self._of:
                 raise ValueError("it was made with other parameters or data")
             for name, part in self._parts.items():
@@ -65,13 +61,16 @@ class Checkpoint:
 
         It is while there are steps left to measure, and when enough time has passed since the last one.
         """
-        is_due = time.monotonic() - self._since >= self._after_s
-        if not self._is_possible or not is_due or remaining_steps <= self._least_steps:
+        if not self._is_possible or remaining_steps <= self._least_steps:
+            return
+        if time.monotonic() - self._since < self._job["checkpoint_after_s"]:
             return
         try:
             states = {name: each.state_dict() for name, each in self._parts.items()}
-            torch.save({"of": self._of, "epochs": epochs, **states}, self._part)
-            self._part.replace(self._path)
+            # The scratch folder goes with an interrupted attempt, and lies on the same file system.
+            part = Path(self._job["shared"], CHECKPOINT)
+            torch.save({"of": self._of, "epochs": epochs, **states}, part)
+            part.replace(self._job["checkpoint"])
             _say(f"checkpoint after epoch {len(epochs)}")
         except (OSError, RuntimeError) as error:  # what PyTorch raises when a disk is full
             _say(f"no checkpoint after epoch {len(epochs)}: {error}")

@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,6 +13,7 @@ from torchvision.datasets import ImageFolder
 
 from multicard.core.errors import UserError
 from multicard.workloads.vision.images import why_unreadable
+from multicard.workloads.vision.parameters import VisionParameters
 
 OUT_OF_MEMORY = ("CUDA allocation failed", "out of memory", "bad_alloc")  # in DALI's messages
 
@@ -20,9 +21,9 @@ OUT_OF_MEMORY = ("CUDA allocation failed", "out of memory", "bad_alloc")  # in D
 class DaliLoader:
     """Loader whose batches DALI reads ahead: on the GPU if `device` is one, else with CPU threads.
 
-    A pass yields `(images, labels)`: float32 of shape (N, 3, S, S) and int64 of shape (N,), both on `device`.
-    Files are read and decoded by DALI's own threads (JPEG on the GPU if there is one), without worker processes.
-    Only the latest pass continues; the loader drops what an earlier one has read ahead.
+    A pass yields `(images, labels)` of full batches: float32 of shape (N, 3, S, S) and int64 of shape (N,), both on
+    `device`. Files are read and decoded by DALI's own threads (JPEG on the GPU if there is one), without worker
+    processes. Only the latest pass continues; the loader drops what an earlier one has read ahead.
 
     The images are those of `vision.data.open_split` up to rounding, as measured on a CPU with random pixels: arrays
     differ by less than 0.002 of 255 gray levels, files by at most 1, since both libraries round the resized pixels.
@@ -36,16 +37,8 @@ class DaliLoader:
         Arrays (`multicard.workloads.vision.data.GrayscaleDataset`) or files (`ImageFolder`); its transform is not used.
     sampler
         Indices of one pass, in order.
-    image_size
-        Edge length S in pixels that images are resized to.
-    mean, std
-        Of each channel, of pixels scaled to [0, 1].
-    threads
-        CPU threads of this loader.
-    prefetch_factor
-        Batches that are read ahead.
-    drop_last
-        Leave out a last batch that is not full.
+    facts
+        Of the data set's provenance: `mean` and `std` of each channel, of pixels scaled to [0, 1].
 
     Raises
     ------
@@ -56,18 +49,7 @@ class DaliLoader:
     """
 
     def __init__(
-        self,
-        dataset: Dataset,
-        sampler: Any,
-        batch_size: int,
-        *,
-        image_size: int,
-        mean: Sequence[float],
-        std: Sequence[float],
-        device: torch.device,
-        threads: int,
-        prefetch_factor: int,
-        drop_last: bool,
+        self, dataset: Dataset, sampler: Any, p: VisionParameters, facts: Mapping[str, Any], device: torch.device
     ):
         try:
             import nvidia.dali  # noqa: F401
@@ -75,32 +57,20 @@ class DaliLoader:
             raise UserError(
                 'loader: dali needs the package nvidia-dali-cuda130 (pip install "multicard[dali]")'
             ) from error
-        self.dataset = dataset
-        self.sampler = sampler
-        self.batch_size = batch_size
-        self.image_size = image_size
-        self.mean = mean
-        self.std = std
-        self.device = device
-        self.threads = threads
-        self.prefetch_factor = prefetch_factor
-        self.drop_last = drop_last
+        self.dataset, self.sampler, self.device = dataset, sampler, device
+        self._p, self._facts = p, facts
         self._source = _Source(dataset)
         self._pipeline: Any = None
         self._pass = 0
 
     def __len__(self) -> int:
-        full, rest = divmod(len(self.sampler), self.batch_size)
-        return full + (rest > 0 and not self.drop_last)
+        return len(self.sampler) // self._p.batch_of_rank
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Begin a pass at once: the first batches are under way when this returns."""
         self._rewind()
-        indices = [int(index) for index in self.sampler]
-        batches = [indices[start : start + self.batch_size] for start in range(0, len(indices), self.batch_size)]
-        if self.drop_last and batches and len(batches[-1]) < self.batch_size:
-            batches.pop()
-        self._source.begin(batches)
+        indices, size = [int(index) for index in self.sampler], self._p.batch_of_rank
+        self._source.begin([indices[number * size : (number + 1) * size] for number in range(len(self))])
         self._pass += 1
         try:
             if self._pipeline is None:
@@ -147,18 +117,13 @@ class DaliLoader:
         from nvidia.dali import fn, types
         from nvidia.dali.pipeline import Pipeline
 
-        source, gpu = self._source, self.device.type == "cuda"
-        device_id = None
-        if gpu:
-            device_id = torch.cuda.current_device() if self.device.index is None else self.device.index
-        scaling = {
-            "dtype": types.FLOAT,
-            "output_layout": "CHW",
-            "mean": [255 * value for value in self.mean],
-            "std": [255 * value for value in self.std],
-        }
-        size = [self.image_size, self.image_size]
-        pipeline = Pipeline(self.batch_size, self.threads, device_id, prefetch_queue_depth=self.prefetch_factor)
+        p, source, gpu = self._p, self._source, self.device.type == "cuda"
+        scaling: dict[str, Any] = {"dtype": types.FLOAT, "output_layout": "CHW"}
+        scaling |= {name: [255 * value for value in self._facts[name]] for name in ("mean", "std")}
+        size, threads = [p.image_size, p.image_size], max(1, p.workers_of_rank)
+        pipeline = Pipeline(
+            p.batch_of_rank, threads, self.device.index if gpu else None, prefetch_queue_depth=p.prefetch_factor
+        )
         with pipeline:
             images, labels = fn.external_source(
                 source, num_outputs=2, dtype=[types.UINT8, types.INT64], layout=["" if source.files else "HWC", ""]

@@ -1,21 +1,20 @@
 """Data sets as the training loop reads them."""
 
 import functools
-import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import pil_loader
 from torchvision.transforms import v2
 
 from multicard.core.errors import UserError
 from multicard.core.prepared import Entry, is_unchanged, read_prepared, refuse_changed
-from multicard.workloads.vision.images import share, tree_is_unchanged
+from multicard.workloads.vision.images import choose_samples, tree_is_unchanged
 
 
 class GrayscaleDataset(Dataset):
@@ -37,29 +36,21 @@ class GrayscaleDataset(Dataset):
         return self.transform(image), int(self.labels[index])
 
 
-class SyntheticImages(Dataset):
-    """Random images that cost nothing to load: every item is the same normal float32 tensor of shape (3, S, S).
-
-    Its label is random. A loader may see `synthetic` and make batches on the device instead.
-    """
-
-    synthetic = True
-
-    def __init__(self, samples: int, classes: int, image_size: int, seed: int):
-        self.image = _random_image(image_size, seed)
-        self.labels = np.random.default_rng(seed).integers(classes, size=samples)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        return self.image, int(self.labels[index])
-
-
 @functools.cache
 def _random_image(size: int, seed: int) -> torch.Tensor:
     """One random image, which the splits of a process share."""
     return torch.randn(3, size, size, generator=torch.Generator().manual_seed(seed))
+
+
+def _synthetic(samples: int, classes: int, image_size: int, seed: int) -> TensorDataset:
+    """Images that cost nothing to load: every one is the same normal float32 tensor, its label is random.
+
+    A loader may see `synthetic` and make batches on the device instead.
+    """
+    labels = torch.from_numpy(np.random.default_rng(seed).integers(classes, size=samples))
+    dataset = TensorDataset(_random_image(image_size, seed).expand(samples, -1, -1, -1), labels)
+    dataset.synthetic = True
+    return dataset
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
@@ -91,7 +82,7 @@ def open_split(folder: Path, facts: dict[str, Any], split: str, image_size: int,
         If a user's folder is no longer what it was.
     """
     if facts["source"] == "synthetic":
-        return SyntheticImages(facts[f"{split}_samples"], len(facts["classes"]), image_size, seed)
+        return _synthetic(facts[f"{split}_samples"], len(facts["classes"]), image_size, seed)
     resize = v2.Resize((image_size, image_size), antialias=True)
     normalize = v2.Normalize(facts["mean"], facts["std"])
     to_float = v2.ToDtype(torch.float32, scale=True)
@@ -112,12 +103,8 @@ def _open_images(root: Path, facts: dict[str, Any], split: str, transform: v2.Tr
     except OSError as error:
         raise UserError(f"{place}: cannot be read: {error.strerror or error}") from error
     unreadable = {str(root / entry["name"]) for entry in facts.get("unreadable", [])}
-    samples = [sample for sample in images.samples if sample[0] not in unreadable]
-    if not parts:
-        by_class = itertools.groupby(samples, key=lambda sample: sample[1])
-        samples = [sample for _, alike in by_class for sample in share(list(alike), split)]
-    images.samples = images.imgs = samples
-    images.targets = [label for _, label in samples]
+    images.samples = images.imgs = choose_samples(images.samples, split, unreadable, parts)
+    images.targets = [label for _, label in images.samples]
     found, expected = (len(images), images.classes), (facts[f"{split}_samples"], facts["classes"])
     if found != expected:
         raise UserError(

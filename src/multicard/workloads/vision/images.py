@@ -3,14 +3,14 @@
 import hashlib
 import io
 import itertools
-import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator
+import tempfile
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from functools import partial
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, TypeVar
 
-from multicard.core.errors import UserError
+from multicard.core.errors import UserError, in_one_line
 from multicard.core.prepared import Entry
 from multicard.core.system import usable_cpus
 from multicard.experiment.datasets import ImageFolder
@@ -19,7 +19,6 @@ from multicard.workloads.vision.sources import CLASSES, Samples
 SPLITS = ("train", "test")
 TEST_EVERY = 10  # images of a class, in a folder without parts
 JPEG_QUALITY = 95
-MADE_HERE = ".made-by-multicard"  # in a tree that a later preparation may replace
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -43,38 +42,35 @@ def index_folder(dataset: ImageFolder, name: str) -> dict[str, Any]:
     UserError
         If the classes differ, one has no images, or images cannot be decoded and are not to be skipped.
     """
+    from torchvision import datasets
+
     folder, key, parts = Path(dataset.folder), f"datasets.{name}.folder", dataset.parts()
     roots = {split: folder / parts.get(split, "") for split in SPLITS}
-    classes = {split: sorted(entry.name for entry in root.iterdir() if entry.is_dir()) for split, root in roots.items()}
-    places = [root / label for split, root in roots.items() for label in classes[split]]
-    files = {place: _images_below(place) for place in places}
-    for place, images in files.items():
-        if not images:
-            raise UserError(f"{key}: no images in {place}")
-    if not classes["train"] or classes["train"] != classes["test"]:
+    try:
+        opened = {split: datasets.ImageFolder(root) for split, root in roots.items()}
+    except FileNotFoundError as error:  # of folders without images
+        raise UserError(f"{key}: {roots['train']} or {roots['test']}: {error}") from error
+    classes = opened["train"].classes
+    if classes != opened["test"].classes:
         raise UserError(
             f"{key}: expected the same class folders in {roots['train']} and {roots['test']}, "
-            f"found {len(classes['train'])} and {len(classes['test'])} that differ"
+            f"found {len(classes)} and {len(opened['test'].classes)} that differ"
         )
-    everything = list(itertools.chain.from_iterable(files.values()))
-    checked = zip(everything, in_threads(why_unreadable, everything), strict=True)
+    files = list(dict.fromkeys(path for images in opened.values() for path, _ in images.samples))
+    checked = zip(files, in_threads(why_unreadable, map(Path, files)), strict=True)
     unreadable = {file: reason for file, reason in checked if reason is not None}
     if unreadable and dataset.unreadable == "refuse":
         first, reason = next(iter(unreadable.items()))
         raise UserError(
-            f"{key}: {len(unreadable)} of {len(everything)} images cannot be read, the first is {first} ({reason}); "
+            f"{key}: {len(unreadable)} of {len(files)} images cannot be read, the first is {first} ({reason}); "
             "unreadable: skip would leave them out"
         )
-    counts = dict.fromkeys(SPLITS, 0)
-    for split, root in roots.items():
-        for label in classes[split]:
-            readable = [file for file in files[root / label] if file not in unreadable]
-            taken = readable if parts else share(readable, split)
-            if not readable:
-                raise UserError(f"{key}: no readable images in {root / label}")
-            if not taken:
-                raise UserError(f"{key}: one readable image in {root / label}, expected two: to train and to test with")
-            counts[split] += len(taken)
+    samples = {split: choose_samples(opened[split].samples, split, unreadable, parts) for split in SPLITS}
+    for split, chosen in samples.items():
+        if missing := set(range(len(classes))) - {label for _, label in chosen}:
+            raise UserError(
+                f"{key}: no readable images in {roots[split] / classes[min(missing)]} that could be of the {split} part"
+            )
     return {
         "origin": "a folder of the user",
         "folder": str(folder.absolute()),
@@ -82,36 +78,32 @@ def index_folder(dataset: ImageFolder, name: str) -> dict[str, Any]:
         "split": f"the folders {parts['train']} and {parts['test']}"
         if parts
         else f"of every {TEST_EVERY} readable images of a class, in the order of their names, the first is tested",
-        "classes": classes["train"],
-        "train_samples": counts["train"],
-        "test_samples": counts["test"],
+        "classes": classes,
+        "train_samples": len(samples["train"]),
+        "test_samples": len(samples["test"]),
         # The customary statistics of ImageNet, as torchvision's pretrained models expect them.
         "mean": [0.485, 0.456, 0.406],
         "std": [0.229, 0.224, 0.225],
         "unreadable": [
-            {"name": file.relative_to(folder).as_posix(), "reason": reason} for file, reason in unreadable.items()
+            {"name": Path(file).relative_to(folder).as_posix(), "reason": reason} for file, reason in unreadable.items()
         ],
         "files": [],
     }
 
 
-def share(images: list[Item], split: str) -> list[Item]:
-    """Those of a class's images that fall to a split where the folder has no parts of its own."""
-    if split == "test":
-        return images[::TEST_EVERY]
-    return [image for index, image in enumerate(images) if index % TEST_EVERY]
+def choose_samples(
+    samples: list[tuple[str, int]], split: str, unreadable: Container[str], parts: Mapping[str, str]
+) -> list[tuple[str, int]]:
+    """Those of a folder's files, each with its class, that belong to a split.
 
-
-def _images_below(folder: Path) -> list[Path]:
-    """Files that torchvision's ImageFolder takes for images of a class, in its order: subfolders are read too."""
-    from torchvision.datasets.folder import IMG_EXTENSIONS
-
-    return [
-        Path(place, name)
-        for place, _, names in sorted(os.walk(folder, followlinks=True))
-        for name in sorted(names)
-        if name.lower().endswith(IMG_EXTENSIONS)
-    ]
+    `parts`: the folders of the splits; where there are none, every tenth readable image of a class is tested.
+    """
+    readable = [sample for sample in samples if sample[0] not in unreadable]
+    if parts:
+        return readable
+    by_class = itertools.groupby(readable, key=lambda sample: sample[1])
+    numbered = [(number, sample) for _, alike in by_class for number, sample in enumerate(alike)]
+    return [sample for number, sample in numbered if (number % TEST_EVERY == 0) == (split == "test")]
 
 
 def why_unreadable(file: Path) -> str | None:
@@ -126,25 +118,8 @@ def why_unreadable(file: Path) -> str | None:
             image.draft("L", (1, 1))
             image.convert("RGB")
     except Exception as error:  # decoders of damaged files raise whatever they stumble over
-        text = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-        return text.replace(f" {str(file)!r}", "")
+        return in_one_line(error).replace(f" {str(file)!r}", "")
     return None
-
-
-def clear_trees(folder: Path, wanted: bool) -> None:
-    """Remove the image files of an earlier preparation, finished or not, so that others can be written if `wanted`.
-
-    Raises
-    ------
-    UserError
-        If they are wanted, and files lie there that no preparation made.
-    """
-    for split in SPLITS:
-        shutil.rmtree(_unfinished(folder, split), ignore_errors=True)
-        if (folder / split / MADE_HERE).exists():
-            shutil.rmtree(folder / split)
-        if wanted and (folder / split).exists():
-            raise UserError(f"{folder / split}: found files that multicard did not make, expected none")
 
 
 def write_tree(folder: Path, split: str, samples: Samples, size: int) -> dict[str, Any]:
@@ -154,10 +129,9 @@ def write_tree(folder: Path, split: str, samples: Samples, size: int) -> dict[st
     """
     from PIL import Image
 
-    tree, unfinished = folder / split, _unfinished(folder, split)
     digits = len(str(len(samples) - 1))
 
-    def write(index: int) -> tuple[str, int, str]:
+    def write(unfinished: Path, index: int) -> tuple[str, int, str]:
         name = f"{samples.labels[index]}/{index:0{digits}}.jpg"
         encoded = io.BytesIO()
         image = Image.fromarray(samples.images[index]).resize((size, size), Image.Resampling.BILINEAR)
@@ -166,43 +140,22 @@ def write_tree(folder: Path, split: str, samples: Samples, size: int) -> dict[st
         (unfinished / name).write_bytes(content)
         return name, len(content), hashlib.sha256(content).hexdigest()
 
-    try:
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".unfinished-") as scratch:
+        unfinished = Path(scratch, split)
         for label in CLASSES:
             (unfinished / label).mkdir(parents=True)
-        (unfinished / MADE_HERE).touch()
-        rows = sorted(in_threads(write, range(len(samples))))
-        unfinished.rename(tree)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
+        rows = sorted(in_threads(partial(write, unfinished), range(len(samples))))
+        unfinished.rename(folder / split)
+    listed = "".join(f"{name}\t{size}\t{digest}\n" for name, size, digest in rows)
     return {
         "name": split,
         "files": len(rows),
         "bytes": sum(size for _, size, _ in rows),
-        "sha256": _digest(f"{name}\t{size}\t{digest}" for name, size, digest in rows),
-        "sizes_sha256": _digest(f"{name}\t{size}" for name, size, _ in rows),
+        "sha256": hashlib.sha256(listed.encode()).hexdigest(),
     }
 
 
 def tree_is_unchanged(tree: Path, entry: Entry) -> bool:
-    """Whether a tree that was written still has the same files of the same sizes; contents are not read."""
-    sizes = []
-    for label in CLASSES:
-        try:
-            with os.scandir(tree / label) as files:
-                sizes += [(f"{label}/{file.name}", file.stat().st_size) for file in files]
-        except OSError:
-            return False
-    return _digest(f"{name}\t{size}" for name, size in sorted(sizes)) == entry["sizes_sha256"]
-
-
-def _unfinished(folder: Path, split: str) -> Path:
-    return folder / f".{split}-unfinished"
-
-
-def _digest(lines: Iterable[str]) -> str:
-    """SHA-256 of lines of text."""
-    digest = hashlib.sha256()
-    for line in lines:
-        digest.update(f"{line}\n".encode())
-    return digest.hexdigest()
+    """Whether a tree that was written still has as many files of together the same size; contents are not read."""
+    sizes = [file.stat().st_size for file in tree.glob("*/*.jpg")]
+    return (len(sizes), sum(sizes)) == (entry["files"], entry["bytes"])

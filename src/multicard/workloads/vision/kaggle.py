@@ -1,15 +1,14 @@
 """MNIST as Kaggle ships it: one CSV file, or a folder of JPEG files per digit."""
 
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from multicard.core.errors import UserError
+from multicard.core.errors import UserError, in_one_line
 from multicard.core.files import described
-from multicard.core.text import counted
+from multicard.core.text import counted, natural
 from multicard.workloads.vision.images import in_threads
 from multicard.workloads.vision.sources import CLASSES, GrayscaleSplits, Samples, every_nth_is_a_test_image
 
@@ -42,22 +41,17 @@ def _read_csv(path: Path) -> tuple[Samples, dict[str, Any]]:
     try:
         table = pd.read_csv(path, encoding="utf-8-sig", encoding_errors="replace")
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
-        raise UserError(f"{path}: cannot be read as CSV: {reason}") from error
-    if missing := [column for column in COLUMNS if column not in table]:
-        raise UserError(f"{path}, column {missing[0]}: missing, expected label and pixel0 to pixel{EDGE * EDGE - 1}")
+        raise UserError(f"{path}: cannot be read as CSV: {in_one_line(error)}") from error
     # Where lines have a value more than the first one, pandas takes their first value for an index.
-    if table.shape[1] != len(COLUMNS) or not isinstance(table.index, pd.RangeIndex):
-        raise UserError(f"{path}: found more than {len(COLUMNS)} columns, expected as many")
-    table = table[COLUMNS]
+    if list(table.columns) != COLUMNS or not isinstance(table.index, pd.RangeIndex):
+        raise UserError(f"{path}: found other columns than label and pixel0 to pixel{EDGE * EDGE - 1}")
     numbers = table.apply(pd.to_numeric, errors="coerce").to_numpy(float)
     bad = np.argwhere(~((numbers >= 0) & (numbers <= LARGEST) & (numbers % 1 == 0)))
     if len(bad):
         row, column = bad[0]
-        found = table.iat[row, column]
         raise UserError(
             f"{path}, row {row + 1} below the header, column {COLUMNS[column]}: found "
-            f"{'nothing' if pd.isna(found) else str(found)[:40]}, expected an integer from 0 to {LARGEST[column]}"
+            f"{str(table.iat[row, column])[:40]}, expected an integer from 0 to {LARGEST[column]}"
         )
     images = numbers[:, 1:].astype(np.uint8).reshape(-1, EDGE, EDGE)
     origin = "MNIST in the form of Kaggle's competition Digit Recognizer, a CSV file of the user"
@@ -73,21 +67,16 @@ def _read_folder(path: Path) -> tuple[Samples, dict[str, Any]]:
         raise UserError(f"{path}: found neither train.csv nor the folders 0 to 9 of JPEG files, expected one of them")
     files = []
     for label in CLASSES:
-        folder = root / label
-        images = [f for f in folder.iterdir() if f.suffix.lower() in JPEG_SUFFIXES] if folder.is_dir() else []
+        images = [file for file in root.glob(f"{label}/*") if file.suffix.lower() in JPEG_SUFFIXES]
         if not images:
-            raise UserError(f"{folder}: found no JPEG file, expected those of the digit {label}")
+            raise UserError(f"{root / label}: found no JPEG file, expected those of the digit {label}")
         files += images
     # The copies on Kaggle number the files as the rows of train.csv, across the digits.
-    files.sort(key=_in_numerical_order)
+    files.sort(key=lambda file: natural(file.name))
     images = np.stack(list(in_threads(_decode, files)))
     labels = np.array([int(file.parent.name) for file in files], np.int64)
     origin = "MNIST in the form of JPEG files, from Kaggle, a folder of the user"
     return Samples(images, labels), {"origin": origin, "folder": str(root.absolute())}
-
-
-def _in_numerical_order(file: Path) -> tuple[list[int], str, str]:
-    return [int(number) for number in re.findall(r"[0-9]+", file.stem)], file.name, file.parent.name
 
 
 def _decode(file: Path) -> np.ndarray:

@@ -75,18 +75,7 @@ def training_loader(
     if p.loader == "dali":
         from multicard.workloads.vision.dali import DaliLoader
 
-        return DaliLoader(
-            dataset,
-            sampler,
-            batch,
-            image_size=p.image_size,
-            mean=facts["mean"],
-            std=facts["std"],
-            device=device,
-            threads=max(1, p.workers_of_rank),
-            prefetch_factor=p.prefetch_factor,
-            drop_last=True,
-        )
+        return DaliLoader(dataset, sampler, p, facts, device)
     return DataLoader(
         dataset,
         batch_size=batch,

@@ -14,7 +14,7 @@ MEASURES: dict[str, str] = {
 }
 
 
-def measure(epochs: pd.DataFrame) -> dict[str, Any]:
+def measure(record: Any, common: Any, steps: Any, epochs: pd.DataFrame) -> dict[str, Any]:
     """Results of the tests after each epoch."""
     return {
         "time_to_accuracy_s": time_to_accuracy(epochs),

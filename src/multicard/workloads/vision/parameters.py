@@ -5,9 +5,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from multicard.experiment.parameters import DatasetOf, JobParameters
+from multicard.workloads._fields import labelled
 from multicard.workloads.vision.strategy import STRATEGIES
-
-Precision = Literal["fp64", "fp32", "bf16", "fp16"]
 
 # What the preset `tuned` turns on; a stated value overrides it.
 TUNED: dict[str, Any] = {
@@ -38,124 +37,74 @@ class VisionParameters(JobParameters):
         Literal[tuple(STRATEGIES)],
         Field(description=" ".join(f"`{name}`: {entry.description}" for name, entry in STRATEGIES.items())),
     ] = "single"
-    precision: Annotated[Precision, Field(description="fp16 is autocast with gradient scaling, bf16 is autocast.")] = (
-        "fp32"
-    )
+    precision: Annotated[
+        Literal["fp64", "fp32", "bf16", "fp16"],
+        Field(description="fp16 is autocast with gradient scaling, bf16 is autocast."),
+    ] = "fp32"
     model: Annotated[Literal["mobilenet_v2"], Field(description="torchvision model, trained from scratch.")] = (
         "mobilenet_v2"
     )
-    width_mult: Annotated[
-        float,
-        Field(gt=0, le=4, description="Width multiplier of MobileNet v2.", json_schema_extra={"label": "width"}),
-    ] = 1.0
+    width_mult: Annotated[float, labelled("width", "Width multiplier of MobileNet v2.", gt=0, le=4)] = 1.0
     batch_size: Annotated[
-        int,
-        Field(
-            ge=1,
-            description="Samples per step: per device under weak scaling, in total under strong scaling.",
-            json_schema_extra={"label": "batch"},
-        ),
+        int, labelled("batch", "Samples per step: per device under weak scaling, in total under strong scaling.", ge=1)
     ] = 64
     scaling: Annotated[
         Literal["weak", "strong"],
-        Field(
-            description="`weak`: the batch per device is fixed, so more devices do more work per step. `strong`: the "
+        labelled(
+            "scaling-",
+            "`weak`: the batch per device is fixed, so more devices do more work per step. `strong`: the "
             "global batch is fixed, so each device does less.",
-            json_schema_extra={"label": "scaling-"},
         ),
     ] = "weak"
-    epochs: Annotated[
-        int, Field(ge=1, description="Passes over the training data.", json_schema_extra={"label": "epochs"})
-    ] = 20
-    steps_per_epoch: Annotated[
-        int | None,
-        Field(ge=1, description="End every epoch after this many steps.", json_schema_extra={"label": "steps"}),
-    ] = None
-    learning_rate: Annotated[
-        float, Field(gt=0, description="Learning rate of SGD with momentum 0.9.", json_schema_extra={"label": "lr"})
-    ] = 0.01
+    epochs: Annotated[int, labelled("epochs", "Passes over the training data.", ge=1)] = 20
+    steps_per_epoch: Annotated[int | None, labelled("steps", "End every epoch after this many steps.", ge=1)] = None
+    learning_rate: Annotated[float, labelled("lr", "Learning rate of SGD with momentum 0.9.", gt=0)] = 0.01
     num_workers: Annotated[
         int,
-        Field(
+        labelled(
+            "workers",
+            "DataLoader worker processes per device: a process that drives several has as many for each.",
             ge=0,
-            description="DataLoader worker processes per device: a process that drives several has as many for each.",
-            json_schema_extra={"label": "workers"},
         ),
     ] = 0
-    persistent_workers: Annotated[
-        bool,
-        Field(description="Keep the workers from one epoch to the next.", json_schema_extra={"label": "persistent"}),
-    ] = True
-    prefetch_factor: Annotated[
-        int,
-        Field(ge=1, description="Batches that each worker prefetches.", json_schema_extra={"label": "prefetch"}),
-    ] = 2
+    persistent_workers: Annotated[bool, labelled("persistent", "Keep the workers from one epoch to the next.")] = True
+    prefetch_factor: Annotated[int, labelled("prefetch", "Batches that each worker prefetches.", ge=1)] = 2
     pin_memory: Annotated[
-        bool,
-        Field(
-            description="Put batches in page-locked host memory, which copies to a GPU faster.",
-            json_schema_extra={"label": "pin"},
-        ),
+        bool, labelled("pin", "Put batches in page-locked host memory, which copies to a GPU faster.")
     ] = False
     loader: Annotated[
         Literal["torch", "dali"],
-        Field(
-            description="`torch`: PyTorch's DataLoader. `dali`: NVIDIA DALI, on the GPU if there is one.",
-            json_schema_extra={"label": "loader-"},
-        ),
+        labelled("loader-", "`torch`: PyTorch's DataLoader. `dali`: NVIDIA DALI, on the GPU if there is one."),
     ] = "torch"
     layout: Annotated[
         Literal["nchw", "nhwc"],
-        Field(
-            description="Memory layout of the model and its batches; `nhwc` is PyTorch's channels_last.",
-            json_schema_extra={"label": ""},
-        ),
+        labelled("", "Memory layout of the model and its batches; `nhwc` is PyTorch's channels_last."),
     ] = "nchw"
     preset: Annotated[
         Literal["paper", "tuned"],
-        Field(
-            description="Defaults of layout, pin_memory, non_blocking, tf32 and fused_optimizer: `paper` keeps "
+        labelled(
+            "",
+            "Defaults of layout, pin_memory, non_blocking, tf32 and fused_optimizer: `paper` keeps "
             "PyTorch's, `tuned` turns on what usually helps. An explicit value overrides the preset.",
-            json_schema_extra={"label": ""},
         ),
     ] = "paper"
     non_blocking: Annotated[
-        bool,
-        Field(
-            description="Copy batches to the GPU without waiting; needs pin_memory to have an effect.",
-            json_schema_extra={"label": "nonblocking"},
-        ),
+        bool, labelled("nonblocking", "Copy batches to the GPU without waiting; needs pin_memory to have an effect.")
     ] = False
     tf32: Annotated[
         Literal["default", "on", "off"],
-        Field(
-            description="Whether the GPU uses TF32 for fp32. `default`: PyTorch's default, TF32 for convolutions but "
+        labelled(
+            "tf32-",
+            "Whether the GPU uses TF32 for fp32. `default`: PyTorch's default, TF32 for convolutions but "
             "not for matrix products.",
-            json_schema_extra={"label": "tf32-"},
         ),
     ] = "default"
-    compile: Annotated[
-        bool, Field(description="Compile the model with torch.compile.", json_schema_extra={"label": "compile"})
-    ] = False
+    compile: Annotated[bool, labelled("compile", "Compile the model with torch.compile.")] = False
     cuda_graphs: Annotated[
-        bool,
-        Field(
-            description="Run the model as CUDA graphs (torch.compile with mode `reduce-overhead`).",
-            json_schema_extra={"label": "graphs"},
-        ),
+        bool, labelled("graphs", "Run the model as CUDA graphs (torch.compile with mode `reduce-overhead`).")
     ] = False
-    fused_optimizer: Annotated[
-        bool,
-        Field(description="Update all weights in one kernel.", json_schema_extra={"label": "fused"}),
-    ] = False
-    bucket_cap_mb: Annotated[
-        int,
-        Field(
-            ge=1,
-            description="Size in MB of the gradient buckets that DDP reduces.",
-            json_schema_extra={"label": "bucket"},
-        ),
-    ] = 25
+    fused_optimizer: Annotated[bool, labelled("fused", "Update all weights in one kernel.")] = False
+    bucket_cap_mb: Annotated[int, labelled("bucket", "Size in MB of the gradient buckets that DDP reduces.", ge=1)] = 25
 
     @model_validator(mode="before")
     @classmethod

@@ -2,16 +2,15 @@
 
 import warnings
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import nn
 
+from multicard.workloads.vision.parameters import VisionParameters
+
 AUTOCAST = {"fp16": torch.float16, "bf16": torch.bfloat16}
-
-
-def parameter_dtype(precision: str) -> torch.dtype:
-    """Type of weights and inputs; mixed precision keeps them in fp32."""
-    return torch.float64 if precision == "fp64" else torch.float32
+LAYOUTS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 
 
 def choose_fp32(tf32: str) -> None:
@@ -31,20 +30,25 @@ def allow_tf32(matmul: bool, cudnn: bool) -> None:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
 
 
-def memory_format(layout: str) -> torch.memory_format:
-    """Order of the values of images in memory."""
-    return torch.channels_last if layout == "nhwc" else torch.contiguous_format
+def parameter_dtype(precision: str) -> torch.dtype:
+    """Type of weights and inputs; mixed precision keeps them in fp32."""
+    return torch.float64 if precision == "fp64" else torch.float32
 
 
-def to_device(
-    images: torch.Tensor, device: torch.device, dtype: torch.dtype, layout: torch.memory_format, non_blocking: bool
-) -> torch.Tensor:
-    """Move a batch to the device, into the type and the memory format of the model.
+def place(model: nn.Module, p: VisionParameters, device: torch.device) -> nn.Module:
+    """Move a model to the device, into the type and the memory format of the run."""
+    return model.to(device, parameter_dtype(p.precision), memory_format=LAYOUTS[p.layout])
 
-    First it is moved, then converted: in one call PyTorch converts on the host, and moves fp64 in twice the bytes and
-    from memory that is not pinned.
+
+def to_device(batch: Any, p: VisionParameters, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Move images and labels to the device, into the type and the memory format of the model.
+
+    First they are moved, then converted: in one call PyTorch converts on the host, and moves fp64 in twice the bytes
+    and from memory that is not pinned.
     """
-    return images.to(device, memory_format=layout, non_blocking=non_blocking).to(dtype)
+    images, labels = batch
+    images = images.to(device, memory_format=LAYOUTS[p.layout], non_blocking=p.non_blocking)
+    return images.to(parameter_dtype(p.precision)), labels.to(device, non_blocking=p.non_blocking)
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager:

@@ -1,5 +1,6 @@
 """Make a data set ready to train on, with checksums and a statement of where it comes from."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from multicard.core.errors import UserError
 from multicard.core.files import atomic_write, described, write_json
 from multicard.core.prepared import PROVENANCE
 from multicard.experiment.datasets import Dataset, Digits, ImageFolder, KaggleMnist, Mnist, Synthetic
-from multicard.workloads.vision.images import SPLITS, clear_trees, index_folder, write_tree
+from multicard.workloads.vision.images import SPLITS, index_folder, write_tree
 from multicard.workloads.vision.kaggle import read_kaggle
 from multicard.workloads.vision.sources import CLASSES, GrayscaleSplits, Samples, read_digits, read_mnist
 
@@ -44,9 +45,9 @@ def _keep(splits: GrayscaleSplits, dataset: Digits | Mnist | KaggleMnist, folder
     train, test = splits.train, splits.test
     if dataset.limit:
         train, test = train.first(dataset.limit), test.first(max(1, dataset.limit // 5))
-    clear_trees(folder, wanted=dataset.stored_size is not None)
     files = []
     for split, samples in zip(SPLITS, (train, test), strict=True):
+        shutil.rmtree(folder / split, ignore_errors=True)  # of an earlier preparation
         if dataset.stored_size:
             files.append(write_tree(folder, split, samples, dataset.stored_size))
         else:
@@ -77,11 +78,8 @@ def _write_arrays(folder: Path, split: str, samples: Samples) -> list[dict[str, 
 
 
 def _statistics(images: np.ndarray) -> tuple[float, float]:
-    """Mean and standard deviation of the pixels, as parts of 255; counted, since they may be too many to convert."""
-    counts = np.zeros(256, np.int64)
-    for part in np.array_split(images, max(1, len(images) // 1000)):
-        counts += np.bincount(part.ravel(), minlength=256)
-    levels = np.arange(256) / 255
+    """Mean and standard deviation of the pixels, as parts of 255."""
+    counts, levels = np.bincount(images.ravel(), minlength=256), np.arange(256) / 255
     mean = float(np.average(levels, weights=counts))
     # Of equal pixels the deviation is zero, by which nothing can be normalized.
     return mean, float(np.sqrt(np.average((levels - mean) ** 2, weights=counts))) or 1.0

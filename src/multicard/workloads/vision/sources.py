@@ -5,7 +5,6 @@ import gzip
 import hashlib
 import http.client
 import math
-import sys
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from multicard.core.errors import UserError
+from multicard.core.errors import UserError, in_one_line
 from multicard.core.files import described
 from multicard.experiment.datasets import Mnist
 
@@ -82,8 +81,7 @@ def read_digits() -> GrayscaleSplits:
 def read_mnist(dataset: Mnist, name: str) -> GrayscaleSplits:
     """MNIST from its four IDX files, fetched first where that is wanted and needed.
 
-    Files of another content than those published are refused where a download is wanted; else they are used as they
-    are, and the set does not claim to be MNIST.
+    Files of another content than those published are used as they are, and the set does not claim to be MNIST.
 
     Raises
     ------
@@ -95,52 +93,31 @@ def read_mnist(dataset: Mnist, name: str) -> GrayscaleSplits:
     files = {short: path for short, path in dataset.files().items() if path}
     contents = {short: _unpacked(path) for short, path in files.items()}
     train, test = (_mnist_samples(prefix, files, contents) for prefix in ("train", "t10k"))
-    others = [path for short, path in files.items() if _md5(contents[short]) != MNIST_MD5[short]]
-    if others and dataset.download:
-        raise UserError(
-            f"{others[0]}: found another content than that of MNIST's file; remove it to download it again, or use "
-            f"it as it is by datasets.{name}.download: false"
-        )
-    if others:
-        print(
-            f"datasets.{name}.folder: used as it is, though {len(others)} of its {len(files)} files are not MNIST's as "
-            f"published, the first is {others[0]}",
-            file=sys.stderr,
-        )
-    return GrayscaleSplits(
-        train,
-        test,
-        facts={
-            "origin": "a folder of the user, with IDX files that are not MNIST's as published"
-            if others
-            else "MNIST (Y. LeCun, C. Cortes, C. J. C. Burges), in the IDX files of a folder of the user",
-            "verified": not others,
-            "split": "as the files are named" if others else "as MNIST is published",
-            "folder": str(Path(dataset.folder).absolute()),
-            "source_files": [described(path) for path in files.values()],
-        },
-    )
+    verified = all(hashlib.md5(contents[short]).hexdigest() == MNIST_MD5[short] for short in files)
+    facts = {
+        "origin": "MNIST (Y. LeCun, C. Cortes, C. J. C. Burges), in the IDX files of a folder of the user"
+        if verified
+        else "a folder of the user, with IDX files that are not MNIST's as published",
+        "verified": verified,
+        "split": "as the files are named",
+        "folder": str(Path(dataset.folder).absolute()),
+        "source_files": [described(path) for path in files.values()],
+    }
+    return GrayscaleSplits(train, test, facts)
 
 
 def _mnist_samples(prefix: str, files: dict[str, Path], contents: dict[str, bytes]) -> Samples:
     """Images and labels of one of MNIST's parts, checked against each other."""
-    short_images, short_labels = f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"
-    image_file, label_file = files[short_images], files[short_labels]
-    images = _idx_values(image_file, contents[short_images], IMAGES_MAGIC)
-    labels = _idx_values(label_file, contents[short_labels], LABELS_MAGIC)
-    _, height, width = images.shape
-    if (height, width) != (EDGE, EDGE):
-        raise UserError(f"{image_file}: found images of {height}×{width} pixels, expected {EDGE}×{EDGE}")
-    if len(labels) != len(images):
-        raise UserError(f"{label_file}: found {len(labels)} labels, expected {len(images)} as {image_file} has")
-    if labels.max() > 9:
-        where = int(np.argmax(labels > 9)) + 1
-        raise UserError(f"{label_file}: found the label {labels[where - 1]} of sample {where}, expected 0 to 9")
+    of_images, of_labels = f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"
+    images = _idx_values(files[of_images], contents[of_images], IMAGES_MAGIC)
+    labels = _idx_values(files[of_labels], contents[of_labels], LABELS_MAGIC)
+    if images.shape[1:] != (EDGE, EDGE):
+        raise UserError(f"{files[of_images]}: found images of shape {images.shape[1:]}, expected {(EDGE, EDGE)}")
+    if len(labels) != len(images) or labels.max() > 9:
+        raise UserError(
+            f"{files[of_labels]}: found {len(labels)} labels up to {labels.max()}, expected {len(images)} from 0 to 9"
+        )
     return Samples(images, labels.astype(np.int64))
-
-
-def _md5(content: bytes) -> str:
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 def _download_mnist(dataset: Mnist, name: str) -> None:
@@ -158,16 +135,14 @@ def _download_mnist(dataset: Mnist, name: str) -> None:
             if None in dataset.files().values():
                 MNIST(str(folder), download=True)
     except (OSError, RuntimeError, http.client.HTTPException) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"datasets.{name}.download: cannot fetch MNIST into {folder}: {reason}") from error
+        raise UserError(f"datasets.{name}.download: cannot fetch MNIST into {folder}: {in_one_line(error)}") from error
 
 
 def _unpacked(path: Path) -> bytes:
     try:
         return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
-        found = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise UserError(f"{path}: cannot be read: {found}; expected a complete IDX file") from error
+        raise UserError(f"{path}: cannot be read: {in_one_line(error)}; expected a complete IDX file") from error
 
 
 def _idx_values(path: Path, content: bytes, magic: int) -> np.ndarray:

@@ -10,33 +10,17 @@ class Strategy:
 
     All that belongs to a strategy happens inside the forward and backward passes of the model that it wraps: the
     training loop asks for no strategy by name. An entry imports torch only when it wraps.
-
-    Attributes
-    ----------
-    name, order
-        As a registry asks.
-    description
-        What it does, for the schema and the documentation.
-    distributed
-        Whether there is a rank for each device, started by torchrun, and they form a process group; else there is one.
-    distributed_sampler
-        Whether each rank sees its own share of the data; else every rank iterates over all of it.
-    has_buckets
-        Whether `bucket_cap_mb` has an effect.
-    has_checkpoints
-        Whether one rank has the whole model, so that an interrupted run can be resumed.
-    not_in_preset
-        Parameters of the preset `tuned` that it cannot have.
     """
 
     name: str
-    order: int
-    description: str
+    order: int  # as a registry asks
+    description: str  # what it does, for the schema and the documentation
+    # Whether there is a rank for each device, started by torchrun, and they form a process group; else there is one.
     distributed = True
-    distributed_sampler = False
-    has_buckets = False
-    has_checkpoints = True
-    not_in_preset: tuple[str, ...] = ()
+    distributed_sampler = False  # whether each rank sees its own share of the data; else each iterates over all of it
+    has_buckets = False  # whether `bucket_cap_mb` has an effect
+    has_checkpoints = True  # whether one rank has the whole model, so that an interrupted run can be resumed
+    not_in_preset: tuple[str, ...] = ()  # parameters of the preset `tuned` that it cannot have
 
     def facts(self) -> list[str]:
         """Its processes, its data and its limits, for the documentation."""

@@ -22,14 +22,7 @@ from multicard.workloads.vision.checkpoint import Checkpoint
 from multicard.workloads.vision.data import open_split, read_provenance
 from multicard.workloads.vision.loaders import SEEDS, evaluation_loader, evaluation_passes, set_epoch, training_loader
 from multicard.workloads.vision.parameters import VisionParameters, read_ahead
-from multicard.workloads.vision.precision import (
-    autocast,
-    choose_fp32,
-    gradient_scaler,
-    memory_format,
-    parameter_dtype,
-    to_device,
-)
+from multicard.workloads.vision.precision import autocast, choose_fp32, gradient_scaler, place, to_device
 from multicard.workloads.vision.ranks import join, sum_over_ranks
 from multicard.workloads.vision.strategy import STRATEGIES
 
@@ -39,12 +32,11 @@ def train(job: dict[str, Any], p: VisionParameters, rank: int, device: torch.dev
     torch.set_num_threads(p.threads)
     seed = p.seed + p.repeat - 1
     torch.manual_seed(seed)
-    dtype, layout = parameter_dtype(p.precision), memory_format(p.layout)
     choose_fp32(p.tf32)
     model = MobileNetV2(num_classes=len(facts["classes"]), width_mult=p.width_mult)
     if p.compiled:
         allow_compilations(len(model.features))
-    model = STRATEGIES[p.strategy].wrap(model.to(device, dtype, memory_format=layout), p, device)
+    model = STRATEGIES[p.strategy].wrap(place(model, p, device), p, device)
     forward = torch.compile(model, mode="reduce-overhead" if p.cuda_graphs else None) if p.compiled else model
     optimizer = make_optimizer(model, p)
     scaler = gradient_scaler(p.precision, device)
@@ -70,10 +62,9 @@ def train(job: dict[str, Any], p: VisionParameters, rank: int, device: torch.dev
         batches = iter(loader)  # draws a random number
         if epoch > 1:  # so that a run which resumes here learns the same
             torch.manual_seed(seed + epoch * SEEDS)
-        for images, labels in itertools.islice(batches, steps_per_epoch if epoch <= p.epochs else None):
+        for batch in itertools.islice(batches, steps_per_epoch if epoch <= p.epochs else None):
             with marks.phase("transfer"):
-                images = to_device(images, device, dtype, layout, p.non_blocking)
-                labels = labels.to(device, non_blocking=p.non_blocking)
+                images, labels = to_device(batch, p, device)
             with marks.phase("forward"), autocast(p.precision, device):
                 loss = loss_of(forward(images), labels)
             with marks.phase("backward"):
@@ -129,11 +120,10 @@ def evaluate(
     """
     model.eval()
     total_loss = correct = count = 0.0
-    dtype, layout = parameter_dtype(p.precision), memory_format(p.layout)
-    images = torch.zeros(1, 3, p.image_size, p.image_size, dtype=dtype, device=device)
+    images, labels = to_device((torch.zeros(1, 3, p.image_size, p.image_size), torch.zeros(1)), p, device)
     for batch in itertools.islice(itertools.chain(loader, itertools.repeat(None)), passes):
         if batch is not None:
-            images, labels = to_device(batch[0], device, dtype, layout, False), batch[1].to(device)
+            images, labels = to_device(batch, p, device)
         with autocast(p.precision, device):
             scores = model(images)
         if batch is not None:

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from multicard.core.prepared import read_prepared
 from multicard.experiment.datasets import ImageSource
 from multicard.experiment.machine import Machine
-from multicard.experiment.workload import BATCH, Inputs, Unit, Workload
+from multicard.experiment.workload import BATCH, Inputs, Resources, Unit, Workload
 from multicard.record.profiled_window import place_window
 from multicard.workloads.vision.parameters import TUNED, VisionParameters, read_ahead
 from multicard.workloads.vision.strategy import STRATEGIES
@@ -67,22 +68,21 @@ class Vision(Workload):
 
     def input_facts(self, data: Path, model: Path | None) -> dict[str, Any]:
         """Of the data set."""
-        from multicard.core.prepared import read_prepared
-
         facts = read_prepared(data, "data set")
         names = ("dataset", "source", "train_samples", "test_samples", "files")
         return {"data": {name: facts[name] for name in names} | {"classes": len(facts["classes"])}}
 
-    def rank_memory_mb(self, p: VisionParameters, inputs: Inputs) -> float:
-        """Batches that are loaded ahead, and on a CPU what autograd keeps."""
+    def resources(self, p: VisionParameters, inputs: Inputs) -> Resources:
+        """On the host batches that are loaded ahead, and on a CPU what autograd keeps."""
         pixels, size = p.batch_of_rank * p.image_size**2, 8 if p.precision == "fp64" else 4
         batches = p.workers_of_rank * p.prefetch_factor + 2  # loaded ahead; in use; being copied
         kept = (KEPT_VALUES[0] + KEPT_VALUES[1] * p.width_mult) if p.device == "cpu" else 0
-        return pixels * size * (3 * batches + kept) / 1e6
+        dataset = inputs.get("dataset")
+        durations = self._durations_s(p, dataset) if dataset else None
+        return Resources(pixels * size * (3 * batches + kept) / 1e6, durations_s=durations)
 
-    def durations_s(self, p: VisionParameters, inputs: Inputs) -> dict[str, float] | None:
+    def _durations_s(self, p: VisionParameters, dataset: Any) -> dict[str, float] | None:
         """Steps and tests, by the slower of GPU and loader; None where the data set's size is not known."""
-        dataset = inputs["dataset"]
         samples, tested = samples_of(dataset)
         if samples is None and p.steps_per_epoch is None:
             return None
@@ -95,10 +95,11 @@ class Vision(Workload):
         passes = math.ceil((tested or 0) / p.ranks)
         # A test is a forward pass, a third of the operations of training, on one GPU of each process.
         test = passes * (on_gpu / 3), passes * loading
+        together = sum if self.loads_in_step(p) else max
         return {
-            "training": steps * _together(p, step),
-            "tests": p.epochs * _together(p, test),
-            "profiled window": window.steps * _together(p, step),
+            "training": steps * together(step),
+            "tests": p.epochs * together(test),
+            "profiled window": window.steps * together(step),
         }
 
     def loads_in_step(self, p: VisionParameters) -> bool:
@@ -114,19 +115,6 @@ class Vision(Workload):
         decodes = dataset.source == "imagefolder" or getattr(dataset, "stored_size", None)
         fixed, per_pixel = LOADING_S["jpeg" if decodes else "array"]
         return on_gpu, (fixed + per_pixel * pixels) / max(1, p.workers_of_rank)
-
-    @property
-    def measures(self) -> Mapping[str, str]:
-        """Of the tests after each epoch."""
-        from multicard.workloads.vision.measures import MEASURES
-
-        return MEASURES
-
-    def measure(self, record: Mapping[str, Any], common: Mapping[str, Any], steps: Any, epochs: Any) -> dict[str, Any]:
-        """Results of the tests after each epoch."""
-        from multicard.workloads.vision.measures import measure
-
-        return measure(epochs)
 
     def distinct_share(self, record: Mapping[str, Any]) -> float:
         """Ranks that each pass over all the data repeat one another's samples."""
@@ -170,11 +158,6 @@ def samples_of(dataset: ImageSource) -> tuple[int | None, int | None]:
     train, test = SAMPLES[dataset.source]
     limit = getattr(dataset, "limit", None)
     return (min(train, limit), min(test, max(1, limit // 5))) if limit else (train, test)
-
-
-def _together(p: VisionParameters, seconds: tuple[float, float]) -> float:
-    """Time of computing and of loading: side by side, unless the process that computes also loads."""
-    return max(seconds) if p.num_workers or p.loader == "dali" else sum(seconds)
 
 
 WORKLOAD = Vision()

@@ -1,6 +1,6 @@
 """Direct preference optimization (arXiv 2305.18290)."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from multicard.experiment.models import Architecture
 from multicard.workloads.llm.technique import Technique
@@ -13,6 +13,7 @@ class Dpo(Technique):
     description = "adapters trained to prefer chosen over rejected answers."
     recipe = "lora_dpo"
     kind = "preference"
+    rates: ClassVar[dict[str, float]] = {"adapters": 5e-4}  # of llama3_1/8B_lora_dpo; torchtune has none for Llama 3
     sequences_per_sample = 2  # both answers, computed as one batch
 
     def compiles(self, p: Any) -> bool:
@@ -22,10 +23,6 @@ class Dpo(Technique):
     def flop_per_weight(self, p: Any) -> int:
         """One forward pass more, of the reference."""
         return 6
-
-    def learning_rate(self, p: Any) -> float:
-        """That of llama3_1/8B_lora_dpo; torchtune has none for Llama 3."""
-        return 5e-4
 
     def config_error(self, p: Any, shape: Architecture | None) -> str | None:
         """Refuse packed samples."""

@@ -1,6 +1,6 @@
 """Full fine-tuning."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from multicard.workloads.llm.technique import Technique
 
@@ -11,14 +11,11 @@ class Full(Technique):
     name, order, label = "full", 50, "full"
     description = "all weights are trained."
     recipe = "full_finetune"
+    rates: ClassVar[dict[str, float]] = {"weights": 2e-5}  # of llama3/8B_full
 
     def trains_adapters(self, p: Any) -> bool:
         """No adapters."""
         return False
-
-    def learning_rate(self, p: Any) -> float:
-        """That of llama3/8B_full."""
-        return 2e-5
 
 
 TECHNIQUE = Full()

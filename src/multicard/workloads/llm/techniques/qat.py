@@ -1,6 +1,6 @@
 """Quantization-aware training."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from multicard.experiment.models import Architecture
 from multicard.workloads.llm.technique import Technique
@@ -15,6 +15,7 @@ class Qat(Technique):
     always_distributed = True
     fake_quantization = True
     own_parameters = ("qat_of", "qat_group")
+    rates: ClassVar[dict[str, float]] = {"adapters": 3e-4, "weights": 2e-5}  # of llama3/8B_qat_lora and 8B_qat_full
 
     def recipe_name(self, p: Any) -> str:
         """One recipe for adapters, another for all weights."""
@@ -23,14 +24,6 @@ class Qat(Technique):
     def trains_adapters(self, p: Any) -> bool:
         """As `qat_of` says."""
         return p.qat_of == "adapters"
-
-    def learning_rate(self, p: Any) -> float:
-        """That of llama3/8B_qat_lora, or of llama3/8B_qat_full."""
-        return super().learning_rate(p) if self.trains_adapters(p) else 2e-5
-
-    def rate_fact(self) -> str:
-        """Both."""
-        return "0.0003 of adapters, 2e-05 of all weights"
 
     def compiles(self, p: Any) -> bool:
         """Neither recipe does."""

@@ -13,10 +13,7 @@ class Accelerate(Launcher):
     description = "`accelerate launch` starts a process for each device."
     package = "accelerate"
     programs, modules = ("accelerate",), ("accelerate.commands.launch",)
-
-    def facts(self) -> list[str]:
-        """What of Accelerate's own configuration does not hold."""
-        return ["Numbers of processes and machines are given; for a configuration file of its own use `command`."]
+    notes = ("Numbers of processes and machines are given; for a configuration file of its own use `command`.",)
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
         """Run the script under `accelerate launch`."""

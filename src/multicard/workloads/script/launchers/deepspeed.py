@@ -1,7 +1,6 @@
 """DeepSpeed's launcher."""
 
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from multicard.core.rendezvous import Rendezvous, free_port
@@ -18,17 +17,7 @@ class DeepSpeed(Launcher):
     package = "deepspeed"
     programs, modules = ("deepspeed",), ("deepspeed.launcher.runner",)
     several_nodes = False  # it asks for a file of hosts
-
-    def facts(self) -> list[str]:
-        """What it does to the script's arguments."""
-        return [*super().facts(), "It adds `--local_rank=N` to the script's arguments."]
-
-    def refusal(self, p: Any, program: str, source: Mapping[str, str]) -> str | None:
-        """It takes numbers of GPUs only."""
-        visible = source.get(VISIBLE, "")
-        if p.device == "cpu" or not visible or all(each.strip().isdecimal() for each in visible.split(",")):
-            return None
-        return f"launcher: deepspeed takes numbers of GPUs, and {VISIBLE} is {visible}; write numbers, or use torchrun"
+    notes = ("It adds `--local_rank=N` to the script's arguments.",)
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
         """Run the script under deepspeed."""

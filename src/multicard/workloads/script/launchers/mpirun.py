@@ -1,14 +1,9 @@
 """The launcher of an MPI."""
 
-import os
-from collections.abc import Mapping
 from typing import Any
 
 from multicard.core.rendezvous import Rendezvous, env_variables
-from multicard.core.system import ask
 from multicard.workloads.script.launcher import Launcher
-
-AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
 
 class Mpirun(Launcher):
@@ -19,23 +14,10 @@ class Mpirun(Launcher):
     programs = ("mpirun", "mpiexec")
     several_nodes = False
     withheld = r"SLURM_.*"  # it would place ranks on all nodes of the job of Slurm
-
-    def facts(self) -> list[str]:
-        """How Open MPI is told to place ranks, and how to tell it otherwise."""
-        return [
-            *super().facts(),
-            "Open MPI binds no rank to a core, and starts more ranks than there are cores. For options of your own use "
-            "`command`, with `mpirun` as the first word.",
-        ]
-
-    def refusal(self, p: Any, program: str, source: Mapping[str, str]) -> str | None:
-        """Open MPI asks for two variables before it runs as root."""
-        if os.geteuid() or all(source.get(name) == "1" for name in AS_ROOT):
-            return None
-        if "Open MPI" not in ask([program, "--version"]).output:
-            return None
-        asked = " and ".join(f"{name}=1" for name in AS_ROOT)
-        return f"launcher: mpirun, which is Open MPI, does not run as root unless told to: set {asked}"
+    notes = (
+        "Open MPI binds no rank to a core, and starts more ranks than there are cores. For options of your own use "
+        "`command`, with `mpirun` as the first word.",
+    )
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
         """Run the script under mpirun, by the option that Open MPI, MPICH and Intel MPI share."""

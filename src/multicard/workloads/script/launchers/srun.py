@@ -21,7 +21,7 @@ class Srun(Launcher):
     withheld = r"SLURM_(?!(JOB_ID|CLUSTER_NAME|CONF)$).*"
     hidden_from_profilers = "Slurm starts the ranks outside of the process that it runs"
 
-    def refusal(self, p: Any, program: str, source: Mapping[str, str]) -> str | None:
+    def refusal(self, source: Mapping[str, str]) -> str | None:
         """Outside of a job srun would ask for one, on any node."""
         if source.get("SLURM_JOB_ID"):
             return None
