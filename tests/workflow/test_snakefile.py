@@ -69,6 +69,13 @@ def test_another_workflow_uses_the_rules_as_a_module(tmp_path: Path, hosted: boo
     assert (prepared / "provenance.json").exists()
 
 
+def test_the_snakefile_at_the_root_runs_everything_by_default() -> None:
+    dry = snakemake(ROOT, "--configfile", "config/config.yaml", "--dry-run", "--forceall", "--quiet", "rules")
+    assert dry.returncode == 0, dry.stdout + dry.stderr
+    jobs = dict(re.findall(r"^(\w+) +(\d+)$", dry.stdout + dry.stderr, re.M))
+    assert jobs["launch_run"] == "18" and jobs["write_report"] == "1"
+
+
 def test_the_limits_of_this_machine_are_a_target(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"scenarios": {"a": SCENARIO}}))
     command = ("--snakefile", str(ROOT / "workflow/Snakefile"), "--configfile", "mine.yaml")
