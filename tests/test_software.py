@@ -69,7 +69,7 @@ def test_nsys_is_as_new_as_the_cuda_of_torch_and_documented() -> None:
     assert older_than_cuda(version, torch.version.cuda) is None
     page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
     cuda_row, nsys_row = (
-        re.search(rf"^\\| {head} \\| (.*) \\|$", page, re.M)[1] for head in ("CUDA of torch", "nsys, at least")
+        re.search(rf"^\| {head} \| (.*) \|$", page, re.M)[1] for head in ("CUDA of torch", "nsys, at least")
     )
     rows = [(cuda.split(",")[0], nsys) for cuda, nsys in zip(cuda_row.split(" | "), nsys_row.split(" | "), strict=True)]
     assert {tuple(map(int, cuda.split("."))): tuple(map(int, nsys.split("."))) for cuda, nsys in rows} == WITH_CUDA
