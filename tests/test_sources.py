@@ -49,6 +49,12 @@ PRIVATE = (
     "|rooms?|goes on (after|from|where)|starts anew|no word from|not whole|any_will_do|of_texts|bucket_mb|table_laws"
 )
 SPOKEN = ("src", "workflow", "docs", "config", "profiles", "benchmarks", "resources/claims.yaml", "tests", "*README.md")
+# Habits that pages, configurations and the report are to be without.
+HABITS = (
+    "those of it|nothing of it|that is none|whoever|nobody|as (of|for) any|with what it|takes? (it|them)sel(f|ves) for"
+    "|beside it|mind:"
+)
+READ = ("docs", "README.md", "config", "profiles", "workflow/report", "src/multicard/report", "*.md.j2")
 CLASS_OF_THE_PAGE = (":!src/multicard/report/page.css", ":!src/multicard/report/page.html.j2")
 UNSAFE = r"weights_only=False|allow_pickle=True|\.extractall\("  # ruff has the others: pyproject.toml
 
@@ -92,10 +98,11 @@ def test_what_starts_often_starts_fast(statement: str, absent: tuple[str, ...]) 
     ("pattern", "where"),
     [
         (rf"\b({PRIVATE})\b", (*SPOKEN, *CLASS_OF_THE_PAGE)),
+        (rf"\b({HABITS})\b", READ),
         (r"(^|[^\w.$}])/(home|root|work|Users)/[a-z]", ()),
         (UNSAFE, ("src", "workflow")),
     ],
-    ids=["private words", "paths of a machine", "data as code"],
+    ids=["private words", "habits", "paths of a machine", "data as code"],
 )
 def test_no_tracked_file_has_such_a_line(pattern: str, where: tuple[str, ...]) -> None:
     if not (ROOT / ".git").exists():

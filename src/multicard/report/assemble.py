@@ -38,7 +38,7 @@ def measure(experiment: Experiment, runs: Path, source: Path, folder: Path) -> d
     experiment
         What was asked. No data, models or devices are looked for.
     runs
-        Holds the run directories; limits of machines are beside it.
+        Holds the run directories; limits of machines are next to it.
     source
         Archive or folder that these are from, for messages.
     folder
