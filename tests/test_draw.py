@@ -109,7 +109,7 @@ def test_what_cannot_be_drawn_is_named_and_leaves_nothing(
     )
     for given, says in (
         (tmp_path / "none.tar.gz", "none.tar.gz: no such file"),
-        (recorded_results, "has no configuration in it"),
+        (recorded_results, "has no configuration; pass the configuration file"),
         (config, "found no results, expected a folder with runs/*/run.json, or "),
         (other, "found no complete run of the experiment"),
     ):
