@@ -127,6 +127,9 @@ def test_long_whiskers_of_two_repeats_are_cut_at_the_edge_of_the_panel() -> None
     figure, data = drawn("speedup", measured("vision", *rows))
     assert data["speedup_high"].iloc[1] > 1000
     assert figure.axes[0].get_ylim() == (0, pytest.approx(1.07 * 2 * 4))  # twice the highest repeat
+    arrows = [line.get_data() for line in figure.axes[0].get_lines() if line.get_marker() == "^"]
+    assert [(list(x), list(y)) for x, y in arrows] == [([2], [pytest.approx(1.07 * 2 * 4)])]
+    assert not [line for line in figure.axes[0].get_lines() if line.get_marker() == "v" and len(line.get_xdata())]
 
 
 def test_axes_carry_units_and_the_kind_of_device() -> None:

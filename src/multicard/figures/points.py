@@ -90,13 +90,15 @@ def draw_series(
         axes.plot(list(ideal), list(ideal.values()), color="0.3", linewidth=0.7, label="ideal", zorder=1)
     if around_zero:
         (axes.axhline if over_devices else axes.axvline)(0, color="0.3", linewidth=1.0, zorder=1)
+    drawn = []
     for index, name in enumerate(names):
         rows = known[known["series"] == name].sort_values("devices")
         marker = MARKERS[index % len(MARKERS)] if over_devices else "o"
-        place = at(rows, index, rows[value].astype(float) * scale)
+        place, lengths = at(rows, index, rows[value].astype(float) * scale), whiskers(rows, value, scale)
+        drawn.append((place, lengths, look[name]))
         axes.errorbar(
             *place,
-            **{"yerr" if over_devices else "xerr": whiskers(rows, value, scale)},
+            **{"yerr" if over_devices else "xerr": lengths},
             label=name if over_devices and len(names) > 1 else "_",
             color=look[name],
             marker=marker,
@@ -124,6 +126,25 @@ def draw_series(
     else:
         name_rows(axes, names)
         axes.set(xlabel=label, xlim=limits)
+    for place, lengths, colour in drawn:
+        _mark_cut(axes, place if over_devices else place[::-1], lengths, limits, over_devices, colour)
+
+
+def _mark_cut(
+    axes: Axes,
+    place: tuple[pd.Series, pd.Series],
+    lengths: Sequence[pd.Series],
+    limits: tuple[float, float],
+    upright: bool,
+    colour: Colour,
+) -> None:
+    """An arrow at the edge of the panel where a whisker goes on beyond it; `place`: position and value of each mean."""
+    position, value = place
+    ends = ((value - lengths[0] < limits[0], limits[0], "v<"), (value + lengths[1] > limits[1], limits[1], "^>"))
+    for is_cut, edge, arrows in ends:
+        along = position[is_cut], pd.Series(edge, position[is_cut].index)
+        arrow = {"marker": arrows[0 if upright else 1], "markersize": 5, "linestyle": "none", "label": "_"}
+        axes.plot(*(along if upright else along[::-1]), color=colour, clip_on=False, zorder=4, **arrow)
 
 
 def _limits(axes: Axes, shown: pd.Series, over_devices: bool, least: float) -> tuple[float, float]:
