@@ -142,6 +142,8 @@ def _mark_cut(
     position, value = place
     ends = ((value - lengths[0] < limits[0], limits[0], "v<"), (value + lengths[1] > limits[1], limits[1], "^>"))
     for is_cut, edge, arrows in ends:
+        if not is_cut.any():  # the layout cannot place marks of nothing
+            continue
         along = position[is_cut], pd.Series(edge, position[is_cut].index)
         arrow = {"marker": arrows[0 if upright else 1], "markersize": 5, "linestyle": "none", "label": "_"}
         axes.plot(*(along if upright else along[::-1]), color=colour, clip_on=False, zorder=4, **arrow)
