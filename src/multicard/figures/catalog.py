@@ -20,7 +20,9 @@ FAMILIES = ("scaling", "steps", "traces", "gains", "costs")  # modules that have
 # Sentences that several captions share. The bounds are those of `analysis.pooling`.
 REPEATS = "are 95% confidence intervals, by the scatter of all configurations of the figure; a single repeat has none"
 RATIOS = "are 95% confidence intervals, of ratios paired by repeat; a single repeat has none"
-POINTS = f"Marks are means over repeats, small dots single repeats. Whiskers {REPEATS}."
+POINTS = (
+    f"Marks are means over repeats, small dots single repeats. Whiskers {REPEATS}; an arrow marks one that goes on."
+)
 BARS = f"Bars are means over repeats, small dots single repeats. Whiskers {REPEATS}."
 HOLLOW = "A hollow mark is not significant at the 5% level, corrected by Holm's method for all points of the figure."
 SUMMED = "Overlapping durations add up, so this is not wall time. Bars are means over repeats."
