@@ -17,8 +17,9 @@ FLOAT = 4  # bytes of what is computed in fp32 independent of the job's precisio
 ADAPTED_LINEARS = ("q_proj", "v_proj", "output_proj", "w1", "w2", "w3")  # as the back end has torchtune adapt them
 LOSS_CHUNKS = 8  # of torchtune's CEWithChunkedOutputLoss
 
-# Of cuBLAS: one for the forward pass' thread and one for the backward pass', as large as PyTorch 2.11 makes them.
-WORKSPACES = 2 * 32 * 2**20
+# A workspace of cuBLAS, of which the forward pass' thread has one and the backward pass' another, as large as PyTorch
+# 2.11 makes it on GPUs of compute capability 9.0 and on others (parseChosenWorkspaceSize in CublasHandlePool.cpp).
+HOPPER, HOPPERS_WORKSPACE, OTHER_WORKSPACE = "9.0", 32 * 2**20, 2 * 4096 * 2**10 + 8 * 16 * 2**10
 
 # torchtune's Llama 3 gives every adapted layer its own table of rotary positions; its Llama 3.1 and later, whose
 # sequences are longer than this, share one.
@@ -46,7 +47,7 @@ class Memory:
         return self.weights + self.adapters + self.gradients + self.optimizer + self.buffers + self.activations
 
 
-def estimate_memory(p: LlmParameters, shape: Architecture) -> Memory:
+def estimate_memory(p: LlmParameters, shape: Architecture, capability: str | None = None) -> Memory:
     """Estimate the memory of one device of a job as torchtune 0.6.1's stock recipes run it.
 
     Weights, adapters, gradients, optimizer and buffers are exact, and activations within a tenth of all. Under torchrun
@@ -54,17 +55,19 @@ def estimate_memory(p: LlmParameters, shape: Architecture) -> Memory:
     the precision of their weights, as has the state of AdamW: two moments of each weight, and a count of 4 bytes for
     each tensor. Under qlora the layers' linear weights lie in NF4 (arXiv 2305.14314; torchao's NF4Tensor): 4 bits each,
     8 bits of scale for 64 of them, and for 256 scales one of their own in the job's precision. The reference of DPO is
-    the same model without its adapters. Sequences are taken as full: padding counts.
+    the same model without its adapters. Sequences are taken as full: padding counts. `capability`: of the GPU; where it
+    is not known, the larger workspaces are counted.
     """
     job = _Job(p, shape)
     gradients = job.share(job.trained)
+    workspace = HOPPERS_WORKSPACE if capability in (None, HOPPER) else OTHER_WORKSPACE
     return Memory(
         weights=job.weights(),
         adapters=job.share(job.adapters),
         gradients=gradients,
         optimizer=2 * gradients + 4 * len(job.trained),
         buffers=job.buffers(),
-        activations=job.peak(gradients) - gradients + (WORKSPACES if p.device == "cuda" else 0),
+        activations=job.peak(gradients) - gradients + (2 * workspace if p.device == "cuda" else 0),
     )
 
 
