@@ -141,7 +141,7 @@ def test_one_process_on_several_gpus(arguments: list[str], emulated: EmulatedGpu
 def test_one_process_that_leaves_a_gpu_unused_has_failed(emulated: EmulatedGpus, tmp_path: Path) -> None:
     run = started(emulated, tmp_path, "data_parallel.py", "--gpus", "1", launcher="python", devices=2)
     assert run.record["outcome"] == "failed"
-    assert describe_reason(run.record["reason"]).startswith("its process trained on 1 of 2 GPUs; have the script use")
+    assert describe_reason(run.record["reason"]).startswith("its process trained on 1 of 2 GPUs; let the script use")
 
 
 @others
