@@ -11,6 +11,7 @@ python=${2:-python3}
 if [ -x "$venv/bin/python" ]; then python=$venv/bin/python; fi
 found=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 [ "$found" = "$wanted" ] || { echo "$python is Python $found; this bundle is for Python $wanted" >&2; exit 1; }
+(cd "$here" && sha256sum --quiet --check SHA256SUMS)
 if [ ! -x "$venv/bin/python" ]; then
     "$python" -m venv "$venv"
     # What the bundle is without, PYTHON has. (--system-site-packages would skip an environment that PYTHON belongs to.)
@@ -19,7 +20,6 @@ if [ ! -x "$venv/bin/python" ]; then
         "$python" -c "$purelib" > "$("$venv/bin/python" -c "$purelib")/packages-of-python.pth"
     fi
 fi
-(cd "$here" && sha256sum --quiet --check SHA256SUMS)
 "$venv/bin/python" -m pip --disable-pip-version-check install --quiet --no-index --no-deps --ignore-installed \
     "$here"/wheels/*.whl
 "$venv/bin/multicard" --version
