@@ -24,7 +24,7 @@ def test_status_and_archive_read_results_that_cannot_be_written(
         patched.setattr(load, "unwritable", lambda folder: f"{folder}: Permission denied")  # root may write everywhere
         main(["status"])
         main(["archive", "--out", "all.tar.gz"])
-    counts, packed = capsys.readouterr().out.splitlines()
+    *_, counts, packed = capsys.readouterr().out.splitlines()
     assert counts == "2 completed"
     assert re.fullmatch(r"runs: 2, .*: all\.tar\.gz", packed)
     write_configuration(Path("multicard.yaml"), Path("results"), 2)

@@ -39,6 +39,14 @@ def test_a_file_system_without_locks_keeps_nobody_out(tmp_path: Path, monkeypatc
                 assert scratch.is_dir()
 
 
+def test_what_a_process_of_a_killed_attempt_still_writes_goes_with_the_next(tmp_path: Path) -> None:
+    killed = tmp_path / ".scratch-killed"
+    with scratch_in(tmp_path):
+        killed.mkdir()
+        (killed / "process.json.7").touch()
+    assert not killed.exists()
+
+
 @pytest.mark.usefixtures("hangup_ends")
 @pytest.mark.parametrize("first", ENDING)
 def test_whoever_is_told_to_end_twice_ends_once_and_leaves_no_temporary_folder(

@@ -41,7 +41,8 @@ def scratch_in(folder: Path) -> Iterator[Path]:
             with interruptible():
                 yield scratch
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            # All of them: a process of a killed attempt may have written to its own after the folder was cleared.
+            _remove_scratch(folder)
 
 
 @contextmanager
@@ -81,11 +82,17 @@ def _clear(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
     for samples in folder.glob(f"{Path(GPU_SAMPLES).stem}*"):
         samples.unlink()
-    for leftover in (folder / KEPT, folder / TRACE, folder / SAVED, *folder.glob(f"{SCRATCH}*")):
+    for leftover in (folder / KEPT, folder / TRACE, folder / SAVED):
         shutil.rmtree(leftover, ignore_errors=True)
+    _remove_scratch(folder)
     for name in (RUN, STEPS, EPOCHS):  # half-written ones
         for leftover in folder.glob(f".{Path(name).stem}-*"):
             leftover.unlink()
+
+
+def _remove_scratch(folder: Path) -> None:
+    for leftover in folder.glob(f"{SCRATCH}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def version_of(checkpoint: Path) -> tuple[int, int] | None:
