@@ -50,7 +50,7 @@ OTHER = {
     "dataset": "cats", "strategy": "ddp", "device": "cpu", "profiler": "none", "loader": "dali",
     "layout": "nhwc", "binding": "numa", "preset": "tuned", "tf32": "off", "scaling": "strong", "learning_rate": 0.25,
     "model": "big", "technique": "dpo", "qat_of": "weights", "save": "keep", "steps_per_epoch": 7, "image_size": 48,
-    "sequence_length": 17,
+    "sequence_length": 17, "ablate": "loader",
 }  # fmt: skip
 
 

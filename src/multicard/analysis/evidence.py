@@ -205,7 +205,16 @@ class Evidence:
 
     @cached_property
     def configurations(self) -> list[Configuration]:
-        """Configurations in the order of their first runs."""
+        """Configurations in the order of their first runs, of those that had all parts of their step."""
+        return [each for each in self._all_configurations if (each["ablate"] or "none") == "none"]
+
+    @cached_property
+    def ablated(self) -> list[Configuration]:
+        """Those whose runs went without a part, which trained nothing."""
+        return [each for each in self._all_configurations if (each["ablate"] or "none") != "none"]
+
+    @cached_property
+    def _all_configurations(self) -> list[Configuration]:
         groups: dict[Any, list[MeasuredRun]] = defaultdict(list)
         for run in self.runs:
             groups[run.provenance.machine, run.provenance.versions, configuration_key(run.values)].append(run)
@@ -264,14 +273,14 @@ def _rows(tables: ScenarioTables) -> list[dict[str, Any]]:
     """Rows of the measures as Python values, without empty cells."""
     path = tables.folder / "measures.csv"
     try:
-        measures = tables.measures
+        parts = [each for each in (tables.measures, tables.ablated) if len(each)] or [tables.measures]
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: does not parse as CSV: {str(error).strip()}") from None
     for column in ("run", "outcome", "workload"):
-        if column not in measures:
+        if column not in parts[0]:
             raise UserError(f"{path}: found no column {column}")
     rows = []
-    for row in measures.to_dict("records"):
+    for row in (row for measures in parts for row in measures.to_dict("records")):
         values = {str(name): cell for name, value in row.items() if (cell := _cell(value)) is not None}
         if values.get("workload") not in WORKLOADS:
             raise UserError(

@@ -78,18 +78,31 @@ class ScenarioTables:
 
     @cached_property
     def measures(self) -> pd.DataFrame:
-        """One row per run: outcome, parameters and measures.
+        """One row per run: outcome, parameters and measures; of runs that had all parts of their step.
 
         Raises
         ------
         UserError
             If they are not there.
         """
+        return self._every[~self._is_ablated].reset_index(drop=True)
+
+    @cached_property
+    def ablated(self) -> pd.DataFrame:
+        """The same of those that went without a part, which trained nothing."""
+        return self._every[self._is_ablated].reset_index(drop=True)
+
+    @cached_property
+    def _every(self) -> pd.DataFrame:
         path = self.folder / MEASURES
         if not path.is_file():
             raise UserError(f"{path}: not found; expected the folder of a scenario that was measured")
         check_whole(path)
         return read_columns(path)
+
+    @property
+    def _is_ablated(self) -> pd.Series:
+        return self._every.get("ablate", pd.Series("none", self._every.index)).fillna("none") != "none"
 
     @cached_property
     def completed(self) -> list[dict[Hashable, Any]]:
@@ -107,7 +120,7 @@ class ScenarioTables:
         return outcomes.loc[outcomes["outcome"] == NOT_RUN, "reason"].tolist()
 
     def table(self, name: str) -> pd.DataFrame:
-        """Rows of one table of all completed runs, `run` in the first column.
+        """Rows of one table of all completed runs with `measures`, `run` in the first column; `runs_info` of all.
 
         Where nothing was recorded there are columns without rows.
 
@@ -119,7 +132,10 @@ class ScenarioTables:
             If its file cannot be read, or has no such column.
         """
         if name not in self._tables:
-            self._tables[name] = _read(self.folder / f"{name}.parquet", SCHEMAS[name])
+            table = _read(self.folder / f"{name}.parquet", SCHEMAS[name])
+            if name != "runs_info" and (self.folder / MEASURES).is_file() and len(self.ablated):
+                table = table[~table["run"].isin(self.ablated["run"])]
+            self._tables[name] = table
         return self._tables[name]
 
     def with_values(self, values: pd.DataFrame) -> pd.DataFrame:

@@ -27,6 +27,11 @@ class ScenarioResults:
         return self._tables.measures
 
     @property
+    def ablated(self) -> pd.DataFrame:
+        """The same of runs that went without a part of their step, and trained nothing."""
+        return self._tables.ablated
+
+    @property
     def runs(self) -> pd.DataFrame:
         """One row per run: its `outcome` and the `reason` for it; those that were not run, too."""
         return pd.read_csv(self._tables.folder / OUTCOME_TABLE)
@@ -39,7 +44,9 @@ class ScenarioResults:
     @property
     def ids(self) -> list[str]:
         """Ids of its runs, those without measures too where there is a table of outcomes."""
-        listed = self.runs if (self._tables.folder / OUTCOME_TABLE).is_file() else self.measures
+        listed = (
+            self.runs if (self._tables.folder / OUTCOME_TABLE).is_file() else pd.concat([self.measures, self.ablated])
+        )
         return [run for run in listed["run"] if RUN_NAME.fullmatch(str(run))]
 
     @property

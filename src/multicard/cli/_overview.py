@@ -38,6 +38,8 @@ def print_results(experiment: "Experiment", config: Path) -> None:
     UserError
         If a scenario was not measured.
     """
+    from multicard.analysis import ablation
+    from multicard.analysis.evidence import evidence_of
     from multicard.analysis.overview import measures_shown, overview
     from multicard.analysis.provenance import notes
     from multicard.analysis.scenario_tables import MEASURES, ScenarioTables
@@ -53,7 +55,8 @@ def print_results(experiment: "Experiment", config: Path) -> None:
         if not (folder / MEASURES).is_file():
             raise UserError(f"{folder}: not measured")
         tables = ScenarioTables(folder)
-        outcomes |= tables.measures.reindex(columns=["run", "outcome"]).set_index("run")["outcome"].to_dict()
+        for table in (tables.measures, tables.ablated):
+            outcomes |= table.reindex(columns=["run", "outcome"]).set_index("run")["outcome"].to_dict()
         alone, lines = len(experiment.scenarios) == 1, []
         if alone and len(tables.measures):
             rows, shown = overview(tables), measures_shown(tables)
@@ -68,6 +71,7 @@ def print_results(experiment: "Experiment", config: Path) -> None:
             lines += [
                 f"{row['outcome'].replace('_', ' ')}: {row['reason']}" for _, row in rows.iterrows() if row["reason"]
             ]
+        lines += ablation.lines(ablation.costs(evidence_of(tables)))
         lines += [f"{count} cannot run here: {reason}" for reason, count in Counter(tables.reasons_not_run).items()]
         lines += notes(tables, profiled=True)
         said += [line if alone else f"{name}: {line}" for line in lines]

@@ -34,6 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--vary", action="append", default=[], metavar="NAME=VALUE,...",
         help="a parameter of your own and its values; the command names it in braces",
     )  # fmt: skip
+    add(
+        "--ablate", metavar="PART,...",
+        help="run also without loading (loader) and without exchanging gradients (communication), and without both, to "
+        "measure what each costs; such runs train nothing",
+    )  # fmt: skip
     add("--steps", type=int, default=50, help="measured steps (default: %(default)s)")
     add("--warmup", type=int, metavar="N", help="warm-up steps before the measured ones (default: 10)")
     add("--profiled-steps", type=int, metavar="N", help="steps that a profiler records after them (default: 10)")
@@ -138,13 +143,27 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
     scenario = {
         "question": more if several else f"Where does the time of {name} go?",
         "fixed": fixed,
-        "vary": {"devices": devices} | ({"args": varied} if varied else {}),
+        "vary": {"devices": devices} | _ablations(arguments.ablate, devices) | ({"args": varied} if varied else {}),
         "repeats": arguments.repeats,
-        "figures": list(default_figures(several, device)),
+        "figures": list(default_figures(several, device, bool(arguments.ablate))),
     }
     own = re.sub("[^A-Za-z0-9._-]+", "-", arguments.config_out.stem)
     results = "results" if arguments.config_out.name == OF_SCALE.name else f"results-{own}"
     return {"results": results, "time_limit_min": arguments.time_limit_min, "scenarios": {"scale": scenario}}
+
+
+def _ablations(stated: str | None, devices: list[int]) -> dict[str, list[str]]:
+    """What runs go without, each part alone and all together, beside those that go without nothing."""
+    from multicard.experiment.parameters import ABLATIONS
+
+    parts = stated.split(",") if stated else []
+    known = [each for each in ABLATIONS[1:] if "+" not in each]
+    if wrong := [each for each in parts if each not in known]:
+        raise UserError(f"--ablate: found {wrong[0]!r}, expected {listed(known, 'or')}, or several with commas between")
+    if parts == ["communication"] and max(devices) == 1:
+        raise UserError("--ablate: found communication, expected several --devices, between which there is some")
+    both = ["+".join(known)] if len(set(parts)) > 1 else []
+    return {"ablate": ["none", *dict.fromkeys(parts), *both]} if parts else {}
 
 
 def _active_interpreter() -> str | None:

@@ -21,6 +21,7 @@ WORDINGS = {
     "`gpus` of the ranks in run.json, and `nvidia-smi -L`",
     "cannot_run": "cannot run on {node}: {message}",
     "job_lost": "its Slurm jobs ended before it had an outcome (memory, time limit, scancel or a lost node)",
+    "not_ablated": "cannot go without {part}: {message}",
     # Of scripts.
     "no_torch": "{message}; set the interpreter that your training uses (`python`, --python)",
     "no_steps": "no optimizer step was seen: {message}",
@@ -60,6 +61,7 @@ class Reason:
     ranks: int | None = None  # processes that trained
     steps: int | None = None  # that a script made, as far as that was known when it ended
     needed_steps: int | None = None  # that its windows need
+    part: str | None = None  # that an ablated run was to go without
     message: str | None = None  # what a program printed, which may be anything
 
     def record(self) -> dict[str, Any]:

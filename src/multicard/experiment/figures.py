@@ -42,6 +42,7 @@ FIGURES: dict[str, Needs] = {
     "gain_binding": Needs("binding"),
     "gain_preset": Needs("preset", "vision"),
     "gain_profiler": Needs("profiler"),
+    "ablation": Needs("ablate"),
     "profiler_overhead": Needs(),
     "techniques": Needs("technique", "llm"),
     "tradeoff": Needs(),

@@ -89,6 +89,10 @@ def as_columns(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: shlex.join(value) if isinstance(value, lists) else value for name, value in flat(values).items()}
 
 
+# Parts that a run may go without, and all of them; see `multicard.record.observe.ablation`.
+ABLATIONS = ("none", "loader", "communication", "loader+communication")
+
+
 class JobParameters(BaseModel):
     """Base of a workload's parameters.
 
@@ -134,6 +138,14 @@ class JobParameters(BaseModel):
     seed: Annotated[int, Field(ge=0, description="Random seed of repeat 1.", json_schema_extra={"label": "seed"})] = 0
     warmup_steps: WarmupSteps = 10
     profiled_steps: ProfiledSteps = 10
+    ablate: Annotated[
+        Literal[ABLATIONS],
+        Field(
+            description="What the run goes without, to measure what it costs; such a run trains nothing. `loader`: the "
+            "batches of the warm-up come again and again. `communication`: ranks exchange no gradients.",
+            json_schema_extra={"label": "without-"},
+        ),
+    ] = "none"
     profiler: Annotated[
         Literal[("auto", *PROFILERS)],
         Field(
@@ -144,6 +156,11 @@ class JobParameters(BaseModel):
         ),
     ] = "auto"
     repeat: Annotated[int, Field(ge=1, description="Number of this repeat; the seed increases with it.")] = 1
+
+    @property
+    def ablated(self) -> tuple[str, ...]:
+        """Parts that the run goes without."""
+        return tuple(self.ablate.split("+")) if self.ablate != "none" else ()
 
     @property
     def ranks(self) -> int:

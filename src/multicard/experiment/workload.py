@@ -120,7 +120,7 @@ class Workload(ABC):
 
         Where it has none, the runs of a scenario leave it at its default, so that its values make no further runs.
         """
-        return True
+        return parameter != "ablate" or "communication" not in str(values["ablate"]) or values.get("devices", 1) > 1
 
     def unsupported_reason(self, p: Any, machine: Machine, inputs: Inputs) -> str | None:
         """Why a run cannot run on a machine, for the workload's own reasons; inputs may be unknown."""
@@ -170,6 +170,7 @@ class Workload(ABC):
             "ranks_per_node": p.ranks_per_node,
             "warmup_steps": p.warmup_steps,
             "profiled_steps": p.profiled_steps,
+            "ablate": p.ablated,
             "count_operations": True,
             "program": [self.program],
             "is_user_program": self.is_user_program,

@@ -6,7 +6,9 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
+from multicard.analysis.ablation import as_table, costs
 from multicard.analysis.comparison.comparisons import ORDER, as_used, gains, overheads, varied
+from multicard.analysis.evidence import evidence_of
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.text import counted, for_figure
 from multicard.figures.catalog import HOLLOW, RATIOS, figure
@@ -93,6 +95,28 @@ def _of_repeats(measures: pd.DataFrame, parameter: str, base: object, by: list[s
     bases = completed.loc[completed[parameter] == base, [*by, "iteration_time_s"]]
     pairs = completed.merge(bases, on=by, suffixes=("", "_base"))
     return pairs.assign(gain=pairs["iteration_time_s_base"] / pairs["iteration_time_s"] - 1)
+
+
+@figure(
+    "What does each part of the step cost?",
+    "Part of the time that is saved by runs without it: without loading (the batches of the warm-up come again and "
+    "again), without communication (ranks exchange no gradients), and without both, which may save more or less than "
+    f"the two: parts overlap, or compete. Such runs train nothing. Whiskers {RATIOS}.",
+)
+def ablation(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
+    """Share of the time that each part costs, by runs without it."""
+    data = as_table(costs(evidence_of(tables)))
+    if data.empty:
+        raise NothingToShow("no completed run went without a part of its step beside one that had all")
+    several = data["configuration"].nunique() > 1
+    named = data["without"] + (": " + data["configuration"] if several else "")
+    shown = data.assign(series=named.map(for_figure))
+    figure, axes = plt.subplots(figsize=(WIDTH_IN, height_for(shown)))
+    draw_series(
+        axes, shown, "cost_share", "Cost of a part", "Saved without it (% of the time)", 100.0, around_zero=True
+    )
+    legend_below(figure, axes)
+    return figure, data
 
 
 @figure(

@@ -52,12 +52,15 @@ class ScenarioSpace:
         """
         self.experiment, self.name, self.goal = experiment, name, goal
         self.scenario, self.results = experiment.scenarios[name], Path(experiment.results)
-        self.varied = {key: values for key, values in self.scenario.varied.items() if len(values) > 1}
+        varied = {key: values for key, values in self.scenario.varied.items() if key != "ablate"}  # no training
+        self.varied = {key: values for key, values in varied.items() if len(values) > 1}
         if not self.varied:
             raise UserError(f"scenarios.{name}: varies nothing, expected several values of a parameter under vary")
         self.matrix = Matrix.plan(experiment)
         self.measure, self.maximize = GOALS[goal](WORKLOADS[experiment.workload(name)])
-        self._of = combinations(experiment, name)
+        self._of = {
+            values: runs for values, runs in combinations(experiment, name).items() if not runs[0].parameters.ablated
+        }
         self.repeats = {runs[0].id: runs for runs in self._of.values()}
 
     @cached_property

@@ -12,11 +12,14 @@ from typing import NamedTuple
 
 import jinja2
 
+from multicard.analysis import ablation
+from multicard.analysis.ablation import Cost
 from multicard.analysis.bottlenecks.bottlenecks import Bottleneck, BottleneckReport, report_of, summary
 from multicard.analysis.bottlenecks.options import untried
 from multicard.analysis.choice.choices import Choice, Choices, choices, outcomes_of
 from multicard.analysis.choice.learning import changes_from, words_of
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence, place_words
+from multicard.analysis.runs.breakdown import COMMUNICATION, DATA
 from multicard.analysis.runs.notices import NOTICES, told
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.analysis.statistics import Interval, corrected, verdict
@@ -30,11 +33,13 @@ MOST_NEXT = 2
 MOST_CHANGES = 3
 MOST_OPTIONS = 3
 MOST_DOUBTS = 3
+MOST_COSTS = 4
 SURE = {"more": "Significant", "less": "Significantly slower", "none": "Not significant", "unknown": "One repeat"}
 MANY, WHICH, CHANGE = "How many devices", "Which configuration", "If you may change"
 NOT_KNOWN = "not known"
 HOURS = {"cuda": "GPU-hours", "cpu": "process-hours"}
 FASTER = "× as fast"
+ABLATED = {DATA: "loader", COMMUNICATION: "communication"}  # what runs go without to measure a part
 
 
 class Part(NamedTuple):
@@ -119,12 +124,13 @@ class Recommendations:
 def advise(evidence: Evidence) -> Recommendations:
     """Give what the measurements recommend, as objects of plain text, in part from files."""
     traces = evidence.per_run(trace_shares).to_dict("index")
-    tables = choices(evidence)
+    tables, costs = choices(evidence), ablation.costs(evidence)
     places = place_words([(job.machine, job.versions) for job in tables])
     jobs = []
     for job, place in zip(tables, places, strict=True):
         report = report_of(_in_question(job), traces)
-        jobs.append(_job(job, f"{job.job}, on {place}" if place else job.job, report, evidence))
+        own = [each for each in costs if each.configuration in job.configurations]
+        jobs.append(_job(job, f"{job.job}, on {place}" if place else job.job, report, evidence, own))
     notes = []
     if not any(each.completed for each in evidence.configurations):
         notes.append("No run completed, so there is nothing to recommend.")
@@ -161,9 +167,10 @@ def _in_question(job: Choices) -> Configuration:
     return fastest.configuration if fastest else (*job.configurations, *job.lost)[0]
 
 
-def _job(job: Choices, name: str, report: BottleneckReport, evidence: Evidence) -> JobAdvice:
+def _job(job: Choices, name: str, report: BottleneckReport, evidence: Evidence, costs: list[Cost]) -> JobAdvice:
     about = report.configuration
-    parts = [_part(each, about, evidence) for each in report.bottlenecks]
+    measured = {each.part: each for each in costs if each.configuration is about}
+    parts = [_part(each, about, evidence, measured.get(ABLATED.get(each.kind, ""))) for each in report.bottlenecks]
     step = summary(report) or ("where the step goes was not recorded" if about.completed else "")
     step = f"{_devices(job, about['devices'])}: {step}" if step else ""
     many = [(MANY, _how_many(job))] if job.configurations else []
@@ -172,6 +179,7 @@ def _job(job: Choices, name: str, report: BottleneckReport, evidence: Evidence) 
     changes = [(CHANGE, "; ".join(some)) for some in (gains[:MOST_CHANGES], gains[MOST_CHANGES:]) if some]
     kinds = [many, which, changes] if speedups(job) else [which, changes, many]
     points = [point for kind in kinds for point in kind[:1]]
+    points += [("What parts cost, measured", each) for each in ablation.lines(costs)[:MOST_COSTS]]
     points += [("Largest part of the step", step)] if step else []
     points += [("Try next", each) for each in _next(report, parts)]
     doubts = _doubts(job)
@@ -277,11 +285,16 @@ def _rate(job: Choices, row: Choice) -> str:
 # What to try, and how sure it is --------------------------------------------------------------------------------------
 
 
-def _part(bottleneck: Bottleneck, about: Configuration, evidence: Evidence) -> Part:
-    """What can be done about a bottleneck; nothing where that can gain almost nothing."""
-    gain = bottleneck.gain
+def _part(bottleneck: Bottleneck, about: Configuration, evidence: Evidence, cost: Cost | None) -> Part:
+    """What can be done about a bottleneck; nothing where that can gain almost nothing.
+
+    `cost`: what it was measured to cost, which counts in place of its share of the step.
+    """
+    gain = bottleneck.gain if cost is None else cost.ratio.value if cost.is_shown else 1.0
     options = untried(about, bottleneck, evidence.configurations) if gain is None or gain >= WORTHWHILE else []
     bound = "" if gain is None else f"about {gain:.2f} times as fast if it took no time"
+    if cost is not None:
+        bound = f"measured: {cost.words()}"
     return Part(bottleneck.kind.capitalize(), bottleneck.evidence, options, bound)
 
 

@@ -26,7 +26,7 @@ COMMON = (
     "energy_per_sample_j", "peak_reserved_bytes", "device_memory_used_bytes", "peak_memory_bytes",
     "measured_steps", "profiled_iteration_time_s", "profiled_data_s",
     "profiled_data_share", "trace_host_extents", "trace_iteration_time_s", "profiler_overhead",
-    *stationarity.MEASURES, *utilization.MEASURES, *breakdown.MEASURES,
+    "loader_alone_s", "loader_workers", *stationarity.MEASURES, *utilization.MEASURES, *breakdown.MEASURES,
 )  # fmt: skip
 # Columns before parameters and measures.
 ABOUT = ("run", "outcome", "reason", "profiler_used", "disturbance", "deviation", "inconsistency", "trace_notice")
@@ -125,6 +125,7 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
         "measured_steps": window.count,
         **stationarity.stationarity(window.pace_s),
         **_profiled(steps[steps["window"] == "profiled"], window),
+        **_loader_alone(record),
         "trace_host_extents": run.has_host_extents,
         "trace_iteration_time_s": _iteration_time_of_trace(run.traced_steps),
     }
@@ -135,6 +136,18 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
         raise UserError(f"{folder / EPOCHS}: found no epoch")
     row[work.unit.energy] = energy_per(record, measured[work.unit.column])
     return row | work.measure(record, row, steps, epochs)
+
+
+def _loader_alone(record: Mapping[str, Any]) -> dict[str, float]:
+    """What the slowest rank's loader gave alone, with its workers; nothing unless that was measured."""
+    known = []
+    for rank in record.get("ranks") or []:
+        observed = rank.get("observed") or {}
+        alone, loaders = observed.get("loader_alone"), observed.get("loaders")
+        if alone and loaders and observed.get("batches_per_step"):
+            step_s = alone["seconds"] / alone["batches"] * observed["batches_per_step"]
+            known.append((step_s, loaders[0]["num_workers"]))
+    return dict(zip(("loader_alone_s", "loader_workers"), max(known), strict=True)) if known else {}
 
 
 def disagreement(run: RunFiles, steps: pd.DataFrame) -> str | None:

@@ -38,6 +38,12 @@ def notices(values: Mapping[str, Any]) -> list[str]:
     return [f"{what}: {how}" for what, how in told(values).items()]
 
 
+def _ablated(known: Known) -> str | None:
+    """What a run went without."""
+    part = known.get("ablate", "none")
+    return f"it trained nothing, to measure what the {part.replace('+', ' and the ')} costs" if part != "none" else None
+
+
 def _adopted(known: Known) -> str | None:
     """What an adopted run is made of, and so cannot tell."""
     work = WORKLOADS.get(known.get("workload", ""))
@@ -125,6 +131,7 @@ def _is_observed(known: Known) -> bool:
 
 # Each says how, or nothing where it is not so.
 NOTICES: dict[str, Callable[[Known], str | None]] = {
+    "ablated": _ablated,
     "adopted trace": _adopted,
     "not all GPUs traced": _untraced,
     DISTURBED: lambda known: known.get("disturbance"),

@@ -1,12 +1,13 @@
 """Batches that the steps of a script draw: which pass they are of, and whether they are trained on or a test's."""
 
+from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
 from torch import is_grad_enabled
 
 from multicard.record.observe.batches import Pass
-from multicard.record.observe.loaders import samples_asked
+from multicard.record.observe.loaders import ask_again, samples_asked
 from multicard.record.observe.phases import DATA, LEFT, TESTED
 
 MOST_BATCHES = 1000  # of a step; a process that never trains may draw any number
@@ -22,6 +23,7 @@ class Draws:
     _updates: int
     _backwards: int
     step: int
+    replay: Any = None  # `ablation.Replay` of a run without loading
 
     def _forget_draws(self) -> None:
         """Begin as if nothing had been drawn."""
@@ -118,6 +120,26 @@ class Draws:
         for each in self.passes:
             each.batches = [batch for batch in each.batches if batch[0] != self.step]
         self.passes = [each for each in self.passes if each.batches]
+
+    def replayed(self, plain: Callable[[Any], Any], iterator: Any, drawn: Pass) -> Any:
+        """The batch that an iterator gives by `plain` in a run without loading: its next, or one that was kept."""
+        kept, loader = getattr(iterator, "_multicard_kept", None), drawn.loader
+        if kept is None or drawn is TEST:
+            return plain(iterator)
+        if self.replay.is_due(kept, drawn.trained):
+            yielded = iterator._num_yielded
+            self.replay.stop_loading(kept, lambda: (plain(iterator), samples_asked(iterator)), loader.ahead)
+            iterator._num_yielded = yielded
+        if kept.is_full:
+            if loader.length is not None and iterator._num_yielded >= loader.length and not loader.is_endless:
+                raise StopIteration
+            iterator._num_yielded += 1
+            batch, asked = kept.next()
+        else:
+            batch, asked = plain(iterator), samples_asked(iterator)
+            kept.add(batch, asked)
+        ask_again(iterator, asked)
+        return batch
 
     def batch_given(self, iterator: Any, drawn: Pass, batch: Any, given: bool) -> None:
         """It gave a batch, or had none."""

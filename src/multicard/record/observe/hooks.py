@@ -6,13 +6,16 @@ have none. So functions of PyTorch are replaced here, and nowhere else, by ones 
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 from torch.utils.data import dataloader
 
+from multicard.core.files import read_json
 from multicard.core.system import read_or_none
+from multicard.record.observe.ablation import COMMUNICATION, LOADER, Replay, ReplayedPass, leave_out_communication
 from multicard.record.observe.exchange import functions_of_messages, note_message
 from multicard.record.observe.loaders import loader_of, note_index, samples_asked
 from multicard.record.observe.observer import OBSERVER
@@ -32,6 +35,7 @@ def install(note_process: Callable[..., None], job: str) -> None:
     _watch_backward()
     _watch_loaders()
     _watch_messages()
+    _ablate(read_json(Path(job))["observe"])
     for mark in (OBSERVER.mark_step, OBSERVER.mark_training, OBSERVER.mark_values):
         apart(mark)
 
@@ -132,7 +136,6 @@ def _watch_backward() -> None:
 def _watch_loaders() -> None:
     """Watch the iterators of loaders, those of subclasses included, such as torchdata's."""
     base = dataloader._BaseDataLoaderIter
-    asks, gets = apart(OBSERVER.batch_asked), apart(OBSERVER.batch_given)
     drop = apart(samples_asked)
     begin = base.__init__
 
@@ -140,11 +143,19 @@ def _watch_loaders() -> None:
     def watched_begin(self: Any, loader: Any, *arguments: Any, **options: Any) -> None:
         begin(self, loader, *arguments, **options)
         self._multicard_loader = describe(loader)
+        if OBSERVER.replay is not None:
+            self._multicard_kept = OBSERVER.replay.of(loader)
 
     base.__init__ = watched_begin
     _watch_indices(base)
     describe = apart(lambda loader: read_or_none(lambda: loader_of(loader, world_size())))  # a loader may be anything
-    plain = base.__next__
+    base.__next__, ReplayedPass.__next__ = (
+        _watched_next(plain, drop) for plain in (base.__next__, ReplayedPass.__next__)
+    )
+
+
+def _watched_next(plain: Callable[..., Any], drop: Callable[..., Any]) -> Callable[..., Any]:
+    asks, gets = apart(OBSERVER.batch_asked), apart(OBSERVER.batch_given)
 
     @functools.wraps(plain)
     def watched_next(self: Any) -> Any:
@@ -157,13 +168,13 @@ def _watch_loaders() -> None:
             return batch
         batch, given = None, False
         try:
-            batch = plain(self)
+            batch = plain(self) if OBSERVER.replay is None else OBSERVER.replayed(plain, self, drawn)
             given = True
         finally:
             gets(self, drawn, batch, given)
         return batch
 
-    base.__next__ = watched_next
+    return watched_next
 
 
 def _watch_indices(base: Any) -> None:
@@ -191,6 +202,26 @@ def _watch_messages() -> None:
             return _plain(*arguments, **options)
 
         setattr(owner, name, watched)
+
+
+def _ablate(stated: dict[str, Any]) -> None:
+    """Have the run go without the parts that job.json names."""
+    parts = stated.get("ablate") or ()
+    if COMMUNICATION in parts:
+        leave_out_communication(lambda: OBSERVER.step > 0, is_compiling)
+    if LOADER not in parts:
+        return
+    OBSERVER.replay = Replay(lambda: OBSERVER.step >= max(1, stated["warmup_steps"] - 1))
+    plain = dataloader.DataLoader.__iter__
+
+    @functools.wraps(plain)
+    def watched_pass(self: Any) -> Any:
+        kept = OBSERVER.replay.of(self)
+        if not kept.is_full or is_compiling():
+            return plain(self)
+        return ReplayedPass(kept, read_or_none(lambda: loader_of(self, world_size())))
+
+    dataloader.DataLoader.__iter__ = watched_pass
 
 
 def _hide_from_compiler() -> None:

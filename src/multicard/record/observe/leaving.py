@@ -11,6 +11,7 @@ from multicard.record import visible
 from multicard.record.binding import bound
 from multicard.record.capture import RankLeft
 from multicard.record.compilation import limits_hit
+from multicard.record.observe.ablation import loader_alone, not_left_out
 from multicard.record.observe.batches import used_by_step
 from multicard.record.observe.failure import describe_failure, facts_of_process
 from multicard.record.observe.observer import Observer
@@ -28,8 +29,13 @@ class Leaving:
 
     def in_order(self) -> NoReturn:
         """Leave the record of a rank that has made all its steps, and ask the script to end."""
-        self._recording.settle(self._observer)
-        self._write({"outcome": "completed", "reason": None})
+        recording = self._recording
+        recording.settle(self._observer)
+        if part := not_left_out(recording.stated, self._observer.replay, recording.exchanged):
+            reason = Reason("not_ablated", rank=recording.rank, **part)
+            self._write({"outcome": "failed", "reason": reason.record()})
+        else:
+            self._write({"outcome": "completed", "reason": None})
         if self._recording.barrier is not None:
             with contextlib.suppress(Exception):  # the store may be gone already with the rank that had it
                 self._recording.barrier.wait()
@@ -96,6 +102,8 @@ class Leaving:
                 "optimizers": sorted(observer.optimizers),
                 "loaders": loaders,
                 "exchanged": recording.exchanged,
+                "loader_alone": loader_alone(observer.replay),
+                "batches_per_step": recording.pace.batches_per_step,
             },
             "ignored_exit": False,
         }

@@ -41,12 +41,15 @@ class Loader(NamedTuple):
         Batches of one pass; None where it is not known.
     ahead
         Batches that its workers prepare before they are asked for.
+    is_endless
+        Whether a pass goes on after `length` batches, as with a sampler that repeats itself.
     """
 
     description: dict[str, Any]
     batch_size: int | None
     length: int | None
     ahead: int
+    is_endless: bool = False
 
 
 def loader_of(loader: DataLoader, ranks: int) -> Loader:
@@ -65,7 +68,8 @@ def loader_of(loader: DataLoader, ranks: int) -> Loader:
     # The length of a stream is not asked for: PyTorch would then warn of batches beyond it.
     length = None if streams else read_or_none(lambda: len(loader))
     ahead = loader.num_workers * (loader.prefetch_factor or 0)
-    return Loader(description, batch_size, length, ahead)
+    is_endless = any("Repeat" in type(each).__name__ for each in samplers)
+    return Loader(description, batch_size, length, ahead, is_endless)
 
 
 class WrappedLoader:
@@ -86,19 +90,25 @@ class WrappedLoader:
         length = read_or_none(lambda: len(self._loader))
         # As the observer knows the iterators of PyTorch's loaders.
         known = SimpleNamespace(_multicard_loader=Loader(description, None, length, self._ahead), _num_yielded=0)
-        iterator = iter(self._loader)
+        iterator, replay = iter(self._loader), self._observer.replay
+        known._multicard_kept = replay and replay.of(self)
+
+        def take(known: Any) -> Any:
+            batch = next(iterator)
+            known._num_yielded += 1
+            return batch
+
         while True:
             drawn = self._observer.batch_asked(known)
             batch, given = None, False
             try:
-                batch = next(iterator)
+                batch = take(known) if replay is None or drawn is None else self._observer.replayed(take, known, drawn)
                 given = True
             except StopIteration:
                 return
             finally:
                 if drawn is not None:
                     self._observer.batch_given(known, drawn, batch, given)
-            known._num_yielded += 1
             yield batch
 
 
@@ -166,3 +176,9 @@ def samples_asked(iterator: Any) -> int | None:
     """Samples that it asked for to make the batch that it gives now; None where it does not say."""
     _, sizes = getattr(iterator, "_multicard_asked", (None, None))
     return sizes.popleft() if sizes else None
+
+
+def ask_again(iterator: Any, samples: int | None) -> None:
+    """Have `samples_asked` give this next."""
+    sampler, sizes = getattr(iterator, "_multicard_asked", (None, None))
+    iterator._multicard_asked = sampler, deque([samples, *(sizes or ())], MOST_AHEAD)

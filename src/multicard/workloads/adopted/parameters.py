@@ -26,6 +26,7 @@ class AdoptedParameters(JobParameters):
     seed: ClassVar[int] = 0
     warmup_steps: ClassVar[int] = 0
     profiled_steps: ClassVar[int] = 0
+    ablate: ClassVar[str] = "none"
     profiler: ClassVar[str] = "none"
 
     workload: Annotated[Literal["adopted"], Field(description="The kind of job.")] = "adopted"

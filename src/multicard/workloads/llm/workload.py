@@ -68,7 +68,7 @@ class Llm(Workload):
         """Ask the techniques."""
         technique = values.get("technique", LlmParameters.model_fields["technique"].default)
         owners = [name for name, entry in TECHNIQUES.items() if parameter in entry.own_parameters]
-        return not owners or technique in owners
+        return super().applies(parameter, values) and (not owners or technique in owners)
 
     def unsupported_reason(self, p: LlmParameters, machine: Machine, inputs: Inputs) -> str | None:
         """Ask for torchtune and what it compiles with, then the technique, then for the weights."""

@@ -55,7 +55,8 @@ def _judged(
         if count > 1:
             return "failed", Reason("same_rank", rank=rank, ranks=count)
         exchanged = [(rank.get("observed") or {}).get("exchanged") for rank in ranks]
-        if len(ranks) > 1 and all(each is False for each in exchanged):
+        apart = len(ranks) > 1 and all(each is False for each in exchanged)
+        if apart and "communication" not in p.ablated:
             return "failed", Reason("trained_apart", ranks=len(ranks))
     if leaves_gpus:
         return outcome, replace(reason, code="unused_gpus")

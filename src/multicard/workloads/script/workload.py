@@ -96,7 +96,7 @@ class Script(Workload):
         return without_names(str(values["command"]))
 
 
-def default_figures(several_counts: bool, device: str) -> tuple[str, ...]:
+def default_figures(several_counts: bool, device: str, ablates: bool = False) -> tuple[str, ...]:
     """Names of the figures that show what matters of a script.
 
     Parameters
@@ -105,10 +105,20 @@ def default_figures(several_counts: bool, device: str) -> tuple[str, ...]:
         Whether the number of devices varies.
     device
         cpu or cuda.
+    ablates
+        Whether there are runs without a part of their step.
     """
     over_devices = ("iteration_time", "speedup", "tradeoff") if several_counts else ()
     of_gpus = ("device_time", "time_shares", "kernel_classes", "collectives") if device == "cuda" else ()
-    return (*over_devices, "step_breakdown", "utilization", "step_times", *of_gpus, "memory")
+    return (
+        *over_devices,
+        *(("ablation",) if ablates else ()),
+        "step_breakdown",
+        "utilization",
+        "step_times",
+        *of_gpus,
+        "memory",
+    )
 
 
 WORKLOAD = Script()

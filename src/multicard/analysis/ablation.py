@@ -1,0 +1,130 @@
+"""What a part of the step costs, by runs that went without it: measured, where shares of a step only suggest it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence
+from multicard.analysis.pooling import Pool
+from multicard.analysis.statistics import Interval, verdict
+from multicard.core.text import counted
+from multicard.core.units import SECONDS, percent, with_unit
+
+STEP_TIME = "iteration_time_s"
+WORDS = {"loader": "loading", "communication": "communication", "loader+communication": "loading and communication"}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one part, or of several together, in one configuration.
+
+    Attributes
+    ----------
+    configuration
+        The one that has all parts.
+    without
+        The one that goes without.
+    part
+        Value of `ablate`.
+    ratio
+        How many times as fast it is without, by the rate of work, or by step times where that is not known.
+    """
+
+    configuration: Configuration
+    without: Configuration
+    part: str
+    ratio: Interval
+
+    @property
+    def share(self) -> Interval:
+        """Part of the time that it costs: what would be saved without it."""
+        return self.ratio.map(lambda times: 1 - 1 / times)
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether it shows that the part costs anything."""
+        return verdict(self.ratio) == "more"
+
+    def words(self) -> str:
+        """What it costs, in words."""
+        name = WORDS[self.part]
+        text = f"without {name} {self.ratio.format(unit='×')}"
+        if verdict(self.ratio) == "none":
+            return f"{text}: no cost shown"
+        cost = "costs" if "+" not in self.part else "cost"
+        return text + (f": {name} {cost} {percent(self.share.value)} of the time" if self.ratio.value > 1 else "")
+
+    def workers(self) -> str | None:
+        """How many workers of the loader are enough, with what that is computed from; None where it is not known.
+
+        If each needs as long as those that were measured: n workers give n batches in the time of one.
+        """
+        alone_s, step_s = self.without.mean("loader_alone_s"), self.without.mean(STEP_TIME)
+        if self.part != "loader" or not alone_s or not step_s:
+            return None
+        now = max(self.without.values("loader_workers"))
+        of_one_s = alone_s * max(1.0, now)
+        enough = math.ceil(of_one_s / step_s)
+        times = f"one takes {with_unit(of_one_s, SECONDS)} a step, the rest of it {with_unit(step_s, SECONDS)}"
+        text = f"{counted(enough, 'worker')} per rank {'is' if enough == 1 else 'are'} enough (now {now:.0f}): {times}"
+        cpus, one = self.configuration.provenance.usable_cpus, self.configuration
+        if cpus and enough * one["devices"] > cpus * (one["nodes"] or 1):
+            text += f"; a node has {counted(cpus, 'CPU')}, so make loading itself cheaper"
+        return text
+
+
+def costs(evidence: Evidence) -> list[Cost]:
+    """Of each ablated configuration that completed, beside the one that has all parts.
+
+    What each part costs is a question of its own, so p-values are not corrected for their number.
+    """
+    whole = {each.rest(("ablate",)): each for each in evidence.configurations if each.completed}
+    pairs = [
+        (whole[key], each) for each in evidence.ablated if each.completed and (key := each.rest(("ablate",))) in whole
+    ]
+    found: list[tuple[Configuration, Configuration, Interval]] = []
+    for one, without in pairs:
+        has_rates = one.blocks(one.rate) and without.blocks(one.rate)
+        sides = [each.blocks(one.rate if has_rates else STEP_TIME) for each in (without, one)]
+        ratio = Pool(sides).ratio(0, 1)
+        found.append((one, without, ratio if has_rates else ratio.map(lambda times: 1 / times)))
+    return [Cost(one, without, str(without["ablate"]), ratio) for one, without, ratio in found]
+
+
+def lines(found: Sequence[Cost]) -> list[str]:
+    """What parts cost on each number of devices, the most first, and how many workers are enough."""
+    said = []
+    for devices in sorted({each.configuration["devices"] for each in found}):
+        own = [each for each in found if each.configuration["devices"] == devices]
+        words = [each.words() for each in sorted(own, key=lambda each: (len(each.part), -each.ratio.value))]
+        words += [text for each in own if each.is_shown and (text := each.workers())]
+        said.append(f"{counted(devices, DEVICE_WORDS[own[0].configuration['device']])}: {'; '.join(words)}")
+    return said
+
+
+def as_table(found: Sequence[Cost]) -> pd.DataFrame:
+    """One row per cost."""
+    return pd.DataFrame(
+        [
+            {
+                "configuration": each.configuration.words(without=("devices",)),
+                "device": each.configuration["device"],
+                "devices": each.configuration["devices"],
+                "without": WORDS[each.part],
+                "repeats": each.ratio.repeats,
+                "speedup_without": each.ratio.value,
+                "speedup_without_low": each.ratio.low,
+                "speedup_without_high": each.ratio.high,
+                "cost_share": each.share.value,
+                "cost_share_low": each.share.low,
+                "cost_share_high": each.share.high,
+            }
+            for each in found
+        ],
+        columns=[
+            "configuration", "device", "devices", "without", "repeats", "speedup_without", "speedup_without_low",
+            "speedup_without_high", "cost_share", "cost_share_low", "cost_share_high",
+        ],
+    )  # fmt: skip

@@ -1,0 +1,87 @@
+"""What parts of a step cost, by runs that went without them; and that such runs count nowhere else."""
+
+from pathlib import Path
+
+import pytest
+
+from figures.measured import gathered, measured
+from multicard.analysis.ablation import as_table, costs, lines
+from multicard.analysis.choice.choices import choices
+from multicard.analysis.choice.recommend import as_markdown
+from multicard.analysis.evidence import Evidence, evidence_of
+from multicard.analysis.runs.notices import notices
+from multicard.analysis.scaling.headline import headline
+from multicard.analysis.scenario_tables import ScenarioTables
+
+# Seconds per step of two repeats, by devices and what is left out; the second is slower in all by as much.
+STEPS = {
+    (1, "none"): (0.050, 0.060), (1, "loader"): (0.020, 0.024),
+    (2, "none"): (0.080, 0.096), (2, "loader"): (0.0801, 0.0962), (2, "communication"): (0.040, 0.048),
+    (2, "loader+communication"): (0.008, 0.0096),
+}  # fmt: skip
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> ScenarioTables:
+    rows = [
+        {
+            "command": ["train.py"], "devices": devices, "ablate": part, "repeat": repeat, "iteration_time_s": step_s,
+            "throughput_samples_per_s": 8 * devices / step_s, "data_share": 0.1, "compute_share": 0.9,
+            "loader_alone_s": 0.045 * (1.2 if repeat == 2 else 1) if "loader" in part else None,
+            "loader_workers": 1 if "loader" in part else None,
+        }
+        for (devices, part), times in STEPS.items()
+        for repeat, step_s in enumerate(times, 1)
+    ]  # fmt: skip
+    return gathered(tmp_path / "scenarios/mine", measured("script", *rows))
+
+
+@pytest.fixture
+def evidence(tables: ScenarioTables) -> Evidence:
+    return evidence_of(tables)
+
+
+def test_costs_are_ratios_of_rates_and_what_they_save(evidence: Evidence) -> None:
+    table = as_table(costs(evidence)).set_index(["devices", "without"])
+    expected = {(1, "loading"): 2.5, (2, "communication"): 2.0, (2, "loading and communication"): 10.0}
+    for where, ratio in expected.items():
+        row = table.loc[where]
+        assert row["speedup_without"] == pytest.approx(ratio)
+        assert row["cost_share"] == pytest.approx(1 - 1 / ratio)
+        assert row["cost_share_low"] <= row["cost_share"] <= row["cost_share_high"]
+        assert row["repeats"] == 2
+    assert len(table) == 4
+
+
+def test_words_say_what_costs_time_and_what_does_not_and_how_many_workers_are_enough(evidence: Evidence) -> None:
+    one, two = lines(costs(evidence))
+    assert "without loading 2.5" in one and "loading costs 60% of the time" in one
+    # A worker takes 45 ms to load what a step of 20 ms needs.
+    assert "3 workers per rank are enough (now 1)" in one
+    assert "loading and communication cost 90% of the time" in two
+    assert two.split("without loading ")[1].split(";")[0].endswith(": no cost shown")
+    assert "worker" not in two
+
+
+def test_what_was_measured_counts_in_advice_in_place_of_shares(evidence: Evidence) -> None:
+    said = as_markdown(evidence, verbose=False)
+    assert "What parts cost, measured: 2 CPU processes" in said
+    assert "data loading; about" not in said
+
+
+def test_runs_that_trained_nothing_are_marked_and_count_nowhere_else(
+    tables: ScenarioTables, evidence: Evidence
+) -> None:
+    assert set(tables.measures["ablate"]) == {"none"} and len(tables.measures) == 4
+    assert len(tables.completed) == 4 and len(tables.ablated) == 8
+    assert {each["ablate"] for each in evidence.configurations} == {"none"}
+    assert [row.devices for job in choices(evidence) for row in job.rows] == [1, 2]
+    assert headline(evidence).varied == ("devices",)
+    for row in tables.ablated.to_dict("records"):
+        assert any(notice.startswith("ablated: ") for notice in notices(row))
+
+
+def test_without_such_runs_nothing_is_said(tmp_path: Path) -> None:
+    rows = [{"command": ["train.py"], "devices": each, "iteration_time_s": 0.1} for each in (1, 2)]
+    found = costs(evidence_of(gathered(tmp_path, measured("script", *rows))))
+    assert found == [] and lines(found) == [] and as_table(found).empty
