@@ -171,6 +171,7 @@ class Workload(ABC):
             "warmup_steps": p.warmup_steps,
             "profiled_steps": p.profiled_steps,
             "count_operations": True,
+            "memory_snapshot": p.memory_snapshot,
             "program": [self.program],
             "is_user_program": self.is_user_program,
         }

@@ -27,6 +27,7 @@ class AdoptedParameters(JobParameters):
     warmup_steps: ClassVar[int] = 0
     profiled_steps: ClassVar[int] = 0
     profiler: ClassVar[str] = "none"
+    memory_snapshot: ClassVar[bool] = False
 
     workload: Annotated[Literal["adopted"], Field(description="The kind of job.")] = "adopted"
     program: Annotated[
