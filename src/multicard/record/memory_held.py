@@ -32,10 +32,10 @@ BACKWARD = f"{TORCH}/autograd/function.py"  # of a function in Python; the threa
 
 
 class Forwards:
-    """The `forward` of the classes of live modules, by where their code is."""
+    """The `forward` of the classes of live modules, by where their code is; a subclass may inherit it."""
 
     def __init__(self, modules: Iterable[nn.Module]):
-        self.modules = Counter(map(type, modules))  # by class
+        self.modules = Counter(map(_defining, map(type, modules)))  # by class
         self._at: dict[tuple[str, str], list[tuple[int, type[nn.Module]]]] = {}
         for kind in self.modules:
             code = getattr(inspect.unwrap(kind.forward), "__code__", None)
@@ -43,9 +43,13 @@ class Forwards:
                 self._at.setdefault((code.co_filename, code.co_name), []).append((code.co_firstlineno, kind))
 
     def called_at(self, frame: Mapping[str, Any]) -> type[nn.Module] | None:
-        """Class of the module in whose `forward` a frame is; of several that inherit it any one."""
+        """Class that defines the `forward` which a frame is in."""
         there = self._at.get((frame["filename"], frame["name"]), ())
         return max((each for each in there if each[0] <= frame["line"]), key=lambda each: each[0], default=(0, None))[1]
+
+
+def _defining(kind: type[nn.Module]) -> type[nn.Module]:
+    return next(each for each in kind.__mro__ if "forward" in vars(each))
 
 
 class Use(NamedTuple):
@@ -139,22 +143,23 @@ def sum_up(
     """
     held: Counter[str] = Counter()
     places: Counter[Use] = Counter()
-    reserved = 0
-    for segment in snapshot["segments"]:
-        if segment["device"] != gpu:
-            continue
-        reserved += segment["total_size"]
+    segments = [segment for segment in snapshot["segments"] if segment["device"] == gpu]
+    # Where the script switched the history off, nothing has a stack, and that says nothing.
+    has_stacks = any(block.get("frames") for segment in segments for block in segment["blocks"])
+    for segment in segments:
         held[FRAGMENTS] += segment["total_size"]
         address = segment["address"]
         for block in segment["blocks"]:
             if block["state"] != "inactive":
                 owner = owners.get(block.get("address", address))
-                use = Use(owner) if owner else use_of(block.get("frames") or [], forwards)
+                by_stack = use_of(block.get("frames") or [], forwards) if has_stacks else Use(OTHER_TENSORS)
+                use = Use(owner) if owner else by_stack
                 held[use.category] += block["size"]
                 held[FRAGMENTS] -= block["size"]
                 if use.where:
                     places[use] += block["size"]
             address += block["size"]
+    reserved = sum(segment["total_size"] for segment in segments)
     held[OUTSIDE], held[FREE] = total - free - reserved, free
     counts = Counter({kind.__qualname__: count for kind, count in forwards.modules.items()})
     most = {}
