@@ -45,7 +45,7 @@ def at(function: Any) -> dict[str, Any]:
 
 LINEAR, BLOCK, SEQUENTIAL = at(nn.Linear.forward), at(Block.forward), at(nn.Sequential.forward)
 CALL = frame(TORCH / "nn/modules/module.py", "_call_impl", 1790)
-SCRIPT = frame("/home/somebody/train.py", "<module>", 27)
+SCRIPT = frame("train.py", "<module>", 27)
 TO = frame(TORCH / "utils/somewhere.py", "to", 3)
 BUCKETS = frame(TORCH / "nn/parallel/distributed.py", "_ddp_init_helper", 9)
 WRAPPED = frame(TORCH / "nn/parallel/distributed.py", "forward", 99)
