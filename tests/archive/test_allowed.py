@@ -145,6 +145,15 @@ def test_all_facts_of_a_reason_are_kept(reason: Reason) -> None:
     assert _without_nodes(describe_reason(kept)) == _without_nodes(describe_reason(reason.record()))
 
 
+def test_of_what_held_the_memory_only_the_bytes_leave() -> None:
+    held: dict[str, Any] = {"gpu": 0, "total_bytes": 16_000_000_000, "wanted_bytes": 1000, "bytes": {"activations": 3}}
+    most = {"activations": {"where": "SecretBlock", "bytes": 3, "modules": 4}}
+    reason = Reason("out_of_memory", rank=1, held=held | {"most": most, "snapshot": "memory_snapshot.pickle"}).record()
+    kept = Allowed().record({"reason": reason})["reason"]
+    assert kept["held"] == held | {"most": {"activations": {"bytes": 3, "modules": 4}}}
+    assert describe_reason(kept) == "rank 1: no memory for 1.00 kB more; GPU 0 has 16.0 GB: activations 3 B"
+
+
 def _without_nodes(said: Any) -> str:
     return re.sub(r"host-\d|n\d", "node", said if isinstance(said, str) else json.dumps(said, sort_keys=True))
 

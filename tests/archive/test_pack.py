@@ -20,6 +20,7 @@ from multicard.archive.pack import pack
 from multicard.archive.unpack import read_manifest, unpack
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
+from multicard.core.layout import MEMORY_SNAPSHOT
 from recorded_runs import add_run, experiment
 
 pytestmark = pytest.mark.slow
@@ -51,7 +52,8 @@ def test_no_text_of_a_record_or_a_table_leaves_that_is_not_of_a_listed_form(
     extracted_run: Path, tmp_path: Path, canary: str
 ) -> None:
     folder = add_run(extracted_run, tmp_path / "results")
-    (folder / "log.txt").write_text(canary)
+    for name in ("log.txt", MEMORY_SNAPSHOT):
+        (folder / name).write_text(canary)
     record = json.loads((folder / "run.json").read_text())
     gpu = {"name": "NVIDIA H100", "capability": "9.0", "memory_bytes": 8e10, "uuid": "GPU-1"}
     record["hardware"]["gpus"], record["variables"] = [gpu], {"NCCL_DEBUG": "INFO"}
@@ -87,6 +89,7 @@ def test_no_text_of_a_record_or_a_table_leaves_that_is_not_of_a_listed_form(
             table = pq.read_table(pa.BufferReader(content))
             content = repr((table.to_pylist(), table.schema.metadata)).encode() + content
         assert b"planted" not in content.lower(), name
+        assert not name.endswith(MEMORY_SNAPSHOT)
         if name.endswith("tables.json"):
             assert json.loads(content)["notices"] == [f"process 1: {LACKING}"]
 

@@ -135,6 +135,7 @@ def test_what_is_no_script_is_refused_with_what_to_write(typed: str, line: str) 
         ("--devices 1 --launcher command -- no-such-program", "launcher: command needs the program"),
         ("--devices 1 --launcher srun -- train.py", "this is none; use salloc, or --write-only"),
         ("--devices 1 --steps 0 -- train.py", "steps: found 0, "),
+        ("--devices 1 --memory-snapshot -- train.py", "memory_snapshot: records the memory of GPUs, found device: cpu"),
         ("--devices 1024 -- train.py", "cannot run here: needs 1024 devices, "),
         ("--devices 1 --python no/such -- train.py", "python: no such interpreter: "),
         ("--devices 1 --python /bin/false -- train.py", "python: /bin/false ended with 1"),

@@ -39,6 +39,12 @@ def test_a_file_system_without_locks_keeps_nobody_out(tmp_path: Path, monkeypatc
                 assert scratch.is_dir()
 
 
+def test_a_snapshot_of_memory_goes_with_the_next_attempt(tmp_path: Path) -> None:
+    (tmp_path / "memory_snapshot.pickle").touch()
+    with scratch_in(tmp_path):
+        assert not (tmp_path / "memory_snapshot.pickle").exists()
+
+
 def test_what_a_process_of_a_killed_attempt_still_writes_goes_with_the_next(tmp_path: Path) -> None:
     killed = tmp_path / ".scratch-killed"
     with scratch_in(tmp_path):

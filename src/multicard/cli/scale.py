@@ -53,6 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--samples-per-device", type=int, metavar="N", help="the same of each device, where each has a batch of its own"
     )
+    add(
+        "--memory-snapshot", action="store_true",
+        help="record the history of GPU memory, which tells what held it if it runs out",
+    )  # fmt: skip
     add("--time-limit-min", type=int, default=60, metavar="N", help="minutes per run (default: %(default)s)")
     add(
         "--config-out", type=Path, default=OF_SCALE, metavar="FILE",
@@ -135,6 +139,7 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
         "samples_per_device": arguments.samples_per_device,
         "warmup_steps": arguments.warmup,
         "profiled_steps": arguments.profiled_steps,
+        "memory_snapshot": arguments.memory_snapshot or None,
     }
     fixed |= {name: value for name, value in stated.items() if value is not None}
     several, name = len(devices) > 1, Path(program(command)).name

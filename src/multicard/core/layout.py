@@ -15,6 +15,7 @@ KEPT = ".outcome"  # folder with a second copy of the outcome
 TRACE = "trace"
 CAPTURED = "captured.json"
 EXPORTED = "exported.json"
+MEMORY_SNAPSHOT = "memory_snapshot.pickle"  # by PyTorch, for its viewer; nothing here reads it
 ACTIVITY = "activity"
 ACTIVITY_INDEX = "tables.json"
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from multicard.core.text import counted
+from multicard.core.units import BYTES, with_unit
 
 LONGEST_MESSAGE = 300  # characters that a reason quotes
 
@@ -40,6 +41,7 @@ WORDINGS = {
     "trained_on_cpu": "its processes trained on CPUs although `device` is cuda; move the model to the GPU, or "
     "set `device: cpu`",
 }
+HOLDERS = {"fragments": "reserved but unallocated", "outside_pytorch": "CUDA and other processes"}
 HINTS = {"SIGKILL": ", as Linux does when memory runs out"}
 
 
@@ -63,6 +65,7 @@ class Reason:
     needed_steps: int | None = None  # that its windows need
     part: str | None = None  # that an ablated run was to go without
     message: str | None = None  # what a program printed, which may be anything
+    held: dict[str, Any] | None = None  # of a GPU whose memory ran out: see `multicard.record.memory_held.sum_up`
 
     def record(self) -> dict[str, Any]:
         """For JSON."""
@@ -85,7 +88,7 @@ def describe_reason(reason: Mapping[str, Any] | str | None) -> str | None:
     fields, code = _Fields(reason), str(reason.get("code", "unknown"))
     if reason.get("time_limit_s") is not None:
         fields["limit_min"] = f"{reason['time_limit_s'] / 60:g}"
-    text = WORDINGS.get(code, code.replace("_", " ")).format_map(fields)
+    text = _held(fields) if reason.get("held") else WORDINGS.get(code, code.replace("_", " ")).format_map(fields)
     text += HINTS.get(reason.get("signal", ""), "")
     text += f": {reason['message']}" if code in ("exited", "timed_out") and reason.get("message") else ""
     if "rank" in reason:
@@ -102,6 +105,29 @@ def describe_left_behind(names: Sequence[str]) -> str:
     'ended 3 processes that the script left running (python3, tensorboard)'
     """
     return f"ended {counted(len(names), 'process')} that the script left running ({', '.join(dict.fromkeys(names))})"
+
+
+def _held(reason: Mapping[str, Any]) -> str:
+    """Word what held the memory of a GPU, the most first, and what is free."""
+    held = reason["held"]
+    wanted = held.get("wanted_bytes")
+    what = reason["message"] if wanted is None else f"no memory for {with_unit(wanted, BYTES)} more"
+    parts = []
+    for name, size in sorted(held["bytes"].items(), key=lambda each: (each[0] == "free", -each[1])):
+        if size:
+            most = held.get("most", {}).get(name, {})
+            # An archive leaves out what the user named.
+            at = f" ({with_unit(most['bytes'], BYTES)} of it {_holder(most)})" if most.get("where") else ""
+            parts.append(f"{HOLDERS.get(name, name.replace('_', ' '))} {with_unit(size, BYTES)}{at}")
+    see = f"; see {held['snapshot']}" if held.get("snapshot") else ""
+    return f"{what}; GPU {held['gpu']} has {with_unit(held['total_bytes'], BYTES)}: {', '.join(parts)}{see}"
+
+
+def _holder(most: Mapping[str, Any]) -> str:
+    """Word the code behind most of a category: a line, or a class of modules."""
+    if "modules" not in most:
+        return f"at {most['where']}"
+    return f"in forward of {most['where']}" + (f", {most['modules']} modules" if most["modules"] > 1 else "")
 
 
 def _place(of: Mapping[str, Any]) -> str:

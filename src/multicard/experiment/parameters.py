@@ -155,6 +155,14 @@ class JobParameters(BaseModel):
             json_schema_extra={"label": "profiler-"},
         ),
     ] = "auto"
+    memory_snapshot: Annotated[
+        bool,
+        Field(
+            description="Record the history of GPU memory, which makes steps longer. If memory runs out, the reason "
+            "tells what held it, and `memory_snapshot.pickle` in the run's folder opens in PyTorch's viewer.",
+            json_schema_extra={"label": "memory-snapshot"},
+        ),
+    ] = False
     repeat: Annotated[int, Field(ge=1, description="Number of this repeat; the seed increases with it.")] = 1
 
     @property

@@ -63,6 +63,8 @@ class Run:
         """What about the run is wrong on every machine: an input is not of its workload's kind, or does not fit."""
         p = self.parameters
         work = WORKLOADS[p.workload]
+        if p.memory_snapshot and p.device != "cuda":
+            return f"memory_snapshot: records the memory of GPUs, found device: {p.device}, expected cuda"
         for name, given in self.inputs.items():
             if not isinstance(given, work.inputs[name]):
                 what = name.replace("dataset", "data set")

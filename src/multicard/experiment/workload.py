@@ -172,6 +172,7 @@ class Workload(ABC):
             "profiled_steps": p.profiled_steps,
             "ablate": p.ablated,
             "count_operations": True,
+            "memory_snapshot": p.memory_snapshot,
             "program": [self.program],
             "is_user_program": self.is_user_program,
         }

@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from multicard.core.errors import UserError
 from multicard.core.files import sha256
-from multicard.core.layout import EPOCHS, GPU_SAMPLES, KEPT, LOG, RUN, SAVED, STEPS, TRACE
+from multicard.core.layout import EPOCHS, GPU_SAMPLES, KEPT, LOG, MEMORY_SNAPSHOT, RUN, SAVED, STEPS, TRACE
 from multicard.core.system import ask, read_or_none
 from multicard.launch.interruptible import interruptible, undisturbed
 
@@ -78,7 +78,7 @@ def is_at_work(folder: Path) -> bool:
 
 def _clear(folder: Path) -> None:
     """Remove what an earlier attempt left, run.json first: without it nothing else counts."""
-    for name in (RUN, STEPS, EPOCHS, LOG):
+    for name in (RUN, STEPS, EPOCHS, LOG, MEMORY_SNAPSHOT):
         (folder / name).unlink(missing_ok=True)
     for samples in folder.glob(f"{Path(GPU_SAMPLES).stem}*"):
         samples.unlink()

@@ -22,6 +22,7 @@ from multicard.core.layout import (
     GPU_SAMPLES,
     JOB,
     LOG,
+    MEMORY_SNAPSHOT,
     NODE,
     OUTCOMES,
     PROGRESS,
@@ -162,6 +163,8 @@ def run_job(
         if outcome == "failed" and _ran_out_of_space(reason, folder / LOG):
             raise UserError(f"{folder}: cannot be written: No space left on device; free space and start again")
         _join_parts(scratch, folder, parameters.ranks)
+        if reason and reason.held and (snapshot := scratch / rank_file(MEMORY_SNAPSHOT, reason.rank)).exists():
+            shutil.move(snapshot, folder / MEMORY_SNAPSHOT)  # of the rank that the reason tells of
         failed = ((each["rank"], each.get("trace_problem")) for each in ranks)
         problem = next((f"rank {rank}: {found}" for rank, found in failed if found), None)
         missing = keep_trace(scratch, folder / TRACE, choice.name, outcome, parameters, ended, problem)

@@ -10,12 +10,14 @@ job.json has the keys `scratch` (folder of this node where ranks leave their fil
   `warmup_steps`, `measured_steps` (null where the program states its steps by
   `multicard.marks.training`), `profiled_steps`;
   `program` (names that a rank's program may go by), `is_user_program` (false of a program of multicard's own), and of a
-  user's `samples_per_step` (global, or null) and `count_operations`.
+  user's `samples_per_step` (global, or null) and `count_operations`;
+  `memory_snapshot` (whether the history of GPU memory is recorded; see `multicard.record.memory_snapshot`).
 
 What is left in `scratch`, by the functions of `multicard.core.layout`:
   `steps.csv.rank<N>`; `epochs.csv.rank<N>` of a program that marks its epochs;
   `rank.json.rank<N>`: outcome, reason and facts of the rank, among them `observed`, `trace_problem` (why the profiler
   left no trace; null where it did) and `ignored_exit` (true where the program went on after it was asked to end);
+  `memory_snapshot.pickle.rank<N>`: of a rank that ran out of GPU memory, where that is asked for;
   `made.rank<N>`: how many steps the rank has made so far, whatever becomes of it;
   `process.json.<pid>`: of every Python process, as soon as it starts: `pid`, `ppid`, `python` (version), `torch`
   (version; null until it is imported), `program` (file or module that it runs), `told` and `rank` (the variable by

@@ -15,6 +15,7 @@ from multicard.core.files import write_json
 from multicard.core.layout import rank_file
 from multicard.core.reasons import LONGEST_MESSAGE, Reason
 from multicard.record import environment
+from multicard.record.memory_snapshot import HISTORY
 from multicard.record.observe.ranks import RANKS, claim_rank, is_outermost, rank_of_process, told
 from multicard.record.out_of_memory import GpuMemory, fullest_gpu, is_out_of_memory, speaks_of_memory, without_advice
 from multicard.record.recorder import Diverged
@@ -61,7 +62,8 @@ def describe_failure(error: BaseException, rank: int | None) -> dict[str, Any]:
     """`outcome` and `reason` of a rank that an error ends, while its traceback holds what was allocated."""
     memory = fullest_gpu()
     if is_out_of_memory(error, memory):
-        outcome, reason = "out_of_memory", Reason("out_of_memory", rank=rank, message=_message(error, memory))
+        held = HISTORY.held(error, memory)
+        outcome, reason = "out_of_memory", Reason("out_of_memory", rank, message=_message(error, memory), held=held)
     elif isinstance(error, Diverged):
         outcome, reason = "diverged", Reason("diverged", rank=rank, loss=str(error.loss), step=error.step)
     else:

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from multicard.core.files import read_json
+from multicard.record.memory_snapshot import HISTORY
 from multicard.record.observe import OBSERVE
 from multicard.record.observe.draws import MOST_BATCHES, Draws
 from multicard.record.observe.loaders import WrappedLoader
@@ -61,6 +62,7 @@ class Observer(Draws):
         self._note_process, self._job = note_process, job
         self._leave_at_exit()
         self._leave_at_errors()
+        HISTORY.begin(self._read_job)
         os.register_at_fork(after_in_child=lambda: (self._forget(), self._leave_at_exit()))
 
     def _leave_at_exit(self) -> None:

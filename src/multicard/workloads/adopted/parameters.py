@@ -28,6 +28,7 @@ class AdoptedParameters(JobParameters):
     profiled_steps: ClassVar[int] = 0
     ablate: ClassVar[str] = "none"
     profiler: ClassVar[str] = "none"
+    memory_snapshot: ClassVar[bool] = False
 
     workload: Annotated[Literal["adopted"], Field(description="The kind of job.")] = "adopted"
     program: Annotated[
