@@ -152,6 +152,3 @@ def test_another_machine_driver_version_and_outcome_are_listed(plain: Side, tmp_
         "data digits": ("not recorded", "0" * 12),
         "script train.py": ("ab" * 6, "cd" * 6),
     }
-
-
-OLD, NEW = "A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB"
