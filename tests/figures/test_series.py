@@ -22,8 +22,6 @@ def named(*changes: dict[str, Any], workload: str = "vision") -> list[str]:
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ([{"loader": "torch"}, {"loader": "dali"}], ["DataLoader", "DALI"]),
-        ([{"layout": "nchw"}, {"layout": "nhwc"}], ["NCHW", "NHWC"]),
         ([{"pin_memory": True}, {"pin_memory": False}], ["pinned memory", "pageable memory"]),
         ([{"image_size": 100, "precision": "fp64"}, {"image_size": 200}], ["100 px, fp64", "200 px, fp32"]),
         # What a preset brings is not named again.
@@ -40,11 +38,8 @@ def test_series_are_named_by_what_varies_in_words(changes: list[dict[str, Any]],
 def test_series_of_language_models_are_named_in_words() -> None:
     for name, values, expected in (
         ("packed", (True, False), ["packed", "not packed"]),
-        ("activation_checkpointing", (True, False), ["recomputed activations", "kept activations"]),
-        ("sequence_length", (256, 2048), ["256 tokens", "2048 tokens"]),
         ("gradient_accumulation_steps", (1, 4), ["1 batch per step", "4 batches per step"]),
         ("dataset", ("articles", "chats"), ["articles", "chats"]),
-        ("lora_rank", (8, 16), ["rank 8", "rank 16"]),
     ):
         assert named(*({name: value} for value in values), workload="llm") == expected
     # What only one technique has is not named of others.
