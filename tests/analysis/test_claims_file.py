@@ -8,7 +8,7 @@ import yaml
 from claim_worlds import CLAIMS, TRUE
 from synthetic_results import Row, images, made, make_results
 
-from conftest import ROOT
+from conftest import ROOT, refusal
 from multicard.analysis.evidence import OBSERVATION, Evidence, read_evidence
 from multicard.cli import main
 from multicard.core.errors import UserError
@@ -38,9 +38,7 @@ def test_a_faulty_claims_file_is_refused_by_a_line_that_names_the_key(content: A
         content = [claim | {"tests": [test | in_test]} | {k: v for k, v in content.items() if k not in in_test}]
     path = tmp_path / "claims.yaml"
     path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
-    with pytest.raises(UserError) as refused:
-        read_claims(path)
-    [line] = str(refused.value).splitlines()
+    line = refusal(lambda: read_claims(path))
     assert line.startswith(f"{path}: ") and said in line
 
 
