@@ -302,11 +302,12 @@ def test_a_folder_without_measures_is_no_result(command: str, tmp_path: Path) ->
         assert stopped.stderr.startswith(f"{folder}: ")
 
 
-def test_the_papers_claims_are_found_from_any_folder(tmp_path: Path) -> None:
-    make_results(tmp_path / "there", images(100.0))
+def test_the_papers_claims_are_found_from_any_folder_and_their_verdicts_counted(tmp_path: Path) -> None:
+    make_results(tmp_path / "there", images(100.0) + images(120.0, layout="nhwc"))
     judged = multicard("report", "there", "--claims", folder=tmp_path)
     assert judged.returncode == 0, judged.stderr
-    assert judged.stdout.splitlines()[-1] == "12 not measured here"
+    assert "nhwc_gain: confirmed" in judged.stdout
+    assert judged.stdout.splitlines()[-1] == "11 not measured here, 1 confirmed"
 
 
 def test_standard_output_is_json_alone_whatever_else_is_written(tmp_path: Path) -> None:

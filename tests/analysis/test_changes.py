@@ -73,13 +73,15 @@ def test_one_of_many_needs_more_evidence_than_one_alone() -> None:
 
 
 def test_without_an_interval_nothing_is_told() -> None:
-    for measure, new, said in (
-        ("iteration_time", [9.0], "one repeat (b)"),
-        ("energy", [], "energy was not measured in b"),
-        ("energy", [0.0, 1.0, 1.0], "energy is 0 in a repeat"),
+    for measure, old, new, said in (
+        ("iteration_time", SPREAD, [9.0], "one repeat (b)"),
+        ("energy", SPREAD, [], "energy was not measured in b"),
+        ("energy", [], SPREAD, "energy was not measured in a"),
+        ("energy", SPREAD, [0.0, 1.0, 1.0], "energy is 0 in a repeat"),
     ):
-        [found] = judge([Pair("a", measure, SPREAD, new)], TOLERANCE, 0.0)
+        [found] = judge([Pair("a", measure, old, new)], TOLERANCE, 0.0)
         assert found.verdict == "cannot tell" and said in found.reason
+        assert (found.a is None, found.b is None) == (not old, not new)
     # Equal values are within every tolerance.
     [found] = judge([Pair("a", "memory", [5.0, 5.0], [5.0, 5.0])], 0.0)
     assert found.verdict == "within tolerance"

@@ -55,11 +55,7 @@ def test_a_slower_machine_is_slower_and_uses_as_much_memory(plain: Side, tmp_pat
     slower = ("iteration_time", "throughput")
     assert words(found) == dict.fromkeys(slower, "regression") | {"memory": "undecided"}
     time = of(found, "iteration_time")
-    assert time.change.value == pytest.approx(0.5)
-    logs = np.log(REPEATS)
-    expected = ttest_ind(logs + np.log(1.5), logs, equal_var=False).confidence_interval()
-    assert (time.change.low, time.change.high) == pytest.approx(tuple(np.exp(expected) - 1), rel=1e-2)
-    assert time.repeats == (3, 3)
+    assert (time.change.value, time.repeats) == (pytest.approx(0.5), (3, 3))
     assert (found.missing, found.added, found.hardware, found.environment) == ([], [], [], [])
     assert {words(compare(b, plain))[name] for name in slower} == {"better"}
 
@@ -110,16 +106,6 @@ def test_configurations_are_kept_apart_and_missing_runs_are_named(plain: Side, t
     assert configuration in set(map(name_of, plain.configurations.values()))
     names = [list(map(name_of, side.configurations.values())) for side in (more, others)]
     assert [found.missing, found.added] == names
-
-
-def test_a_measure_that_only_one_side_has_is_listed(plain: Side, tmp_path: Path) -> None:
-    ranks = [{"rank": rank, "pid": 1, "observed": {}, "energy": [{"energy_j": 5.0}]} for rank in (0, 1)]
-    metered = results(tmp_path, 1, repeats=(1.0, 1.0), ranks=ranks)
-    for sides, repeats in (((plain, metered), (0, 2)), ((metered, plain), (2, 0))):
-        change = of(compare(*sides), "energy")
-        assert (change.verdict, change.repeats, change.change.value) == ("cannot tell", repeats, None)
-        assert change.reason == f"energy was not measured in {'ab'[repeats.index(0)]}"
-        assert [value is None for value in (change.a, change.b)] == [count == 0 for count in repeats]
 
 
 def test_another_machine_driver_version_and_outcome_are_listed(plain: Side, tmp_path: Path) -> None:
