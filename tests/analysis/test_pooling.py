@@ -58,10 +58,6 @@ def test_equal_repeats_keep_their_digits_within_their_bounds() -> None:
     found = [pool.mean(index) for index in range(len(values))]
     assert [each.value for each in found] == values
     assert all(each.low <= each.value <= each.high for each in found)
-    # Equal ones have an interval without width.
-    pool = Pool([{1: value, 2: value} for value in (2.0, 1.0, 2.0)])
-    assert (pool.mean(0).low, pool.mean(0).high) == pytest.approx((2, 2))
-    assert verdict(pool.ratio(0, 1)) == "more" and verdict(pool.ratio(0, 2)) == "none"
 
 
 @pytest.mark.parametrize(
