@@ -22,9 +22,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("made") / "results"
     one, two = (images(90.0 * count, devices=count, iteration_time_s=0.5 / count) for count in (1, 2))
     make_results(folder, [*one, *two], one)
-    for scenario in (folder / "scenarios").iterdir():
-        measures = pd.read_csv(scenario / "measures.csv")
-        measures[["run", "outcome"]].assign(reason="").to_csv(scenario / "runs.csv", index=False)
     return multicard.read_results(folder)
 
 

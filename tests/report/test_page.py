@@ -68,11 +68,8 @@ def test_the_same_input_gives_the_same_bytes(page: str, copy: Path) -> None:
 
 
 def measured(folder: Path, *scenarios: list[Row]) -> str:
-    """The page of synthetic runs; the files that the workflow writes of them are their measures."""
-    made = make_results(folder, *scenarios)
-    for table in made.glob("scenarios/*/measures.csv"):
-        shutil.copyfile(table, table.with_name("runs.csv"))
-    return written(made, None)
+    """The page of synthetic runs."""
+    return written(make_results(folder, *scenarios), None)
 
 
 def test_the_first_screen_says_how_much_faster_where_the_step_goes_and_how_sure_that_is(tmp_path: Path) -> None:
