@@ -8,6 +8,10 @@ import pytest
 
 from figures.measured import closed, gathered, group_names, heading, legend, lengths, measured
 from multicard.figures.draw import draw
+from multicard.figures.timeline import timeline as draw_timeline
+from multicard.trace.files import open_trace
+from multicard.trace.tables import activity_tables
+from synthetic import nsys_export
 
 
 def two_runs() -> pd.DataFrame:
@@ -185,3 +189,27 @@ def test_a_bus_bandwidth_counts_the_ranks_that_the_trace_tells_and_is_left_out_w
     assert lengths(left) == {"all-reduce": pytest.approx([10])}
     assert [text.get_text() for text in right.texts] == ["sizes of messages were not recorded"]
     assert "bus_bandwidth_bytes_per_s" not in data
+
+
+@pytest.fixture
+def captured(tmp_path: Path) -> list[dict]:
+    """The table `timeline` of a trace."""
+    return activity_tables([open_trace(nsys_export(tmp_path / "t$1.sqlite"))], only=["timeline"]).rows["timeline"]
+
+
+def test_devices_and_steps_of_a_trace_are_drawn(captured: list[dict]) -> None:
+    figure = draw_timeline(captured)
+    shares, steps = figure.axes
+    assert heading(shares) == "Share of the capture"
+    # Parts without time are neither drawn nor in the legend.
+    assert legend(figure) == [["compute", "exposed memory operations", "idle (other)"]]
+    assert len(shares.patches) == 3 and len(steps.patches) == 2 * 8  # each part, most of no height
+    # Steps of 10 ms each.
+    assert max(bar.get_y() + bar.get_height() for bar in steps.patches) == pytest.approx(10)
+
+
+def test_many_steps_share_a_bar(captured: list[dict]) -> None:
+    many = [captured[0]] + [captured[1] | {"step": number} for number in range(1, 1001)]
+    steps = draw_timeline(many).axes[1]
+    assert len(steps.patches) == 59 * 8  # 1000 / 17
+    assert "mean of 17" in steps.get_xlabel()
