@@ -60,13 +60,6 @@ def test_a_slower_machine_is_slower_and_uses_as_much_memory(plain: Side, tmp_pat
     assert {words(compare(b, plain))[name] for name in slower} == {"better"}
 
 
-def test_runs_whose_numbers_are_in_doubt_are_named(tmp_path: Path) -> None:
-    busy = {"others_cpu_s": 30.0, "stolen_cpu_s": 0.0, "wall_s": 20.0}
-    a = results(tmp_path / "a", 1, repeats=(1.0,))
-    b = results(tmp_path / "b", 1, repeats=(1.0,), conditions=[busy])
-    assert compare(a, b).doubts == [("b", *b.records, "disturbed: other processes: 1.5 CPUs")]
-
-
 @pytest.mark.slow
 def test_results_that_scale_less_are_told_from_results_that_are_slower(tmp_path: Path) -> None:
     def scaled(name: str, one: float, two: float) -> Side:
