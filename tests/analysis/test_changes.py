@@ -118,12 +118,10 @@ def test_throughput_is_that_of_what_the_workload_counts() -> None:
     assert columns == [["throughput_samples_per_s", "tokens_per_s"], ["energy_per_sample_j", "energy_per_token_j"]]
 
 
-def reported(
-    old: np.ndarray, new: np.ndarray, sessions: int = 1, spread: float | None = None, shared: bool = False
-) -> list[str]:
+def reported(old: np.ndarray, new: np.ndarray, sessions: int = 1, spread: float | None = None) -> list[str]:
     """Verdicts on configurations whose repeats ran in so many sessions of each side, in turn."""
     own = [number % sessions for number in range(old.shape[1])]
-    of = (own, own if shared else [each + sessions for each in own])
+    of = (own, [each + sessions for each in own])
     pairs = [Pair(str(n), "iteration_time", old[n], new[n], of) for n in range(len(old))]
     return [found.verdict for found in judge(pairs, TOLERANCE, spread)]
 
