@@ -16,6 +16,7 @@ from multicard.analysis.choice.recommend import as_markdown
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.cli import main
+from multicard.core.errors import UserError
 from multicard.core.files import write_json
 from multicard.core.text import without_escapes
 from multicard.trace.timeline import CAUSES
@@ -323,6 +324,8 @@ def test_general_advice_fits_the_devices_and_where_copies_come_from(tmp_path: Pa
 
 
 def test_results_without_an_answer_say_so(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such folder"):
+        read_evidence(tmp_path / "nothing")
     assert "No run completed, so there is nothing to recommend." in as_markdown(read_evidence(tmp_path))
     failed = [row | {"outcome": "failed"} for row in images(100)]
     assert "No run completed" in as_markdown(made(tmp_path / "failed", failed))
