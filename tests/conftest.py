@@ -77,12 +77,18 @@ def hangup_ends() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
+def refusal(call: Callable[[], object], error: type[BaseException] = UserError) -> str:
+    """The one line with which a call refuses its input."""
+    with pytest.raises(error) as stopped:
+        call()
+    [line] = str(stopped.value).splitlines()
+    return line
+
+
 def refused(out: Path, prepare: Callable[[], object]) -> str:
     """The one line that refuses what is to be prepared in `out`, where nothing may stay."""
-    with pytest.raises(UserError) as caught:
-        prepare()
+    line = refusal(prepare)
     assert not out.exists() or not list(out.iterdir())
-    [line] = str(caught.value).splitlines()
     return line
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import multicard
-from conftest import ROOT
+from conftest import ROOT, refusal
 from multicard.archive.pack import pack
 from multicard.cli import main
 from multicard.core.files import write_json
@@ -51,10 +51,7 @@ def numbers(folder: Path) -> dict[str, str]:
 
 
 def refused(*arguments: Path | str) -> str:
-    with pytest.raises(SystemExit) as stopped:
-        main(["report", *map(str, arguments)])
-    [line] = str(stopped.value.code).splitlines()
-    return line
+    return refusal(lambda: main(["report", *map(str, arguments)]), SystemExit)
 
 
 @pytest.mark.parametrize("given", ["archive", pytest.param("results", marks=pytest.mark.rare)])

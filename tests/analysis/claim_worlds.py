@@ -44,13 +44,11 @@ def strategies(ddp_ds: float = 0.9, dp: float = 0.4, scatter: Any = STEADY, dp_w
     return [rows], {}
 
 
-def precisions(
-    fp32: float = 1.6, fp16: float = 2.4, largest: float = 3.3, accuracy: float = 1.0, scatter: Any = STEADY
-) -> Experiment:
+def precisions(fp32: float = 1.6, fp16: float = 2.4, largest: float = 3.3, accuracy: float = 1.0) -> Experiment:
     """Speed over that of FP64, of FP16 with the largest images as well, and accuracy of FP16 over that of FP32."""
     rows = images(100, precision="fp64") + images(100 * fp32, precision="fp32") + images(100 * fp16, precision="fp16")
     rows += images(20, precision="fp64", image_size=500)
-    rows += images(20 * largest, scatter, precision="fp16", image_size=500)
+    rows += images(20 * largest, precision="fp16", image_size=500)
     short = [row | {"steps_per_epoch": 200} for row in rows]
     full = [
         row
@@ -87,11 +85,11 @@ def calls(*copies: float) -> Experiment:
     return [texts(1.0, scatter=(1.0,) * len(copies))], {"cuda_api": table}
 
 
-def sizes(large: float, small: float, scatter: Any = STEADY) -> Experiment:
+def sizes(large: float, small: float) -> Experiment:
     """Efficiency on four devices at 500 px and at 100 px, which has a 25th of the pixels."""
     rows = []
     for size, speed, efficiency in ((500, 100, large), (100, 2500, small)):
-        rows += images(speed, image_size=size) + images(4 * speed * efficiency, scatter, image_size=size, devices=4)
+        rows += images(speed, image_size=size) + images(4 * speed * efficiency, image_size=size, devices=4)
     return [rows], {}
 
 

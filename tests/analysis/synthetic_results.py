@@ -91,7 +91,9 @@ def make_results(
         store({name: pa.Table.from_pylist(named, schema)}, folder / "scenarios" / "s0")
     for where, rows in every:
         rows = complete(rows, trace_shares(ScenarioTables(where)))
-        add_scaling(pd.DataFrame(rows)).to_csv(where / "measures.csv", index=False)
+        measures = add_scaling(pd.DataFrame(rows))
+        measures.to_csv(where / "measures.csv", index=False)
+        measures[["run", "outcome", "reason"]].to_csv(where / "runs.csv", index=False)
     return folder
 
 

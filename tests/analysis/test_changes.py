@@ -73,13 +73,15 @@ def test_one_of_many_needs_more_evidence_than_one_alone() -> None:
 
 
 def test_without_an_interval_nothing_is_told() -> None:
-    for measure, new, said in (
-        ("iteration_time", [9.0], "one repeat (b)"),
-        ("energy", [], "energy was not measured in b"),
-        ("energy", [0.0, 1.0, 1.0], "energy is 0 in a repeat"),
+    for measure, old, new, said in (
+        ("iteration_time", SPREAD, [9.0], "one repeat (b)"),
+        ("energy", SPREAD, [], "energy was not measured in b"),
+        ("energy", [], SPREAD, "energy was not measured in a"),
+        ("energy", SPREAD, [0.0, 1.0, 1.0], "energy is 0 in a repeat"),
     ):
-        [found] = judge([Pair("a", measure, SPREAD, new)], TOLERANCE, 0.0)
+        [found] = judge([Pair("a", measure, old, new)], TOLERANCE, 0.0)
         assert found.verdict == "cannot tell" and said in found.reason
+        assert (found.a is None, found.b is None) == (not old, not new)
     # Equal values are within every tolerance.
     [found] = judge([Pair("a", "memory", [5.0, 5.0], [5.0, 5.0])], 0.0)
     assert found.verdict == "within tolerance"
@@ -116,12 +118,10 @@ def test_throughput_is_that_of_what_the_workload_counts() -> None:
     assert columns == [["throughput_samples_per_s", "tokens_per_s"], ["energy_per_sample_j", "energy_per_token_j"]]
 
 
-def reported(
-    old: np.ndarray, new: np.ndarray, sessions: int = 1, spread: float | None = None, shared: bool = False
-) -> list[str]:
+def reported(old: np.ndarray, new: np.ndarray, sessions: int = 1, spread: float | None = None) -> list[str]:
     """Verdicts on configurations whose repeats ran in so many sessions of each side, in turn."""
     own = [number % sessions for number in range(old.shape[1])]
-    of = (own, own if shared else [each + sessions for each in own])
+    of = (own, [each + sessions for each in own])
     pairs = [Pair(str(n), "iteration_time", old[n], new[n], of) for n in range(len(old))]
     return [found.verdict for found in judge(pairs, TOLERANCE, spread)]
 

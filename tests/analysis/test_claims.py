@@ -64,17 +64,12 @@ def test_a_limit_inside_the_interval_decides_nothing(claim: str, tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("claim", "experiment"),
-    [
-        ("nhwc_gain", switched(1.2, (1.0,), layout="nhwc")),
-        ("mnist_accuracy", accuracy(0.985)),
-    ],
+    [("nhwc_gain", switched(1.2, (1.0,), layout="nhwc")), ("mnist_accuracy", accuracy(0.985))],
 )
 def test_one_repeat_decides_nothing(claim: str, experiment: Experiment, tmp_path: Path) -> None:
     judged = verdict_on(claim, evidence_of(tmp_path, experiment))
     assert judged.verdict == "not decided" and "(n=1)" in judged.finding
-    assert (
-        judged.can_be_judged.startswith("no: ") and "(one repeat only, which has no interval)" in judged.can_be_judged
-    )
+    assert re.match(r"no: .*\(one repeat only, which has no interval\)", judged.can_be_judged)
 
 
 @pytest.mark.parametrize("claim", [claim.id for claim in CLAIMS if claim.hardware != "any"])
@@ -84,40 +79,33 @@ def test_cpu_data_decides_no_claim_about_gpus_and_the_reason_is_told(claim: str,
     assert "CPU processes" in judged.can_be_judged
 
 
+TINY = changed(TRUE["qlora_smallest"], lambda row: row | {"parameters": 6_000_000})
+SMALL = changed(TRUE["fp16_speedup"], lambda row: row | {"image_size": 32})
+LOST = [row | {"outcome": "out_of_memory"} for row in images(120, layout="nhwc")]
+
+
 @pytest.mark.parametrize(
-    ("claim", "made_up", "what"),
+    ("claim", "experiment", "others", "why"),
     [
-        ("nhwc_gain", {"gpu": GPU | {"name": "synthetic GPU"}}, "synthetic timings"),
-        ("mnist_accuracy", {"processor": "Synthetic CPU"}, "synthetic timings"),
-        ("dali_gain", {"source": "synthetic"}, "synthetic images"),
-    ],
-)
-def test_what_is_called_synthetic_decides_nothing(
-    claim: str, made_up: dict[str, Any], what: str, tmp_path: Path
-) -> None:
-    judged = verdict_on(claim, evidence_of(tmp_path, TRUE[claim], **made_up))
-    assert judged.verdict == "not measured here"
-    assert what in judged.can_be_judged
-
-
-def test_what_is_not_what_a_claim_is_about_decides_nothing(tmp_path: Path) -> None:
-    tiny = changed(TRUE["qlora_smallest"], lambda row: row | {"parameters": 6_000_000})
-    small = changed(TRUE["fp16_speedup"], lambda row: row | {"image_size": 32})
-    lost = [row | {"outcome": "out_of_memory"} for row in images(120, layout="nhwc")]
-    experiments: list[tuple[str, Experiment, dict[str, Any], str]] = [
+        ("nhwc_gain", TRUE["nhwc_gain"], {"gpu": GPU | {"name": "synthetic GPU"}}, "synthetic timings"),
+        ("mnist_accuracy", TRUE["mnist_accuracy"], {"processor": "Synthetic CPU"}, "synthetic timings"),
+        ("dali_gain", TRUE["dali_gain"], {"source": "synthetic"}, "synthetic images"),
         ("dali_gain", TRUE["dali_gain"], {"nodes": (0,)}, "two or more NUMA nodes"),
         ("nhwc_gain", TRUE["nhwc_gain"], {"gpu": None}, "GPU not recorded"),
         ("nhwc_gain", TRUE["nhwc_gain"], {"recorded": False}, "GPU not recorded"),
-        ("qlora_smallest", tiny, {}, "too small a workload"),
-        ("fp16_speedup", small, {}, "too small a workload"),
+        ("qlora_smallest", TINY, {}, "too small a workload"),
+        ("fp16_speedup", SMALL, {}, "too small a workload"),
         # Not of more than the compared parameter, nor of what did not complete.
         ("nhwc_gain", ([images(100) + images(120, layout="nhwc", batch_size=128)], {}), {}, "no such runs on GPUs"),
-        ("nhwc_gain", ([images(100) + lost], {}), {}, "no such runs on GPUs"),
-    ]
-    for number, (claim, experiment, others, why) in enumerate(experiments):
-        judged = verdict_on(claim, evidence_of(tmp_path / str(number), experiment, **others))
-        assert judged.verdict == "not measured here"
-        assert why in judged.can_be_judged
+        ("nhwc_gain", ([images(100) + LOST], {}), {}, "no such runs on GPUs"),
+    ],
+)
+def test_what_is_not_what_a_claim_is_about_decides_nothing(
+    claim: str, experiment: Experiment, others: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    judged = verdict_on(claim, evidence_of(tmp_path, experiment, **others))
+    assert judged.verdict == "not measured here"
+    assert why in judged.can_be_judged
 
 
 def test_accuracy_counts_of_whole_trainings_only_and_on_any_device(tmp_path: Path) -> None:
@@ -156,16 +144,6 @@ def test_speed_ups_of_several_configurations_are_compared_by_their_geometric_mea
     assert test.found.repeats == 3 and len(test.runs) == 36
 
 
-def test_a_pooled_ratio_has_the_t_interval_of_its_blocks(tmp_path: Path) -> None:
-    rows = images(100, (1, 1, 1)) + images(100, (1.10, 1.21, 1.331), layout="nhwc")
-    [row] = table_of_tests([verdict_on("nhwc_gain", made(tmp_path, rows))]).to_dict("records")
-    assert row["value"] == pytest.approx(1.21)
-    half = 4.302653 * math.log(1.1) / math.sqrt(3)  # Student's t of two degrees of freedom; logs are ln 1.1 apart
-    assert (row["low"], row["high"]) == (pytest.approx(1.21 * math.exp(-half)), pytest.approx(1.21 * math.exp(half)))
-    assert (row["level"], row["blocks"], row["comparisons"]) == (0.95, 3, 1)
-    assert row["verdict"] == "not decided"
-
-
 def test_results_without_any_run_give_a_row_per_claim(tmp_path: Path) -> None:
     table = claims_table(judge(CLAIMS, read_evidence(tmp_path)))
     assert list(table.columns) == list(COLUMNS)
@@ -182,3 +160,4 @@ def test_a_share_is_worded_as_one_wherever_it_stands_and_its_interval_ends_at_10
     assert "Not decided: 98% (95% CI 93.7% to 100%, n=" in judged.finding
     [row] = table_of_tests([judged]).to_dict("records")
     assert (row["low"], row["high"]) == (pytest.approx(0.98 - 0.01 * 4.302653), 1.0)
+    assert (row["level"], row["blocks"], row["comparisons"]) == (0.95, 3, 1)

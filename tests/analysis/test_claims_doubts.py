@@ -4,13 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
-from claim_worlds import (
-    TRUE,
-    changed,
-    evidence_of,
-    strategies,
-    verdict_on,
-)
+from claim_worlds import TRUE, changed, evidence_of, strategies, verdict_on
 from synthetic_results import images, made
 
 from multicard.analysis.evidence import OBSERVATION, Configuration, Provenance, observed_once
@@ -100,15 +94,8 @@ NSYS = {"profiler": "nsys", "profiled_steps": 10}
 NONE, LONG = NSYS | {"profiler": "none"}, NSYS | {"profiled_steps": 30}
 
 
-def chosen(*entries: tuple[str, dict[str, object], int]) -> list[int]:
-    """Entries are a job, how it is observed, and its blocks."""
-    sides = [[Configuration({"workload": "vision", **how}, Provenance(), ())] for _, how, _ in entries]
-    jobs, _, blocks = zip(*entries, strict=True)
-    return observed_once(sides, jobs, blocks)
-
-
 @pytest.mark.parametrize(
-    ("entries", "expected"),
+    ("entries", "expected"),  # of each entry its job, how it is observed, and its blocks
     [
         pytest.param([("a", NSYS, 3), ("b", NONE, 3)], [0, 1], id="different jobs count both"),
         pytest.param([("a", NONE, 5), ("a", NSYS, 3), ("b", NSYS, 3)], [1, 2], id="as most are observed"),
@@ -117,10 +104,11 @@ def chosen(*entries: tuple[str, dict[str, object], int]) -> list[int]:
     ],
 )
 def test_of_a_job_counts(entries: list[tuple[str, dict[str, object], int]], expected: list[int]) -> None:
-    assert chosen(*entries) == expected
-    # Not by the order of the runs.
-    turned = chosen(*entries[::-1])
-    assert sorted(len(entries) - 1 - index for index in turned) == expected
+    for turned in (entries, entries[::-1]):  # not by the order of the runs
+        sides = [[Configuration({"workload": "vision", **how}, Provenance(), ())] for _, how, _ in turned]
+        jobs, _, blocks = zip(*turned, strict=True)
+        found = [turned[index] for index in observed_once(sides, jobs, blocks)]
+        assert sorted(map(entries.index, found)) == expected
 
 
 def test_the_profiler_that_was_used_is_part_of_how_a_run_is_observed() -> None:

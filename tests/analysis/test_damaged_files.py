@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import refusal
 from multicard.analysis.outputs import write_scenario
 from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.scenario_tables import ScenarioTables, tables_of
@@ -46,9 +47,7 @@ def test_a_cut_table_of_a_run_is_refused_by_all_that_read_it(folder: Path, name:
     cut(folder / name, how)
     readers = [measure_run, tables_of, lambda _: pack(experiment(folder.parents[1]), folder / "x.tar.gz")]
     for read in readers:
-        with pytest.raises(UserError, match=f"{name}: cut or altered since the run wrote it") as stopped:
-            read(folder)
-        assert len(str(stopped.value).splitlines()) == 1
+        assert f"{name}: cut or altered since the run wrote it" in refusal(lambda read=read: read(folder))
 
 
 @pytest.mark.parametrize(("name", "left"), [("measures.csv", 0), ("measures.csv", -40), ("runs.csv", 200)])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from analysis.synthetic_results import Row, images, made
+from multicard.analysis.outputs import write_scenario
 from multicard.analysis.scaling.headline import NO_SAMPLES, Headline, headline
 
 FALLING, RISING, ONCE = (1.1, 1.0, 0.9), (0.9, 1.0, 1.1), (1.0,)
@@ -86,8 +87,6 @@ def test_a_single_configuration_has_its_step_time_and_none_that(tmp_path: Path) 
 
 
 def test_it_is_written_where_the_console_finds_it(extracted_run: Path, tmp_path: Path) -> None:
-    from multicard.analysis.outputs import write_scenario
-
     write_scenario([extracted_run], {}, tmp_path)
     found = json.loads((tmp_path / "headline.json").read_text())
     assert found["words"].endswith(" (n=1) per step") and found["varied"] == []

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from figures.measured import gathered, pictures, texts
+from figures.measured import gathered, measured, pictures, texts
 from multicard.analysis.provenance import notes
 from multicard.analysis.runs.notices import notices
 from multicard.analysis.scenario_tables import ScenarioTables
@@ -23,18 +23,6 @@ HOST_EXTENTS = {"trace_host_extents": True}
 LAUNCHES = "too few launches were recorded, so shares per step may cover the wrong time"
 DRIFT = "step time +12% from the first to the second half of the measured steps: drift, or a slow fluctuation"
 WINDOW = "steps 20% shorter, data share 4.9% instead of 26%"
-
-
-def table(*rows: dict[str, Any]) -> pd.DataFrame:
-    names = {"run", "outcome", *DRIFTING, *PILED_UP, *HOST_EXTENTS}
-    return pd.DataFrame(
-        [dict.fromkeys(names) | {"run": f"run{i}", "outcome": "completed"} | row for i, row in enumerate(rows)]
-    )
-
-
-def scenario(folder: Path, measures: pd.DataFrame) -> ScenarioTables:
-    measures.to_csv(folder / "measures.csv", index=False)
-    return ScenarioTables(folder)
 
 
 def test_a_notice_says_what_is_the_matter_and_by_how_much() -> None:
@@ -57,7 +45,7 @@ def test_a_notice_says_what_is_the_matter_and_by_how_much() -> None:
 
 def test_figures_say_which_runs_are_in_doubt_and_those_of_the_profiled_window_also_where_it_is(tmp_path: Path) -> None:
     def said(*rows: dict[str, Any], profiled: bool = False) -> str:
-        return "; ".join(notes(scenario(tmp_path, table(*rows)), profiled=profiled))
+        return "; ".join(notes(gathered(tmp_path, measured("vision", *rows)), profiled=profiled))
 
     in_part = {}, {"deviation": "compiled in part only"}
     assert said(*in_part) == "Not as configured: 1 of 2 runs (compiled in part only)"

@@ -1,6 +1,7 @@
 """Medians, means, ratios and verdicts against counts by hand, closed forms and SciPy's tests."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,7 +24,7 @@ def blocks(*values: float | None) -> dict[int, float | None]:
     return dict(enumerate(values, start=1))
 
 
-def test_means_of_one_value_or_none() -> None:
+def test_means_of_one_value_none_or_several() -> None:
     assert mean_of([3.0]) == mean_of({1: 3.0}) == Interval(3.0, None, None, 1)
     for values in ([], [None], [float("nan"), float("inf")]):
         assert mean_of(values) == Interval(None, None, None, 0)
@@ -31,21 +32,34 @@ def test_means_of_one_value_or_none() -> None:
     values = [1.0, float("nan"), 3.0, None, float("-inf")]
     found = [mean_of(each) for each in (values, pd.Series([1, None, 3], dtype="Int64"))]
     assert [(each.value, each.repeats) for each in found] == [(2.0, 2)] * 2
-
-
-def test_a_mean_has_the_interval_of_scipys_t_test() -> None:
     values = [0.2, 0.25, 0.21, 0.3]
     expected = stats.ttest_1samp(values, 0).confidence_interval()
     assert bounds(mean_of(values)) == pytest.approx((expected.low, expected.high))
 
 
+def assert_agrees(found: Interval, expected: Any) -> None:
+    """P-value and interval are those of a test of logarithms by SciPy."""
+    assert found.p_value == pytest.approx(expected.pvalue)
+    assert bounds(found) == pytest.approx(tuple(np.exp(expected.confidence_interval())))
+
+
 def test_a_paired_ratio_is_scipys_paired_test_of_logarithms() -> None:
     one, other = np.random.default_rng(1).lognormal(size=(2, 7))
     found = ratio_of(blocks(*one), blocks(*other))
-    expected = stats.ttest_rel(np.log(one), np.log(other))
-    assert found.p_value == pytest.approx(expected.pvalue)
-    assert bounds(found) == pytest.approx(tuple(np.exp(expected.confidence_interval())))
+    assert_agrees(found, stats.ttest_rel(np.log(one), np.log(other)))
     assert found.value == pytest.approx(stats.gmean(one / other))
+    assert (found.repeats, found.coverage) == (7, 0.95)
+    # Against a limit.
+    expected = stats.ttest_rel(np.log(one), np.log(other) + math.log(1.5)).pvalue
+    assert ratio_of(blocks(*one), blocks(*other), against=1.5).p_value == pytest.approx(expected)
+    assert ratio_of(blocks(3.0, 3.0), blocks(2.0, 2.0), against=1.5).p_value == 1
+
+
+def test_a_pooled_ratio_is_the_test_of_the_block_means() -> None:
+    logs = np.random.default_rng(3).normal(0.1, 0.2, (5, 2, 4))  # pairs, sides, blocks
+    found = pooled_ratio([(blocks(*np.exp(one)), blocks(*np.exp(other))) for one, other in logs])
+    assert_agrees(found, stats.ttest_1samp((logs[:, 0] - logs[:, 1]).mean(axis=0), 0))
+    assert found.repeats == 4
 
 
 def test_an_unpaired_ratio_is_scipys_welch_test_of_logarithms() -> None:
@@ -53,9 +67,7 @@ def test_an_unpaired_ratio_is_scipys_welch_test_of_logarithms() -> None:
     unequal = [1.0, 2.0, 4.0], [1.0, 1.1, 4.0, 4.0, 2.0]
     for one, other in ((generator.lognormal(size=6), generator.lognormal(0.3, 2, size=6)), unequal):
         found = ratio_of(one, other)
-        expected = stats.ttest_ind(np.log(one), np.log(other), equal_var=False)
-        assert found.p_value == pytest.approx(expected.pvalue)
-        assert bounds(found) == pytest.approx(tuple(np.exp(expected.confidence_interval())))
+        assert_agrees(found, stats.ttest_ind(np.log(one), np.log(other), equal_var=False))
         assert found.value == pytest.approx(stats.gmean(one) / stats.gmean(other))
 
 
@@ -92,23 +104,6 @@ def test_equal_repeats_have_an_interval_without_width() -> None:
     assert bounds(mean_of_logs([5.0] * 4)) == pytest.approx((5, 5))
 
 
-def test_a_pooled_ratio_is_the_test_of_the_block_means() -> None:
-    generator = np.random.default_rng(3)
-    logs = generator.normal(0.1, 0.2, (5, 2, 4))  # pairs, sides, blocks
-    found = pooled_ratio([(blocks(*np.exp(one)), blocks(*np.exp(other))) for one, other in logs])
-    expected = stats.ttest_1samp((logs[:, 0] - logs[:, 1]).mean(axis=0), 0)
-    assert found.p_value == pytest.approx(expected.pvalue)
-    assert bounds(found) == pytest.approx(tuple(np.exp(expected.confidence_interval())))
-    assert found.repeats == 4
-
-
-def test_a_ratio_can_be_tested_against_a_limit() -> None:
-    one, other = np.random.default_rng(4).lognormal(0.5, 0.2, size=(2, 6))
-    expected = stats.ttest_rel(np.log(one), np.log(other) + math.log(1.5)).pvalue
-    assert ratio_of(blocks(*one), blocks(*other), against=1.5).p_value == pytest.approx(expected)
-    assert ratio_of(blocks(3.0, 3.0), blocks(2.0, 2.0), against=1.5).p_value == 1
-
-
 def test_holms_p_values_by_hand() -> None:
     # Ordered: 0.005 × 4, 0.01 × 3, 0.03 × 2, 0.04 × 1, none below the one before.
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
@@ -124,14 +119,3 @@ def test_a_verdict_on_one_of_many_needs_more() -> None:
     assert [verdict(each) for each in family] == ["more", "none", "unknown", "none"]
     assert [bounds(each) for each in family] == [(1.1, 1.3)] * 4
     assert verdict(Interval(0.8, 0.7, 0.9, 3, p_value=0.01)) == "less"
-
-
-def test_a_ratio_of_two_blocks_by_hand() -> None:
-    # Logarithms of the ratios: 0 and 2 log 2, so mean log 2 and standard error log 2; t of one degree of freedom.
-    t = math.tan(math.pi * 0.475)
-    found = ratio_of(blocks(3.0, 8.0), blocks(3.0, 2.0))
-    assert found.value == pytest.approx(2)
-    assert bounds(found) == pytest.approx((2 ** (1 - t), 2 ** (1 + t)))
-    # The distribution of t with one degree of freedom is Cauchy's: half of it is beyond ±1.
-    assert found.p_value == pytest.approx(0.5)
-    assert (found.repeats, found.coverage) == (2, 0.95)

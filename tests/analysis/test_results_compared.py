@@ -55,20 +55,9 @@ def test_a_slower_machine_is_slower_and_uses_as_much_memory(plain: Side, tmp_pat
     slower = ("iteration_time", "throughput")
     assert words(found) == dict.fromkeys(slower, "regression") | {"memory": "undecided"}
     time = of(found, "iteration_time")
-    assert time.change.value == pytest.approx(0.5)
-    logs = np.log(REPEATS)
-    expected = ttest_ind(logs + np.log(1.5), logs, equal_var=False).confidence_interval()
-    assert (time.change.low, time.change.high) == pytest.approx(tuple(np.exp(expected) - 1), rel=1e-2)
-    assert time.repeats == (3, 3)
+    assert (time.change.value, time.repeats) == (pytest.approx(0.5), (3, 3))
     assert (found.missing, found.added, found.hardware, found.environment) == ([], [], [], [])
     assert {words(compare(b, plain))[name] for name in slower} == {"better"}
-
-
-def test_runs_whose_numbers_are_in_doubt_are_named(tmp_path: Path) -> None:
-    busy = {"others_cpu_s": 30.0, "stolen_cpu_s": 0.0, "wall_s": 20.0}
-    a = results(tmp_path / "a", 1, repeats=(1.0,))
-    b = results(tmp_path / "b", 1, repeats=(1.0,), conditions=[busy])
-    assert compare(a, b).doubts == [("b", *b.records, "disturbed: other processes: 1.5 CPUs")]
 
 
 @pytest.mark.slow
@@ -112,17 +101,7 @@ def test_configurations_are_kept_apart_and_missing_runs_are_named(plain: Side, t
     assert [found.missing, found.added] == names
 
 
-def test_a_measure_that_only_one_side_has_is_listed(plain: Side, tmp_path: Path) -> None:
-    ranks = [{"rank": rank, "pid": 1, "observed": {}, "energy": [{"energy_j": 5.0}]} for rank in (0, 1)]
-    metered = results(tmp_path, 1, repeats=(1.0, 1.0), ranks=ranks)
-    for sides, repeats in (((plain, metered), (0, 2)), ((metered, plain), (2, 0))):
-        change = of(compare(*sides), "energy")
-        assert (change.verdict, change.repeats, change.change.value) == ("cannot tell", repeats, None)
-        assert change.reason == f"energy was not measured in {'ab'[repeats.index(0)]}"
-        assert [value is None for value in (change.a, change.b)] == [count == 0 for count in repeats]
-
-
-def test_another_machine_driver_version_and_outcome_are_listed(plain: Side, tmp_path: Path) -> None:
+def test_another_machine_driver_and_version_are_listed(plain: Side, tmp_path: Path) -> None:
     gpu = {"name": "NVIDIA H100", "memory_bytes": 80e9, "capability": "9.0"}
     other = {
         "host": {"name": "another"},
@@ -131,27 +110,16 @@ def test_another_machine_driver_version_and_outcome_are_listed(plain: Side, tmp_
         "data": {"dataset": "digits", "files": [{"sha256": "0" * 64}]},
         "variables": {"NCCL_ALGO": "Ring"},
         "script": {"file": "train.py", "sha256": "cd" * 32},
-        "outcome": "out_of_memory",
     }
     compared = results(tmp_path, 1, repeats=(1.0,), **other)
-    found = compare(plain, compared)
-    [lost] = found.changes
-    assert (lost.measure, lost.reason) == ("outcome", "out_of_memory in 1 of 1 run; 3 completed before")
-    assert {
-        name: (before, after)
-        for name, before, after in environment_differences(
-            list(plain.records.values())[:1], list(compared.records.values())
-        )
-    } == {
-        "machine": ("synthetic", "another"),
-        "GPUs": ("not recorded", "NVIDIA H100 (80.0 GB)"),
-        "number of GPUs": ("not recorded", "2"),
-        "version of torch": ("2.5.0", "9.9"),
-        "version of driver": ("not recorded", "590.1"),
-        "variable NCCL_ALGO": ("not set", "Ring"),
-        "data digits": ("not recorded", "0" * 12),
-        "script train.py": ("ab" * 6, "cd" * 6),
+    records = list(plain.records.values())[:1], list(compared.records.values())
+    assert {name: values for name, *values in environment_differences(*records)} == {
+        "machine": ["synthetic", "another"],
+        "GPUs": ["not recorded", "NVIDIA H100 (80.0 GB)"],
+        "number of GPUs": ["not recorded", "2"],
+        "version of torch": ["2.5.0", "9.9"],
+        "version of driver": ["not recorded", "590.1"],
+        "variable NCCL_ALGO": ["not set", "Ring"],
+        "data digits": ["not recorded", "0" * 12],
+        "script train.py": ["ab" * 6, "cd" * 6],
     }
-
-
-OLD, NEW = "A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB"

@@ -1,44 +1,32 @@
 """Tables of a scenario, from the directories of its runs."""
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from vision_records import STEPS, record, with_activity
 
 from multicard.analysis.scenario_tables import SCHEMAS, ScenarioTables, joined, store, tables_of
 from multicard.core.errors import UserError
-from multicard.core.files import write_csv, write_json
-from multicard.core.layout import EPOCH_COLUMNS, SCENARIO_TABLES, STEP_COLUMNS
+from multicard.core.layout import SCENARIO_TABLES
 from multicard.trace.tables import ACTIVITIES
 
 STEP = {"report": "r", "process": 7, "phase": "step", "step": 1, "start_s": 0.0, "duration_s": 0.1}
 
 
-def run(folder: Path, outcome: str = "completed", calls: int = 2, steps: int = 3) -> Path:
-    """Write a synthetic run: steps of one rank, and as many CUDA functions as `calls`."""
-    record = {
-        "run": folder.name,
-        "outcome": outcome,
-        "parameters": {"workload": "vision"},
-        "profiler": {"used": "nsys", "trace_missing": None},
-        "hardware": {"gpus": [{"name": "GPU"}, {"name": "GPU"}], "processor": "CPU", "logical_cpus": 8},
-        "versions": {"torch": "2.11.0", "nccl": None},
-        "variables": {"NCCL_ALGO": "Ring"},
-    }
-    write_json(folder / "run.json", record)
-    rows = [{"rank": 0, "epoch": 1, "step": i, "window": "measured", "duration_s": 0.5} for i in range(1, steps + 1)]
-    write_csv(folder / "steps.csv", STEP_COLUMNS, rows)
-    write_csv(folder / "epochs.csv", EPOCH_COLUMNS, [{"epoch": 1, "test_accuracy": 0.9}])
+def run(folder: Path, outcome: str = "completed", calls: int = 2) -> Path:
+    """Write a synthetic run of two ranks with a trace of two steps, and as many CUDA functions as `calls`."""
+    hardware = {"gpus": [{"name": "GPU"}, {"name": "GPU"}], "processor": "CPU", "logical_cpus": 8}
+    about = {"versions": {"torch": "2.11.0", "nccl": None}, "variables": {"NCCL_ALGO": "Ring"}, "hardware": hardware}
+    profiler = {"used": "nsys", "trace_missing": None}
+    record(folder, "ddp-ds", outcome=outcome, profiler=profiler, **about)
+    with_activity(folder)
     functions = [{"report": "r", "process": 7, "function": f"cuda{i}", "total_s": 0.1} for i in range(calls)]
-    tables: dict[str, list[dict[str, Any]]] = {"cuda_api": functions, "phases": [STEP, STEP | {"step": 2}]}
-    (folder / "activity").mkdir()
-    for name, activity in ACTIVITIES.items():
-        pq.write_table(
-            pa.Table.from_pylist(tables.get(name, []), activity.schema), folder / "activity" / f"{name}.parquet"
-        )
+    for name, rows in (("cuda_api", functions), ("phases", [STEP, STEP | {"step": 2}])):
+        table = pa.Table.from_pylist(rows, ACTIVITIES[name].schema)
+        pq.write_table(table, folder / "activity" / f"{name}.parquet")
     return folder
 
 
@@ -54,8 +42,8 @@ def test_rows_of_all_completed_runs_are_in_one_table_that_names_the_run(tmp_path
     calls = found.table("cuda_api")
     assert calls.columns.tolist() == ["run", *ACTIVITIES["cuda_api"].schema.names]
     assert list(zip(calls["run"], calls["function"], strict=True)) == [("a", "cuda0"), ("c", "cuda0"), ("c", "cuda1")]
-    assert found.table("steps")["run"].value_counts().to_dict() == {"a": 3, "c": 3}
-    assert found.table("epochs")["test_accuracy"].tolist() == [0.9, 0.9]
+    assert found.table("steps")["run"].value_counts().to_dict() == {"a": len(STEPS), "c": len(STEPS)}
+    assert found.table("epochs")["test_accuracy"].tolist() == [0.5, 0.6] * 2
 
 
 def test_what_no_run_recorded_is_an_empty_table_with_its_columns(tmp_path: Path) -> None:

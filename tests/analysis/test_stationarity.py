@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from multicard.analysis.runs.stationarity import (
-    FEWEST,
-    LEVEL,
-    autocorrelation,
-    change_p_value,
-    stationarity,
-)
+from multicard.analysis.runs.stationarity import FEWEST, LEVEL, autocorrelation, change_p_value, stationarity
 
 
 def noise(kind: str, rng: np.random.Generator, count: int) -> np.ndarray:

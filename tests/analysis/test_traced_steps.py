@@ -22,17 +22,12 @@ DEVICE_MS = [9.0, 8.0, 8.0, 9.0]
 def run(folder: Path, calls: bool = True) -> Path:
     (folder / "trace").mkdir(parents=True)
     training_trace(folder / "trace" / "report.sqlite", {PID: HOST}, {PID: KERNELS}, calls)
-    return recorded(folder, DEVICE_MS)
-
-
-def recorded(folder: Path, steps_ms: list[float]) -> Path:
-    """Complete a run that has a trace."""
     exported = {"profiler": "nsys", "missing": None, "files": [{"name": "report.sqlite"}]}
     write_json(folder / "trace" / "exported.json", exported)
     record = {"run": "r", "outcome": "completed", "parameters": {"workload": "vision"}, "profiler": {"used": "nsys"}}
     write_json(folder / "run.json", record | {"ranks": [{"rank": 0, "pid": PID}]})
-    windows = ["measured", *["profiled"] * len(steps_ms)]
-    seconds = [each / 1e3 for each in (8.0, *steps_ms)]
+    windows = ["measured", *["profiled"] * len(DEVICE_MS)]
+    seconds = [each / 1e3 for each in (8.0, *DEVICE_MS)]
     steps = pd.DataFrame({"rank": 0, "step": range(1, 1 + len(seconds)), "window": windows, "duration_s": seconds})
     steps = steps.assign(**{f"{phase}_s": seconds if phase == "forward" else 0.0 for phase in PHASES})
     steps.to_csv(folder / "steps.csv", index=False)
@@ -50,16 +45,3 @@ def test_steps_last_as_long_as_the_cuda_events_of_the_record_say(tmp_path: Path)
     # Without recorded launches steps are those of the host.
     steps = RunFiles(run(tmp_path / "b", calls=False)).traced_steps
     assert (steps["duration_s"] * 1e3).tolist() == pytest.approx([2, 2, 2, 28])
-
-
-def test_a_loader_on_a_stream_of_its_own_does_not_make_trace_and_record_differ(tmp_path: Path) -> None:
-    """1 ms before a step of 10 ms ends, another thread launches work for another stream, 2 and 8 ms long in turn."""
-    (tmp_path / "trace").mkdir()
-    host = [(10.0 * n, 10.0 * n + 10) for n in range(8)]
-    compute = [(begin + 0.5, begin + 0.7, begin + 9.7, "gemm") for begin, _ in host]
-    loader = [(end - 1, end - 0.8, end - 0.8 + (2, 8)[n % 2], "resize") for n, (_, end) in enumerate(host)]
-    path = tmp_path / "trace" / "report.sqlite"
-    training_trace(path, {PID: host}, {PID: [*compute, *loader]}, lanes={"resize": (20, 2)})
-    folder = recorded(tmp_path, [10.0] * 8)
-    assert (RunFiles(folder).traced_steps["duration_s"] * 1e3).tolist() == pytest.approx([10] * 8)
-    assert trace_to_record(RunFiles(folder), pd.read_csv(folder / "steps.csv")) == pytest.approx(1)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 
@@ -24,10 +23,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     nsys_export(folder / "after.sqlite")
     runs = [row for count in (1, 2, 4) for row in images(90.0 * count, devices=count, iteration_time_s=0.5)]
     make_results(folder / "results", runs)
-    scenario = (folder / "results/scenarios/s0").rename(folder / "results/scenarios/strategies")
-    pd.read_csv(scenario / "measures.csv")[["run", "outcome"]].assign(reason="").to_csv(
-        scenario / "runs.csv", index=False
-    )
+    (folder / "results/scenarios/s0").rename(folder / "results/scenarios/strategies")
     page = MarkdownIt("commonmark").parse((ROOT / "docs/traces.md").read_text(encoding="utf-8"))
     cells = [token.content for token in page if token.type == "fence" and token.info == "python"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])

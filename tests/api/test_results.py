@@ -9,6 +9,7 @@ import pytest
 
 import multicard
 from analysis.synthetic_results import images, make_results
+from conftest import refusal
 from multicard.api.results import Results
 from multicard.archive.pack import pack
 from multicard.core.errors import UserError
@@ -21,9 +22,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("made") / "results"
     one, two = (images(90.0 * count, devices=count, iteration_time_s=0.5 / count) for count in (1, 2))
     make_results(folder, [*one, *two], one)
-    for scenario in (folder / "scenarios").iterdir():
-        measures = pd.read_csv(scenario / "measures.csv")
-        measures[["run", "outcome"]].assign(reason="").to_csv(scenario / "runs.csv", index=False)
     return multicard.read_results(folder)
 
 
@@ -96,16 +94,13 @@ def test_damage_in_an_archive_is_told_by_the_archive_and_its_member(recorded_res
     archive = tmp_path / "two.tar.gz"
     pack(experiment(changed, 2), archive)
     for ask in (lambda results: results.measures, lambda results: results.compare(results)):
-        with pytest.raises(UserError) as stopped:
-            ask(multicard.read_results(archive))
-        assert str(stopped.value).startswith(f"{archive}: runs/{run.name}/steps.csv: found -1 in the column")
+        line = refusal(lambda ask=ask: ask(multicard.read_results(archive)))
+        assert line.startswith(f"{archive}: runs/{run.name}/steps.csv: found -1 in the column")
 
 
 @pytest.mark.slow
 def test_what_holds_no_results_is_one_line(tmp_path: Path, recorded_results: Path) -> None:
     for path in (tmp_path, tmp_path / "none", tmp_path / "none.tar.gz"):
-        with pytest.raises(UserError) as stopped:
-            multicard.read_results(path)
-        assert str(stopped.value).startswith(f"{path}: ") and len(str(stopped.value).splitlines()) == 1
+        assert refusal(lambda path=path: multicard.read_results(path)).startswith(f"{path}: ")
     with pytest.raises(UserError, match=r"found no scenarios/\*/measures\.csv"):
         _ = multicard.read_results(recorded_results).measures

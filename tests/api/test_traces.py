@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 import multicard
@@ -70,15 +69,6 @@ def test_two_traces_are_compared(trace: TraceAnalysis, tmp_path: Path) -> None:
     assert found.attrs["basis"] in ("per step", "whole capture")
     same = trace.compare(trace)
     assert (same["difference_s"] == 0).all() and len(same) > 3
-
-
-def test_tables_are_saved(trace: TraceAnalysis, tmp_path: Path) -> None:
-    written = trace.save(tmp_path / "out")
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {path.name for path in written}
-    pd.testing.assert_frame_equal(
-        pd.read_parquet(tmp_path / "out" / "kernels.parquet"), trace.kernels, check_dtype=False
-    )
-    assert (tmp_path / "out" / "timeline.png").exists()
 
 
 def test_names_from_a_trace_cannot_break_its_summary(tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from conftest import refusal
 from machine.machine_record import record as machine_record
 from multicard.analysis.machine.limits import MachineLimits
 from multicard.analysis.outputs import write_scenario
 from multicard.analysis.runs.measures import measure_run
 from multicard.archive.pack import pack
 from multicard.archive.unpack import read_manifest, unpack
-from multicard.core.errors import UserError
 from multicard.core.files import write_json
 from multicard.core.layout import MEMORY_SNAPSHOT
 from recorded_runs import add_run, experiment
@@ -187,9 +187,7 @@ def test_incomplete_runs_and_those_of_other_experiments_are_skipped(
 
 
 def refused(folder: Path, out: Path, **keys: Any) -> str:
-    with pytest.raises(UserError) as stopped:
-        pack(experiment(folder, **keys), out)
-    [line] = str(stopped.value).splitlines()
+    line = refusal(lambda: pack(experiment(folder, **keys), out))
     assert not out.is_file()
     return line
 
@@ -220,9 +218,8 @@ def test_what_cannot_be_archived_is_one_line(extracted_run: Path, recorded_resul
 
     folder = add_run(extracted_run, tmp_path / "c", change=lambda record: record.pop("files"))
     (folder / "steps.csv").write_text((folder / "steps.csv").read_text() + "0,1,some words\n")
-    assert "steps.csv: found a column or text that multicard does not write" in refused(
-        tmp_path / "c", tmp_path / "x.tar.gz"
-    )
+    said = refused(tmp_path / "c", tmp_path / "x.tar.gz")
+    assert "steps.csv: found a column or text that multicard does not write" in said
 
     folder = add_run(extracted_run, tmp_path / "d")
     (folder / "activity" / "phases.parquet").write_bytes(b"PAR1 no")

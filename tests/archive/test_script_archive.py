@@ -15,33 +15,28 @@ from multicard.experiment.runs import distinct, expand
 from script_runs import COMMAND, configuration, parameters_of_all, write_run
 
 
-def packed(folder: Path, command: list[str], **args: Any) -> Path:
+def packed(folder: Path, command: list[str], python: str | None = None, **args: Any) -> Path:
     """An archive of the runs of a command."""
     vary = {"args": {"batch_size": [32], "amp": ["none"]} | args}
     config = configuration(vary=vary, figures=["step_breakdown"])
-    config["scenarios"]["ours"]["fixed"] |= {"command": command, "python": "/srv/planted/venv/bin/python"}
+    config["scenarios"]["ours"]["fixed"] |= {"command": command} | ({"python": python} if python else {})
     for p in parameters_of_all(config):
         write_run(folder / "results", p, 0.1)
-    experiment = check({"results": str(folder / "results"), **config}, "mine.yaml", outside=False)
-    pack(experiment, folder / "runs.tar.gz")
+    pack(check({"results": str(folder / "results"), **config}, "mine.yaml", outside=False), folder / "runs.tar.gz")
     return folder / "runs.tar.gz"
 
 
 def test_a_command_without_places_keeps_the_names_of_its_runs(tmp_path: Path) -> None:
-    vary = {"args": {"batch_size": [32], "amp": ["none", "bf16"]}}
-    config = configuration(vary=vary, figures=["step_breakdown"])
-    folders = [write_run(tmp_path / "results", p, 0.1) for p in parameters_of_all(config)]
-    experiment = check({"results": str(tmp_path / "results"), **config}, "mine.yaml", outside=False)
-    pack(experiment, tmp_path / "runs.tar.gz")
+    archive = packed(tmp_path, COMMAND, amp=["none", "bf16"])
     (tmp_path / "there").mkdir()
-    unpack(tmp_path / "runs.tar.gz", tmp_path / "there")
-    for folder in folders:
+    unpack(archive, tmp_path / "there")
+    for folder in (tmp_path / "results" / "runs").iterdir():
         assert measure_run(tmp_path / "there" / folder.name)["args.amp"] == measure_run(folder)["args.amp"]
 
 
 def test_what_command_and_args_hold_is_scrubbed_and_the_archive_stays_whole(tmp_path: Path) -> None:
     command = [*COMMAND, "--data", "/srv/planted/images", "--out", "{out}"]
-    archive = packed(tmp_path, command, out=["/srv/planted/out"])
+    archive = packed(tmp_path, command, "/srv/planted/venv/bin/python", out=["/srv/planted/out"])
     manifest = read_manifest(archive)
     text = manifest.model_dump_json()
     assert not any(word in text for word in ("planted", "/srv"))

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from conftest import refusal
 from multicard.archive import unpack as module
 from multicard.archive.manifest import FILES, FORMAT
 from multicard.archive.unpack import unpack
@@ -27,9 +28,7 @@ def refused(path: Path, folder: Path) -> str:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     before = sorted(path.parent.iterdir())
-    with pytest.raises(UserError) as stopped:
-        unpack(path, folder, folder / "machine")
-    [line] = str(stopped.value).splitlines()
+    line = refusal(lambda: unpack(path, folder, folder / "machine"))
     assert line.startswith(f"{path}: ")
     assert line.isprintable()
     assert sorted(path.parent.iterdir()) == before
@@ -198,8 +197,7 @@ def test_a_full_disk_is_not_the_archive_s_fault(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # then a write fails as on a full disk
     try:
-        with pytest.raises(UserError) as stopped:
-            unpack(path, tmp_path / "runs")
+        said = refusal(lambda: unpack(path, tmp_path / "runs"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert str(stopped.value) == f"{tmp_path}/runs: cannot be written: File too large; free space and start again"
+    assert said == f"{tmp_path}/runs: cannot be written: File too large; free space and start again"

@@ -26,19 +26,10 @@ def measured(workload: str, *rows: dict[str, Any]) -> pd.DataFrame:
     filled = []
     for number, row in enumerate(rows):
         given = {name: value for name, value in row.items() if name in model.model_fields}
-        known = {name: value for name, value in row.items() if name in measures}
+        known = {name: value for name, value in row.items() if name in (*measures, "disturbance", "deviation")}
         parameters = model.model_validate({"device": "cpu", **given}).model_dump()
-        outcome = row.get("outcome", "completed")
-        filled.append(
-            {
-                "run": f"run{number}",
-                "outcome": outcome,
-                "reason": None,
-                **as_columns(parameters),
-                **dict.fromkeys(measures),
-                **known,
-            }
-        )
+        head = {"run": f"run{number}", "outcome": row.get("outcome", "completed"), "reason": None}
+        filled.append(head | as_columns(parameters) | dict.fromkeys(measures) | known)
     return add_scaling(pd.DataFrame(filled))
 
 
@@ -115,30 +106,29 @@ def texts() -> pd.DataFrame:
     return measured("llm", *rows)
 
 
-@made_once
-def scripts() -> pd.DataFrame:
-    """A script on one to four devices, two repeats; two batch sizes: five configurations."""
-    rows = []
-    for size, devices, seconds in ((32, 1, 0.10), (32, 2, 0.12), (64, 1, 0.20), (64, 2, 0.22), (64, 4, 0.24)):
-        rows += two_repeats(
-            command=["train.py", "{batch_size}"], args={"batch_size": size}, devices=devices, iteration_time_s=seconds,
-            throughput_samples_per_s=size * devices / seconds, steps_per_s=1 / seconds, backward_s=seconds / 2,
-            other_s=seconds / 2, profiler_overhead=0.05,
-        )  # fmt: skip
-    return measured("script", *rows)
-
-
-@made_once
-def adopted() -> pd.DataFrame:
-    """Traces of one to four devices, two repeats; two batch sizes: five configurations."""
+def scaled(workload: str, phases: tuple[str, ...], **more: Any) -> pd.DataFrame:
+    """Steps in equal phases on one to four devices, two repeats; two batch sizes: five configurations."""
     rows = []
     for size, devices, seconds in ((32, 1, 0.10), (32, 2, 0.12), (64, 1, 0.20), (64, 2, 0.22), (64, 4, 0.24)):
         rows += two_repeats(
             args={"batch_size": size}, devices=devices, iteration_time_s=seconds, steps_per_s=1 / seconds,
-            throughput_samples_per_s=size * devices / seconds, other_s=seconds, steps_from="ranges",
-            traced_devices=devices,
+            throughput_samples_per_s=size * devices / seconds, traced_devices=devices,
+            **{phase: seconds / len(phases) for phase in phases}, **more,
         )  # fmt: skip
-    return measured("adopted", *rows)
+    return measured(workload, *rows)
+
+
+@made_once
+def scripts() -> pd.DataFrame:
+    """A script with two batch sizes."""
+    command = ["train.py", "{batch_size}"]
+    return scaled("script", ("backward_s", "other_s"), command=command, profiler_overhead=0.05)
+
+
+@made_once
+def adopted() -> pd.DataFrame:
+    """Traces of two batch sizes, whose steps have no phases."""
+    return scaled("adopted", ("other_s",), steps_from="ranges")
 
 
 def legend(figure: Figure) -> list[list[str]]:

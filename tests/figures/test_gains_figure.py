@@ -50,12 +50,7 @@ def test_one_difference_among_thirty_needs_more_than_one_alone() -> None:
     assert verdict((1.19, 1.2, 1.21), 29, 0.01) == "more"
 
 
-def test_values_are_compared_in_the_order_of_what_they_cost_and_each_has_its_place() -> None:
-    assert ORDER["precision"] == ("fp64", "fp32", "bf16", "fp16")
-    assert {name: values[0] for name, values in ORDER.items()} == {
-        "precision": "fp64", "pin_memory": False, "loader": "torch", "layout": "nchw", "binding": "none",
-        "preset": "paper", "profiler": "none",
-    }  # fmt: skip
+def test_each_value_that_may_be_compared_has_its_place() -> None:
     allowed = WORKLOADS["vision"].parameters.model_json_schema()["properties"]
     assert {name: set(values) for name, values in ORDER.items()} == {
         name: set(allowed[name].get("enum", (False, True))) for name in ORDER

@@ -1,15 +1,20 @@
-"""Names of series: by what varies, in words, and of a script's own parameters as the user calls them."""
+"""Names of series and rows, legends, and units, which figures share."""
 
+from itertools import pairwise
 from typing import Any
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
+from figures.measured import closed, legend
 from multicard.analysis.comparison.comparisons import varied
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.load import check
 from multicard.experiment.workload import WORKLOADS
+from multicard.figures.bars import height_of, name_rows
 from multicard.figures.series import labels, unit
+from multicard.figures.style import legend_below, styled
 from multicard.workloads.script.workload import WORKLOAD, default_figures
 from script_runs import configuration
 
@@ -22,8 +27,6 @@ def named(*changes: dict[str, Any], workload: str = "vision") -> list[str]:
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ([{"loader": "torch"}, {"loader": "dali"}], ["DataLoader", "DALI"]),
-        ([{"layout": "nchw"}, {"layout": "nhwc"}], ["NCHW", "NHWC"]),
         ([{"pin_memory": True}, {"pin_memory": False}], ["pinned memory", "pageable memory"]),
         ([{"image_size": 100, "precision": "fp64"}, {"image_size": 200}], ["100 px, fp64", "200 px, fp32"]),
         # What a preset brings is not named again.
@@ -40,11 +43,8 @@ def test_series_are_named_by_what_varies_in_words(changes: list[dict[str, Any]],
 def test_series_of_language_models_are_named_in_words() -> None:
     for name, values, expected in (
         ("packed", (True, False), ["packed", "not packed"]),
-        ("activation_checkpointing", (True, False), ["recomputed activations", "kept activations"]),
-        ("sequence_length", (256, 2048), ["256 tokens", "2048 tokens"]),
         ("gradient_accumulation_steps", (1, 4), ["1 batch per step", "4 batches per step"]),
         ("dataset", ("articles", "chats"), ["articles", "chats"]),
-        ("lora_rank", (8, 16), ["rank 8", "rank 16"]),
     ):
         assert named(*({name: value} for value in values), workload="llm") == expected
     # What only one technique has is not named of others.
@@ -85,3 +85,40 @@ def test_the_figures_that_a_script_gets_by_default_are_accepted(several: bool, d
     config = configuration(vary=vary, figures=list(names))
     config["scenarios"]["ours"]["fixed"]["device"] = device
     check(config, "mine.yaml", outside=False)
+
+
+def test_a_legend_has_one_entry_per_label_of_all_its_panels() -> None:
+    figure, (left, right) = plt.subplots(1, 2)
+    left.bar([0], [1], label="one")
+    right.plot([0], [1], label="one")
+    right.plot([0], [1], label="two")
+    legend_below(figure, left, right)
+    assert legend(closed(figure)) == [["one", "two"]]
+    figure, axes = plt.subplots()
+    legend_below(figure, axes)
+    assert closed(figure).legends == []
+
+
+def test_a_figure_of_many_configurations_fits_on_a_page_and_its_names_do_not_touch() -> None:
+    heights = []
+    for count in (10, 60):
+        figure, axes = plt.subplots(figsize=(7, 1 + height_of(count)))
+        axes.barh(range(count), [1] * count)
+        name_rows(axes, [f"configuration {index}" for index in range(count)])
+        figure.canvas.draw()
+        names = [text.get_window_extent() for text in axes.get_yticklabels()]
+        assert not any(one.overlaps(other) for one, other in pairwise(names))
+        heights.append(closed(figure).get_figheight())
+    assert heights[0] == pytest.approx(4.4)
+    assert max(heights) <= 10  # of a page of 11 inches
+
+
+@pytest.mark.parametrize("values", [(1e6, 1e6 + 1), (0, 3e-6)])
+def test_no_factor_of_an_axis_is_where_the_title_is(values: tuple[float, float]) -> None:
+    with styled():
+        figure, axes = plt.subplots()
+        axes.plot([0, 1], values)
+        axes.set_title("Throughput")
+        figure.draw_without_rendering()
+        plt.close(figure)
+    assert axes.yaxis.get_offset_text().get_text() == ""

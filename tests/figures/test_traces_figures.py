@@ -7,13 +7,16 @@ import pandas as pd
 import pytest
 
 from figures.measured import closed, gathered, group_names, heading, legend, lengths, measured
-from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.figures.draw import draw
+from multicard.figures.timeline import timeline as draw_timeline
+from multicard.trace.files import open_trace
+from multicard.trace.tables import activity_tables
+from synthetic import nsys_export
 
 
-def two_runs(**more: Any) -> pd.DataFrame:
+def two_runs() -> pd.DataFrame:
     """Two runs on GPUs that differ in their number."""
-    common = {"strategy": "ddp-ds", "device": "cuda", "iteration_time_s": 0.1, **more}
+    common = {"strategy": "ddp-ds", "device": "cuda", "iteration_time_s": 0.1}
     return measured("vision", common | {"devices": 1}, common | {"devices": 2})
 
 
@@ -37,16 +40,16 @@ def api(**seconds: float) -> list[dict[str, Any]]:
     ]
 
 
-def axes_of(name: str, found: ScenarioTables) -> tuple:
-    """Panels of a drawn figure, the figure before them, and its numbers."""
-    figure, data = draw(name, found)
+def axes_of(name: str, folder: Path, **tables: list[dict[str, Any]]) -> tuple:
+    """Panels of a figure of two runs with these tables, the figure before them, and its numbers."""
+    figure, data = draw(name, gathered(folder, two_runs(), **{"runs_info": info()} | tables))
     return closed(figure), *figure.axes, data
 
 
 def test_cuda_calls_are_per_step_and_process_the_papers_functions_first(tmp_path: Path) -> None:
     calls = api(cudaMalloc=0.9, cudaLaunchKernel_v7000=0.2, cudaLaunchKernel=0.1, cudaStreamSynchronize=0.4)
     calls += [row | {"api": "backtrace", "total_s": 5.0} for row in calls]
-    figure, axes, _ = axes_of("cuda_api", gathered(tmp_path, two_runs(), cuda_api=calls, runs_info=info()))
+    figure, axes, _ = axes_of("cuda_api", tmp_path, cuda_api=calls)
     assert heading(axes) == "CUDA API time"
     assert axes.get_xlabel() == "Summed time of calls per step and process (ms)"
     assert group_names(axes) == ["ddp-ds, 1 GPU", "ddp-ds, 2 GPUs"]
@@ -61,17 +64,17 @@ def test_cuda_calls_are_per_step_and_process_the_papers_functions_first(tmp_path
 
 def test_functions_beyond_those_with_most_time_are_summed_and_a_name_starts_no_formula(tmp_path: Path) -> None:
     calls = api(cudaLaunchKernel=0.1, **{f"cuda{i}$b$": 0.1 * i for i in range(1, 11)})
-    _, axes, _ = axes_of("cuda_api", gathered(tmp_path, two_runs(), cuda_api=calls, runs_info=info()))
+    _, axes, _ = axes_of("cuda_api", tmp_path, cuda_api=calls)
     shown = lengths(axes)
     assert list(shown) == ["cudaLaunchKernel", *(rf"cuda{i}\$b\$" for i in range(10, 2, -1)), "other"]
     assert shown["other"] == pytest.approx([30, 30])
 
 
 def test_without_steps_or_a_trace_the_figure_says_why_there_is_nothing(tmp_path: Path) -> None:
-    stepless = gathered(tmp_path / "a", two_runs(), cuda_api=api(cudaLaunchKernel=1.0), runs_info=info(None))
-    assert draw("cuda_api", stepless)[1]["nothing_to_show"].tolist() == ["no CUDA calls were recorded"]
+    *_, data = axes_of("cuda_api", tmp_path / "a", cuda_api=api(cudaLaunchKernel=1.0), runs_info=info(None))
+    assert data["nothing_to_show"].tolist() == ["no CUDA calls were recorded"]
     missing = [{"run": "run0", "trace_missing": "nsys: permission denied"}]
-    _, data = draw("kernel_classes", gathered(tmp_path / "b", two_runs(), runs_info=missing))
+    *_, data = axes_of("kernel_classes", tmp_path / "b", runs_info=missing)
     assert data["nothing_to_show"].tolist() == ["no kernels were recorded: nsys: permission denied"]
 
 
@@ -81,7 +84,7 @@ def test_kernels_are_per_step_and_gpu_by_class(tmp_path: Path) -> None:
         *rows("run1", 2, **{"class": "matrix_multiply", "total_s": 0.5}),
         *rows("run1", 2, **{"class": "communication", "total_s": 0.2}),
     ]
-    _, axes, _ = axes_of("kernel_classes", gathered(tmp_path, two_runs(), kernel_classes=kernels, runs_info=info()))
+    _, axes, _ = axes_of("kernel_classes", tmp_path, kernel_classes=kernels)
     assert lengths(axes) == {"matrix multiply": pytest.approx([50, 50]), "communication": pytest.approx([0, 20])}
     assert axes.get_xlabel() == "Summed time of kernels per step and GPU (ms)"
 
@@ -93,8 +96,7 @@ def test_transfers_show_time_and_bytes_by_direction_and_host_memory(tmp_path: Pa
         *rows("run1", 2, **copies, host_memory="pinned", bytes=20_000_000),
         *rows("run1", 2, operation="memset", total_s=0.01, bytes=1000),
     ]
-    found = gathered(tmp_path, two_runs(), memory_operations=operations, runs_info=info())
-    figure, left, right, data = axes_of("memory_transfers", found)
+    figure, left, right, data = axes_of("memory_transfers", tmp_path, memory_operations=operations)
     assert left.get_xlabel() == "Time per step and GPU (ms)"
     assert right.get_xlabel() == "Bytes per step and GPU (MB)"
     kinds = ["host to device, pageable", "host to device, pinned", "memset"]
@@ -114,7 +116,7 @@ def timeline(run: str, devices: int, busy: float) -> list[dict[str, Any]]:
 
 def test_the_time_of_a_gpu_adds_up_and_each_gpu_has_a_mark(tmp_path: Path) -> None:
     devices = [*timeline("run0", 1, 0.8), *timeline("run1", 1, 0.5), *timeline("run1", 2, 0.7)[1:]]
-    figure, axes, _ = axes_of("device_time", gathered(tmp_path, two_runs(), timeline=devices, runs_info=info()))
+    figure, axes, _ = axes_of("device_time", tmp_path, timeline=devices)
     parts = lengths(axes)
     assert parts == {
         "compute": pytest.approx([72, 54]),
@@ -136,7 +138,7 @@ def test_the_four_shares_have_a_panel_each_and_say_of_what(tmp_path: Path) -> No
         *rows("run1", 2, share="nccl", total_s=0.0, of_s=2.0)[1:],
         *rows("run1", 2, share="kernel_launches", total_s=1.0, of_s=2.0),
     ]
-    _, *panels, data = axes_of("time_shares", gathered(tmp_path, two_runs(), shares=found, runs_info=info()))
+    _, *panels, data = axes_of("time_shares", tmp_path, shares=found)
     assert [heading(axes) for axes in panels] == [
         "Host-to-device copies", "Kernel launches", "Synchronizations", "NCCL kernels",
     ]  # fmt: skip
@@ -160,8 +162,7 @@ def test_collectives_have_their_time_and_bus_bandwidth_over_the_size_of_messages
         *rows("run1", 1, **buckets, size_bytes=4_000_000, total_s=0.08), *rows("run1", 2, **buckets,
         size_bytes=4_000_000, total_s=0.28)[1:], *rows("run1", 1, **buckets, size_bytes=1_000_000, total_s=0.02),
     ]  # fmt: skip
-    found = gathered(tmp_path, two_runs(), collectives=sums, message_sizes=sizes, runs_info=info())
-    figure, left, right, data = axes_of("collectives", found)
+    figure, left, right, data = axes_of("collectives", tmp_path, collectives=sums, message_sizes=sizes)
     assert group_names(left) == ["ddp-ds, 2 GPUs"]
     # Per step of ten, mean over two GPUs.
     assert lengths(left) == {
@@ -180,12 +181,35 @@ def test_a_bus_bandwidth_counts_the_ranks_that_the_trace_tells_and_is_left_out_w
     # nccl-tests counts what all ranks gather: 4 MB of each of 4 ranks in 0.1 s, × (n - 1) / n.
     gather = {"collective": "all_gather", "calls": 1, "total_s": 0.1}
     sizes = rows("run1", 2, **gather, size_bytes=4_000_000, ranks=4)
-    found = gathered(tmp_path, two_runs(), collectives=rows("run1", 2, **gather), message_sizes=sizes, runs_info=info())
-    _, _, right, _ = axes_of("collectives", found)
+    sums = rows("run1", 2, **gather)
+    _, _, right, _ = axes_of("collectives", tmp_path, collectives=sums, message_sizes=sizes)
     assert right.collections[0].get_offsets()[:, 1].tolist() == [pytest.approx(120e6)]
     sums = rows("run1", 2, collective="all_reduce", calls=10, total_s=0.1)
-    found = gathered(tmp_path / "sums", two_runs(), collectives=sums, runs_info=info())
-    _, left, right, data = axes_of("collectives", found)
+    _, left, right, data = axes_of("collectives", tmp_path / "sums", collectives=sums)
     assert lengths(left) == {"all-reduce": pytest.approx([10])}
     assert [text.get_text() for text in right.texts] == ["sizes of messages were not recorded"]
     assert "bus_bandwidth_bytes_per_s" not in data
+
+
+@pytest.fixture
+def captured(tmp_path: Path) -> list[dict]:
+    """The table `timeline` of a trace."""
+    return activity_tables([open_trace(nsys_export(tmp_path / "t$1.sqlite"))], only=["timeline"]).rows["timeline"]
+
+
+def test_devices_and_steps_of_a_trace_are_drawn(captured: list[dict]) -> None:
+    figure = draw_timeline(captured)
+    shares, steps = figure.axes
+    assert heading(shares) == "Share of the capture"
+    # Parts without time are neither drawn nor in the legend.
+    assert legend(figure) == [["compute", "exposed memory operations", "idle (other)"]]
+    assert len(shares.patches) == 3 and len(steps.patches) == 2 * 8  # each part, most of no height
+    # Steps of 10 ms each.
+    assert max(bar.get_y() + bar.get_height() for bar in steps.patches) == pytest.approx(10)
+
+
+def test_many_steps_share_a_bar(captured: list[dict]) -> None:
+    many = [captured[0]] + [captured[1] | {"step": number} for number in range(1, 1001)]
+    steps = draw_timeline(many).axes[1]
+    assert len(steps.patches) == 59 * 8  # 1000 / 17
+    assert "mean of 17" in steps.get_xlabel()

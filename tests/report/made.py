@@ -97,7 +97,7 @@ def lines() -> pd.DataFrame:
 
 def bars() -> pd.DataFrame:
     """Two techniques, one of which did not complete on two processes."""
-    return pd.DataFrame(
+    table = pd.DataFrame(
         {
             "series": ["1 CPU process", "1 CPU process", "2 CPU processes", "2 CPU processes"],
             "technique": ["lora", "dpo", "lora", "dpo"],
@@ -106,38 +106,29 @@ def bars() -> pd.DataFrame:
             "outcome": ["completed", "completed", "completed", "out_of_memory"],
             "repeats": [1, 1, 1, 0],
             "iteration_time_s": [1.5, 10.25, 2.0, None],
-            "iteration_time_s_low": [1.5, 10.25, 2.0, None],
-            "iteration_time_s_high": [1.5, 10.25, 2.0, None],
             "peak_memory_bytes": [9e8, 1e9, 1.1e9, None],
-            "peak_memory_bytes_low": [9e8, 1e9, 1.1e9, None],
-            "peak_memory_bytes_high": [9e8, 1e9, 1.1e9, None],
         }
     )
+    measures = ("iteration_time_s", "peak_memory_bytes")
+    return table.assign(**{f"{name}_{end}": table[name] for name in measures for end in ("low", "high")})
 
 
 CLAIMS = pd.DataFrame(
-    {
-        "claim": ["dali_gain", "qlora_smallest", "pin_memory_gain"],
-        "verdict": ["confirmed", "refuted", "not measured here"],
-        "claim_text": ["DALI beats the DataLoader.", f"QLoRA is the smallest. {HOSTILE}", "Pinned memory gains."],
-        "refuted_if": ["It is slower.", f"It needs more. {HOSTILE}", "It gains nothing."],
-        "can_be_judged": ["yes", "yes", "no: not measured on GPUs"],
-        "finding": ["1.2 [1.1, 1.3]", "0.9 [0.8, 0.95]", ""],
-        "paper": ["B", "B", "A"],
-    }
-)
-CLAIM_TESTS = pd.DataFrame(
-    {
-        "claim": ["dali_gain", "qlora_smallest", "pin_memory_gain"],
-        "test": ["It is faster.", f"It needs less. {HOSTILE}", "It gains."],
-        "verdict": ["confirmed", "refuted", "not measured here"],
-        "finding": [
-            "Confirmed: 1.2 (95% CI 1.1 to 1.3, n=3)",
-            "Refuted: 0.9",
-            f"Not judged: there are no runs {HOSTILE}",
-        ],
-        "refuted_if": ["The interval is wholly below 1."] * 3,
-    }
+    [
+        ("dali_gain", "confirmed", "DALI beats the DataLoader.", "It is slower.", "yes", "B"),
+        ("qlora_smallest", "refuted", f"QLoRA is the smallest. {HOSTILE}", f"It needs more. {HOSTILE}", "yes", "B"),
+        ("pin_memory_gain", "not measured here", "Pinned memory gains.", "It gains nothing.", "no: not on GPUs", "A"),
+    ],
+    columns=["claim", "verdict", "claim_text", "refuted_if", "can_be_judged", "paper"],
+).assign(finding=["1.2 [1.1, 1.3]", "0.9 [0.8, 0.95]", ""])
+CLAIM_TESTS = CLAIMS[["claim", "verdict"]].assign(
+    test=["It is faster.", f"It needs less. {HOSTILE}", "It gains."],
+    finding=[
+        "Confirmed: 1.2 (95% CI 1.1 to 1.3, n=3)",
+        "Refuted: 0.9",
+        f"Not judged: there are no runs {HOSTILE}",
+    ],
+    refuted_if="The interval is wholly below 1.",
 )
 
 
