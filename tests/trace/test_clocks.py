@@ -1,10 +1,9 @@
 """Captures that lack kernels, or whose GPU works before it is told to, say so."""
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
+from changed_traces import change
 
 from multicard.cli import main
 from multicard.trace.files import open_trace
@@ -42,9 +41,7 @@ def test_a_gpu_that_is_far_behind_its_host_is_no_wrong_clock(tmp_path: Path) -> 
 
 def test_launches_without_a_kernel_are_counted(tmp_path: Path) -> None:
     path = training_trace(tmp_path / "t.sqlite", {PID: STEP_TIMES}, {PID: KERNELS})
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE correlationId >= 18")
-        db.commit()
-    lacking = 20 - tables(path).rows["kernels"][0]["calls"]
-    assert tables(path).notices == (f"t: process {PID}: {lacking} of 20 kernel launches without a kernel",)
+    found = tables(change(path, "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE correlationId >= 18"))
+    lacking = 20 - found.rows["kernels"][0]["calls"]
+    assert found.notices == (f"t: process {PID}: {lacking} of 20 kernel launches without a kernel",)
     assert lacking > 0

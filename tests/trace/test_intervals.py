@@ -1,9 +1,8 @@
 """Unions and measures against a count of every moment, one by one."""
 
 import numpy as np
-import pytest
 
-from multicard.trace.intervals import NOTHING, Measure, union
+from multicard.trace.intervals import Measure, union
 from random_inputs import seeds
 
 END = 40
@@ -37,20 +36,3 @@ def test_a_measure_counts_the_moments_between_two(seed: int) -> None:
     found = Measure(union(pairs[:, 0], pairs[:, 1])).between(starts, ends)
     inside = moments(pairs)
     assert found.tolist() == [len(inside & set(range(start, end))) for start, end in zip(starts, ends, strict=True)]
-
-
-@pytest.mark.parametrize(
-    ("pairs", "expected"),
-    [
-        ([], []),
-        ([(3, 3)], []),
-        ([(1, 5), (5, 9)], [[1, 9]]),
-        ([(7, 8), (1, 4), (2, 3)], [[1, 4], [7, 8]]),
-    ],
-)
-def test_a_union_by_hand(pairs: list[tuple[int, int]], expected: list[list[int]]) -> None:
-    assert union([start for start, _ in pairs], [end for _, end in pairs]).tolist() == expected
-
-
-def test_nothing_measures_nothing() -> None:
-    assert Measure(NOTHING).between([0, 5], [9, 9]).tolist() == [0, 0]

@@ -1,29 +1,17 @@
 """Which call launched a kernel, in captures that make it hard to tell."""
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
+from changed_traces import change, rows_of
 
-from multicard.trace.files import open_trace
-from multicard.trace.tables import activity_tables
 from synthetic import MS, PID, global_id, nsys_export
 
 
 def launches(path: Path, *changes: str) -> dict:
-    with closing(sqlite3.connect(nsys_export(path))) as db:
-        for change in changes:
-            db.execute(change)
-        db.commit()
-    [row] = activity_tables([open_trace(path)], only=["launches"]).rows["launches"]
+    """Of calls at 0-1 and 2-4 ms and kernels from 1 and 6 ms, after changes."""
+    [row] = rows_of(change(nsys_export(path), *changes), only=["launches"])["launches"]
     return row
-
-
-@pytest.fixture
-def plain(tmp_path: Path) -> dict:
-    """Calls at 0-1 and 2-4 ms, kernels from 1 and 6 ms."""
-    return launches(tmp_path / "plain.sqlite")
 
 
 TABLES = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL")
@@ -40,8 +28,8 @@ TABLES = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL")
     ],
     ids=["far apart", "a call inside", "a row that repeats"],
 )
-def test_what_launched_a_kernel_is_told_by_correlations(changes: list[str], plain: dict, tmp_path: Path) -> None:
-    assert launches(tmp_path / "t.sqlite", *changes) == plain | {"report": "t"}
+def test_what_launched_a_kernel_is_told_by_correlations(changes: list[str], tmp_path: Path) -> None:
+    assert launches(tmp_path / "t.sqlite", *changes) == launches(tmp_path / "plain.sqlite") | {"report": "t"}
 
 
 def test_kernels_of_one_graph_share_their_call(tmp_path: Path) -> None:

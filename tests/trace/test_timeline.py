@@ -67,10 +67,3 @@ def test_every_moment_is_counted_where_it_belongs(seed: int) -> None:
     found = Device(*device).between(starts, ends, away)
     for i, (a, b) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         assert {name: found[name][i] for name in found} == counted(*device, a, b, away)
-
-
-def test_without_recorded_calls_idle_time_has_no_cause() -> None:
-    start, end, kind, _ = random_device(1)
-    found = Device(start, end, kind, None).between(np.array([0]), np.array([END]))
-    assert [found[cause] for cause in CAUSES] == [[None]] * 4
-    assert found["idle"][0] is not None
