@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from adopted_traces import GEMM, UPDATE, trace
+from machine.faked_programs import put
 from multicard.adopt.configuration import configuration
 from multicard.adopt.table import read_table
 from multicard.adopt.traced import gather
@@ -154,14 +155,9 @@ def test_steps_are_found_with_what_tells_them(folder: Path) -> None:
 
 def test_a_report_is_exported_and_read_as_its_database_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a stand-in for nsys, since no report of a GPU can be made without one."""
-    program = folder / "bin" / "nsys"
-    program.parent.mkdir()
-    program.write_text(
-        '#!/bin/sh\nfor each in "$@"; do case $each in --output=*) '
-        f"cp {folder}/two.sqlite ${{each#--output=}};; esac; done\n"
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    copies = f"cp {folder}/two.sqlite ${{each#--output=}}"
+    put(folder, "nsys", f'for each in "$@"; do case $each in --output=*) {copies};; esac; done')
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
     (folder / "capture.nsys-rep").write_bytes(b"x")
     rows = ("capture.nsys-rep,2,report,64", "two.sqlite,2,database,64")
     runs = read_table(table(folder, "trace,devices,kind,samples_per_step", *rows))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from machine.faked_programs import put
 from multicard.experiment.cluster import Cluster, machine_for
 from multicard.experiment.machine import Machine, triton_unsupported_reason
 
@@ -20,12 +21,9 @@ SLICED = f"{PLAIN}  MIG 1g.12gb     Device  0: (UUID: MIG-cccc3333-0000)\n"
 @pytest.fixture
 def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A stand-in that lists what is in the file `listing` beside it."""
-    (tmp_path / "listing").write_text(PLAIN)
-    program = tmp_path / "nvidia-smi"
-    program.write_text(f'#!/bin/sh\n[ "$1" = -L ] && cat {tmp_path}/listing\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    return program
+    put(tmp_path, "nvidia-smi", f'[ "$1" = -L ] && cat {tmp_path}/listing')
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    return tmp_path
 
 
 @pytest.mark.parametrize(
@@ -44,7 +42,7 @@ def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_gpus_count_that_are_there_and_may_be_seen(
     nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch, listing: str, visible: str | None, count: int, why: str | None
 ) -> None:
-    nvidia_smi.with_name("listing").write_text(listing)
+    (nvidia_smi / "listing").write_text(listing)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -54,7 +52,7 @@ def test_gpus_count_that_are_there_and_may_be_seen(
 
 def test_gpus_that_no_nvidia_smi_lists_do_not_count(nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    nvidia_smi.write_text("#!/bin/sh\necho NVIDIA-SMI has failed\nexit 9\n")
+    put(nvidia_smi, "nvidia-smi", "echo NVIDIA-SMI has failed; exit 9")
     assert Machine.here().gpus == 0
 
 
@@ -96,8 +94,7 @@ def test_what_runs_meet_on_a_cluster_is_what_is_stated_of_it(monkeypatch: pytest
 @pytest.fixture
 def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in that knows of one job, on three nodes."""
-    (tmp_path / "squeue").write_text('#!/bin/sh\n[ "$*" = "--noheader --jobs=7 --format=%D" ] && echo 3\n')
-    (tmp_path / "squeue").chmod(0o755)
+    put(tmp_path, "squeue", '[ "$*" = "--noheader --jobs=7 --format=%D" ] && echo 3')
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
 

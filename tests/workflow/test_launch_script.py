@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from conftest import ROOT, TINY
+from machine.faked_programs import put
 from multicard.core.system import usable_cpus
 from multicard.launch import job
 from multicard.workflow.kept_outcomes import WITH_RECORD
@@ -48,7 +49,6 @@ def launch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Launch:
             TINY | {"strategy": "ddp", "devices": usable_cpus() + 1},
             [f"cannot run here: needs {usable_cpus() + 1} devices, {usable_cpus()} found"],
         ),
-        (TINY | {"device": "gpu"}, ["device: found 'gpu', expected one of cpu, cuda (did you mean 'cpu'?)"]),
         (TINY | {"epoch": 3}, ["epoch: unknown key (did you mean 'epochs'?)"]),
         (
             TINY | {"devices": 0, "batch_size": "8"},
@@ -87,11 +87,8 @@ def test_what_a_busy_node_cannot_tell_is_no_outcome(
     launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, script: str, changes: dict[str, Any]
 ) -> None:
     """The tools are stand-ins; within a job of Slurm, where what cannot run would be the run's outcome."""
-    fake = tmp_path / "bin" / tool
-    fake.parent.mkdir()
-    fake.write_text(f"#!/bin/sh\n{script}\n")
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{fake.parent}{os.pathsep}{os.environ['PATH']}")
+    put(tmp_path, tool, script)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     for name in ("SLURM_JOB_NUM_NODES", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
