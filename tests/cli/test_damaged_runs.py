@@ -1,6 +1,7 @@
-"""Runs whose files were lost, cut or altered after they were measured are named by every command that reads them."""
+"""What reads results names runs whose files were lost, cut or altered, and needs no place to write and no data."""
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from multicard import read_results
 from multicard.analysis.outputs import write_scenario
 from multicard.cli import main
+from multicard.experiment import load
 from recorded_runs import add_run, write_configuration
 
 pytestmark = pytest.mark.slow
@@ -99,3 +101,28 @@ def test_a_run_that_was_not_begun_lacks_nothing(config: Path, extracted_run: Pat
     third = add_run(extracted_run, results, repeat=3)
     (third / "steps.csv").unlink()
     assert list(read_results(results, config).damaged) == [third.name]
+
+
+pytestmark = pytest.mark.slow
+
+
+def test_status_and_archive_read_results_that_cannot_be_written(
+    recorded_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(recorded_results, "results")
+    sets = {"mine": {"source": "imagefolder", "folder": "gone"}, "digits": {"source": "digits"}}
+    write_configuration(Path("multicard.yaml"), Path("results"), 2, datasets=sets)
+    with monkeypatch.context() as patched:
+        patched.setattr(load, "unwritable", lambda folder: f"{folder}: Permission denied")  # root may write everywhere
+        main(["status"])
+        main(["archive", "--out", "all.tar.gz"])
+    *_, counts, packed = capsys.readouterr().out.splitlines()
+    assert counts == "2 completed"
+    assert re.fullmatch(r"runs: 2, .*: all\.tar\.gz", packed)
+    write_configuration(Path("multicard.yaml"), Path("results"), 2)
+    # As those above, it need not be told the name that scale gives.
+    main(["run", "--dry-run"])
+    found = capsys.readouterr().out
+    main(["run", "multicard.yaml", "--dry-run"])
+    assert found == capsys.readouterr().out != ""
