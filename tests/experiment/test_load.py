@@ -228,6 +228,8 @@ def test_a_profile_that_states_no_mapping_is_refused_in_one_line(tmp_path: Path,
     (tmp_path / "config.yaml").write_text(profile)
     with pytest.raises(UserError, match=says):
         read_experiment(ROOT / "config/config.yaml", tmp_path)
+    with pytest.raises(UserError, match=r"none/config\.yaml: cannot be read: No such file"):
+        read_profile(tmp_path / "none")
 
 
 def test_a_profile_is_merged_into_the_configuration_as_snakemake_merges_it(tmp_path: Path) -> None:

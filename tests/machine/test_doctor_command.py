@@ -136,7 +136,7 @@ def test_a_tool_that_is_of_no_use_is_one_line_and_leaves_no_process_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system, "FILE_BYTES", 1 << 22)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     put(tmp_path, "endless", "exec yes")
     answer = system.ask(["endless"], limit_s=30)
     assert len(answer.output) == system.READ_BYTES
