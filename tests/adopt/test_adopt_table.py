@@ -15,11 +15,11 @@ from machine.faked_programs import put
 from multicard.adopt.configuration import configuration
 from multicard.adopt.table import read_table
 from multicard.adopt.traced import gather
-from multicard.cli import main
 from multicard.core.errors import UserError
 from multicard.experiment.load import check
 from multicard.experiment.runs import distinct, expand
 from synthetic import kineto_trace, nsys_export
+from test_cli import multicard
 
 LENGTHS = [10.0] * 5
 
@@ -115,9 +115,7 @@ FAULTS = [
 def test_what_is_wrong_is_said_in_a_line_and_nothing_is_written(lines: Sequence[str], fault: str, folder: Path) -> None:
     path = table(folder, *lines)
     before = sorted(folder.rglob("*"))
-    with pytest.raises(SystemExit) as stopped:
-        main(["analyze", "--as-runs", "ours.csv"])
-    [line] = str(stopped.value).splitlines()
+    [line] = multicard("analyze", "--as-runs", "ours.csv").stderr.splitlines()
     assert fault.format(table=path.name) in line
     assert line.startswith("ours.csv")
     assert sorted(folder.rglob("*")) == before

@@ -11,10 +11,10 @@ import pytest
 from machine_record import ALPHA_S, BETA, SIZES, record
 
 from multicard.analysis.machine.limits import Line, MachineLimits, lines, read_machine
-from multicard.cli import main
 from multicard.core.errors import UserError
 from multicard.core.layout import machine_file
 from multicard.core.units import BYTES_PER_S, with_unit
+from test_cli import multicard
 
 MULTICARD = str(Path(sys.prefix) / "bin" / "multicard")
 
@@ -60,14 +60,10 @@ def test_everything_is_measured_counted_printed_and_drawn(tmp_path: Path) -> Non
         (("none.yaml",), "none.yaml: cannot be read"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(
-    options: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stopped:
-        main(["doctor", "--measure", *options])
-    [line] = str(stopped.value).splitlines()
-    assert line.startswith(says)
+def test_what_makes_no_sense_is_refused_in_one_line(options: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    refused = multicard("doctor", "--measure", *options, folder=tmp_path)
+    [line] = refused.stderr.splitlines()
+    assert refused.returncode == 1 and line.startswith(says)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from changed_traces import change, rows_of
 
-from multicard.cli import main
 from multicard.trace.files import open_trace
 from multicard.trace.tables import STEPS, ActivityTables, activity_tables
 from synthetic import MS, PID, Work, global_id, nsys_export, training_trace
+from test_cli import multicard
 
 
 def launches(path: Path, *changes: str) -> dict:
@@ -67,17 +67,14 @@ def tables(path: Path) -> ActivityTables:
 
 
 @pytest.mark.parametrize("suffix", ["json", "sqlite"])
-def test_of_a_gpu_that_begins_before_it_is_told_no_launches_are_known(
-    suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_a_gpu_that_begins_before_it_is_told_no_launches_are_known(suffix: str, tmp_path: Path) -> None:
     work: list[Work] = [(call, start - 325, end - 325, name) for call, start, end, name in KERNELS]
     path = training_trace(tmp_path / f"t.{suffix}", {PID: STEP_TIMES}, {PID: work})
     found = tables(path)
     [line] = found.notices
     assert line.startswith(f"t: process {PID}, device 0: begins work up to 325 ms before it is launched")
     assert [row["joined"] for row in found.rows.get("launches", [])] in ([], [0])
-    main(["analyze", str(path), "--only", "timeline"])
-    assert "325 ms before it is launched" in " ".join(capsys.readouterr().out.split())
+    assert "325 ms before it is launched" in " ".join(multicard("analyze", path, "--only", "timeline").stdout.split())
 
 
 def test_a_gpu_that_is_far_behind_its_host_is_no_wrong_clock(tmp_path: Path) -> None:
