@@ -13,6 +13,7 @@ from unittest.mock import DEFAULT, patch
 import pytest
 import torch
 
+from changed_traces import change
 from machine.faked_programs import put
 from multicard.core.errors import TraceError, UserError
 from multicard.launch.job import choose_profiler
@@ -168,20 +169,15 @@ def test_without_nsys_an_export_says_so(tmp_path: Path, without_nsys: None) -> N
 
 
 def test_a_report_that_was_not_imported_is_no_report(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="left no report"):
-        PROFILER.check(tmp_path / "report.nsys-rep")
-    (tmp_path / "report.qdstrm").write_bytes(b"x")
-    with pytest.raises(TraceError, match="importer"):
-        PROFILER.check(tmp_path / "report.nsys-rep")
+    for says in ("left no report", "importer"):
+        with pytest.raises(TraceError, match=says):
+            PROFILER.check(tmp_path / "report.nsys-rep")
+        (tmp_path / "report.qdstrm").write_bytes(b"x")
 
 
 def database(path: Path, *statements: str) -> bytes:
     path.unlink(missing_ok=True)
-    with closing(sqlite3.connect(path)) as connection:
-        for statement in statements:
-            connection.execute(statement)
-        connection.commit()
-    return path.read_bytes()
+    return change(path, *statements).read_bytes()
 
 
 def test_a_damaged_database_is_refused(tmp_path: Path) -> None:
