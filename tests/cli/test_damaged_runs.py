@@ -73,10 +73,7 @@ def test_what_reads_results_names_a_run_that_lost_a_file(config: Path) -> None:
     done = multicard("status", config)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 completed")
     path.unlink()
-    for command in (
-        ("recommend", config, "--json"),
-        ("report", config, "--out", config.parent / "drawn"),
-    ):
+    for command in (("recommend", config, "--json"), ("report", config, "--out", config.parent / "drawn")):
         done = multicard(*command)
         [named] = done.stderr.splitlines()
         assert done.returncode == 0

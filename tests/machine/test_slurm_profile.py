@@ -203,10 +203,7 @@ def test_a_slurm_that_does_not_answer_is_wrong_only_where_a_profile_demands_it(
         for demanded, verdict in ((False, "warning"), (True, "error")):
             found = look(a_profile(), demanded=demanded, sinfo=script)
             assert [one.verdict for one in found.values()] == ["ok", verdict]
-    for script, says in (
-        (GARBAGE, "sinfo prints no version"),
-        (HANG, "sinfo did not end within 0.3 s"),
-    ):
+    for script, says in ((GARBAGE, "sinfo prints no version"), (HANG, "sinfo did not end within 0.3 s")):
         monkeypatch.setattr(system, "LIMIT_S", 0.3 if script == HANG else 20)
         [only] = look(a_profile(), sinfo=script).values()
         assert (only.check, only.verdict, only.found) == ("Slurm", "warning", f"cannot tell: {says}")

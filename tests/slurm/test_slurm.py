@@ -8,17 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from slurm_projects import (
-    CONFIG,
-    FOR_SCRIPTS,
-    SMALL,
-    asked_for,
-    multicard,
-    project,
-    record,
-    slurm_cluster,
-    snakemake,
-)
+from slurm_projects import CONFIG, FOR_SCRIPTS, SMALL, asked_for, multicard, project, record, slurm_cluster, snakemake
 
 from conftest import ROOT
 from multicard.archive.matrix import Matrix
