@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 
 import pytest
-from changed_traces import Rows, change, change_events, rows_of
 
+from changed_traces import Rows, change, change_events, rows_of
 from multicard.core.errors import TraceError
 from multicard.trace.files import open_trace
 from multicard.trace.find_steps import find_steps
