@@ -104,9 +104,7 @@ def test_the_configuration_is_an_ordinary_one_that_launches_nothing(folder: Path
     assert "5 completed" in multicard("status", "adopted.yaml", folder=folder).stdout
 
 
-def test_adopting_again_changes_nothing_and_another_table_replaces_nothing_unasked(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_adopting_again_changes_nothing_unasked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     before = (folder / "adopted.yaml").read_bytes()
     assert multicard("analyze", "--as-runs", "traces.csv").returncode == 0

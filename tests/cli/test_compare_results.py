@@ -113,7 +113,7 @@ def test_a_change_within_the_tolerance_and_an_archive_as_baseline(baseline: Path
     assert "machine:" not in printed, "an archive holds no names of machines"
 
 
-def test_without_a_tolerance_differences_are_listed(
+def test_without_tolerance_differences_are_listed(
     baseline: Path, slower: Path, extracted_run: Path, tmp_path: Path
 ) -> None:
     lines = multicard("compare", baseline, slower).stdout.splitlines()
@@ -125,9 +125,7 @@ def test_without_a_tolerance_differences_are_listed(
     assert "no difference shown: iteration time" in shown and "[red]x�[31m" in shown and "\x1b" not in shown
 
 
-def test_each_of_several_results_is_compared_with_the_one_before_and_ci_systems_are_told(
-    baseline: Path, slower: Path, tmp_path: Path
-) -> None:
+def test_each_of_several_results_is_compared_with_the_one_before(baseline: Path, slower: Path, tmp_path: Path) -> None:
     code, said = check(baseline, slower, baseline, "--junit", tmp_path / "found.xml")
     pairs = [f"{baseline} → {slower}", f"{slower} → {baseline}"]
     assert (code, [line for line in said.splitlines() if line in pairs]) == (1, pairs)
@@ -191,9 +189,7 @@ def test_what_cannot_be_told_has_a_code_of_its_own(extracted_run: Path, tmp_path
         ("run.json", "{}", "not the record of a run: run: Field required"),
     ],
 )
-def test_a_damaged_file_is_named_in_one_line(
-    file: str, content: str, says: str, extracted_run: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_file_is_named(file: str, content: str, says: str, extracted_run: Path, tmp_path: Path) -> None:
     def without_checksums(record: dict[str, Any]) -> None:  # so that the content of a table is looked into
         del record["files"]
 

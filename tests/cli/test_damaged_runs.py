@@ -54,9 +54,7 @@ def alter(path: Path) -> None:
         ("activity/kernel_classes.parquet", cut),
     ],
 )
-def test_status_names_a_file_that_was_harmed_after_its_run_was_measured(
-    config: Path, name: str, harm: Callable[[Path], object]
-) -> None:
+def test_status_names_a_file_that_was_harmed(config: Path, name: str, harm: Callable[[Path], object]) -> None:
     path = first_run(config) / name
     harm(path)
     done = multicard("status", config)

@@ -85,9 +85,7 @@ def test_every_stage_leaves_its_files_and_a_run_on_two_nodes_names_both(finished
     assert steps["report"].nunique() == 2  # the traces of both nodes are read together
 
 
-def test_runs_ask_for_what_they_need_and_for_whole_nodes_and_steps_for_what_a_small_partition_has(
-    finished: Path,
-) -> None:
+def test_runs_ask_for_whole_nodes_and_steps_for_what_a_small_partition_has(finished: Path) -> None:
     asked = asked_for(finished, ON_A_GPU).split()
     assert {"--gpus=1", "--nodes=1", "--cpus-per-task=1", "--exclusive", "--requeue"} <= set(asked)
     assert asked[asked.index("-t") + 1] == "25"  # the run's own limit is 15 minutes

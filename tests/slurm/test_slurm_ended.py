@@ -200,9 +200,7 @@ def test_the_ranks_of_a_script_find_each_other_whatever_starts_them(slurm: Path,
     assert all(each["others_cpu_s"] >= 0 for each in of["torchrun", 2]["conditions"])
 
 
-def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(
-    slurm: Path, digits: Path, tmp_path: Path
-) -> None:
+def test_however_jobs_end_only_what_is_missing_runs_again(slurm: Path, digits: Path, tmp_path: Path) -> None:
     folder, said = waiting_project(tmp_path / "project", ENDED, digits), tmp_path / "said"
     profile = folder / "profiles/slurm/config.yaml"
     profile.write_text(profile.read_text().replace("# memory_per_node_gb: 250", "memory_per_node_gb: 5"))
@@ -305,9 +303,7 @@ def test_jobs_of_a_killed_pipeline_are_named_and_their_outcomes_are_kept(slurm: 
     assert (runs / run / "run.json").read_text() == before
 
 
-def test_what_finished_runs_left_is_read_before_the_last_run_that_wants_a_whole_node(
-    slurm: Path, tmp_path: Path
-) -> None:
+def test_what_finished_runs_left_is_read_before_the_last_run(slurm: Path, tmp_path: Path) -> None:
     scenario = {"question": "?", "fixed": {"command": [HOG, "0"]}, "repeats": 6, "figures": ["step_times"]}
     folder = project(tmp_path / "project", HOGS | {"timing": "exclusive", "scenarios": {"one": scenario}}, "scripts")
     done = snakemake(folder, "--until", "extract_activity")

@@ -179,9 +179,7 @@ def test_the_report_opens_in_a_browser_and_asks_for_nothing(finished: Path) -> N
         assert opened.run("document.querySelectorAll('.claims').length") == 0  # none is judged on CPUs
 
 
-def test_a_second_start_does_nothing_and_a_deleted_index_of_activity_tables_is_made_without_the_run(
-    finished: Path,
-) -> None:
+def test_a_second_start_does_nothing_and_a_deleted_index_is_made_without_the_run(finished: Path) -> None:
     assert planned(finished) == []
     index = finished / "results" / "runs" / ONE / "activity" / "tables.json"
     aside = index.rename(index.with_suffix(".aside"))
