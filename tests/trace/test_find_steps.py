@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from changed_traces import Rows, change_events
 
 from adopted_traces import GEMM, UPDATE, Kernels, trace
+from changed_traces import Rows, change_events
 from multicard.trace.files import open_trace
 from multicard.trace.find_steps import find_steps, with_steps
 from multicard.trace.tables import STEPS, activity_tables

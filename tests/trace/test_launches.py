@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from changed_traces import change, rows_of
 
+from changed_traces import change, rows_of
 from multicard.trace.files import open_trace
 from multicard.trace.tables import STEPS, ActivityTables, activity_tables
 from synthetic import MS, PID, Work, global_id, nsys_export, training_trace

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from changed_traces import change
 
+from changed_traces import change
 from multicard.trace.files import open_trace
 from multicard.trace.steps import Steps, on_device
 from multicard.trace.tables import CAPTURE, STEPS, ActivityTables, activity_tables

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from changed_traces import Rows, change, change_events, rows_of
 
+from changed_traces import Rows, change, change_events, rows_of
 from multicard.core.errors import TraceError
 from multicard.core.files import described, write_json
 from multicard.trace.export import export_run
