@@ -11,14 +11,15 @@ import pandas as pd
 import pytest
 
 from adopted_traces import GEMM, UPDATE, trace
+from machine.faked_programs import put
 from multicard.adopt.configuration import configuration
 from multicard.adopt.table import read_table
 from multicard.adopt.traced import gather
-from multicard.cli import main
 from multicard.core.errors import UserError
 from multicard.experiment.load import check
 from multicard.experiment.runs import distinct, expand
 from synthetic import kineto_trace, nsys_export
+from test_cli import multicard
 
 LENGTHS = [10.0] * 5
 
@@ -114,9 +115,7 @@ FAULTS = [
 def test_what_is_wrong_is_said_in_a_line_and_nothing_is_written(lines: Sequence[str], fault: str, folder: Path) -> None:
     path = table(folder, *lines)
     before = sorted(folder.rglob("*"))
-    with pytest.raises(SystemExit) as stopped:
-        main(["analyze", "--as-runs", "ours.csv"])
-    [line] = str(stopped.value).splitlines()
+    [line] = multicard("analyze", "--as-runs", "ours.csv").stderr.splitlines()
     assert fault.format(table=path.name) in line
     assert line.startswith("ours.csv")
     assert sorted(folder.rglob("*")) == before
@@ -154,14 +153,9 @@ def test_steps_are_found_with_what_tells_them(folder: Path) -> None:
 
 def test_a_report_is_exported_and_read_as_its_database_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a stand-in for nsys, since no report of a GPU can be made without one."""
-    program = folder / "bin" / "nsys"
-    program.parent.mkdir()
-    program.write_text(
-        '#!/bin/sh\nfor each in "$@"; do case $each in --output=*) '
-        f"cp {folder}/two.sqlite ${{each#--output=}};; esac; done\n"
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    copies = f"cp {folder}/two.sqlite ${{each#--output=}}"
+    put(folder, "nsys", f'for each in "$@"; do case $each in --output=*) {copies};; esac; done')
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
     (folder / "capture.nsys-rep").write_bytes(b"x")
     rows = ("capture.nsys-rep,2,report,64", "two.sqlite,2,database,64")
     runs = read_table(table(folder, "trace,devices,kind,samples_per_step", *rows))

@@ -18,6 +18,7 @@ FOLDER = Path(os.environ.get("MULTICARD_TRACES", "no folder named"))
 UNNAMED = "set MULTICARD_TRACES to a folder of real traces (nsys/*.sqlite, kineto/*.json.gz)"
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not FOLDER.is_dir(), reason=UNNAMED)]
 
+Measured = list[tuple[dict[str, Any], dict[str, Any]]]  # measures and record of each run
 # Trace, devices, GPU, steps; the GPUs are those that the README of the traces names.
 RUNS = [
     ("kineto/hta_v100_2rank_allreduce_rank1.json.gz", 2, "Tesla V100-SXM2-32GB", 5),
@@ -28,8 +29,7 @@ RUNS = [
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Measures and record of each run."""
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     folder = tmp_path_factory.mktemp("real")
     rows = [f"{FOLDER / name},{devices},{number},64" for number, (name, devices, _, _) in enumerate(RUNS)]
     (folder / "real.csv").write_text("\n".join(["trace,devices,number,samples_per_step", *rows]))
@@ -39,9 +39,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[dict[str, A
     return [(measure_run(run), json.loads((run / "run.json").read_text())) for run in made]
 
 
-def test_records_name_the_gpus_and_the_steps_of_the_traces(
-    measured: list[tuple[dict[str, Any], dict[str, Any]]],
-) -> None:
+def test_records_name_the_gpus_and_the_steps_of_the_traces(measured: Measured) -> None:
     found = [((record["versions"] or {}).get("GPU"), record["adopted"]["steps"]) for _, record in measured]
     assert found == [(gpu, steps) for _, _, gpu, steps in RUNS]
     assert [row["measured_steps"] or 0 for row, _ in measured] == [steps for _, _, _, steps in RUNS]
@@ -49,9 +47,7 @@ def test_records_name_the_gpus_and_the_steps_of_the_traces(
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_iteration_times_are_those_of_pytorchs_steps(
-    number: int, measured: list[tuple[dict[str, Any], dict[str, Any]]]
-) -> None:
+def test_iteration_times_are_those_of_pytorchs_steps(number: int, measured: Measured) -> None:
     name, _, _, steps = RUNS[number]
     events = json.loads(gzip.decompress((FOLDER / name).read_bytes()))["traceEvents"]
     marks = [e for e in events if e.get("cat") == "user_annotation" and e["name"].startswith("ProfilerStep#")]
@@ -64,7 +60,7 @@ def test_iteration_times_are_those_of_pytorchs_steps(
     assert "not all GPUs traced: 1 of 2, whose times may not be those of the slowest" in notices(row)
 
 
-def test_traces_without_steps_have_no_times(measured: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+def test_traces_without_steps_have_no_times(measured: Measured) -> None:
     for row, _ in measured[2:]:
         assert row["outcome"] == "completed"
         assert row["iteration_time_s"] is row["throughput_samples_per_s"] is row["steps_per_s"] is None

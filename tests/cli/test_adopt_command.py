@@ -12,7 +12,7 @@ from adopted_traces import GEMM, trace
 from docs.test_pages import blocks, shell_commands
 from multicard import read_results
 from multicard.archive.unpack import read_manifest
-from multicard.cli import main
+from test_cli import multicard
 
 pytestmark = pytest.mark.slow
 
@@ -37,10 +37,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     packed(trace(folder / "bf16" / "one-gpu.json", ONE, kernels=[(1, GEMM)]))
     packed(trace(folder / "rank0-of-four.json", [8.0] * 7))
     (folder / "traces.csv").write_text(TABLE)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        for command in COMMANDS:
-            main(shlex.split(command)[1:])
+    for command in COMMANDS:
+        done = multicard(*shlex.split(command)[1:], folder=folder)
+        assert done.returncode == 0, done.stderr
     return folder
 
 
@@ -98,31 +97,25 @@ def test_figures_and_report_say_that_traces_were_adopted(folder: Path) -> None:
     assert set(verdicts) == {"not measured here"}
 
 
-def test_the_configuration_is_an_ordinary_one_that_launches_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(folder)
-    main(["run", "adopted.yaml", "--dry-run"])
-    listed = capsys.readouterr().out
+def test_the_configuration_is_an_ordinary_one_that_launches_nothing(folder: Path) -> None:
+    listed = multicard("run", "adopted.yaml", "--dry-run", folder=folder).stdout
     assert "6 runs" in listed
     assert "1 cannot: no trace of it was adopted" in listed
-    main(["status", "adopted.yaml"])
-    assert "5 completed" in capsys.readouterr().out
+    assert "5 completed" in multicard("status", "adopted.yaml", folder=folder).stdout
 
 
-def test_adopting_again_changes_nothing_and_another_table_replaces_nothing_unasked(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_adopting_again_changes_nothing_unasked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     before = (folder / "adopted.yaml").read_bytes()
-    main(["analyze", "--as-runs", "traces.csv"])
+    assert multicard("analyze", "--as-runs", "traces.csv").returncode == 0
     assert (folder / "adopted.yaml").read_bytes() == before
     assert read_results(folder / "adopted.yaml").measures["iteration_time_s"].notna().sum() == 4
-    main(["archive", "adopted.yaml"])
+    assert multicard("archive", "adopted.yaml").returncode == 0
     assert len(read_manifest(folder / "adopted.tar.gz").runs) == 5
     assert read_results(folder / "adopted.tar.gz").measures["iteration_time_s"].notna().sum() == 4
     other = folder / "other.csv"
     other.write_text("".join(TABLE.splitlines(keepends=True)[:3]))
-    with pytest.raises(SystemExit, match=r"adopted.yaml: exists and differs; --overwrite replaces it"):
-        main(["analyze", "--as-runs", "other.csv"])
+    refused = multicard("analyze", "--as-runs", "other.csv")
+    assert "adopted.yaml: exists and differs; --overwrite replaces it" in refused.stderr
+    assert refused.returncode == 1
     assert (folder / "adopted.yaml").read_bytes() == before

@@ -17,9 +17,9 @@ import yaml
 from conftest import ROOT
 from multicard.api.results import holds_results
 from multicard.archive.pack import pack
-from multicard.cli import main
 from recorded_runs import add_run, experiment
 from synthetic import kineto_trace
+from test_cli import multicard
 
 pytestmark = pytest.mark.slow
 
@@ -58,14 +58,16 @@ def slower(extracted_run: Path, baseline: Path) -> Path:
     return results(extracted_run, results(extracted_run, baseline.with_name("slower")), FACTOR, busy, seed=7)
 
 
-def check(*arguments: object) -> int:
-    """Exit code of the command with a tolerance."""
+def compared(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The command with a tolerance."""
     limit = [] if any(str(each).startswith("--fail-above") for each in arguments) else ["--fail-above", "3%"]
-    try:
-        main(["compare", *map(str, arguments), *limit])
-    except SystemExit as stopped:
-        return stopped.code
-    return 0
+    return multicard("compare", *arguments, *limit)
+
+
+def check(*arguments: object) -> tuple[int, str]:
+    """Its exit code and what it finds."""
+    done = compared(*arguments)
+    return done.returncode, done.stdout
 
 
 def test_results_and_archives_are_told_from_traces(
@@ -77,9 +79,10 @@ def test_results_and_archives_are_told_from_traces(
         assert not holds_results(trace)
 
 
-def test_the_slower_configuration_is_one_line(baseline: Path, slower: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert check(baseline, slower) == 1
-    last, first, *doubts = capsys.readouterr().out.splitlines()
+def test_the_slower_configuration_is_one_line(baseline: Path, slower: Path) -> None:
+    code, said = check(baseline, slower)
+    last, first, *doubts = said.splitlines()
+    assert code == 1
     [run] = {path.name.removesuffix("_r1") for path in baseline.glob("runs/*seed7*_r1")}
     # Logarithms of all four samples deviate by 0.002: log 1.1 plus and minus t × 0.002 × √(2/3), which is 9.5% with the
     # 4 degrees of freedom of one configuration, and 9.6% with the 8 of both.
@@ -88,50 +91,44 @@ def test_the_slower_configuration_is_one_line(baseline: Path, slower: Path, caps
     assert any(each.startswith("in doubt: ") and "slower (--verbose lists them)" in each for each in doubts)
     assert last == "iteration time: 1 regression, 1 within the tolerance of 3% of 2 configurations"
 
-    check(baseline, slower, "--verbose")
-    busy = f"in doubt: {slower} {run}_r3: disturbed: other processes: 1.5 CPUs"
-    assert any(each.startswith(busy) for each in capsys.readouterr().out.splitlines())
+    busy = f"\nin doubt: {slower} {run}_r3: disturbed: other processes: 1.5 CPUs"
+    assert busy in check(baseline, slower, "--verbose")[1]
 
-    assert check(baseline, slower, "--json") == 1
-    found = json.loads(capsys.readouterr().out)
+    code, said = check(baseline, slower, "--json")
+    found = json.loads(said)
+    assert code == 1
     changes = {each["configuration"]: each["change"]["value"] for each in found["changes"]}
     assert changes == pytest.approx({run: FACTOR - 1} | dict.fromkeys(changes.keys() - {run}, 0), abs=1e-9)
 
 
-def test_a_change_within_the_tolerance_and_an_archive_as_baseline(
-    baseline: Path, slower: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert check(slower, baseline) == 0  # faster
-    assert check(baseline, slower, "--fail-above", "10%", "--measure", "throughput") == 0  # less by 1 - 1 / 1.1
-    assert "0 regressions, 2 within the tolerance of 10% of 2 configurations" in capsys.readouterr().out
+def test_a_change_within_the_tolerance_and_an_archive_as_baseline(baseline: Path, slower: Path, tmp_path: Path) -> None:
+    assert check(slower, baseline)[0] == 0  # faster
+    code, printed = check(baseline, slower, "--fail-above", "10%", "--measure", "throughput")  # less by 1 - 1 / 1.1
+    assert code == 0 and "0 regressions, 2 within the tolerance of 10% of 2 configurations" in printed
     pack(experiment(baseline, 3), tmp_path / "v1.tar.gz")  # of one of the configurations
-    assert check(tmp_path / "v1.tar.gz", slower, "--measure", "throughput,memory") == 0
-    printed = capsys.readouterr().out
+    code, printed = check(tmp_path / "v1.tar.gz", slower, "--measure", "throughput,memory")
+    assert code == 0
     assert f"1 configuration in {slower} only: " in printed
     assert "may differ by more than repeats do" in printed, "an archive does not tell when runs were"
     assert "machine:" not in printed, "an archive holds no names of machines"
 
 
-def test_without_a_tolerance_differences_are_listed(
-    baseline: Path, slower: Path, extracted_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_without_tolerance_differences_are_listed(
+    baseline: Path, slower: Path, extracted_run: Path, tmp_path: Path
 ) -> None:
-    main(["compare", str(baseline), str(slower)])
-    lines = capsys.readouterr().out.splitlines()
+    lines = multicard("compare", baseline, slower).stdout.splitlines()
     assert lines[0] == "iteration time: 1 worse, 1 undecided of 2 configurations"
     assert any(line.startswith("worse ") and "10.0% slower (95%" in line for line in lines)
     evil = "[red]x\x1b[31m"
     other = results(extracted_run, tmp_path, change=lambda record: record["versions"].update(torch=evil), repeats=2)
-    main(["compare", str(baseline), str(other)])
-    shown = capsys.readouterr().out
+    shown = multicard("compare", baseline, other).stdout
     assert "no difference shown: iteration time" in shown and "[red]x�[31m" in shown and "\x1b" not in shown
 
 
-def test_each_of_several_results_is_compared_with_the_one_before_and_ci_systems_are_told(
-    baseline: Path, slower: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert check(baseline, slower, baseline, "--junit", tmp_path / "found.xml") == 1
+def test_each_of_several_results_is_compared_with_the_one_before(baseline: Path, slower: Path, tmp_path: Path) -> None:
+    code, said = check(baseline, slower, baseline, "--junit", tmp_path / "found.xml")
     pairs = [f"{baseline} → {slower}", f"{slower} → {baseline}"]
-    assert [line for line in capsys.readouterr().out.splitlines() if " → " in line and line in pairs] == pairs
+    assert (code, [line for line in said.splitlines() if line in pairs]) == (1, pairs)
     first, second = ElementTree.parse(tmp_path / "found.xml").getroot()
     assert [first.get("name"), second.get("name")] == pairs
     told = [[part.tag for case in suite for part in case] for suite in (first, second)]
@@ -139,28 +136,25 @@ def test_each_of_several_results_is_compared_with_the_one_before_and_ci_systems_
     assert all(len(suite) == 2 for suite in (first, second))
 
 
-def test_runs_that_end_otherwise_are_a_regression(
-    extracted_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_that_end_otherwise_are_a_regression(extracted_run: Path, tmp_path: Path) -> None:
     def lost(record: dict[str, Any]) -> None:
         record["outcome"] = "out_of_memory"
 
     old = results(extracted_run, results(extracted_run, tmp_path / "old", repeats=2), repeats=2, seed=7)
     new = results(extracted_run, results(extracted_run, tmp_path, change=lost, repeats=2), repeats=2, seed=7)
-    assert check(old, new) == 1
-    assert ": out_of_memory in 2 of 2 runs; 2 completed before\n" in capsys.readouterr().out
-    assert check(new, old) == 0
+    code, said = check(old, new)
+    assert code == 1 and ": out_of_memory in 2 of 2 runs; 2 completed before\n" in said
+    assert check(new, old)[0] == 0
 
 
-def test_what_cannot_be_told_has_a_code_of_its_own(
-    extracted_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_told_has_a_code_of_its_own(extracted_run: Path, tmp_path: Path) -> None:
     def other(record: dict[str, Any]) -> None:
         record["hardware"]["processor"] = "another"
 
     def said(*arguments: object) -> list[str]:
-        assert check(*arguments) == 2
-        return capsys.readouterr().err.splitlines()
+        done = compared(*arguments)
+        assert done.returncode == 2
+        return done.stderr.splitlines()
 
     old = results(extracted_run, tmp_path / "old", repeats=2)
     one = results(extracted_run, tmp_path / "one", repeats=1)
@@ -170,8 +164,7 @@ def test_what_cannot_be_told_has_a_code_of_its_own(
     assert said(old, one) == [f"{interval}iteration_time"]
     assert said(old, old, "--measure", "energy,iteration_time") == [f"{interval}energy"]
     assert said(old, unlike)[0].startswith("measured on different hardware (processor: ")
-    main(["compare", str(old), str(unlike)])
-    assert "differs: processor: " in capsys.readouterr().out
+    assert "differs: processor: " in multicard("compare", old, unlike).stdout
     none, missing = said(old, apart)
     assert none.startswith("cannot tell: no configuration that completed")
     assert missing.startswith("1 configuration of the baseline not in the new results: ")
@@ -184,8 +177,7 @@ def test_what_cannot_be_told_has_a_code_of_its_own(
         [found] = said(*arguments)
         assert found.startswith(line)
     (tmp_path / "x.tar.gz").write_bytes(b"no")
-    with pytest.raises(SystemExit, match=r"x\.tar\.gz: cut, damaged or no archive"):
-        main(["compare", str(old), str(tmp_path / "x.tar.gz")])
+    assert "x.tar.gz: cut, damaged or no archive" in multicard("compare", old, tmp_path / "x.tar.gz").stderr
 
 
 @pytest.mark.parametrize(
@@ -197,9 +189,7 @@ def test_what_cannot_be_told_has_a_code_of_its_own(
         ("run.json", "{}", "not the record of a run: run: Field required"),
     ],
 )
-def test_a_damaged_file_is_named_in_one_line(
-    file: str, content: str, says: str, extracted_run: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_file_is_named(file: str, content: str, says: str, extracted_run: Path, tmp_path: Path) -> None:
     def without_checksums(record: dict[str, Any]) -> None:  # so that the content of a table is looked into
         del record["files"]
 
@@ -207,9 +197,7 @@ def test_a_damaged_file_is_named_in_one_line(
     path = Path(shutil.copytree(tmp_path / "whole", tmp_path / "bad")) / "runs" / whole.name / file
     path.unlink()
     path.write_text(content)
-    with pytest.raises(SystemExit) as stopped:
-        main(["compare", str(tmp_path / "whole"), str(tmp_path / "bad")])
-    [line] = str(stopped.value).splitlines()
+    [line] = multicard("compare", tmp_path / "whole", tmp_path / "bad").stderr.splitlines()
     assert line.startswith(f"{path}: ") and says in line
 
 

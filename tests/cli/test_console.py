@@ -3,13 +3,13 @@
 import logging
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
-from snakemake_interface_logger_plugins.registry import LoggerPluginRegistry
 
 from conftest import TINY
 from multicard.archive.matrix import Matrix
@@ -26,6 +26,8 @@ FORMATS = {"question": "?", "vary": {"precision": ["fp32", "fp64"]}, "repeats": 
 
 class Pipeline:
     """A pipeline that says to the handler what Snakemake says of one."""
+
+    said: Callable[[], Any]  # what is shown, as `capsys` has it
 
     def __init__(self, folder: Path, console: str = "results", starts: bool = True, **output: bool) -> None:
         self.folder = folder
@@ -91,13 +93,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_snakemake_finds_the_plugin_by_its_name() -> None:
-    plugin = LoggerPluginRegistry().get_plugin("multicard")
-    assert (plugin.log_handler, plugin.settings_cls) == (LogHandler, LogHandlerSettings)
+@pytest.fixture
+def pipeline(folder: Path, capsys: pytest.CaptureFixture[str]) -> Pipeline:
+    made = Pipeline(folder)
+    made.said = capsys.readouterr
+    return made
 
 
-def test_each_run_has_a_line_and_each_scenario_its_result(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pipeline = Pipeline(folder)
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Results that are printed, in place of their tables."""
+    printed: list[Any] = []
+    monkeypatch.setattr("snakemake_logger_plugin_multicard.console.print_results", lambda *given: printed.append(given))
+    return printed
+
+
+def test_each_run_has_a_line_and_each_scenario_its_result(pipeline: Pipeline) -> None:
     pipeline.begins(prepare_data=1, launch_run=2, draw_figures=1)
     pipeline.ends(pipeline.starts("prepare_data", "prepare the data set digits", dataset="digits"))
     first, second = pipeline.matrix.planned()[:2]
@@ -108,7 +119,7 @@ def test_each_run_has_a_line_and_each_scenario_its_result(folder: Path, capsys: 
     pipeline.draws("fp64 10% slower than fp32 (n=2)", ["precision"])
     parameters = [pipeline.matrix.runs[run].parameters for run in (first, second)]
     names = [f"formats precision={p.precision} repeat {p.repeat}" for p in parameters]
-    said = capsys.readouterr()
+    said = pipeline.said()
     # Two steps in 0.05 s.
     assert said.out.splitlines() == [
         "2 runs; results: results/; log: .snakemake/log",
@@ -120,10 +131,7 @@ def test_each_run_has_a_line_and_each_scenario_its_result(folder: Path, capsys: 
     assert said.err == ""
 
 
-def test_a_job_that_fails_has_a_line_with_its_last_words_and_its_log(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pipeline = Pipeline(folder)
+def test_a_job_that_fails_has_a_line_with_its_last_words_and_its_log(pipeline: Pipeline) -> None:
     pipeline.begins(launch_run=2)
     first, second = pipeline.matrix.planned()[:2]
     log = f"results/logs/launch_run/{first}.txt"
@@ -136,32 +144,25 @@ def test_a_job_that_fails_has_a_line_with_its_last_words_and_its_log(
     pipeline.say("Exiting because a job execution failed.", logging.ERROR, module="job_scheduler")
     pipeline.say("At least one job did not complete", logging.ERROR, event=LogEvent.ERROR, exception="WorkflowError")
     pipeline.handler.close()
-    assert capsys.readouterr().err.splitlines() == [
+    assert pipeline.said().err.splitlines() == [
         f"failed: run {first}: a disk is full; log: {log}",
         f"failed: run {second}: SLURM-job '7' failed",
         "not all was made: .snakemake/log says more; the same command makes what is missing",
     ]
 
 
-def test_a_job_that_succeeds_when_it_is_tried_again_leaves_results(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown: list[Any] = []
-    monkeypatch.setattr("snakemake_logger_plugin_multicard.console.print_results", lambda *given: shown.append(given))
-    pipeline = Pipeline(folder)
+def test_a_job_that_succeeds_when_it_is_tried_again_leaves_results(pipeline: Pipeline, shown: list[Any]) -> None:
     pipeline.begins(launch_run=1)
     run = pipeline.matrix.planned()[0]
     pipeline.fails(pipeline.starts("launch_run", f"run {run}", run=run), message="SLURM-job '7' failed")
     pipeline.runs(run)
     pipeline.handler.close()
-    assert capsys.readouterr().err == f"failed: run {run}: SLURM-job '7' failed\n"
+    assert pipeline.said().err == f"failed: run {run}: SLURM-job '7' failed\n"
     assert len(shown) == 1
 
 
-def test_jobs_that_are_ended_with_the_pipeline_are_no_failures(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pipeline, ending = Pipeline(folder), threading.Event()
+def test_jobs_that_are_ended_with_the_pipeline_are_no_failures(pipeline: Pipeline) -> None:
+    ending = threading.Event()
     pipeline.say("Started", ending=ending)
     pipeline.begins(launch_run=1)
     job = pipeline.starts("launch_run", "run a", run="a")
@@ -169,23 +170,21 @@ def test_jobs_that_are_ended_with_the_pipeline_are_no_failures(
     pipeline.say("exit code 130", logging.ERROR, event=LogEvent.ERROR, exception="RuleException")
     pipeline.fails(job)
     pipeline.handler.close()
-    assert capsys.readouterr().err == ""
+    assert pipeline.said().err == ""
 
 
-def test_what_no_job_failed_of_and_warnings_are_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pipeline = Pipeline(folder)
+def test_what_no_job_failed_of_and_warnings_are_shown(pipeline: Pipeline) -> None:
     pipeline.begins(launch_run=1)
     for _ in range(2):
         pipeline.say("Slurm job 7 is waiting: AssocMaxJobsLimit", logging.WARNING)
     pipeline.say("MissingInputException in rule a", logging.ERROR, event=LogEvent.ERROR, exception="RuleException")
     pipeline.handler.close()
-    assert capsys.readouterr().err.splitlines()[:2] == [
+    assert pipeline.said().err.splitlines()[:2] == [
         "Slurm job 7 is waiting: AssocMaxJobsLimit", "MissingInputException in rule a",
     ]  # fmt: skip
 
 
-def test_jobs_of_a_group_fail_in_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pipeline = Pipeline(folder)
+def test_jobs_of_a_group_fail_in_one_line(pipeline: Pipeline) -> None:
     pipeline.begins(judge_claims=1, recommend=1)
     jobs = [pipeline.starts(rule, rule) for rule in ("judge_claims", "recommend")]
     Path("results/logs/recommend.txt").write_text("measures.csv: missing\n")
@@ -196,7 +195,7 @@ def test_jobs_of_a_group_fail_in_one_line(folder: Path, capsys: pytest.CaptureFi
         "Error in rule", logging.ERROR, event=LogEvent.JOB_ERROR, jobid=jobs[0], log=[], rule_msg=None, indent=True
     )
     said = "failed: judge_claims; recommend: measures.csv: missing; log: results/logs/recommend.txt\n"
-    assert capsys.readouterr().err == said
+    assert pipeline.said().err == said
 
 
 def test_with_only_errors_nothing_else_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -260,15 +259,10 @@ def test_on_a_cluster_it_is_said_now_and_then_how_many_runs_are_queued(
     assert set(said) == {"0 of 3 runs ended, 1 running, 2 queued"}
 
 
-def test_where_nothing_is_to_be_done_the_results_are_shown(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown: list[Any] = []
-    monkeypatch.setattr("snakemake_logger_plugin_multicard.console.print_results", lambda *given: shown.append(given))
-    pipeline = Pipeline(folder)
+def test_where_nothing_is_to_be_done_the_results_are_shown(pipeline: Pipeline, folder: Path, shown: list[Any]) -> None:
     write_json(folder / "results/scenarios/formats/headline.json", {"words": "as before", "varied": [], "value": None})
     pipeline.say("Nothing to be done (all requested files are present and up to date).")
     for _ in range(2):  # as Snakemake does
         pipeline.handler.close()
-    assert capsys.readouterr().out.splitlines() == ["Nothing to be done: the results are there", "formats: as before"]
+    assert pipeline.said().out.splitlines() == ["Nothing to be done: the results are there", "formats: as before"]
     assert shown == [(pipeline.matrix.experiment, Path("mine.yaml"))]

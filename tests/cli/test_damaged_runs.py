@@ -1,15 +1,18 @@
-"""Runs whose files were lost, cut or altered after they were measured are named by every command that reads them."""
+"""What reads results names runs whose files were lost, cut or altered, and needs no place to write and no data."""
 
 import os
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from multicard import read_results
 from multicard.analysis.outputs import write_scenario
-from multicard.cli import main
+from multicard.experiment import load
 from recorded_runs import add_run, write_configuration
+from test_cli import multicard
 
 pytestmark = pytest.mark.slow
 
@@ -25,16 +28,6 @@ def config(recorded_results: Path, tmp_path: Path) -> Path:
 
 def first_run(config: Path) -> Path:
     return min((config.parent / "results" / "runs").iterdir())
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[object, str, str]:
-    """Exit code, and what a command says on both streams."""
-    code: object = 0
-    try:
-        main([*map(str, arguments)])
-    except SystemExit as ended:
-        code = ended.code
-    return code, *capsys.readouterr()
 
 
 def lose(path: Path) -> None:
@@ -61,36 +54,31 @@ def alter(path: Path) -> None:
         ("activity/kernel_classes.parquet", cut),
     ],
 )
-def test_status_names_a_file_that_was_harmed_after_its_run_was_measured(
-    config: Path, name: str, harm: object, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_names_a_file_that_was_harmed(config: Path, name: str, harm: Callable[[Path], object]) -> None:
     path = first_run(config) / name
     harm(path)
-    code, out, _ = run(capsys, "status", config)
+    done = multicard("status", config)
     # Above them is a table of remarks where the steps of the recorded run were disturbed.
-    *_, named, counts = out.splitlines()
-    assert code == 1
+    *_, named, counts = done.stdout.splitlines()
+    assert done.returncode == 1
     assert named.startswith(f"{path}: ")
     assert counts == "1 damaged, 1 completed"
 
 
-def test_what_reads_results_names_a_run_that_lost_a_file(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_reads_results_names_a_run_that_lost_a_file(config: Path) -> None:
     results, path = config.parent / "results", first_run(config) / "activity/cuda_api.parquet"
-    assert run(capsys, "recommend", results)[2] == ""
-    code, out, _ = run(capsys, "status", config)
-    assert (code, out.splitlines()[-1]) == (0, "2 completed")
+    assert multicard("recommend", results).stderr == ""
+    done = multicard("status", config)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 completed")
     path.unlink()
-    for command in (
-        ("recommend", config, "--json"),
-        ("report", config, "--out", config.parent / "drawn"),
-    ):
-        code, _, err = run(capsys, *command)
-        [named] = err.splitlines()
-        assert code == 0
+    for command in (("recommend", config, "--json"), ("report", config, "--out", config.parent / "drawn")):
+        done = multicard(*command)
+        [named] = done.stderr.splitlines()
+        assert done.returncode == 0
         assert named.startswith(f"{path}: missing")
-    code, out, _ = run(capsys, "archive", config, "--out", config.parent / "all.tar.gz")
-    assert (code, (config.parent / "all.tar.gz").exists()) == (1, True)
-    assert out.startswith(f"skipped: {path}: missing")
+    done = multicard("archive", config, "--out", config.parent / "all.tar.gz")
+    assert (done.returncode, (config.parent / "all.tar.gz").exists()) == (1, True)
+    assert done.stdout.startswith(f"skipped: {path}: missing")
 
 
 def test_a_run_that_was_not_begun_lacks_nothing(config: Path, extracted_run: Path) -> None:
@@ -99,3 +87,24 @@ def test_a_run_that_was_not_begun_lacks_nothing(config: Path, extracted_run: Pat
     third = add_run(extracted_run, results, repeat=3)
     (third / "steps.csv").unlink()
     assert list(read_results(results, config).damaged) == [third.name]
+
+
+pytestmark = pytest.mark.slow
+
+
+def test_status_and_archive_read_results_that_cannot_be_written(
+    recorded_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(recorded_results, "results")
+    sets = {"mine": {"source": "imagefolder", "folder": "gone"}, "digits": {"source": "digits"}}
+    write_configuration(Path("multicard.yaml"), Path("results"), 2, datasets=sets)
+    with monkeypatch.context() as patched:
+        patched.setattr(load, "unwritable", lambda folder: f"{folder}: Permission denied")  # root may write everywhere
+        assert multicard("status").stdout.splitlines()[-1] == "2 completed"
+        packed = multicard("archive", "--out", "all.tar.gz").stdout.splitlines()[-1]
+    assert re.fullmatch(r"runs: 2, .*: all\.tar\.gz", packed)
+    write_configuration(Path("multicard.yaml"), Path("results"), 2)
+    # As those above, it need not be told the name that scale gives.
+    found = multicard("run", "--dry-run").stdout
+    assert found == multicard("run", "multicard.yaml", "--dry-run").stdout != ""

@@ -4,6 +4,7 @@ import io
 import json
 import math
 import re
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,19 @@ def row(devices: int, seconds: float | None, **others: Any) -> dict[str, Any]:
     return stated | {"iteration_time_s": seconds, "throughput_samples_per_s": rate} | others
 
 
-def shown(folder: Path, *scenarios: str) -> None:
-    asked = dict.fromkeys(scenarios or ["s0"], ASKED)
-    print_results(Experiment.model_validate({"results": str(folder), "scenarios": asked}), Path("mine.yaml"))
+def results_of(experiment: Experiment) -> str:
+    """What is printed of it."""
+    with redirect_stdout(io.StringIO()) as out:
+        print_results(experiment, Path("mine.yaml"))
+    return out.getvalue()
 
 
-def printed(folder: Path, capsys: pytest.CaptureFixture[str], *rows: dict[str, Any], **reasons: str) -> str:
+def shown(folder: Path, *scenarios: str, **stated: Any) -> str:
+    asked = dict.fromkeys(scenarios or ["s0"], ASKED | stated)
+    return results_of(Experiment.model_validate({"results": str(folder), "scenarios": asked}))
+
+
+def printed(folder: Path, *rows: dict[str, Any], **reasons: str) -> str:
     """What is printed, with single spaces; `reasons` by the number of a run."""
     make_results(folder, rows)
     path = folder / "scenarios" / "s0" / "measures.csv"
@@ -40,16 +48,13 @@ def printed(folder: Path, capsys: pytest.CaptureFixture[str], *rows: dict[str, A
     for at, reason in reasons.items():
         measures.loc[int(at.removeprefix("run")), "reason"] = reason
     measures.to_csv(path, index=False)
-    shown(folder)
-    return re.sub(r"[ │┃]+", " ", capsys.readouterr().out)
+    return re.sub(r"[ │┃]+", " ", shown(folder))
 
 
-def test_a_configuration_has_a_row_with_intervals_where_there_are_repeats(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_configuration_has_a_row_with_intervals_where_there_are_repeats(tmp_path: Path) -> None:
     scatter = {1: (0.9, 1.0, 1.1), 2: (1.1, 1.0, 0.9)}
     rows = [one for n in scatter for one in repeated(row(n, 0.1, data_share=0.25), scatter[n])]
-    text = printed(tmp_path, capsys, *rows)
+    text = printed(tmp_path, *rows)
     assert "Which is [bold]faster[/bold]?" in text
     # Geometric means: logarithms scatter by 0.1004, × 4.303 / √3. Of the share the mean, ± 4.303 × 0.025 / √3.
     assert "\n 1 99.7 [77.7, 127.9] 79.7 [62.1, 102.3] 1.00 100" in text
@@ -59,12 +64,11 @@ def test_a_configuration_has_a_row_with_intervals_where_there_are_repeats(
     assert text.splitlines()[-2] == f"report: {tmp_path}/report.html"
 
 
-def test_several_scenarios_have_no_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_scenarios_have_no_tables(tmp_path: Path) -> None:
     make_results(tmp_path, [row(1, 0.1)], [row(2, 0.1)])
     outcomes = pd.DataFrame({"run": ["a"], "outcome": ["not run"], "reason": ["needs 8 GPUs"]})
     outcomes.to_csv(tmp_path / "scenarios" / "s1" / "runs.csv", index=False)
-    shown(tmp_path, "s0", "s1")
-    *caveats, report, following = capsys.readouterr().out.splitlines()
+    *caveats, report, following = shown(tmp_path, "s0", "s1").splitlines()
     assert caveats == ["s1: 1 cannot run here: needs 8 GPUs", "s1: Without numbers: 1 not run here"]
     assert report == f"report: {tmp_path}/report.html"
     assert (
@@ -100,38 +104,33 @@ def words_in(tables: list[Table], width: int) -> set[str]:
     return {word for line in lines for word in line.split()[1:-1] if word not in "│┃"}
 
 
-def test_failures_have_their_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_have_their_one_line(tmp_path: Path) -> None:
     rows = [row(1, 0.1), row(2, None, outcome="failed"), row(4, None, outcome="out_of_memory")]
-    text = printed(tmp_path, capsys, *rows, run1="rank 1: no such file: a\x1b[1m", run2="rank 0: 3 GiB")
+    text = printed(tmp_path, *rows, run1="rank 1: no such file: a\x1b[1m", run2="rank 0: 3 GiB")
     lines = text.splitlines()
     assert {" 2 – – – failed ", " 4 – – – out of memory "} <= set(lines)
     assert {"failed: rank 1: no such file: a�[1m", "out of memory: rank 0: 3 GiB"} <= set(lines)
     outcomes = pd.DataFrame({"run": ["a", "b"], "outcome": ["not run"] * 2, "reason": ["needs 8 GPUs"] * 2})
     outcomes.to_csv(tmp_path / "scenarios" / "s0" / "runs.csv", index=False)
-    shown(tmp_path)
-    assert "2 cannot run here: needs 8 GPUs" in capsys.readouterr().out.splitlines()
+    assert "2 cannot run here: needs 8 GPUs" in shown(tmp_path).splitlines()
 
 
-def test_where_no_run_completed_or_none_was_measured_that_is_the_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_no_run_completed_or_none_was_measured_that_is_the_answer(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="s0: not measured"):
         shown(tmp_path)
-    text = printed(tmp_path, capsys, row(1, None, outcome="timed_out"), run0="exceeded its time limit")
+    text = printed(tmp_path, row(1, None, outcome="timed_out"), run0="exceeded its time limit")
     assert "timed out: exceeded its time limit" in text
 
 
-def test_what_to_do_next_comes_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(tmp_path / "a", capsys, row(1, 0.1), row(2, 0.1), row(4, None, outcome="failed"))
+def test_what_to_do_next_comes_last(tmp_path: Path) -> None:
+    text = printed(tmp_path / "a", row(1, 0.1), row(2, 0.1), row(4, None, outcome="failed"))
     assert text.splitlines()[-2:] == [
         f"report: {tmp_path}/a/report.html",
         "next: 1 of 3 runs did not complete: see their log.txt; multicard run mine.yaml --retry-failed runs them again",
     ]
-    several = {"s0": ASKED | {"repeats": 3}}
     make_results(tmp_path / "b", repeated(row(1, 0.1)))
-    print_results(Experiment.model_validate({"results": str(tmp_path / "b"), "scenarios": several}), Path("mine.yaml"))
     said = f"next: multicard recommend {tmp_path}/b, for the best configuration and what to try"
-    assert capsys.readouterr().out.splitlines()[-1] == said
+    assert shown(tmp_path / "b", repeats=3).splitlines()[-1] == said
 
 
 def scripts(folder: Path, *names: str) -> Experiment:
@@ -146,9 +145,7 @@ def scripts(folder: Path, *names: str) -> Experiment:
     return Experiment.model_validate({"results": str(folder / "results"), "scenarios": scenarios})
 
 
-def test_a_script_that_was_edited_since_it_was_measured_is_told_of(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_script_that_was_edited_since_it_was_measured_is_told_of(tmp_path: Path) -> None:
     experiment = scripts(tmp_path, "train.py", "other.py")
     for record in sorted(tmp_path.glob("results/runs/*/run.json")):
         name = "train.py" if "_train" in record.parent.name else "other.py"
@@ -159,8 +156,7 @@ def test_a_script_that_was_edited_since_it_was_measured_is_told_of(
         record.write_text(json.dumps(known | {"script": {"file": name, "sha256": sha256}}))
 
     def told() -> list[str]:
-        print_results(experiment, Path("mine.yaml"))
-        return [line for line in capsys.readouterr().out.splitlines() if "has changed since" in line]
+        return [line for line in results_of(experiment).splitlines() if "has changed since" in line]
 
     assert told() == []
     (tmp_path / "train.py").write_bytes(b"abcd")
@@ -169,11 +165,9 @@ def test_a_script_that_was_edited_since_it_was_measured_is_told_of(
     assert told() == [said]
 
 
-def test_why_the_wait_for_data_is_not_known_is_said_of_scripts_and_of_traces(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    print_results(scripts(tmp_path, "train.py"), Path("mine.yaml"))
-    assert "data wait: no loader of PyTorch's was seen: wrap yours by " in capsys.readouterr().out
+def test_why_the_wait_for_data_is_not_known_is_said_of_scripts_and_of_traces(tmp_path: Path) -> None:
+    seen = results_of(scripts(tmp_path, "train.py"))
+    assert "data wait: no loader of PyTorch's was seen: wrap yours by " in seen
     adopted = {"workload": "adopted", "device": "cuda", "iteration_time_s": 0.1}
-    text = printed(tmp_path / "adopted", capsys, adopted)
+    text = printed(tmp_path / "adopted", adopted)
     assert "data wait: traces do not tell it\n" in text

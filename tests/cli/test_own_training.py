@@ -12,7 +12,7 @@ import pytest
 
 from conftest import ROOT
 from docs.test_pages import blocks, shell_commands
-from multicard.cli import main
+from test_cli import multicard
 
 pytestmark = pytest.mark.slow
 
@@ -78,21 +78,16 @@ def test_the_table_has_a_row_of_each_configuration_and_what_two_processes_gain(f
     assert said[2] == f"{slowest:.3g}× to {fastest:.3g}×"
 
 
-def test_the_commands_that_go_on_from_there_work(
-    folder: Path, printed: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folder)
+def test_the_commands_that_go_on_from_there_work(folder: Path, printed: str) -> None:
     page = (ROOT / "docs" / "own-training.md").read_text()
     said = {}
     for name, arguments in re.findall(r"`multicard (status|archive|recommend)([^`]*)`", page):
-        main([name, *shlex.split(arguments)])
-        said[name] = capsys.readouterr().out
+        said[name] = multicard(name, *shlex.split(arguments), folder=folder).stdout
     assert said["status"].splitlines()[-1] == "4 completed"
-    assert Path("ours.tar.gz").stat().st_size > 0
+    assert (folder / "ours.tar.gz").stat().st_size > 0
     recommended = said["recommend"].replace("\\", "")  # of Markdown
     assert "batch_size: 16 → 64" in recommended and "args." not in recommended
-    main(["compare", "results", "ours.tar.gz", "--verbose"])
-    compared = capsys.readouterr().out
+    compared = multicard("compare", "results", "ours.tar.gz", "--verbose", folder=folder).stdout
     assert all(run.removesuffix("_r1") in compared for run in measures(folder).index)
 
 

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from conftest import ROOT, TINY
+from machine.faked_programs import put
 from multicard.archive.matrix import Matrix
 from multicard.cli import main
 from multicard.cli._command import profile
@@ -28,11 +29,9 @@ PYTHON = sys.executable  # a fixture replaces it
 @pytest.fixture
 def snakemake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A program in the place of Python with Snakemake: it leaves its arguments, and does what `then` says."""
-    program = tmp_path / "python"
-    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/arguments\necho said\n. {tmp_path}/then\n')
-    program.chmod(0o755)
+    put(tmp_path, "python", f'printf "%s\\n" "$@" > {tmp_path}/arguments\necho said\n. {tmp_path}/then')
     (tmp_path / "then").write_text("exit 0\n")
-    monkeypatch.setattr("multicard.cli._pipeline.sys.executable", str(program))
+    monkeypatch.setattr("multicard.cli._pipeline.sys.executable", str(tmp_path / "python"))
     return tmp_path
 
 

@@ -18,10 +18,11 @@ PHONE, DESK = 390, 1280
 WIDER_THAN_THE_SCREEN = "document.documentElement.scrollWidth > window.innerWidth"
 BROKEN = ("nowhere.md", "files.md#nowhere", "../README.md")
 GENERATED = {"parameters", "figures"}
+Built = tuple[Path, subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The site, and how the build of it ended, of the documents and links that lead nowhere on one of the pages."""
     folder = tmp_path_factory.mktemp("built")
     shutil.copytree(ROOT / "docs", folder / "docs")
@@ -36,9 +37,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Co
     )
 
 
-def test_a_link_that_leads_nowhere_stops_the_build_and_nothing_else_does(
-    built: tuple[Path, subprocess.CompletedProcess[str]],
-) -> None:
+def test_a_link_that_leads_nowhere_stops_the_build_and_nothing_else_does(built: Built) -> None:
     site, done = built
     assert done.returncode == 1
     warnings = [line for line in done.stderr.splitlines() if line.startswith("WARNING")]
@@ -60,7 +59,7 @@ def opened() -> Iterator[Browser]:
         yield page
 
 
-def test_the_search_works_from_a_disk(built: tuple[Path, object], opened: Browser) -> None:
+def test_the_search_works_from_a_disk(built: Built, opened: Browser) -> None:
     opened.width(DESK)
     opened.open(built[0] / "index.html")
     opened.run("document.querySelector('.md-search__input').focus()")
@@ -75,7 +74,7 @@ def test_the_search_works_from_a_disk(built: tuple[Path, object], opened: Browse
 
 @pytest.mark.parametrize(("width", "scheme"), [(PHONE, "light"), (DESK, "dark")])
 def test_pages_open_from_a_disk_fit_the_screen_and_ask_for_nothing_else(
-    built: tuple[Path, object], opened: Browser, width: int, scheme: str
+    built: Built, opened: Browser, width: int, scheme: str
 ) -> None:
     opened.width(width)
     opened.scheme(scheme)

@@ -3,14 +3,13 @@
 import importlib.util
 import os
 import sysconfig
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from machine.faked_programs import put
+from multicard.experiment.cluster import Cluster, machine_for
 from multicard.experiment.machine import Machine, triton_unsupported_reason
-from multicard.experiment.runs import Run
-from multicard.workloads.vision.parameters import VisionParameters
 
 PLAIN = """\
 GPU 0: NVIDIA H100 (UUID: GPU-aaaa1111-0000)
@@ -22,12 +21,9 @@ SLICED = f"{PLAIN}  MIG 1g.12gb     Device  0: (UUID: MIG-cccc3333-0000)\n"
 @pytest.fixture
 def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A stand-in that lists what is in the file `listing` beside it."""
-    (tmp_path / "listing").write_text(PLAIN)
-    program = tmp_path / "nvidia-smi"
-    program.write_text(f'#!/bin/sh\n[ "$1" = -L ] && cat {tmp_path}/listing\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    return program
+    put(tmp_path, "nvidia-smi", f'[ "$1" = -L ] && cat {tmp_path}/listing')
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    return tmp_path
 
 
 @pytest.mark.parametrize(
@@ -46,7 +42,7 @@ def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_gpus_count_that_are_there_and_may_be_seen(
     nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch, listing: str, visible: str | None, count: int, why: str | None
 ) -> None:
-    nvidia_smi.with_name("listing").write_text(listing)
+    (nvidia_smi / "listing").write_text(listing)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -56,19 +52,8 @@ def test_gpus_count_that_are_there_and_may_be_seen(
 
 def test_gpus_that_no_nvidia_smi_lists_do_not_count(nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    nvidia_smi.write_text("#!/bin/sh\necho NVIDIA-SMI has failed\nexit 9\n")
+    put(nvidia_smi, "nvidia-smi", "echo NVIDIA-SMI has failed; exit 9")
     assert Machine.here().gpus == 0
-
-
-def test_a_run_that_needs_hidden_gpus_is_told_what_to_do() -> None:
-    one = Machine(cpus=8, gpus=1, hidden_gpus="they are hidden; unhide them")
-    two = VisionParameters(strategy="ddp", devices=2)
-    assert Run("r", two).unsupported_reason(one) == "needs 2 devices, 1 found: they are hidden; unhide them"
-    assert Run("r", VisionParameters()).unsupported_reason(one) is None
-    on_cpus = VisionParameters(strategy="ddp", devices=16, device="cpu")
-    assert Run("r", on_cpus).unsupported_reason(one) == "needs 16 devices, 8 found"
-    none = replace(one, gpus=0)
-    assert Run("r", two).unsupported_reason(none) == "needs a CUDA GPU, none found: they are hidden; unhide them"
 
 
 @pytest.fixture
@@ -96,3 +81,37 @@ def test_triton_takes_the_compilers_that_it_looks_for_and_the_headers_of_python(
     assert triton_unsupported_reason() == Machine.here().triton == missing
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert triton_unsupported_reason() == "the package triton, which is not installed"
+
+
+def test_what_runs_meet_on_a_cluster_is_what_is_stated_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Machine, "here", classmethod(lambda cls: cls(cpus=1, gpus=0, hidden_gpus="hidden; show them")))
+    assert machine_for(None).hidden_gpus == "hidden; show them"
+    node = machine_for(Cluster(nodes=3, cpus_per_node=64, gpus_per_node=8, gpu_memory_gb=80))
+    assert (node.nodes, node.cpus, node.gpus, node.gpu_memory_bytes) == (3, 64, 8, 80 * 10**9)
+    assert node.hidden_gpus is None, "those of the machine that plans are no matter"
+
+
+@pytest.fixture
+def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in that knows of one job, on three nodes."""
+    put(tmp_path, "squeue", '[ "$*" = "--noheader --jobs=7 --format=%D" ] && echo 3')
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+
+@pytest.mark.usefixtures("squeue")
+@pytest.mark.parametrize(
+    ("variables", "nodes"),
+    [
+        ({}, 1),
+        ({"SLURM_JOB_ID": "7"}, 3),
+        ({"SLURM_JOB_ID": "8"}, 1),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}, 2),
+        ({"SLURM_JOB_NUM_NODES": "2"}, 1),
+    ],
+)
+def test_a_job_of_slurm_knows_its_nodes(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], nodes: int) -> None:
+    for name in ("SLURM_JOB_ID", "SLURM_JOB_NUM_NODES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert Machine.here().nodes == nodes

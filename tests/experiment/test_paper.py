@@ -92,9 +92,7 @@ def steps_in_pass(p: VisionParameters, images: int) -> int:
 
 
 @pytest.mark.parametrize("name", ["quick", "vision"])
-def test_no_profiled_window_crosses_a_pass_or_is_longer_than_what_is_measured(
-    name: str, plans: dict[str, Matrix]
-) -> None:
+def test_no_profiled_window_crosses_a_pass_or_is_too_long(name: str, plans: dict[str, Matrix]) -> None:
     looked_at = set()
     for run in runs_on_gpus(plans[name]):
         if not isinstance(p := run.parameters, VisionParameters):
@@ -115,9 +113,7 @@ def test_no_profiled_window_crosses_a_pass_or_is_longer_than_what_is_measured(
 
 
 @pytest.mark.parametrize(("name", "control"), [("vision", "profiling"), ("llm", "profiling_tuning")])
-def test_of_the_profilers_controls_only_the_runs_without_one_are_additional(
-    name: str, control: str, plans: dict[str, Matrix]
-) -> None:
+def test_only_controls_without_a_profiler_are_additional(name: str, control: str, plans: dict[str, Matrix]) -> None:
     scenarios = plans[name].scenarios
     others = {run.id for other, runs in scenarios.items() if other != control for run in runs}
     additional = [run for run in scenarios[control] if run.id not in others]
@@ -125,9 +121,7 @@ def test_of_the_profilers_controls_only_the_runs_without_one_are_additional(
     assert 2 * len(additional) == len(scenarios[control])
 
 
-def test_images_have_the_papers_sizes_and_the_slurm_profile_states_the_cpus_that_they_need(
-    plans: dict[str, Matrix],
-) -> None:
+def test_images_have_the_papers_sizes_and_the_profile_states_their_cpus(plans: dict[str, Matrix]) -> None:
     scenarios = plans["vision"].scenarios | plans["llm"].scenarios
     needed = {name: max(run.parameters.cpus_per_node for run in runs) for name, runs in scenarios.items()}
     assert {run.parameters.image_size for run in plans["vision"].runs.values()} == {100, 200, 300, 400, 500}

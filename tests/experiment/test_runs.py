@@ -1,24 +1,18 @@
 """Scenarios expand into runs whose ids depend on the run alone."""
 
 import importlib.util
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from multicard.experiment import machine
 from multicard.experiment.load import check
-from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import LONGEST_ID, JobParameters, run_id
-from multicard.experiment.runs import Run, expand
+from multicard.experiment.runs import expand
 from multicard.experiment.workload import parameters_of
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.vision.parameters import VisionParameters
-
-LAPTOP = Machine(cpus=2, gpus=0, profilers=("kineto", "none"))
-TWO_GPUS = Machine(cpus=8, gpus=2, compiler=True)
 
 
 def ids(keys: dict[str, Any] | None = None, **scenarios: dict[str, Any]) -> dict[str, list[str]]:
@@ -27,10 +21,6 @@ def ids(keys: dict[str, Any] | None = None, **scenarios: dict[str, Any]) -> dict
     filled = {name: base | scenario for name, scenario in scenarios.items()}
     expanded = expand(check({"fixed": {"device": "cpu"}, "scenarios": filled} | (keys or {}), "test"))
     return {name: [run.id for run in runs] for name, runs in expanded.items()}
-
-
-def refusal(chosen: JobParameters, on: Machine) -> str | None:
-    return Run(run_id(chosen), chosen).unsupported_reason(on)
 
 
 def test_values_are_combined_and_repeated_whatever_other_scenarios_ask_for() -> None:
@@ -67,6 +57,9 @@ def test_every_parameter_shows_in_the_id(kind: type[JobParameters], precision: s
 def test_the_id_reads_well_and_is_a_file_name() -> None:
     p = VisionParameters(strategy="ddp-ds", device="cpu", devices=2, width_mult=0.5, learning_rate=1e-5, repeat=3)
     assert run_id(p) == "vision_digits_32px_ddp-ds_cpu2_fp32_width0.5_lr1e-05_r3"
+    two_nodes = VisionParameters(strategy="ddp", devices=4, nodes=2)
+    assert run_id(two_nodes) == "vision_digits_32px_ddp_cuda4_fp32_nodes2_r1"
+    assert "nodes" not in run_id(VisionParameters()) + run_id(LlmParameters())
 
 
 def test_a_long_id_is_cut_and_stays_unique() -> None:
@@ -97,56 +90,6 @@ def test_under_strong_scaling_devices_share_a_batch() -> None:
         p = VisionParameters(devices=4, batch_size=64, **own)
         found.append((p.batch_of_device, p.batch_of_rank, p.ranks))
     assert found == [(64, 64, 4), (16, 16, 4), (64, 256, 1)]
-
-
-@pytest.mark.parametrize(
-    ("parameters", "reason"),
-    [
-        ({"strategy": "dp", "devices": 2}, "the strategy dp needs two or more GPUs"),
-        ({"strategy": "ddp", "devices": 2, "batch_size": 7, "scaling": "strong"}, "a batch of 7 cannot be shared"),
-        ({"cuda_graphs": True}, "CUDA graphs need a GPU"),
-        ({"strategy": "fsdp", "layout": "nhwc"}, "the strategy fsdp cannot split weights in the layout nhwc"),
-        ({"strategy": "fsdp", "preset": "tuned", "fused_optimizer": True}, "the strategy fsdp has no fused optimizer"),
-        ({"strategy": "fsdp", "preset": "tuned"}, None),
-        ({"loader": "dali"}, 'the loader dali needs the package nvidia-dali-cuda130 (pip install "multicard[dali]")'),
-        ({"compile": True}, "torch.compile needs a C++ compiler, none found"),
-        ({"strategy": "ddp", "devices": 2}, None),
-        ({"strategy": "ddp", "devices": 4}, "needs 4 devices, 2 found"),
-        ({"strategy": "single", "devices": 2}, "the strategy single uses one device, not 2"),
-        ({"device": "cuda"}, "needs a CUDA GPU, none found"),
-        ({"profiler": "nsys"}, "needs nsys on the PATH, not found"),
-    ],
-)
-def test_what_cannot_run_here_says_why(parameters: dict[str, Any], reason: str | None) -> None:
-    found = refusal(VisionParameters(**{"device": "cpu"} | parameters), LAPTOP)
-    assert found is reason is None or found.startswith(reason)
-
-
-def test_strategies_refuse_what_they_cannot_be_compiled_with() -> None:
-    for strategy, compiled, graphs in (
-        ("dp", "the strategy dp copies the model in every step", "the strategy dp copies the model in every step"),
-        ("fsdp", None, "the strategy fsdp moves weights in every step, CUDA graphs need them in one place"),
-        ("ddp-ds", None, None),
-    ):
-        for key, reason in ((None, None), ("compile", compiled), ("cuda_graphs", graphs)):
-            found = refusal(VisionParameters(strategy=strategy, devices=2, **({key: True} if key else {})), TWO_GPUS)
-            assert found is reason is None or found.startswith(reason)
-
-
-def test_what_is_compiled_for_gpus_is_refused_where_triton_cannot_compile() -> None:
-    lacking = "a C compiler, none found (gcc, clang)"
-    packed = f"packed: true on GPUs has its attention compiled, which needs {lacking}; or packed: false"
-    compiled = f"torch.compile on GPUs needs {lacking}"
-    for chosen, reason in (
-        (LlmParameters(packed=True), packed),
-        (LlmParameters(), None),
-        (LlmParameters(device="cpu", packed=True), None),
-        (LlmParameters(compile=True), compiled),
-        (VisionParameters(cuda_graphs=True), compiled),
-        (VisionParameters(device="cpu", compile=True), None),
-    ):
-        assert refusal(chosen, replace(TWO_GPUS, triton=lacking)) == reason
-        assert refusal(chosen, TWO_GPUS) is None
 
 
 TUNING = {"question": "?", "figures": ["step_breakdown"], "fixed": {"workload": "llm", "dataset": "facts"}}
@@ -187,41 +130,3 @@ def test_learning_rates_are_those_of_torchtunes_own_configurations(
     stock = yaml.safe_load((Path(recipes) / "configs" / f"{configuration}.yaml").read_text())
     assert LlmParameters(**technique).peak_learning_rate == float(stock["optimizer"]["lr"])
     assert LlmParameters(**technique, learning_rate=0.1).peak_learning_rate == 0.1
-
-
-def test_tuning_that_cannot_run_here_says_why() -> None:
-    for fixed, reason in (
-        ({}, None),
-        ({"devices": 4}, "needs 4 devices, 2 found"),
-        ({"technique": "qlora", "devices": 3}, "the technique qlora cannot share q_proj of tiny among 3 devices"),
-        ({"model": "big"}, "no weights: no such folder: no/such"),
-    ):
-        scenario = TUNING | {"fixed": TUNING["fixed"] | {"device": "cpu"} | fixed}
-        [run] = expand(check(INPUTS | {"scenarios": {"a": scenario}}, "test"))["a"]
-        assert run.unsupported_reason(LAPTOP) == reason
-
-
-def test_tuning_needs_the_versions_that_were_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    def version(name: str) -> str:
-        if name not in found:
-            raise machine.PackageNotFoundError(name)
-        return found[name]
-
-    found = {"torchtune": "0.6.1", "torchao": "0.16.0", "torch": "2.11.0"}
-    monkeypatch.setattr(machine, "version", version)
-    wrong = machine.torchtune_unsupported_reason()
-    assert wrong == "torchao 0.16.0 is installed, 0.15 supported"
-    assert refusal(LlmParameters(device="cpu"), replace(LAPTOP, torchtune=wrong)) == wrong
-    found |= {"torchao": "0.15.0", "torch": "2.11.0+cu130"}
-    assert machine.torchtune_unsupported_reason() is None
-    del found["torchtune"]
-    assert "package torchtune (pip install" in machine.torchtune_unsupported_reason()
-
-
-def test_images_need_the_packages_of_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert machine.vision_unsupported_reason() is None
-    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None if name == "torchvision" else name)
-    missing = machine.vision_unsupported_reason()
-    assert missing == 'training on images needs torchvision (pip install "multicard[vision]")'
-    assert refusal(VisionParameters(device="cpu"), replace(LAPTOP, vision=missing)) == missing
-    assert replace(LAPTOP, vision=missing).hypothetical().vision is None

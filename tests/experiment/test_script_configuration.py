@@ -141,10 +141,7 @@ FAULTS = [
     (script("t.py", "{x}", args={"x": None}), ".fixed.args.x: found None, expected text, a number or a boolean"),
     (script("t.py", "{x}", args={"x": [1, 2]}), ".fixed.args.x: found [1, 2], expected text"),
     (script("t.py", "{X}", args={"X": 1}), ".fixed.args.X: found 'X', string should match pattern"),
-    (
-        script("t.py", batch_size=3),
-        f".fixed.batch_size: not a parameter of the workload script{UNDER_ARGS}",
-    ),
+    (script("t.py", batch_size=3), f".fixed.batch_size: not a parameter of the workload script{UNDER_ARGS}"),
     (script("t.py", vary={"amp": ["none"]}), f".vary.amp: unknown key{UNDER_ARGS}"),
     (script("t.py", vary={"args.batch-size": [8]}), ".vary.args.batch-size: unknown key (did you mean", UNDER_ARGS),
     (
@@ -158,10 +155,7 @@ FAULTS = [
         configuration(fixed=VISION, vary={"args": {"x": [1]}}, figures=["step_breakdown"]),
         ".vary.args.x: not a parameter of the workload vision",
     ),
-    (
-        configuration(figures=["accuracy"]),
-        ": the figure accuracy is about the workload vision, this one's is script",
-    ),
+    (configuration(figures=["accuracy"]), ": the figure accuracy is about the workload vision, this one's is script"),
 ]
 
 

@@ -16,11 +16,7 @@ Usage = namedtuple("Usage", "total used free")
 
 
 def with_room(monkeypatch: pytest.MonkeyPatch, free: float, shm: float = 1e12) -> None:
-    monkeypatch.setattr(
-        shutil,
-        "disk_usage",
-        lambda path: Usage(*(3 * [shm if Path(path) == disk.SHM else free])),
-    )
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(*(3 * [shm if Path(path) == disk.SHM else free])))
 
 
 def verdicts(results: Path, planned: int = 0, runs: list[Run] | None = None) -> dict[str, str]:

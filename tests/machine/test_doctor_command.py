@@ -14,15 +14,15 @@ import pytest
 import yaml
 from faked_programs import GARBAGE, Fake, place, put, sinfo
 
-from multicard.cli import main
 from multicard.core import system
 from multicard.machine import doctor as checked
 from multicard.machine.probe import facts_here
+from test_cli import multicard
 
 SLURM = ("sbatch", "sinfo", "squeue", "sacct")
 CHECKS = ("Python", "torch", "NCCL", "GPUs", "nsys", "Slurm", "results folder")
 
-Doctor = Callable[..., tuple[int | str, dict[str, Any]]]
+Doctor = Callable[..., tuple[int, dict[str, Any]]]
 
 
 def config(folder: Path, device: str, **more: object) -> Path:
@@ -57,31 +57,23 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
 
 
 @pytest.fixture
-def doctor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], facts: dict[str, Any]
-) -> Doctor:
+def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any]) -> Doctor:
     """Examines this machine and gives the exit code and what was found, by check."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(checked, "facts_here", lambda: dict(facts))
 
-    def examined(*arguments: str | Path) -> tuple[int | str, dict[str, Any]]:
-        code: int | str = 0
-        try:
-            main(["doctor", "--json", *map(str, arguments)])
-        except SystemExit as stopped:
-            code = stopped.code or 0
-        told = json.loads(capsys.readouterr().out)
+    def examined(*arguments: str | Path) -> tuple[int, dict[str, Any]]:
+        done = multicard("doctor", "--json", *arguments)
+        told = json.loads(done.stdout)
         assert all(set(check) == {"check", "found", "verdict", "do"} for check in told["checks"])
         assert told["errors"] == sum(check["verdict"] == "error" for check in told["checks"])
-        return code, {check["check"]: check for check in told["checks"]}
+        return done.returncode, {check["check"]: check for check in told["checks"]}
 
     return examined
 
 
 @pytest.mark.slow
-def test_runs_on_gpus_are_an_error_without_gpus_and_slurm_and_a_warning_with_slurm(
-    doctor: Doctor, fake: Fake, tmp_path: Path
-) -> None:
+def test_runs_on_gpus_need_gpus_or_slurm(doctor: Doctor, fake: Fake, tmp_path: Path) -> None:
     asked = config(tmp_path, "cuda")
     code, without = doctor(asked)
     assert (code, without["runs"]["verdict"]) == (1, "error")
@@ -95,9 +87,7 @@ def test_runs_on_gpus_are_an_error_without_gpus_and_slurm_and_a_warning_with_slu
 
 
 @pytest.mark.slow
-def test_doctor_and_runs_give_one_answer_about_a_cluster(
-    doctor: Doctor, fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_and_runs_give_one_answer_about_a_cluster(doctor: Doctor, fake: Fake, tmp_path: Path) -> None:
     asked = config(tmp_path, "cuda", fixed={"strategy": "ddp", "devices": 8, "nodes": 2})
     cluster = {"cpus_per_node": "16", "gpus_per_node": "4", "nodes": "2"}
     (tmp_path / "profile").mkdir()
@@ -105,38 +95,30 @@ def test_doctor_and_runs_give_one_answer_about_a_cluster(
     arguments = (str(asked), "--profile", "profile")
     found = doctor(*arguments)[1]["runs"]
     assert (found["verdict"], found["found"]) == ("ok", "2 of 2 can run on the cluster")
-    main(["run", str(asked), "--dry-run", "--profile", "profile"])
-    assert "2 runs, 2 can run here" in capsys.readouterr().out
+    assert "2 runs, 2 can run here" in multicard("run", "--dry-run", *arguments).stdout
 
 
 @pytest.mark.slow
-def test_tools_that_talk_nonsense_cost_no_traceback_and_no_control_character(
-    doctor: Doctor, fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tools_that_talk_nonsense_cost_no_traceback(doctor: Doctor, fake: Fake, tmp_path: Path) -> None:
     for tool in ("nvidia-smi", "nsys", *SLURM):
         fake(tool, GARBAGE)
-    with pytest.raises(SystemExit) as stopped:
-        main(["doctor", str(config(tmp_path, "cpu"))])
-    assert stopped.value.code == 1
-    shown = capsys.readouterr()
-    assert "nsys --version prints no version" in " ".join(shown.out.split())
-    assert shown.out.startswith("Not ready: ")
-    assert shown.err == ""
-    assert "\x1b" not in shown.out and "\0" not in shown.out
+    shown = multicard("doctor", config(tmp_path, "cpu"))
+    assert shown.returncode == 1
+    assert "nsys --version prints no version" in " ".join(shown.stdout.split())
+    assert shown.stdout.startswith("Not ready: ")
+    assert shown.stderr == ""
+    assert "\x1b" not in shown.stdout and "\0" not in shown.stdout
 
 
 def test_what_cannot_be_read_is_one_line() -> None:
     for option in ([], ["--profile"]):
-        with pytest.raises(SystemExit) as stopped:
-            main(["doctor", *option, "none.yaml"])
-        assert len(str(stopped.value).splitlines()) == 1 and "none.yaml" in str(stopped.value)
+        [line] = multicard("doctor", *option, "none.yaml").stderr.splitlines()
+        assert "none.yaml" in line
 
 
-def test_a_tool_that_is_of_no_use_is_one_line_and_leaves_no_process_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_useless_tool_is_one_line_and_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "FILE_BYTES", 1 << 22)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     put(tmp_path, "endless", "exec yes")
     answer = system.ask(["endless"], limit_s=30)
     assert len(answer.output) == system.READ_BYTES

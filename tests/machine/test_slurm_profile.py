@@ -5,13 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from faked_programs import GARBAGE, HANG, place, sinfo
 
 from conftest import ROOT
 from multicard.archive.matrix import Matrix
 from multicard.core import system
-from multicard.core.errors import UserError
 from multicard.experiment.load import check, read_profile
 from multicard.machine import Check, slurm
 
@@ -205,20 +203,7 @@ def test_a_slurm_that_does_not_answer_is_wrong_only_where_a_profile_demands_it(
         for demanded, verdict in ((False, "warning"), (True, "error")):
             found = look(a_profile(), demanded=demanded, sinfo=script)
             assert [one.verdict for one in found.values()] == ["ok", verdict]
-    for script, says in (
-        (GARBAGE, "sinfo prints no version"),
-        (HANG, "sinfo did not end within 0.3 s"),
-    ):
+    for script, says in ((GARBAGE, "sinfo prints no version"), (HANG, "sinfo did not end within 0.3 s")):
         monkeypatch.setattr(system, "LIMIT_S", 0.3 if script == HANG else 20)
         [only] = look(a_profile(), sinfo=script).values()
         assert (only.check, only.verdict, only.found) == ("Slurm", "warning", f"cannot tell: {says}")
-
-
-def test_a_profile_is_read_from_its_folder_and_faults_are_one_line(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(a_profile()))
-    assert read_profile(tmp_path) == a_profile()
-    with pytest.raises(UserError, match=r"none/config\.yaml: cannot be read: No such file"):
-        read_profile(tmp_path / "none")
-    (tmp_path / "config.yaml").write_text("- a list\n")
-    with pytest.raises(UserError, match="found no mapping"):
-        read_profile(tmp_path)

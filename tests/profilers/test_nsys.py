@@ -13,6 +13,8 @@ from unittest.mock import DEFAULT, patch
 import pytest
 import torch
 
+from changed_traces import change
+from machine.faked_programs import put
 from multicard.core.errors import TraceError, UserError
 from multicard.launch.job import choose_profiler
 from multicard.launch.trace_files import keep_trace
@@ -82,6 +84,7 @@ def test_a_report_is_readable_to_its_owner_alone(tmp_path: Path) -> None:
 
 
 # Stands in for an nsys that exports payloads: as NCCL and another library left them, and wherever else they may come.
+PYTHON = f'exec {sys.executable} - "$@" <<"END"\n{{}}END'
 NEWER = """\
 import sqlite3, sys
 if "--help" in sys.argv:
@@ -108,21 +111,20 @@ connection.commit()
 """
 
 
-def stands_in(folder: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def stands_in(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put a program before all others that answers to the name nsys."""
     folder.mkdir(exist_ok=True)
-    (folder / "nsys").write_text(program)
-    (folder / "nsys").chmod(0o755)
+    put(folder, "nsys", script)
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
 
 
 def of_version(folder: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have nsys be of a version."""
-    stands_in(folder, f"#!/bin/sh\necho 'NVIDIA Nsight Systems version {version}'\n", monkeypatch)
+    stands_in(folder, f"echo 'NVIDIA Nsight Systems version {version}'", monkeypatch)
 
 
 def test_of_payloads_only_those_of_nccl_are_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stands_in(tmp_path / "bin", f"#!{sys.executable}\n{NEWER}", monkeypatch)
+    stands_in(tmp_path / "bin", PYTHON.format(NEWER), monkeypatch)
     (tmp_path / "report.nsys-rep").write_bytes(b"x")
     database = PROFILER.export(tmp_path / "report.nsys-rep", tmp_path)
     assert b"hunter2" not in database.read_bytes()
@@ -138,8 +140,8 @@ def test_an_older_nsys_is_not_asked_for_payloads_and_meets_no_temporary_files_of
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     older = NEWER.replace("  --include-blobs=", "").replace('=true" in', '=true" not in')
-    strict = '#!/bin/sh\n[ "$2" = --help ] || mkdir "$TMPDIR/nvidia" || exit 1\n'
-    stands_in(tmp_path / "bin", f'{strict}exec {sys.executable} - "$@" <<"END"\n{older}END\n', monkeypatch)
+    strict = '[ "$2" = --help ] || mkdir "$TMPDIR/nvidia" || exit 1\n'
+    stands_in(tmp_path / "bin", strict + PYTHON.format(older), monkeypatch)
     (tmp_path / "report.nsys-rep").write_bytes(b"x")
     (tmp_path / "nvidia").touch()
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -167,20 +169,15 @@ def test_without_nsys_an_export_says_so(tmp_path: Path, without_nsys: None) -> N
 
 
 def test_a_report_that_was_not_imported_is_no_report(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="left no report"):
-        PROFILER.check(tmp_path / "report.nsys-rep")
-    (tmp_path / "report.qdstrm").write_bytes(b"x")
-    with pytest.raises(TraceError, match="importer"):
-        PROFILER.check(tmp_path / "report.nsys-rep")
+    for says in ("left no report", "importer"):
+        with pytest.raises(TraceError, match=says):
+            PROFILER.check(tmp_path / "report.nsys-rep")
+        (tmp_path / "report.qdstrm").write_bytes(b"x")
 
 
 def database(path: Path, *statements: str) -> bytes:
     path.unlink(missing_ok=True)
-    with closing(sqlite3.connect(path)) as connection:
-        for statement in statements:
-            connection.execute(statement)
-        connection.commit()
-    return path.read_bytes()
+    return change(path, *statements).read_bytes()
 
 
 def test_a_damaged_database_is_refused(tmp_path: Path) -> None:
@@ -238,7 +235,7 @@ def test_events_and_the_environment_stay_out_of_the_report_where_nsys_can_leave_
     helps = {f"{name}=": ["cuda"] if "event" in name else ["cuda", "cpu"], f"{name}-of=": [], "--other": []}
     for listed, given in helps.items():
         also = "   see also --cuda-event-trace, --discard-environment"
-        stands_in(tmp_path / "bin", f"#!/bin/sh\nprintf '%s\\n' ' {listed}' '{also}'\n", monkeypatch)
+        stands_in(tmp_path / "bin", f"printf '%s\\n' ' {listed}' '{also}'", monkeypatch)
         devices = [each for each in ("cuda", "cpu") if option in PROFILER.wrap(["app"], Path("r.nsys-rep"), each)]
         assert devices == given
 

@@ -100,6 +100,14 @@ def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     )  # fmt: skip
 
 
+def multicard(folder: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    here = [str(Path(sys.prefix) / "bin/multicard"), name, CONFIG, "--profile", "profiles/slurm"]
+    return subprocess.run(
+        [*here, *arguments], cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=LIMIT_S,
+        check=False,
+    )  # fmt: skip
+
+
 def planned_runs(folder: Path) -> list[str]:
     """Runs that a dry run would start."""
     dry = snakemake(folder, "--dry-run")

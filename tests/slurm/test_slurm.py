@@ -1,28 +1,14 @@
 """The pipeline on a real Slurm: `snakemake --profile slurm` on two nodes of four GPUs each, all on this machine."""
 
 import re
-import subprocess
-import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 import yaml
-from slurm_projects import (
-    CONFIG,
-    FOR_SCRIPTS,
-    LIMIT_S,
-    SMALL,
-    asked_for,
-    environment,
-    project,
-    record,
-    slurm_cluster,
-    snakemake,
-)
+from slurm_projects import CONFIG, FOR_SCRIPTS, SMALL, asked_for, multicard, project, record, slurm_cluster, snakemake
 
 from conftest import ROOT
 from multicard.archive.matrix import Matrix
@@ -99,9 +85,7 @@ def test_every_stage_leaves_its_files_and_a_run_on_two_nodes_names_both(finished
     assert steps["report"].nunique() == 2  # the traces of both nodes are read together
 
 
-def test_runs_ask_for_what_they_need_and_for_whole_nodes_and_steps_for_what_a_small_partition_has(
-    finished: Path,
-) -> None:
+def test_runs_ask_for_whole_nodes_and_steps_for_what_a_small_partition_has(finished: Path) -> None:
     asked = asked_for(finished, ON_A_GPU).split()
     assert {"--gpus=1", "--nodes=1", "--cpus-per-task=1", "--exclusive", "--requeue"} <= set(asked)
     assert asked[asked.index("-t") + 1] == "25"  # the run's own limit is 15 minutes
@@ -123,18 +107,13 @@ def test_what_a_node_does_not_have_is_the_outcome_of_the_run_that_it_was_given(f
     assert table[ON_A_GPU.replace("cuda1", "cuda8")] == "needs 8 devices, 4 found"
 
 
-def found_by_doctor(checks: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """What `multicard doctor` finds, by check."""
-    return {each["check"]: f"{each['verdict']}: {each['found']}" for each in checks}
-
-
 def test_doctor_compares_what_runs_ask_for_with_the_partition(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(finished)
     matrix = Matrix.plan(read_experiment(Path(CONFIG), Path("slurm")))
 
     def found(**changes: Any) -> dict[str, str]:
-        profile = read_profile(Path("slurm")) | changes
-        return found_by_doctor(map(asdict, slurm_checks(profile, demanded=True, matrix=matrix)))
+        checks = slurm_checks(read_profile(Path("slurm")) | changes, demanded=True, matrix=matrix)
+        return {each.check: f"{each.verdict}: {each.found}" for each in checks}
 
     shipped = found()
     assert shipped["profile: time"] == "ok: a run asks for 25 min, its partition allows 60"
@@ -146,9 +125,7 @@ def test_doctor_compares_what_runs_ask_for_with_the_partition(finished: Path, mo
 
 
 def test_a_second_start_does_nothing_and_one_without_the_statement_of_the_cluster_stops(finished: Path) -> None:
-    status = [str(Path(sys.prefix) / "bin/multicard"), "status", CONFIG, "--profile", "slurm"]
-    shown = subprocess.run(status, cwd=finished, capture_output=True, text=True, check=False)
-    assert shown.stdout.splitlines()[-1] == "1 completed, 1 failed, 1 cannot run here"
+    assert multicard(finished, "status").stdout.splitlines()[-1] == "1 completed, 1 failed, 1 cannot run here"
     again = snakemake(finished, *TOGETHER)
     assert again.returncode == 0
     assert "Nothing to be done" in again.stdout + again.stderr
@@ -174,14 +151,10 @@ def test_the_limits_of_nodes_and_what_a_search_tries_are_asked_of_slurm(slurm: P
     done = snakemake(folder, "machine", f"results/machine/{FOR_SCRIPTS[1]}-cpu.json")
     assert done.returncode != 0
     of_any, of_named = sorted(asked(), key=lambda line: "--nodelist" in line)
-    assert "measure_machine" in of_any and "--exclusive" in of_any and "--nodelist" not in of_any
-    assert "measure_machine" in of_named and "--exclusive" in of_named and f"--nodelist={FOR_SCRIPTS[1]}" in of_named
+    assert all("measure_machine" in line and "--exclusive" in line for line in (of_any, of_named))
+    assert "--nodelist" not in of_any and f"--nodelist={FOR_SCRIPTS[1]}" in of_named
 
-    multicard = [str(Path(sys.prefix) / "bin/multicard"), "tune", CONFIG, "--profile", "profiles/slurm"]
-    done = subprocess.run(
-        [*multicard, "--budget", "1h"],
-        cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+    done = multicard(folder, "tune", "--budget", "1h")
     assert done.returncode != 0 and (folder / "asked").exists(), done.stdout[-3000:] + done.stderr[-6000:]
     lines = asked()
     assert lines and all("rule_launch_run" in line and "-p scripts" in line for line in lines), lines

@@ -5,7 +5,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -15,13 +14,13 @@ from typing import Any
 import cluster
 import pytest
 from slurm_projects import (
-    CONFIG,
     FOR_ENDED,
     FOR_SCRIPTS,
     LIMIT_S,
     asked_for,
     command,
     environment,
+    multicard,
     planned_runs,
     project,
     record,
@@ -168,12 +167,8 @@ def submitted(folder: Path) -> list[str]:
 
 def test_the_ranks_of_a_script_find_each_other_whatever_starts_them(slurm: Path, tmp_path: Path) -> None:
     folder = project(tmp_path / "project", LAUNCHED, "scripts")
-    multicard = [str(Path(sys.prefix) / "bin/multicard"), "run", CONFIG, "--profile", "profiles/slurm"]
-    options = ["--until", "launch_run", "--latency-wait", "10", "--max-status-checks-per-second", "1"]
-    done = subprocess.run(
-        [*multicard, "--", *options],
-        cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+    options = ("--until", "launch_run", "--latency-wait", "10", "--max-status-checks-per-second", "1")
+    done = multicard(folder, "run", "--", *options)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     found = [json.loads(path.read_text()) for path in (folder / "results/runs").glob("*/run.json")]
     of = {(written["parameters"]["launcher"], written["parameters"]["nodes"]): written for written in found}
@@ -205,9 +200,7 @@ def test_the_ranks_of_a_script_find_each_other_whatever_starts_them(slurm: Path,
     assert all(each["others_cpu_s"] >= 0 for each in of["torchrun", 2]["conditions"])
 
 
-def test_however_jobs_end_the_others_go_on_and_only_what_is_missing_runs_again(
-    slurm: Path, digits: Path, tmp_path: Path
-) -> None:
+def test_however_jobs_end_only_what_is_missing_runs_again(slurm: Path, digits: Path, tmp_path: Path) -> None:
     folder, said = waiting_project(tmp_path / "project", ENDED, digits), tmp_path / "said"
     profile = folder / "profiles/slurm/config.yaml"
     profile.write_text(profile.read_text().replace("# memory_per_node_gb: 250", "memory_per_node_gb: 5"))
@@ -293,9 +286,7 @@ def test_jobs_of_a_killed_pipeline_are_named_and_their_outcomes_are_kept(slurm: 
     [job] = cluster.jobs(folder)
     [run] = (path.name for path in runs.iterdir())
     assert cluster.ask("squeue", "--noheader", f"--jobs={job}", "--format=%k").strip() == comment(run)
-    status = [str(Path(sys.prefix) / "bin/multicard"), "status", CONFIG, "--profile", "slurm"]
-    shown = subprocess.run(status, cwd=folder, env=environment(folder), capture_output=True, text=True, check=True)
-    assert shown.stdout.splitlines()[-1] == "1 running"
+    assert multicard(folder, "status").stdout.splitlines()[-1] == "1 running"
 
     snakemake(folder, "--unlock")
     refused = snakemake(folder, "--until", "launch_run")
@@ -312,9 +303,7 @@ def test_jobs_of_a_killed_pipeline_are_named_and_their_outcomes_are_kept(slurm: 
     assert (runs / run / "run.json").read_text() == before
 
 
-def test_what_finished_runs_left_is_read_before_the_last_run_that_wants_a_whole_node(
-    slurm: Path, tmp_path: Path
-) -> None:
+def test_what_finished_runs_left_is_read_before_the_last_run(slurm: Path, tmp_path: Path) -> None:
     scenario = {"question": "?", "fixed": {"command": [HOG, "0"]}, "repeats": 6, "figures": ["step_times"]}
     folder = project(tmp_path / "project", HOGS | {"timing": "exclusive", "scenarios": {"one": scenario}}, "scripts")
     done = snakemake(folder, "--until", "extract_activity")

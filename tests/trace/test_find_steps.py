@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from adopted_traces import GEMM, UPDATE, Kernels, trace
+from changed_traces import Rows, change_events
 from multicard.trace.files import open_trace
 from multicard.trace.find_steps import find_steps, with_steps
 from multicard.trace.tables import STEPS, activity_tables
@@ -82,13 +83,12 @@ def test_no_update_or_one_after_every_layer_tells_no_steps(kernels: Kernels, tmp
 
 
 def test_updates_of_different_sizes_tell_no_steps(tmp_path: Path) -> None:
-    path = trace(tmp_path / "t.json", LENGTHS)
-    document = json.loads(path.read_text())
-    updates = [each for each in document["traceEvents"] if each["cat"] == "kernel" and each["name"] == UPDATE]
-    for each in (updates[1], updates[2], updates[5]):
-        each["name"] = "another_kernel"
-    path.write_text(json.dumps(document))
-    assert found_in(path) == (None, {})
+    def edit(events: Rows) -> None:
+        updates = [each for each in events if each["cat"] == "kernel" and each["name"] == UPDATE]
+        for each in (updates[1], updates[2], updates[5]):
+            each["name"] = "another_kernel"
+
+    assert found_in(change_events(trace(tmp_path / "t.json", LENGTHS), edit)) == (None, {})
 
 
 def ranges(name: str) -> list[tuple[float, float, str]]:
@@ -119,10 +119,7 @@ def test_steps_that_touch_are_all_counted(since_us: float, tmp_path: Path) -> No
     begins = [0.0, *accumulate(lengths)]
     touching = [(begin, end, f"ProfilerStep#{n}") for n, (begin, end) in enumerate(pairwise(begins))]
     path = trace(tmp_path / "t.json", lengths, ranges=touching)
-    document = json.loads(path.read_text())
-    for each in document["traceEvents"]:
-        each["ts"] += since_us
-    path.write_text(json.dumps(document))
+    change_events(path, lambda events: [each.update(ts=each["ts"] + since_us) for each in events])
     [steps] = find_steps([open_trace(path)]).steps.values()
     assert len(steps.starts) == len(lengths)
     assert (steps.starts[1:] >= steps.ends[:-1]).all()

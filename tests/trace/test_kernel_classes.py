@@ -15,10 +15,6 @@ COPY = (
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm *, unsigned long, ncclWork *)", "communication"),
-        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", "communication"),
-        ("void ncclKernel_Broadcast_RING_LL_Sum_int8_t", "communication"),
-        ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)", "communication"),
         ("void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128, 128, 4>>", "attention"),
         ("fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128", "attention"),
         ("sm80_xmma_wgrad_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nhwc_execute_kernel", "convolution"),
@@ -55,13 +51,13 @@ def test_a_kernel_is_of_the_class_that_its_name_tells(name: str, expected: str) 
         ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevComm *)", "reduce_scatter"),
         ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_gather"),
         ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)", "send_recv"),
-        ("ncclKernel_Broadcast_RING_LL_Sum_int8_t", "broadcast"),
+        ("void ncclKernel_Broadcast_RING_LL_Sum_int8_t", "broadcast"),
         ("ncclDevKernel_Reduce_Sum_f32_RING_LL", "reduce"),
         ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>", "all_reduce"),
         ("ncclDevKernel_Generic(ncclDevComm *)", None),
-        (ELEMENTWISE, None),
     ],
 )
 def test_a_collective_is_told_from_the_name(name: str, expected: str | None) -> None:
     assert expected is None or expected in COLLECTIVES.values()
-    assert collective(name) == expected
+    assert (kernel_class(name), collective(name)) == ("communication", expected)
+    assert collective(ELEMENTWISE) is None

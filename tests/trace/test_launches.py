@@ -1,29 +1,20 @@
-"""Which call launched a kernel, in captures that make it hard to tell."""
+"""Which call launched a kernel, in captures that make it hard to tell or cannot tell it and say so."""
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from changed_traces import change, rows_of
 from multicard.trace.files import open_trace
-from multicard.trace.tables import activity_tables
-from synthetic import MS, PID, global_id, nsys_export
+from multicard.trace.tables import STEPS, ActivityTables, activity_tables
+from synthetic import MS, PID, Work, global_id, nsys_export, training_trace
+from test_cli import multicard
 
 
 def launches(path: Path, *changes: str) -> dict:
-    with closing(sqlite3.connect(nsys_export(path))) as db:
-        for change in changes:
-            db.execute(change)
-        db.commit()
-    [row] = activity_tables([open_trace(path)], only=["launches"]).rows["launches"]
+    """Of calls at 0-1 and 2-4 ms and kernels from 1 and 6 ms, after changes."""
+    [row] = rows_of(change(nsys_export(path), *changes), only=["launches"])["launches"]
     return row
-
-
-@pytest.fixture
-def plain(tmp_path: Path) -> dict:
-    """Calls at 0-1 and 2-4 ms, kernels from 1 and 6 ms."""
-    return launches(tmp_path / "plain.sqlite")
 
 
 TABLES = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL")
@@ -40,8 +31,8 @@ TABLES = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL")
     ],
     ids=["far apart", "a call inside", "a row that repeats"],
 )
-def test_what_launched_a_kernel_is_told_by_correlations(changes: list[str], plain: dict, tmp_path: Path) -> None:
-    assert launches(tmp_path / "t.sqlite", *changes) == plain | {"report": "t"}
+def test_what_launched_a_kernel_is_told_by_correlations(changes: list[str], tmp_path: Path) -> None:
+    assert launches(tmp_path / "t.sqlite", *changes) == launches(tmp_path / "plain.sqlite") | {"report": "t"}
 
 
 def test_kernels_of_one_graph_share_their_call(tmp_path: Path) -> None:
@@ -64,3 +55,37 @@ def test_no_call_at_all_leaves_delays_empty(tmp_path: Path) -> None:
     row = launches(tmp_path / "t.sqlite", "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET correlationId = 99")
     assert (row["kernels"], row["joined"]) == (2, 0)
     assert row["median_latency_s"] is row["max_queue_delay_s"] is None
+
+
+# Twenty kernels of 1 ms in two steps, each launched 10 µs before it begins.
+STEP_TIMES = [(0.0, 20.0), (20.0, 40.0)]
+KERNELS: list[Work] = [(2.0 * n, 2.0 * n + 0.01, 2.0 * n + 1.01, "gemm") for n in range(20)]
+
+
+def tables(path: Path) -> ActivityTables:
+    return activity_tables([open_trace(path)], scope=STEPS)
+
+
+@pytest.mark.parametrize("suffix", ["json", "sqlite"])
+def test_of_a_gpu_that_begins_before_it_is_told_no_launches_are_known(suffix: str, tmp_path: Path) -> None:
+    work: list[Work] = [(call, start - 325, end - 325, name) for call, start, end, name in KERNELS]
+    path = training_trace(tmp_path / f"t.{suffix}", {PID: STEP_TIMES}, {PID: work})
+    found = tables(path)
+    [line] = found.notices
+    assert line.startswith(f"t: process {PID}, device 0: begins work up to 325 ms before it is launched")
+    assert [row["joined"] for row in found.rows.get("launches", [])] in ([], [0])
+    assert "325 ms before it is launched" in " ".join(multicard("analyze", path, "--only", "timeline").stdout.split())
+
+
+def test_a_gpu_that_is_far_behind_its_host_is_no_wrong_clock(tmp_path: Path) -> None:
+    # The host launches everything within 3 ms, and the last kernel ends after 150.
+    work: list[Work] = [(0.02 * n, 1.0 * n + 0.01, 1.0 * n + 1.01, "gemm") for n in range(150)]
+    assert tables(training_trace(tmp_path / "t.sqlite", {PID: [(0.0, 151.0)]}, {PID: work})).notices == ()
+
+
+def test_launches_without_a_kernel_are_counted(tmp_path: Path) -> None:
+    path = training_trace(tmp_path / "t.sqlite", {PID: STEP_TIMES}, {PID: KERNELS})
+    found = tables(change(path, "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE correlationId >= 18"))
+    lacking = 20 - found.rows["kernels"][0]["calls"]
+    assert found.notices == (f"t: process {PID}: {lacking} of 20 kernel launches without a kernel",)
+    assert lacking > 0

@@ -9,6 +9,7 @@ import json
 import os
 import random
 from collections import Counter, defaultdict
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -106,16 +107,11 @@ def test_slices_that_overlap_without_nesting_are_put_on_lanes() -> None:
     chance = random.Random(1)
     for _ in range(100):
         starts = sorted(chance.randrange(40) for _ in range(chance.randrange(1, 30)))
-        slices = sorted(
-            ((start, start + chance.randrange(12)) for start in starts), key=lambda each: (each[0], -each[1])
-        )
+        times = [(start, start + chance.randrange(12)) for start in starts]
+        slices = sorted(times, key=lambda each: (each[0], -each[1]))
         lanes = _lanes(*map(list, zip(*slices, strict=True)))
-        for (first, end), lane in zip(slices, lanes, strict=True):
-            for (start, last), other in zip(slices, lanes, strict=True):
-                if lane == other and (first, end) != (start, last):
-                    assert (
-                        end <= start or last <= first or first <= start <= last <= end or start <= first <= end <= last
-                    )
+        for ((_, end), lane), ((start, last), other) in combinations(zip(slices, lanes, strict=True), 2):
+            assert lane != other or end <= start or last <= end, "one begins after the other ends, or lies in it"
     assert _lanes([0, 1, 2], [9, 8, 3]) == [0, 0, 0]
 
 

@@ -191,12 +191,14 @@ def test_the_four_shares_are_the_percentages_of_nvidias_reports(path: Path) -> N
 
 
 @pytest.mark.slow
-def test_kernels_are_joined_on_process_and_correlation() -> None:
+def test_kernels_are_joined_on_process_and_correlation_and_a_rank_that_mpi_named_is_known() -> None:
     rows = found(FOLDER / "nsys/nsys-ai_mfu_2gpu_before_schema3.25.0.sqlite").rows
     assert sum(row["kernels"] for row in rows["launches"]) == 4010
     assert sum(row["joined"] for row in rows["launches"]) == 3986
     assert {row["collective"] for row in rows["collectives"]} == {"send_recv"}
     assert sum(row["calls"] for row in rows["collectives"]) == 66
+    of_mpi = found(FOLDER / "nsys/pipit_saxpy_a100_schema2.9.1.sqlite").rows
+    assert {row["rank"] for row in of_mpi["kernels"]} == {0}
 
 
 @functools.lru_cache(1)
@@ -246,12 +248,6 @@ def test_bus_bandwidth_follows_from_the_messages_of_a_pytorch_trace() -> None:
     rows = [row for row in found(path).rows["message_sizes"] if row["collective"] == "all_reduce"]
     assert len(truth) > 1
     assert {row["size_bytes"]: round(row["total_s"] * 1e9) for row in rows} == truth
-
-
-@pytest.mark.slow
-def test_a_rank_that_mpi_named_is_known() -> None:
-    rows = found(FOLDER / "nsys/pipit_saxpy_a100_schema2.9.1.sqlite").rows
-    assert {row["rank"] for row in rows["kernels"]} == {0}
 
 
 @pytest.mark.slow

@@ -1,13 +1,12 @@
 """What belongs to the steps of a trace, and when a device begins and ends them, against hand counts."""
 
 import random
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from changed_traces import change
 from multicard.trace.files import open_trace
 from multicard.trace.steps import Steps, on_device
 from multicard.trace.tables import CAPTURE, STEPS, ActivityTables, activity_tables
@@ -212,9 +211,7 @@ def test_extents_are_the_hosts_where_launches_are_not_known(unknown: int, extent
     # Of ten kernels one call may be missing.
     work: list[Work] = [(1 + n, 1.5 + n, 2 + n, "gemm") for n in range(10)]
     path = training_trace(tmp_path / "t.sqlite", {PID: [(0, 20)]}, {PID: work})
-    with closing(sqlite3.connect(path)) as db:
-        db.execute(f"DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId < {unknown}")
-        db.commit()
+    change(path, f"DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId < {unknown}")
     assert [row["extent"] for row in timeline_of(path)] == [extent, extent]
     assert kernels_of(path) == {"gemm": 10}
 

@@ -2,15 +2,13 @@
 
 import json
 import shutil
-import sqlite3
-from collections.abc import Iterable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from changed_traces import Rows, change, change_events, rows_of
 from multicard.core.errors import TraceError
 from multicard.core.files import described, write_json
 from multicard.trace.export import export_run
@@ -22,31 +20,12 @@ from synthetic import MS, OTHER, PID, add_messages, kineto_trace, nsys_export
 STATISTICS = ("total", "mean", "median", "min", "max", "std")
 
 
-def rows_of(path: Path, **options: Any) -> dict[str, list[dict[str, Any]]]:
-    return activity_tables([open_trace(path)], **options).rows
-
-
 def changed_export(path: Path, *changes: str, messages: bool = False, **options: Any) -> Path:
     """The export of nsys, after some statements of SQL."""
     nsys_export(path, **options)
     if messages:
         add_messages(path)
-    with closing(sqlite3.connect(path)) as db:
-        for change in changes:
-            db.execute(change)
-        db.commit()
-    return path
-
-
-def changed_trace(path: Path, *events: dict[str, Any]) -> Path:
-    """The trace of PyTorch's profiler with more events."""
-    document = json.loads(kineto_trace(path).read_text())
-    path.write_text(json.dumps(document | {"traceEvents": [*document["traceEvents"], *events]}))
-    return path
-
-
-def values(rows: Iterable[tuple[Any, ...]]) -> str:
-    return ", ".join(str(row) for row in rows)
+    return change(path, *changes)
 
 
 @pytest.fixture(params=["nsys, text", "nsys, text id", "kineto", "kineto, gzipped"])
@@ -211,12 +190,13 @@ def test_messages_outside_of_the_steps_do_not_count_for_them(tmp_path: Path) -> 
 
 def test_steps_that_carry_a_number_are_steps_and_those_inside_them_are_not(tmp_path: Path) -> None:
     inner = {"ph": "X", "cat": "user_annotation", "name": "iteration 7", "pid": PID, "tid": 7, "ts": 2000, "dur": 10}
-    path = changed_trace(tmp_path / "t.json", inner)
-    document = json.loads(path.read_text())
-    for number, event in enumerate(e for e in document["traceEvents"] if e["name"] == "step" and "tid" in e):
-        event["name"] = f"ProfilerStep#{number}"
-    path.write_text(json.dumps(document))
-    rows = rows_of(path)["phases"]
+
+    def edit(events: Rows) -> None:
+        for number, event in enumerate(e for e in events if e["name"] == "step" and "tid" in e):
+            event["name"] = f"ProfilerStep#{number}"
+        events.append(inner)
+
+    rows = rows_of(change_events(kineto_trace(tmp_path / "t.json"), edit))["phases"]
     assert [row["duration_s"] for row in rows if row["phase"] == "step"] == pytest.approx([0.01, 0.01])
 
 

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from conftest import ROOT
 from multicard.trace import sqlite_file, sqlite_pages
 from multicard.trace.files import open_trace
+from multicard.trace.statistics import statistics
 from multicard.trace.tables import SCOPES, STEPS, activity_tables
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -91,3 +93,7 @@ def test_ranges_ranks_and_timelines_are_the_true_ones(export: tuple[Path, dict[s
         # The truth tells late launches, and not what the host did meanwhile: that is counted in test_host.py.
         ours[key]["idle_host_bound_s"] += ours[key]["idle_host_elsewhere_s"]
         assert {name: round(nanoseconds(ours[key], name)) for name in shares} == shares, key
+
+
+def test_totals_of_32_bit_values_do_not_overflow() -> None:
+    assert statistics(np.full(5, 4_000_000_000, np.uint32)).total == 20_000_000_000

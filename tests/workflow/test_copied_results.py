@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -43,29 +42,28 @@ def copied(folder: Path, experiment: dict[str, Any]) -> list[str]:
     return sorted(runs)
 
 
-def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def snakemake(folder: Path, *arguments: str) -> str:
     command = ("--snakefile", str(ROOT / "workflow/Snakefile"), "--configfile", "mine.yaml", "--cores", "1")
-    return forked_python.snakemake(folder, *command, *arguments)
+    done = forked_python.snakemake(folder, *command, *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
-def measured(folder: Path, dry: subprocess.CompletedProcess[str]) -> list[str]:
+def measured(folder: Path, dry: str) -> list[str]:
     """Folders of the runs that the scenario would be measured of."""
-    [runs] = re.findall(r'measure_scenario.py" (\S+) ', dry.stdout + dry.stderr)
+    [runs] = re.findall(r'measure_scenario.py" (\S+) ', dry)
     return json.loads((folder / runs).read_text())["folders"]
 
 
 def planned(folder: Path) -> list[str]:
-    dry = snakemake(folder, "--dry-run")
-    assert dry.returncode == 0, dry.stdout + dry.stderr
-    return re.findall(r"^Job \d+: ((?:run|prepare) .+)$", dry.stdout + dry.stderr, re.M)
+    return re.findall(r"^Job \d+: ((?:run|prepare) .+)$", snakemake(folder, "--dry-run"), re.M)
 
 
 def test_finished_runs_in_a_fresh_clone_are_not_planned_again(tmp_path: Path) -> None:
     runs = copied(tmp_path, configuration(tmp_path, vary={"precision": ["fp32", "bf16"]}))
     assert len(runs) == 2
     assert planned(tmp_path) == []
-    prepared = snakemake(tmp_path, "--", "prepare")
-    assert prepared.returncode == 0, prepared.stderr
+    snakemake(tmp_path, "--", "prepare")
     assert planned(tmp_path) == []
 
 
@@ -83,9 +81,8 @@ def test_results_of_a_machine_that_had_more_are_drawn_here_and_never_measured_ag
     [elsewhere] = set(copied(tmp_path, yaml.safe_load((tmp_path / "mine.yaml").read_text()))) - {*runs}
     assert "nodes2" in elsewhere
     dry = snakemake(tmp_path, "--dry-run", "--printshellcmds", "--forcerun", "launch_run")
-    assert dry.returncode == 0, dry.stdout + dry.stderr
     assert f"results/runs/{elsewhere}" in measured(tmp_path, dry)
-    repeated = re.findall(r"^Job \d+: run (.+)$", dry.stdout + dry.stderr, re.M)
+    repeated = re.findall(r"^Job \d+: run (.+)$", dry, re.M)
     assert repeated and elsewhere not in repeated
     # With other parameters it is another run, of which there is nothing.
     record = tmp_path / "results/runs" / elsewhere / "run.json"

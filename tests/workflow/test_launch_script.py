@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from conftest import ROOT, TINY
-from multicard.core.system import usable_cpus
+from machine.faked_programs import put
 from multicard.launch import job
 from multicard.workflow.kept_outcomes import WITH_RECORD
 
@@ -44,11 +44,6 @@ def launch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Launch:
     ("parameters", "says"),
     [
         (TINY | {"strategy": "single", "devices": 2}, ["cannot run here: the strategy single uses one device, not 2"]),
-        (
-            TINY | {"strategy": "ddp", "devices": usable_cpus() + 1},
-            [f"cannot run here: needs {usable_cpus() + 1} devices, {usable_cpus()} found"],
-        ),
-        (TINY | {"device": "gpu"}, ["device: found 'gpu', expected one of cpu, cuda (did you mean 'cpu'?)"]),
         (TINY | {"epoch": 3}, ["epoch: unknown key (did you mean 'epochs'?)"]),
         (
             TINY | {"devices": 0, "batch_size": "8"},
@@ -87,11 +82,8 @@ def test_what_a_busy_node_cannot_tell_is_no_outcome(
     launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, script: str, changes: dict[str, Any]
 ) -> None:
     """The tools are stand-ins; within a job of Slurm, where what cannot run would be the run's outcome."""
-    fake = tmp_path / "bin" / tool
-    fake.parent.mkdir()
-    fake.write_text(f"#!/bin/sh\n{script}\n")
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{fake.parent}{os.pathsep}{os.environ['PATH']}")
+    put(tmp_path, tool, script)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     for name in ("SLURM_JOB_NUM_NODES", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
@@ -116,18 +108,13 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return arguments
 
 
-@pytest.mark.parametrize(
-    ("stated", "limit_s", "checkpoint_after_s"),
-    [
-        ([], 3600, 30),
-        (["--time-limit-min", "0.5", "--checkpoint-after-s", "0"], 30, 0),
-    ],
-)
 def test_minutes_of_the_time_limit_reach_the_job_as_seconds_and_so_does_the_checkpoint_interval(
-    launch: Launch, given: dict[str, Any], tmp_path: Path, stated: list[str], limit_s: float, checkpoint_after_s: float
+    launch: Launch, given: dict[str, Any], tmp_path: Path
 ) -> None:
-    assert launch(TINY, tmp_path, *stated) == []
-    assert (given["time_limit_s"], given["checkpoint_after_s"]) == (limit_s, checkpoint_after_s)
+    assert launch(TINY, tmp_path, "--time-limit-min", "0.5", "--checkpoint-after-s", "0", out="other") == []
+    assert (given["time_limit_s"], given["checkpoint_after_s"]) == (30, 0)
+    assert launch(TINY, tmp_path) == []
+    assert (given["time_limit_s"], given["checkpoint_after_s"]) == (3600, 30)
     assert (given["data"], given["folder"]) == (tmp_path, tmp_path / "run")
 
 

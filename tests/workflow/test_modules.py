@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from conftest import ROOT, TINY, add_digits, path_without_nsys
+from machine.faked_programs import put
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +19,7 @@ SNAKEMAKE = Path(sys.executable).parent / "snakemake"
 # A fake of the `module` command of a cluster: it sources a file of shell assignments by the module's name.
 FAKE = '() {\n if [ "$1" = load ]; then shift; for m; do . "$FAKE_MODULES/$m.sh" || return 1; done; fi\n}'
 # A fake of nsys, which only the module brings: it writes down the job's environment, and records nothing.
-NSYS = """#!/bin/sh
+NSYS = """
 [ "$1" = --version ] && echo NVIDIA Nsight Systems version 2025.3.2 && exit
 env > {folder}/environment
 exit 1
@@ -28,8 +29,7 @@ exit 1
 def modules(folder: Path) -> Path:
     """Folder with the module tools/1.0, as a modulefile and as shell assignments."""
     (folder / "bin").mkdir()
-    (folder / "bin" / "nsys").write_text(NSYS.format(folder=folder))
-    (folder / "bin" / "nsys").chmod(0o755)
+    put(folder / "bin", "nsys", NSYS.format(folder=folder))
     path = folder / "modules" / "tools"
     path.mkdir(parents=True)
     (path / "1.0").write_text(

@@ -138,19 +138,14 @@ def test_the_demo_says_what_it_found(finished: Path) -> None:
     assert len(said.splitlines()) < 20
 
 
-def test_records_agree_with_their_traces(finished: Path) -> None:
-    command = [str(Path(sys.prefix) / "bin" / "multicard"), "status", CONFIG]
-    done = subprocess.run(command, cwd=finished, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 completed")
-
-
 def test_every_stage_leaves_its_files(finished: Path) -> None:
     results = finished / "results"
     for run in (ONE, TWO):
-        folder = results / "runs" / run
-        assert json.loads((folder / "run.json").read_text())["outcome"] == "completed"
         for name in ("steps.csv", "epochs.csv", "log.txt", "trace/captured.json", "trace/exported.json"):
-            assert (folder / name).exists(), name
+            assert (results / "runs" / run / name).exists(), name
+    status = [str(Path(sys.prefix) / "bin" / "multicard"), "status", CONFIG]
+    done = subprocess.run(status, cwd=finished, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 completed")
     for scenario, definition in EXPERIMENT["scenarios"].items():
         [values] = definition["vary"].values()
         assert len(pd.read_csv(results / "scenarios" / scenario / "measures.csv")) == len(values)
@@ -158,10 +153,10 @@ def test_every_stage_leaves_its_files(finished: Path) -> None:
             for suffix in ("png", "svg", "pdf", "csv"):
                 assert (results / "figures" / scenario / f"{figure}.{suffix}").stat().st_size > 0
     phases = pd.read_parquet(results / "runs" / TWO / "activity" / "phases.parquet")
-    per_step = phases.groupby(["rank", "phase"]).size()
-    for rank in (0, 1):
-        for phase in ("step", "data", "transfer", "forward", "backward", "optimizer"):
-            assert per_step[rank, phase] == TINY["profiled_steps"]
+    per_step = phases.groupby(["rank", "phase"]).size().unstack()
+    assert list(per_step.index) == [0, 1]
+    for phase in ("step", "data", "transfer", "forward", "backward", "optimizer"):
+        assert set(per_step[phase]) == {TINY["profiled_steps"]}, phase
     assert make(finished, "snakemake-report").returncode == 0
     report = (finished / "snakemake-report.html").read_text()
     for part in ("speedup.png", "step_times.png", "runs.csv", "measures.csv", "Does a second process help?"):
@@ -184,9 +179,7 @@ def test_the_report_opens_in_a_browser_and_asks_for_nothing(finished: Path) -> N
         assert opened.run("document.querySelectorAll('.claims').length") == 0  # none is judged on CPUs
 
 
-def test_a_second_start_does_nothing_and_a_deleted_index_of_activity_tables_is_made_without_the_run(
-    finished: Path,
-) -> None:
+def test_a_second_start_does_nothing_and_a_deleted_index_is_made_without_the_run(finished: Path) -> None:
     assert planned(finished) == []
     index = finished / "results" / "runs" / ONE / "activity" / "tables.json"
     aside = index.rename(index.with_suffix(".aside"))

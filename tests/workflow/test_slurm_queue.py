@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from machine.faked_programs import put
 from multicard.core.errors import UserError
 from multicard.workflow.slurm_queue import QueueWatch, refuse_orphans
 
@@ -17,8 +18,7 @@ AFTER, BEFORE = "2026-01-01T12:00:00", "2026-01-01T11:59:59"
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of fakes: a squeue that prints the file `queue`, and a scontrol that notes what it is asked for."""
     for name, script in (("squeue", f"cat {tmp_path}/queue"), ("scontrol", f'echo "$@" >> {tmp_path}/asked')):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / name).chmod(0o755)
+        put(tmp_path, name, script)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     return tmp_path
 
@@ -70,7 +70,7 @@ def test_jobs_of_others_are_not_looked_at(tools: Path) -> None:
 def test_a_preempted_job_is_requeued_or_named_once_with_the_remedy(tools: Path) -> None:
     assert said(tools, job("PREEMPTED")) == ["Slurm job 7 (rule_a) was preempted and is requeued"]
     assert (tools / "asked").read_text() == "requeue 7\n"
-    (tools / "scontrol").write_text("#!/bin/sh\necho Requested operation is presently disabled >&2; exit 1\n")
+    put(tools, "scontrol", "echo Requested operation is presently disabled >&2; exit 1")
     [line] = said(tools, job("PREEMPTED"), times=3)
     assert "cannot be requeued: scontrol ended with 1, saying: Requested operation is presently disabled" in line
     assert line.endswith("press Ctrl-C and start again")
@@ -83,8 +83,7 @@ def test_what_was_submitted_while_the_pipeline_ended_is_cancelled(
     cancelled, others = [job("PENDING"), job("RUNNING").replace("7", "8", 1)], [
         job("COMPLETED"), job("CANCELLED"), job("PENDING", submitted=BEFORE), job("PENDING", folder="/elsewhere"),
     ]  # fmt: skip
-    (tools / "scancel").write_text(f'#!/bin/sh\necho "$@" >> {tools}/asked\n')
-    (tools / "scancel").chmod(0o755)
+    put(tools, "scancel", f'echo "$@" >> {tools}/asked')
     watch = QueueWatch(Path("/my project"), SINCE, pytest.fail)
     if is_ending:
         watch.ending.set()
@@ -102,10 +101,10 @@ def test_slurm_is_asked_in_its_own_form_and_again_where_it_does_not_answer(
     tools: Path, monkeypatch: pytest.MonkeyPatch, popen_options: dict[str, Any]
 ) -> None:
     monkeypatch.setenv("SLURM_TIME_FORMAT", "%s")
-    (tools / "squeue").write_text(f'#!/bin/sh\n[ "$SLURM_TIME_FORMAT" = standard ] && cat {tools}/queue\n')
+    put(tools, "squeue", f'[ "$SLURM_TIME_FORMAT" = standard ] && cat {tools}/queue')
     assert len(said(tools, job("PENDING", "PartitionTimeLimit"))) == 1
     assert popen_options.get("preexec_fn") is None  # from a thread there is no Python between fork and exec
-    (tools / "squeue").write_text("#!/bin/sh\necho Unable to contact slurm controller >&2; exit 1\n")
+    put(tools, "squeue", "echo Unable to contact slurm controller >&2; exit 1")
     assert said(tools, times=2) == []
 
 

@@ -33,12 +33,14 @@ rule mine:
 """
 
 
-def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return forked_python.snakemake(folder, "--cores", "1", *arguments)
+def snakemake(folder: Path, *arguments: str) -> str:
+    done = forked_python.snakemake(folder, "--cores", "1", *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def test_snakemake_s_linter_finds_nothing_but_that_rules_have_no_conda_environment() -> None:
-    found = snakemake(ROOT, "--lint")
+    found = forked_python.snakemake(ROOT, "--cores", "1", "--lint")  # which ends with 1 where it finds any
     lints = set(re.findall(r"^ +\* (.+?):?$", found.stdout + found.stderr, re.M))
     assert lints <= {"Specify a conda environment or container for each rule."}, found.stdout + found.stderr
 
@@ -58,21 +60,18 @@ def test_another_workflow_uses_the_rules_as_a_module(tmp_path: Path, hosted: boo
     (tmp_path / "Snakefile").write_text(OTHER.format(snakefile=snakefile))
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"time_limit_min": 7, "scenarios": {"a": SCENARIO}}))
     dry = snakemake(tmp_path, "--dry-run", "--printshellcmds")
-    assert dry.returncode == 0, dry.stdout + dry.stderr
     for rule in ("prepare_data", "launch_run", "extract_activity", "draw_figures", "write_report"):
-        assert f"profiling_{rule} " in dry.stdout + dry.stderr
-    [_of_the_one_run] = re.findall("launch_run.py.* --time-limit-min 7 2> .*", dry.stdout + dry.stderr, re.M)
-    assert "measure_machine" not in dry.stdout + dry.stderr  # only when asked for
-    done = snakemake(tmp_path, "profiling_prepare")
-    assert done.returncode == 0, done.stderr
+        assert f"profiling_{rule} " in dry
+    [_of_the_one_run] = re.findall("launch_run.py.* --time-limit-min 7 2> .*", dry, re.M)
+    assert "measure_machine" not in dry  # only when asked for
+    snakemake(tmp_path, "profiling_prepare")
     prepared = tmp_path / "data" / folder_name("digits", Digits(source="digits"))
     assert (prepared / "provenance.json").exists()
 
 
 def test_the_snakefile_at_the_root_runs_everything_by_default() -> None:
     dry = snakemake(ROOT, "--configfile", "config/config.yaml", "--dry-run", "--forceall", "--quiet", "rules")
-    assert dry.returncode == 0, dry.stdout + dry.stderr
-    jobs = dict(re.findall(r"^(\w+) +(\d+)$", dry.stdout + dry.stderr, re.M))
+    jobs = dict(re.findall(r"^(\w+) +(\d+)$", dry, re.M))
     assert jobs["launch_run"] == "18" and jobs["write_report"] == "1"
 
 
@@ -80,15 +79,14 @@ def test_the_limits_of_this_machine_are_a_target(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"scenarios": {"a": SCENARIO}}))
     command = ("--snakefile", str(ROOT / "workflow/Snakefile"), "--configfile", "mine.yaml")
     dry = snakemake(tmp_path, *command, "--dry-run", "--", "machine")
-    assert dry.returncode == 0, dry.stdout + dry.stderr
-    assert str(machine_file(Path("results"), "cpu")) in dry.stdout
-    rules = set(re.findall(r"^(\w+) +1$", dry.stdout, re.M))
+    assert str(machine_file(Path("results"), "cpu")) in dry
+    rules = set(re.findall(r"^(\w+) +1$", dry, re.M))
     assert rules == {"machine", "measure_machine"}
 
 
-def test_every_rule_that_a_cluster_runs_asks_for_time_and_memory_and_can_be_named(tmp_path: Path) -> None:
+def test_every_rule_that_a_cluster_runs_asks_for_time_and_memory_and_can_be_named() -> None:
     profile = yaml.safe_load((ROOT / "profiles/slurm/config.yaml").read_text())
     listed = snakemake(ROOT, "--list-rules", "--configfile", "config/config.yaml")
-    rules = set((listed.stdout + listed.stderr).split()) & {*STEPS, *profile["groups"]}
+    rules = set(listed.split()) & {*STEPS, *profile["groups"]}
     assert rules == set(STEPS)
     assert set(profile["groups"]) <= set(STEPS)
