@@ -131,7 +131,7 @@ def test_a_number_of_devices_as_stated_is_told_from_the_recommended_one(page: Ca
 def test_no_more_devices_are_recommended_where_none_is_shown_to_be_faster(page: Callable[..., str]) -> None:
     noisy = [*trained(1, 100.0, factors=(0.5, 1.0, 2.0)), *trained(2, 150.0, factors=(2.0, 1.0, 0.5))]
     found = page(noisy)
-    assert "images on 1 GPU at" in found and "no larger number that was measured is" in found
+    assert "images on 1 GPU at" in found and "(2: 75%, not shown to be faster)" in found
 
 
 # What was measured, and what was not ----------------------------------------------------------------------------------
@@ -184,6 +184,12 @@ def test_more_nodes_than_were_measured_are_a_caveat(page: Callable[..., str]) ->
     assert "network" not in page(scaled())
 
 
+def test_that_fewer_devices_run_out_of_memory_is_said(page: Callable[..., str]) -> None:
+    lost = [row | {"outcome": "out_of_memory", "throughput_samples_per_s": None} for row in trained(1, 100.0)]
+    found = page([*lost, *trained(2, 190.0), *trained(4, 340.0)])
+    assert "- On 1 GPU: out of memory in 3 of 3 runs." in block(found, "Caveats")
+
+
 def test_synthetic_timings_are_said_to_be_so(page: Callable[..., str]) -> None:
     found = page(scaled(), processor="synthetic processor")
     assert "synthetic" in found.splitlines()[0] and "no machine takes these times" in block(found, "Caveats")
@@ -218,7 +224,10 @@ def test_an_archive_of_real_runs_is_named_with_its_checksum(recorded_archive: Pa
     assert " warm-up, 6 measured, 3 profiled" in found  # eight steps, of which two are warm-up
     assert "Measured on CPU processes, which says nothing about GPUs." in block(found, "Caveats")
     assert "- Profiler: kineto" in found and "PyTorch" in block(found, "The machine")
-    assert "Peak memory: " in found and "Scaling: not measured, all runs are on 2 CPU processes." in found
+    assert (
+        "Peak memory: " in found
+        and "Scaling: not measured, all runs of this configuration are on 2 CPU processes." in found
+    )
 
 
 # Formats --------------------------------------------------------------------------------------------------------------
@@ -305,6 +314,7 @@ def test_the_page_prints_on_one_sheet_of_a4(tmp_path: Path) -> None:
         (["--samples", "1e6"], "without --proposal"),
         (["--proposal", "page.txt", "--samples", "1e6"], "ends in .html, .md, .tex"),
         (["--proposal", "page.html", "--samples", "1e6", "--devices", "3"], "expected a number on which .*: 1, 2 or 4"),
+        (["--proposal", "page.html", "--samples", "1e6", "--efficiency", "70"], "found 70, expected a share"),
         (["--proposal", "page.html", "--tokens", "1e6"], "tells tokens_per_s"),
         (["--proposal", "results", "--samples", "1e6"], "ends in .html, .md, .tex"),
         (["--proposal", "page.html", "--samples", "1e6", "--scenario", "other"], "expected one of s0"),

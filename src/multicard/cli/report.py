@@ -101,6 +101,8 @@ def print_proposal(arguments: argparse.Namespace, stated: Mapping[str, Any]) -> 
         stated[work], work, stated.get("runs", 1), stated.get("devices"), stated.get("gpus-per-node"),
         **({"least_efficiency": stated["efficiency"]} if "efficiency" in stated else {}),
     )  # fmt: skip
+    if request.least_efficiency > 1:
+        raise UserError(f"--efficiency: found {request.least_efficiency:g}, expected a share, at most 1")
     results = read_results(arguments.source)
     written = results.proposal(arguments.proposal, request, stated.get("scenario"))
     name_damaged(results.damaged)

@@ -5,7 +5,6 @@ The answer first: what is requested, then the evidence. What was not measured is
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,7 +29,7 @@ from multicard.analysis.choice.recommend import HOURS, doubts
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence
 from multicard.analysis.pooling import Pool
 from multicard.analysis.runs.per_run import trace_shares
-from multicard.analysis.scaling.speedup import kinds_of
+from multicard.analysis.scaling.speedup import BASELINE_DIFFERS, kinds_of
 from multicard.analysis.scenario_tables import SHOWN
 from multicard.analysis.statistics import Interval
 from multicard.core.text import counted, plural
@@ -59,13 +58,14 @@ OF_GPUS = {"cuda": "CUDA", "nccl": "NCCL", "driver": "driver"}
 BATCHES = {
     "strong": "The total batch is constant, so all {devices} share it.",
     "weak": "The batch per {device} is constant, so the total batch grows with the {devices}.",
-    "unknown": "The total batch is neither constant nor grows with the {devices}.",
+    "unknown": "Neither strong nor weak scaling, by what is known of the batches.",
 }
 # Parameters that the page has elsewhere.
 TOLD = (
     "command", "script", "dataset", "model", "image_size", "sequence_length", "width_mult", "scaling", "devices",
-    "nodes", "devices_per_node", "precision", "batch_size",
+    "nodes", "devices_per_node", "precision", "batch_size", "python", "folder",
 )  # fmt: skip
+PLACE = 2  # machine and versions, of what `Configuration.rest` gives: a run that was killed may not tell them
 NOT_INCLUDED = "the start of jobs, and checkpoints and tests outside the measured steps"
 
 
@@ -282,8 +282,10 @@ class _Page:
         """A table for each kind of scaling; what was not measured, and how to get it."""
         device = DEVICE_WORDS[self.job.device]
         if len({row.devices for row in self.rows}) == 1:
-            missing = f"Scaling: {NOT_MEASURED}, all runs are on {self.devices()}. To measure it: multicard scale "
-            missing += "--devices 1,2,4, or devices: [1, 2, 4] under vary in the configuration."
+            missing = (
+                f"Scaling: {NOT_MEASURED}, all runs of this configuration are on {self.devices()}. To measure it: "
+            )
+            missing += "multicard scale --devices 1,2,4, or devices: [1, 2, 4] under vary in the configuration."
             return [Block("Scaling", [missing], table=self._scaling_table(self.rows))]
         blocks = []
         for kind, rows in self.series.items():
@@ -391,8 +393,9 @@ class _Page:
             said.append(f"Measured on {counted(had, 'node')}, applied for on {nodes}: the network was not measured.")
         if mixed := environment(self.records).mixed:
             said.append(f"The repeats ran on {mixed}.")
-        lost = Counter(f"{each.words()}: {outcomes_of(each)}" for each in self.job.lost)
-        said += [f"Not completed: {each}." for each in lost]
+        own = self.of.rest(BASELINE_DIFFERS)[PLACE:]
+        lost = [each for each in self.job.lost if each.rest(BASELINE_DIFFERS)[PLACE:] == own]
+        said += [f"On {self.devices(each['devices'])}: {outcomes_of(each)}." for each in lost]
         doubt = doubts(self.job)
         said += [f"{doubt[:1].upper()}{doubt[1:]}."] if ";" in doubt or doubt.startswith("1 repeat") else []
         return [*said, *([f"The results hold other jobs, too: {'; '.join(others)}."] if others else [])]

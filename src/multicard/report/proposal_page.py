@@ -42,7 +42,7 @@ def check_format(out: Path) -> None:
 
 
 def write_proposal(proposal: Proposal, out: Path) -> list[Path]:
-    """Write the page in the format that its name ends in, and beside it the figure, which HTML holds itself.
+    """Write the page in the format that its name ends in, and the figure as a file of its own, which HTML embeds.
 
     Raises
     ------

@@ -13,6 +13,7 @@ from multicard.core.text import counted, listed
 from multicard.core.units import percent
 
 STEP_TIME, UNKNOWN = "iteration_time_s", "unknown"
+FASTER = ("more", "unknown")  # verdicts on a speed-up that may be one; of a single repeat nothing tells
 # What the work of a run is counted in: the measure that tells how long it takes, and that time for so much of it.
 WORK: Mapping[str, tuple[str, Callable[[float, float], float]]] = {
     "samples": ("throughput_samples_per_s", lambda amount, per_s: amount / per_s),
@@ -91,7 +92,7 @@ def _recommended(job: Choices, least: float) -> tuple[Choice, str]:
     """The row of the most devices that are efficient and not shown to be no faster than one, and why."""
     pairs = speedups(job)
     rule = f"at least {percent(least)} efficient and faster than one"
-    good = [row for row, ratio in pairs if _efficiency(row) >= least and verdict(ratio) in ("more", "unknown")]
+    good = [row for row, ratio in pairs if _efficiency(row) >= least and verdict(ratio) in FASTER]
     if good:
         best = max(good, key=lambda row: row.devices)
         more = [f"; on {row.devices}: {percent(_efficiency(row))}" for row, _ in pairs if row.devices > best.devices]
@@ -101,9 +102,12 @@ def _recommended(job: Choices, least: float) -> tuple[Choice, str]:
         return job.fastest, "the only number that was measured"
     if not on_one:
         return job.fastest, "the fastest that was measured; no run on one tells how efficient it is"
-    found = ", ".join(f"{row.devices}: {percent(_efficiency(row))}" for row, _ in pairs)
-    best = min(on_one, key=lambda row: row.time_s.value)
-    return best, f"no larger number that was measured is {rule}{f' ({found} efficient)' if found else ''}"
+    found = ", ".join(
+        f"{row.devices}: {percent(_efficiency(row))}{'' if verdict(ratio) in FASTER else ', not shown to be faster'}"
+        for row, ratio in pairs
+    )
+    best = min(on_one, key=lambda row: (len(series_of(job, row)) == 1, row.time_s.value))
+    return best, f"no larger number that was measured is {rule}{f' ({found})' if found else ''}"
 
 
 def series_of(job: Choices, of: Choice) -> list[Choice]:
