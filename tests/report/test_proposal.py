@@ -180,8 +180,16 @@ def test_node_hours_need_the_gpus_of_a_node(page: Callable[..., str], tmp_path: 
 
 
 def test_more_nodes_than_were_measured_are_a_caveat(page: Callable[..., str]) -> None:
-    assert "applied for on 2: the network was not measured" in page(scaled(), Request(1e6, "samples", gpus_per_node=2))
-    assert "network" not in page(scaled())
+    assert "applied for on 2: that was not measured" in page(scaled(), Request(1e6, "samples", gpus_per_node=2))
+    assert "applied for on" not in page(scaled())
+
+
+def test_numbers_of_nodes_are_told_apart(page: Callable[..., str]) -> None:
+    rows = [row | {"nodes": 2} for row in trained(4, 300.0)]
+    found = page([*scaled(), *rows], Request(1e6, "samples", devices=4))
+    assert [row[0] for row in cells(found, "Strong scaling")][2:] == ["4 on 1 node", "4 on 2 nodes"]
+    assert [row[1] for row in cells(found, "Resources")][2:] == ["1", "2"]
+    assert "at 340 images per second" in found and "applied for on" not in found  # the fastest
 
 
 def test_that_fewer_devices_run_out_of_memory_is_said(page: Callable[..., str]) -> None:

@@ -31,8 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, metavar="FOLDER",
         help="where tables, figures and the report go, an empty folder (default: report-NAME)",
     )  # fmt: skip
-    add("--claims", action="store_true", help="print the verdict on each claim of the two papers instead")
-    add(
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument(
+        "--claims", action="store_true", help="print the verdict on each claim of the two papers instead"
+    )
+    either.add_argument(
         "--proposal", type=Path, nargs="?", const=PROPOSAL, metavar="FILE",
         help=f"write one page for an application for computing time instead: .html, .md or .tex (default: {PROPOSAL})",
     )  # fmt: skip
@@ -64,16 +67,15 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.experiment.config import ARCHIVE
 
     source: Path = arguments.source
-    instead = arguments.claims or arguments.proposal or arguments.out
-    if not instead and source.is_dir() and (source / REPORT).is_file():
-        console().print(plain(f"report: {source / REPORT}"), soft_wrap=True)
-        return
     stated = {name: value for name in APPLIED if (value := getattr(arguments, name.replace("-", "_"))) is not None}
     if arguments.proposal:
         print_proposal(arguments, stated)
         return
     if stated:
         raise UserError(f"--{next(iter(stated))}: stated without --proposal, expected both")
+    if not arguments.claims and source.is_dir() and not arguments.out and (source / REPORT).is_file():
+        console().print(plain(f"report: {source / REPORT}"), soft_wrap=True)
+        return
     results = read_results(source)
     if arguments.claims:
         print_claims(results)

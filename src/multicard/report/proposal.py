@@ -6,48 +6,30 @@ The answer first: what is requested, then the evidence. What was not measured is
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
 from multicard.analysis.bottlenecks.bottlenecks import peak_memory, report_of, summary
-from multicard.analysis.choice.applied import (
-    STEP_TIME,
-    WORK,
-    Request,
-    asked_of,
-    job_of,
-    kind_of,
-    other_series,
-    series_of,
-)
+from multicard.analysis.choice.applied import WORK, Request, asked_of, job_of, kind_of, other_series, series_of
 from multicard.analysis.choice.choices import HOUR_S, NO_CHOICE, Choice, Choices, outcomes_of
 from multicard.analysis.choice.learning import words_of
 from multicard.analysis.choice.recommend import HOURS, doubts
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence
 from multicard.analysis.pooling import Pool
 from multicard.analysis.runs.per_run import trace_shares
+from multicard.analysis.scaling.headline import STEP_TIME
 from multicard.analysis.scaling.speedup import BASELINE_DIFFERS, kinds_of
 from multicard.analysis.scenario_tables import SHOWN
 from multicard.analysis.statistics import Interval
 from multicard.core.text import counted, plural
-from multicard.core.units import (
-    ARGS_PREFIX,
-    BYTES,
-    PERCENT,
-    SECONDS,
-    UNKNOWN,
-    number,
-    number_in,
-    percent,
-    unit_for,
-    with_unit,
-)  # fmt: skip
+from multicard.core.units import ARGS_PREFIX, BYTES, SECONDS, UNKNOWN, number, number_in, percent, unit_for, with_unit
 from multicard.experiment.workload import BATCH
 from multicard.report.environment import UNKNOWN as NOT_RECORDED
 from multicard.report.environment import environment
+from multicard.report.proposal_page import Block, Proposal, Table
 
 NOT_MEASURED = "not measured"
 LEAST_PART = 0.005  # share of a step below which a part of it has no row
@@ -67,40 +49,6 @@ TOLD = (
 )  # fmt: skip
 PLACE = 2  # machine and versions, of what `Configuration.rest` gives: a run that was killed may not tell them
 NOT_INCLUDED = "the start of jobs, and checkpoints and tests outside the measured steps"
-
-
-class Table(NamedTuple):
-    """Headings, rows of text, and the row that is applied for, if it is one of them."""
-
-    headings: list[str]
-    rows: list[list[str]]
-    asked: int | None = None
-
-
-@dataclass(frozen=True)
-class Block:
-    """A part of the page: sentences, then facts by name, then a table; `figure`: the figure stands here."""
-
-    title: str
-    sentences: list[str] = field(default_factory=list)
-    facts: list[tuple[str, str]] = field(default_factory=list)
-    table: Table | None = None
-    figure: bool = False
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """The page: what is requested, why so many devices, the evidence, and what could change the answer.
-
-    `speedups` has a row for each point of the figure.
-    """
-
-    title: str
-    request: str
-    reason: str
-    blocks: list[Block]
-    caveats: list[str]
-    speedups: pd.DataFrame
 
 
 def propose(
@@ -217,14 +165,19 @@ class _Page:
 
     @property
     def gpus_per_node(self) -> int | None:
-        """GPUs of a node: as stated, else as the jobs saw them."""
-        return self.applied.gpus_per_node or (self.of.provenance.gpu_count if self.job.device == "cuda" else None)
+        """GPUs of a node: as stated, else as the jobs saw them, which may have been given a part of a node."""
+        seen = [each.provenance.gpu_count or 0 for each in self.job.configurations if self.job.device == "cuda"]
+        return self.applied.gpus_per_node or max(seen, default=0) or None
 
     def nodes(self, row: Choice) -> int | None:
-        """Whole nodes that a run takes; on CPUs those that it had."""
+        """Whole nodes that a run takes: by the stated GPUs of a node, else at least those that it had."""
+        had = row.configuration["nodes"] or 1
         if self.job.device != "cuda":
-            return row.configuration["nodes"] or 1
-        return math.ceil(row.devices / self.gpus_per_node) if self.gpus_per_node else None
+            return had
+        if not self.gpus_per_node:
+            return None
+        whole = math.ceil(row.devices / self.gpus_per_node)
+        return whole if self.applied.gpus_per_node else max(whole, had)
 
     def request(self) -> str:
         """The first sentence."""
@@ -308,7 +261,7 @@ class _Page:
         cells = []
         for row, step in zip(rows, steps, strict=True):
             gain = replace(row.speedup, low=None, high=None) if row.devices == 1 else row.speedup
-            efficiency = gain.map(lambda ratio, row=row: ratio / row.devices / PERCENT[0][0])
+            efficiency = gain.map(lambda ratio, row=row: 100 * ratio / row.devices)
             nodes = f" on {counted(row.configuration['nodes'] or 1, 'node')}" if several_nodes else ""
             shown = (step.map(lambda seconds: seconds * factor), row.rate, gain, efficiency)
             cells.append([f"{row.devices}{nodes}", *map(_cell, shown), str(len(row.configuration.completed))])
@@ -390,7 +343,7 @@ class _Page:
             said.append("Measured on CPU processes, which says nothing about GPUs.")
         nodes, had = self.nodes(self.asked), self.of["nodes"] or 1
         if nodes and nodes != had:
-            said.append(f"Measured on {counted(had, 'node')}, applied for on {nodes}: the network was not measured.")
+            said.append(f"Measured on {counted(had, 'node')}, applied for on {nodes}: that was not measured.")
         if mixed := environment(self.records).mixed:
             said.append(f"The repeats ran on {mixed}.")
         own = self.of.rest(BASELINE_DIFFERS)[PLACE:]

@@ -1,23 +1,58 @@
-"""The page for an application for computing time as a file: HTML that prints on one sheet of A4, Markdown or LaTeX."""
+"""The page for an application for computing time, and its file: HTML that prints on one A4 page, Markdown or LaTeX."""
 
 import base64
 import io
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import jinja2
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import pandas as pd
 
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
 from multicard.core.text import for_latex, for_markdown
 from multicard.figures.points import draw_series
 from multicard.figures.style import styled
-from multicard.report.proposal import Proposal
 
 FIGURE_IN = (2.4, 2.3)
+
+
+class Table(NamedTuple):
+    """Headings, rows of text, and the row that is applied for, if it is one of them."""
+
+    headings: list[str]
+    rows: list[list[str]]
+    asked: int | None = None
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of the page: sentences, then facts by name, then a table; `figure`: the figure stands here."""
+
+    title: str
+    sentences: list[str] = field(default_factory=list)
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    table: Table | None = None
+    figure: bool = False
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The page: what is requested, why so many devices, the evidence, and what could change the answer.
+
+    `speedups` has a row for each point of the figure.
+    """
+
+    title: str
+    request: str
+    reason: str
+    blocks: list[Block]
+    caveats: list[str]
+    speedups: pd.DataFrame
 
 
 class Format(NamedTuple):

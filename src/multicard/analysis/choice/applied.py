@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from multicard.analysis.choice.choices import Choice, Choices, choices
 from multicard.analysis.choice.recommend import speedups
 from multicard.analysis.evidence import DEVICE_WORDS, Evidence
+from multicard.analysis.scaling.headline import STEP_TIME
 from multicard.analysis.scaling.speedup import BASELINE_DIFFERS
 from multicard.analysis.statistics import verdict
 from multicard.core.errors import UserError
 from multicard.core.text import counted, listed
 from multicard.core.units import percent
 
-STEP_TIME, UNKNOWN = "iteration_time_s", "unknown"
+UNKNOWN = "unknown"
 FASTER = ("more", "unknown")  # verdicts on a speed-up that may be one; of a single repeat nothing tells
 # What the work of a run is counted in: the measure that tells how long it takes, and that time for so much of it.
 WORK: Mapping[str, tuple[str, Callable[[float, float], float]]] = {
