@@ -144,7 +144,7 @@ def print_claims(results: "Results") -> None:
 COMMAND = Command(
     "report",
     60,
-    "make figures and the report of recorded runs, or print the verdicts on claims",
+    "make figures and the report of recorded runs, or a page for an application for computing time",
     add_arguments,
     run,
     UNDERSTAND,
