@@ -73,6 +73,11 @@ RUN_ELSEWHERE = (
     (r"multicard (?:scale|run) .*", "docs/own-training.md", "{0}\n"),
     (r"multicard analyze --as-runs .*", "tests/cli/test_adopt_command.py", 'shell_commands("docs/traces.md")'),
     (r"multicard archive .*", "tests/cli/test_damaged_runs.py", '"archive"'),
+    (
+        r"multicard report results --proposal .*",
+        "tests/report/test_proposal.py",
+        'main(["report", "results", "--proposal"',
+    ),
     (r"multicard report .*", "tests/test_draw.py", 'main(["report"'),
     (r"multicard compare (results|\S+\.tar\.gz) \S*results$", "tests/cli/test_compare_results.py", 'main(["compare"'),
     (r"multicard compare .*--fail-above .*", "tests/cli/test_compare_results.py", 'main(["compare"'),

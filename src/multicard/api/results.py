@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
+from multicard.analysis.choice.applied import Request
 from multicard.analysis.choice.choices import as_table, choices
 from multicard.analysis.choice.recommend import as_markdown
 from multicard.analysis.comparison.results import Comparison, compare
@@ -24,13 +25,16 @@ from multicard.archive.manifest import experiment_of
 from multicard.archive.unpack import unpack
 from multicard.archive.whole import fault_of
 from multicard.core.errors import UserError
+from multicard.core.files import sha256
 from multicard.core.layout import MACHINES, RUN, STEPS
 from multicard.experiment.config import ARCHIVE, Experiment
 from multicard.experiment.load import read_experiment
 from multicard.papers.claims import SHIPPED, read_claims
 from multicard.papers.judge import claims_table, judge
 from multicard.report.assemble import Drawn, check_free, draw, measure
-from multicard.report.results import Plan
+from multicard.report.proposal import propose
+from multicard.report.proposal_page import write_proposal
+from multicard.report.results import Plan, read_records
 
 
 def holds_results(path: Path) -> bool:
@@ -257,6 +261,34 @@ class Results:
             raise UserError(f"{self.path}: has no configuration; pass the configuration file of these runs")
         folder, plans = self._measured
         return draw(folder, plans, Path(out))
+
+    def proposal(self, out: str | Path, request: Request, scenario: str | None = None) -> list[Path]:
+        """Write one page for an application for computing time, in the format that the name of `out` ends in.
+
+        Parameters
+        ----------
+        out
+            File that ends in .html, .md or .tex; beside the latter two is the figure.
+        request
+            What is applied for.
+        scenario
+            Its runs alone; by default those of all.
+
+        Returns
+        -------
+        list of Path
+            What was written.
+
+        Raises
+        ------
+        UserError
+            If nothing was measured on the devices or of the work that is applied for.
+        """
+        names = self.scenarios if scenario is None else [self.scenario(scenario).name]
+        evidence = read_evidence(self._measured[0], names)
+        records = read_records(self._measured[0], [run.run for run in evidence.runs])
+        kept = [("Archive", f"{self.path.name}, sha256 {sha256(self.path)[:12]}")] if _is_archive(self.path) else []
+        return write_proposal(propose(evidence, records, request, kept), Path(out))
 
     def __repr__(self) -> str:
         return f"<results {self.path}: {', '.join(self.scenarios)}>"

@@ -1,15 +1,26 @@
 """`multicard report`."""
 
 import argparse
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from multicard.cli._command import UNDERSTAND, Command, add_results, name_damaged
+from multicard.cli._command import UNDERSTAND, Command, add_results, name_damaged, refuse_unwritable
+from multicard.core.errors import UserError
 
 if TYPE_CHECKING:
     from multicard.api.results import Results
 
-REPORT = "report.html"
+REPORT, PROPOSAL = "report.html", Path("proposal.html")
+# What the work of a run may be counted in: the keys of multicard.analysis.choice.applied.WORK.
+WORK = {
+    "samples": "samples (images) of a run, such as 1e9",
+    "tokens": "tokens of a run, where these were counted",
+    "steps": "optimizer steps of a run",
+    "epochs": "passes over the data of a run",
+}
+APPLIED = (*WORK, "runs", "devices", "efficiency", "gpus-per-node", "scenario")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +31,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, metavar="FOLDER",
         help="where tables, figures and the report go, an empty folder (default: report-NAME)",
     )  # fmt: skip
-    add("--claims", action="store_true", help="print the verdict on each claim of the two papers instead")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument(
+        "--claims", action="store_true", help="print the verdict on each claim of the two papers instead"
+    )
+    either.add_argument(
+        "--proposal", type=Path, nargs="?", const=PROPOSAL, metavar="FILE",
+        help=f"write one page for an application for computing time instead: .html, .md or .tex (default: {PROPOSAL})",
+    )  # fmt: skip
+    group = parser.add_argument_group("what is applied for (--proposal)")
+    work = group.add_mutually_exclusive_group()
+    for name, what in WORK.items():
+        work.add_argument(f"--{name}", type=_positive(float), metavar="N", help=what)
+    group.add_argument("--runs", type=_positive(int), metavar="N", help="number of runs (default: 1)")
+    group.add_argument(
+        "--devices", type=_positive(int), metavar="N",
+        help="number of GPUs or processes, one that was measured (default: the most that are efficient)",
+    )  # fmt: skip
+    group.add_argument(
+        "--efficiency", type=_positive(float), metavar="SHARE",
+        help="of ideal scaling from which on a number of devices is recommended (default: 0.7)",
+    )  # fmt: skip
+    group.add_argument(
+        "--gpus-per-node", type=_positive(int), metavar="N",
+        help="of the machine that is applied for (default: as the measured jobs saw them)",
+    )  # fmt: skip
+    group.add_argument("--scenario", metavar="NAME", help="its runs alone (default: those of all)")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -31,6 +67,12 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.experiment.config import ARCHIVE
 
     source: Path = arguments.source
+    stated = {name: value for name in APPLIED if (value := getattr(arguments, name.replace("-", "_"))) is not None}
+    if arguments.proposal:
+        print_proposal(arguments, stated)
+        return
+    if stated:
+        raise UserError(f"--{next(iter(stated))}: stated without --proposal, expected both")
     if not arguments.claims and source.is_dir() and not arguments.out and (source / REPORT).is_file():
         console().print(plain(f"report: {source / REPORT}"), soft_wrap=True)
         return
@@ -42,6 +84,44 @@ def run(arguments: argparse.Namespace) -> None:
     drawn = results.draw(arguments.out or Path(f"report-{name}"))
     name_damaged(results.damaged)
     console().print(plain(f"runs: {drawn.runs}, figures: {drawn.figures}, report: {drawn.report}"), soft_wrap=True)
+
+
+def print_proposal(arguments: argparse.Namespace, stated: Mapping[str, Any]) -> None:
+    """Write the page for an application, and print its files."""
+    from multicard import read_results
+    from multicard.analysis.choice.applied import Request
+    from multicard.cli._console import console
+    from multicard.core.terminal import plain
+    from multicard.report.proposal_page import check_format
+
+    check_format(arguments.proposal)
+    refuse_unwritable("--proposal", arguments.proposal)
+    work = next((name for name in WORK if name in stated), None)
+    if work is None:
+        raise UserError(f"--proposal: the work of a run is not stated, expected one of --{', --'.join(WORK)}")
+    request = Request(
+        stated[work], work, stated.get("runs", 1), stated.get("devices"), stated.get("gpus-per-node"),
+        **({"least_efficiency": stated["efficiency"]} if "efficiency" in stated else {}),
+    )  # fmt: skip
+    if request.least_efficiency > 1:
+        raise UserError(f"--efficiency: found {request.least_efficiency:g}, expected a share, at most 1")
+    results = read_results(arguments.source)
+    written = results.proposal(arguments.proposal, request, stated.get("scenario"))
+    name_damaged(results.damaged)
+    console().print(plain(f"proposal: {', '.join(map(str, written))}"), soft_wrap=True)
+
+
+def _positive(kind: type) -> Callable[[str], Any]:
+    """Read a number above zero; `1e6` may be a whole one."""
+
+    def read(text: str) -> Any:
+        value = float(text)
+        if not 0 < value < math.inf or kind(value) != value:
+            raise ValueError(text)
+        return kind(value)
+
+    read.__name__ = "positive number" if kind is float else "positive whole number"
+    return read
 
 
 def print_claims(results: "Results") -> None:
@@ -64,7 +144,7 @@ def print_claims(results: "Results") -> None:
 COMMAND = Command(
     "report",
     60,
-    "make figures and the report of recorded runs, or print the verdicts on claims",
+    "make figures and the report of recorded runs, or a page for an application for computing time",
     add_arguments,
     run,
     UNDERSTAND,

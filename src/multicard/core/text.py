@@ -71,6 +71,24 @@ def for_markdown(text: str) -> str:
     return printable(text).translate(_MARKDOWN)
 
 
+_LATEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"}, "\\": r"\textbackslash{}", "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
+    "`": r"\textasciigrave{}", "'": r"\textquotesingle{}", '"': r"\textquotedbl{}", "[": "{[}", "×": r"$\times$",
+    "µ": r"$\mu$", "→": r"$\rightarrow$", "−": "$-$", "–": r"\textendash{}", "…": r"\ldots{}",
+}  # fmt: skip
+
+
+def for_latex(text: str) -> str:
+    r"""Text that LaTeX shows literally, but for letters beyond those of Latin alphabets.
+
+    >>> print(for_latex(r"50% of {a_b} \input --x → 1"))
+    50\% of \{a\_b\} \textbackslash{}input -{}-x $\rightarrow$ 1
+    """
+    shown = "".join(_LATEX.get(each, each if each < "\u0180" else "?") for each in printable(text))
+    return shown.replace("--", "-{}-")
+
+
 def without_escapes(markdown: str) -> str:
     r"""Markdown as a terminal shows it best: what `for_markdown` escaped as it was.
 

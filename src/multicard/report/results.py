@@ -1,7 +1,7 @@
 """The contents of a results folder, as the report shows them."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ def read_results(folder: Path, plans: Mapping[str, Plan] | None = None) -> Resul
     claims = folder / CLAIMS
     return Results(
         scenarios=scenarios,
-        records=_records(folder / "runs", scenarios),
+        records=read_records(folder, dict.fromkeys(name for each in scenarios for name in each.runs["run"])),
         claims=_table(claims, "claim", "claim_text", "verdict", "refuted_if") if claims.exists() else None,
         claim_tests=_table(folder / CLAIM_TESTS, "claim", "test", "finding") if claims.exists() else None,
         advice=_advice_of_all([each for each in evidence.values() if each]),
@@ -153,10 +153,10 @@ def _distinct(scenarios: list[Scenario]) -> pd.DataFrame:
     return every.drop_duplicates("run").assign(scenarios=lambda rows: rows["run"].map(named)).reset_index(drop=True)
 
 
-def _records(folder: Path, scenarios: list[Scenario]) -> dict[str, dict[str, Any]]:
-    names = dict.fromkeys(name for each in scenarios for name in each.runs["run"])
-    known = [name for name in names if RUN_NAME.fullmatch(str(name)) and (folder / name / RUN).exists()]
-    return {name: read_object(folder / name / RUN) for name in known}
+def read_records(results: Path, runs: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """What run.json holds of those runs of a results folder that have one."""
+    paths = {name: results / "runs" / name / RUN for name in runs if RUN_NAME.fullmatch(str(name))}
+    return {name: read_object(path) for name, path in paths.items() if path.exists()}
 
 
 def _table(path: Path, *words: str) -> pd.DataFrame:

@@ -182,13 +182,13 @@ def _job(job: Choices, name: str, report: BottleneckReport, evidence: Evidence, 
     points += [("What parts cost, measured", each) for each in ablation.lines(costs)[:MOST_COSTS]]
     points += [("Largest part of the step", step)] if step else []
     points += [("Try next", each) for each in _next(report, parts)]
-    doubts = _doubts(job)
-    points += [("How sure", doubts)] if doubts else []
+    doubt = doubts(job)
+    points += [("How sure", doubt)] if doubt else []
     return JobAdvice(
         name=name,
         points=points,
         more=[point for kind in kinds for point in kind[1:]],
-        tiles=_tiles(job, report, doubts),
+        tiles=_tiles(job, report, doubt),
         table=_in_words(job),
         lost=[f"{each.words()}: {outcomes_of(each)}" for each in job.lost],
         about=about.words(),
@@ -312,7 +312,7 @@ def _next(report: BottleneckReport, parts: list[Part]) -> list[str]:
     return lines[:MOST_NEXT]
 
 
-def _doubts(job: Choices) -> str:
+def doubts(job: Choices) -> str:
     """What could change the answer: repeats, and what was the matter with the runs."""
     runs = [run for each in job.configurations for run in each.completed]
     if not runs:

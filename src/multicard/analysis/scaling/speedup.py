@@ -17,6 +17,7 @@ from multicard.experiment.workload import Workload, workload_of
 
 if TYPE_CHECKING:
     from multicard.analysis.evidence import Configuration
+    from multicard.analysis.scenario_tables import ScenarioTables
 
 RATES = ("throughput_samples_per_s", "tokens_per_s", "steps_per_s")  # work over time, by what counts it
 ENDS = ("", "_low", "_high")
@@ -198,6 +199,15 @@ def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
         compared=pd.Series(found, dtype=object),
         several_counts=several,
     )
+
+
+def kinds_of(scenarios: Iterable["ScenarioTables"]) -> dict[str, str]:
+    """How the configuration of each run of some scenarios scales, by `speedups`: strong, weak or unknown."""
+    found: dict[str, str] = {}
+    for each in scenarios:
+        of, compared = _compared(each.measures)
+        found |= dict(zip(each.measures["run"], compared["scaling"].iloc[of], strict=True)) | found
+    return found
 
 
 def throughput_of(measures: pd.DataFrame) -> str:
