@@ -26,6 +26,7 @@ class Law:
 
     @classmethod
     def random(cls, random: np.random.Generator) -> "Law":
+        """Some law."""
         return cls(
             base=random.uniform(0.1, 8),
             of_sample=10 ** random.uniform(-3, 0.4),
@@ -41,9 +42,11 @@ class Law:
         return math.floor((self.memory - self.base) / self.of_sample)
 
     def throughput(self, size: int) -> float:
+        """Samples per second."""
         return size / (self.step + self.sample * size)
 
     def cost(self, size: int) -> float:
+        """Seconds of a run."""
         return 30 + self.step + self.sample * size if size <= self.largest else 10
 
 

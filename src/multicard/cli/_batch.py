@@ -21,22 +21,23 @@ def batch_lines(search: "BatchSearch", space: "ScenarioSpace", trials: list[dict
     def needs(key: str) -> str:
         return f" ({with_unit(memory[key], BYTES)})" if memory[key] else ""
 
-    top, pays, best, within = fitting[-1], search.pays, search.best, percent(TOLERANCE)
+    top, pays, best, within = fitting[-1], search.pays, search.best, f"{TOLERANCE:.0%}"
     so_far = " so far" if search.unfinished else ""
     if limit is None:
-        lines = [f"no batch ran out of memory: {size[top]}{needs(top)} is the largest that ran{so_far}"]
+        stopped = f"; {search.ended[0]}" if search.ended else ""
+        lines = [f"no batch ran out of memory: {size[top]}{needs(top)} is the largest that ran{stopped}"]
     else:
         lines = [f"largest batch that fits{so_far}: {size[top]}{needs(top)}; {size[limit]} ran out of memory"]
-    found = f"{ratios[pays].format(lambda value: percent(value, decimals=1))} of the fastest, {size[best]}"
-    larger = "" if pays == top else "; larger batches gain nothing that shows"
+    found = f"{ratios[pays].format(lambda value: percent(value, decimals=1))} as fast as the fastest, {size[best]}"
+    larger = "" if pays == top else f"; larger ones gain less than {within}"
     if pays == best:
         lines.append(f"batch that pays{so_far}: {size[pays]}, the fastest{larger}")
     elif search.side(ratios[pays]) > 0:
-        lines.append(f"batch that pays{so_far}: {size[pays]}, within {within} of the fastest: {found}{larger}")
+        lines.append(f"batch that pays{so_far}: {size[pays]}, {found}{larger}")
     else:
-        lines.append(f"batch that pays{so_far}: probably {size[pays]}, not shown to be within {within}: {found}")
+        lines.append(f"batch that pays{so_far}: probably {size[pays]}, {found}, not shown to be within {within}")
     if unsure := [str(size[key]) for key in fitting if size[key] < size[pays] and not search.side(ratios[key])]:
-        lines.append(f"may be within {within} too: {listed(unsure)}")
+        lines.append(f"may be within {within} of it too: {listed(unsure)}")
     pool = Pool([search.completed[key] for key in fitting])
     for at, key in enumerate(fitting):
         share = f"{percent(ratios[key].value, decimals=1)} of the fastest"

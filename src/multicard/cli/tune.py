@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> None:
         if unlike := space.unlike_learning:
             differ = f"configurations differ in {listed(unlike)}"
             print(f"not the same training: {differ}; the search looks at {arguments.goal}")
-    left_out = space.left_out(by_estimate=auto is None)
+    left_out = space.cannot_run() if auto else space.left_out()  # what fits is to be found, not estimated
     search.exclude(left_out)
     for reason, count in Counter(left_out.values()).most_common():
         print(f"left out {count} of {len(search.all)}: {reason}")

@@ -127,14 +127,14 @@ class ScenarioSpace:
         """Whether all runs use GPUs, whose memory a batch may fill."""
         return all(runs[0].parameters.device == "cuda" for runs in self.repeats.values())
 
-    def left_out(self, by_estimate: bool = True) -> dict[str, str]:
-        """Why configurations are not tried: they cannot run here, or, `by_estimate`, are expected not to fit."""
-        reasons = {key: self.matrix.reasons[key] for key in self.repeats}
-        return {
-            key: reason or "memory estimate above that of a GPU"
-            for key, reason in reasons.items()
-            if reason or (by_estimate and self.run(key, 1).exceeds_memory(self.matrix.machine))
-        }
+    def cannot_run(self) -> dict[str, str]:
+        """Why configurations cannot run here."""
+        return {key: reason for key in self.repeats if (reason := self.matrix.reasons[key])}
+
+    def left_out(self) -> dict[str, str]:
+        """Why configurations are not tried: they cannot run here, or are expected not to fit."""
+        large = (key for key in self.repeats if self.run(key, 1).exceeds_memory(self.matrix.machine))
+        return dict.fromkeys(large, "memory estimate above that of a GPU") | self.cannot_run()
 
     def result(self, run: Run) -> Result:
         """What came of a run.
