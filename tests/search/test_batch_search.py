@@ -131,7 +131,17 @@ def test_memory_that_is_not_to_be_filled_is_tried_until_doubling_twice_gains_not
     finish(search, law)
     # 1 / (1 + 4/b): 0.970 for 128 and 0.992 for 512, the first pair of doublings that gains less than 3%.
     assert search.too_large is None and search.fitting[-1] == 512
-    assert search.pays == 128 and search.ended[0] == "beyond 512 nothing is gained"
+    assert search.pays == 128 and search.ended[0] == "512 fits and 2 doublings gained less than 3%"
+
+
+def test_the_largest_that_is_not_left_out_is_tried_where_nothing_runs_out_of_memory() -> None:
+    law = Law(base=0, of_sample=1e-9, memory=1, step=1, sample=0.001, start=24)
+    search = search_for(law)
+    search.exclude([size for size in search.all if size > 1438])
+    finish(search, law)
+    # Eighths of 768: 1440 would be the next.
+    assert search.too_large is None and search.fitting[-1] == search.best == 1344
+    assert search.ended[0] == "1344 fits and it is the largest to try"
 
 
 @pytest.mark.parametrize("budget", [100, 250, 400, 800])

@@ -172,6 +172,7 @@ def test_what_cannot_run_or_does_not_fit_by_its_estimate_is_left_out(
     fixed = {"device": "cuda", "image_size": 224, "width_mult": 1.0, "strategy": "ddp-ds"}
     config = changed(fixed=fixed, vary={"devices": [1, 4], "batch_size": [8, 100_000]})
     config["cluster"] = {"cpus_per_node": 64, "gpus_per_node": 2, "gpu_memory_gb": 80}
+    config["datasets"] = {"digits": {"source": "synthetic", "samples": 1_000_000, "classes": 10}}  # more than a step
     planned = space(config)
     assert planned.unlike_learning == ["global batch size"]
     reasons = {tuple(planned.values(key).items()): why for key, why in planned.left_out().items()}
@@ -210,6 +211,7 @@ def test_the_largest_batch_and_the_one_that_pays_are_told_and_their_runs_are_kep
 
     main(asked)
     lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.endswith(": the data set has 1438 training samples, fewer than a step")]
     # Doublings of 24, and eighths of 96: 108 is the next.
     assert "largest batch that fits: 96 (960 MB); 108 ran out of memory" in lines
     # 1 / (1 + 10/b) of 96 is 0.906; within 3% of it, from 0.879 on, are steps from 73 to 96 which no doubling meets.

@@ -78,9 +78,13 @@ class BatchSearch(Search):
 
     @cached_property
     def _doublings(self) -> list[Hashable]:
-        """The doublings, of those that are not left out, in rising order."""
-        own = doublings(self._start, max(self.size.values()))
-        return [key for key, size in self.size.items() if size in own and key not in self.excluded]
+        """The doublings of what is not left out, and the largest such size, in rising order."""
+        own = {*doublings(self._start, max(self.size.values())), self.size[self._allowed[-1]]}
+        return [key for key in self._allowed if self.size[key] in own]
+
+    @cached_property
+    def _allowed(self) -> list[Hashable]:
+        return [key for key in self.size if key not in self.excluded]
 
     def _screening(self) -> list[Hashable]:
         return [key for key, size in self.size.items() if size == self._start]
@@ -153,8 +157,7 @@ class BatchSearch(Search):
             return next((key for key in reversed(self._doublings) if self.size[key] < self.size[limit]), None)
         top, bottom = fitting[-1], fitting[0]
         if limit is not None:
-            among = [key for key in self.size if key not in self.excluded]
-            between = among[among.index(top) + 1 : among.index(limit)]
+            between = self._allowed[self._allowed.index(top) + 1 : self._allowed.index(limit)]
             if between:
                 return between[len(between) // 2]
         elif self._fills or not self._is_flat():
@@ -173,8 +176,13 @@ class BatchSearch(Search):
         """Why no further batch sizes are tried."""
         if self.too_large is not None:
             return f"{self.size[self.too_large]} ran out of memory"
-        top = self.size[self.fitting[-1]]
-        return f"{top} is the largest to try" if top == max(self.size.values()) else f"beyond {top} nothing is gained"
+        top = self.fitting[-1]
+        why = (
+            "it is the largest to try"
+            if top == self._allowed[-1]
+            else f"{FLAT} doublings gained less than {TOLERANCE:.0%}"
+        )
+        return f"{self.size[top]} fits and {why}"
 
     def _expected_cost(self, size: int) -> float:
         """What a run will cost: along the line through the two nearest sizes that ran, if it rises."""
