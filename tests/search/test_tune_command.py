@@ -13,6 +13,7 @@ from conftest import TINY
 from multicard.cli import main, tune
 from multicard.cli.tune import GOALS as OFFERED
 from multicard.experiment.load import check
+from multicard.experiment.runs import expand_scenario
 from multicard.experiment.workload import WORKLOADS, Resources
 from multicard.search.scenario import GOALS, Result, ScenarioSpace
 
@@ -171,9 +172,118 @@ def test_what_cannot_run_or_does_not_fit_by_its_estimate_is_left_out(
     fixed = {"device": "cuda", "image_size": 224, "width_mult": 1.0, "strategy": "ddp-ds"}
     config = changed(fixed=fixed, vary={"devices": [1, 4], "batch_size": [8, 100_000]})
     config["cluster"] = {"cpus_per_node": 64, "gpus_per_node": 2, "gpu_memory_gb": 80}
+    config["datasets"] = {"digits": {"source": "synthetic", "samples": 1_000_000, "classes": 10}}  # more than a step
     planned = space(config)
     assert planned.unlike_learning == ["global batch size"]
     reasons = {tuple(planned.values(key).items()): why for key, why in planned.left_out().items()}
     assert (("devices", 1), ("batch_size", 8)) not in reasons
     assert reasons[("devices", 1), ("batch_size", 100_000)] == "memory estimate above that of a GPU"
     assert reasons[("devices", 4), ("batch_size", 8)] == "needs 4 devices, 2 found"
+
+
+BATCHES = CONFIG | {"fixed": TINY | {"batch_size": 24, "device": "cpu"}}
+
+
+@pytest.fixture
+def batches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder with runs that fit up to a batch of 100, in 0.1 s and 0.01 s for each sample."""
+    config = BATCHES | {"scenarios": {"formats": CONFIG["scenarios"]["formats"] | {"vary": {"layout": ["nchw"]}}}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+
+    def result(_space: ScenarioSpace, run: Any) -> Result:
+        size = run.parameters.batch_size
+        if size > 100:
+            return Result(None, "out_of_memory", 5.0, False)
+        rate = size / (0.1 + 0.01 * size) * (1 + 0.001 * run.parameters.repeat)
+        return Result(rate, "completed", 60.0, False, size * 1e7)
+
+    monkeypatch.setattr(ScenarioSpace, "result", result)
+    monkeypatch.setattr(ScenarioSpace, "on_gpus", True)
+    return folder
+
+
+def test_the_largest_batch_and_the_one_that_pays_are_told_and_their_runs_are_kept(
+    batches: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["tune", "config.yaml", "--budget", "2h", "--vary", "batch-size=auto", "--largest", "2000"]
+    main([*asked, "--dry-run"])
+    assert "batch_size: 24" in capsys.readouterr().out and not (batches / "results").exists()
+
+    main(asked)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.endswith(": the data set has 1438 training samples, fewer than a step")]
+    # Doublings of 24, and eighths of 96: 108 is the next.
+    assert "largest batch that fits: 96 (960 MB); 108 ran out of memory" in lines
+    # 1 / (1 + 10/b) of 96 is 0.906; within 3% of it, from 0.879 on, are steps from 73 to 96 which no doubling meets.
+    assert "batch that pays: 96, the fastest" in lines
+    [row] = [line for line in lines if line.startswith("  48: ")]
+    assert "91.4% of the fastest (480 MB)" in row  # (1 + 10/96) / (1 + 10/48)
+    at = lines.index("to use it, set under fixed:")
+    assert yaml.safe_load("\n".join(lines[at + 1 : -1])) == {"batch_size": 96}
+    assert len([line for line in lines if "learning rate" in line]) == 1
+
+    table = pd.read_csv("results/search/formats-batch_size.csv")
+    assert set(table.loc[table["batch_size"] > 100, "outcome"]) == {"out_of_memory"}
+    stated = check(yaml.safe_load(Path("results/search/formats-batch_size.yaml").read_text()), "written")
+    assert set(table["run"]) <= {run.id for run in expand_scenario(stated, "formats")}
+    # They are the runs that a scenario with these values has.
+    listed = check(changed(vary={"batch_size": [24, 96]}) | {"fixed": BATCHES["fixed"]}, "listed")
+    first = {run.id for run in expand_scenario(listed, "formats") if run.parameters.repeat == 1}
+    assert first <= set(table["run"])
+
+    made = [target for targets in monkeypatch.made for target in targets]
+    monkeypatch.made.clear()
+    main(asked)
+    assert capsys.readouterr().out.splitlines() == lines
+    assert [sorted(targets) for targets in monkeypatch.made] == [sorted(made)]  # to see whether they are up to date
+
+
+def test_a_budget_that_is_too_small_tells_what_was_found_so_far(
+    batches: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["tune", "config.yaml", "--budget", "150s", "--vary", "batch_size=auto"])
+    out = capsys.readouterr().out
+    assert "no batch ran out of memory: 48 (480 MB) is the largest that ran; the budget is spent; next is 96" in out
+    assert "batch that pays so far: 48, the fastest" in out
+
+
+def test_another_failure_ends_the_search_with_one_line_after_what_was_found(
+    batches: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = ScenarioSpace.result
+
+    def result(space: ScenarioSpace, run: Any) -> Result:
+        if run.parameters.batch_size > 40:
+            return Result(None, "timed_out", 60.0, False, reason="no end after 1 min")
+        return found(space, run)
+
+    monkeypatch.setattr(ScenarioSpace, "result", result)
+    line = refused("config.yaml", "--budget", "1h", "--vary", "batch_size=auto")
+    assert line.startswith("batch_size: 48: timed out: no end after 1 min; see results/runs/")
+    assert "is the largest that ran" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--vary", "layout=nchw,nhwc", "--vary", "batch_size=auto"], "scenarios.formats: varies layout too"),
+        (["--vary", "batch_size=auto,8"], "--vary: auto is to be the only value"),
+        (["--vary", "batch_size=auto", "--largest", "0"], "--largest: found 0, expected 1 or more"),
+        (["--largest", "8"], "--largest: expected with --vary NAME=auto"),
+        (
+            ["--vary", "batch_size=auto", "--goal", "iteration_time"],
+            "--goal: found iteration_time, expected throughput",
+        ),
+        (["--vary", "batch=auto"], "config.yaml with --vary: scenarios.formats.vary.batch"),
+    ],
+)
+def test_what_cannot_be_varied_is_refused(batches: Path, arguments: list[str], line: str) -> None:
+    assert refused("config.yaml", "--budget", "1h", *arguments).startswith(line)
+    assert not (batches / "results").exists()
+
+
+def test_other_values_are_searched_in_place_of_those_of_the_scenario(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["tune", "config.yaml", "--budget", "1h", "--vary", "threads=1", "--vary", "layout=nhwc", "--dry-run"])
+    assert capsys.readouterr().out.splitlines()[0].startswith("formats: 2 configurations, 2 repeats of each")

@@ -123,7 +123,7 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
     from multicard.workloads.script.workload import default_figures
 
     python, command = parse_command(arguments.rest, arguments.launcher)
-    varied = dict(map(_parse_vary, arguments.vary))
+    varied = dict(map(parse_vary, arguments.vary))
     if len(varied) < len(arguments.vary):
         raise UserError("--vary: names a parameter twice, expected --vary NAME=VALUE,... once for each")
     command = resolve_names(command, varied)
@@ -209,8 +209,12 @@ def as_yaml(config: dict[str, Any], command: list[str]) -> str:
     )
 
 
-def _parse_vary(text: str) -> tuple[str, list[Any]]:
-    """Name and values of one `--vary`."""
+def parse_vary(text: str) -> tuple[str, list[Any]]:
+    """Name and values of one `--vary`.
+
+    >>> parse_vary("batch-size=32,64")
+    ('batch_size', [32, 64])
+    """
     name, equals, listed_values = text.partition("=")
     values = [value.strip() for value in listed_values.split(",")]
     if not equals or not OWN_NAME.fullmatch(name) or not all(values):

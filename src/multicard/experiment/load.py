@@ -77,13 +77,18 @@ def read_experiment(path: Path, profile: Path | None = None, outside: bool = Tru
     UserError
         One line per error.
     """
+    return check(*read_config(path, profile), outside)
+
+
+def read_config(path: Path, profile: Path | None = None) -> tuple[Any, str]:
+    """Parse a configuration file, with what a profile states, and name both for messages; it is not checked."""
     config = read_yaml(path)
     if profile is None or not isinstance(config, dict):
-        return check(config, str(path), outside)
+        return config, str(path)
     stated = read_profile(profile).get("config") or {}
     if not isinstance(stated, dict):
         raise UserError(f"{profile}: config: found {stated!r}, expected a mapping")
-    return check(_merged(config, stated), f"{path} + {profile}", outside)
+    return _merged(config, stated), f"{path} + {profile}"
 
 
 def _merged(config: Any, stated: Any) -> Any:

@@ -74,7 +74,11 @@ class Search:
         What it begins with.
     ended
         Why no further configurations are tried, and then why no further repeats.
+    fatal
+        Outcomes of runs that end it at once.
     """
+
+    fatal: frozenset[str] = frozenset()
 
     def __init__(self, space: Space, maximize: bool, repeats: int = 1, budget: float = math.inf, seed: int = 0) -> None:
         """Begin a search.
@@ -202,12 +206,16 @@ class Search:
     def _again(self) -> list[tuple[Hashable, int]]:
         """Repeats of the configurations that are close, one of each; the best first."""
         found = self.completed
-        due = [key for key in self.close if len(found[key]) < self.repeats]
+        due = [key for key in self._due() if len(found[key]) < self.repeats]
         costs = itertools.accumulate(self.tried[key].cost for key in due)  # of the repeats before
         asked = [key for key, cost in zip(due, costs, strict=True) if self.spent + cost <= self.budget]
         if due and not asked and self.ended:
             self.ended.append("the budget for repeats is spent")
         return [(key, max(found[key]) + 1) for key in asked]
+
+    def _due(self) -> Sequence[Hashable]:
+        """Configurations to repeat, the most important first."""
+        return self.close
 
     def _reserve(self) -> int:
         """How many runs the budget is to have left for repeats."""

@@ -6,6 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from multicard.analysis.evidence import as_stated, names_synthetic
 from multicard.analysis.pooling import Pool
 from multicard.analysis.runs.measures import measure_run
@@ -15,6 +17,7 @@ from multicard.analysis.statistics import Interval, verdict
 from multicard.archive.matrix import Matrix
 from multicard.core.errors import UserError
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN
+from multicard.core.reasons import describe_reason
 from multicard.core.units import ARGS_PREFIX, show
 from multicard.experiment.config import Experiment
 from multicard.experiment.parameters import as_columns
@@ -22,6 +25,7 @@ from multicard.experiment.runs import Run, combinations
 from multicard.experiment.workload import WORKLOADS, Workload
 from multicard.search.core import Search, Space
 
+MEMORY = ("peak_reserved_bytes", "peak_memory_bytes")  # measures, the first that is known
 # The measure of a workload that is searched for, and whether more of it is better.
 GOALS: dict[str, Callable[[Workload], tuple[str, bool]]] = {
     "throughput": lambda work: (work.unit.throughput, True),
@@ -31,12 +35,14 @@ GOALS: dict[str, Callable[[Workload], tuple[str, bool]]] = {
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a run: a value by the goal, if it completed, and the seconds that it took."""
+    """What came of a run: a value by the goal and the memory, if it completed, else why; the seconds that it took."""
 
     value: float | None
     outcome: str
     cost_s: float
     synthetic: bool
+    memory_bytes: float | None = None  # the most of any rank
+    reason: str | None = None
 
 
 class ScenarioSpace:
@@ -119,14 +125,19 @@ class ScenarioSpace:
         names = dict.fromkeys(name for each in found for name in each)
         return [name for name in names if len({repr(each.get(name)) for each in found}) > 1]
 
+    @property
+    def on_gpus(self) -> bool:
+        """Whether all runs use GPUs, whose memory a batch may fill."""
+        return all(runs[0].parameters.device == "cuda" for runs in self.repeats.values())
+
+    def cannot_run(self) -> dict[str, str]:
+        """Why configurations cannot run here."""
+        return {key: reason for key in self.repeats if (reason := self.matrix.reasons[key])}
+
     def left_out(self) -> dict[str, str]:
         """Why configurations are not tried: they cannot run here, or are expected not to fit."""
-        reasons = {key: self.matrix.reasons[key] for key in self.repeats}
-        return {
-            key: reason or "memory estimate above that of a GPU"
-            for key, reason in reasons.items()
-            if reason or self.run(key, 1).exceeds_memory(self.matrix.machine)
-        }
+        large = (key for key in self.repeats if self.run(key, 1).exceeds_memory(self.matrix.machine))
+        return dict.fromkeys(large, "memory estimate above that of a GPU") | self.cannot_run()
 
     def result(self, run: Run) -> Result:
         """What came of a run.
@@ -146,4 +157,6 @@ class ScenarioSpace:
                 "--goal iteration_time"
             )
         synthetic = names_synthetic([machine(record.get("hardware") or {})])
-        return Result(value, row["outcome"], float(record.get("wall_time_s") or 0.0), synthetic)
+        memory = next((row[name] for name in MEMORY if pd.notna(row.get(name))), None) if completed else None
+        cost_s, reason = float(record.get("wall_time_s") or 0.0), describe_reason(record.get("reason"))
+        return Result(value, row["outcome"], cost_s, synthetic, memory, reason)

@@ -50,6 +50,9 @@ class Vision(Workload):
             return refused
         if p.scaling == "strong" and p.batch_size % p.devices:
             return f"a batch of {p.batch_size} cannot be shared equally by {p.devices} devices"
+        samples = samples_of(inputs["dataset"])[0] if "dataset" in inputs else None
+        if samples is not None and samples < p.distinct_samples_of_step:
+            return f"the data set has {samples} training samples, fewer than a step"
         if p.cuda_graphs and p.device == "cpu":
             return "CUDA graphs need a GPU"
         if p.loader == "dali" and not machine.dali:

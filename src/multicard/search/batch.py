@@ -1,0 +1,203 @@
+"""Which batch sizes to run next: doubled until one runs out of memory, bisected, then repeated to tell which one pays.
+
+Between two doublings lie steps of an eighth of the smaller one, so 64 is followed by 72, 80, … 128. To run out of
+memory is a result. A batch *pays* if no larger or smaller one that fits is faster by more than a tolerance, and it is
+the smallest such: where it is the smallest that ran, it is halved too. What is undecided by the interval of its ratio
+to the fastest is repeated, and so is what may be faster than that.
+"""
+
+import itertools
+import math
+from collections.abc import Hashable, Sequence
+from functools import cached_property
+
+from multicard.analysis.pooling import Pool
+from multicard.analysis.statistics import Interval
+from multicard.core.layout import OUTCOMES
+from multicard.search.core import REACH, Search, Space, Tried
+
+TOLERANCE = 0.03  # of the throughput of the fastest, which is nothing to gain
+PARTS = 8  # of a doubling, which are its steps
+LEAST_REPEATS, MOST_REPEATS = 3, 5  # of the fastest batch and of the one that pays; of any
+FLAT = 2  # doublings without a gain, after which a machine whose memory is not to be filled has shown enough
+FITS, TOO_LARGE = "completed", "out_of_memory"
+
+
+def doublings(start: int, largest: int) -> list[int]:
+    """Batch sizes by doubling from a first one up to the largest, and by halving it down to one.
+
+    >>> doublings(24, 200)
+    [1, 3, 6, 12, 24, 48, 96, 192, 200]
+    """
+    down = [start >> halvings for halvings in range(start.bit_length())]
+    up = [start << times for times in range(1, largest.bit_length()) if start << times <= largest]
+    return sorted({*down, *up, largest})
+
+
+def sizes(start: int, largest: int) -> list[int]:
+    """All batch sizes that may be tried: doublings, and the steps between.
+
+    >>> sizes(8, 32)
+    [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 20, 22, 24, 26, 28, 30, 32]
+    """
+    found = doublings(start, largest)
+    between = (range(low, high, max(1, low // PARTS)) for low, high in itertools.pairwise(found))
+    return [*(size for steps in between for size in steps), largest]
+
+
+class BatchSearch(Search):
+    """A search for the largest batch that fits and for the smallest that pays; values are throughputs.
+
+    Attributes
+    ----------
+    size
+        Batch sizes by configuration, in rising order.
+    """
+
+    fatal = frozenset(OUTCOMES) - {FITS, TOO_LARGE}
+
+    def __init__(
+        self, space: Space, start: int, fills: bool, budget: float = math.inf, repeats: int = MOST_REPEATS
+    ) -> None:
+        """Begin a search.
+
+        Parameters
+        ----------
+        space
+            Of one parameter, whose values are batch sizes.
+        start
+            The batch size to begin with.
+        fills
+            Whether to double until memory runs out; otherwise until it gains nothing.
+        """
+        [listed] = space.parameters.values()
+        found = {key: listed[level] for (level,), key in space.configurations.items()}
+        self.size: dict[Hashable, int] = dict(sorted(found.items(), key=lambda each: each[1]))
+        self._start, self._fills = start, fills
+        super().__init__(space, True, repeats, budget)
+
+    @cached_property
+    def _doublings(self) -> list[Hashable]:
+        """The doublings of what is not left out, and the largest such size, in rising order."""
+        own = {*doublings(self._start, max(self.size.values())), self.size[self._allowed[-1]]}
+        return [key for key in self._allowed if self.size[key] in own]
+
+    @cached_property
+    def _allowed(self) -> list[Hashable]:
+        return [key for key in self.size if key not in self.excluded]
+
+    def _screening(self) -> list[Hashable]:
+        return [key for key, size in self.size.items() if size == self._start]
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a further batch size would tell more."""
+        return self._next() is not None
+
+    @property
+    def too_large(self) -> Hashable | None:
+        """The smallest batch that ran out of memory, in one of its runs."""
+        return next((key for key in self.size if key in self.tried and self.tried[key].failed), None)
+
+    @property
+    def fitting(self) -> list[Hashable]:
+        """Batches that fit, in rising order: they ran, and no smaller one ran out of memory."""
+        limit = math.inf if self.too_large is None else self.size[self.too_large]
+        return [key for key, size in self.size.items() if key in self.completed and size < limit]
+
+    @property
+    def best(self) -> Hashable | None:
+        """The fastest batch that fits, among those with the most repeats."""
+        fitting = self.fitting
+        most = max((len(self.completed[key]) for key in fitting), default=0)
+        return max((key for key in fitting if len(self.completed[key]) == most), key=self._score, default=None)
+
+    def ratios(self) -> dict[Hashable, Interval]:
+        """Throughput of each batch that fits relative to the fastest."""
+        keys, best = self.fitting, self.best
+        pool = Pool([self.completed[key] for key in keys])
+        return {
+            key: Interval(1.0, 1.0, 1.0, len(self.completed[key]))
+            if key == best
+            else pool.ratio(at, keys.index(best), 1 - TOLERANCE, single=True)
+            for at, key in enumerate(keys)
+        }
+
+    @property
+    def pays(self) -> Hashable | None:
+        """The smallest batch whose throughput is within the tolerance of the fastest's."""
+        return next((key for key, ratio in self.ratios().items() if ratio.value >= 1 - TOLERANCE), None)
+
+    def side(self, ratio: Interval) -> int:
+        """Whether a ratio to the fastest is within the tolerance (1) or not (-1); 0 where that is undecided."""
+        reach = REACH * self.noise * math.sqrt(2)  # of single runs, by the usual noise
+        low = ratio.value * math.exp(-reach) if ratio.low is None else ratio.low
+        high = ratio.value * math.exp(reach) if ratio.high is None else ratio.high
+        return (low >= 1 - TOLERANCE) - (high < 1 - TOLERANCE)
+
+    def _new(self, keeps: bool = True) -> list[Hashable]:
+        """The next batch size; none if all is known or the budget is spent, which `ended` says where nothing is kept.
+
+        Repeats may show that a batch does not fit after all, or that a smaller one may pay.
+        """
+        key, kept = self._next(), min(self.budget / 3, self._reserve() * self.typical_cost) if keeps else 0
+        if key is None or (self.spent and self.spent + self._expected_cost(self.size[key]) > self.budget - kept):
+            if not keeps:
+                self.ended.append(self._known() if key is None else f"the budget is spent; next is {self.size[key]}")
+            return []
+        self.tried[key] = Tried()
+        return [key]
+
+    def _next(self) -> Hashable | None:
+        """Double or halve until the limit lies between two batches, bisect, then halve until it does not pay."""
+        fitting, limit = self.fitting, self.too_large
+        if not self.tried:
+            return min(self._doublings, key=lambda key: abs(self.size[key] - self._start))
+        if not fitting:
+            return next((key for key in reversed(self._doublings) if self.size[key] < self.size[limit]), None)
+        top, bottom = fitting[-1], fitting[0]
+        if limit is not None:
+            between = self._allowed[self._allowed.index(top) + 1 : self._allowed.index(limit)]
+            if between:
+                return between[len(between) // 2]
+        elif self._fills or not self._is_flat():
+            larger = [key for key in self._doublings if self.size[key] > self.size[top]]
+            if larger:
+                return larger[0]
+        smaller = [key for key in self._doublings if self.size[key] < self.size[bottom]]
+        return smaller[-1] if smaller and self.side(self.ratios()[bottom]) >= 0 else None
+
+    def _is_flat(self) -> bool:
+        """Whether the last doublings gained nothing."""
+        means = [self.mean(key) for key in self.fitting]
+        return len(means) > FLAT and max(means[-FLAT:]) <= (1 + TOLERANCE) * max(means[:-FLAT])
+
+    def _known(self) -> str:
+        """Why no further batch sizes are tried."""
+        if self.too_large is not None:
+            return f"{self.size[self.too_large]} ran out of memory"
+        top = self.fitting[-1]
+        why = (
+            "it is the largest to try"
+            if top == self._allowed[-1]
+            else f"{FLAT} doublings gained less than {TOLERANCE:.0%}"
+        )
+        return f"{self.size[top]} fits and {why}"
+
+    def _expected_cost(self, size: int) -> float:
+        """What a run will cost: along the line through the two nearest sizes that ran, if it rises."""
+        near = sorted(self.completed, key=lambda key: abs(self.size[key] - size))[:2]
+        costs, of = [self.tried[key].cost for key in near], [self.size[key] for key in near]
+        slope = max(0.0, (costs[0] - costs[1]) / (of[0] - of[1])) if len(near) == 2 else 0.0
+        return max(0.0, costs[0] + slope * (size - of[0])) if near else 0.0
+
+    def _due(self) -> Sequence[Hashable]:
+        """The fastest and what may be faster, the one that pays, and all that are undecided below it."""
+        if (best := self.best) is None:
+            return []
+        sides = {key: self.side(ratio) for key, ratio in self.ratios().items()}
+        sure = next((self.size[key] for key, side in sides.items() if side > 0), math.inf)
+        open_ = [key for key, side in sides.items() if (not side and self.size[key] < sure)]
+        faster = [key for key in sides if self._score(key) > self._score(best)]
+        few = [key for key in (best, self.pays) if len(self.completed[key]) < LEAST_REPEATS]
+        return list(dict.fromkeys([best, *few, *faster, *open_])) if few or faster or open_ else []

@@ -1,0 +1,165 @@
+"""The choice of a batch size by laws of memory and throughput that are known."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from multicard.search.batch import MOST_REPEATS, TOLERANCE, BatchSearch, sizes
+from multicard.search.core import Space
+
+LARGEST = 65_536
+
+
+@dataclass(frozen=True)
+class Law:
+    """A job whose step takes `step` seconds and `sample` for each sample, on a device of `memory`."""
+
+    base: float
+    of_sample: float
+    memory: float
+    step: float
+    sample: float
+    start: int
+
+    @classmethod
+    def random(cls, random: np.random.Generator) -> "Law":
+        """Some law."""
+        return cls(
+            base=random.uniform(0.1, 8),
+            of_sample=10 ** random.uniform(-3, 0.4),
+            memory=16,
+            step=1,
+            sample=10 ** random.uniform(-3, -0.5),
+            start=int(random.choice([1, 8, 24, 64, 100, 256])),
+        )
+
+    @property
+    def largest(self) -> int:
+        """The largest batch that fits, by hand."""
+        return math.floor((self.memory - self.base) / self.of_sample)
+
+    def throughput(self, size: int) -> float:
+        """Samples per second."""
+        return size / (self.step + self.sample * size)
+
+    def cost(self, size: int) -> float:
+        """Seconds of a run."""
+        return 30 + self.step + self.sample * size if size <= self.largest else 10
+
+
+def search_for(law: Law, fills: bool = True, budget: float = math.inf) -> BatchSearch:
+    listed = sizes(law.start, LARGEST)
+    return BatchSearch(Space({"b": listed}, {(at,): size for at, size in enumerate(listed)}), law.start, fills, budget)
+
+
+def finish(search: BatchSearch, law: Law, noise: Callable[[], float] = lambda: 0.0) -> int:
+    """Let a search end; how many runs it asked for."""
+    runs = 0
+    while asked := search.ask():
+        for size, repeat in asked:
+            runs += 1
+            value = law.throughput(size) * math.exp(noise()) if size <= law.largest else None
+            search.tell(size, repeat, value, law.cost(size))
+    return runs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scatter", [0.002, 0.01, 0.03])
+def test_the_limit_is_right_and_the_stated_gain_is_as_certain_as_it_claims(scatter: float) -> None:
+    random, covered, certain, runs = np.random.default_rng(1), [], [], []
+    for _ in range(100):
+        law = Law.random(random)
+        search = search_for(law)
+        runs.append(finish(search, law, lambda: random.normal(0, scatter)))
+        fits, too_large = search.fitting[-1], search.too_large
+        if too_large is None:
+            assert fits == LARGEST <= law.largest
+        else:
+            assert fits <= law.largest < too_large <= fits + max(1, fits // 8)
+        assert not search.unfinished
+        true = {size: law.throughput(size) / law.throughput(fits) for size in search.fitting}  # the largest is fastest
+        ratio = search.ratios()[search.pays]
+        if search.pays != search.best:
+            covered.append(ratio.low <= true[search.pays] / true[search.best] <= ratio.high)
+        if search.side(ratio) > 0:
+            # Of the fastest, which may be another one of equals.
+            certain.append(true[search.pays] >= 1 - TOLERANCE - 2 * scatter)
+            # No smaller one is shown to lose that does not.
+            certain += [
+                true[size] < 1 - TOLERANCE + 2 * scatter
+                for size, each in search.ratios().items()
+                if size < search.pays and search.side(each) < 0
+            ]
+    assert np.mean(covered) >= 0.9 and len(covered) > 20
+    assert np.mean(certain) >= 0.99 and len(certain) > 50
+    assert np.mean(runs) < 25
+
+
+def test_without_scatter_it_names_the_smallest_doubling_within_the_tolerance() -> None:
+    law = Law(base=1, of_sample=0.03, memory=16, step=1, sample=0.2, start=64)
+    search = search_for(law)
+    finish(search, law)
+    # (16 - 1) / 0.03 = 500, in steps of 32 beyond 256.
+    assert law.largest == 500 and (search.fitting[-1], search.too_large) == (480, 512)
+    # 1 / (1 + 5/b) relative to that of 480: 0.973 for 128, and 0.937 for 64.
+    assert search.pays == 128 and search.best == 480
+    assert search.ratios()[128].value == pytest.approx((1 + 5 / 480) / (1 + 5 / 128))
+    assert search.ended[0] == "512 ran out of memory"
+
+
+def test_it_halves_where_the_first_does_not_fit_and_where_the_smallest_pays() -> None:
+    law = Law(base=0, of_sample=1, memory=100, step=0.01, sample=1, start=1024)
+    search = search_for(law)
+    finish(search, law)
+    assert (search.fitting[-1], search.too_large) == (96, 104)
+    assert search.pays == 1  # 1 / 1.01 is within 3% of 1
+
+
+def test_where_even_one_sample_does_not_fit_there_is_no_batch() -> None:
+    law = Law(base=10, of_sample=10, memory=16, step=1, sample=1, start=8)
+    search = search_for(law)
+    assert finish(search, law) == 4  # 8, 4, 2, 1
+    assert search.best is None and search.fitting == [] and search.too_large == 1
+
+
+def test_memory_that_is_not_to_be_filled_is_tried_until_doubling_twice_gains_nothing() -> None:
+    law = Law(base=0, of_sample=1e-9, memory=1, step=1, sample=0.25, start=8)
+    search = search_for(law, fills=False)
+    finish(search, law)
+    # 1 / (1 + 4/b): 0.970 for 128 and 0.992 for 512, the first pair of doublings that gains less than 3%.
+    assert search.too_large is None and search.fitting[-1] == 512
+    assert search.pays == 128 and search.ended[0] == "512 fits and 2 doublings gained less than 3%"
+
+
+def test_the_largest_that_is_not_left_out_is_tried_where_nothing_runs_out_of_memory() -> None:
+    law = Law(base=0, of_sample=1e-9, memory=1, step=1, sample=0.001, start=24)
+    search = search_for(law)
+    search.exclude([size for size in search.all if size > 1438])
+    finish(search, law)
+    # Eighths of 768: 1440 would be the next.
+    assert search.too_large is None and search.fitting[-1] == search.best == 1344
+    assert search.ended[0] == "1344 fits and it is the largest to try"
+
+
+@pytest.mark.parametrize("budget", [100, 250, 400, 800])
+def test_a_budget_is_kept_and_what_was_found_so_far_is_there(budget: float) -> None:
+    law = Law(base=1, of_sample=0.01, memory=16, step=1, sample=0.01, start=16)
+    search = search_for(law, budget=budget)
+    random = np.random.default_rng(2)
+    finish(search, law, lambda: random.normal(0, 0.02))
+    assert search.spent <= budget and search.fitting
+    assert "budget" in " ".join(search.ended) and (search.unfinished or budget == 800)
+
+
+def test_a_batch_that_runs_out_of_memory_in_a_repeat_does_not_fit() -> None:
+    law = Law(base=0, of_sample=1, memory=100, step=1, sample=0.01, start=64)
+    search = search_for(law)
+    while asked := search.ask():
+        for size, repeat in asked:
+            fits = size <= (law.largest if repeat == 1 else 90)
+            search.tell(size, repeat, law.throughput(size) if fits else None, 1)
+    assert search.too_large == 96 and search.fitting[-1] == 88
+    assert len(search.completed[search.best]) <= MOST_REPEATS
