@@ -1,4 +1,4 @@
-"""What runs inside a script's process needs Python 3.10, PyTorch and the standard library."""
+"""What runs inside a training process needs Python 3.10, PyTorch and the standard library."""
 
 import ast
 import sys
@@ -12,7 +12,8 @@ from multicard.record.observe import OBSERVER_SITE
 from multicard.record.observe.ranks import RANKS
 
 PACKAGE = Path(multicard.__file__).parent
-BEGIN = ("record.observe.hooks", "record.observe.recording", "marks", *(f"profilers.{name}" for name in PROFILERS))
+RECORD = [".".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in PACKAGE.glob("record/**/[!_]*.py")]
+BEGIN = ("marks", *RECORD, *(f"profilers.{name}" for name in PROFILERS))
 # Modules and names that came with Python 3.11 or later (docs.python.org, "What's New").
 NEWER = {
     "tomllib", "UTC", "StrEnum", "ReprEnum", "Self", "LiteralString", "Never", "assert_never", "assert_type",
@@ -24,8 +25,8 @@ NEWER = {
 
 
 def modules_of_the_observer() -> dict[str, Path]:
-    """Modules of this package that are imported in the process of a script, by name."""
-    found: dict[str, Path] = {"site": OBSERVER_SITE}
+    """Modules of this package that are imported in the process of a script or of a rank, by name."""
+    found: dict[str, Path] = {}
     waiting = [f"multicard.{name}" for name in BEGIN]
     while waiting:
         name = waiting.pop()
