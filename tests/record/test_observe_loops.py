@@ -126,6 +126,14 @@ LOOPS = {
             loss_of(x, y).backward()
             optimizer.step()
     """,
+    "an optimizer that is gone with its pass, as in a cross-validation": """
+    while True:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x, y in loader:
+            loss_of(x, y).backward()
+            optimizer.step()
+        del optimizer
+    """,
     "batches of torchdata, with two views of each sample": """
     from torch.utils.data import default_collate
     from torchdata.stateful_dataloader import StatefulDataLoader

@@ -110,10 +110,10 @@ def test_ranks_communicate_by_nccl_unless_they_share_a_gpu(
     seen: int, backend: str, torch_sees: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch_sees(seen, seen, local_rank=1)
-    joined: list[str] = []
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    taken, joined = [], []
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
     monkeypatch.setattr(dist, "init_process_group", lambda name, **_: joined.append(name))
     monkeypatch.setenv("MULTICARD_SHARED_GPU", "1")
     monkeypatch.setenv("RANK", "1")
     assert join(VisionParameters(strategy="ddp", devices=2)) == (1, *gpus(seen - 1))
-    assert joined == [backend]
+    assert (taken, joined) == (gpus(seen - 1), [backend])
