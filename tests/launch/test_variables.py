@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import snakemake.shell
@@ -167,10 +168,7 @@ def test_temporary_files_of_a_job_are_its_own_and_the_compilers_cache_is_not(mon
 
 def test_a_user_that_the_system_does_not_know_gets_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # As in a container that is started for a number of a user. PyTorch's compiler asks as getpass does.
-    def unknown() -> str:
-        raise KeyError("getpwuid(): uid not found: 12345")
-
-    monkeypatch.setattr(getpass, "getuser", unknown)
+    monkeypatch.setattr(getpass, "getuser", Mock(side_effect=KeyError("getpwuid(): uid not found: 12345")))
     for name in ("USER", "LOGNAME"):
         monkeypatch.delenv(name, raising=False)
     assert variables_of_ranks(ONE_NODE, "none", tmp_path)["USER"] == f"uid-{os.getuid()}"

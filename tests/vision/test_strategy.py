@@ -1,13 +1,12 @@
 """Strategies, layouts and options: real training on CPU processes."""
 
-import csv
 import os
-import socket
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torchvision.models.mobilenetv2 import MobileNetV2
@@ -17,6 +16,7 @@ from conftest import TINY
 from forked_ranks import begin_observing, forked_ranks, start_ranks
 from multicard.core.files import write_json
 from multicard.core.layout import JOB
+from multicard.core.rendezvous import free_port
 from multicard.experiment.datasets import Digits, Synthetic
 from multicard.experiment.machine import Machine
 from multicard.experiment.parameters import run_id
@@ -87,8 +87,7 @@ def run_program(rank: int, port: int | None, p: VisionParameters, digits: Path, 
 
 
 def column(path: Path, name: str) -> list[float]:
-    with path.open(newline="") as file:
-        return [float(row[name]) for row in csv.DictReader(file)]
+    return pd.read_csv(path, float_precision="round_trip")[name].tolist()
 
 
 @pytest.fixture(scope="module")
@@ -104,11 +103,9 @@ def one(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_ranks_train_as_one_process_does_on_the_whole_batch(
     strategy: str, digits: Path, one: Path, tmp_path: Path
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
     p = VisionParameters(**SHARED | {"strategy": strategy})
     (tmp_path / "observer").mkdir()
-    start_ranks(run_program, (port, p, digits, tmp_path), ranks=2)
+    start_ranks(run_program, (free_port(), p, digits, tmp_path), ranks=2)
     # The loss of a step tells the weights that all steps before it made, momentum included.
     alone = column(one / "steps.csv.rank0", "loss")
     halves = [column(tmp_path / f"steps.csv.rank{rank}", "loss") for rank in (0, 1)]
