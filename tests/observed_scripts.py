@@ -226,4 +226,3 @@ def server_fixture(scope: Literal["module", "session"], observed: bool) -> Any:
 
 
 server = server_fixture("session", observed=True)
-plain_server = server_fixture("session", observed=False)

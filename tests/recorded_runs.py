@@ -13,7 +13,6 @@ import pandas as pd
 import yaml
 
 from conftest import TINY
-from multicard.archive.pack import pack
 from multicard.core.files import described
 from multicard.experiment.config import Experiment
 from multicard.experiment.load import check
@@ -21,7 +20,6 @@ from multicard.experiment.parameters import run_id
 from multicard.experiment.workload import parameters_of
 
 FIXED = TINY | {"strategy": "ddp-ds", "devices": 2, "profiler": "kineto"}
-ON_GPUS = FIXED | {"device": "cuda"}
 
 
 def configuration(results: Path, repeats: int = 1, fixed: dict[str, Any] = FIXED, **keys: Any) -> dict[str, Any]:
@@ -39,13 +37,6 @@ def write_configuration(
 ) -> Path:
     path.write_text(yaml.safe_dump(configuration(results, repeats, fixed, **keys), sort_keys=False))
     return path
-
-
-def archive_of_cards(source: Path, folder: Path) -> Path:
-    """An archive of a synthetic run on two GPUs: the record of one on CPUs, said to be of GPUs."""
-    add_run(source, folder / "results", device="cuda")
-    pack(experiment(folder / "results", 1, ON_GPUS), folder / "gpus.tar.gz")
-    return folder / "gpus.tar.gz"
 
 
 def add_run(
