@@ -30,7 +30,8 @@ LLM = (
 # Its import asks for the GPU, and a process that has done so cannot be forked.
 LLM_ON_CPU = (*LLM, "torchtune.training", "torchtune.models.llama3")
 # What is stated, as changed sources are (benchmarks/mutations.py), this checkout, and what the tests share.
-PATHS = [*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT / "src"), str(ROOT / "tests"), str(HERE)]
+PLACES = [*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT / "src"), str(ROOT / "tests"), str(HERE)]
+PATHS = os.pathsep.join(PLACES)
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,7 @@ def run_on_gpus(machine: EmulatedGpus, jobs: Sequence[Job], preload: Sequence[st
 
 def run_on_cpu(jobs: Sequence[Job], preload: Sequence[str] = VISION) -> None:
     """Run the jobs with the Python of the tests, where nothing is emulated."""
-    variables = {"PATH": path_without_nsys(), "PYTHONPATH": os.pathsep.join(PATHS)}
-    _run(sys.executable, jobs, preload, os.environ | variables)
+    _run(sys.executable, jobs, preload, os.environ | {"PATH": path_without_nsys(), "PYTHONPATH": PATHS})
 
 
 def steps_of(folder: Path) -> pd.DataFrame:
@@ -77,15 +77,7 @@ def steps_of(folder: Path) -> pd.DataFrame:
 
 def environment(machine: EmulatedGpus, **settings: Any) -> dict[str, str]:
     """Environment of a program on emulated GPUs, which finds this checkout and what the tests share."""
-    return machine.environment(**settings) | {"PYTHONPATH": os.pathsep.join(PATHS)}
-
-
-def run_program(machine: EmulatedGpus, *arguments: Any, **settings: Any) -> subprocess.CompletedProcess[str]:
-    """Run the emulated Python with these arguments."""
-    command = [str(machine.python), *map(str, arguments)]
-    return subprocess.run(
-        command, env=environment(machine, **settings), capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
+    return machine.environment(PYTHONPATH=PATHS, **settings)
 
 
 def _run(

@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from emulated_jobs import run_program
+from emulated_jobs import LIMIT_S, PATHS
 
 from conftest import ROOT
 from emulated_gpu.fixtures import EmulatedGpus
@@ -24,9 +24,10 @@ def test_tests_for_gpus_pass_on_emulated_ones(emulated: EmulatedGpus, tmp_path: 
     files = [path for path in files if path.parent != Path(__file__).parent]
     others = " or ".join(NEEDS_A_REAL_GPU)
     results = tmp_path / "results.xml"
-    done = run_program(emulated,
+    done = emulated.run(
         "-m", "pytest", *files, "-m", "gpu", "-k", f"not ({others})", "-q", "-p", "no:cacheprovider", "-p", "no:xdist",
         f"--rootdir={ROOT}", f"--junitxml={results}", f"--basetemp={tmp_path / 'tests'}",
+        limit_s=LIMIT_S, PYTHONPATH=PATHS,
     )  # fmt: skip
     cases = ElementTree.parse(results).getroot().iter("testcase")
     outcomes = {case.get("name"): [child.tag for child in case] for case in cases}

@@ -35,8 +35,7 @@ found = {
 }
 bytes_of(1 << 29, "cuda:0")
 """,
-}
-GRAPH = """
+    "graph": """
 torch.manual_seed(0)
 found = {}
 first = nn.Sequential(
@@ -70,9 +69,9 @@ for way in ("eager", "graph"):
         else:
             loss = step()
         found[way].append(loss.item())
-"""
-# Graphs of PyTorch's own making, whose inputs lie in memory that a capture uses again.
-COMPILED = """
+""",
+    # Graphs of PyTorch's own making, whose inputs lie in memory that a capture uses again.
+    "compiled graph": """
 torch.manual_seed(0)
 found = {}
 first = nn.Sequential(nn.Linear(16, 16), nn.ReLU6(), nn.Linear(16, 10)).cuda()
@@ -88,8 +87,8 @@ for way in ("eager", "graph"):
         steps.step()
         steps.zero_grad(set_to_none=True)
         found[way].append(loss.item())
-"""
-PROGRAMS |= {"graph": GRAPH, "compiled graph": COMPILED}
+""",
+}
 # Runs all of them in one process: PyTorch takes seconds to be imported.
 RUN_ALL = """
 import copy, json, sys, traceback

@@ -7,6 +7,7 @@ import signal
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from filelock import FileLock
@@ -29,11 +30,7 @@ def test_two_processes_never_run_the_same_job(tmp_path: Path, monkeypatch: pytes
 
 def test_a_file_system_without_locks_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for code in (errno.ENOSYS, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP):
-
-        def refuse(*_: Any, code: int = code) -> None:
-            raise OSError(code, "no locks here")
-
-        monkeypatch.setattr(fcntl, "flock", refuse)
+        monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(code, "no locks here")))
         for _ in range(2):  # the second finds what a killed first one may leave
             with scratch_in(tmp_path) as scratch:
                 assert scratch.is_dir()

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -35,11 +36,7 @@ def test_a_sample_of_others_is_what_the_cpus_did_less_the_job(tmp_path: Path, mo
     monkeypatch.setattr(cpu_samples, "cpu_s_of_job", lambda _: 30.0)
     [row] = sampler.rows(is_last=False)
     assert (row["others_cpu_s"], row["stolen_cpu_s"]) == (70.0, 1.0)
-
-    def odd() -> None:
-        raise ValueError("an odd /proc")
-
-    monkeypatch.setattr(cpu_samples, "busy_and_stolen", odd)
+    monkeypatch.setattr(cpu_samples, "busy_and_stolen", Mock(side_effect=ValueError("an odd /proc")))
     assert list(sampler.rows(is_last=True)) == []
 
 

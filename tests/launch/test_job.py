@@ -85,13 +85,6 @@ def test_equal_seeds_train_equally_and_what_an_earlier_attempt_left_is_removed(d
     assert files(tmp_path / "a") == WITHOUT_TRACE
 
 
-def test_a_loss_that_explodes_is_the_outcome_diverged(digits: Path, tmp_path: Path) -> None:
-    record = forked(digits, tmp_path, learning_rate=1e30)
-    assert (record["outcome"], record["reason"]["code"], record["reason"]["rank"]) == ("diverged", "diverged", 0)
-    assert record["reason"]["loss"] in ("nan", "inf")
-    assert files(tmp_path) == WITHOUT_TRACE
-
-
 def test_a_job_over_its_time_limit_is_the_outcome_timed_out(digits: Path, tmp_path: Path) -> None:
     record = job(digits, tmp_path, limit=1.5, epochs=1000)
     assert (record["outcome"], record["reason"]) == ("timed_out", {"code": "timed_out", "time_limit_s": 1.5})

@@ -66,6 +66,8 @@ def test_settings_are_recorded_and_secrets_are_named_without_their_values(
     [said] = [line for line in printed.splitlines() if "withheld that may be secret: " in line]
     assert {"HF_TOKEN", "NVIDIA_API_KEY"} <= {*said.rpartition(": ")[2].split(", ")} & {*record["withheld"]}
     assert "planted" not in printed + (tmp_path / "run" / "run.json").read_text()
+    [(_, environment)] = job.started  # which the job's process gets as it is (test_supervise.py)
+    assert "planted" not in environment.values() and environment["NVIDIA_TF32_OVERRIDE"] == "0"
 
 
 def test_ranks_that_share_a_gpu_fail_their_job(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:

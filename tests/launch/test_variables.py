@@ -1,10 +1,13 @@
-"""Command lines of torchrun and srun, and the environment that they get."""
+"""Command lines of torchrun and srun, the environment that they get, and where the ranks then listen."""
 
 import getpass
 import inspect
+import json
 import os
 import re
+import subprocess
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import snakemake.shell
@@ -12,7 +15,7 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from multicard.core.rendezvous import Rendezvous
 from multicard.launch.node_ranks import NOT_FOR_SRUN, srun_command, training_command
-from multicard.launch.variables import job_environment, secrets_in, settings, variables_of_ranks
+from multicard.launch.variables import LOOPBACK, job_environment, secrets_in, settings, variables_of_ranks
 from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 from multicard.workloads.vision.parameters import VisionParameters
@@ -165,12 +168,44 @@ def test_temporary_files_of_a_job_are_its_own_and_the_compilers_cache_is_not(mon
 
 def test_a_user_that_the_system_does_not_know_gets_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # As in a container that is started for a number of a user. PyTorch's compiler asks as getpass does.
-    def unknown() -> str:
-        raise KeyError("getpwuid(): uid not found: 12345")
-
-    monkeypatch.setattr(getpass, "getuser", unknown)
+    monkeypatch.setattr(getpass, "getuser", Mock(side_effect=KeyError("getpwuid(): uid not found: 12345")))
     for name in ("USER", "LOGNAME"):
         monkeypatch.delenv(name, raising=False)
     assert variables_of_ranks(ONE_NODE, "none", tmp_path)["USER"] == f"uid-{os.getuid()}"
     monkeypatch.setenv("USER", "ada")
     assert variables_of_ranks(ONE_NODE, "none", tmp_path)["USER"] == "ada"
+
+
+JOB = """
+import json, os, sys
+import psutil, torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+sockets = psutil.Process().net_connections("inet")
+found = [None] * dist.get_world_size()
+mine = {
+    "listening": [c.laddr.ip for c in sockets if c.status == psutil.CONN_LISTEN],
+    "peers": [c.raddr.ip for c in sockets if c.status == psutil.CONN_ESTABLISHED],
+    "store": os.environ["MASTER_ADDR"],
+}
+dist.all_gather_object(found, mine)
+if dist.get_rank() == 0:
+    with open(sys.argv[1], "w") as file:
+        json.dump(found, file)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_the_ranks_of_one_machine_listen_and_connect_on_its_loopback_address_alone(tmp_path: Path) -> None:
+    """The ranks only: the stores of torchrun itself listen on all addresses, which PyTorch has no option for."""
+    (tmp_path / "job_that_listens.py").write_text(JOB)
+    command = training_command("job_that_listens", [str(tmp_path / "found.json")], 2)
+    environment = job_environment() | {"PYTHONPATH": str(tmp_path), "GLOO_SOCKET_IFNAME": LOOPBACK}
+    subprocess.run(command, env=environment, cwd=tmp_path, check=True, timeout=600, capture_output=True)
+    for rank in json.loads((tmp_path / "found.json").read_text()):
+        assert rank["listening"] and rank["peers"]
+        assert {address.removeprefix("::ffff:") for address in rank["listening"] + rank["peers"]} == {"127.0.0.1"}
+        assert rank["store"] == "127.0.0.1"

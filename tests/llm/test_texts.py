@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from text_sets import FLAT, GOOD, HELLO, RESOURCES, SAMPLES, WAVE, line, made, prepared, refusal, rows, write
@@ -160,9 +161,7 @@ def test_unknown_and_missing_files_are_named(tmp_path: Path) -> None:
 
 
 def test_a_set_that_cannot_be_written_whole_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
+    full = Mock(side_effect=OSError(28, "No space left on device"))
     monkeypatch.setattr("multicard.workloads.llm.prepare_texts.to_sample", full)
     with pytest.raises(UserError, match="cannot be written: No space left"):
         made(tmp_path, source="shipped-text", texts="chats")

@@ -113,9 +113,6 @@ def test_every_technique_learns_and_is_recorded(tune: Callable[..., Path], chang
         "warmup": (2 + LEAST_SETTLING) * devices, "measured": 8 * devices, "profiled": 2 * devices,
     }  # fmt: skip
     assert (steps["samples"] == SMALL["batch_size"] * changes.get("gradient_accumulation_steps", 1)).all()
-    [host] = read_json(folder / "run.json")["conditions"]
-    measured = steps[(steps["window"] == "measured") & (steps["rank"] == 0)]
-    assert measured["duration_s"].sum() <= host["measured_steps"]["wall_s"] < host["wall_s"]
     found = measure_run(folder)
     assert found["loss_at_end"] < found["loss_at_start"]
     coverage = steps[[f"{name}_s" for name in PHASES]].sum(axis=1) / steps["duration_s"]

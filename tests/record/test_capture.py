@@ -72,15 +72,17 @@ def fake(events: list[str], monkeypatch: pytest.MonkeyPatch) -> _Fake:
     return session
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_ranks_meet_before_and_after_recording_and_again_within_it(
-    events: list[str], device: str, fake: _Fake, tmp_path: Path
+@pytest.mark.parametrize("profiler", ["fake", "none"])
+@pytest.mark.parametrize("devices", [["cpu"], ["cuda"], ["cuda:0", "cuda:1"]])
+def test_ranks_meet_before_and_after_recording_and_again_within_it_and_wait_for_all_gpus(
+    events: list[str], devices: list[str], profiler: str, fake: _Fake, tmp_path: Path
 ) -> None:
-    with capturing(events, "fake", tmp_path, 3, torch.device(device)).window():
+    with capturing(events, profiler, tmp_path, 3, *map(torch.device, devices)).window():
         events.append("steps")
-    wait = ["synchronize cuda"] if device == "cuda" else []
-    begins = [*wait, "barrier", "opening", "barrier", "rank:3"]
-    assert events == [*begins, "steps", *wait, "barrier", "closing", "barrier"]
+    wait = [f"synchronize {device}" for device in devices if device != "cpu"]
+    opening, mark, closing = (["opening"], ["rank:3"], ["closing"]) if profiler == "fake" else ([], [], [])
+    begins = [*wait, "barrier", *opening, "barrier", *mark]
+    assert events == [*begins, "steps", *wait, "barrier", *closing, "barrier"]
 
 
 @pytest.mark.parametrize(
@@ -113,18 +115,10 @@ def test_an_error_of_the_training_or_a_full_disk_is_no_fault_of_the_profiler(
     assert recorded.problem is None
 
 
-def test_the_window_and_the_clock_wait_for_all_gpus_of_a_rank(events: list[str], tmp_path: Path) -> None:
-    gpus = [torch.device("cuda", 0), torch.device("cuda", 1)]
-    waits = [f"synchronize {gpu}" for gpu in ("cuda:0", "cuda:1")]
-    with capturing(events, "none", tmp_path, 0, *gpus).window():
-        events.append("steps")
-    assert events == [*waits, "barrier", "barrier", "steps", *waits, "barrier", "barrier"]
-    events.clear()
-    Recorder(0, gpus).settle()
-    assert events == waits
-    events.clear()
-    Recorder(0, gpus[1:]).settle()
-    assert events == waits[1:]
+@pytest.mark.parametrize("gpus", [[0, 1], [1]])
+def test_the_clock_waits_for_all_gpus_of_a_rank(gpus: list[int], events: list[str]) -> None:
+    Recorder(0, [torch.device("cuda", gpu) for gpu in gpus]).settle()
+    assert events == [f"synchronize cuda:{gpu}" for gpu in gpus]
 
 
 RANKS = """

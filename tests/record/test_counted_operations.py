@@ -1,5 +1,7 @@
-"""Operations of what PyTorch runs, against counts by hand."""
+"""Operations of what PyTorch runs, against counts by hand and what was published of a model."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,11 +9,14 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
+from torchvision.models import MobileNet_V2_Weights, mobilenet_v2
 
 from multicard.analysis.machine.utilization import PEAKS
+from multicard.experiment.workload import WORKLOADS
 from multicard.machine.device_job import fp32_as
 from multicard.record import operations
 from multicard.record.operations import OperationCounter, StepCounter, allows_tf32
+from observed_scripts import Server, after_head
 
 
 def test_shapes_that_shards_work_out_on_fake_tensors_are_no_operations() -> None:
@@ -89,3 +94,115 @@ def test_products_in_fp8_have_a_precision_without_a_peak(monkeypatch: pytest.Mon
     assert counter.record["precision"] == "fp8"
     assert counter.record["model"] == 2 * 512**3 + 2 * 16 * 16 * 32
     assert not any("fp8" in peaks for peaks in PEAKS.values())
+
+
+FIRST_LAYER = 2 * 112 * 112 * 32 * 3 * 3 * 3  # of MobileNet v2 at 224 px: 32 filters of 3 × 3 × 3, with stride 2
+
+
+def count_operations(call: Callable[[], object]) -> int:
+    with OperationCounter() as counter:
+        call()
+    assert counter.problem is None
+    return counter.total
+
+
+def trained(model: nn.Module, inputs: torch.Tensor) -> int:
+    return count_operations(lambda: model(inputs).sum().backward())
+
+
+@pytest.mark.parametrize(("groups", "transposed"), [(1, False), (4, True), (16, False)])
+def test_a_grouped_convolution_costs_as_much_less_in_both_directions(groups: int, transposed: bool) -> None:
+    b, channels, kernel, size = 3, 16, 3, 8
+    layer = nn.ConvTranspose2d if transposed else nn.Conv2d
+    with torch.device("meta"):
+        model = layer(channels, channels, kernel, padding=1, groups=groups)
+        inputs = torch.empty(b, channels, size, size, requires_grad=True)
+    # Each of size × size outputs, as padding keeps the size, sums the filter over the channels of its group.
+    forward = 2 * b * channels * size**2 * kernel**2 * channels // groups
+    assert count_operations(lambda: model(inputs)) == forward
+    assert trained(model, inputs) == 3 * forward
+
+
+def test_mobilenet_v2_costs_what_was_published() -> None:
+    # Sandler et al. 2018: 300 M multiply-adds at 224 px; torchvision states 0.301 G of them.
+    published = MobileNet_V2_Weights.IMAGENET1K_V2.meta["_ops"] * 1e9
+    with torch.device("meta"):
+        model, images = mobilenet_v2(), torch.empty(2, 3, 224, 224)
+    forward = count_operations(lambda: model(images)) // 2
+    assert forward == pytest.approx(2 * published, rel=0.002)
+    # Each gradient of a layer costs as much as its forward pass; the images need none.
+    assert trained(model, images) // 2 == 3 * forward - FIRST_LAYER
+
+
+# Of a script's step, counted where that is asked for; the script runs as without.
+
+
+LOOP = """
+for epoch in range(1000):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_of(x, y).backward()
+        optimizer.step()
+        print("weights", model.weight.tolist())
+"""
+# A linear layer of 4 by 2 and a batch of 8; its input needs no gradient.
+STEP = 2 * (2 * 8 * 4 * 2)
+
+
+def weights(output: str) -> list[str]:
+    return [line for line in output.splitlines() if line.startswith("weights")]
+
+
+@pytest.mark.slow
+def test_a_warmup_step_is_counted_and_the_script_learns_the_same(server: Server, tmp_path: Path) -> None:
+    found = {}
+    for asked in (True, False):
+        folder = tmp_path / str(asked)
+        folder.mkdir()
+        found[asked] = server.run(folder, after_head(LOOP), count_operations=asked)
+    known = {"model": STEP, "hardware": STEP, "precision": "fp32", "problem": None}
+    assert (found[True].rank["operations"], found[False].rank["operations"]) == (known, None)
+    assert found[True].exit_code == found[False].exit_code == 0
+    assert weights(found[True].output) == weights(found[False].output) != []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        (f'import torch._dynamo.utils as u\nu.counters["frames"]["total"] = 1\n{LOOP}', "torch.compile is in use"),
+        (
+            """
+from torch.utils.flop_counter import FlopCounterMode
+while True:
+    for x, y in loader:
+        with FlopCounterMode(display=False) as mode:
+            loss_of(x, y).backward()
+            optimizer.step()
+        print("weights", mode.get_total_flops())
+""",
+            "the script runs in a mode of PyTorch's dispatcher",
+        ),
+    ],
+)
+def test_a_script_that_counting_could_change_is_left_alone(
+    server: Server, tmp_path: Path, script: str, problem: str
+) -> None:
+    found = server.run(tmp_path, after_head(script), count_operations=True)
+    assert found.exit_code == 0, found.output
+    unknown = dict.fromkeys(("model", "hardware", "precision"))
+    assert found.rank["operations"] == unknown | {"problem": problem}
+    assert len(weights(found.output)) >= 6
+
+
+def test_operations_of_a_script_are_the_mean_of_its_ranks_if_all_counted() -> None:
+    work = WORKLOADS["script"]
+
+    def found(*ranks: Any) -> Any:
+        return work.operations({"ranks": [{"operations": each} for each in ranks]}, None)
+
+    one = {"model": 10, "hardware": 20, "precision": "tf32", "problem": None}
+    assert vars(found(one, one | {"model": 30, "hardware": 40})) == {
+        "model": 20, "hardware": 30, "precisions": ("tf32", "fp32"),
+    }  # fmt: skip
+    assert found(one, None) is found(one | {"model": None, "problem": "…"}) is found() is None

@@ -36,17 +36,21 @@ def train(rank, steps=1000, distributed=True, wrap=nn.parallel.DistributedDataPa
 """
 
 
-def script(tmp_path: Path, main: str) -> str:
+def script(tmp_path: Path, main: str, defined: str = "") -> str:
     """Script whose ranks meet in a file."""
     method = f"file://{tmp_path}/meeting"
-    return f"METHOD = {method!r}\n{TRAINING}\nif __name__ == '__main__':\n    {main}\n"
+    return f"METHOD = {method!r}\n{TRAINING}\n{defined}\nif __name__ == '__main__':\n    {main}\n"
+
+
+def of_two(tmp_path: Path, defined: str) -> str:
+    """Script that starts two ranks itself, each of which calls the function that is defined."""
+    name = defined.removeprefix("def ").partition("(")[0]
+    return script(tmp_path, f"torch.multiprocessing.start_processes({name}, nprocs=2, start_method='fork')", defined)
 
 
 def test_ranks_that_a_script_starts_itself_end_together(server: Server, tmp_path: Path) -> None:
-    found = server.run(
-        tmp_path, script(tmp_path, "torch.multiprocessing.start_processes(train, nprocs=2, start_method='fork')"),
-        devices=2, profiler="kineto",
-    )  # fmt: skip
+    text = of_two(tmp_path, "def rank(number):\n    train(number)\n")
+    found = server.run(tmp_path, text, devices=2, profiler="kineto")
     assert found.exit_code == 0, found.output
     assert [(rank["rank"], rank["outcome"]) for rank in found.ranks] == [(0, "completed"), (1, "completed")]
     for rank, steps in enumerate(found.steps):
@@ -61,20 +65,16 @@ def test_ranks_that_a_script_starts_itself_end_together(server: Server, tmp_path
 
 
 def test_the_error_of_a_rank_that_a_script_starts_itself_is_recorded(server: Server, tmp_path: Path) -> None:
-    main = "torch.multiprocessing.start_processes(fail, nprocs=2, start_method='fork')"
     failing = "def fail(rank):\n    train(rank, steps=1)\n    raise ValueError(f'of rank {rank}')\n"
-    text = script(tmp_path, main).replace("if __name__", f"{failing}\nif __name__")
-    found = server.run(tmp_path, text, devices=2, measured_steps=30)
+    found = server.run(tmp_path, of_two(tmp_path, failing), devices=2, measured_steps=30)
     assert found.exit_code == 1
     assert "ValueError: of rank" in found.ranks[0]["reason"]["message"]
 
 
 def test_a_rank_that_ends_before_the_others_is_named(server: Server, tmp_path: Path) -> None:
     """Ranks without collectives, one of which makes fewer steps than the windows need."""
-    main = "torch.multiprocessing.start_processes(unequal, nprocs=2, start_method='fork')"
     unequal = "def unequal(rank):\n    train(rank, steps=1000 if rank == 0 else 1, wrap=lambda model: model)\n"
-    text = script(tmp_path, main).replace("if __name__", f"{unequal}\nif __name__")
-    found = server.run(tmp_path, text, devices=2, measured_steps=5)
+    found = server.run(tmp_path, of_two(tmp_path, unequal), devices=2, measured_steps=5)
     assert [rank["reason"]["code"] for rank in found.ranks] == ["steps_disagree", "too_few_steps"]
     assert found.ranks[1]["reason"]["steps"] == 4  # 64 samples in batches of 8 for two ranks
 
@@ -82,10 +82,8 @@ def test_a_rank_that_ends_before_the_others_is_named(server: Server, tmp_path: P
 def test_of_two_processes_that_take_themselves_for_one_rank_the_first_is_recorded(
     server: Server, tmp_path: Path
 ) -> None:
-    main = "torch.multiprocessing.start_processes(alone, nprocs=2, start_method='fork')"
     alone = "def alone(rank):\n    train(rank, steps=9, distributed=False, wrap=lambda model: model)\n"
-    text = script(tmp_path, main).replace("if __name__", f"{alone}\nif __name__")
-    found = server.run(tmp_path, text, devices=2)
+    found = server.run(tmp_path, of_two(tmp_path, alone), devices=2)
     assert found.exit_code == 0, found.output
     assert [rank["outcome"] for rank in found.ranks] == ["completed"]
     assert sum(process["steps"] for process in found.processes) == 2
@@ -178,15 +176,7 @@ def messages(model):
         work = [dist.isend(weight.grad, 1)] if dist.get_rank() == 0 else [dist.irecv(weight.grad, 0)]
         [each.wait() for each in work]
     return hooked(act)(model)
-"""
 
-
-@pytest.mark.parametrize(("main", "exchanged"), EXCHANGES.values(), ids=EXCHANGES)
-def test_ranks_know_whether_they_exchanged_anything_in_the_measured_steps(
-    main: str, exchanged: bool | None, server: Server, tmp_path: Path
-) -> None:
-    text = script(tmp_path, f"start(lambda RANK: {main})").replace("__name__ == '__main__'", "True")
-    start = """
 def start(run):
     for rank in range(2):
         if os.fork() == 0:
@@ -195,7 +185,12 @@ def start(run):
     [os.wait() for _ in range(2)]
     os._exit(0)
 """
-    text = text.replace("\nif True", f"{WAYS}{start}\nif True")
-    found = server.run(tmp_path, text, devices=2)
+
+
+@pytest.mark.parametrize(("main", "exchanged"), EXCHANGES.values(), ids=EXCHANGES)
+def test_ranks_know_whether_they_exchanged_anything_in_the_measured_steps(
+    main: str, exchanged: bool | None, server: Server, tmp_path: Path
+) -> None:
+    found = server.run(tmp_path, script(tmp_path, f"start(lambda RANK: {main})", WAYS), devices=2)
     assert [rank["outcome"] for rank in found.ranks] == 2 * ["completed"], found.output
     assert [rank["observed"]["exchanged"] for rank in found.ranks] == 2 * [exchanged]

@@ -1,4 +1,4 @@
-"""What runs inside a script's process needs Python 3.10, PyTorch and the standard library."""
+"""What runs inside a training process needs Python 3.10, PyTorch and the standard library, and knows its rank."""
 
 import ast
 import sys
@@ -9,10 +9,11 @@ import pytest
 import multicard
 from multicard.profilers import PROFILERS
 from multicard.record.observe import OBSERVER_SITE
-from multicard.record.observe.ranks import RANKS
+from multicard.record.observe.ranks import RANKS, SIZES, rank_of_process, world_size
 
 PACKAGE = Path(multicard.__file__).parent
-BEGIN = ("record.observe.hooks", "record.observe.recording", "marks", *(f"profilers.{name}" for name in PROFILERS))
+RECORD = [".".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in PACKAGE.glob("record/**/[!_]*.py")]
+BEGIN = ("marks", *RECORD, *(f"profilers.{name}" for name in PROFILERS))
 # Modules and names that came with Python 3.11 or later (docs.python.org, "What's New").
 NEWER = {
     "tomllib", "UTC", "StrEnum", "ReprEnum", "Self", "LiteralString", "Never", "assert_never", "assert_type",
@@ -24,8 +25,8 @@ NEWER = {
 
 
 def modules_of_the_observer() -> dict[str, Path]:
-    """Modules of this package that are imported in the process of a script, by name."""
-    found: dict[str, Path] = {"site": OBSERVER_SITE}
+    """Modules of this package that are imported in the process of a script or of a rank, by name."""
+    found: dict[str, Path] = {}
     waiting = [f"multicard.{name}" for name in BEGIN]
     while waiting:
         name = waiting.pop()
@@ -81,3 +82,24 @@ def test_both_parts_of_the_observer_ask_for_the_rank_in_the_same_variables() -> 
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
     assert ast.literal_eval(told["RANKS"]) == RANKS
+
+
+@pytest.mark.parametrize(
+    ("told", "rank", "size"),
+    [
+        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, 3, 4),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, 1, 2),
+        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6"}, 5, 6),
+        ({"RANK": "1", "WORLD_SIZE": "2", "PMI_RANK": "0", "PMI_SIZE": "1"}, 1, 2),  # torchrun on each node of an MPI
+        ({"RANK": "", "SLURM_PROCID": "-1"}, 0, 1),
+    ],
+)
+def test_without_a_process_group_ranks_are_those_that_the_launcher_told(
+    told: dict[str, str], rank: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Variables by the manuals of Open MPI (mpirun), MPICH (PMI) and Slurm (srun)."""
+    for name in (*RANKS, *SIZES):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    assert (rank_of_process(), world_size()) == (rank, size)

@@ -305,17 +305,3 @@ def test_a_process_that_trains_nothing_is_no_rank(server: Server, tmp_path: Path
     found = server.run(tmp_path, after_head("print(sum(float(loss_of(x, y)) for x, y in loader))"))
     assert (found.exit_code, found.ranks) == (0, [])
     assert not any(process["steps"] for process in found.processes)
-
-
-def test_once_the_optimizer_is_gone_steps_are_those_of_the_next_one(server: Server, tmp_path: Path) -> None:
-    script = """
-    while True:  # as folds of a cross-validation
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for x, y in loader:
-            loss_of(x, y).backward()
-            optimizer.step()
-        del optimizer
-    """
-    found = server.run(tmp_path, after_head(script))
-    assert found.rank["outcome"] == "completed"
-    assert [step["samples"] for step in found.steps[0]] == STEPS * ["8"]

@@ -6,8 +6,9 @@ import torch.distributed as dist
 
 from multicard.core.errors import UserError
 from multicard.core.reasons import LONGEST_MESSAGE
-from multicard.record.observe.failure import _message
-from multicard.record.out_of_memory import GpuMemory, is_out_of_memory
+from multicard.record.observe import failure
+from multicard.record.observe.failure import _message, describe_failure
+from multicard.record.out_of_memory import GpuMemory, fullest_gpu, is_out_of_memory
 
 FULL = GpuMemory(1, free=20_000_000, total=80_000_000_000)
 ROOMY = GpuMemory(1, free=40_000_000_000, total=80_000_000_000)
@@ -112,3 +113,25 @@ def test_of_a_long_message_the_beginning_and_the_end_are_kept() -> None:
     assert message.startswith(f"RuntimeError: {began}") and message.endswith(cause)
     assert len(message) < LONGEST_MESSAGE + 30
     assert _message(UserError("short")) == "short"
+
+
+def test_an_error_is_judged_by_the_memory_at_that_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure, "fullest_gpu", lambda: FULL)
+    found = describe_failure(NOT_INITIALIZED, 2)
+    assert (found["outcome"], found["reason"]["code"], found["reason"]["rank"]) == ("out_of_memory", "out_of_memory", 2)
+    assert found["reason"]["message"].endswith("; 20.0 MB of 80.0 GB free on GPU 1")
+
+
+def test_the_fullest_gpu_is_one_that_this_process_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    free, reserved = [500, 50, 5], [0, 1, 0]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(free))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda gpu: reserved[gpu])
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda gpu: (free[gpu], 1000))
+    assert fullest_gpu() == GpuMemory(1, free=50, total=1000)
+    reserved[1] = 0
+    assert fullest_gpu() == GpuMemory(0, free=500, total=1000)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    assert fullest_gpu() is None

@@ -1,5 +1,6 @@
 """Each rank drives GPUs of its own, or refuses in one line that says what to do."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch.distributed as dist
 
 from multicard.core.errors import UserError
 from multicard.record import visible
-from multicard.record.environment import hardware
+from multicard.record.environment import driver, hardware
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.ranks import join
@@ -110,10 +111,25 @@ def test_ranks_communicate_by_nccl_unless_they_share_a_gpu(
     seen: int, backend: str, torch_sees: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch_sees(seen, seen, local_rank=1)
-    joined: list[str] = []
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    taken, joined = [], []
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
     monkeypatch.setattr(dist, "init_process_group", lambda name, **_: joined.append(name))
     monkeypatch.setenv("MULTICARD_SHARED_GPU", "1")
     monkeypatch.setenv("RANK", "1")
     assert join(VisionParameters(strategy="ddp", devices=2)) == (1, *gpus(seen - 1))
-    assert joined == [backend]
+    assert (taken, joined) == (gpus(seen - 1), [backend])
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023", "535.104.05"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs@host)", "580.65.06"),
+        ("something else", None),
+        (None, None),
+    ],
+)
+def test_the_driver_is_the_one_that_linux_shows(line: str | None, version: str | None, tmp_path: Path) -> None:
+    if line:
+        (tmp_path / "version").write_text(f"{line}\nGCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n")
+    assert driver(tmp_path / "version") == version

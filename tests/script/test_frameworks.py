@@ -4,16 +4,16 @@ The numbers of samples are counted by hand: batch size of a rank times the batch
 """
 
 import os
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
+from conftest import ROOT
 from multicard.record.binding import bound
 from observed_scripts import has_memory_and_phases
-from script.equipment import CASES, DEEPSPEED, Script, every_step_is_seen, losses, torchtune
-
-pytestmark = pytest.mark.slow
+from script.equipment import CASES, DEEPSPEED, ON_GPUS, Script, every_step_is_seen, losses, torchtune
 
 COMPILES = "torch.compile, python"
 # Every day the frameworks that most use, each by another launcher.
@@ -37,6 +37,7 @@ def skip_without(launcher: str) -> None:
         pytest.skip("needs DeepSpeed (make .venv/deepspeed/ready)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in DAILY else [pytest.mark.rare]) for name in CASES]
 )
@@ -70,6 +71,7 @@ def test_every_step_of_every_rank_is_seen_and_the_losses_stay(
         assert {int(step["samples"]) for step in run.steps} == {32}  # also where a loader has a batch at hand
 
 
+@pytest.mark.slow
 @pytest.mark.rare
 def test_torchtune_by_its_own_command(user_python: str, tmp_path: Path) -> None:
     command = torchtune(tmp_path, "lora_finetune_single_device")
@@ -81,3 +83,13 @@ def test_torchtune_by_its_own_command(user_python: str, tmp_path: Path) -> None:
     assert [loader["kind"] for loader in rank["observed"]["loaders"]] == ["StatefulDataLoader"]
     # The first update ends no step, and the loss of the last is not printed before the script is ended.
     assert len(losses(run.log)) == len(run.steps)
+
+
+def test_every_case_is_a_row_with_what_is_seen_of_it_and_where_it_was_tried() -> None:
+    page = (ROOT / "docs" / "own-training.md").read_text(encoding="utf-8")
+    [table] = re.findall(r"^\| Framework \| Launcher .*\n\|[-|]+\n((?:\|.*\n)+)", page, re.M)
+    cells = [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    rows = {f"{framework}, {launcher}": others for framework, launcher, *others in cells}
+    for name, case in CASES.items():
+        where = ", ".join(["CPU", *(["emulated GPU"] if name in ON_GPUS else [])])
+        assert rows[name] == [str(case.devices), where, *["yes"] * 4], name

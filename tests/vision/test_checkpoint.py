@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -90,10 +91,7 @@ def test_what_is_not_worth_a_checkpoint_has_none(
 def test_a_full_disk_costs_the_checkpoint_and_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(torch, "save", full)
+    monkeypatch.setattr(torch, "save", Mock(side_effect=OSError(28, "No space left on device")))
     checkpoint(tmp_path, parameters()).save([ROW], remaining_steps=8)
     assert not (tmp_path / "checkpoint.pt").exists()
     assert "no checkpoint after epoch 1" in capsys.readouterr().out

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from torch import nn
 
 from conftest import TINY
 from forked_ranks import start_ranks
+from multicard.core.rendezvous import free_port
 from multicard.record.compilation import limits_hit
 from multicard.workloads.vision import train as training_program
 from multicard.workloads.vision.data import read_provenance
@@ -56,9 +56,7 @@ def train_alone(_rank: int, port: int, strategy: str, raise_limit: bool, digits:
 
 
 def trained(strategy: str, raise_limit: bool, digits: Path, scratch: Path) -> Any:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    start_ranks(train_alone, (port, strategy, raise_limit, str(digits), str(scratch)))
+    start_ranks(train_alone, (free_port(), strategy, raise_limit, str(digits), str(scratch)))
     return json.loads((scratch / "found.json").read_text())
 
 

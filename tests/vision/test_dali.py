@@ -45,10 +45,8 @@ def open_loader() -> Iterator[Open]:
     pytest.importorskip("nvidia.dali", reason="needs NVIDIA DALI: pip install 'multicard[dali]'")
     opened = []
 
-    def open_one(
-        dataset: Dataset, image_size: int, sampler: Any = None, device: str = "cpu", **more: Any
-    ) -> DaliLoader:
-        opened.append(loader_of(dataset, image_size, sampler, device, **more))
+    def open_one(*arguments: Any, **options: Any) -> DaliLoader:
+        opened.append(loader_of(*arguments, **options))
         return opened[-1]
 
     yield open_one

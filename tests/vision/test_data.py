@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from preparing import made
 from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader
 
+from conftest import refused
 from multicard.core.errors import UserError
-from multicard.experiment.datasets import ImageFolder
 from multicard.workloads.vision.data import open_split, read_provenance
-from multicard.workloads.vision.prepare import prepare
 
 SIZE = 16
 
@@ -50,25 +50,20 @@ def picture_folder(folder: Path, classes: dict[str, list[str]] | None = None, co
     return folder
 
 
-def prepared(folder: Path, out: Path, **more: Any) -> Path:
-    prepare("pictures", ImageFolder(source="imagefolder", folder=str(folder), **more), out)
-    return out
+def prepared(folder: Path, out: Path, **more: Any) -> dict[str, Any]:
+    return made(out, source="imagefolder", folder=str(folder), **more)
 
 
 def refusal(folder: Path, out: Path, **more: Any) -> str:
-    """The one line that refuses a folder of pictures; nothing is left of its preparation."""
-    with pytest.raises(UserError) as caught:
-        prepared(folder, out, **more)
-    assert not out.exists() or not list(out.iterdir())
-    [line] = str(caught.value).splitlines()
-    assert line.startswith("datasets.pictures.folder: ")
+    line = refused(out, lambda: prepared(folder, out, **more))
+    assert line.startswith("datasets.mine.folder: ")
     return line
 
 
 def test_a_folder_of_pictures_is_read_where_it_is(tmp_path: Path) -> None:
     folder = picture_folder(tmp_path / "in")
-    out = prepared(folder, tmp_path / "out")
-    facts = read_provenance(out)
+    out = tmp_path / "out"
+    facts = prepared(folder, out)
     assert (facts["train_samples"], facts["test_samples"], facts["classes"]) == (24, 24, ["cat", "dog"])
     image, label = open_split(out, facts, "test", SIZE)[23]
     assert image.shape == (3, SIZE, SIZE)
@@ -89,8 +84,8 @@ def test_of_test_and_val_the_one_with_class_folders_is_taken(tmp_path: Path) -> 
     folder = picture_folder(tmp_path / "in", {"train": ["cat", "dog"], "val": ["cat", "dog"]}, count=3)
     (folder / "test").mkdir()
     Image.new("RGB", (20, 30)).save(folder / "test" / "no-label.png")
-    out = prepared(folder, tmp_path / "out")
-    facts = read_provenance(out)
+    out = tmp_path / "out"
+    facts = prepared(folder, out)
     assert (facts["split"], facts["parts"]) == ("the folders train and val", {"train": "train", "test": "val"})
     assert {Path(path).parents[1] for path, _ in open_split(out, facts, "test", SIZE).samples} == {folder / "val"}
 
@@ -98,8 +93,8 @@ def test_of_test_and_val_the_one_with_class_folders_is_taken(tmp_path: Path) -> 
 def test_of_class_folders_alone_every_tenth_image_is_a_test_image(tmp_path: Path) -> None:
     folder = picture_folder(tmp_path, {"in": ["cat", "train"]}, count=22) / "in"  # a class may be called train
     (folder / "cat" / "1.png").write_text("not an image")
-    out = prepared(folder, tmp_path / "out", unreadable="skip")
-    facts = read_provenance(out)
+    out = tmp_path / "out"
+    facts = prepared(folder, out, unreadable="skip")
     assert facts["classes"] == ["cat", "train"]
     assert facts["split"].startswith("of every 10 readable images of a class, in the order of their names, the first")
     names = {
@@ -161,7 +156,7 @@ def test_pictures_that_cannot_be_read_are_refused_or_left_out_when_asked(tmp_pat
     assert f": 2 of 48 images cannot be read, the first is {cut} (" in line and "truncated" in line
     assert line.endswith("; unreadable: skip would leave them out")
 
-    facts = read_provenance(prepared(folder, out, unreadable="skip"))
+    facts = prepared(folder, out, unreadable="skip")
     assert [entry["name"] for entry in facts["unreadable"]] == ["train/cat/3.jpg", "test/dog/5.png"]
     assert (facts["train_samples"], facts["test_samples"]) == (23, 23)
     for split in ("train", "test"):
@@ -185,8 +180,8 @@ def test_a_jpeg_file_that_is_cut_anywhere_is_found(tmp_path: Path, kind: dict[st
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_picture_that_is_cut_after_its_preparation_is_named(tmp_path: Path, num_workers: int) -> None:
-    out = prepared(picture_folder(tmp_path / "in"), tmp_path / "out")
-    data = open_split(out, read_provenance(out), "train", SIZE)
+    facts = prepared(picture_folder(tmp_path / "in"), tmp_path / "out")
+    data = open_split(tmp_path / "out", facts, "train", SIZE)
     file = Path(data.samples[17][0])
     file.write_bytes(file.read_bytes()[:60])
     with pytest.raises(OSError, match=f"{re.escape(str(file))}: cannot be read: image file is truncated"):
@@ -199,6 +194,5 @@ def test_pictures_of_mixed_sizes_and_kinds_in_subfolders_are_read(tmp_path: Path
     Image.new("L", (9, 200), 7).save(folder / "train" / "cat" / "more" / "grey.JPEG")
     Image.new("RGBA", (300, 5), 7).save(folder / "train" / "cat" / "clear.png")
     Image.new("P", (1, 1), 7).save(folder / "train" / "cat" / "palette.bmp")
-    out = prepared(folder, tmp_path / "out")
-    data = open_split(out, read_provenance(out), "train", SIZE)
+    data = open_split(tmp_path / "out", prepared(folder, tmp_path / "out"), "train", SIZE)
     assert [tuple(data[index][0].shape) for index in range(len(data))] == [(3, SIZE, SIZE)] * 5

@@ -4,7 +4,7 @@ import gzip
 import hashlib
 import struct
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -198,10 +198,7 @@ def test_preparing_anew_replaces_what_was_stored_before(tmp_path: Path) -> None:
 
 
 def test_a_set_that_cannot_be_stored_whole_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Image.Image, "save", full)
+    monkeypatch.setattr(Image.Image, "save", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space left"):
         made(tmp_path, source="digits", limit=100, stored_size=16)
     assert not list(tmp_path.iterdir())

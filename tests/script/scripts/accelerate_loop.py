@@ -10,7 +10,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--accumulate", type=int, default=1)
     args = parser.parse_args()
 
@@ -19,7 +18,7 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
     data = TensorDataset(torch.randn(256, 32), torch.randint(10, (256,)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    loader = DataLoader(data, args.batch_size, shuffle=True)
+    loader = DataLoader(data, 4, shuffle=True)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 
     for epoch in range(2):

@@ -10,7 +10,6 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--stage", type=int, default=0, help="of ZeRO")
     parser.add_argument("--local_rank", type=int, default=0)
@@ -23,13 +22,13 @@ def main() -> None:
     groups = [{"params": others}, {"params": biases, "weight_decay": 0.0}]
     data = TensorDataset(torch.randn(256, 32), torch.randint(10, (256,)))
     config = {
-        "train_micro_batch_size_per_gpu": args.batch_size,
+        "train_micro_batch_size_per_gpu": 4,
         "gradient_accumulation_steps": args.accumulate,
         "zero_optimization": {"stage": args.stage},
     }
     optimizer = torch.optim.AdamW(groups, lr=1e-3)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
-    loader = DataLoader(data, args.batch_size, sampler=DistributedSampler(data))
+    loader = DataLoader(data, 4, sampler=DistributedSampler(data))
 
     for epoch in range(3):
         for inputs, labels in loader:

@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--version", type=int, choices=[1, 2], default=2)
     args = parser.parse_args()
 
@@ -39,7 +38,7 @@ def main() -> None:
     sampler = DistributedSampler(data)
     for epoch in range(2):
         sampler.set_epoch(epoch)
-        for inputs, labels in DataLoader(data, args.batch_size, sampler=sampler):
+        for inputs, labels in DataLoader(data, 4, sampler=sampler):
             loss = nn.functional.cross_entropy(model(inputs.to(device)), labels.to(device))
             loss.backward()
             if dist.get_rank() == 0:

@@ -32,7 +32,6 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--devices", type=int, default=1)
-    parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--out", default=".")
     args = parser.parse_args()
@@ -44,7 +43,6 @@ def main() -> None:
         devices=args.devices,
         strategy="ddp" if args.devices > 1 else "auto",
         max_epochs=args.epochs,
-        accumulate_grad_batches=args.accumulate,
         default_root_dir=args.out,
         enable_progress_bar=False,
         logger=False,

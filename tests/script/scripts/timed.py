@@ -3,7 +3,6 @@
 import argparse
 import csv
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -16,35 +15,25 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
+BATCH_SIZE = 4
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=10_000)
-parser.add_argument("--batch-size", type=int, default=4)
 parser.add_argument("--out", type=Path, help="folder for the stopwatch of each rank")
 parser.add_argument("--spawn", type=int, default=0, help="ranks to start by torch.multiprocessing")
 parser.add_argument("--start-method", default="spawn", help="of these")
-parser.add_argument("--by-hand", action="store_true", help="change the weights without an optimizer")
-parser.add_argument("--fault", choices=["raise", "exit", "kill", "hang", "print-environment"])
+parser.add_argument("--fault", choices=["raise", "exit"], help="of the first rank")
 parser.add_argument("--at", type=int, default=3, help="step of the fault")
-parser.add_argument("--faulty-rank", type=int, default=0)
 parser.add_argument("--write", type=Path, help="file to write before training")
 args = parser.parse_args()
 
 
 def fail(rank: int) -> None:
-    if args.fault == "print-environment":
-        print(*(f"{name}={value}" for name, value in os.environ.items()), sep="\n", flush=True)
-    elif rank != args.faulty_rank:
+    if rank:
         return
-    elif args.fault == "raise":
+    if args.fault == "raise":
         raise RuntimeError("the data are wrong")
-    elif args.fault == "exit":
-        print("4 errors so far")
-        sys.exit("no samples are left")
-    elif args.fault == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif args.fault == "hang":
-        print("hangs", flush=True)
-        time.sleep(3600)
+    print("4 errors so far")
+    sys.exit("no samples are left")
 
 
 def train(rank: int, ranks: int, meeting: str = "env://") -> None:
@@ -54,23 +43,18 @@ def train(rank: int, ranks: int, meeting: str = "env://") -> None:
     model: nn.Module = nn.Linear(16, 4)
     model = DistributedDataParallel(model) if ranks > 1 else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    data = TensorDataset(torch.randn(100 * args.batch_size, 16))
+    data = TensorDataset(torch.randn(100 * BATCH_SIZE, 16))
     watch = csv.writer((args.out / f"rank{rank}.csv").open("w", buffering=1)) if args.out else None
     step, last = 0, None
     while step < args.steps:
-        for (batch,) in DataLoader(data, args.batch_size):
+        for (batch,) in DataLoader(data, BATCH_SIZE):
             step += 1
             if args.fault and step == args.at:
                 fail(rank)
             time.sleep(0.005 * (1 + step % 4))  # steps of four lengths, so that a step taken for the next one shows
             loss = model(batch).square().mean()
             loss.backward()
-            if args.by_hand:
-                with torch.no_grad():
-                    for weights in model.parameters():
-                        weights -= 0.01 * weights.grad
-            else:
-                optimizer.step()
+            optimizer.step()
             now = time.perf_counter()
             optimizer.zero_grad()
             if watch and last is not None:
