@@ -80,6 +80,14 @@ def environment(machine: EmulatedGpus, **settings: Any) -> dict[str, str]:
     return machine.environment(PYTHONPATH=PATHS, **settings)
 
 
+def run_program(machine: EmulatedGpus, *arguments: Any, **settings: Any) -> subprocess.CompletedProcess[str]:
+    """Run the emulated Python with these arguments."""
+    command = [str(machine.python), *map(str, arguments)]
+    return subprocess.run(
+        command, env=environment(machine, **settings), capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+
+
 def _run(
     python: Path | str, jobs: Sequence[Job], preload: Sequence[str], variables: Mapping[str, str], on_gpus: bool = False
 ) -> None:

@@ -42,7 +42,7 @@ class Loader(NamedTuple):
     ahead
         Batches that its workers prepare before they are asked for.
     is_endless
-        Whether a pass goes on after `length` batches, as with a sampler that repeats itself.
+        Whether a pass does not end after `length` batches, as where the sampler begins again.
     """
 
     description: dict[str, Any]
