@@ -70,6 +70,19 @@ def test_the_file_says_what_was_asked_and_is_valid(folder: Path) -> None:
     assert read.varied == {"devices": [1, 2]} | {f"args.{name}": values for name, values in own.items()}
 
 
+def test_parts_to_go_without_are_values_of_a_parameter_each_alone_and_all_together(folder: Path) -> None:
+    assert scenario("--ablate", "loader", *ONE)["vary"] == {"devices": [1], "ablate": ["none", "loader"]}
+    both = scenario("--devices", "1,2", "--ablate", "communication,loader", "--", "train.py")
+    assert both["vary"]["ablate"] == ["none", "communication", "loader", "loader+communication"]
+    assert "ablation" in both["figures"]
+    # On one device there is no communication to go without: these values make no further runs there.
+    [runs] = expand(read_experiment(Path("multicard.yaml"))).values()
+    assert sorted((run.parameters.devices, run.parameters.ablate) for run in runs) == [
+        (1, "loader"), (1, "none"),
+        (2, "communication"), (2, "loader"), (2, "loader+communication"), (2, "none"),
+    ]  # fmt: skip
+
+
 def test_any_text_of_the_command_and_of_its_values_stays_as_it_was_typed(folder: Path) -> None:
     words = ["1e-3", "007", "none", "nan", "true", "1:30", "0x10", "a b", "#1", "~", "{x}", "ä", "a: b", "'"]
     typed = {"32": 32, "-1": -1, "0.1": 0.1} | {word: word for word in words}
@@ -135,6 +148,8 @@ def test_what_is_no_script_is_refused_with_what_to_write(typed: str, line: str) 
         ("--devices 1 --launcher command -- no-such-program", "launcher: command needs the program"),
         ("--devices 1 --launcher srun -- train.py", "this is none; use salloc, or --write-only"),
         ("--devices 1 --steps 0 -- train.py", "steps: found 0, "),
+        ("--devices 1 --ablate loading -- train.py", "--ablate: found 'loading', expected loader or communication"),
+        ("--devices 1 --ablate communication -- train.py", "--ablate: found communication, expected several --devices"),
         ("--devices 1 --memory-snapshot -- train.py", "memory_snapshot: records the memory of GPUs, found device: cpu"),
         ("--devices 1024 -- train.py", "cannot run here: needs 1024 devices, "),
         ("--devices 1 --python no/such -- train.py", "python: no such interpreter: "),

@@ -70,6 +70,7 @@ RUN_ELSEWHERE = (
     (r"snakemake --profile profiles/local.*", "tests/workflow/test_pipeline.py", '"--profile", "profiles/local"'),
     (r"multicard scale --devices 1,2,4 .*", "tests/cli/test_scale_command.py", 'shell_commands("README.md")'),
     # The commands of this page tests/cli/test_own_training.py runs.
+    (r"multicard scale .* --ablate .*", "tests/script/test_ablated_scripts.py", '"--ablate"'),
     (r"multicard (?:scale|run) .*", "docs/own-training.md", "{0}\n"),
     (r"multicard analyze --as-runs .*", "tests/cli/test_adopt_command.py", 'shell_commands("docs/traces.md")'),
     (r"multicard archive .*", "tests/cli/test_damaged_runs.py", '"archive"'),
