@@ -45,7 +45,8 @@ for epoch in range(9):
         total = torch.tensor([1.0 + rank])
         dist.all_reduce(total)
         parts = torch.zeros(4)
-        work = dist.all_gather_into_tensor(parts, torch.tensor([1.0, 2.0]) + rank, async_op=True)
+        own = parts[2 * rank : 2 * rank + 2].copy_(torch.tensor([1.0, 2.0]) + rank)  # as FSDP2 does
+        work = dist.all_gather_into_tensor(parts, own, async_op=True)
         work.wait()
         with open(f"rank{rank}.txt", "a") as file:
             file.write(f"{model.weight.sum().item()} {total.item()} {parts.tolist()}\\n")

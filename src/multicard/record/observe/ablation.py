@@ -180,7 +180,7 @@ def _keep(*_: Any) -> None:
 
 
 def _gather_into(output: Any, own: Any, _group: Any) -> None:
-    output.view(-1, own.numel()).copy_(own.reshape(1, -1))
+    output.view(-1, own.numel()).copy_(own.clone().reshape(1, -1))  # it may be a part of the output, as FSDP2's is
 
 
 def _scatter_from(output: Any, own: Any, _op: Any, group: Any) -> None:
