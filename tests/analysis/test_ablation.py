@@ -27,8 +27,8 @@ def tables(tmp_path: Path) -> ScenarioTables:
         {
             "command": ["train.py"], "devices": devices, "ablate": part, "repeat": repeat, "iteration_time_s": step_s,
             "throughput_samples_per_s": 8 * devices / step_s, "data_share": 0.1, "compute_share": 0.9,
-            "loader_alone_s": 0.045 * (1.2 if repeat == 2 else 1) if "loader" in part else None,
-            "loader_workers": 1 if "loader" in part else None,
+            "loader_alone_s": 0.015 * (1.2 if repeat == 2 else 1) if "loader" in part else None,
+            "loader_workers": 3 if "loader" in part else None,
         }
         for (devices, part), times in STEPS.items()
         for repeat, step_s in enumerate(times, 1)
@@ -56,8 +56,8 @@ def test_costs_are_ratios_of_rates_and_what_they_save(evidence: Evidence) -> Non
 def test_words_say_what_costs_time_and_what_does_not_and_how_many_workers_are_enough(evidence: Evidence) -> None:
     one, two = lines(costs(evidence))
     assert "without loading 2.5" in one and "loading costs 60% of the time" in one
-    # A worker takes 45 ms to load what a step of 20 ms needs.
-    assert "3 workers per rank are enough (now 1)" in one
+    # Three workers together take 15 ms to load what a step of 20 ms needs, so one of them takes 45 ms.
+    assert "3 workers per rank are enough (now 3)" in one
     assert "loading and communication cost 90% of the time" in two
     assert two.split("without loading ")[1].split(";")[0].endswith(": no cost shown")
     assert "worker" not in two

@@ -75,6 +75,15 @@ def test_without_loading_the_loop_gets_its_first_batches_again_and_nothing_is_lo
     assert alone is None or alone["batches"] > 0
 
 
+def test_a_batch_that_the_loop_changes_is_changed_once(tmp_path: Path) -> None:
+    # It adds one to the batch that it got: a batch that is kept would grow with every pass.
+    script = COUNTING.replace("WORKERS", "0").replace("x.mul_(0)", "x.add_(1)")
+    run(tmp_path, after_head(script), ablate=["loader"], **WINDOWS | {"measured_steps": 40})
+    first = [int(line.split()[2]) for line in (tmp_path / "got.txt").read_text().splitlines()]
+    assert len(first) > 40
+    assert max(first) <= max(range(0, 80, 8)) + 1
+
+
 @pytest.mark.parametrize("parts", [[], ["communication"]])
 def test_without_communication_ranks_learn_apart_and_exchange_nothing(parts: list[str], tmp_path: Path) -> None:
     script = after_head(EXCHANGING.replace("EXCHANGE", "pass"))
