@@ -46,7 +46,8 @@ def write_scenario(
     UserError
         If a file of a run or of a machine is missing or damaged.
     """
-    (out / SCENARIO_INDEX).unlink(missing_ok=True)  # that of tables which are about to be replaced
+    for name in (SCENARIO_INDEX, MEASURES):  # of tables that are about to be replaced
+        (out / name).unlink(missing_ok=True)
     limits = [read_machine(path) for path in machines]
     parts, measured, outcomes = [], [], []
     for folder in folders:

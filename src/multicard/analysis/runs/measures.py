@@ -144,8 +144,8 @@ def _loader_alone(record: Mapping[str, Any]) -> dict[str, float]:
     for rank in record.get("ranks") or []:
         observed = rank.get("observed") or {}
         alone, loaders = observed.get("loader_alone"), observed.get("loaders")
-        if alone and loaders and observed.get("batches_per_step"):
-            step_s = alone["seconds"] / alone["batches"] * observed["batches_per_step"]
+        if alone and loaders:
+            step_s = alone["seconds"] / alone["batches"] * alone["batches_per_step"]
             known.append((step_s, loaders[0]["num_workers"]))
     return dict(zip(("loader_alone_s", "loader_workers"), max(known), strict=True)) if known else {}
 

@@ -257,7 +257,8 @@ def not_left_out(stated: Mapping[str, Any], replay: Replay | None, exchanged: bo
     return None
 
 
-def loader_alone(replay: Replay | None) -> dict[str, float] | None:
-    """What the slowest of the loaders that were left out does alone."""
+def loader_alone(replay: Replay | None, batches_per_step: float) -> dict[str, Any]:
+    """What the slowest of the loaders that were left out does alone, as `loader_alone`; nothing where there is none."""
     known = [kept.alone for kept in (replay.replayed if replay else ()) if kept.alone]
-    return max(known, key=lambda each: each["seconds"] / each["batches"], default=None)
+    slowest = max(known, key=lambda each: each["seconds"] / each["batches"], default=None)
+    return {"loader_alone": slowest | {"batches_per_step": batches_per_step}} if slowest else {}

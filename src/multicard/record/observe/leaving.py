@@ -102,8 +102,7 @@ class Leaving:
                 "optimizers": sorted(observer.optimizers),
                 "loaders": loaders,
                 "exchanged": recording.exchanged,
-                "loader_alone": loader_alone(observer.replay),
-                "batches_per_step": recording.pace.batches_per_step,
+                **loader_alone(observer.replay, recording.pace.batches_per_step),
             },
             "ignored_exit": False,
         }
