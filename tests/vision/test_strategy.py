@@ -79,8 +79,7 @@ def run_program(rank: int, port: int | None, p: VisionParameters, digits: Path, 
         "parameters": p.stated(), "data": str(digits), "scratch": str(scratch), "profiler": "none",
         "observe": WORKLOADS["vision"].observed(p),
     }  # fmt: skip
-    if rank == 0:
-        write_json(scratch / JOB, job)
+    write_json(scratch / JOB, job)  # each the same, since either may be first to read it
     os.environ |= observer_variables(scratch, has_own_copy=False)
     begin_observing()
     training_program.main(job)

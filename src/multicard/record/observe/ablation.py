@@ -27,7 +27,6 @@ from multicard.record.compilation import has_compiled
 LOADER, COMMUNICATION = "loader", "communication"
 MOST_KEPT, MOST_BYTES = 32, 2**30  # batches of a loader, and their size
 ALONE_S, MOST_ALONE = 3.0, 500  # that a loader is measured alone: seconds, batches
-END = object()
 
 
 class Kept:

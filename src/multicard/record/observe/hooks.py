@@ -155,7 +155,7 @@ def _watch_loaders() -> None:
 
 
 def _watched_next(plain: Callable[..., Any], drop: Callable[..., Any]) -> Callable[..., Any]:
-    asks, gets = apart(OBSERVER.batch_asked), apart(OBSERVER.batch_given)
+    asks, gets, again = apart(OBSERVER.batch_asked), apart(OBSERVER.batch_given), apart(OBSERVER.replayed)
 
     @functools.wraps(plain)
     def watched_next(self: Any) -> Any:
@@ -168,7 +168,7 @@ def _watched_next(plain: Callable[..., Any], drop: Callable[..., Any]) -> Callab
             return batch
         batch, given = None, False
         try:
-            batch = plain(self) if OBSERVER.replay is None else OBSERVER.replayed(plain, self, drawn)
+            batch = plain(self) if OBSERVER.replay is None else again(plain, self, drawn)
             given = True
         finally:
             gets(self, drawn, batch, given)
