@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from analysis.synthetic_results import images, make_results
+from changed_traces import change
 from conftest import ROOT
 from multicard.archive.manifest import FILES
 from multicard.cli import main
@@ -218,15 +219,6 @@ def test_a_folder_of_traces_is_one_trace_and_what_it_lacks_is_said(tmp_path: Pat
     assert tables["kernels"][0]["process"] == PID
 
 
-def changed(path: Path, *statements: str) -> Path:
-    """A database of a trace on which SQL was run."""
-    with closing(sqlite3.connect(path)) as connection:
-        for statement in statements:
-            connection.execute(statement)
-        connection.commit()
-    return path
-
-
 @pytest.mark.parametrize(
     ("name", "shown_as"),
     [
@@ -235,7 +227,7 @@ def changed(path: Path, *statements: str) -> Path:
     ],
 )
 def test_text_in_a_trace_stays_text(name: str, shown_as: str, tmp_path: Path) -> None:
-    path = changed(nsys_export(tmp_path / "t.sqlite"), f"UPDATE StringIds SET value = {name} WHERE value = 'gemm'")
+    path = change(nsys_export(tmp_path / "t.sqlite"), f"UPDATE StringIds SET value = {name} WHERE value = 'gemm'")
     shown = multicard("analyze", path)
     assert shown.returncode == 0, shown.stderr
     assert shown_as in shown.stdout and "\x1b" not in shown.stdout
@@ -263,19 +255,19 @@ def test_what_is_no_trace_is_one_line_and_leaves_no_file(
 
 
 def test_a_database_of_another_schema_that_is_cut_or_locked_is_refused(tmp_path: Path) -> None:
-    path = changed(
+    path = change(
         nsys_export(tmp_path / "t.sqlite"),
         "CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT)",
         "INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_SCHEMA_VERSION', '3.99.1')",
     )
     assert multicard("analyze", path).returncode == 0, "newer versions of a known kind only add to it"
-    changed(path, "UPDATE META_DATA_EXPORT SET value = '4.0.0'")
+    change(path, "UPDATE META_DATA_EXPORT SET value = '4.0.0'")
     assert f"{path}: export schema 4.0.0 is not known, expected at most 3.x" in refused(path)
     path = nsys_export(tmp_path / "u.sqlite")
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("BEGIN EXCLUSIVE")
         assert refused(path) == f"{path}: locked, another program is writing to it"
-    changed(path, "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME COLUMN demangledName TO kernelName")
+    change(path, "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME COLUMN demangledName TO kernelName")
     assert refused(path).endswith("CUPTI_ACTIVITY_KIND_KERNEL lacks the column demangledName: the schema is not known")
     path.write_bytes(path.read_bytes()[:-5000])
     assert str(path) in refused(path, "--out", tmp_path / "out")

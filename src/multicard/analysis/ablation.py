@@ -8,11 +8,11 @@ import pandas as pd
 
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence
 from multicard.analysis.pooling import Pool
+from multicard.analysis.scaling.headline import STEP_TIME
 from multicard.analysis.statistics import Interval, verdict
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, percent, with_unit
 
-STEP_TIME = "iteration_time_s"
 WORDS = {"loader": "loading", "communication": "communication", "loader+communication": "loading and communication"}
 
 
@@ -122,9 +122,5 @@ def as_table(found: Sequence[Cost]) -> pd.DataFrame:
                 "cost_share_high": each.share.high,
             }
             for each in found
-        ],
-        columns=[
-            "configuration", "device", "devices", "without", "repeats", "speedup_without", "speedup_without_low",
-            "speedup_without_high", "cost_share", "cost_share_low", "cost_share_high",
-        ],
-    )  # fmt: skip
+        ]
+    )

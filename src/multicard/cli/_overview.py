@@ -71,7 +71,8 @@ def print_results(experiment: "Experiment", config: Path) -> None:
             lines += [
                 f"{row['outcome'].replace('_', ' ')}: {row['reason']}" for _, row in rows.iterrows() if row["reason"]
             ]
-        lines += ablation.lines(ablation.costs(evidence_of(tables)))
+        if len(tables.ablated):
+            lines += ablation.lines(ablation.costs(evidence_of(tables)))
         lines += [f"{count} cannot run here: {reason}" for reason, count in Counter(tables.reasons_not_run).items()]
         lines += notes(tables, profiled=True)
         said += [line if alone else f"{name}: {line}" for line in lines]
