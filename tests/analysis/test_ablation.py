@@ -67,6 +67,8 @@ def test_what_was_measured_counts_in_advice_in_place_of_shares(evidence: Evidenc
     said = as_markdown(evidence, verbose=False)
     assert "What parts cost, measured: 2 CPU processes" in said
     assert "data loading; about" not in said
+    # The step of a CPU does not tell communication from computing; the run without it does.
+    assert "since communication costs 50% of the time, measured" in said
 
 
 def test_runs_that_trained_nothing_are_marked_and_count_nowhere_else(

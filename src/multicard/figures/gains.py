@@ -11,6 +11,7 @@ from multicard.analysis.comparison.comparisons import ORDER, as_used, gains, ove
 from multicard.analysis.evidence import evidence_of
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.text import counted, for_figure
+from multicard.figures.bars import height_of
 from multicard.figures.catalog import HOLLOW, RATIOS, figure
 from multicard.figures.points import draw_series, height_for
 from multicard.figures.series import completed_of, device_word, labels, unit
@@ -110,12 +111,17 @@ def ablation(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
         raise NothingToShow("no completed run went without a part of its step beside one that had all")
     several = data["configuration"].nunique() > 1
     named = data["without"] + (": " + data["configuration"] if several else "")
-    shown = data.assign(series=named.map(for_figure))
-    figure, axes = plt.subplots(figsize=(WIDTH_IN, height_for(shown)))
-    draw_series(
-        axes, shown, "cost_share", "Cost of a part", "Saved without it (% of the time)", 100.0, around_zero=True
-    )
-    legend_below(figure, axes)
+    shown = data.assign(series=named.map(for_figure)).sort_values("devices", kind="stable")
+    by_count = list(shown.groupby("devices"))
+    rows = [own["series"].nunique() for _, own in by_count]
+    size = (WIDTH_IN, 0.6 + sum(0.6 + height_of(each, 0.3) for each in rows))
+    figure, panels = plt.subplots(len(rows), 1, figsize=size, squeeze=False, sharex=True, height_ratios=rows)
+    limits = []
+    for axes, (count, own) in zip(panels[:, 0], by_count, strict=True):
+        title = counted(count, device_word(shown))
+        draw_series(axes, own, "cost_share", title, "", 100.0, around_zero=True)
+        limits += axes.get_xlim()
+    axes.set(xlim=(min(limits), max(limits)), xlabel="Saved without it (% of the time)")
     return figure, data
 
 

@@ -5,7 +5,8 @@ Parameters have the names of the configuration file, so that a recommendation ca
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -49,6 +50,7 @@ class Part(NamedTuple):
     evidence: str
     options: list[str]
     bound: str
+    measured: str = ""  # what it costs, if that was measured
 
 
 class Tile(NamedTuple):
@@ -170,6 +172,8 @@ def _in_question(job: Choices) -> Configuration:
 def _job(job: Choices, name: str, report: BottleneckReport, evidence: Evidence, costs: list[Cost]) -> JobAdvice:
     about = report.configuration
     measured = {each.part: each for each in costs if each.configuration is about}
+    unseen = _unseen(measured, report)
+    report = replace(report, bottlenecks=[*unseen, *report.bottlenecks])
     parts = [_part(each, about, evidence, measured.get(ABLATED.get(each.kind, ""))) for each in report.bottlenecks]
     step = summary(report) or ("where the step goes was not recorded" if about.completed else "")
     step = f"{_devices(job, about['devices'])}: {step}" if step else ""
@@ -293,9 +297,22 @@ def _part(bottleneck: Bottleneck, about: Configuration, evidence: Evidence, cost
     gain = bottleneck.gain if cost is None else cost.ratio.value if cost.is_shown else 1.0
     options = untried(about, bottleneck, evidence.configurations) if gain is None or gain >= WORTHWHILE else []
     bound = "" if gain is None else f"about {gain:.2f} times as fast if it took no time"
+    measured = ""
     if cost is not None:
         bound = f"measured: {cost.words()}"
-    return Part(bottleneck.kind.capitalize(), bottleneck.evidence, options, bound)
+        measured = f"{ablation.WORDS[cost.part]} costs {percent(cost.share.value)} of the time, measured"
+    return Part(bottleneck.kind.capitalize(), bottleneck.evidence, options, bound, measured)
+
+
+def _unseen(measured: Mapping[str, Cost], report: BottleneckReport) -> list[Bottleneck]:
+    """What runs without it show to cost time where the step does not tell it apart, as communication on CPUs."""
+    seen = {each.kind for each in report.bottlenecks}
+    costs = {kind: measured[part] for kind, part in ABLATED.items() if part in measured and kind not in seen}
+    return [
+        Bottleneck(kind, cost.share.value, f"{percent(cost.share.value)} of the time, by runs without it")
+        for kind, cost in costs.items()
+        if cost.is_shown
+    ]
 
 
 def _next(report: BottleneckReport, parts: list[Part]) -> list[str]:
@@ -308,7 +325,8 @@ def _next(report: BottleneckReport, parts: list[Part]) -> list[str]:
                 "padding": f"{percent(bottleneck.share)} of the tokens are padding",
             }.get(bottleneck.kind, f"{percent(bottleneck.share)} of the {report.of} is {bottleneck.kind}")
             named = listed(part.options[:MOST_OPTIONS], "or")
-            lines.append(f"{named}, since {since}{f'; {part.bound}' if part.bound else ''}")
+            reason = part.measured or f"{since}{f'; {part.bound}' if part.bound else ''}"
+            lines.append(f"{named}, since {reason}")
     return lines[:MOST_NEXT]
 
 
