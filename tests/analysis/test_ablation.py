@@ -7,7 +7,7 @@ import pytest
 from figures.measured import gathered, measured
 from multicard.analysis.ablation import as_table, costs, lines
 from multicard.analysis.choice.choices import choices
-from multicard.analysis.choice.recommend import as_markdown
+from multicard.analysis.choice.recommend import advise, as_markdown
 from multicard.analysis.evidence import Evidence, evidence_of
 from multicard.analysis.runs.notices import notices
 from multicard.analysis.scaling.headline import headline
@@ -69,6 +69,8 @@ def test_what_was_measured_counts_in_advice_in_place_of_shares(evidence: Evidenc
     assert "data loading; about" not in said
     # The step of a CPU does not tell communication from computing; the run without it does.
     assert "since communication costs 50% of the time, measured" in said
+    [job] = advise(evidence).jobs
+    assert ("Cost of communication, measured", "50%") in [tile[:2] for tile in job.tiles]
 
 
 def test_runs_that_trained_nothing_are_marked_and_count_nowhere_else(

@@ -192,7 +192,7 @@ def _job(job: Choices, name: str, report: BottleneckReport, evidence: Evidence, 
         name=name,
         points=points,
         more=[point for kind in kinds for point in kind[1:]],
-        tiles=_tiles(job, report, doubt),
+        tiles=_tiles(job, report, measured, doubt),
         table=_in_words(job),
         lost=[f"{each.words()}: {outcomes_of(each)}" for each in job.lost],
         about=about.words(),
@@ -346,8 +346,8 @@ def doubts(job: Choices) -> str:
     return "; ".join(said)
 
 
-def _tiles(job: Choices, report: BottleneckReport, doubts: str) -> list[Tile]:
-    """The fastest configuration, the speed-up, the largest part of the step, and how sure that is."""
+def _tiles(job: Choices, report: BottleneckReport, measured: Mapping[str, Cost], doubts: str) -> list[Tile]:
+    """The fastest configuration, the speed-up, what costs most of the step, and how sure that is."""
     best = job.fastest
     if best is None:
         return []
@@ -363,8 +363,12 @@ def _tiles(job: Choices, report: BottleneckReport, doubts: str) -> list[Tile]:
             notes = f"{rest[1:-1]}; {percent(ratio.value / row.devices)} efficient"
             tiles.append(Tile(f"Speed-up of {_devices(job, row.devices)} over 1", f"{value}×", notes))
             sure = SURE[verdict(ratio)]
-    if report.largest:
-        on = _devices(job, report.configuration["devices"])
+    on = _devices(job, report.configuration["devices"])
+    shown = [each for part, each in measured.items() if part in ABLATED.values() and each.is_shown]
+    if dearest := max(shown, key=lambda each: each.share.value, default=None):
+        value, notes = percent(dearest.share.value), f"without it {dearest.ratio.format(unit='×')}, on {on}"
+        tiles.append(Tile(f"Cost of {ablation.WORDS[dearest.part]}, measured", value, notes))
+    elif report.largest:
         share = percent(report.parts[report.largest])
         tiles.append(Tile("Largest part of the step", share, f"{report.largest}, on {on}"))
     return [*tiles, Tile("How sure", sure, doubts)]
