@@ -9,6 +9,7 @@ from multicard.analysis.ablation import as_table, costs, lines
 from multicard.analysis.choice.choices import choices
 from multicard.analysis.choice.recommend import advise, as_markdown
 from multicard.analysis.evidence import Evidence, evidence_of
+from multicard.analysis.runs.breakdown import COLUMNS, COMPUTE, EITHER
 from multicard.analysis.runs.notices import notices
 from multicard.analysis.scaling.headline import headline
 from multicard.analysis.scenario_tables import ScenarioTables
@@ -26,7 +27,8 @@ def tables(tmp_path: Path) -> ScenarioTables:
     rows = [
         {
             "command": ["train.py"], "devices": devices, "ablate": part, "repeat": repeat, "iteration_time_s": step_s,
-            "throughput_samples_per_s": 8 * devices / step_s, "data_share": 0.1, "compute_share": 0.9,
+            "throughput_samples_per_s": 8 * devices / step_s, "data_share": 0.1,
+            COLUMNS[COMPUTE if devices == 1 else EITHER]: 0.9,
             "loader_alone_s": 0.015 * (1.2 if repeat == 2 else 1) if "loader" in part else None,
             "loader_workers": 3 if "loader" in part else None,
         }

@@ -1,19 +1,22 @@
 """What a part of the step costs, by runs that went without it: measured, where shares of a step only suggest it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
+from multicard.analysis.bottlenecks.bottlenecks import LEAST, Bottleneck, BottleneckReport
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence
 from multicard.analysis.pooling import Pool
+from multicard.analysis.runs.breakdown import COMMUNICATION, DATA, EITHER
 from multicard.analysis.scaling.headline import STEP_TIME
 from multicard.analysis.statistics import Interval, verdict
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, percent, with_unit
 
 WORDS = {"loader": "loading", "communication": "communication", "loader+communication": "loading and communication"}
+ABLATED = {DATA: "loader", COMMUNICATION: "communication"}  # what runs go without to measure a part of the step
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,29 @@ def costs(evidence: Evidence) -> list[Cost]:
         ratio = Pool(sides).ratio(0, 1)
         found.append((one, without, ratio if has_rates else ratio.map(lambda times: 1 / times)))
     return [Cost(one, without, str(without["ablate"]), ratio) for one, without, ratio in found]
+
+
+def unseen(measured: Mapping[str, Cost], report: BottleneckReport) -> list[Bottleneck]:
+    """What the step does not tell apart, as communication on CPUs, but runs without it show to cost time.
+
+    `measured`: what parts cost in the configuration of the report, by part.
+    """
+    seen = {each.kind for each in report.bottlenecks}
+    costs = {kind: measured[part] for kind, part in ABLATED.items() if part in measured and kind not in seen}
+    return [
+        Bottleneck(kind, cost.share.value, f"{percent(cost.share.value)} of the time, by runs without it")
+        for kind, cost in costs.items()
+        if cost.is_shown and cost.share.value >= LEAST
+    ]
+
+
+def of_largest(measured: Mapping[str, Cost], report: BottleneckReport) -> Cost | None:
+    """What the largest part of the step was measured to cost, also where it is most of one that is not told apart."""
+    either = report.largest == EITHER
+    cost = measured.get(ABLATED.get(COMMUNICATION if either else report.largest or "", ""))
+    if cost is None or not cost.is_shown or (either and 2 * cost.share.value < report.parts[EITHER]):
+        return None
+    return cost
 
 
 def lines(found: Sequence[Cost]) -> list[str]:

@@ -14,13 +14,12 @@ from typing import NamedTuple
 import jinja2
 
 from multicard.analysis import ablation
-from multicard.analysis.ablation import Cost
+from multicard.analysis.ablation import ABLATED, Cost
 from multicard.analysis.bottlenecks.bottlenecks import Bottleneck, BottleneckReport, report_of, summary
 from multicard.analysis.bottlenecks.options import untried
 from multicard.analysis.choice.choices import Choice, Choices, choices, outcomes_of
 from multicard.analysis.choice.learning import changes_from, words_of
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence, place_words
-from multicard.analysis.runs.breakdown import COMMUNICATION, DATA
 from multicard.analysis.runs.notices import NOTICES, told
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.analysis.statistics import Interval, corrected, verdict
@@ -40,7 +39,6 @@ MANY, WHICH, CHANGE = "How many devices", "Which configuration", "If you may cha
 NOT_KNOWN = "not known"
 HOURS = {"cuda": "GPU-hours", "cpu": "process-hours"}
 FASTER = "× as fast"
-ABLATED = {DATA: "loader", COMMUNICATION: "communication"}  # what runs go without to measure a part
 
 
 class Part(NamedTuple):
@@ -172,8 +170,7 @@ def _in_question(job: Choices) -> Configuration:
 def _job(job: Choices, name: str, report: BottleneckReport, evidence: Evidence, costs: list[Cost]) -> JobAdvice:
     about = report.configuration
     measured = {each.part: each for each in costs if each.configuration is about}
-    unseen = _unseen(measured, report)
-    report = replace(report, bottlenecks=[*unseen, *report.bottlenecks])
+    report = replace(report, bottlenecks=[*ablation.unseen(measured, report), *report.bottlenecks])
     parts = [_part(each, about, evidence, measured.get(ABLATED.get(each.kind, ""))) for each in report.bottlenecks]
     step = summary(report) or ("where the step goes was not recorded" if about.completed else "")
     step = f"{_devices(job, about['devices'])}: {step}" if step else ""
@@ -304,17 +301,6 @@ def _part(bottleneck: Bottleneck, about: Configuration, evidence: Evidence, cost
     return Part(bottleneck.kind.capitalize(), bottleneck.evidence, options, bound, measured)
 
 
-def _unseen(measured: Mapping[str, Cost], report: BottleneckReport) -> list[Bottleneck]:
-    """What runs without it show to cost time where the step does not tell it apart, as communication on CPUs."""
-    seen = {each.kind for each in report.bottlenecks}
-    costs = {kind: measured[part] for kind, part in ABLATED.items() if part in measured and kind not in seen}
-    return [
-        Bottleneck(kind, cost.share.value, f"{percent(cost.share.value)} of the time, by runs without it")
-        for kind, cost in costs.items()
-        if cost.is_shown
-    ]
-
-
 def _next(report: BottleneckReport, parts: list[Part]) -> list[str]:
     """What to try, each with its reason."""
     lines = []
@@ -364,10 +350,9 @@ def _tiles(job: Choices, report: BottleneckReport, measured: Mapping[str, Cost],
             tiles.append(Tile(f"Speed-up of {_devices(job, row.devices)} over 1", f"{value}×", notes))
             sure = SURE[verdict(ratio)]
     on = _devices(job, report.configuration["devices"])
-    shown = [each for part, each in measured.items() if part in ABLATED.values() and each.is_shown]
-    if dearest := max(shown, key=lambda each: each.share.value, default=None):
-        value, notes = percent(dearest.share.value), f"without it {dearest.ratio.format(unit='×')}, on {on}"
-        tiles.append(Tile(f"Cost of {ablation.WORDS[dearest.part]}, measured", value, notes))
+    if cost := ablation.of_largest(measured, report):
+        value, notes = percent(cost.share.value), f"without it {cost.ratio.format(unit='×')}, on {on}"
+        tiles.append(Tile(f"Cost of {ablation.WORDS[cost.part]}, measured", value, notes))
     elif report.largest:
         share = percent(report.parts[report.largest])
         tiles.append(Tile("Largest part of the step", share, f"{report.largest}, on {on}"))
