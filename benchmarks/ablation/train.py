@@ -19,7 +19,7 @@ WITHOUT = os.environ.get("WITHOUT", "")
 
 
 class Slow(Dataset):
-    """Images that take their time."""
+    """Samples that take their time."""
 
     def __len__(self) -> int:
         return BATCH * arguments.steps

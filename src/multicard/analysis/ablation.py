@@ -112,11 +112,12 @@ def unseen(measured: Mapping[str, Cost], report: BottleneckReport) -> list[Bottl
 
 def of_largest(measured: Mapping[str, Cost], report: BottleneckReport) -> Cost | None:
     """What the largest part of the step was measured to cost, also where it is most of one that is not told apart."""
-    either = report.largest == EITHER
-    cost = measured.get(ABLATED.get(COMMUNICATION if either else report.largest or "", ""))
-    if cost is None or not cost.is_shown or (either and 2 * cost.share.value < report.parts[EITHER]):
+    is_either = report.largest == EITHER
+    kind = COMMUNICATION if is_either else report.largest
+    cost = measured.get(ABLATED.get(kind or "", ""))
+    if cost is None or not cost.is_shown:
         return None
-    return cost
+    return None if is_either and 2 * cost.share.value < report.parts[EITHER] else cost
 
 
 def lines(found: Sequence[Cost]) -> list[str]:

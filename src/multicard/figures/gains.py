@@ -111,7 +111,7 @@ def ablation(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
         raise NothingToShow("no completed run went without a part of its step beside one that had all")
     several = data["configuration"].nunique() > 1
     named = data["without"] + (": " + data["configuration"] if several else "")
-    shown = data.assign(series=named.map(for_figure)).sort_values("devices", kind="stable")
+    shown = data.assign(series=named.map(for_figure))
     by_count = list(shown.groupby("devices"))
     rows = [own["series"].nunique() for _, own in by_count]
     size = (WIDTH_IN, 0.6 + sum(0.6 + height_of(each, 0.3) for each in rows))
