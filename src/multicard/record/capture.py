@@ -56,6 +56,12 @@ class HostBarrier:
         self._check()
         return found
 
+    def gather(self, name: str, text: str) -> list[str]:
+        """Give all ranks the texts of all, under a name that was not used before."""
+        self._store.set(f"{name} {dist.get_rank()}", text)
+        self.wait()
+        return [self._store.get(f"{name} {rank}").decode() for rank in range(self._ranks)]
+
     def leave(self) -> None:
         """Wait no more, and let the others know who wait for this rank."""
         self._store.add("left", 1)

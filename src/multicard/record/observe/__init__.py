@@ -6,7 +6,7 @@ with a folder that holds `site/sitecustomize.py` and a link `multicard` to this 
 job.json has the keys `scratch` (folder of this node where ranks leave their files), `profiler` (resolved, not `auto`),
 `launcher` (process that starts the job on this node, or null) and `observe` with
   `device` (cpu, cuda), `devices`, `devices_per_node`, `ranks`, `ranks_per_node`;
-  `ablate` (parts that the run goes without; see `ablation`);
+  `ablate` (parts that the run goes without; see `ablation`): loader, communication, host, this with loader;
   `warmup_steps`, `measured_steps` (null where the program states its steps by
   `multicard.marks.training`), `profiled_steps`;
   `program` (names that a rank's program may go by), `is_user_program` (false of a program of multicard's own), and of a

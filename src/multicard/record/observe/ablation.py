@@ -4,7 +4,8 @@ Without the *loader*, the loop gets the batches of its warm-up again and again, 
 to. Without *communication*, ranks exchange no gradients once training has begun: DistributedDataParallel works as in
 its `no_sync`, and collectives that are called as functions of torch.distributed give each rank what it has itself, in
 the right shape. What else ranks exchange, such as activations of a pipeline, cannot be left out; the counters of the
-process groups tell that, and then the run has no numbers.
+process groups tell that, and then the run has no numbers. Without the *host*, which goes without the loader, too, a
+step is replayed as a CUDA graph: see `graphed`.
 """
 
 import copy
@@ -24,9 +25,18 @@ from torch.nn.parallel import DistributedDataParallel
 from multicard.core.system import read_or_none
 from multicard.record.compilation import has_compiled
 
-LOADER, COMMUNICATION = "loader", "communication"
+LOADER, COMMUNICATION, HOST = "loader", "communication", "host"
 MOST_KEPT, MOST_BYTES = 32, 2**30  # batches of a loader, and their size
 ALONE_S, MOST_ALONE = 3.0, 500  # that a loader is measured alone: seconds, batches
+MOVES = ("to", "cuda")  # by which scripts move tensors
+
+
+class NotLeftOut(Exception):
+    """A part cannot be left out."""
+
+    def __init__(self, part: str, why: str):
+        super().__init__(f"cannot go without {part}: {why}")
+        self.part, self.why = part, why
 
 
 class Kept:
@@ -68,13 +78,13 @@ class Replay:
         self._is_time = is_time
         self._of_loader: WeakKeyDictionary[Any, Kept] = WeakKeyDictionary()
         self._seen: set[tuple[Any, ...]] = set()  # shape, type and device of what modules are called with
-        self._hook: Any = None
+        self._stop_noting: Callable[[], None] | None = None
         self.replayed: list[Kept] = []  # of loaders that load no more, which may be gone before their iterators are
 
     def of(self, loader: Any) -> Kept:
         """What is kept of a loader."""
-        if self._hook is None and not self._of_loader:
-            self._hook = register_module_forward_pre_hook(self._note_inputs)
+        if self._stop_noting is None and not self._of_loader:
+            self._stop_noting = self._note_devices()
         return self._of_loader.setdefault(loader, Kept())
 
     def is_due(self, kept: Kept, trained: bool) -> bool:
@@ -86,17 +96,41 @@ class Replay:
         kept.alone = measured_alone(take, ahead)
         kept.is_full = True
         self.replayed.append(kept)
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
+        if self._stop_noting is not None:
+            self._stop_noting()
+            self._stop_noting = None
         kept.batches = [(map_tensors(batch, self._moved), asked) for batch, asked in kept.batches]
+
+    def _note_devices(self) -> Callable[[], None]:
+        """Note from now on where modules get their inputs, and where tensors are moved to; give what ends that."""
+        hook = register_module_forward_pre_hook(self._note_inputs)
+        plain = {name: getattr(torch.Tensor, name) for name in MOVES}
+        for name, move in plain.items():
+            setattr(torch.Tensor, name, self._noting_moves(move))
+
+        def stop() -> None:
+            hook.remove()
+            for name, move in plain.items():
+                setattr(torch.Tensor, name, move)
+
+        return stop
+
+    def _noting_moves(self, move: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(move)
+        def watched(tensor: Any, *arguments: Any, **options: Any) -> Any:
+            found = move(tensor, *arguments, **options)
+            if found.device != tensor.device and not torch.compiler.is_dynamo_compiling():
+                self._seen.add((tensor.shape, tensor.dtype, found.device))
+            return found
+
+        return watched
 
     def _note_inputs(self, _module: nn.Module, inputs: Any) -> None:
         if not has_compiled():
             self._seen |= {(each.shape, each.dtype, each.device) for each in tensors_in(inputs)}
 
     def _moved(self, tensor: Any) -> Any:
-        """A tensor on the device where modules get one like it, so that moving it there costs nothing."""
+        """A tensor on the device where modules get one like it, or the loop moves one to, so that it need not."""
         like = {device for shape, kind, device in self._seen if (shape, kind) == (tensor.shape, tensor.dtype)}
         return tensor.to(like.pop()) if len(like) == 1 and tensor.device not in like else tensor
 
@@ -245,7 +279,7 @@ def not_left_out(stated: Mapping[str, Any], replay: Replay | None, exchanged: bo
         Whether the ranks exchanged anything; None where that cannot be told.
     """
     parts = stated.get("ablate") or ()
-    if LOADER in parts and not (replay and replay.replayed):
+    if LOADER in parts and HOST not in parts and not (replay and replay.replayed):
         message = "no loader of PyTorch's was seen; wrap yours by multicard.marks.wrap_loader"
         return {"part": LOADER, "message": message}
     if COMMUNICATION in parts and stated["ranks"] == 1:
@@ -260,4 +294,5 @@ def loader_alone(replay: Replay | None, batches_per_step: float) -> dict[str, An
     """What the slowest of the loaders that were left out does alone, as `loader_alone`; nothing where there is none."""
     known = [kept.alone for kept in (replay.replayed if replay else ()) if kept.alone]
     slowest = max(known, key=lambda each: each["seconds"] / each["batches"], default=None)
-    return {"loader_alone": slowest | {"batches_per_step": batches_per_step}} if slowest else {}
+    known = slowest and batches_per_step
+    return {"loader_alone": slowest | {"batches_per_step": batches_per_step}} if known else {}

@@ -24,6 +24,7 @@ class Draws:
     _backwards: int
     step: int
     replay: Any = None  # `ablation.Replay` of a run without loading
+    graphed: Any = None  # `graphed.Graphed` of a run without the host's work
 
     def _forget_draws(self) -> None:
         """Begin as if nothing had been drawn."""

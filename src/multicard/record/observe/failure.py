@@ -16,6 +16,7 @@ from multicard.core.layout import rank_file
 from multicard.core.reasons import LONGEST_MESSAGE, Reason
 from multicard.record import environment
 from multicard.record.memory_snapshot import HISTORY
+from multicard.record.observe.ablation import NotLeftOut
 from multicard.record.observe.ranks import RANKS, claim_rank, is_outermost, rank_of_process, told
 from multicard.record.out_of_memory import GpuMemory, fullest_gpu, is_out_of_memory, speaks_of_memory, without_advice
 from multicard.record.recorder import Diverged
@@ -66,6 +67,8 @@ def describe_failure(error: BaseException, rank: int | None) -> dict[str, Any]:
         outcome, reason = "out_of_memory", Reason("out_of_memory", rank, message=_message(error, memory), held=held)
     elif isinstance(error, Diverged):
         outcome, reason = "diverged", Reason("diverged", rank=rank, loss=str(error.loss), step=error.step)
+    elif isinstance(error, NotLeftOut):
+        outcome, reason = "failed", Reason("not_ablated", rank=rank, part=error.part, message=error.why)
     else:
         outcome, reason = "failed", Reason("error", rank=rank, message=_message(error, memory))
     return {"outcome": outcome, "reason": reason.record()}

@@ -15,7 +15,7 @@ from torch.utils.data import dataloader
 
 from multicard.core.files import read_json
 from multicard.core.system import read_or_none
-from multicard.record.observe.ablation import COMMUNICATION, LOADER, Replay, ReplayedPass, leave_out_communication
+from multicard.record.observe.ablation import COMMUNICATION, HOST, LOADER, Replay, ReplayedPass, leave_out_communication
 from multicard.record.observe.exchange import functions_of_messages, note_message
 from multicard.record.observe.loaders import loader_of, note_index, samples_asked
 from multicard.record.observe.observer import OBSERVER
@@ -211,7 +211,12 @@ def _ablate(stated: dict[str, Any]) -> None:
         leave_out_communication(lambda: OBSERVER.step > 0, is_compiling)
     if LOADER not in parts:
         return
-    OBSERVER.replay = Replay(lambda: OBSERVER.step >= max(1, stated["warmup_steps"] - 1))
+    first = stated["warmup_steps"] - 1
+    if HOST in parts:
+        from multicard.record.observe import graphed
+
+        OBSERVER.graphed, first = graphed.Graphed(), graphed.FIRST_REPLAYED
+    OBSERVER.replay = Replay(lambda: OBSERVER.step >= max(1, first))
     plain = dataloader.DataLoader.__iter__
 
     @functools.wraps(plain)

@@ -52,6 +52,8 @@ class Leaving:
     def early(self, error: BaseException | None) -> None:
         """Leave the record of a rank that ends before it has made all its steps, because of an error or by itself."""
         recording = self._recording
+        if self._observer.graphed is not None:
+            error = self._observer.graphed.explained(error)
         if isinstance(error, RankLeft):
             reason = Reason("steps_disagree", rank=recording.rank, step=recording.steps + 1)
             ended = {"outcome": "failed", "reason": reason.record()}
@@ -121,7 +123,7 @@ class Leaving:
         used = used_by_step(observer.passes)
         has_tokens = any(each.tokens is not None for batches in used.values() for each in batches)
         for row in recording.recorder.rows:
-            batches = used.get(row["step"], [])
+            batches = used.get(min(row["step"], recording.replayed or row["step"]), [])
             row["samples"] = _sum(each.samples for each in batches) if loaders else None
             row["tokens"] = _sum(each.tokens for each in batches) if has_tokens else None
         return loaders

@@ -100,6 +100,8 @@ class Observer(Draws):
         if self._updates or self._ended or optimizer is None:
             return
         self.optimizers.add(type(optimizer).__name__)
+        if self.graphed is not None:
+            self.graphed.prepare(optimizer)
         is_lead = not self._marked and self._leads(optimizer)
         if self._backwards:  # one optimizer per parameter, fused into the backward pass
             self._boundary_due |= is_lead
@@ -135,6 +137,8 @@ class Observer(Draws):
             self._restart()
         if self._recording is not None and not self._ended:
             self._recording.count(counts)
+            if self.graphed is not None:
+                self.graphed.counts = counts
         self._end_step(None)
 
     def mark_training(self, steps: int | None, epoch: int) -> None:
@@ -175,7 +179,8 @@ class Observer(Draws):
             self._end.by_force()
 
     def _end_step(self, optimizer: Any) -> None:
-        if is_capturing():
+        is_graphed = self.graphed is not None and self.graphed.is_open
+        if is_capturing() and not is_graphed:
             return
         if self._is_beside:
             return
@@ -183,13 +188,16 @@ class Observer(Draws):
         try:
             if self._recording is None:
                 self._set_up(optimizer)
+            elif is_graphed:
+                self.graphed.make_steps(self._recording, self)
             else:
                 self._recording.end_step(self)
             if self._recording is not None and not self._recording.is_complete:
                 self.steps_in_pass += self.batches > 0
                 self.step += 1
                 self._begin_step()
-                self._recording.begin_step(self)
+                if self.graphed is None or not self.graphed.captures(self._recording, self):
+                    self._recording.begin_step(self)
                 return
             self._begin_step()
             if self._recording is not None:

@@ -4,7 +4,10 @@ import math
 from typing import Any, NamedTuple
 
 from multicard.core.errors import UserError
+from multicard.record.observe.ablation import HOST
 from multicard.record.profiled_window import LEAST_SETTLING, ProfiledWindow, place_window
+
+LEAST_WATCHED = 12  # warm-up steps of a run without the host's work, the last of which is captured; see `graphed`
 
 
 class Pace(NamedTuple):
@@ -66,6 +69,8 @@ class Plan:
 
     def __init__(self, stated: dict[str, Any], training_steps: int | None = None):
         self.warmup, self.measured = stated["warmup_steps"], stated["measured_steps"]
+        if HOST in (stated.get("ablate") or ()):
+            self.warmup = max(self.warmup, LEAST_WATCHED)
         if training_steps is not None:
             self.measured = training_steps - self.warmup
             if self.measured <= 0:

@@ -92,6 +92,7 @@ class Recording:
         self._marks_phases = self.counts_itself = False  # whether the script does, or says what is in its steps
         self._last: Any = None  # step that has ended
         self.epochs: list[dict[str, Any]] = []  # rows of epochs.csv
+        self.replayed: int | None = None  # step from which on each is that one again; see `graphed`
 
     @property
     def is_measured(self) -> bool:
@@ -127,7 +128,8 @@ class Recording:
         """The script says what is in the step."""
         if any(each is not None for each in counts.values()):
             self.counts_itself = True
-            self._step.counts |= counts
+            if self._step is not None:
+                self._step.counts |= counts
 
     def log(self, values: Mapping[str, Any], weight: float, epoch: int, is_begun: bool) -> None:
         """Keep values of the step that is open, or of the one before if it has not begun its work; or of an epoch."""
