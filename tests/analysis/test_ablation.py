@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from figures.measured import gathered, measured
-from multicard.analysis.ablation import as_table, costs, lines
+from multicard.analysis.ablation import as_table, costs, lines, not_measured
 from multicard.analysis.choice.choices import choices
 from multicard.analysis.choice.recommend import advise, as_markdown
 from multicard.analysis.evidence import Evidence, evidence_of
@@ -73,6 +73,57 @@ def test_what_was_measured_counts_in_advice_in_place_of_shares(evidence: Evidenc
     assert "since communication costs 50% of the time, measured" in said
     [job] = advise(evidence).jobs
     assert ("Cost of communication, measured", "50%") in [tile[:2] for tile in job.tiles]
+
+
+# Of two repeats on a GPU; without the host's work, if that can be left out, a step has half the time without loading.
+ON_GPU = {"none": (0.050, 0.060), "loader": (0.040, 0.048), "host": (0.020, 0.024)}
+
+
+def on_gpu(folder: Path, **of_host: object) -> Evidence:
+    rows = [
+        {
+            "command": ["train.py"], "device": "cuda", "ablate": part, "repeat": repeat, "iteration_time_s": step_s,
+            "throughput_samples_per_s": 8 / step_s, "launch_overhead_share": 0.25, "host_busy_elsewhere_share": 0.05,
+            "compute_share": 0.7, **(of_host if part == "host" else {}),
+        }
+        for part, times in ON_GPU.items()
+        for repeat, step_s in enumerate(times, 1)
+    ]  # fmt: skip
+    found = measured("script", *rows)
+    for name, value in of_host.items():
+        found.loc[found["ablate"] == "host", name] = value
+    trace = {
+        "process": 1, "device": 0, "scope": "steps", "span_s": 1.0, "busy_s": 0.7, "compute_s": 0.7,
+        "overlapped_s": 0.0, "exposed_communication_s": 0.0, "idle_s": 0.3, "idle_host_bound_s": 0.25, "idle_host_elsewhere_s": 0.05,
+    }  # fmt: skip
+    return evidence_of(gathered(folder, found, timeline=[{"run": run, **trace} for run in found["run"]]))
+
+
+def test_what_the_host_costs_is_part_of_the_time_without_loading(tmp_path: Path) -> None:
+    evidence = on_gpu(tmp_path / "scenarios/mine")
+    table = as_table(costs(evidence)).set_index("without")
+    row = table.loc["loading and the host's work"]
+    assert (row["compared_with"], row["repeats"]) == ("without loading", 2)
+    assert row["speedup_without"] == pytest.approx(2.0) and row["cost_share"] == pytest.approx(0.5)
+    assert table.loc["loading", "compared_with"] == "all parts"
+    [line] = lines(costs(evidence))
+    assert "; without the host's work, too, 2" in line
+    assert line.endswith(": the host's work costs 50% of the time without loading")
+    assert "the host's work costs 50% of the time without loading, measured" in as_markdown(evidence, verbose=False)
+    assert not_measured(evidence) == []
+
+
+def test_where_a_step_needs_the_host_its_share_by_the_trace_is_told_and_not_as_measured(tmp_path: Path) -> None:
+    reason = "rank 0: cannot go without host: each step waits for the GPU at train.py:41"
+    evidence = on_gpu(tmp_path / "scenarios/mine", outcome="failed", reason=reason)
+    assert [each.part for each in costs(evidence)] == ["loader"]
+    [(_, text)] = not_measured(evidence)
+    assert text == (
+        f"1 GPU: what the host's work costs was not measured ({reason}); by the trace, the GPU is idle because of it "
+        "in 30% of the step, as a share"
+    )
+    said = as_markdown(evidence, verbose=False)
+    assert "Not measured" in said and "what the host's work costs was not measured" in said
 
 
 def test_runs_that_trained_nothing_are_marked_and_count_nowhere_else(

@@ -83,6 +83,23 @@ def test_parts_to_go_without_are_values_of_a_parameter_each_alone_and_all_togeth
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("parts", "values"),
+    [
+        ("host", ["loader", "host"]),
+        ("loader,host", ["loader", "host"]),
+        ("host,communication", ["loader", "host", "communication", "communication+host"]),
+    ],
+)
+def test_without_the_host_there_is_no_loading_so_runs_that_only_do_not_load_are_made_too(
+    parts: str, values: list[str], folder: Path
+) -> None:
+    found = scenario("--device", "cuda", "--write-only", "--devices", "1,2", "--ablate", parts, "--", "train.py")
+    assert found["vary"]["ablate"] == ["none", *values]
+    [runs] = expand(read_experiment(Path("multicard.yaml"))).values()
+    assert all("loader" in run.parameters.ablated for run in runs if "host" in run.parameters.ablate)
+
+
 def test_any_text_of_the_command_and_of_its_values_stays_as_it_was_typed(folder: Path) -> None:
     words = ["1e-3", "007", "none", "nan", "true", "1:30", "0x10", "a b", "#1", "~", "{x}", "ä", "a: b", "'"]
     typed = {"32": 32, "-1": -1, "0.1": 0.1} | {word: word for word in words}
@@ -148,7 +165,8 @@ def test_what_is_no_script_is_refused_with_what_to_write(typed: str, line: str) 
         ("--devices 1 --launcher command -- no-such-program", "launcher: command needs the program"),
         ("--devices 1 --launcher srun -- train.py", "this is none; use salloc, or --write-only"),
         ("--devices 1 --steps 0 -- train.py", "steps: found 0, "),
-        ("--devices 1 --ablate loading -- train.py", "--ablate: found 'loading', expected loader or communication"),
+        ("--devices 1 --ablate loading -- train.py", "found 'loading', expected loader, communication or host, or"),
+        ("--devices 1 --ablate host -- train.py", "ablate: host needs GPUs, which do without it, found device: cpu"),
         ("--devices 1 --ablate communication -- train.py", "--ablate: found communication, expected several --devices"),
         ("--devices 1 --memory-snapshot -- train.py", "memory_snapshot: records the memory of GPUs, found device: cpu"),
         ("--devices 1024 -- train.py", "cannot run here: needs 1024 devices, "),

@@ -3,20 +3,29 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import mean
 
 import pandas as pd
 
 from multicard.analysis.bottlenecks.bottlenecks import LEAST, Bottleneck, BottleneckReport
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence
 from multicard.analysis.pooling import Pool
-from multicard.analysis.runs.breakdown import COMMUNICATION, DATA, EITHER
+from multicard.analysis.runs.breakdown import COLUMNS, COMMUNICATION, DATA, EITHER, ELSEWHERE, LAUNCHES
 from multicard.analysis.scaling.headline import STEP_TIME
 from multicard.analysis.statistics import Interval, verdict
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, percent, with_unit
 
-WORDS = {"loader": "loading", "communication": "communication", "loader+communication": "loading and communication"}
-ABLATED = {DATA: "loader", COMMUNICATION: "communication"}  # what runs go without to measure a part of the step
+WORDS = {
+    "loader": "loading",
+    "communication": "communication",
+    "loader+communication": "loading and communication",
+    "host": "loading and the host's work",
+    "communication+host": "loading, communication and the host's work",
+}
+ALL_PARTS, NO_LOADING = "all parts", "without loading"  # that runs are compared with
+# What runs go without to measure a part of the step.
+ABLATED = {DATA: "loader", COMMUNICATION: "communication", LAUNCHES: "host"}
 
 
 @dataclass(frozen=True)
@@ -29,6 +38,9 @@ class Cost:
         The one that has all parts.
     without
         The one that goes without.
+    beside
+        The one that it is compared with: that with all parts, but of the host the one without loading, since a run
+        without the host's work is without that, too.
     part
         Value of `ablate`.
     ratio
@@ -37,6 +49,7 @@ class Cost:
 
     configuration: Configuration
     without: Configuration
+    beside: Configuration
     part: str
     ratio: Interval
 
@@ -50,14 +63,29 @@ class Cost:
         """Whether it shows that the part costs anything."""
         return verdict(self.ratio) == "more"
 
-    def words(self) -> str:
+    @property
+    def is_of_rest(self) -> bool:
+        """Whether it is of the time without loading."""
+        return self.beside is not self.configuration
+
+    @property
+    def name(self) -> str:
+        """What costs that, in words."""
+        return "the host's work" if self.is_of_rest else WORDS[self.part]
+
+    @property
+    def sentence(self) -> str:
         """What it costs, in words."""
-        name = WORDS[self.part]
-        text = f"without {name} {self.ratio.format(unit='×')}"
+        costs = "cost" if " and " in self.name else "costs"
+        of = "the time without loading" if self.is_of_rest else "the time"
+        return f"{self.name} {costs} {percent(self.share.value)} of {of}"
+
+    def words(self) -> str:
+        """What it costs, in words, after how much faster it is without."""
+        text = f"without {self.name}{', too,' if self.is_of_rest else ''} {self.ratio.format(unit='×')}"
         if verdict(self.ratio) == "none":
             return f"{text}: no cost shown"
-        cost = "costs" if "+" not in self.part else "cost"
-        return text + (f": {name} {cost} {percent(self.share.value)} of the time" if self.ratio.value > 1 else "")
+        return text + (f": {self.sentence}" if self.ratio.value > 1 else "")
 
     def workers(self) -> str | None:
         """How many workers of the loader are enough, with what that is computed from; None where it is not known.
@@ -83,17 +111,44 @@ def costs(evidence: Evidence) -> list[Cost]:
 
     What each part costs is a question of its own, so p-values are not corrected for their number.
     """
-    whole = {each.rest(("ablate",)): each for each in evidence.configurations if each.completed}
-    pairs = [
-        (whole[key], each) for each in evidence.ablated if each.completed and (key := each.rest(("ablate",))) in whole
-    ]
-    found: list[tuple[Configuration, Configuration, Interval]] = []
-    for one, without in pairs:
-        has_rates = one.blocks(one.rate) and without.blocks(one.rate)
-        sides = [each.blocks(one.rate if has_rates else STEP_TIME) for each in (without, one)]
+    no_loading = {
+        each.rest(("ablate",)): each for each in evidence.ablated if each["ablate"] == "loader" and each.completed
+    }
+    found = []
+    for one, without in _pairs(evidence):
+        if not without.completed:
+            continue
+        part = str(without["ablate"])
+        beside = no_loading.get(one.rest(("ablate",)), one) if part == "host" else one
+        has_rates = beside.blocks(one.rate) and without.blocks(one.rate)
+        sides = [each.blocks(one.rate if has_rates else STEP_TIME) for each in (without, beside)]
         ratio = Pool(sides).ratio(0, 1)
-        found.append((one, without, ratio if has_rates else ratio.map(lambda times: 1 / times)))
-    return [Cost(one, without, str(without["ablate"]), ratio) for one, without, ratio in found]
+        found.append(Cost(one, without, beside, part, ratio if has_rates else ratio.map(lambda times: 1 / times)))
+    return found
+
+
+def _pairs(evidence: Evidence) -> list[tuple[Configuration, Configuration]]:
+    """Each completed configuration that has all parts, with those that were to go without some."""
+    whole = {each.rest(("ablate",)): each for each in evidence.configurations if each.completed}
+    return [(whole[key], each) for each in evidence.ablated if (key := each.rest(("ablate",))) in whole]
+
+
+def not_measured(evidence: Evidence) -> list[tuple[Configuration, str]]:
+    """Where no run could go without the host's work: the configuration, why that is, and the share by the trace."""
+    found = []
+    for one, without in _pairs(evidence):
+        reason = next((run.values["reason"] for run in without.runs if run.values.get("reason")), None)
+        if without["ablate"] != "host" or without.completed or reason is None:
+            continue
+        text = f"{_where(one)}: what the host's work costs was not measured ({reason})"
+        if shares := [mean(known) for part in (LAUNCHES, ELSEWHERE) if (known := one.values(COLUMNS[part]))]:
+            text += f"; by the trace, the GPU is idle because of it in {percent(sum(shares))} of the step, as a share"
+        found.append((one, text))
+    return found
+
+
+def _where(one: Configuration) -> str:
+    return counted(one["devices"], DEVICE_WORDS[one["device"]])
 
 
 def unseen(measured: Mapping[str, Cost], report: BottleneckReport) -> list[Bottleneck]:
@@ -104,7 +159,7 @@ def unseen(measured: Mapping[str, Cost], report: BottleneckReport) -> list[Bottl
     seen = {each.kind for each in report.bottlenecks}
     costs = {kind: measured[part] for kind, part in ABLATED.items() if part in measured and kind not in seen}
     return [
-        Bottleneck(kind, cost.share.value, f"{percent(cost.share.value)} of the time, by runs without it")
+        Bottleneck(kind, cost.share.value, f"{cost.sentence}, by runs without it")
         for kind, cost in costs.items()
         if cost.is_shown and cost.share.value >= LEAST
     ]
@@ -121,13 +176,13 @@ def of_largest(measured: Mapping[str, Cost], report: BottleneckReport) -> Cost |
 
 
 def lines(found: Sequence[Cost]) -> list[str]:
-    """What parts cost on each number of devices, the most first, and how many workers are enough."""
+    """What parts cost on each number of devices, single ones first, and how many workers are enough."""
     said = []
     for devices in sorted({each.configuration["devices"] for each in found}):
         own = [each for each in found if each.configuration["devices"] == devices]
-        words = [each.words() for each in sorted(own, key=lambda each: (len(each.part), -each.ratio.value))]
+        words = [each.words() for each in sorted(own, key=lambda each: (len(WORDS[each.part]), -each.ratio.value))]
         words += [text for each in own if each.is_shown and (text := each.workers())]
-        said.append(f"{counted(devices, DEVICE_WORDS[own[0].configuration['device']])}: {'; '.join(words)}")
+        said.append(f"{_where(own[0].configuration)}: {'; '.join(words)}")
     return said
 
 
@@ -140,6 +195,7 @@ def as_table(found: Sequence[Cost]) -> pd.DataFrame:
                 "device": each.configuration["device"],
                 "devices": each.configuration["devices"],
                 "without": WORDS[each.part],
+                "compared_with": NO_LOADING if each.is_of_rest else ALL_PARTS,
                 "repeats": each.ratio.repeats,
                 "speedup_without": each.ratio.value,
                 "speedup_without_low": each.ratio.low,

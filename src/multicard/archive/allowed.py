@@ -15,6 +15,7 @@ from multicard.analysis.runs.conditions import SLOWDOWNS
 from multicard.core.layout import OUTCOMES, PHASES
 from multicard.core.reasons import WORDINGS
 from multicard.core.secrets import TOKEN
+from multicard.experiment.parameters import ABLATIONS
 from multicard.profilers import PROFILERS
 from multicard.trace.captured_events import SCOPES
 from multicard.trace.kernel_classes import CLASSES, COLLECTIVES
@@ -161,7 +162,8 @@ class Allowed:
             "processor": HARDWARE, "gpus.name": HARDWARE, "versions.GPU": HARDWARE, "capability": text(r"\d+\.\d+"),
             "versions.": VERSION, "variables.": lambda value: setting(value) or "set", "uuid": Numbered("gpu"),
             "cpus": CPUS, "script.file": text(r"[\w.+-]{1,80}\.py"), "names": given("a file"),
-            "limit": text(r"[a-z_]+_limit"), "device": one_of("cpu", "cuda"), "part": one_of("device", "all_reduce"),
+            "limit": text(r"[a-z_]+_limit"), "device": one_of("cpu", "cuda"),
+            "part": one_of("device", "all_reduce", *ABLATIONS),
         }  # fmt: skip
         missing = one_of("no profiler was used", *(f"the run ended as {outcome}" for outcome in OUTCOMES))
 

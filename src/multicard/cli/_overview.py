@@ -72,7 +72,9 @@ def print_results(experiment: "Experiment", config: Path) -> None:
                 f"{row['outcome'].replace('_', ' ')}: {row['reason']}" for _, row in rows.iterrows() if row["reason"]
             ]
         if len(tables.ablated):
-            lines += ablation.lines(ablation.costs(evidence_of(tables)))
+            evidence = evidence_of(tables)
+            lines += ablation.lines(ablation.costs(evidence))
+            lines += [text for _, text in ablation.not_measured(evidence)]
         lines += [f"{count} cannot run here: {reason}" for reason, count in Counter(tables.reasons_not_run).items()]
         lines += notes(tables, profiled=True)
         said += [line if alone else f"{name}: {line}" for line in lines]

@@ -36,8 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add(
         "--ablate", metavar="PART,...",
-        help="run also without loading (loader) and without exchanging gradients (communication), and without both, to "
-        "measure what each costs; such runs train nothing",
+        help="run also without loading (loader), without exchanging gradients (communication), without loading and the "
+        "host's work (host, GPUs only), and without all that is named, to measure what each costs; such runs train "
+        "nothing",
     )  # fmt: skip
     add("--steps", type=int, default=50, help="measured steps (default: %(default)s)")
     add("--warmup", type=int, metavar="N", help="warm-up steps before the measured ones (default: 10)")
@@ -158,17 +159,22 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _ablations(stated: str | None, devices: list[int]) -> dict[str, list[str]]:
-    """What runs go without, each part alone and all together, beside those that go without nothing."""
+    """What runs go without, each part alone and all together, beside those that go without nothing.
+
+    The host's work is what is left out beside the loader, so there are runs without that, too.
+    """
     from multicard.experiment.parameters import ABLATIONS
 
-    parts = stated.split(",") if stated else []
+    parts = list(dict.fromkeys(stated.split(","))) if stated else []
     known = [each for each in ABLATIONS[1:] if "+" not in each]
     if wrong := [each for each in parts if each not in known]:
         raise UserError(f"--ablate: found {wrong[0]!r}, expected {listed(known, 'or')}, or several with commas between")
     if parts == ["communication"] and max(devices) == 1:
         raise UserError("--ablate: found communication, expected several --devices, between which there is some")
-    both = ["+".join(known)] if len(set(parts)) > 1 else []
-    return {"ablate": ["none", *dict.fromkeys(parts), *both]} if parts else {}
+    if "host" in parts:
+        parts, known = ["loader", *(each for each in parts if each != "loader")], known[1:]
+    together = "+".join(each for each in known if each in parts)
+    return {"ablate": ["none", *dict.fromkeys((*parts, together))]} if parts else {}
 
 
 def _active_interpreter() -> str | None:

@@ -89,8 +89,8 @@ def as_columns(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: shlex.join(value) if isinstance(value, lists) else value for name, value in flat(values).items()}
 
 
-# Parts that a run may go without, and all of them; see `multicard.record.observe.ablation`.
-ABLATIONS = ("none", "loader", "communication", "loader+communication")
+# Parts that a run may go without, and several; see `multicard.record.observe.ablation`.
+ABLATIONS = ("none", "loader", "communication", "loader+communication", "host", "communication+host")
 
 
 class JobParameters(BaseModel):
@@ -142,7 +142,8 @@ class JobParameters(BaseModel):
         Literal[ABLATIONS],
         Field(
             description="What the run goes without, to measure what it costs; such a run trains nothing. `loader`: the "
-            "batches of the warm-up come again and again. `communication`: ranks exchange no gradients.",
+            "batches of the warm-up come again and again. `communication`: ranks exchange no gradients. `host`: "
+            "without the loader, too, and a step is replayed as a CUDA graph, so that its GPU never waits.",
             json_schema_extra={"label": "without-"},
         ),
     ] = "none"
@@ -167,8 +168,9 @@ class JobParameters(BaseModel):
 
     @property
     def ablated(self) -> tuple[str, ...]:
-        """Parts that the run goes without."""
-        return tuple(self.ablate.split("+")) if self.ablate != "none" else ()
+        """Parts that the run goes without: with the host also the loader, which works there."""
+        parts = tuple(self.ablate.split("+")) if self.ablate != "none" else ()
+        return ("loader", *parts) if "host" in parts else parts
 
     @property
     def ranks(self) -> int:

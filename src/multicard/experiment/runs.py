@@ -65,6 +65,8 @@ class Run:
         work = WORKLOADS[p.workload]
         if p.memory_snapshot and p.device != "cuda":
             return f"memory_snapshot: records the memory of GPUs, found device: {p.device}, expected cuda"
+        if "host" in p.ablated and p.device != "cuda":
+            return f"ablate: host needs GPUs, which do without it, found device: {p.device}, expected cuda"
         for name, given in self.inputs.items():
             if not isinstance(given, work.inputs[name]):
                 what = name.replace("dataset", "data set")

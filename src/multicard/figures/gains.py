@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from multicard.analysis.ablation import as_table, costs
+from multicard.analysis.ablation import NO_LOADING, as_table, costs
 from multicard.analysis.comparison.comparisons import ORDER, as_used, gains, overheads, varied
 from multicard.analysis.evidence import evidence_of
 from multicard.analysis.scenario_tables import ScenarioTables
@@ -102,7 +102,8 @@ def _of_repeats(measures: pd.DataFrame, parameter: str, base: object, by: list[s
     "What does each part of the step cost?",
     "Part of the time that is saved by runs without it: without loading (the batches of the warm-up come again and "
     "again), without communication (ranks exchange no gradients), and without both, which may save more or less than "
-    f"the two: parts overlap, or compete. Such runs train nothing. Whiskers {RATIOS}.",
+    "the two: parts overlap, or compete. Without the host's work (a step is replayed as a CUDA graph) there is no "
+    f"loading either, so it is part of the time without loading. Such runs train nothing. Whiskers {RATIOS}.",
 )
 def ablation(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Share of the time that each part costs, by runs without it."""
@@ -110,7 +111,8 @@ def ablation(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     if data.empty:
         raise NothingToShow("no completed run went without a part of its step beside one that had all")
     several = data["configuration"].nunique() > 1
-    named = data["without"] + (": " + data["configuration"] if several else "")
+    named = data["without"].mask(data["compared_with"] == NO_LOADING, "the host's work, of the time without loading")
+    named += ": " + data["configuration"] if several else ""
     shown = data.assign(series=named.map(for_figure))
     by_count = list(shown.groupby("devices"))
     rows = [own["series"].nunique() for _, own in by_count]

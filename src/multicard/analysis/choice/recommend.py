@@ -124,13 +124,14 @@ class Recommendations:
 def advise(evidence: Evidence) -> Recommendations:
     """Give what the measurements recommend, as objects of plain text, in part from files."""
     traces = evidence.per_run(trace_shares).to_dict("index")
-    tables, costs = choices(evidence), ablation.costs(evidence)
+    tables, costs, not_measured = choices(evidence), ablation.costs(evidence), ablation.not_measured(evidence)
     places = place_words([(job.machine, job.versions) for job in tables])
     jobs = []
     for job, place in zip(tables, places, strict=True):
         report = report_of(_in_question(job), traces)
         own = [each for each in costs if each.configuration in job.configurations]
-        jobs.append(_job(job, f"{job.job}, on {place}" if place else job.job, report, evidence, own))
+        unknown = [text for one, text in not_measured if one in job.configurations]
+        jobs.append(_job(job, f"{job.job}, on {place}" if place else job.job, report, evidence, own, unknown))
     notes = []
     if not any(each.completed for each in evidence.configurations):
         notes.append("No run completed, so there is nothing to recommend.")
@@ -167,7 +168,9 @@ def _in_question(job: Choices) -> Configuration:
     return fastest.configuration if fastest else (*job.configurations, *job.lost)[0]
 
 
-def _job(job: Choices, name: str, report: BottleneckReport, evidence: Evidence, costs: list[Cost]) -> JobAdvice:
+def _job(
+    job: Choices, name: str, report: BottleneckReport, evidence: Evidence, costs: list[Cost], not_measured: list[str]
+) -> JobAdvice:
     about = report.configuration
     measured = {each.part: each for each in costs if each.configuration is about}
     report = replace(report, bottlenecks=[*ablation.unseen(measured, report), *report.bottlenecks])
@@ -181,6 +184,7 @@ def _job(job: Choices, name: str, report: BottleneckReport, evidence: Evidence, 
     kinds = [many, which, changes] if speedups(job) else [which, changes, many]
     points = [point for kind in kinds for point in kind[:1]]
     points += [("What parts cost, measured", each) for each in ablation.lines(costs)[:MOST_COSTS]]
+    points += [("Not measured", each) for each in not_measured[:MOST_COSTS]]
     points += [("Largest part of the step", step)] if step else []
     points += [("Try next", each) for each in _next(report, parts)]
     doubt = doubts(job)
@@ -297,7 +301,7 @@ def _part(bottleneck: Bottleneck, about: Configuration, evidence: Evidence, cost
     measured = ""
     if cost is not None:
         bound = f"measured: {cost.words()}"
-        measured = f"{ablation.WORDS[cost.part]} costs {percent(cost.share.value)} of the time, measured"
+        measured = f"{cost.sentence}, measured"
     return Part(bottleneck.kind.capitalize(), bottleneck.evidence, options, bound, measured)
 
 
@@ -352,7 +356,7 @@ def _tiles(job: Choices, report: BottleneckReport, measured: Mapping[str, Cost],
     on = _devices(job, report.configuration["devices"])
     if cost := ablation.of_largest(measured, report):
         value, notes = percent(cost.share.value), f"without it {cost.ratio.format(unit='×')}, on {on}"
-        tiles.append(Tile(f"Cost of {ablation.WORDS[cost.part]}, measured", value, notes))
+        tiles.append(Tile(f"Cost of {cost.name}, measured", value, notes))
     elif report.largest:
         share = percent(report.parts[report.largest])
         tiles.append(Tile("Largest part of the step", share, f"{report.largest}, on {on}"))

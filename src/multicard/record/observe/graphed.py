@@ -168,7 +168,7 @@ class Graphed:
         if WAITS not in str(message):
             self._show(message, *arguments, **options)
             return
-        steps = self._waits.setdefault(_line(traceback.walk_stack(sys._getframe())), [])
+        steps = self._waits.setdefault(_line(traceback.walk_stack(sys._getframe())) or "an unknown line", [])
         steps += [self._step] if self._step not in steps else []
 
     def _stop_watching(self) -> None:

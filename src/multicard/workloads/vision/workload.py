@@ -53,6 +53,8 @@ class Vision(Workload):
         samples = samples_of(inputs["dataset"])[0] if "dataset" in inputs else None
         if samples is not None and samples < p.distinct_samples_of_step:
             return f"the data set has {samples} training samples, fewer than a step"
+        if p.cuda_graphs and "host" in p.ablated:
+            return "ablate: cuda_graphs leaves the host's work out already"
         if p.cuda_graphs and p.device == "cpu":
             return "CUDA graphs need a GPU"
         if p.loader == "dali" and not machine.dali:
