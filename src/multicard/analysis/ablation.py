@@ -142,7 +142,8 @@ def not_measured(evidence: Evidence) -> list[tuple[Configuration, str]]:
             continue
         text = f"{_where(one)}: what the host's work costs was not measured ({reason})"
         if shares := [mean(known) for part in (LAUNCHES, ELSEWHERE) if (known := one.values(COLUMNS[part]))]:
-            text += f"; by the trace, the GPU is idle because of it in {percent(sum(shares))} of the step, as a share"
+            text += f"; by the trace, the GPU is idle because of it in {percent(sum(shares))} of the step"
+            text += ", which is a share and no measured cost"
         found.append((one, text))
     return found
 

@@ -184,7 +184,7 @@ def _job(
     kinds = [many, which, changes] if speedups(job) else [which, changes, many]
     points = [point for kind in kinds for point in kind[:1]]
     points += [("What parts cost, measured", each) for each in ablation.lines(costs)[:MOST_COSTS]]
-    points += [("Not measured", each) for each in not_measured[:MOST_COSTS]]
+    points += [("The host's work", each) for each in not_measured[:MOST_COSTS]]
     points += [("Largest part of the step", step)] if step else []
     points += [("Try next", each) for each in _next(report, parts)]
     doubt = doubts(job)
