@@ -15,6 +15,7 @@ from multicard.analysis.scaling.headline import STEP_TIME
 from multicard.analysis.statistics import Interval, verdict
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, percent, with_unit
+from multicard.experiment.config import configuration_key
 
 WORDS = {
     "loader": "loading",
@@ -114,9 +115,11 @@ def costs(evidence: Evidence) -> list[Cost]:
     no_loading = {
         each.rest(("ablate",)): each for each in evidence.ablated if each["ablate"] == "loader" and each.completed
     }
+    whole = {each.rest(("ablate",)): each for each in evidence.configurations if each.completed}
     found = []
-    for one, without in _pairs(evidence):
-        if not without.completed:
+    for without in evidence.ablated:
+        one = whole.get(without.rest(("ablate",)))
+        if one is None or not without.completed:
             continue
         part = str(without["ablate"])
         beside = no_loading.get(one.rest(("ablate",)), one) if part == "host" else one
@@ -127,29 +130,27 @@ def costs(evidence: Evidence) -> list[Cost]:
     return found
 
 
-def _pairs(evidence: Evidence) -> list[tuple[Configuration, Configuration]]:
-    """Each completed configuration that has all parts, with those that were to go without some."""
-    whole = {each.rest(("ablate",)): each for each in evidence.configurations if each.completed}
-    return [(whole[key], each) for each in evidence.ablated if (key := each.rest(("ablate",))) in whole]
-
-
 def not_measured(evidence: Evidence) -> list[tuple[Configuration, str]]:
     """Where no run could go without the host's work: the configuration, why that is, and the share by the trace."""
+    # A run that failed may not say where.
+    failed = {
+        configuration_key(each.parameters, {"ablate"}): run.values.get("reason")
+        for each in evidence.ablated
+        if each["ablate"] == "host" and not each.completed
+        for run in each.runs
+    }
     found = []
-    for one, without in _pairs(evidence):
-        reason = next((run.values["reason"] for run in without.runs if run.values.get("reason")), None)
-        if without["ablate"] != "host" or without.completed or reason is None:
+    for one in evidence.configurations:
+        reason = failed.get(configuration_key(one.parameters, {"ablate"}))
+        if reason is None or not one.completed:
             continue
-        text = f"{_where(one)}: what the host's work costs was not measured ({reason})"
+        where = counted(one["devices"], DEVICE_WORDS[one["device"]])
+        text = f"{where}: what the host's work costs was not measured ({reason})"
         if shares := [mean(known) for part in (LAUNCHES, ELSEWHERE) if (known := one.values(COLUMNS[part]))]:
             text += f"; by the trace, the GPU is idle because of it in {percent(sum(shares))} of the step"
             text += ", which is a share and no measured cost"
         found.append((one, text))
     return found
-
-
-def _where(one: Configuration) -> str:
-    return counted(one["devices"], DEVICE_WORDS[one["device"]])
 
 
 def unseen(measured: Mapping[str, Cost], report: BottleneckReport) -> list[Bottleneck]:
@@ -183,7 +184,7 @@ def lines(found: Sequence[Cost]) -> list[str]:
         own = [each for each in found if each.configuration["devices"] == devices]
         words = [each.words() for each in sorted(own, key=lambda each: (len(WORDS[each.part]), -each.ratio.value))]
         words += [text for each in own if each.is_shown and (text := each.workers())]
-        said.append(f"{_where(own[0].configuration)}: {'; '.join(words)}")
+        said.append(f"{counted(devices, DEVICE_WORDS[own[0].configuration['device']])}: {'; '.join(words)}")
     return said
 
 

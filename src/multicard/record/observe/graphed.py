@@ -223,6 +223,10 @@ class Graphed:
         self.is_open = False
         if error is None or is_out_of_memory(error):
             return error
+        chain = [error]  # what a script does in the end may fail, too, since the capture has
+        while chain[-1].__context__ is not None:
+            chain.append(chain[-1].__context__)
+        error = next((each for each in reversed(chain) if "captur" in str(each)), error)
         first, *_ = str(error).splitlines() or [""]
         frames = reversed(list(traceback.walk_tb(error.__traceback__)))
         what = [_line(frames), first or type(error).__name__]
