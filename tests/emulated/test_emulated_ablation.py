@@ -32,6 +32,8 @@ optimizer = torch.optim.OPTIMIZER(model.parameters(), lr=0.01)
 data = TensorDataset(torch.randn(SAMPLES, 4), torch.randint(2, (SAMPLES,)))
 loader = DataLoader(data, batch_size=8, num_workers=WORKERS)
 places, updates = [], 0
+def say(name, *words):  # at once, since ranks write at the same time
+    os.write(1, "\\n{}{} {}\\n".format(name, rank, " ".join(map(str, words))).encode())
 try:
     while updates < MOST:
         for x, y in loader:
@@ -43,9 +45,9 @@ try:
             optimizer.zero_grad()
             MORE
 finally:
-    print(f"places{rank}", *places)
-    print(f"updates{rank}", updates)
-    print(f"learned{rank}", *torch.cat([each.detach().flatten() for each in model.parameters()]).tolist(), flush=True)
+    say("places", *places)
+    say("updates", updates)
+    say("learned", *torch.cat([each.detach().flatten() for each in model.parameters()]).tolist())
 """
 CAPTURED = 12  # step that is, of a run with fewer steps to warm up; an update comes before the first one
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
