@@ -15,6 +15,7 @@ from multicard.core.layout import PHASES
 from multicard.trace.tables import ACTIVITIES
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.vision.measures import time_to_accuracy
+from multicard.workloads.vision.parameters import VisionParameters
 
 
 def test_iteration_time_is_the_elapsed_time_of_the_slowest_rank_per_step(tmp_path: Path) -> None:
@@ -91,6 +92,14 @@ def test_time_to_accuracy_ends_with_the_first_epoch_that_reaches_it() -> None:
     epochs = pd.DataFrame({"test_accuracy": [0.9, 0.98, 0.97, 0.99], "epoch_time_s": [10, 20, 30, 40]})
     assert time_to_accuracy(epochs) == 30
     assert time_to_accuracy(epochs.head(1)) is None
+
+
+def test_a_run_that_replays_its_steps_ends_no_epoch(tmp_path: Path) -> None:
+    parameters = VisionParameters(strategy="ddp-ds", device="cuda", devices=2, batch_size=30, ablate="host")
+    folder = record(tmp_path, "ddp-ds", parameters=parameters.model_dump())
+    (folder / "epochs.csv").write_text("epoch,train_loss,test_loss,test_accuracy,epoch_time_s\n")
+    row = measure_run(folder)
+    assert row["iteration_time_s"] == pytest.approx(ELAPSED / 3) and row["test_accuracy"] is None
 
 
 def test_energy_is_that_of_all_cards_or_none(tmp_path: Path) -> None:

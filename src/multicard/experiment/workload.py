@@ -217,7 +217,7 @@ class Workload(ABC):
         """Give the workload's own measures of a completed run, by `measure` of its module.
 
         `record`: what run.json holds; `common`: measures that every workload has, throughput in its `unit` included;
-        `steps`, `epochs`: the tables of the run, the second where it `has_epochs`.
+        `steps`, `epochs`: the tables of the run, the second where it `has_epochs` and the run made some.
         """
         return self._own_measures().measure(record, common, steps, epochs)
 

@@ -131,7 +131,8 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
     }
     operations = work.operations(record, measured)
     row |= utilization.utilization(record, work, operations, window.iteration_time_s, machines)
-    epochs = run.table(EPOCHS, EPOCH_COLUMNS) if work.has_epochs else None
+    is_replayed = "host" in str(record["parameters"].get("ablate"))  # in which no epoch ends
+    epochs = run.table(EPOCHS, EPOCH_COLUMNS) if work.has_epochs and not is_replayed else None
     if epochs is not None and epochs.empty:
         raise UserError(f"{folder / EPOCHS}: found no epoch")
     row[work.unit.energy] = energy_per(record, measured[work.unit.column])

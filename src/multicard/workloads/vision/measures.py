@@ -14,8 +14,10 @@ MEASURES: dict[str, str] = {
 }
 
 
-def measure(record: Any, common: Any, steps: Any, epochs: pd.DataFrame) -> dict[str, Any]:
-    """Results of the tests after each epoch."""
+def measure(record: Any, common: Any, steps: Any, epochs: pd.DataFrame | None) -> dict[str, Any]:
+    """Results of the tests after each epoch, if there were any."""
+    if epochs is None:
+        return {}
     return {
         "time_to_accuracy_s": time_to_accuracy(epochs),
         "test_loss": epochs["test_loss"].iloc[-1],
