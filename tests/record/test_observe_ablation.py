@@ -84,6 +84,26 @@ def test_a_batch_that_the_loop_changes_is_changed_once(tmp_path: Path) -> None:
     assert {value % 8 for value in first} == {0, 1}  # each begins with a multiple of 8
 
 
+def test_what_watches_the_batches_is_not_compiled(tmp_path: Path) -> None:
+    script = """
+    import torch._dynamo
+    @torch.compile(backend="eager", fullgraph=True)
+    def compiled(x, y):
+        return loss_of(x.to(torch.float32), y)
+    try:
+        for epoch in range(9):
+            for x, y in loader:
+                compiled(x, y).backward()
+                optimizer.step()
+    finally:
+        print("graphs", torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    """
+    done = run(tmp_path, after_head(script), ablate=["loader"], **WINDOWS)
+    assert done.rank["outcome"] == "completed", done.output
+    # One with the hook, which lasts until nothing is loaded any more, and one without.
+    assert "graphs 2" in done.output or "graphs 1" in done.output
+
+
 @pytest.mark.parametrize("parts", [[], ["communication"]])
 def test_without_communication_ranks_learn_apart_and_exchange_nothing(parts: list[str], tmp_path: Path) -> None:
     script = after_head(EXCHANGING.replace("EXCHANGE", "pass"))

@@ -23,7 +23,8 @@ def allow_compilations(blocks: int) -> None:
 def has_compiled() -> bool:
     """Whether torch.compile has compiled, or tried to compile, anything in this process."""
     dynamo = sys.modules.get("torch._dynamo.utils")  # not imported where nothing was compiled
-    return dynamo is not None and bool(dynamo.counters["frames"])
+    # With fullgraph=True it counts no frames.
+    return dynamo is not None and bool(dynamo.counters["frames"] or dynamo.counters["stats"])
 
 
 def limits_hit() -> list[dict[str, Any]]:

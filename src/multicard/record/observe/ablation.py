@@ -23,8 +23,9 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from multicard.core.system import read_or_none
-from multicard.record.compilation import has_compiled
 
+# True where torch.compile traces what follows, which it also does with hooks.
+is_compiling = torch.compiler.is_dynamo_compiling
 LOADER, COMMUNICATION, HOST = "loader", "communication", "host"
 MOST_KEPT, MOST_BYTES = 32, 2**30  # batches of a loader, and their size
 ALONE_S, MOST_ALONE = 3.0, 500  # that a loader is measured alone: seconds, batches
@@ -119,14 +120,14 @@ class Replay:
         @functools.wraps(move)
         def watched(tensor: Any, *arguments: Any, **options: Any) -> Any:
             found = move(tensor, *arguments, **options)
-            if found.device != tensor.device and not torch.compiler.is_dynamo_compiling():
+            if not is_compiling() and found.device != tensor.device:
                 self._seen.add((tensor.shape, tensor.dtype, found.device))
             return found
 
         return watched
 
     def _note_inputs(self, _module: nn.Module, inputs: Any) -> None:
-        if not has_compiled():
+        if not is_compiling():
             self._seen |= {(each.shape, each.dtype, each.device) for each in tensors_in(inputs)}
 
     def _moved(self, tensor: Any) -> Any:

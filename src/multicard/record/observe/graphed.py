@@ -26,7 +26,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from multicard.record.clock import wait_for
-from multicard.record.observe.ablation import HOST, NotLeftOut
+from multicard.record.observe.ablation import HOST, NotLeftOut, is_compiling
 from multicard.record.observe.exchange import exchanges
 from multicard.record.observe.observer import Observer
 from multicard.record.observe.recording import Recording
@@ -61,7 +61,7 @@ class Graphed:
         self._show: Callable[..., None] | None = None  # plain `warnings.showwarning`
         self._undo: list[Callable[[], None]] = []
         self._stream: torch.cuda.Stream | None = None
-        self._hook = register_module_forward_pre_hook(lambda module, _: self._leave_default_stream(module.parameters()))
+        self._hook = register_module_forward_pre_hook(self._note_call)
         self._before(
             DistributedDataParallel, "__init__", lambda module: self._leave_default_stream(module.parameters())
         )
@@ -78,6 +78,10 @@ class Graphed:
 
         setattr(owner, name, watched)
         self._undo.append(lambda: setattr(owner, name, plain))
+
+    def _note_call(self, module: torch.nn.Module, _inputs: Any) -> None:
+        if not is_compiling():
+            self._leave_default_stream(module.parameters())
 
     def _note_graph(self) -> None:
         self._has_graphs = True
