@@ -67,6 +67,8 @@ def refusal(chosen: JobParameters, on: Machine) -> str | None:
         (TWO_GPUS, on_gpus(strategy="fsdp", devices=2, compile=True), None),
         (TWO_GPUS, on_gpus(strategy="fsdp", devices=2, cuda_graphs=True), moves),
         (TWO_GPUS, on_gpus(strategy="ddp-ds", devices=2, cuda_graphs=True), None),
+        (TWO_GPUS, on_gpus(cuda_graphs=True, ablate="host"), "ablate: cuda_graphs leaves the host's work out already"),
+        (TWO_GPUS, on_gpus(cuda_graphs=True, ablate="loader"), None),
         (TWO_GPUS, on_gpus(strategy="ddp", devices=8, nodes=2), "needs a Slurm allocation of 2 nodes"),
         (TWO_GPUS, tuning(packed=True), None),
         (TWO_GPUS, tuning(compile=True), None),
