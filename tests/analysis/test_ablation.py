@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from figures.measured import gathered, measured
-from multicard.analysis.ablation import as_table, costs, lines, not_measured
+from multicard.analysis.ablation import as_table, costs, lines, not_measured, with_loading
 from multicard.analysis.choice.choices import choices
 from multicard.analysis.choice.recommend import advise, as_markdown
 from multicard.analysis.evidence import Evidence, evidence_of
@@ -60,9 +60,20 @@ def test_words_say_what_costs_time_and_what_does_not_and_how_many_workers_are_en
     assert "without loading 2.5" in one and "loading costs 60% of the time" in one
     # Three workers together take 15 ms to load what a step of 20 ms needs, so one of them takes 45 ms.
     assert "3 workers per rank are enough (now 3)" in one
+    # Geometric means of the repeats: a batch in 16.4 ms and a step of 21.9 ms, if they overlap and if they take turns.
+    assert "together 21.9 ms to 38.3 ms" in one
     assert "loading and communication cost 90% of the time" in two
     assert two.split("without loading ")[1].split(";")[0].endswith(": no cost shown")
     assert "worker" not in two
+
+
+@pytest.mark.parametrize(
+    "alone, synthetic, real", [(84.5, 481.6, 83.2), (234, 415, 167), (944, 593, 578), (930, 820, 666)]
+)
+def test_loading_and_training_together_take_what_an_a100_took(alone: float, synthetic: float, real: float) -> None:
+    """Samples per second of a loader alone, of training on synthetic batches, and of both (a public tutorial)."""
+    low, high = with_loading(1 / synthetic, 1 / alone)
+    assert low <= 1 / real <= high
 
 
 def test_what_was_measured_counts_in_advice_in_place_of_shares(evidence: Evidence) -> None:

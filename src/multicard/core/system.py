@@ -7,7 +7,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import BinaryIO, TypeVar
 
@@ -17,7 +18,7 @@ FILE_BYTES = 1 << 28  # that one file of the program may take: an endless answer
 SAYING = ", saying: "  # in a message, before the output of another program
 SHARED_GPU = "MULTICARD_SHARED_GPU"  # set to 1 by checks of this project that try several ranks on one GPU
 
-T = TypeVar("T")
+T, R = TypeVar("T"), TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,14 @@ def usable_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def in_parallel(function: Callable[[T], R], items: Collection[T]) -> list[R]:
+    """What a function gives for each item, in threads if there are several."""
+    if len(items) < 2:  # to start a thread takes longer than to read a small trace
+        return list(map(function, items))
+    with ThreadPoolExecutor(min(8, usable_cpus())) as pool:  # reading gains no more from others
+        return list(pool.map(function, items))
 
 
 def read_or_none(read: Callable[[], T]) -> T | None:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from multicard.core.system import in_parallel
 from multicard.core.units import SECONDS, with_unit
-from multicard.trace.collect import Events, Place, collect, in_parallel
+from multicard.trace.collect import Events, Place, collect
 from multicard.trace.kernel_classes import collective, kernel_class
 from multicard.trace.launches import UNKNOWN, join_calls
 from multicard.trace.model import Integers, Trace

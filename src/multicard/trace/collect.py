@@ -1,31 +1,21 @@
 """Read the events of all traces of a capture at once, on all cores, into as little memory as their use allows."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from multicard.core.system import usable_cpus
+from multicard.core.system import in_parallel
 from multicard.trace.model import KINDS, BatchReader, EventSource, Integers, Trace
 from multicard.trace.statistics import Grouped
 
-T, R = TypeVar("T"), TypeVar("R")
 Place = tuple[Any, ...]  # trace, process and, of what ran there, device
 
 _NARROW, _CODE = np.iinfo(np.uint32), np.iinfo(np.uint16)
-
-
-def in_parallel(function: Callable[[T], R], items: Collection[T]) -> list[R]:
-    """What a function gives for each item, in threads if there are several."""
-    if len(items) < 2:  # to start a thread takes longer than to read a small trace
-        return list(map(function, items))
-    with ThreadPoolExecutor(min(8, usable_cpus())) as pool:  # reading gains no more from others
-        return list(pool.map(function, items))
 
 
 @dataclass
@@ -106,15 +96,15 @@ def collect(
     if not sources:
         return None
 
-    def read(job: tuple[int, EventSource, BatchReader]) -> tuple[int, Integers, list[Integers]]:
+    def read(job: tuple[int, EventSource, BatchReader]) -> tuple[int, list[list[Integers]]]:
+        """Number of the trace, and the code and the numbers of its events, each in pieces."""
         i, _, part = job
-        codes: list[Integers] = []
-        kept: list[list[Integers]] = [[] for _ in numbers]
+        pieces: list[list[Integers]] = [[] for _ in (None, *numbers)]
         for batch in part():
-            codes.append(batch.group.astype(np.uint16) if batch.group.max(initial=0) <= _CODE.max else batch.group)
-            for name, own in zip(numbers, kept, strict=True):
-                own.append(_narrow(batch.numbers[name]))
-        return i, _joined(codes), list(map(_joined, kept))
+            code = batch.group.astype(np.uint16) if batch.group.max(initial=0) <= _CODE.max else batch.group
+            for own, values in zip(pieces, (code, *(_narrow(batch.numbers[name]) for name in numbers)), strict=True):
+                own.append(values)
+        return i, [[_joined(own)] for own in pieces] if "start" in numbers else pieces
 
     done = in_parallel(read, [(i, source, part) for i, source in sources for part in source.parts])
 
@@ -129,20 +119,24 @@ def collect(
     wide = np.uint16 if len(described) <= _CODE.max else np.int32
     number_of = np.array([places.index(place) for place in place_of], wide)
 
-    def by_place(part: tuple[int, Integers, list[Integers]]) -> tuple[Integers, list[list[Integers]]]:
-        """How many events of each place a part has, and its arrays, the code first, each divided by place."""
-        i, code, kept = part
-        code = code.astype(wide) + wide(first[i]) if first[i] else code
-        number = number_of.take(code)
+    def by_place(part: tuple[int, list[list[Integers]]]) -> tuple[Integers, list[list[list[Integers]]]]:
+        """How many events of each place a part has, and of each of its arrays, the code first, pieces by place."""
+        i, (codes, *kept) = part
+        codes = [code.astype(wide) + wide(first[i]) for code in codes] if first[i] else codes
+        if len(places) == 1:
+            return np.array([sum(map(len, codes))]), [[each] for each in (codes, *kept)]
+        number = number_of.take(_joined(codes))
         order, counts = np.argsort(number, kind="stable"), np.bincount(number, minlength=len(places))
-        return counts, [np.split(values.take(order), np.cumsum(counts)[:-1]) for values in (code, *kept)]
+        edges = np.cumsum(counts)[:-1]
+        return counts, [[[own] for own in np.split(_joined(each).take(order), edges)] for each in (codes, *kept)]
 
     divided = in_parallel(by_place, done)
     done.clear()
-    code, *arrays = (
-        _joined([part[array][place] for place in range(len(places)) for _, part in divided])
-        for array in range(1 + len(numbers))
-    )
+
+    def joined(array: int) -> Integers:
+        return _joined([piece for place in range(len(places)) for _, part in divided for piece in part[array][place]])
+
+    code, *arrays = in_parallel(joined, range(1 + len(numbers)))
     ends = np.cumsum([0, *sum(counts for counts, _ in divided)]).tolist()
     where = {place: slice(*own) for place, own in zip(places, pairwise(ends), strict=True) if own[0] < own[1]}
     return Events(fields, described, code, dict(zip(numbers, arrays, strict=True)), where)

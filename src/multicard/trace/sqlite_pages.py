@@ -8,6 +8,7 @@ expected here, damaged ones among them, is left to SQLite.
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -134,16 +135,14 @@ class _Layout:
         codes = codes.astype(np.intp)
         self._known |= {kind: self._places(count, *kind) for kind in kinds if kind not in self._known}
         starts, shifts, fixed = np.array([self._known[kind] for kind in kinds]).transpose(1, 2, 0).copy()
-        if (header + starts[-1].take(codes) > (page + 1) * self.page_bytes).any():
+        if (header + _of(starts[-1], codes) > (page + 1) * self.page_bytes).any():
             raise _Unexpected
         found = {}
         for at, name in enumerate(self._names):
             read = fixed[at] == _READ
             if read.any():
-                where = starts[at].take(codes)
-                where += header
-                found[name] = _numbers(content, ">i8")[where].astype(np.int64)
-                found[name] >>= shifts[at].take(codes)
+                found[name] = _numbers(content, ">i8")[header + _of(starts[at], codes)].astype(np.int64)
+                found[name] >>= _of(shifts[at], codes)
             if not read.all():
                 said = fixed[at].take(codes)
                 found[name] = np.where(said == _READ, found[name], said) if read.any() else said
@@ -175,12 +174,14 @@ class _Layout:
         first = 12 if kind == INTERIOR else 8
         if (content[base] != kind).any() or (first + 2 * count > self.page_bytes).any():
             raise _Unexpected
-        page = np.repeat(np.arange(len(base)), count)
-        within = np.arange(len(page)) - np.repeat(np.cumsum(count) - count, count)
-        cell = _numbers(content, ">u2")[base[page] + first + 2 * within].astype(np.int64)
-        if (cell < first).any() or (cell + 4 > self.page_bytes).any():
+        most = int(count.max(initial=0))
+        own_page = content[: len(base) * self.page_bytes].reshape(-1, self.page_bytes)
+        cell = np.ascontiguousarray(own_page[:, first : first + 2 * most]).view(">u2").astype(np.int64)
+        used = np.arange(most) < count[:, np.newaxis]
+        if (used & ((cell < first) | (cell + 4 > self.page_bytes))).any():
             raise _Unexpected
-        return page, base[page] + cell
+        cell += base[:, np.newaxis]
+        return np.repeat(np.arange(len(base)), count), cell[used]
 
     def _read(self, pages: Integers) -> Integers:
         """Content of some pages, one after another, and some bytes more."""
@@ -197,6 +198,11 @@ class _Layout:
                     raise _Unexpected
                 free = free[size:]
         return content
+
+
+def _of(kinds: Integers, codes: Integers) -> Any:
+    """The value of each row's kind; a single number where they are the same."""
+    return kinds[0] if (kinds == kinds[0]).all() else kinds.take(codes)
 
 
 def _numbers(content: Integers, kind: str) -> Integers:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from multicard.core.system import in_parallel
 from multicard.trace.model import Integers
 
 _BLOCK = 1 << 13  # for more, BLAS starts threads, which wait for each other where cores are busy
@@ -46,10 +47,13 @@ class Grouped:
 
     def __init__(self, code: Integers, values: Integers) -> None:
         self._number, self._pieces = len(code), defaultdict[int, list[Integers]](list)
-        for at in range(0, len(code), _SORTED):
+
+        def sorted_block(at: int) -> tuple[Integers, Integers]:
             own = code[at : at + _SORTED]
             ordered = values[at : at + _SORTED].take(np.argsort(own, kind="stable"))  # of 16 bits a radix sort
-            ends = np.cumsum(np.bincount(own))
+            return ordered, np.cumsum(np.bincount(own))
+
+        for ordered, ends in in_parallel(sorted_block, range(0, len(code), _SORTED)):
             for group in np.flatnonzero(np.diff(ends, prepend=0)).tolist():
                 self._pieces[group].append(ordered[ends[group - 1] if group else 0 : ends[group]])
 

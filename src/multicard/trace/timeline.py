@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from multicard.core.system import in_parallel
 from multicard.trace.captured_events import CAPTURE, STEPS, CapturedEvents
-from multicard.trace.collect import Place, in_parallel
+from multicard.trace.collect import Place
 from multicard.trace.host import elsewhere
 from multicard.trace.intervals import FIRST, NOTHING, Intervals, Measure, intersection, merged, union
 from multicard.trace.launches import UNKNOWN
