@@ -42,13 +42,14 @@ class Deadline:
 
 
 def save(results: Path, folder: Path) -> None:
-    """Keep all runs but their raw traces in files of `PART_BYTES`."""
+    """Keep all runs in files of `PART_BYTES`, without raw traces of which tables were made."""
     folder.mkdir(parents=True, exist_ok=True)
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for run in sorted(results.glob("runs/*")):
             if (run / "run.json").exists():
-                archive.add(run, run.relative_to(results), filter=_without_traces)
+                was_read = (run / "activity" / "tables.json").exists()
+                archive.add(run, run.relative_to(results), filter=_without_traces if was_read else None)
     for old in folder.glob(SAVED):
         old.unlink()
     content = packed.getbuffer()

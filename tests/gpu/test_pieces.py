@@ -12,9 +12,9 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 def test_what_is_saved_in_parts_is_restored_without_traces_and_runs_that_are_there_stay(tmp_path: Path) -> None:
     saved, elsewhere = tmp_path / "saved", tmp_path / "elsewhere"
-    for name in ("a", "b", "unfinished"):
+    for name in ("a", "b", "unread", "unfinished"):
         for part, content in (
-            ("activity/tables.json", b"{}"),
+            *([] if name == "unread" else [("activity/tables.json", b"{}")]),
             ("trace/captured.json", b"{}"),
             ("trace/rank0.json.gz", b"long"),
             ("steps.csv", os.urandom(PART_BYTES if name == "a" else 10)),
@@ -33,7 +33,8 @@ def test_what_is_saved_in_parts_is_restored_without_traces_and_runs_that_are_the
     assert len(list(saved.iterdir())) == 2
     assert max(part.stat().st_size for part in saved.iterdir()) == PART_BYTES
     restore(saved, elsewhere)
-    assert sorted(path.name for path in elsewhere.glob("runs/*")) == ["a", "b"]
+    assert sorted(path.name for path in elsewhere.glob("runs/*")) == ["a", "b", "unread"]
+    assert (elsewhere / "runs/unread/trace/rank0.json.gz").read_bytes() == b"long"
     assert list((elsewhere / "runs/b").iterdir()) == []
     assert {path.name for path in (elsewhere / "runs/a").rglob("*.*")} == {
         "tables.json", "captured.json", "steps.csv", "run.json",
