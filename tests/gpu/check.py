@@ -119,14 +119,19 @@ def plan(files: list[Path]) -> Matrix:
 def stretches(matrix: Matrix, ahead: list[str]) -> list[tuple[tuple[str | None, int], list[str]]]:
     """Runs whose traces are not read, those on one GPU first, cut where something else is to be done around them.
 
-    Of each the scenario for which that is done, None where nothing is, and the number of devices, 0 then.
+    Of each the scenario for which that is done, None where nothing is, and the number of devices, then 2 for several.
+    Snakemake starts the runs of each in the planned order.
     """
     of = {run.id: name for name in (OUT_OF_MEMORY, EVENTS_TRACED) for run in matrix.scenarios.get(name, [])}
-    of = {run: (name, matrix.runs[run].parameters.devices) for run, name in of.items() if run in ahead}
+    devices = {run: matrix.runs[run].parameters.devices for run in matrix.runs}
+
+    def what(run: str) -> tuple[str | None, int]:
+        return (of[run], devices[run]) if run in of and run in ahead else (None, min(devices[run], 2))
+
     runs = Path(matrix.experiment.results) / "runs"
     unread = [run for run in matrix.planned() if not (runs / run / TABLES).exists()]
-    unread.sort(key=lambda run: matrix.runs[run].parameters.devices > 1)
-    return [(what, list(own)) for what, own in groupby(unread, key=lambda run: of.get(run, (None, 0)))]
+    unread.sort(key=lambda run: devices[run] > 1)
+    return [(key, list(own)) for key, own in groupby(unread, key=what)]
 
 
 def make_random(folder: Path, shape: Architecture) -> None:

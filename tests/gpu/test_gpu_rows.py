@@ -496,15 +496,16 @@ def test_what_runs_on_one_gpu_comes_first_and_memory_is_occupied_between(
     named = {run.id: f"{name} {run.parameters.devices}" for name, runs in matrix.scenarios.items() for run in runs}
     found = [(what, [named[run] for run in runs]) for what, runs in stretches(matrix, list(matrix.runs))]
     assert found == [
-        ((None, 0), ["first 1"]),
+        ((None, 1), ["first 1"]),
         ((OUT_OF_MEMORY, 1), [f"{OUT_OF_MEMORY} 1"]),
-        ((None, 0), ["last 1", "first 2"]),
+        ((None, 1), ["last 1"]),
+        ((None, 2), ["first 2"]),
         ((OUT_OF_MEMORY, 2), [f"{OUT_OF_MEMORY} 2"]),
-        ((None, 0), ["last 2"]),
+        ((None, 2), ["last 2"]),
         ((EVENTS_TRACED, 2), [f"{EVENTS_TRACED} 2"]),
     ]
     # Of a run that has ended only the trace is left to read.
-    assert [what for what, _ in stretches(matrix, [])] == [(None, 0)]
+    assert [what for what, _ in stretches(matrix, [])] == [(None, 1), (None, 2)]
 
 
 def test_events_are_traced_only_around_their_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
