@@ -187,8 +187,12 @@ def test_the_largest_part_of_a_step_must_be_what_the_loader_makes_it() -> None:
         (PRODUCT, "compute", []),
         (loads, "compute", ["the largest part of a step is compute, expected data loading"]),
         (PRODUCT, None, ["the largest part of a step is None, expected compute"]),
+        (PRODUCT, "stalls", ["the largest part of a step is stalls, expected compute"]),
     ):
         assert OF_SCENARIO["loading"](p, {"largest_part": part}, Files(), True) == faults
+    for part, passes in (("stalls", True), ("data loading", False), (None, False)):
+        faults = OF_SCENARIO["loading"](PRODUCT, {"largest_part": part}, Files(), False)
+        assert (faults == []) is passes, "of a GPU that is not real"
 
 
 def test_most_bytes_must_be_copied_from_the_kind_of_memory_that_is_asked_for() -> None:
