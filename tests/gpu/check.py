@@ -185,6 +185,7 @@ def occupied(gpu: int, spared_mib: int) -> Iterator[None]:
 def snakemake(deadline: Deadline, config: list[Path], *targets: Path) -> bool:
     """Make the targets, by default everything; whether all could be made, as far as there was time."""
     command = [sys.executable, "-m", "snakemake", "--profile", "profiles/local", "--configfile", *config]
+    command.append("--nolock")  # a lock would outlive a call that had to be killed
     return deadline.run([*command, "--", *targets] if targets else command, ROOT) in (0, None)
 
 

@@ -2,8 +2,10 @@
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from pieces import ENDING_S, PART_BYTES, Deadline, restore, save
 
@@ -49,6 +51,18 @@ def test_a_command_is_ended_or_not_begun_when_the_time_is_up(minutes: float, tmp
     deadline = Deadline(minutes)
     assert deadline.run(SLEEP, tmp_path) is None
     assert deadline.left_s == 0
+
+
+def test_what_does_not_end_in_time_is_killed_with_what_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pieces.STOPPING_S", 0.2)
+    stubborn = 'trap "" TERM; sleep 600 & echo $! > child; wait; wait'
+    assert Deadline((ENDING_S + 0.5) / 60).run(["sh", "-c", stubborn], tmp_path) is None
+    child = int((tmp_path / "child").read_text())
+    with suppress(psutil.NoSuchProcess):  # or dead, and not yet waited for by what it fell to
+        ended, _ = psutil.wait_procs([psutil.Process(child)], timeout=5)
+        assert ended or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
 
 
 def test_without_a_limit_or_in_time_a_command_gives_its_exit_code(tmp_path: Path) -> None:
