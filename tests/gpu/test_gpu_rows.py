@@ -429,6 +429,7 @@ def test_what_is_to_be_sent_holds_the_table_and_the_archive_and_names_no_host(tm
         (False, "passed", True, 0, 1),
         (True, "FAILED", True, 0, 1),
         (True, "passed", False, 0, 1),
+        (True, "not yet", False, 0, 0),
         (True, "passed", True, 1, 1),
     ],
 )
