@@ -26,10 +26,21 @@ def wait():
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         (x * 2).sum().item()
 
+def pin_beside(mode):
+    # In another thread, as that of a loader does; of a size that PyTorch's cache of pinned memory lacks.
+    size = {"global": 1 << 20, "thread_local": 1 << 22}[mode]
+    other = threading.Thread(target=lambda: torch.empty(size, dtype=torch.uint8, pin_memory=True))
+    with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode=mode):
+        x * 2
+        other.start(), other.join()
+    return "nothing"
+
 found = {
     "early reading": refused(read_early),
     "two devices": refused(lambda: torch.ones(2, device="cuda:0") + torch.ones(2, device="cuda:1")),
     "waiting while capturing": refused(wait),
+    "allocating beside a global capture": refused(lambda: pin_beside("global")),
+    "allocating beside a capture of its thread": pin_beside("thread_local"),
     "memory": refused(lambda: bytes_of(1 << 40, "cuda:0"), torch.OutOfMemoryError),
     "memory of the second": refused(lambda: bytes_of(1 << 29, "cuda:1"), torch.OutOfMemoryError),
 }
@@ -91,7 +102,7 @@ for way in ("eager", "graph"):
 }
 # Runs all of them in one process: PyTorch takes seconds to be imported.
 RUN_ALL = """
-import copy, json, sys, traceback
+import copy, json, sys, threading, traceback
 import torch
 from torch import nn
 
@@ -140,6 +151,8 @@ def test_what_cuda_refuses_is_refused(found: dict[str, Any]) -> None:
         "early reading": "Both events must be completed",
         "two devices": "Expected all tensors to be on the same device",
         "waiting while capturing": "during capture",
+        "allocating beside a global capture": "during capture",
+        "allocating beside a capture of its thread": "nothing",
         "memory": "Tried to allocate 1024.00 GiB. GPU 0 has a total capacity of 16.00 GiB",
         "memory of the second": "GPU 1 has a total capacity of 512.00 MiB",
     }.items():

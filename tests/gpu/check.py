@@ -8,6 +8,7 @@ FOLDER, from which the next call continues, on any machine.
 
 import argparse
 import base64
+import os
 import shutil
 import subprocess
 import sys
@@ -15,8 +16,8 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from itertools import islice, product
+from contextlib import contextmanager, nullcontext, suppress
+from itertools import groupby, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import pandas as pd
 from pieces import Deadline, restore, save
 from rich.console import Console
 from rich.table import Table
-from rows import COLUMNS, judge
+from rows import COLUMNS, EVENTS_TRACED, OUT_OF_MEMORY, judge
 from safetensors.torch import save_file
 from snakemake.utils import update_config
 
@@ -44,14 +45,15 @@ from multicard.workloads.llm.prepare_model import LLAMA3_SPECIAL_TOKENS
 from multicard.workloads.llm.tiny import WEIGHTS, config_of, random_weights
 
 ROOT = Path(__file__).parents[2]
+EVENTS = ROOT / "tests" / "gpu" / "events_traced"  # an nsys that traces CUDA events
 CONFIG = ROOT / "config" / "gpu-check.yaml"
-OUT_OF_MEMORY = "out_of_memory"  # the scenario in which the last GPU is occupied
 NOT_YET = "not yet"
+TABLES = f"{ACTIVITY}/{ACTIVITY_INDEX}"  # of a run, once its trace was read
 SPARED_MIB = 2048  # of it: for CUDA, NCCL and the model, not for the activations
 
 # Assumed, in seconds, of four GPUs and 16 cores: a run from its start to its end, what compiling adds, and all else:
 # creating weights, reading traces, drawing, the tests.
-RUN_S = {"vision": 24, "llm": 30}
+RUN_S = {"vision": 24, "llm": 30, "script": 15}
 COMPILING_S = 40
 AROUND_S = 300
 
@@ -76,10 +78,9 @@ def main() -> None:
     if "nsys" not in matrix.machine.profilers:
         print("no nsys: runs are recorded by PyTorch's profiler, so how nsys sees them stays open", flush=True)
     sound = True
-    for run in matrix.scenarios.get(OUT_OF_MEMORY, []):
-        if run.id in ahead:
-            with occupied(run.parameters.devices - 1, chosen.spared_mib):
-                sound &= snakemake(deadline, chosen.config, results / "runs" / run.id / RUN)
+    for (scenario, devices), runs in stretches(matrix, ahead):
+        with around(scenario, devices, chosen.spared_mib):
+            sound &= snakemake(deadline, chosen.config, *(results / "runs" / run / TABLES for run in runs))
     sound &= snakemake(deadline, chosen.config)
     table = judge_all(matrix, is_over=deadline.left_s == 0)
     sound &= not table["result"].eq("FAILED").any()
@@ -87,9 +88,9 @@ def main() -> None:
     show(table)
     try:
         leave(folder, table, matrix)
-    except UserError as error:  # a damaged file of a run, which its row names
+    except UserError as error:  # a damaged file of a run, which its row names; or no run is complete yet
         print(f"multicard: no archive: {error}", file=sys.stderr)
-        sound = False
+        sound &= not table["result"].eq("passed").any()
     if chosen.save:
         save(results, chosen.save)
         for file in folder.iterdir():
@@ -115,6 +116,24 @@ def plan(files: list[Path]) -> Matrix:
     return plan(files) if missing else matrix
 
 
+def stretches(matrix: Matrix, ahead: list[str]) -> list[tuple[tuple[str | None, int], list[str]]]:
+    """Runs whose traces are not read, those on one GPU first, cut where something else is to be done around them.
+
+    Of each the scenario for which that is done, None where nothing is, and the number of devices, then 2 for several.
+    Snakemake starts the runs of each in the planned order.
+    """
+    of = {run.id: name for name in (OUT_OF_MEMORY, EVENTS_TRACED) for run in matrix.scenarios.get(name, [])}
+    devices = {run: matrix.runs[run].parameters.devices for run in matrix.runs}
+
+    def what(run: str) -> tuple[str | None, int]:
+        return (of[run], devices[run]) if run in of and run in ahead else (None, min(devices[run], 2))
+
+    runs = Path(matrix.experiment.results) / "runs"
+    unread = [run for run in matrix.planned() if not (runs / run / TABLES).exists()]
+    unread.sort(key=lambda run: devices[run] > 1)
+    return [(key, list(own)) for key, own in groupby(unread, key=what)]
+
+
 def make_random(folder: Path, shape: Architecture) -> None:
     """Create a checkpoint of random weights, with a tokenizer of as many tokens as the shape asks for."""
     base = shape.vocabulary - LLAMA3_SPECIAL_TOKENS
@@ -135,9 +154,20 @@ def estimated_s(parameters: Iterable[JobParameters]) -> float:
     """Seconds that runs take one after another, by what is assumed of each."""
     seconds = AROUND_S
     for p in parameters:
-        compiles = p.compile or getattr(p, "cuda_graphs", False) or getattr(p, "packed", False)
+        compiles = p.compiled or getattr(p, "packed", False)
         seconds += RUN_S[p.workload] + (COMPILING_S if compiles else 0)
     return seconds
+
+
+@contextmanager
+def around(scenario: str | None, devices: int, spared_mib: int) -> Iterator[None]:
+    """Do what a scenario needs while its runs on so many devices run; `spared_mib` as of `occupied`."""
+    with occupied(devices - 1, spared_mib) if scenario == OUT_OF_MEMORY else nullcontext():
+        path = os.environ["PATH"]
+        if scenario == EVENTS_TRACED:
+            os.environ |= {"PATH": f"{EVENTS}{os.pathsep}{path}", "REAL_NSYS": shutil.which("nsys") or "nsys"}
+        yield
+        os.environ["PATH"] = path
 
 
 @contextmanager
@@ -155,6 +185,7 @@ def occupied(gpu: int, spared_mib: int) -> Iterator[None]:
 def snakemake(deadline: Deadline, config: list[Path], *targets: Path) -> bool:
     """Make the targets, by default everything; whether all could be made, as far as there was time."""
     command = [sys.executable, "-m", "snakemake", "--profile", "profiles/local", "--configfile", *config]
+    command.append("--nolock")  # a lock would outlive a call that had to be killed
     return deadline.run([*command, "--", *targets] if targets else command, ROOT) in (0, None)
 
 
@@ -167,11 +198,11 @@ def judge_all(matrix: Matrix, is_over: bool = False) -> pd.DataFrame:
     for scenario, runs in matrix.scenarios.items():
         for run in runs:
             folder = Path(matrix.experiment.results) / "runs" / run.id
-            if is_over and not (folder / ACTIVITY / ACTIVITY_INDEX).exists() and not matrix.reasons[run.id]:
+            if is_over and not (folder / TABLES).exists() and not matrix.reasons[run.id]:
                 row = {"run": run.id, "result": NOT_YET, "remarks": ""}
             elif (folder / RUN).exists():
                 try:
-                    row = judge(run, folder, scenario == OUT_OF_MEMORY)
+                    row = judge(run, folder, scenario)
                 except UserError as error:  # a file that is missing or damaged
                     row = {"run": run.id, "result": "FAILED", "remarks": str(error)}
                 except Exception as error:  # a bug with one run must not hide what became of the others

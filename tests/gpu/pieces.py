@@ -1,6 +1,7 @@
 """The GPU check in pieces, for GPUs that can be had for minutes only: each call continues from what was saved."""
 
 import io
+import os
 import signal
 import subprocess
 import tarfile
@@ -8,7 +9,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-ENDING_S = 45.0  # for ending what runs, judging and saving
+ENDING_S = 60.0  # for ending what runs, judging and saving
+STOPPING_S = 40.0  # of these: twice as long as the launcher gives a job to end, and more
 PART_BYTES = 15 << 20  # of a file that is saved
 SAVED = "saved-*.part"
 CAPTURED = ("captured.json", "exported.json")  # of a trace: what it was; the tables that were made of it are beside it
@@ -35,20 +37,21 @@ class Deadline:
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGTERM)  # on which Snakemake ends its jobs, and keeps what they made
                 try:
-                    process.wait(ENDING_S / 2)
+                    process.wait(STOPPING_S)
                 except subprocess.TimeoutExpired:
-                    process.kill()
+                    os.killpg(process.pid, signal.SIGKILL)  # what it started would disturb the next call
                 return None
 
 
 def save(results: Path, folder: Path) -> None:
-    """Keep all runs but their raw traces in files of `PART_BYTES`."""
+    """Keep all runs in files of `PART_BYTES`, without raw traces of which tables were made."""
     folder.mkdir(parents=True, exist_ok=True)
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for run in sorted(results.glob("runs/*")):
             if (run / "run.json").exists():
-                archive.add(run, run.relative_to(results), filter=_without_traces)
+                was_read = (run / "activity" / "tables.json").exists()
+                archive.add(run, run.relative_to(results), filter=_without_traces if was_read else None)
     for old in folder.glob(SAVED):
         old.unlink()
     content = packed.getbuffer()

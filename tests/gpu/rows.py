@@ -1,42 +1,56 @@
 """What a run of the GPU check must show to pass: the expected outcome, and a record that agrees with its trace."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from multicard.analysis.evidence import names_synthetic
+from multicard.analysis.runs.breakdown import COMPUTE, DATA, parts_of
 from multicard.analysis.runs.measures import measure_run, trace_to_record
 from multicard.analysis.runs.run_files import RunFiles, read_record, read_table
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, STEPS
 from multicard.core.reasons import describe_reason
 from multicard.experiment.parameters import JobParameters
 from multicard.experiment.runs import Run
+from multicard.trace.tables import STEPS as ALL_STEPS
 from multicard.workloads.vision.strategy import STRATEGIES
 
+# Scenarios around which the check does something: see check.py.
+OUT_OF_MEMORY, EVENTS_TRACED = "out_of_memory", "events_traced"
+
 MEMORY_TOLERANCE = 0.25  # of the estimate for language models, against the measured peak
+# What a real GPU must show of steps that are alike, as quotients.
+MFU = (0.05, 1.0)  # of the peak that the vendor states
+POWER = (0.1, 1.1)  # mean power of a busy GPU to its limit
+SETTLED = (0.5, 1.5)  # the first profiled step to the others' median
+STEADY = (0.8, 1.25)  # the last tenth of the measured steps to the first tenth: medians
+LATENCY_S = (0.0, 1e-3)  # of an all-reduce between two GPUs of a node
+BANDWIDTH = (0.5e9, 1e12)  # bytes per second, likewise
 ONE_NODE = ("the machine has one NUMA node", "the system shows no NUMA nodes")  # ends of the notes of ranks not bound
 COLUMNS = (
     "scenario", "run", "result", "outcome", "wall_time_s", "iteration_time_s", "trace_to_record", "steps",
     "traced_steps", "kernels_per_step", "communication_per_step", "energy_per_sample_j",
-    "peak_memory_bytes", "estimated_memory_bytes", "remarks",
+    "peak_memory_bytes", "estimated_memory_bytes", "largest_part", "flop_per_step", "mfu", "mean_power_w",
+    "first_profiled_step", "last_measured_steps", "overlapped_share", "latency_s", "bandwidth_bytes_per_s", "remarks",
 )  # fmt: skip
 
 
-def judge(run: Run, folder: Path, runs_out_of_memory: bool = False) -> dict[str, Any]:
+def judge(run: Run, folder: Path, scenario: str = "") -> dict[str, Any]:
     """One row of the table, by `COLUMNS`; its result is `passed` or `FAILED`, and its remarks say why.
 
-    `runs_out_of_memory`: whether the last rank is to run out of memory.
+    `scenario`: as which it is judged; in `OUT_OF_MEMORY` the last rank is to run out of memory.
     """
     record = read_record(folder)
     row = {"run": run.id, "outcome": record["outcome"], "wall_time_s": record["wall_time_s"]}
-    if runs_out_of_memory:
+    if scenario == OUT_OF_MEMORY:
         faults = _memory_faults(record, run.parameters)
     elif record["outcome"] != "completed":
         faults = [describe_reason(record["reason"]) or "no reason is recorded"]
     else:
-        shown, faults = _completed(run, folder, record)
+        shown, faults = _completed(run, folder, record, scenario)
         row |= shown
     return row | {"result": "FAILED" if faults else "passed", "remarks": "; ".join(faults)}
 
@@ -51,7 +65,7 @@ def _memory_faults(record: Mapping[str, Any], p: JobParameters) -> list[str]:
     )
 
 
-def _completed(run: Run, folder: Path, record: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _completed(run: Run, folder: Path, record: Mapping[str, Any], scenario: str) -> tuple[dict[str, Any], list[str]]:
     """What is shown of a completed run, and what is wrong with it."""
     p = run.parameters
     missing = record["profiler"]["trace_missing"]
@@ -74,6 +88,11 @@ def _completed(run: Run, folder: Path, record: Mapping[str, Any]) -> tuple[dict[
         "kernels_per_step": kernels.mean() * per_step if len(kernels) else 0.0,
         "communication_per_step": communication.mean() * per_step if len(communication) else 0.0,
         "estimated_memory_bytes": estimate,
+        "largest_part": largest_part(found),
+        "flop_per_step": found["model_flop_per_step"],
+        "mfu": found["mfu"],
+        "overlapped_share": overlapped_share(files),
+        **step_quotients(steps),
     }
     faults = [found["inconsistency"]] if found["inconsistency"] else []
     if unseen := sorted(set(range(p.ranks)) - set(files.traced_steps["rank"].dropna())):
@@ -94,11 +113,149 @@ def _completed(run: Run, folder: Path, record: Mapping[str, Any]) -> tuple[dict[
     if metered != p.devices:
         reasons = ", ".join(sorted({meter["reason"] for meter in meters} - {None})) or "the counter did not rise"
         faults.append(f"energy of {metered} GPUs, expected {p.devices}: {reasons}")
+    row["mean_power_w"], unknown = power_and_conditions(record["ranks"])
+    faults += unknown
     if p.binding == "numa":
         faults += binding_faults(record["ranks"])
     if p.workload == "llm":
         faults += estimate_faults(estimate, row["peak_memory_bytes"])
+    is_real = not names_synthetic(gpu.get("name") for gpu in (record["hardware"] or {}).get("gpus", []))
+    if scenario in OF_SCENARIO:
+        faults += OF_SCENARIO[scenario](p, row, files, is_real)
     return row, faults
+
+
+def largest_part(found: Mapping[str, Any]) -> str | None:
+    """The part of a step that takes most, by its phases; None where no phase was recorded."""
+    parts = parts_of(found)
+    return max(parts, key=parts.get, default=None)
+
+
+def step_quotients(steps: pd.DataFrame) -> dict[str, float]:
+    """The first profiled step to the median of the others, and the last tenth of the measured steps to the first."""
+    longest = steps.groupby(["window", "step"])["duration_s"].max()
+    measured, profiled = longest["measured"], longest["profiled"]
+    tenth = -(-len(measured) // 10)
+    return {
+        "first_profiled_step": profiled.iloc[0] / profiled.iloc[1:].median(),
+        "last_measured_steps": measured.iloc[-tenth:].median() / measured.iloc[:tenth].median(),
+    }
+
+
+def overlapped_share(files: RunFiles) -> float | None:
+    """Part of the time in communication in which computing goes on, too; None where nothing is communicated."""
+    rows = files.activity("timeline", ["scope", "overlapped_s", "exposed_communication_s"]).to_pandas()
+    sums = rows.loc[rows["scope"] == ALL_STEPS, ["overlapped_s", "exposed_communication_s"]].sum()
+    return sums["overlapped_s"] / sums.sum() if sums.sum() else None
+
+
+def power_and_conditions(ranks: Sequence[Mapping[str, Any]]) -> tuple[float | None, list[str]]:
+    """Mean watts of a GPU in the measured steps, and which ranks' GPUs the launcher told no clocks or throttling of."""
+    meters = [meter for rank in ranks for meter in rank.get("energy") or [] if meter["energy_j"]]
+    seconds = sum(meter["duration_s"] for meter in meters)
+    faults = []
+    for rank in ranks:
+        for gpu in rank.get("gpu_conditions") or [None]:
+            of_clocks = ((gpu or {}).get("after") or (gpu or {}).get("before") or {}).get("sm_clock_mhz")
+            of_throttling = gpu and (gpu.get("clock_reasons") is not None or gpu.get("held_back_s") is not None)
+            missing = [name for name, told in (("clocks", of_clocks), ("throttling", of_throttling)) if not told]
+            faults += [f"rank {rank['rank']}: nothing is recorded of its GPU's {' and '.join(missing)}"] * bool(missing)
+    return sum(meter["energy_j"] for meter in meters) / seconds if seconds else None, faults
+
+
+def _outside(what: str, value: float | None, limits: tuple[float, float]) -> list[str]:
+    """A fault where a value is not known, or not within its limits."""
+    if value is not None and limits[0] <= value <= limits[1]:
+        return []
+    return [f"{what} is {'not known' if value is None else f'{value:.3g}'}, expected {limits[0]:g} to {limits[1]:g}"]
+
+
+def _edges(p: JobParameters) -> list[int]:
+    """Edges of the matrices of products.py."""
+    return [int(edge) for edge in str(p.args["edges"]).split(",")]
+
+
+def product_faults(p: JobParameters, row: Mapping[str, Any], files: RunFiles, is_real: bool) -> list[str]:
+    """What is wrong with a known matrix product: one forwards and two backwards, each of 2 edge³ operations.
+
+    Its MFU counts where a peak is known of the GPU; no time counts of a GPU that is not real.
+    """
+    flop = sum(6 * edge**3 for edge in _edges(p))
+    counted = row["flop_per_step"]
+    faults = [] if counted == flop else [f"{counted or 'no'} operations in a step, expected {flop}"]
+    conditions = [gpu for rank in files.record["ranks"] for gpu in rank.get("gpu_conditions") or [] if gpu]
+    limits = [(gpu.get("after") or gpu["before"])["power_limit_w"] for gpu in conditions]
+    if limits and all(limits):
+        watts = row["mean_power_w"]
+        faults += _outside("mean power to its limit", watts and watts / max(limits), POWER)
+    if is_real:
+        faults += [] if row["mfu"] is None else _outside("MFU", row["mfu"], MFU)
+        faults += _outside("the first profiled step to the others", row["first_profiled_step"], SETTLED)
+    return faults
+
+
+def steady_faults(_p: JobParameters, row: Mapping[str, Any], _files: RunFiles, is_real: bool) -> list[str]:
+    """What is wrong with the last of many short steps, whose CUDA events were not made in advance."""
+    return _outside("the last measured steps to the first", row["last_measured_steps"], STEADY) if is_real else []
+
+
+def loading_faults(p: JobParameters, row: Mapping[str, Any], _files: RunFiles, is_real: bool) -> list[str]:
+    """What is wrong with the largest part of a step, by how long products.py loads.
+
+    Where it loads nothing, a CPU that others use may stall more than a GPU that is not real computes.
+    """
+    expected, found = DATA if p.args["load_ms"] else COMPUTE, row["largest_part"]
+    if found == expected or (not is_real and expected == COMPUTE and found not in (DATA, None)):
+        return []
+    return [f"the largest part of a step is {found}, expected {expected}"]
+
+
+def pinned_faults(p: JobParameters, _row: Mapping[str, Any], files: RunFiles, _is_real: bool) -> list[str]:
+    """What is wrong with the kind of host memory that most bytes are copied from."""
+    copies = files.activity("memory_operations", ["operation", "host_memory", "bytes"]).to_pandas()
+    copies = copies[copies["operation"] == "host_to_device"]
+    found = copies.groupby("host_memory")["bytes"].sum()
+    expected, most = "pinned" if p.pin_memory else "pageable", found.idxmax() if len(found) else "no known"
+    return [] if most == expected else [f"most bytes are copied from {most} memory, expected {expected}"]
+
+
+def all_reduce_faults(p: JobParameters, row: dict[str, Any], files: RunFiles, is_real: bool) -> list[str]:
+    """What is wrong with all-reduces of 2 edge² bytes; notes in the row the latency, and the bytes per second beyond.
+
+    Of two GPUs the bus bandwidth is the bytes of a message over the time; of a size the fastest call counts, which
+    waited least for the other rank.
+    """
+    names = ["collective", "size_bytes", "min_s"]
+    sizes = files.activity("message_sizes", names).to_pandas() if files.has_activity("message_sizes") else None
+    sizes = pd.DataFrame(columns=names) if sizes is None else sizes[sizes["collective"] == "all_reduce"]
+    fastest, expected = sizes.groupby("size_bytes")["min_s"].min(), sorted(2 * edge**2 for edge in _edges(p))
+    if list(fastest.index) != expected:
+        return [f"all-reduces of {list(fastest.index) or 'no known'} bytes, expected {expected}"]
+    small, large = expected[0], expected[-1]
+    more_s = fastest[large] - fastest[small]
+    row["bandwidth_bytes_per_s"] = (large - small) / more_s if more_s > 0 else None
+    row["latency_s"] = fastest[small] - small * more_s / (large - small)
+    return [
+        fault
+        for name, limits in (("latency_s", LATENCY_S), ("bandwidth_bytes_per_s", BANDWIDTH))
+        for fault in (_outside(name, row[name], limits) if is_real else [])
+    ]
+
+
+def overlap_faults(_p: JobParameters, row: Mapping[str, Any], _files: RunFiles, is_real: bool) -> list[str]:
+    """What is wrong with communication in small buckets while gradients are computed."""
+    return [] if row["overlapped_share"] or not is_real else ["no communication is overlapped by computing"]
+
+
+# What a scenario is for, of its completed runs. `EVENTS_TRACED` is only to be compared with `overlap`.
+OF_SCENARIO: dict[str, Callable[[JobParameters, dict[str, Any], RunFiles, bool], list[str]]] = {
+    "matrix_product": product_faults,
+    "loading": loading_faults,
+    "pinned": pinned_faults,
+    "script": steady_faults,
+    "all_reduce": all_reduce_faults,
+    "overlap": overlap_faults,
+}
 
 
 def estimate_faults(estimate: float, peak: float | None) -> list[str]:
@@ -135,6 +292,8 @@ def required_collectives(p: JobParameters) -> set[str]:
     """Collectives whose kernels each GPU must show: of FSDP, of DDP's buckets, or of nn.DataParallel."""
     if p.devices == 1:
         return set()
+    if p.workload == "script":
+        return {"all_reduce"}
     if p.workload == "llm" or not STRATEGIES[p.strategy].has_checkpoints:
         return {"all_gather", "reduce_scatter"}
     return {"all_reduce"} if STRATEGIES[p.strategy].has_buckets else {"broadcast"}

@@ -2,8 +2,10 @@
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from pieces import ENDING_S, PART_BYTES, Deadline, restore, save
 
@@ -12,9 +14,9 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 def test_what_is_saved_in_parts_is_restored_without_traces_and_runs_that_are_there_stay(tmp_path: Path) -> None:
     saved, elsewhere = tmp_path / "saved", tmp_path / "elsewhere"
-    for name in ("a", "b", "unfinished"):
+    for name in ("a", "b", "unread", "unfinished"):
         for part, content in (
-            ("activity/tables.json", b"{}"),
+            *([] if name == "unread" else [("activity/tables.json", b"{}")]),
             ("trace/captured.json", b"{}"),
             ("trace/rank0.json.gz", b"long"),
             ("steps.csv", os.urandom(PART_BYTES if name == "a" else 10)),
@@ -33,7 +35,8 @@ def test_what_is_saved_in_parts_is_restored_without_traces_and_runs_that_are_the
     assert len(list(saved.iterdir())) == 2
     assert max(part.stat().st_size for part in saved.iterdir()) == PART_BYTES
     restore(saved, elsewhere)
-    assert sorted(path.name for path in elsewhere.glob("runs/*")) == ["a", "b"]
+    assert sorted(path.name for path in elsewhere.glob("runs/*")) == ["a", "b", "unread"]
+    assert (elsewhere / "runs/unread/trace/rank0.json.gz").read_bytes() == b"long"
     assert list((elsewhere / "runs/b").iterdir()) == []
     assert {path.name for path in (elsewhere / "runs/a").rglob("*.*")} == {
         "tables.json", "captured.json", "steps.csv", "run.json",
@@ -48,6 +51,18 @@ def test_a_command_is_ended_or_not_begun_when_the_time_is_up(minutes: float, tmp
     deadline = Deadline(minutes)
     assert deadline.run(SLEEP, tmp_path) is None
     assert deadline.left_s == 0
+
+
+def test_what_does_not_end_in_time_is_killed_with_what_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pieces.STOPPING_S", 0.2)
+    stubborn = 'trap "" TERM; sleep 600 & echo $! > child; wait; wait'
+    assert Deadline((ENDING_S + 0.5) / 60).run(["sh", "-c", stubborn], tmp_path) is None
+    child = int((tmp_path / "child").read_text())
+    with suppress(psutil.NoSuchProcess):  # or dead, and not yet waited for by what it fell to
+        ended, _ = psutil.wait_procs([psutil.Process(child)], timeout=5)
+        assert ended or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
 
 
 def test_without_a_limit_or_in_time_a_command_gives_its_exit_code(tmp_path: Path) -> None:

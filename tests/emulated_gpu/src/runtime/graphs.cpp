@@ -4,6 +4,8 @@
 // their results by computing them. When the capture ends, memory that was written has its old values again.
 #include "runtime.h"
 
+#include <algorithm>
+
 namespace emu {
 
 static std::set<const Graph *> &under_way() {
@@ -17,9 +19,14 @@ static thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlo
 
 cudaError_t forbid_during_capture(const char *function) {
   Lock lock(state_lock());
-  if (under_way().empty() || thread_mode == cudaStreamCaptureModeRelaxed) return cudaSuccess;
-  for (auto *graph : under_way()) const_cast<Graph *>(graph)->invalid = true;
-  return fail(cudaErrorStreamCaptureUnsupported, function);
+  bool forbidden = false;
+  for (auto *graph : under_way()) {
+    bool is_own = graph->thread == std::this_thread::get_id();
+    if (thread_mode == cudaStreamCaptureModeRelaxed || graph->mode == cudaStreamCaptureModeRelaxed) continue;
+    if (!is_own && std::max(thread_mode, graph->mode) != cudaStreamCaptureModeGlobal) continue;
+    const_cast<Graph *>(graph)->invalid = forbidden = true;
+  }
+  return forbidden ? fail(cudaErrorStreamCaptureUnsupported, function) : cudaSuccess;
 }
 
 bool is_capturing(void *stream) { return stream_of((cudaStream_t)stream)->graph != nullptr; }
@@ -59,13 +66,15 @@ using namespace emu;
 
 extern "C" {
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   static unsigned long long count = 0;
   EMU_CONTEXT();
   if (stream <= cudaStreamPerThread) EMU_FAIL(cudaErrorStreamCaptureUnsupported); // no default stream
   Lock lock(state_lock());
   auto *graph = new Graph;
   graph->id = ++count;
+  graph->mode = mode;
+  graph->thread = std::this_thread::get_id();
   graph->streams.insert(stream);
   stream->graph = graph;
   under_way().insert(graph);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "../emulation.h"
@@ -28,6 +29,8 @@ struct Graph {
   std::vector<std::function<void()>> restore; // memory that was written while capturing
   std::set<CUstream_st *> streams;            // those that capture into it
   unsigned long long id;
+  cudaStreamCaptureMode mode;
+  std::thread::id thread; // that began it
   bool invalid = false;
 };
 
@@ -67,7 +70,8 @@ CUstream_st *stream_of(cudaStream_t stream);
 int64_t next_order();
 int64_t last_order();
 
-// A call that waits or allocates invalidates a capture that is under way, unless the thread is in relaxed mode.
+// A call that waits or allocates invalidates a capture that is under way, unless the thread is in relaxed mode, as
+// cudaThreadExchangeStreamCaptureMode has it: one of its own that is not relaxed, of others those that are global.
 cudaError_t forbid_during_capture(const char *function);
 bool is_under_way(const Graph *graph);
 
