@@ -53,6 +53,34 @@ def test_marked_phases_come_before_inferred_ones(server: Server, tmp_path: Path)
     assert (loader["kind"], found.rank["steps_per_pass"]) == ("Batches", 4)
 
 
+NODES = """
+import multicard.marks as marks
+import torchdata.nodes as nodes
+from torch.utils.data import SequentialSampler, default_collate
+def sample(number):
+    time.sleep(0.002)
+    return torch.randn(4), number % 2
+numbers = nodes.Mapper(nodes.SamplerWrapper(SequentialSampler(range(64))), sample)
+loader = nodes.Loader(nodes.Mapper(nodes.Batcher(numbers, 8), default_collate))
+for epoch in range(1000):
+    for x, y in WRAPPED:
+        loss_of(x, y).backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("wrapped", "samples"), [("loader", {""}), ("marks.wrap_loader(loader)", {"8"})])
+def test_loaders_of_torchdata_are_seen_once_they_are_wrapped(
+    wrapped: str, samples: set[str], server: Server, tmp_path: Path
+) -> None:
+    found = server.run(tmp_path, after_head(NODES.replace("WRAPPED", wrapped)))
+    assert found.rank["outcome"] == "completed", found.output
+    [steps] = found.steps
+    assert {step["samples"] for step in steps} == samples
+    if samples == {"8"}:  # of which each takes two milliseconds to load
+        assert all(float(step["data_s"]) >= 8 * 0.002 for step in steps)
+
+
 def test_values_belong_to_the_step_that_made_them(server: Server, tmp_path: Path) -> None:
     script = """
     import multicard.marks as marks
