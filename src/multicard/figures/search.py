@@ -42,7 +42,7 @@ def _draw(trials: pd.DataFrame, measure: str, found: Interval, question: str) ->
     axes.set_ylim(axes.get_ylim())  # of the runs, or the interval of two of them would squeeze these
     if found.low is not None:
         low, high = scale * found.low, scale * found.high
-        label = f"best, 95% interval ({number(low)} to {number(high)})"
+        label = f"best, 95% CI ({number(low)} to {number(high)})"
         axes.axhspan(low, high, color=best, alpha=0.15, linewidth=0, label=label)
     name = heading(measure, unit)
     axes.set(title=question, xlabel=f"Time of all runs ({time_unit})", ylabel=f"{name[0].upper()}{name[1:]}")
