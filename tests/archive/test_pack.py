@@ -18,10 +18,10 @@ from multicard.analysis.machine.limits import MachineLimits
 from multicard.analysis.outputs import write_scenario
 from multicard.analysis.runs.measures import measure_run
 from multicard.archive.pack import pack
-from multicard.archive.unpack import read_manifest, unpack
+from multicard.archive.unpack import unpack
 from multicard.core.files import write_json
 from multicard.core.layout import MEMORY_SNAPSHOT
-from recorded_runs import add_run, experiment
+from recorded_runs import add_run, experiment, manifest_of
 
 pytestmark = pytest.mark.slow
 
@@ -150,7 +150,7 @@ def test_equal_runs_give_equal_bytes(recorded_results: Path, tmp_path: Path) -> 
 def test_measures_and_tables_of_an_archive_are_those_of_the_runs(
     recorded_results: Path, recorded_archive: Path, tmp_path: Path
 ) -> None:
-    manifest = read_manifest(recorded_archive)
+    manifest = manifest_of(recorded_archive)
     assert [run.rpartition("_")[2] for run in manifest.runs] == ["r1", "r2"]
     assert manifest.experiment["scenarios"]["recorded"]["question"] == "What is recorded?"
     assert "results" not in manifest.experiment
@@ -183,7 +183,7 @@ def test_incomplete_runs_and_those_of_other_experiments_are_skipped(
     add_run(extracted_run, mine, repeat=4)
     packed = pack(experiment(mine, 3), tmp_path / "x.tar.gz")
     assert packed.incomplete == [lacking / "activity" / "tables.json"]
-    assert [run.rpartition("_")[2] for run in read_manifest(tmp_path / "x.tar.gz").runs] == ["r1", "r2"]
+    assert [run.rpartition("_")[2] for run in manifest_of(tmp_path / "x.tar.gz").runs] == ["r1", "r2"]
 
 
 def refused(folder: Path, out: Path, **keys: Any) -> str:
@@ -199,7 +199,7 @@ def test_names_in_what_the_user_wrote_are_told_not_changed(
     datasets = {"digits": {"source": "digits"}, f"{USER}-x": {"source": "digits"}}
     packed = pack(experiment(recorded_results, datasets=datasets), tmp_path / "x.tar.gz")
     assert packed.names == [USER]
-    assert f"{USER}-x" in read_manifest(tmp_path / "x.tar.gz").experiment["datasets"]
+    assert f"{USER}-x" in manifest_of(tmp_path / "x.tar.gz").experiment["datasets"]
     assert pack(experiment(recorded_results), tmp_path / "y.tar.gz").names == []
 
 
