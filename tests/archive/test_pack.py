@@ -59,7 +59,7 @@ def test_no_text_of_a_record_or_a_table_leaves_that_is_not_of_a_listed_form(
     record["hardware"]["gpus"], record["variables"] = [gpu], {"NCCL_DEBUG": "INFO"}
     record["reason"] = {"code": "error", "node": "n1", "message": "", "unreported": [{"rank": 1, "node": "n2"}]}
     record["script"] = {"file": "train.py", "sha256": "ab" * 32, "commit": "1", "modified": True}
-    record["folder_changes"], record["model"] = {"count": 1, "names": ["a"]}, record["data"]
+    record["model"] = record["data"]
     record["nodes"] = [{"name": "n", "host": record["host"], "hardware": record["hardware"], "ranks": [0]}]
     record["ranks"][0] |= {"gpus": [gpu], "compile_limits_hit": [{"limit": "recompile_limit", "value": 8}]}
     record["ranks"][0]["observed"] = {"loaders": [{"kind": "DataLoader", "distinct": True}], "optimizers": ["Adam"]}

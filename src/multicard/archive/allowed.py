@@ -119,8 +119,7 @@ def without_places(value: str) -> str:
 RECORD = (
     "run", "outcome", "reason", "parameters", "order", "started", "ended", "wall_time_s", "exit_code",
     "ended_at_time_limit", "profiler", "files", "variables", "conditions", "host", "hardware", "versions",
-    "steps_per_pass", "profiled_window", "resumed", "data", "model", "ranks", "nodes", "script", "folder_changes",
-    "adopted",
+    "steps_per_pass", "profiled_window", "resumed", "data", "model", "ranks", "nodes", "script", "adopted",
 )  # fmt: skip
 MACHINE = ("device", "seconds", "started", "ended", "host", "hardware", "versions", "variables", "parts")
 KEY = re.compile(r"[a-z][a-z0-9_]{0,31}|GPU|\d{1,3}")
@@ -160,7 +159,7 @@ class Allowed:
             "system": begins(r"(?:Linux|macOS|Darwin|Windows)(?:-\d+(?:\.\d+)*)?"),
             "processor": HARDWARE, "gpus.name": HARDWARE, "versions.GPU": HARDWARE, "capability": text(r"\d+\.\d+"),
             "versions.": VERSION, "variables.": lambda value: setting(value) or "set", "uuid": Numbered("gpu"),
-            "cpus": CPUS, "script.file": text(r"[\w.+-]{1,80}\.py"), "names": given("a file"),
+            "cpus": CPUS, "script.file": text(r"[\w.+-]{1,80}\.py"),
             "limit": text(r"[a-z_]+_limit"), "device": one_of("cpu", "cuda"), "part": one_of("device", "all_reduce"),
         }  # fmt: skip
         missing = one_of("no profiler was used", *(f"the run ended as {outcome}" for outcome in OUTCOMES))
