@@ -10,6 +10,7 @@ from faked_programs import GARBAGE, HANG, place, sinfo
 from conftest import ROOT
 from multicard.archive.matrix import Matrix
 from multicard.core import system
+from multicard.core.errors import UserError
 from multicard.experiment.load import check, read_profile
 from multicard.machine import Check, slurm
 
@@ -90,7 +91,7 @@ REFUSES = "echo 'allocation failure: Invalid account or account/partition combin
     ("resources", "options", "asked"),
     [
         ({"slurm_partition": "gpu", "slurm_account": "ours"}, {}, "--partition=gpu --account=ours"),
-        (["slurm_partition='gpu'"], {"slurm-qos": "long"}, "--partition=gpu --qos=long"),
+        ({"slurm_partition": "'gpu'"}, {"slurm-qos": "long"}, "--partition=gpu --qos=long"),
         (
             {"slurm_partition": "gpu"},
             {"config": {"cluster": {"nodes": "2", "gpus_per_node": 4}}},
@@ -108,6 +109,14 @@ def test_slurm_judges_a_job_of_the_profile_without_getting_one(
         assert (found.verdict, asked in found.found) == (verdict, True)
         assert ("Invalid account" in found.found) == (verdict == "error")
         assert (tmp_path / "asked").read_text().startswith(f"--test-only {asked} ")
+
+
+@pytest.mark.parametrize(
+    "options", [{"default-resources": ["slurm_partition=gpu"]}, {"set-resources": ["launch_run:mem_mb=5"]}]
+)
+def test_resources_in_the_form_of_a_list_are_refused_in_one_line(look: Look, options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"profile: found the resources \['.*'\], expected a mapping"):
+        look(a_profile(**options))
 
 
 CLUSTER = {"nodes": 1, "gpus_per_node": "4", "cpus_per_node": "96"}
@@ -161,7 +170,6 @@ def test_the_shipped_profile_fits_a_partition_of_one_hour_and_8_gb(look: Look) -
         (900_000, {}, None),
         (1_100_000, {}, "asks for 1100000 MB, a node has 1000000"),
         (1_100_000, {"set-resources": {"launch_run": {"mem_mb": 64000}}}, None),
-        (64_000, {"set-resources": ["launch_run:mem_mb=1100000"]}, "asks for 1100000 MB, a node has 1000000"),
         (1_100_000, {"timing": "exclusive"}, None),  # a node to itself
     ],
 )

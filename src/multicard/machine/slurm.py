@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from multicard.archive.matrix import Matrix
+from multicard.core.errors import UserError
 from multicard.core.system import Answer, ask
 from multicard.core.text import counted, first_of
 from multicard.experiment.resources import AROUND_MIN, memory_of_attempt_mb
@@ -171,25 +172,26 @@ def _runs(profile: dict[str, Any], partitions: Partitions, matrix: Matrix | None
 def resources_of(profile: dict[str, Any], rule: str) -> dict[str, str]:
     """Resources that a profile states for a rule: its own, else the defaults of all rules.
 
-    >>> resources_of({"default-resources": ["slurm_partition='gpu'"], "set-resources": {"a": {"mem_mb": 5}}}, "a")
+    >>> resources_of({"default-resources": {"slurm_partition": "gpu"}, "set-resources": {"a": {"mem_mb": 5}}}, "a")
     {'slurm_partition': 'gpu', 'mem_mb': '5'}
+
+    Raises
+    ------
+    UserError
+        If it states them in another form, as a list is.
     """
-    return _resources(profile.get("default-resources")) | own_resources(profile, rule)
+    found: dict[str, str] = {}
+    of_rules = profile.get("set-resources") or {}
+    for stated in (profile.get("default-resources"), of_rules.get(rule) if isinstance(of_rules, dict) else of_rules):
+        if not isinstance(stated or {}, dict):
+            raise UserError(f"profile: found the resources {stated!r}, expected a mapping of names to values")
+        found |= {str(name): str(value).strip("'\" ") for name, value in (stated or {}).items() if value is not None}
+    return found
 
 
 def own_resources(profile: dict[str, Any], rule: str) -> dict[str, str]:
     """Resources that a profile states for a rule alone: defaults do not count where the rule asks for an amount."""
-    stated = profile.get("set-resources") or {}
-    if isinstance(stated, dict):
-        return _resources(stated.get(rule))
-    prefix = f"{rule}:"
-    return _resources([str(entry).removeprefix(prefix) for entry in stated if str(entry).startswith(prefix)])
-
-
-def _resources(stated: dict[str, Any] | list[str] | None) -> dict[str, str]:
-    """Resources as a mapping, also where they are a list as on the command line (`name=value`)."""
-    pairs = [str(entry).partition("=")[::2] for entry in stated] if isinstance(stated, list) else (stated or {}).items()
-    return {str(name): str(value).strip("'\" ") for name, value in pairs if value is not None}
+    return resources_of(profile | {"default-resources": None}, rule)
 
 
 def _usable(profile: dict[str, Any], partitions: Partitions) -> list[Nodes]:
