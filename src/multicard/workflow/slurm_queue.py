@@ -20,7 +20,7 @@ QUEUE = ["squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%r|%V|%
 # What Snakemake's plugin begins the comment of its jobs with.
 COMMENTS = ("rule_", "group_")
 # Reasons of Slurm ("man squeue", JOB REASON CODES) that no waiting changes, and what to do.
-LIMIT = "ask for less (set-resources in the profile) or use another partition; `multicard doctor --profile …` checks it"
+LIMIT = "ask for less (set-resources in the profile) or use another partition"
 HELD = "release it with `scontrol release`"
 NEVER = {
     "PartitionTimeLimit": LIMIT,
