@@ -70,7 +70,7 @@ HARDWARE = text(
 )
 VERSION = begins(r"\d+(?:\.\d+)*(?:(?:a|b|rc|\.?dev|\.?post)\d+)?(?:\+(?:cu\d+|cpu|rocm[\d.]+|g?[0-9a-f]{7,40})\b)?")
 CPUS = text(r"[\d,-]+")
-WORD = one_of(*SLOWDOWNS, *NAMES, "pinned", "pageable", "fp64", "fp32", "tf32", "bf16", "fp16", "stated", "loader")
+WORD = one_of(*SLOWDOWNS, *NAMES, "fp64", "fp32", "tf32", "bf16", "fp16", "stated", "loader")
 setting = text(r"(?i)(?:[-+]?[\d.]+|true|false|yes|no|on|off|info|warn|[,:;=]|[a-z_]+:(?=true|false|\d))+")
 # What a program printed may be anything: of it the kind of the error is kept, and what PyTorch wanted to allocate.
 ERROR = begins(
