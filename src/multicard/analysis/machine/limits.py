@@ -20,7 +20,7 @@ NAMES = {
     "matmul": "matrix multiplication",
     "all_reduce": "all-reduce, bus bandwidth",
 }
-FORMER = ("memory_copy", "memory_triad", "host_to_device", "device_to_host")  # which version 1.0.0 measured, too
+FORMER = ("memory_copy", "memory_triad", "host_to_device", "device_to_host")  # which earlier versions measured, too
 
 
 class Row(BaseModel):
