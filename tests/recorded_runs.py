@@ -5,6 +5,7 @@ The copies are synthetic: they hold the numbers of the one run, or multiples of 
 
 import json
 import shutil
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pandas as pd
 import yaml
 
 from conftest import TINY
+from multicard.archive.manifest import MANIFEST, Manifest
 from multicard.core.files import described
 from multicard.experiment.config import Experiment
 from multicard.experiment.load import check
@@ -20,6 +22,12 @@ from multicard.experiment.parameters import run_id
 from multicard.experiment.workload import parameters_of
 
 FIXED = TINY | {"strategy": "ddp-ds", "devices": 2, "profiler": "kineto"}
+
+
+def manifest_of(archive: Path) -> Manifest:
+    """What an archive says that it holds."""
+    with tarfile.open(archive) as tar:
+        return Manifest.model_validate_json(tar.extractfile(MANIFEST).read())
 
 
 def configuration(results: Path, repeats: int = 1, fixed: dict[str, Any] = FIXED, **keys: Any) -> dict[str, Any]:

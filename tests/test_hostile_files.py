@@ -12,7 +12,7 @@ import pytest
 from conftest import refusal
 from multicard.analysis.runs.run_files import read_record
 from multicard.archive.pack import _read_record
-from multicard.archive.unpack import read_manifest
+from multicard.archive.unpack import unpack
 from multicard.core.errors import TraceError, UserError
 from multicard.core.files import read_object
 from multicard.experiment.config import MOST_RUNS
@@ -47,7 +47,7 @@ def test_a_record_that_is_nested_too_deeply_is_refused_wherever_it_is_read(depth
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(path, "manifest.json")
     with pytest.raises(UserError, match=r"a\.tar\.gz: manifest\.json: .*nested too deeply"):
-        read_manifest(archive)
+        unpack(archive, tmp_path / "unpacked")
 
 
 def test_runs_are_counted_before_they_are_made() -> None:

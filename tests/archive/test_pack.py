@@ -18,10 +18,10 @@ from multicard.analysis.machine.limits import MachineLimits
 from multicard.analysis.outputs import write_scenario
 from multicard.analysis.runs.measures import measure_run
 from multicard.archive.pack import pack
-from multicard.archive.unpack import read_manifest, unpack
+from multicard.archive.unpack import unpack
 from multicard.core.files import write_json
 from multicard.core.layout import MEMORY_SNAPSHOT
-from recorded_runs import add_run, experiment
+from recorded_runs import add_run, experiment, manifest_of
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +59,7 @@ def test_no_text_of_a_record_or_a_table_leaves_that_is_not_of_a_listed_form(
     record["hardware"]["gpus"], record["variables"] = [gpu], {"NCCL_DEBUG": "INFO"}
     record["reason"] = {"code": "error", "node": "n1", "message": "", "unreported": [{"rank": 1, "node": "n2"}]}
     record["script"] = {"file": "train.py", "sha256": "ab" * 32, "commit": "1", "modified": True}
-    record["folder_changes"], record["model"] = {"count": 1, "names": ["a"]}, record["data"]
+    record["model"] = record["data"]
     record["nodes"] = [{"name": "n", "host": record["host"], "hardware": record["hardware"], "ranks": [0]}]
     record["ranks"][0] |= {"gpus": [gpu], "compile_limits_hit": [{"limit": "recompile_limit", "value": 8}]}
     record["ranks"][0]["observed"] = {"loaders": [{"kind": "DataLoader", "distinct": True}], "optimizers": ["Adam"]}
@@ -150,7 +150,7 @@ def test_equal_runs_give_equal_bytes(recorded_results: Path, tmp_path: Path) -> 
 def test_measures_and_tables_of_an_archive_are_those_of_the_runs(
     recorded_results: Path, recorded_archive: Path, tmp_path: Path
 ) -> None:
-    manifest = read_manifest(recorded_archive)
+    manifest = manifest_of(recorded_archive)
     assert [run.rpartition("_")[2] for run in manifest.runs] == ["r1", "r2"]
     assert manifest.experiment["scenarios"]["recorded"]["question"] == "What is recorded?"
     assert "results" not in manifest.experiment
@@ -183,24 +183,13 @@ def test_incomplete_runs_and_those_of_other_experiments_are_skipped(
     add_run(extracted_run, mine, repeat=4)
     packed = pack(experiment(mine, 3), tmp_path / "x.tar.gz")
     assert packed.incomplete == [lacking / "activity" / "tables.json"]
-    assert [run.rpartition("_")[2] for run in read_manifest(tmp_path / "x.tar.gz").runs] == ["r1", "r2"]
+    assert [run.rpartition("_")[2] for run in manifest_of(tmp_path / "x.tar.gz").runs] == ["r1", "r2"]
 
 
 def refused(folder: Path, out: Path, **keys: Any) -> str:
     line = refusal(lambda: pack(experiment(folder, **keys), out))
     assert not out.is_file()
     return line
-
-
-def test_names_in_what_the_user_wrote_are_told_not_changed(
-    recorded_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("USER", USER)
-    datasets = {"digits": {"source": "digits"}, f"{USER}-x": {"source": "digits"}}
-    packed = pack(experiment(recorded_results, datasets=datasets), tmp_path / "x.tar.gz")
-    assert packed.names == [USER]
-    assert f"{USER}-x" in read_manifest(tmp_path / "x.tar.gz").experiment["datasets"]
-    assert pack(experiment(recorded_results), tmp_path / "y.tar.gz").names == []
 
 
 def test_what_cannot_be_archived_is_one_line(extracted_run: Path, recorded_results: Path, tmp_path: Path) -> None:

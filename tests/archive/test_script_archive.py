@@ -8,10 +8,11 @@ import pytest
 from multicard.analysis.runs.measures import measure_run
 from multicard.archive.manifest import experiment_of
 from multicard.archive.pack import pack
-from multicard.archive.unpack import read_manifest, unpack
+from multicard.archive.unpack import unpack
 from multicard.core.errors import UserError
 from multicard.experiment.load import check
 from multicard.experiment.runs import distinct, expand
+from recorded_runs import manifest_of
 from script_runs import COMMAND, configuration, parameters_of_all, write_run
 
 
@@ -37,7 +38,7 @@ def test_a_command_without_places_keeps_the_names_of_its_runs(tmp_path: Path) ->
 def test_what_command_and_args_hold_is_scrubbed_and_the_archive_stays_whole(tmp_path: Path) -> None:
     command = [*COMMAND, "--data", "/srv/planted/images", "--out", "{out}"]
     archive = packed(tmp_path, command, "/srv/planted/venv/bin/python", out=["/srv/planted/out"])
-    manifest = read_manifest(archive)
+    manifest = manifest_of(archive)
     text = manifest.model_dump_json()
     assert not any(word in text for word in ("planted", "/srv"))
     runs = distinct(expand(experiment_of(manifest, archive)))

@@ -11,7 +11,7 @@ import pytest
 from adopted_traces import GEMM, trace
 from docs.test_pages import blocks, shell_commands
 from multicard import read_results
-from multicard.archive.unpack import read_manifest
+from recorded_runs import manifest_of
 from test_cli import multicard
 
 pytestmark = pytest.mark.slow
@@ -111,7 +111,7 @@ def test_adopting_again_changes_nothing_unasked(folder: Path, monkeypatch: pytes
     assert (folder / "adopted.yaml").read_bytes() == before
     assert read_results(folder / "adopted.yaml").measures["iteration_time_s"].notna().sum() == 4
     assert multicard("archive", "adopted.yaml").returncode == 0
-    assert len(read_manifest(folder / "adopted.tar.gz").runs) == 5
+    assert len(manifest_of(folder / "adopted.tar.gz").runs) == 5
     assert read_results(folder / "adopted.tar.gz").measures["iteration_time_s"].notna().sum() == 4
     other = folder / "other.csv"
     other.write_text("".join(TABLE.splitlines(keepends=True)[:3]))

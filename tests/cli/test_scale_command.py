@@ -153,7 +153,6 @@ def test_what_is_no_script_is_refused_with_what_to_write(typed: str, line: str) 
         ("--devices 1,a -- train.py", "--devices: found '1,a', expected numbers of devices such as 1,2,4"),
         ("--devices 9999999 -- train.py", "--devices: found '9999999', expected numbers of devices"),
         ("--devices 1 -- other.py", "command: no such file: other.py (in "),
-        ("--devices 1 -- -m package.no_such", "finds no module package.no_such (in "),
         ("--devices 1 --vary d=[1,2] -- train.py {d}", "--vary: found 'd=[1,2]', but commas separate values"),
         ("--devices 1 --vary b -- train.py {b}", "--vary: found 'b', expected NAME=VALUE,..."),
         ("--devices 1 --vary b=1,,2 -- train.py {b}", "--vary: found 'b=1,,2'"),

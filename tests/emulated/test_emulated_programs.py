@@ -49,12 +49,9 @@ def test_every_measurement_of_a_gpu_is_executed_and_said_to_be_synthetic(emulate
     assert [part.problem for part in limits.parts] == [None] * 2
     assert limits.synthetic and limits.notes[0].startswith("Synthetic: ")
     device, reduced = limits.parts
-    rows = [row.model_dump() for row in device.rows]
     # As compute capability 8.0 has them.
-    assert [row["precision"] for row in rows if row["measure"] == "matmul"] == ["fp64", "fp32", "tf32", "bf16", "fp16"]
-    copies = {(row["measure"], row["host_memory"]) for row in rows if row["host_memory"]}
-    assert copies == {(way, kind) for way in ("host_to_device", "device_to_host") for kind in ("pinned", "pageable")}
-    assert {row["measure"] for row in rows} >= {"memory_copy", "memory_triad"}
+    products = ["fp64", "fp32", "tf32", "bf16", "fp16"]
+    assert [(row.measure, row.precision) for row in device.rows] == [("matmul", precision) for precision in products]
     assert [(row.devices, row.message_bytes) for row in reduced.rows] == [(2, 4096), (2, 65536), (2, 1048576)]
     [gpu] = device.ranks[0]["gpu_conditions"]
     assert gpu["before"]["sm_clock_mhz"] and gpu["watched_s"] > 0

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
-from snakemake.cli import get_profile_dir
 from snakemake.utils import update_config, validate
 
 from conftest import ROOT
@@ -229,11 +228,3 @@ def test_a_profile_is_merged_into_the_configuration_as_snakemake_merges_it(tmp_p
     update_config(config, {"cluster": {"nodes": 2, "cpus_per_node": 16}})
     assert read == check(config, "merged")
     assert (read.cluster.gpu_memory_gb, read.cluster.nodes, read.cluster.cpus_per_node) == (80, 2, 16)
-
-
-@pytest.mark.parametrize("names", [("config.yaml", "config.v9+.yaml"), ("config.v9+.yaml", "config.v8+.yaml")])
-def test_of_several_profile_files_the_one_that_snakemake_takes_is_read(tmp_path: Path, names: tuple[str, ...]) -> None:
-    for name in names:
-        (tmp_path / name).write_text(f"name: {name}\n")
-    _, taken = get_profile_dir(str(tmp_path))
-    assert read_profile(tmp_path)["name"] == taken.name

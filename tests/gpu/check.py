@@ -41,7 +41,6 @@ from multicard.experiment.load import check, read_yaml
 from multicard.experiment.models import Architecture
 from multicard.experiment.parameters import JobParameters
 from multicard.launch.gpu_samples import POLICIES
-from multicard.workloads.llm.prepare_model import LLAMA3_SPECIAL_TOKENS
 from multicard.workloads.llm.tiny import WEIGHTS, config_of, random_weights
 
 ROOT = Path(__file__).parents[2]
@@ -136,7 +135,7 @@ def stretches(matrix: Matrix, ahead: list[str]) -> list[tuple[tuple[str | None, 
 
 def make_random(folder: Path, shape: Architecture) -> None:
     """Create a checkpoint of random weights, with a tokenizer of as many tokens as the shape asks for."""
-    base = shape.vocabulary - LLAMA3_SPECIAL_TOKENS
+    base = shape.vocabulary - 256  # less the special tokens of Llama 3
     longer = (bytes(parts) for length in (2, 3) for parts in product(range(256), repeat=length))
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:

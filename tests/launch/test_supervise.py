@@ -187,7 +187,6 @@ def test_a_job_gets_the_variables_that_it_was_given_and_its_mark(tmp_path: Path)
     assert {line.partition("=")[0] for line in lines} == {*given, supervise.JOB_MARK}
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["terminate", "kill"])
 def test_a_job_does_not_outlive_its_launcher(tmp_path: Path, how: str) -> None:
@@ -264,7 +263,6 @@ time.sleep(0.2)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has processes adopt others")
 def test_the_cpu_time_of_a_process_that_detached_counts_as_the_jobs(tmp_path: Path) -> None:
     spent = []
     for seconds in ("0.5", "0"):  # the rest is the start of two interpreters

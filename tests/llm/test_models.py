@@ -3,7 +3,6 @@
 import base64
 import json
 import shutil
-import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,9 +39,9 @@ def config(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def tensors(kind: torch.dtype = torch.bfloat16) -> dict[str, torch.Tensor]:
+def tensors() -> dict[str, torch.Tensor]:
     """Tensors of SMALL, by Hugging Face's names (as test_tiny.py has them from torchtune)."""
-    return {name: torch.zeros(size, dtype=kind) for name, size in tensor_shapes(SMALL).items()}
+    return {name: torch.zeros(size, dtype=torch.bfloat16) for name, size in tensor_shapes(SMALL).items()}
 
 
 def token_lines(tokens: list[bytes]) -> bytes:
@@ -67,7 +66,7 @@ def shard(number: int, count: int) -> str:
 
 
 def checked(folder: Path, shape: Architecture = SMALL) -> dict[str, Any]:
-    return check_folder(folder, shape, 256, FETCH)
+    return check_folder(folder, shape, FETCH)
 
 
 def refusal(folder: Path, shape: Architecture = SMALL) -> str:
@@ -111,15 +110,9 @@ def test_a_folder_may_differ_from_the_usual_form(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "weights")
     shutil.move(folder / "original" / "tokenizer.model", folder / "tokenizer.model")
     assert checked(folder)["tokenizer"] == str(folder / "tokenizer.model")
-    stored = tensors(torch.float16) | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(2)}
-    save_file(stored, folder / ONE)
-    assert checked(folder)["parameters"] == PARAMETERS
-
     # A tied model has no output layer.
     tied = replace(SMALL, tied=True)
     (folder / "config.json").write_text(json.dumps(config(tie_word_embeddings=True)))
-    assert refusal(folder, tied) == f"{folder}: found {PARAMETERS} weights in {ONE}, expected {PARAMETERS - 512 * 8}"
-    save_file({k: v for k, v in tensors().items() if k != "lm_head.weight"}, folder / ONE)
     assert checked(folder, tied)["parameters"] == PARAMETERS - 512 * 8
 
 
@@ -138,9 +131,6 @@ def test_a_partial_folder_is_named_with_what_is_missing(tmp_path: Path) -> None:
         (folder / name).unlink()
     said = f"{folder}: does not contain config.json, {ONE}, {TOKENIZER}; fetch the model by: {FETCH}"
     assert refusal(folder) == said
-    folder = write_folder(tmp_path / "shards", shards=3)
-    (folder / shard(3, 3)).unlink()
-    assert refusal(folder).endswith(f" weights in {shard(1, 3)}, {shard(2, 3)}, expected {PARAMETERS}")
 
 
 def test_a_config_of_another_shape_or_form_is_refused(tmp_path: Path) -> None:
@@ -161,40 +151,3 @@ def test_a_config_of_another_shape_or_form_is_refused(tmp_path: Path) -> None:
     checked(folder)
     file.write_bytes(b"\xff\xfe")
     assert refusal(folder).startswith(f"{file}: does not parse as JSON: ")
-
-
-def packed(header: Any, data: bytes = b"") -> bytes:
-    """A safetensors file by hand: the length of the header, the header, the data."""
-    content = json.dumps(header).encode()
-    return struct.pack("<Q", len(content)) + content + data
-
-
-def entry(*offsets: int, shape: Any = (2, 2)) -> dict[str, Any]:
-    return {"dtype": "BF16", "shape": list(shape), "data_offsets": list(offsets)}
-
-
-POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
-INCOMPLETE = ": not a complete safetensors file: "
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "says"),
-    [
-        (ONE, b"PK\3\4\0\0\0\0\0\0", INCOMPLETE),  # as PyTorch's own checkpoints begin
-        (ONE, packed({"a": entry(0, 8)}, bytes(7)), INCOMPLETE),
-        (ONE, packed({"a\n\x1b": entry(8, 0)}, bytes(8)), INCOMPLETE),
-        (ONE, POINTER, INCOMPLETE),
-        (TOKENIZER, token_lines(BYTES[:7]) + b"YWI=\n", ", line 8: expected a token in base64 and the rank 7"),
-        (TOKENIZER, b"YW!= 0\n", ", line 1: expected a token"),
-        (TOKENIZER, b"YWI= 1\n", ", line 1: expected a token"),
-        (TOKENIZER, POINTER, ", line 1: expected a token"),
-        (TOKENIZER, b"\n\x0e\n\x05<unk>\x15\0\0", ", line 1: expected a token"),  # as SentencePiece's files begin
-        (TOKENIZER, token_lines([*BYTES, b"ab"]), ": a tokenizer that does not fit the weights: found 257 tokens"),
-    ],
-)
-def test_a_damaged_file_is_refused_with_its_place(tmp_path: Path, name: str, content: bytes, says: str) -> None:
-    folder = write_folder(tmp_path / "weights")
-    (folder / name).write_bytes(content)
-    line = refusal(folder)
-    assert line.startswith(f"{folder / name}{says}")
-    assert line.isprintable()

@@ -19,8 +19,8 @@ GARBAGE = r"printf '\377\000\033[31m| | |%%\n{}[]'; head -c 3000 /dev/zero; prin
 
 
 def sinfo(rows: list[str], version: str = "slurm 24.05.4") -> str:
-    """Script of a sinfo that lists partitions, each `name|state|nodes|gres|limit|MB`, maybe with `|node state`."""
-    rows = [row if row.count("|") > 5 else f"{row}|idle" for row in rows]
+    """Script of a sinfo that lists partitions, each `name|state|nodes|gres`, maybe with `|node state`."""
+    rows = [row if row.count("|") > 3 else f"{row}|idle" for row in rows]
     names = "\n".join(row.partition("|")[0] for row in rows)
     return (
         f'case "$*" in *--version*) echo {shlex.quote(version)} ;; *%R\\|*) echo {shlex.quote(chr(10).join(rows))} ;;\n'

@@ -23,8 +23,10 @@ def record(name: str = "node07") -> dict[str, Any]:
     device = [
         {"measure": "matmul", "precision": "bf16", "threads": 1,
          "edge": 8192, "operations": 1e12, "times_s": [2e-3] * 3},
-        {"measure": "memory_copy", "threads": 1, "array_bytes": 10**9, "bytes": 2e9, "times_s": [1e-3, 2e-3]},
-        {"measure": "host_to_device", "host_memory": "pinned", "bytes": 1e9, "times_s": [0.04]},
+        {"measure": "matmul", "precision": "fp64", "threads": 1,
+         "edge": 4096, "operations": 2e9, "times_s": [1e-3, 2e-3]},
+        {"measure": "matmul", "precision": "fp64", "threads": 2,
+         "edge": 4096, "operations": 1e9, "times_s": [0.04]},
     ]  # fmt: skip
     return {
         "device": "cuda",

@@ -1,6 +1,6 @@
-"""What a measurement counts: operations and bytes by hand, the edge that is fastest, and rows despite a fault."""
+"""What a measurement counts: operations by hand, the edge that is fastest, and rows despite a fault."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from multicard.core.facts import told
 from multicard.machine import device_job
-from multicard.machine.device_job import matmul, matmul_operations, measured, memory
+from multicard.machine.device_job import matmul, matmul_operations, measured
 
 CPU = torch.device("cpu")
 
@@ -32,20 +32,6 @@ def test_the_edge_with_the_highest_rate_is_measured(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(device_job, "repeats_s", lambda edge, *_: calls.append(edge) or [seconds[edge]])
     [row] = matmul(CPU, "fp32", 4 * 8 * seconds[1024] * 0.99, 1)
     assert (row["edge"], row["operations"], row["times_s"], calls) == (512, 2 * 512**3, [seconds[512]], [512])
-
-
-def test_a_copy_counts_two_arrays_and_a_triad_three(monkeypatch: pytest.MonkeyPatch) -> None:
-    did: list[torch.Tensor] = []
-
-    def once(call: Callable[[], torch.Tensor], *_: Any) -> list[float]:
-        did.append(call().clone())
-        return [0.5]
-
-    monkeypatch.setattr(device_job, "repeats_s", once)
-    copy, triad = memory(CPU, 4096, 0.01, 1)
-    assert (copy["measure"], copy["bytes"]) == ("memory_copy", 8192)
-    assert (triad["measure"], triad["bytes"]) == ("memory_triad", 12288)
-    assert [values.unique().tolist() for values in did] == [[1.0], [1.0 + 3.0 * 1.0]]
 
 
 def test_what_a_device_cannot_do_is_told_and_the_rest_measured(capsys: pytest.CaptureFixture[str]) -> None:

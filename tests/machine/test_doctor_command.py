@@ -79,7 +79,7 @@ def test_runs_on_gpus_need_gpus_or_slurm(doctor: Doctor, fake: Fake, tmp_path: P
     assert (code, without["runs"]["verdict"]) == (1, "error")
     assert without["runs"]["found"] == "0 of 2 can run here; 2: needs a CUDA GPU, none found"
     for tool in SLURM:
-        fake(tool, sinfo(["gpu|up|4|gpu:4|infinite|256000"]))
+        fake(tool, sinfo(["gpu|up|4|gpu:4"]))
     assert doctor(asked)[1]["runs"]["verdict"] == "warning"
     code, on_cpus = doctor(config(tmp_path, "cpu"))
     assert (code, on_cpus["runs"]["found"]) == (0, "2 of 2 can run here")

@@ -1,7 +1,6 @@
 """A rank is bound next to its GPU, or told why not."""
 
 import os
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,10 +11,7 @@ from multicard.record import binding
 from multicard.record.binding import NotBound, bind, bound, closest_to_gpus, read_nodes
 from observed_scripts import Server
 
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="CPU affinity is Linux's")
-TWO_CPUS = pytest.mark.skipif(
-    sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="needs two usable CPUs"
-)
+TWO_CPUS = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two usable CPUs")
 
 
 def machine(sysfs: Path, nodes: dict[int, str], gpus: dict[str, str] | None = None) -> Path:
@@ -113,7 +109,6 @@ def test_a_process_and_its_threads_old_and_new_are_moved(server: Server, tmp_pat
     assert state.startswith(f"{{{cpu}}} {{{cpu}}} {{'cpus': '{cpu}', 'numa_nodes': [1], ")
 
 
-@LINUX
 def test_a_real_machine_is_read_as_the_kernel_counts_it() -> None:
     nodes, state = read_nodes(), bound()
     assert state["cpus"] == binding.format_cpus(os.sched_getaffinity(0))

@@ -60,7 +60,7 @@ def test_equal_phases_add_up_and_one_that_did_not_happen_is_empty_not_zero(tmp_p
     with (tmp_path / "steps.csv").open(newline="") as file:
         row, following = csv.DictReader(file)
     assert tuple(row) == STEP_COLUMNS
-    assert row["backward_s"] == row["checkpoint_s"] == ""
+    assert row["backward_s"] == row["optimizer_s"] == ""
     assert (row["rank"], row["epoch"], row["step"], row["samples"], row["loss"]) == ("3", "2", "1", "5", "1.0")
     assert int(row["peak_memory_bytes"]) > 1e6
     assert following["step"] == "2"  # across epochs

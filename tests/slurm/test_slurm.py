@@ -8,12 +8,11 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from slurm_projects import CONFIG, FOR_SCRIPTS, SMALL, asked_for, multicard, project, record, slurm_cluster, snakemake
+from slurm_projects import FOR_SCRIPTS, SMALL, asked_for, multicard, project, record, slurm_cluster, snakemake
 
 from conftest import ROOT
-from multicard.archive.matrix import Matrix
 from multicard.core.reasons import describe_reason
-from multicard.experiment.load import read_experiment, read_profile
+from multicard.experiment.load import read_profile
 from multicard.machine.slurm import checks as slurm_checks
 from script.equipment import SHORT as SHORT_SCRIPT
 
@@ -107,21 +106,11 @@ def test_what_a_node_does_not_have_is_the_outcome_of_the_run_that_it_was_given(f
     assert table[ON_A_GPU.replace("cuda1", "cuda8")] == "needs 8 devices, 4 found"
 
 
-def test_doctor_compares_what_runs_ask_for_with_the_partition(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_has_slurm_judge_a_job_of_the_profile(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(finished)
-    matrix = Matrix.plan(read_experiment(Path(CONFIG), Path("slurm")))
-
-    def found(**changes: Any) -> dict[str, str]:
-        checks = slurm_checks(read_profile(Path("slurm")) | changes, demanded=True, matrix=matrix)
-        return {each.check: f"{each.verdict}: {each.found}" for each in checks}
-
-    shipped = found()
-    assert shipped["profile: time"] == "ok: a run asks for 25 min, its partition allows 60"
-    assert shipped["profile: job"].startswith("ok: Slurm would take one (--partition=")
-    refused = found(**{"set-resources": {"launch_run": {"runtime": 120, "mem_mb": 16000}}})
-    stays = "error: a run asks for 120 min, its partition allows 60: the job would stay pending"
-    assert refused["profile: time"] == stays
-    assert refused["profile: memory"].endswith("Slurm refuses it: asks for 16000 MB, a node has 8192")
+    found = {each.check: f"{each.verdict}: {each.found}" for each in slurm_checks(read_profile(Path("slurm")), True)}
+    assert f"({len(SMALL)} nodes of 4 GPUs)" in found["Slurm partitions"]
+    assert found["profile: job"].startswith("ok: Slurm would take one (--partition=")
 
 
 def test_a_second_start_does_nothing_and_one_without_the_statement_of_the_cluster_stops(finished: Path) -> None:

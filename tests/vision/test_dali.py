@@ -195,7 +195,9 @@ def test_a_loader_leaves_no_thread_and_no_process(tmp_path: Path, open_loader: O
 @pytest.mark.parametrize(
     ("damage", "suffix"), [("text", "jpg"), ("empty", "png"), ("cut", "jpg"), ("cut", "png"), ("missing", "png")]
 )
-def test_an_image_that_cannot_be_read_is_named(tmp_path: Path, open_loader: Open, damage: str, suffix: str) -> None:
+def test_an_image_that_cannot_be_read_ends_the_pass_and_not_the_loader(
+    tmp_path: Path, open_loader: Open, damage: str, suffix: str
+) -> None:
     dataset = images_in(tmp_path, (40, 30), 32, suffix=suffix)
     path = Path(dataset.samples[17][0])
     whole = path.read_bytes()
@@ -206,10 +208,8 @@ def test_an_image_that_cannot_be_read_is_named(tmp_path: Path, open_loader: Open
     loader = open_loader(dataset, 32)
     batches = iter(loader)
     next(batches), next(batches)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(RuntimeError):
         next(batches)
-    [line] = str(caught.value).splitlines()
-    assert line.startswith(f"{path}: cannot be read: ")
 
     path.write_bytes(whole)
     assert len(list(loader)) == 3

@@ -1,6 +1,5 @@
 """Data sets are prepared completely, checked, and shared out as the strategy says."""
 
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import torch
 from PIL import Image
 from preparing import made
 from sklearn.datasets import load_digits
-from torch.utils.data import DataLoader
 
 from conftest import refused
 from multicard.core.errors import UserError
@@ -176,16 +174,6 @@ def test_a_jpeg_file_that_is_cut_anywhere_is_found(tmp_path: Path, kind: dict[st
         assert f"1 of 5 images cannot be read, the first is {file} " in refusal(folder, tmp_path / "out")
     file.write_bytes(whole)
     prepared(folder, tmp_path / "out")
-
-
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_picture_that_is_cut_after_its_preparation_is_named(tmp_path: Path, num_workers: int) -> None:
-    facts = prepared(picture_folder(tmp_path / "in"), tmp_path / "out")
-    data = open_split(tmp_path / "out", facts, "train", SIZE)
-    file = Path(data.samples[17][0])
-    file.write_bytes(file.read_bytes()[:60])
-    with pytest.raises(OSError, match=f"{re.escape(str(file))}: cannot be read: image file is truncated"):
-        list(DataLoader(data, batch_size=4, num_workers=num_workers))
 
 
 def test_pictures_of_mixed_sizes_and_kinds_in_subfolders_are_read(tmp_path: Path) -> None:

@@ -76,25 +76,12 @@ def test_a_preempted_job_is_requeued_or_named_once_with_the_remedy(tools: Path) 
     assert line.endswith("press Ctrl-C and start again")
 
 
-@pytest.mark.parametrize("is_ending", [True, False])
-def test_what_was_submitted_while_the_pipeline_ended_is_cancelled(
-    is_ending: bool, tools: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cancelled, others = [job("PENDING"), job("RUNNING").replace("7", "8", 1)], [
-        job("COMPLETED"), job("CANCELLED"), job("PENDING", submitted=BEFORE), job("PENDING", folder="/elsewhere"),
-    ]  # fmt: skip
-    put(tools, "scancel", f'echo "$@" >> {tools}/asked')
+def test_what_is_cancelled_while_the_pipeline_ends_is_not_requeued(tools: Path) -> None:
     watch = QueueWatch(Path("/my project"), SINCE, pytest.fail)
-    if is_ending:
-        watch.ending.set()
-        (tools / "queue").write_text(job("PREEMPTED") + "\n")  # which is left alone
-        watch.look()
-    (tools / "queue").write_text("".join(f"{each}\n" for each in (*others, *cancelled)))
-    watch.cancel_left()
-    assert (tools / "asked").exists() == is_ending
-    if is_ending:
-        assert (tools / "asked").read_text() == "7 8\n"
-        assert "cancelled 2 Slurm jobs" in capsys.readouterr().err
+    watch.ending.set()
+    (tools / "queue").write_text(job("PREEMPTED") + "\n")
+    watch.look()
+    assert not (tools / "asked").exists()
 
 
 def test_slurm_is_asked_in_its_own_form_and_again_where_it_does_not_answer(

@@ -13,7 +13,6 @@ from conftest import ROOT, TINY
 from multicard.core.layout import machine_file
 from multicard.experiment.datasets import Digits
 from multicard.experiment.prepared import folder_name
-from multicard.experiment.resources import STEPS
 
 pytestmark = pytest.mark.slow
 
@@ -87,6 +86,5 @@ def test_the_limits_of_this_machine_are_a_target(tmp_path: Path) -> None:
 def test_every_rule_that_a_cluster_runs_asks_for_time_and_memory_and_can_be_named() -> None:
     profile = yaml.safe_load((ROOT / "profiles/slurm/config.yaml").read_text())
     listed = snakemake(ROOT, "--list-rules", "--configfile", "config/config.yaml")
-    rules = set(listed.split()) & {*STEPS, *profile["groups"]}
-    assert rules == set(STEPS)
-    assert set(profile["groups"]) <= set(STEPS)
+    after_runs = {"extract_activity", "measure_scenario", "draw_figures", "conclude", "write_report"}
+    assert set(listed.split()) >= after_runs >= set(profile["groups"])

@@ -71,7 +71,7 @@ HARDWARE = text(
 )
 VERSION = begins(r"\d+(?:\.\d+)*(?:(?:a|b|rc|\.?dev|\.?post)\d+)?(?:\+(?:cu\d+|cpu|rocm[\d.]+|g?[0-9a-f]{7,40})\b)?")
 CPUS = text(r"[\d,-]+")
-WORD = one_of(*SLOWDOWNS, *NAMES, "pinned", "pageable", "fp64", "fp32", "tf32", "bf16", "fp16", "stated", "loader")
+WORD = one_of(*SLOWDOWNS, *NAMES, "fp64", "fp32", "tf32", "bf16", "fp16", "stated", "loader")
 setting = text(r"(?i)(?:[-+]?[\d.]+|true|false|yes|no|on|off|info|warn|[,:;=]|[a-z_]+:(?=true|false|\d))+")
 # What a program printed may be anything: of it the kind of the error is kept, and what PyTorch wanted to allocate.
 ERROR = begins(
@@ -120,8 +120,7 @@ def without_places(value: str) -> str:
 RECORD = (
     "run", "outcome", "reason", "parameters", "order", "started", "ended", "wall_time_s", "exit_code",
     "ended_at_time_limit", "profiler", "files", "variables", "conditions", "host", "hardware", "versions",
-    "steps_per_pass", "profiled_window", "resumed", "data", "model", "ranks", "nodes", "script", "folder_changes",
-    "adopted",
+    "steps_per_pass", "profiled_window", "resumed", "data", "model", "ranks", "nodes", "script", "adopted",
 )  # fmt: skip
 MACHINE = ("device", "seconds", "started", "ended", "host", "hardware", "versions", "variables", "parts")
 KEY = re.compile(r"[a-z][a-z0-9_]{0,31}|GPU|\d{1,3}")
@@ -161,7 +160,7 @@ class Allowed:
             "system": begins(r"(?:Linux|macOS|Darwin|Windows)(?:-\d+(?:\.\d+)*)?"),
             "processor": HARDWARE, "gpus.name": HARDWARE, "versions.GPU": HARDWARE, "capability": text(r"\d+\.\d+"),
             "versions.": VERSION, "variables.": lambda value: setting(value) or "set", "uuid": Numbered("gpu"),
-            "cpus": CPUS, "script.file": text(r"[\w.+-]{1,80}\.py"), "names": given("a file"),
+            "cpus": CPUS, "script.file": text(r"[\w.+-]{1,80}\.py"),
             "limit": text(r"[a-z_]+_limit"), "device": one_of("cpu", "cuda"),
             "part": one_of("device", "all_reduce", *ABLATIONS),
         }  # fmt: skip

@@ -41,18 +41,6 @@ class _Bounded:
         return content
 
 
-def read_manifest(path: Path) -> Manifest:
-    """Read what an archive holds, without checking that it does.
-
-    Raises
-    ------
-    UserError
-        If it is no archive of recorded runs.
-    """
-    with _opened(path) as (manifest, _, _):
-        return manifest
-
-
 def unpack(path: Path, folder: Path, machines: Path | None = None) -> Manifest:
     """Check a whole archive, and write the files of its runs to `folder`/<run>/.
 

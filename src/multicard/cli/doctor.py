@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print the checks as JSON")
     add(
         "--measure", action="store_true",
-        help="measure the limits of this machine instead: compute, memory, copies, all-reduces",
+        help="measure the limits of this machine instead: compute, all-reduces",
     )  # fmt: skip
     group = parser.add_argument_group("with --measure")
     add_device(group)

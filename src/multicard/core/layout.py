@@ -48,7 +48,7 @@ MADE = "made"  # likewise, of each of its ranks: steps that it has made so far, 
 
 PROGRESS = "multicard: "  # prefix of the log lines that are shown while a job runs
 
-PHASES = ("data", "transfer", "forward", "backward", "optimizer", "checkpoint")
+PHASES = ("data", "transfer", "forward", "backward", "optimizer")
 OUTCOMES = ("completed", "out_of_memory", "diverged", "timed_out", "failed")
 NOT_RUN = "not run"  # of a run that cannot run here
 

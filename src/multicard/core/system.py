@@ -129,11 +129,10 @@ def read_or_none(read: Callable[[], T]) -> T | None:
 
 def _limit_files(process: int) -> None:
     """Limit the files of a program just started. Not by `preexec_fn`, which may deadlock where there are threads."""
-    if hasattr(resource, "prlimit"):  # on Linux
-        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-        with contextlib.suppress(OSError):  # it has ended
-            limits = (FILE_BYTES if hard < 0 else min(FILE_BYTES, hard), hard)
-            resource.prlimit(process, resource.RLIMIT_FSIZE, limits)
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    with contextlib.suppress(OSError):  # it has ended
+        limits = (FILE_BYTES if hard < 0 else min(FILE_BYTES, hard), hard)
+        resource.prlimit(process, resource.RLIMIT_FSIZE, limits)
 
 
 def _text(file: BinaryIO) -> str:

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
-from multicard.core.text import natural
 from multicard.experiment.cluster import Cluster
 from multicard.experiment.config import Experiment, Fixed, Scenario
 from multicard.experiment.datasets import SOURCES
@@ -99,15 +98,14 @@ def _merged(config: Any, stated: Any) -> Any:
 
 
 def read_profile(folder: Path) -> dict[str, Any]:
-    """Read a profile of Snakemake: a file, or of a folder its config.yaml, or the newest config.v8+.yaml.
+    """Read a profile of Snakemake: a file, or of a folder its config.yaml.
 
     Raises
     ------
     UserError
         If there is none, or it is no mapping that parses.
     """
-    versioned = sorted(folder.glob("config.v*+.yaml"), key=lambda path: natural(path.name))
-    file = folder if folder.is_file() else versioned[-1] if versioned else folder / "config.yaml"
+    file = folder if folder.is_file() else folder / "config.yaml"
     profile = read_yaml(file)
     if not isinstance(profile, dict):
         raise UserError(f"{file}: found no mapping of options to values")

@@ -16,19 +16,22 @@ DATASET_NAME = r"^[a-z0-9][a-z0-9-]*$"
 DEFAULT_WORKLOAD = "vision"  # of parameters that name none
 LONGEST_ID = 180  # file systems allow 255 bytes in a name; temporary names need some of them
 
+
+def labelled(label: str, description: str, **limits: Any) -> Any:
+    """A parameter that stands in a run's id by its label where it differs from its default; `limits`: as of Field."""
+    return Field(description=description, json_schema_extra={"label": label}, **limits)
+
+
 # What each workload has with a default of its own.
 DatasetOf = Annotated[str, Field(pattern=DATASET_NAME, description="Name of a data set listed under `datasets`.")]
-WarmupSteps = Annotated[
-    int,
-    Field(ge=0, description="Warm-up steps, excluded from all measures.", json_schema_extra={"label": "warmup"}),
-]
+WarmupSteps = Annotated[int, labelled("warmup", "Warm-up steps, excluded from all measures.", ge=0)]
 ProfiledSteps = Annotated[
     int,
-    Field(
+    labelled(
+        "profiled",
+        "Steps recorded by the profiler, after the measured ones. In vision runs at least 4 × `num_workers` × "
+        "`prefetch_factor`, after as many warm-up steps.",
         ge=1,
-        description="Steps recorded by the profiler, after the measured ones. In vision runs at least 4 × "
-        "`num_workers` × `prefetch_factor`, after as many warm-up steps.",
-        json_schema_extra={"label": "profiled"},
     ),
 ]
 
@@ -112,56 +115,40 @@ class JobParameters(BaseModel):
         int, Field(ge=1, le=1024, description="Total number of GPUs, or of CPU processes, over all nodes.")
     ] = 1
     nodes: Annotated[
-        int,
-        Field(
-            ge=1,
-            le=1024,
-            description="Machines that share the devices equally; more than one needs Slurm.",
-            json_schema_extra={"label": "nodes"},
-        ),
+        int, labelled("nodes", "Machines that share the devices equally; more than one needs Slurm.", ge=1, le=1024)
     ] = 1
-    threads: Annotated[
-        int,
-        Field(
-            ge=1,
-            description="CPU threads per rank.",
-            json_schema_extra={"label": "threads"},
-        ),
-    ] = 1
+    threads: Annotated[int, labelled("threads", "CPU threads per rank.", ge=1)] = 1
     binding: Annotated[
         Literal["none", "numa"],
-        Field(
-            description="`numa`: each rank is bound to the CPUs and memory next to its GPU.",
-            json_schema_extra={"label": "binding-"},
-        ),
+        labelled("binding-", "`numa`: each rank is bound to the CPUs and memory next to its GPU."),
     ] = "none"
-    seed: Annotated[int, Field(ge=0, description="Random seed of repeat 1.", json_schema_extra={"label": "seed"})] = 0
+    seed: Annotated[int, labelled("seed", "Random seed of repeat 1.", ge=0)] = 0
     warmup_steps: WarmupSteps = 10
     profiled_steps: ProfiledSteps = 10
     ablate: Annotated[
         Literal[ABLATIONS],
-        Field(
-            description="What the run goes without, to measure what it costs; such a run trains nothing. `loader`: the "
+        labelled(
+            "without-",
+            "What the run goes without, to measure what it costs; such a run trains nothing. `loader`: the "
             "batches of the warm-up come again and again. `communication`: ranks exchange no gradients. `host`: "
             "without the loader, too, and a step is replayed as a CUDA graph, so that its GPU never waits.",
-            json_schema_extra={"label": "without-"},
         ),
     ] = "none"
     profiler: Annotated[
         Literal[("auto", *PROFILERS)],
-        Field(
-            description="`auto`: the first of the others that is available. "
+        labelled(
+            "profiler-",
+            "`auto`: the first of the others that is available. "
             + "; ".join(f"`{name}`: {profiler.description}" for name, profiler in PROFILERS.items())
             + ".",
-            json_schema_extra={"label": "profiler-"},
         ),
     ] = "auto"
     memory_snapshot: Annotated[
         bool,
-        Field(
-            description="Record the history of GPU memory, which makes steps longer. If memory runs out, the reason "
-            "tells what held it, and `memory_snapshot.pickle` in the run's folder opens in PyTorch's viewer.",
-            json_schema_extra={"label": "memory-snapshot"},
+        labelled(
+            "memory-snapshot",
+            "Record the history of GPU memory, which makes steps longer. If memory runs out, the reason tells what "
+            "held it, and `memory_snapshot.pickle` in the run's folder opens in PyTorch's viewer.",
         ),
     ] = False
     repeat: Annotated[int, Field(ge=1, description="Number of this repeat; the seed increases with it.")] = 1

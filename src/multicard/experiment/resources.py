@@ -79,7 +79,6 @@ def _of_attempt(first_mb: int, attempt: int, cluster: Cluster | None) -> int:
 
 # Rules after the runs. Megabytes of memory per megabyte of a trace that is read, measured: 340 MB for 3 MB of PyTorch's
 # compressed traces, 3.7 GB for a database of 5.8 GB (benchmarks/README.md), of which a report is smaller.
-STEPS = ("extract_activity", "measure_scenario", "draw_figures", "conclude", "write_report")
 STEP_MINUTES, STEP_MB = 20, 1500
 MEMORY_PER_TRACE = {".nsys-rep": 10, ".gz": 100}
 TRACE_MB_PER_MIN = 10  # exported and read in a minute, on a slow file system

@@ -35,7 +35,6 @@ PHASES: Look = {
     "forward": ("#56B4E9", "..."),
     "backward": ("#0072B2", "\\\\\\"),
     "optimizer": ("#009E73", "xxx"),
-    "checkpoint": ("#CC79A7", "---"),
     "evaluation": ("#B2DF8A", ""),
     "other": ("#D9D9D9", "///"),
 }

@@ -224,21 +224,18 @@ def _with_parents(process: int) -> list[int]:
 
 
 def _ending_with_this(command: list[str]) -> list[str]:
-    """A command that gets SIGTERM when this process dies, on Linux."""
-    if sys.platform != "linux":
-        return command
+    """A command that gets SIGTERM when this process dies."""
     return [sys.executable, "-I", "-S", "-c", ENDING_WITH_PARENT, str(os.getpid()), *command]
 
 
 def _adopt_orphans() -> None:
-    """Have descendants of this process become its children when their parent ends, on Linux.
+    """Have descendants of this process become its children when their parent ends.
 
     Those of a profiler that detach, and the job that they start, would become children of init, and their CPU time
     look as if it were not of this run.
     """
-    if sys.platform == "linux":
-        pr_set_child_subreaper = 36
-        ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1)
+    pr_set_child_subreaper = 36
+    ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1)
 
 
 def _end(find: Callable[[], list[psutil.Process]], grace_s: float) -> None:

@@ -3,7 +3,6 @@
 import getpass
 import os
 import re
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -44,7 +43,7 @@ NO_SETTINGS = (
 )  # fmt: skip
 PLACES = ("_PATH", "_HOME", "_ROOT", "_DIR", "_DIRECTORY")  # what their names end with
 
-LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+LOOPBACK = "lo"
 
 
 def job_environment(

@@ -1,7 +1,7 @@
 """Rates of one device alone: `python -m multicard.machine.device_job DEVICE SECONDS`.
 
-It tells what the machine is, then a row for each measurement: what it is of, the `operations` or `bytes` of one call,
-counted by hand, and the seconds of a call for each block of calls. On a GPU it is the first that CUDA shows; of a CPU
+It tells what the machine is, then a row for each measurement: what it is of, the `operations` of one call, counted by
+hand, and the seconds of a call for each block of calls. On a GPU it is the first that CUDA shows; of a CPU
 with one thread and with as many as there are usable CPUs.
 """
 
@@ -25,9 +25,6 @@ DTYPES = {
     "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
 }  # fmt: skip
 SMALLEST, LARGEST = 256, 16384  # edge of the square matrices
-ARRAY_BYTES = 1 << 30  # of each array that is copied: STREAM asks for four times the last cache
-MEMORY_SHARE = 32  # part of the free memory that one array may take
-COPY_BYTES = 1 << 28  # between host and GPU
 
 FEWEST = 4  # blocks of calls
 SPREAD = 0.05  # interquartile range over median, below which they agree
@@ -40,14 +37,10 @@ def main(kind: str, seconds: float) -> None:
     device = torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
     tell(machine={"host": host(), "hardware": hardware(), "versions": versions()})
     began = time.monotonic()
-    most = available_bytes(device) // MEMORY_SHARE // 4096 * 4096
     for threads in [1] if kind == "cuda" else sorted({1, usable_cpus()}):
         for precision in precisions(device):
             rows = matmul(device, precision, seconds, threads)
             measured(f"matmul {precision}", rows, precision=precision, threads=threads)
-        measured("memory", memory(device, min(ARRAY_BYTES, most), seconds, threads), threads=threads)
-    for pinned in (True, False) if kind == "cuda" else ():
-        measured("transfer", transfer(device, pinned, min(COPY_BYTES, most), seconds))
     tell(rank={"gpus": identities([device]), "windows": [[began, time.monotonic()]]})
     tell(done=True)
 
@@ -115,31 +108,6 @@ def fp32_as(precision: str) -> Iterator[None]:
         yield
     finally:
         allow_tf32(*before)
-
-
-def memory(device: torch.device, size: int, seconds: float, threads: int) -> Iterator[dict[str, Any]]:
-    """STREAM's Copy and Triad (McCalpin 1995) on arrays of so many bytes: those read and written, as it counts them.
-
-    What a cache reads before it writes to it is not counted.
-    """
-    a, b, c = (torch.full((size // 4,), 1.0, device=device) for _ in range(3))
-    calls = {"copy": (2, lambda: a.copy_(b)), "triad": (3, lambda: torch.add(b, c, alpha=3.0, out=a))}
-    for name, (arrays, call) in calls.items():
-        times = repeats_s(call, seconds, threads)
-        yield {"measure": f"memory_{name}", "array_bytes": size, "bytes": arrays * size, "times_s": times}
-
-
-def transfer(device: torch.device, pinned: bool, size: int, seconds: float) -> Iterator[dict[str, Any]]:
-    """Copy between the host's memory and the GPU's, one way at a time."""
-    there = torch.zeros(size, dtype=torch.uint8, device=device)
-    here = torch.zeros(size, dtype=torch.uint8, pin_memory=pinned)
-    calls = {
-        "host_to_device": lambda: there.copy_(here, non_blocking=pinned),
-        "device_to_host": lambda: here.copy_(there, non_blocking=pinned),
-    }
-    memory_kind = "pinned" if pinned else "pageable"
-    for name, call in calls.items():
-        yield {"measure": name, "host_memory": memory_kind, "bytes": size, "times_s": repeats_s(call, seconds)}
 
 
 def available_bytes(device: torch.device) -> int:

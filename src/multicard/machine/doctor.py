@@ -32,9 +32,6 @@ def examine(config: Path | None, profile: Path | None) -> list[Check]:
     """
     values = read_profile(profile or PROFILE) if profile or (PROFILE / "config.yaml").exists() else None
     matrix = Matrix.plan(read_experiment(config, profile)) if config else None
-    on_cluster = matrix
-    if config and profile is None and values and values.get("executor") == "slurm":
-        on_cluster = Matrix.plan(read_experiment(config, PROFILE))
     facts, machine = facts_here(), Machine.here()
     runs = list(matrix.runs.values()) if matrix else []
     somewhere = sum(run.unsupported_reason(machine.hypothetical()) is None for run in runs)
@@ -42,7 +39,7 @@ def examine(config: Path | None, profile: Path | None) -> list[Check]:
     found = [
         *gpus.checks(facts, machine),
         *profiler.checks(facts),
-        *slurm.checks(values, demanded=profile is not None, matrix=on_cluster),
+        *slurm.checks(values, demanded=profile is not None),
         *disk.checks(Path(matrix.experiment.results if matrix else "results"), somewhere, loading),
     ]
     return [*found, _runs(matrix)] if matrix else found

@@ -68,7 +68,7 @@ def measure_machine(
     if wrong := [count for count in counts if not 2 <= count <= most]:
         raise UserError(f"--devices: found {wrong[0]}, expected numbers from 2 to {most}, of {device}")
     started = datetime.now(UTC)
-    say(f"{device}: matrix multiplication and memory")
+    say(f"{device}: matrix multiplication")
     machine, first = _device_part(device, seconds)
     parts = [first]
     for ranks in counts:

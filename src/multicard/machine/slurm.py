@@ -1,19 +1,16 @@
-"""Slurm: its tools, its partitions, its accounting, and whether the profile's values fit them."""
+"""Slurm: its tools, its partitions, its accounting, and whether it takes a job of a profile."""
 
-import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from multicard.archive.matrix import Matrix
+from multicard.core.errors import UserError
 from multicard.core.system import Answer, ask
 from multicard.core.text import counted, first_of
-from multicard.experiment.resources import AROUND_MIN, memory_of_attempt_mb
 from multicard.machine import Check
 
 # --exact: else a smallest node stands for all.
-PARTITIONS = ["sinfo", "--noheader", "--exact", "--format=%R|%a|%D|%G|%l|%m|%T"]
+PARTITIONS = ["sinfo", "--noheader", "--exact", "--format=%R|%a|%D|%G|%T"]
 # States of nodes that take no new jobs; "*" marks a node that does not respond.
 NOT_UP = ("drain", "down", "fail", "unk", "inval", "error", "maint", "*")
 # What the plugin's status command would ask; a Slurm without slurmdbd refuses it.
@@ -29,8 +26,6 @@ class Nodes:
     count: int
     up: bool
     gpus: int
-    limit_min: float  # of a job
-    memory_mb: int
 
 
 Partitions = dict[str, list[Nodes]]
@@ -41,15 +36,13 @@ def here() -> bool:
     return ask(["sinfo", "--noheader", "--format=%R"]).problem is None
 
 
-def checks(profile: dict[str, Any] | None, demanded: bool = False, matrix: Matrix | None = None) -> list[Check]:
+def checks(profile: dict[str, Any] | None, demanded: bool = False) -> list[Check]:
     """Look at Slurm and at a profile for it.
 
     Parameters
     ----------
     demanded
         The user named the profile, so that Slurm must be there.
-    matrix
-        Runs planned for the profile's cluster, which its partitions must take.
     """
     for_slurm = profile is not None and profile.get("executor") == "slurm"
     absent = "error" if demanded and for_slurm else "warning"
@@ -72,19 +65,8 @@ def checks(profile: dict[str, Any] | None, demanded: bool = False, matrix: Matri
     if profile is not None and not for_slurm:
         found.append(Check("profile", f"its executor is {profile.get('executor', 'local')}, not slurm", "warning"))
     elif profile is not None:
-        found += [_accounting(profile), _submitted(profile), *_runs(profile, partitions, matrix)]
+        found += [_accounting(profile), _submitted(profile)]
     return found
-
-
-def refused(profile: dict[str, Any], matrix: Matrix, partitions: Partitions | None = None) -> dict[str, str]:
-    """Runs that ask for more memory than a node of their partition has, each with what Slurm refuses."""
-    fixed = _number(own_resources(profile, RUN).get("mem_mb"))
-    nodes = _usable(profile, _partitions(ask(PARTITIONS)) if partitions is None else partitions)
-    if not nodes or (matrix.experiment.timing == "exclusive" and not fixed):
-        return {}  # which then asks for all that a node has
-    most = max(node.memory_mb for node in nodes)
-    asked = {run: fixed or memory_of_attempt_mb(matrix.runs[run], 1, matrix.experiment) for run in matrix.planned()}
-    return {run: f"Slurm refuses it: asks for {mb} MB, a node has {most}" for run, mb in asked.items() if mb > most}
 
 
 def _partitions(answer: Answer) -> Partitions:
@@ -92,14 +74,13 @@ def _partitions(answer: Answer) -> Partitions:
     found: Partitions = {}
     for line in answer.lines:
         fields = [field.strip() for field in line.split("|")]
-        if len(fields) != 7 or not fields[2].isdecimal():
+        if len(fields) != 5 or not fields[2].isdecimal():
             continue
-        name, state, count, gres, limit, memory, of_nodes = fields
+        name, state, count, gres, of_nodes = fields
         up = state == "up" and ("power" in of_nodes or not any(word in of_nodes.lower() for word in NOT_UP))
         # Of a list such as gpu:h100:4(S:0-1),nvme:1.
         gpus = sum(map(int, re.findall(r"(?:^|,)gpu:(?:[^:,(]*:)*(\d+)", gres)))
-        memory_mb = int(re.match(r"\d*", memory)[0] or 0)
-        found.setdefault(name, []).append(Nodes(int(count), up, gpus, _minutes(limit), memory_mb))
+        found.setdefault(name, []).append(Nodes(int(count), up, gpus))
     return found
 
 
@@ -108,19 +89,6 @@ def _listed(nodes: list[Nodes]) -> str:
     down = "" if any(node.up for node in nodes) else ", not up"
     each = f" of {' or '.join(map(str, gpus))} {'GPU' if most == 1 else 'GPUs'}" if gpus else ""
     return counted(sum(node.count for node in nodes), "node") + each + down
-
-
-def _minutes(limit: str) -> float:
-    """Minutes of a time limit as Slurm writes it, days-hours:minutes:seconds; endless where it has none.
-
-    >>> _minutes("2-00:30:00"), _minutes("1:00:00"), _minutes("30:00"), _minutes("infinite")
-    (2910.0, 60.0, 30.0, inf)
-    """
-    told = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", limit)
-    if told is None:
-        return math.inf
-    days, hours, minutes, seconds = (int(part or 0) for part in told.groups())
-    return days * 1440 + hours * 60 + minutes + seconds / 60
 
 
 def _accounting(profile: dict[str, Any]) -> Check:
@@ -149,53 +117,24 @@ def _submitted(profile: dict[str, Any]) -> Check:
     return Check("profile: job", f"with {' '.join(asked) or 'its defaults'} {answer.problem}", "error", do)
 
 
-def _runs(profile: dict[str, Any], partitions: Partitions, matrix: Matrix | None) -> Iterator[Check]:
-    """Compare what the runs ask for with the limits of their partitions."""
-    nodes = _usable(profile, partitions)
-    if matrix is None or not nodes or not matrix.planned():
-        return
-    minutes = _number(own_resources(profile, RUN).get("runtime")) or matrix.experiment.time_limit_min + AROUND_MIN
-    longest = max(node.limit_min for node in nodes)
-    found = f"a run asks for {minutes} min, its partition allows {longest:g}"
-    if minutes <= longest:
-        yield Check("profile: time", found)
-    else:
-        do = f"time_limit_min in the configuration, at most {max(int(longest) - AROUND_MIN, 0)}; or another partition"
-        yield Check("profile: time", f"{found}: the job would stay pending", "error", do)
-    if lost := refused(profile, matrix, partitions):
-        run, reason = next(iter(lost.items()))
-        do = "smaller runs, another partition, or mem_mb under set-resources"
-        yield Check("profile: memory", f"{counted(len(lost), 'run')}, such as {run}: {reason}", "error", do)
-
-
 def resources_of(profile: dict[str, Any], rule: str) -> dict[str, str]:
     """Resources that a profile states for a rule: its own, else the defaults of all rules.
 
-    >>> resources_of({"default-resources": ["slurm_partition='gpu'"], "set-resources": {"a": {"mem_mb": 5}}}, "a")
+    >>> resources_of({"default-resources": {"slurm_partition": "gpu"}, "set-resources": {"a": {"mem_mb": 5}}}, "a")
     {'slurm_partition': 'gpu', 'mem_mb': '5'}
+
+    Raises
+    ------
+    UserError
+        If it states them in another form, as a list is.
     """
-    return _resources(profile.get("default-resources")) | own_resources(profile, rule)
-
-
-def own_resources(profile: dict[str, Any], rule: str) -> dict[str, str]:
-    """Resources that a profile states for a rule alone: defaults do not count where the rule asks for an amount."""
-    stated = profile.get("set-resources") or {}
-    if isinstance(stated, dict):
-        return _resources(stated.get(rule))
-    prefix = f"{rule}:"
-    return _resources([str(entry).removeprefix(prefix) for entry in stated if str(entry).startswith(prefix)])
-
-
-def _resources(stated: dict[str, Any] | list[str] | None) -> dict[str, str]:
-    """Resources as a mapping, also where they are a list as on the command line (`name=value`)."""
-    pairs = [str(entry).partition("=")[::2] for entry in stated] if isinstance(stated, list) else (stated or {}).items()
-    return {str(name): str(value).strip("'\" ") for name, value in pairs if value is not None}
-
-
-def _usable(profile: dict[str, Any], partitions: Partitions) -> list[Nodes]:
-    """Nodes that are up, of the partitions that runs may get, else of all."""
-    names = [name for name in resources_of(profile, RUN).get("slurm_partition", "").split(",") if name] or partitions
-    return [node for name in names for node in partitions.get(name, []) if node.up and node.count]
+    found: dict[str, str] = {}
+    of_rules = profile.get("set-resources") or {}
+    for stated in (profile.get("default-resources"), of_rules.get(rule) if isinstance(of_rules, dict) else of_rules):
+        if not isinstance(stated or {}, dict):
+            raise UserError(f"profile: found the resources {stated!r}, expected a mapping of names to values")
+        found |= {str(name): str(value).strip("'\" ") for name, value in (stated or {}).items() if value is not None}
+    return found
 
 
 def _number(stated: object) -> int:

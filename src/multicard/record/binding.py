@@ -107,18 +107,19 @@ def bind_rank(p: Any) -> None:
 
 
 def bound(sysfs: Path = SYSFS) -> dict[str, Any]:
-    """What the calling thread is bound to; None for what the system does not report.
+    """What the calling thread is bound to.
 
     Returns
     -------
     dict
-        `cpus` ("0-3,8"), `numa_nodes` (of these CPUs), and `note`: what `bind_rank` did, or why it did nothing.
+        `cpus` ("0-3,8"), `numa_nodes` (of these CPUs; None where the system reports none), and `note`: what `bind_rank`
+        did, or why it did nothing.
     """
-    cpus = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    cpus = frozenset(os.sched_getaffinity(0))
     nodes = read_nodes(sysfs)
     return {
-        "cpus": None if cpus is None else format_cpus(cpus),
-        "numa_nodes": [node for node in nodes if nodes[node] & cpus] if cpus and nodes else None,
+        "cpus": format_cpus(cpus),
+        "numa_nodes": [node for node in nodes if nodes[node] & cpus] if nodes else None,
         "note": NOTES[-1] if NOTES else None,
     }
 

@@ -52,11 +52,10 @@ def hardware() -> dict[str, Any]:
         }
         for properties in visible_gpus()
     ]
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     return {
         "processor": _processor(),
         "logical_cpus": os.cpu_count(),
-        "usable_cpus": affinity,
+        "usable_cpus": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpus": gpus,
     }

@@ -1,8 +1,6 @@
 """A pipeline's jobs in Slurm's queue: name those that do not start, requeue those that were preempted."""
 
-import atexit
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,7 +18,7 @@ QUEUE = ["squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%r|%V|%
 # What Snakemake's plugin begins the comment of its jobs with.
 COMMENTS = ("rule_", "group_")
 # Reasons of Slurm ("man squeue", JOB REASON CODES) that no waiting changes, and what to do.
-LIMIT = "ask for less (set-resources in the profile) or use another partition; `multicard doctor --profile …` checks it"
+LIMIT = "ask for less (set-resources in the profile) or use another partition"
 HELD = "release it with `scontrol release`"
 NEVER = {
     "PartitionTimeLimit": LIMIT,
@@ -108,9 +106,8 @@ class QueueWatch:
     _warned: set[tuple[str, str]] = field(default_factory=set)
 
     def start(self, ending: threading.Event) -> None:
-        """Look again and again until `ending` is set, in a thread that ends with the process, and at its exit."""
+        """Look again and again until `ending` is set, in a thread that ends with the process."""
         self.ending = ending
-        atexit.register(self.cancel_left)
 
         def watch() -> None:
             while not ending.wait(LOOK_S):
@@ -125,21 +122,6 @@ class QueueWatch:
                 self._pending(job)
             elif job.state == "PREEMPTED" and not self.ending.is_set():  # else Snakemake has cancelled it
                 self._requeue(job.id, job.comment)
-
-    def cancel_left(self) -> None:
-        """Cancel what still is in the queue though the pipeline was told to end, and Snakemake has cancelled its jobs.
-
-        It does not know of a job that is just being submitted then. Its own log may be closed by now.
-        """
-        if not self.ending.is_set():
-            return
-        jobs = [job for job in self._jobs() if job.state in AT_WORK]
-        if jobs:
-            ids = " ".join(job.id for job in jobs)
-            problem = ask(["scancel", *ids.split()]).problem
-            left = f"{counted(len(jobs), 'Slurm job')} submitted meanwhile"
-            said = f"cannot cancel {left}: {problem}; use: scancel {ids}" if problem else f"cancelled {left}: {ids}"
-            print(said, file=sys.stderr, flush=True)
 
     def _jobs(self) -> list[QueuedJob]:
         since = self.since.isoformat(timespec="seconds")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from multicard.analysis.evidence import names_synthetic
 from multicard.analysis.pooling import mean_of_logs
@@ -18,19 +18,15 @@ from multicard.core.units import BYTES, BYTES_PER_S, OPERATIONS_PER_S, Units, wi
 
 NAMES = {
     "matmul": "matrix multiplication",
-    "memory_copy": "memory, copy",
-    "memory_triad": "memory, triad",
-    "host_to_device": "host to device",
-    "device_to_host": "device to host",
     "all_reduce": "all-reduce, bus bandwidth",
 }
+FORMER = ("memory_copy", "memory_triad", "host_to_device", "device_to_host")  # which earlier versions measured, too
 
 
 class Row(BaseModel):
     """A measurement: its work per call, operations or bytes, and seconds per call, one for each block of calls.
 
-    `precision`, `edge` and `threads` are those of matrix products, `array_bytes` and `host_memory` those of copies,
-    `devices` and `message_bytes` those of all-reduces.
+    `precision`, `edge` and `threads` are those of matrix products, `devices` and `message_bytes` those of all-reduces.
     """
 
     measure: Literal[tuple(NAMES)]
@@ -40,8 +36,6 @@ class Row(BaseModel):
     precision: str | None = None
     edge: int | None = None
     threads: int | None = None
-    host_memory: str | None = None
-    array_bytes: int | None = None
     devices: int | None = None
     message_bytes: int | None = None
 
@@ -72,6 +66,13 @@ class Part(BaseModel):
     problem: str | None = None
     conditions: list[dict[str, Any] | None] = []
     ranks: list[dict[str, Any]] = []
+
+    @field_validator("rows", mode="before")
+    @classmethod
+    def _less_former(cls, rows: Any) -> Any:
+        if not isinstance(rows, list):
+            return rows
+        return [row for row in rows if not isinstance(row, dict) or row.get("measure") not in FORMER]
 
     @property
     def disturbance(self) -> str | None:
@@ -162,10 +163,8 @@ def _of(row: Row) -> list[str]:
     """Conditions of a row."""
     found = [
         row.precision,
-        row.host_memory,
         row.threads and counted(row.threads, "thread"),
         row.edge and f"{row.edge} × {row.edge}",
-        row.array_bytes and f"arrays of {with_unit(row.array_bytes, BYTES)}",
         row.devices and f"{row.devices} devices",
         row.message_bytes and f"messages of {with_unit(row.message_bytes, BYTES)}",
     ]

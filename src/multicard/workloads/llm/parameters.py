@@ -10,9 +10,9 @@ from multicard.experiment.parameters import (
     JobParameters,
     ProfiledSteps,
     WarmupSteps,
+    labelled,
 )
 from multicard.record.profiled_window import LEAST_SETTLING
-from multicard.workloads._fields import labelled
 from multicard.workloads.llm.technique import TECHNIQUES
 
 

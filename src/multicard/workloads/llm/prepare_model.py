@@ -1,23 +1,17 @@
 """Prepare a language model: `tiny` is created, a user's folder is checked and never changed."""
 
-import base64
-import math
 from pathlib import Path
 from typing import Any
-
-from safetensors import SafetensorError, safe_open
 
 from multicard.core.errors import UserError
 from multicard.core.files import described, read_object, write_json
 from multicard.core.prepared import PROVENANCE, read_prepared, refuse_changed
-from multicard.core.text import printable
 from multicard.experiment.models import Architecture, Model
-from multicard.workloads.llm.tiny import CONFIG, SPECIAL_TOKENS, SPECIAL_TOKENS_FILE, WEIGHTS, make_tiny
+from multicard.workloads.llm.tiny import CONFIG, SPECIAL_TOKENS_FILE, WEIGHTS, make_tiny
 
 SHARDS = "model-*-of-*.safetensors"
 # Hugging Face's repositories of Llama 3 hold the tokenizer that torchtune reads in the second place.
 TOKENIZERS = ("tokenizer.model", "original/tokenizer.model")
-LLAMA3_SPECIAL_TOKENS = 256
 
 
 def prepare_model(name: str, model: Model, folder: Path, resources: Path) -> None:
@@ -30,7 +24,7 @@ def prepare_model(name: str, model: Model, folder: Path, resources: Path) -> Non
     Raises
     ------
     UserError
-        If the user's folder is not a complete checkpoint of the architecture with a tokenizer that fits.
+        If the user's folder is not a checkpoint of the architecture with a tokenizer.
     """
     if wrong := model.config_error():
         raise UserError(f"models.{name}.{wrong}")
@@ -41,19 +35,18 @@ def prepare_model(name: str, model: Model, folder: Path, resources: Path) -> Non
     if model.architecture == "tiny":
         place = folder.absolute()
         made = make_tiny(place, model.shape, resources / "tiny")
-        facts = check_folder(place, model.shape, SPECIAL_TOKENS, "")
+        facts = check_folder(place, model.shape, "")
         facts |= {"special_tokens": str(place / SPECIAL_TOKENS_FILE), "files": [described(file) for file in made]}
     else:
         place = Path(model.folder).absolute()
-        facts = check_folder(place, model.shape, LLAMA3_SPECIAL_TOKENS, model.download_command)
+        facts = check_folder(place, model.shape, model.download_command)
     write_json(folder / PROVENANCE, {"model": name, "architecture": model.architecture, "folder": str(place), **facts})
 
 
-def check_folder(folder: Path, shape: Architecture, special_tokens: int, download: str) -> dict[str, Any]:
-    """Check that a folder is a complete checkpoint of this shape and a tokenizer that fits; give its facts.
+def check_folder(folder: Path, shape: Architecture, download: str) -> dict[str, Any]:
+    """Check that a folder has weights, a tokenizer, and a config.json of this shape; give its facts.
 
-    Of the weights only headers are read. `special_tokens` counts those above the tokenizer's own, `download` is the
-    command that fetches what is missing.
+    `download` is the command that fetches what is missing. What weights and tokenizer hold is found by torchtune.
 
     Raises
     ------
@@ -69,22 +62,13 @@ def check_folder(folder: Path, shape: Architecture, special_tokens: int, downloa
         raise UserError(f"{folder}: does not contain {', '.join(missing)}; fetch the model by: {download}")
     try:
         _check_config(folder / CONFIG, shape)
-        parameters = sum(_count_weights(folder / name) for name in weights)
-        tokens = _count_tokens(folder / tokenizer)
     except OSError as error:
         raise UserError(f"{error.filename or folder}: {error.strerror}") from None
-    if parameters != shape.parameters:
-        raise UserError(f"{folder}: found {parameters} weights in {', '.join(weights)}, expected {shape.parameters}")
-    if tokens != shape.vocabulary - special_tokens:
-        raise UserError(
-            f"{folder / tokenizer}: a tokenizer that does not fit the weights: found {tokens} tokens, expected "
-            f"{shape.vocabulary - special_tokens}, with {special_tokens} special ones above them"
-        )
     return {
         "tokenizer": str(folder / tokenizer),
         "special_tokens": None,
         "checkpoint_files": weights,
-        "parameters": parameters,
+        "parameters": shape.parameters,
         "files": [{"name": name, "bytes": (folder / name).stat().st_size} for name in files],
     }
 
@@ -96,31 +80,6 @@ def _check_config(path: Path, shape: Architecture) -> None:
         found = config.get(key)
         if type(found) is not type(value) or found != value:
             raise UserError(f"{path}, {key}: found {found!r}, expected {value}")
-
-
-def _count_weights(file: Path) -> int:
-    """Weights in a safetensors file, whose own reader checks that all of its data is there."""
-    try:
-        with safe_open(file, framework="numpy") as stored:
-            shapes = {name: stored.get_slice(name).get_shape() for name in stored.keys()}  # noqa: SIM118, no mapping
-    except SafetensorError as error:
-        raise UserError(f"{file}: not a complete safetensors file: {printable(str(error))}") from error
-    # Older checkpoints store what follows from the base of positions; torchtune skips it.
-    return sum(math.prod(shape) for name, shape in shapes.items() if not name.endswith("rotary_emb.inv_freq"))
-
-
-def _count_tokens(path: Path) -> int:
-    """Tokens of a file that tiktoken reads: one `token in base64, rank` a line."""
-    lines = path.read_bytes().splitlines()
-    for count, line in enumerate(lines):
-        try:
-            token, rank = line.split()
-            in_order = int(rank) == count and base64.b64decode(token, validate=True)
-        except ValueError:
-            in_order = False
-        if not in_order:
-            raise UserError(f"{path}, line {count + 1}: expected a token in base64 and the rank {count}")
-    return len(lines)
 
 
 def read_model(folder: Path) -> dict[str, Any]:

@@ -9,8 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from multicard.experiment.parameters import TEXT, JobParameters, OwnName, OwnValue
-from multicard.workloads._fields import labelled
+from multicard.experiment.parameters import TEXT, JobParameters, OwnName, OwnValue, labelled
 from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.template import command_error, fill, names_in
 

@@ -25,7 +25,6 @@ QUESTION = (
     "import sys, importlib.metadata as m, importlib.util as u; print(*sys.version_info[:2], sep='.'); "
     "print(m.version('torch') if u.find_spec('torch') else 'none')"
 )
-HAS_MODULE = "import importlib.util as u, sys; sys.path.insert(0, {!r}); print(u.find_spec({!r}) is not None)"
 # A folder of that name in the script's is no package without an __init__.py.
 HAS_PACKAGE = "import importlib.util as u; s = u.find_spec({!r}); print(bool(s and s.origin))"
 
@@ -110,23 +109,12 @@ def _has_package(python: str, package: str) -> bool:
     return ask([python, "-c", HAS_PACKAGE.format(package)], INTERPRETER_LIMIT_S).lines[-1:] == ["True"]
 
 
-def _has_module(p: ScriptParameters, module: str) -> bool:
-    """Whether a module of the script's folder is there, or the package of another one, which only an import could."""
-    package = module.partition(".")[0]
-    if module != package and Path(p.folder, package, "__init__.py").is_file():
-        return script_file(p) is not None
-    question = HAS_MODULE.format(str(Path(p.folder).absolute()), package)
-    return ask([interpreter(p), "-c", question], INTERPRETER_LIMIT_S).lines[-1:] != ["False"]
-
-
 def _missing(p: ScriptParameters, source: Mapping[str, str]) -> str | None:
     if not Path(p.folder).is_dir():
         return f"folder: no such folder: {Path(p.folder).absolute()}"
-    first, *rest = p.arguments("")
+    first = p.arguments("")[0]
     if first.endswith(".py") and script_file(p) is None:
         return f"command: no such file: {first} (in {Path(p.folder).absolute()})"
-    if first == "-m" and rest and not _has_module(p, rest[0]):
-        return f"command: {interpreter(p)} finds no module {rest[0]} (in {Path(p.folder).absolute()})"
     program = start_command(p, "")[0]
     if program != interpreter(p) and shutil.which(program, path=_path(p)) is None:
         own = Path(p.folder, program) if os.sep in program else None

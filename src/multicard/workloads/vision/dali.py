@@ -3,7 +3,6 @@
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -12,7 +11,6 @@ from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
 
 from multicard.core.errors import UserError
-from multicard.workloads.vision.images import why_unreadable
 from multicard.workloads.vision.parameters import VisionParameters
 
 OUT_OF_MEMORY = ("CUDA allocation failed", "out of memory", "bad_alloc")  # in DALI's messages
@@ -43,7 +41,7 @@ class DaliLoader:
     Raises
     ------
     UserError
-        If DALI is not installed, or, during a pass, if it cannot read an image.
+        If DALI is not installed.
     MemoryError
         If memory runs out during a pass, on the GPU or on the host.
     """
@@ -91,7 +89,6 @@ class DaliLoader:
             stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
             try:
                 images, labels = self._pipeline.outputs(stream)
-                self._source.under_way.popleft()
                 self._pipeline.schedule_run()
             except StopIteration:
                 return
@@ -149,16 +146,11 @@ class DaliLoader:
         return pipeline
 
     def _explain(self, error: RuntimeError) -> NoReturn:
-        """Name the image that could not be read, or that memory ran out; else raise the error as it is."""
+        """Say that memory ran out; else raise the error as it is."""
         self.close()  # after an error DALI's pipeline is of no more use
         said = " ".join(str(error).split())
         if any(sign in said for sign in OUT_OF_MEMORY):
             raise MemoryError(f"DALI: {said}") from error
-        if self._source.files:
-            for index in (index for batch in self._source.under_way for index in batch):
-                path = self.dataset.samples[index][0]
-                if reason := why_unreadable(Path(path)):
-                    raise UserError(f"{path}: cannot be read: {reason}; expected an image") from error
         raise error
 
 
@@ -176,13 +168,11 @@ class _Source:
     def begin(self, batches: list[list[int]]) -> None:
         """Lay out the indices of a pass; an empty pass ends the one before."""
         self.ahead = deque(batches)
-        self.under_way: deque[list[int]] = deque()  # given to DALI, and not yet come back
 
     def __call__(self) -> tuple[Any, np.ndarray]:
         if not self.ahead:
             raise StopIteration
         batch = self.ahead.popleft()
-        self.under_way.append(batch)
         if self.files:
             samples = [self.dataset.samples[index] for index in batch]
             names = [np.frombuffer(os.fsencode(path), np.uint8) for path, _ in samples]

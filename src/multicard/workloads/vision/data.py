@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 from torchvision.datasets import ImageFolder
-from torchvision.datasets.folder import pil_loader
 from torchvision.transforms import v2
 
 from multicard.core.errors import UserError
@@ -99,7 +97,7 @@ def _open_images(root: Path, facts: dict[str, Any], split: str, transform: v2.Tr
     place = root / parts.get(split, "")
     try:
         # A small part of a prepared set may not have every class; a user's folder was refused for that.
-        images = ImageFolder(place, transform, loader=_decoded, allow_empty=True)
+        images = ImageFolder(place, transform, allow_empty=True)
     except OSError as error:
         raise UserError(f"{place}: cannot be read: {error.strerror or error}") from error
     unreadable = {str(root / entry["name"]) for entry in facts.get("unreadable", [])}
@@ -112,11 +110,3 @@ def _open_images(root: Path, facts: dict[str, Any], split: str, transform: v2.Tr
             f"{len(expected[1])} classes that were there when {facts['dataset']} was prepared"
         )
     return images
-
-
-def _decoded(file: str) -> Image.Image:
-    """Read an image file as torchvision does; what Pillow says of one that was cut does not name it."""
-    try:
-        return pil_loader(file)
-    except OSError as error:
-        raise OSError(f"{file}: cannot be read: {error}") from error

@@ -4,8 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from multicard.experiment.parameters import DatasetOf, JobParameters
-from multicard.workloads._fields import labelled
+from multicard.experiment.parameters import DatasetOf, JobParameters, labelled
 from multicard.workloads.vision.strategy import STRATEGIES
 
 # What the preset `tuned` turns on; a stated value overrides it.
