@@ -131,6 +131,10 @@ def test_a_partial_folder_is_named_with_what_is_missing(tmp_path: Path) -> None:
         (folder / name).unlink()
     said = f"{folder}: does not contain config.json, {ONE}, {TOKENIZER}; fetch the model by: {FETCH}"
     assert refusal(folder) == said
+    sharded = write_folder(tmp_path / "sharded", shards=3)
+    (sharded / shard(1, 3)).unlink()
+    (sharded / shard(3, 3)).unlink()
+    assert f"does not contain {shard(1, 3)}, {shard(3, 3)}; " in refusal(sharded)
 
 
 def test_a_config_of_another_shape_or_form_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from multicard.core.prepared import PROVENANCE, read_prepared, refuse_changed
 from multicard.experiment.models import Architecture, Model
 from multicard.workloads.llm.tiny import CONFIG, SPECIAL_TOKENS_FILE, WEIGHTS, make_tiny
 
-SHARDS = "model-*-of-*.safetensors"
+SHARDS = f"model-{5 * '[0-9]'}-of-{5 * '[0-9]'}.safetensors"
 # Hugging Face's repositories of Llama 3 hold the tokenizer that torchtune reads in the second place.
 TOKENIZERS = ("tokenizer.model", "original/tokenizer.model")
 
@@ -53,7 +53,8 @@ def check_folder(folder: Path, shape: Architecture, download: str) -> dict[str, 
     UserError
         In one line, at the first error.
     """
-    weights = sorted(file.name for file in folder.glob(SHARDS))
+    ends = {file.name.partition("-of-")[2] for file in folder.glob(SHARDS)}  # each states how many there are
+    weights = [f"model-{number:05}-of-{end}" for end in sorted(ends) for number in range(1, int(end[:5]) + 1)]
     if (folder / WEIGHTS).is_file() or not weights:
         weights = [WEIGHTS]
     tokenizer = next((name for name in TOKENIZERS if (folder / name).is_file()), TOKENIZERS[-1])
