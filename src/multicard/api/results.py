@@ -265,24 +265,9 @@ class Results:
     def proposal(self, out: str | Path, request: Request, scenario: str | None = None) -> list[Path]:
         """Write one page for an application for computing time, in the format that the name of `out` ends in.
 
-        Parameters
-        ----------
-        out
-            File that ends in .html, .md or .tex; beside the latter two is the figure.
-        request
-            What is applied for.
-        scenario
-            Its runs alone; by default those of all.
-
-        Returns
-        -------
-        list of Path
-            What was written.
-
-        Raises
-        ------
-        UserError
-            If nothing was measured on the devices or of the work that is applied for.
+        That is .html, .md or .tex; beside the latter two is the figure. Gives the files that were written.
+        `request`: what is applied for. `scenario`: its runs alone; by default those of all.
+        Raises UserError if nothing was measured on the devices or of the work that is applied for.
         """
         names = self.scenarios if scenario is None else [self.scenario(scenario).name]
         evidence = read_evidence(self._measured[0], names)

@@ -78,19 +78,9 @@ class Results:
 
 
 def read_results(folder: Path, plans: Mapping[str, Plan] | None = None) -> Results:
-    """Read the results folder of an experiment.
+    """Read of a results folder the scenarios to show, in order.
 
-    Parameters
-    ----------
-    folder
-        The results folder.
-    plans
-        The scenarios to show, in order; None for all in the folder, without questions.
-
-    Raises
-    ------
-    UserError
-        Where a table is missing or does not parse.
+    Raises UserError where a table is missing or does not parse.
     """
     if plans is None:
         plans = {path.parent.name: _found(folder, path.parent.name) for path in folder.glob("scenarios/*/runs.csv")}

@@ -79,24 +79,11 @@ class Pair:
 
 @dataclass(frozen=True)
 class Change:
-    """One measure of one configuration on both sides.
+    """One measure (of `MEASURES`, or `OUTCOME` where runs that completed do not any more) of one configuration.
 
-    Attributes
-    ----------
-    configuration
-        Id of its runs, less the repeat.
-    measure
-        One of `MEASURES`; `OUTCOME` where runs that completed before do not any more.
-    a, b
-        Geometric means over repeats, in the unit of `column`; None without values.
-    change
-        By how much b is worse, as a share of a, with its own 95% interval; its p-value is corrected.
-    repeats
-        Completed runs with the measure, of both.
-    verdict
-        See the module; `better` only where there is no tolerance.
-    reason
-        What more there is to say.
+    `a`, `b`: geometric means over repeats, in the unit of `column`; None without values. `repeats`: completed runs with
+    the measure, of both. `change`: by how much b is worse, as a share of a, with its own 95% interval; its p-value is
+    corrected. `verdict`: see the module; `better` only where there is no tolerance.
     """
 
     configuration: str

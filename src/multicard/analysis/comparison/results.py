@@ -105,15 +105,10 @@ def compare(
 ) -> Comparison:
     """Compare two sets of results. Their repeats did not run in turn, so they are not paired.
 
-    Parameters
-    ----------
-    tolerance
-        Share by which a measure may be worse, from 0 to below 1; None to tell every difference.
-    measures
-        Some of `MEASURES`; by default those that were measured.
-    session_spread
-        By how much sessions (days, nodes) differ, as a standard deviation of the logarithm; None for what the runs
-        tell. Without a tolerance sessions are left out of account.
+    `tolerance`: share by which a measure may be worse, from 0 to below 1; None to tell every difference.
+    `measures`: some of `MEASURES`; by default those that were measured.
+    `session_spread`: by how much sessions (days, nodes) differ, as a standard deviation of the logarithm; None for
+    what the runs tell. Without a tolerance sessions are left out of account.
     """
     sessions = sessions_of([before.records, after.records])
     changes: list[Change] = []
