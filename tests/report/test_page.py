@@ -210,10 +210,6 @@ def test_machines_and_versions_are_told_once_with_the_number_of_runs() -> None:
     found = environment(records)
     assert found.variables == [({"NCCL_ALGO": "Ring"}, 1), ({"Set": "none"}, 1)]
     assert found.mixed == "2 sets of versions and 2 sets of environment variables"
-    assert not found.synthetic
-    gpu = {"name": "synthetic GPU", "memory_bytes": 8e9, "capability": "9.0"}
-    records[0]["hardware"] |= {"gpus": [gpu]}
-    assert environment(records).synthetic
 
 
 def test_numbers_have_units_that_fit_and_intervals_in_brackets() -> None:

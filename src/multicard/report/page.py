@@ -82,7 +82,6 @@ def _scenario(scenario: Scenario, records: Mapping[str, dict[str, Any]]) -> dict
         "outcomes": {name: count for name, count in scenario.outcomes.items() if name != "completed"},
         "runs": len(scenario.runs),
         "mixed": where.mixed,
-        "synthetic": where.synthetic,
         "notes": scenario.notes,
         "jobs": jobs,
         "answers": answers,
