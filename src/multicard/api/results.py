@@ -23,10 +23,9 @@ from multicard.api.predictions import Predictions
 from multicard.api.scenario import ScenarioResults
 from multicard.archive.manifest import experiment_of
 from multicard.archive.unpack import unpack
-from multicard.archive.whole import fault_of
 from multicard.core.errors import UserError
 from multicard.core.files import sha256
-from multicard.core.layout import MACHINES, RUN, STEPS
+from multicard.core.layout import MACHINES, RUN
 from multicard.experiment.config import ARCHIVE, Experiment
 from multicard.experiment.load import read_experiment
 from multicard.papers.claims import SHIPPED, read_claims
@@ -154,21 +153,6 @@ class Results:
     def runs(self) -> pd.DataFrame:
         """One row per scenario and run: its `outcome` and the `reason` for it; those that were not run, too."""
         return self._of_scenarios(lambda each: each.runs)
-
-    @cached_property
-    def damaged(self) -> dict[str, str]:
-        """Runs with a file that is missing or not what the run wrote, each with a line that names the file.
-
-        With a configuration they are left out of all else; without, what was measured of them before counts.
-        """
-        found: dict[str, str | None] = {}
-        if not any(self._runs.glob(f"*/{STEPS}")):  # what `draw` wrote has the records of runs alone
-            return {}
-        for scenario in map(self.scenario, self.scenarios):
-            for run in scenario.ids:
-                if run not in found:
-                    found[run] = fault_of(self._runs / run, scenario.measured_s)
-        return {run: fault for run, fault in found.items() if fault}
 
     @property
     def speedup(self) -> pd.DataFrame:
