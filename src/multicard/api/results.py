@@ -206,7 +206,6 @@ class Results:
         new: "Results",
         tolerance: float | None = None,
         measures: Sequence[str] | None = None,
-        session_spread: float | None = None,
     ) -> Comparison:
         """Compare with newer results, configuration by configuration.
 
@@ -217,15 +216,12 @@ class Results:
         new
             Results; archives hold no names of machines.
         tolerance
-            Share by which a measure may be worse; None to tell every difference.
+            Share by which a measure may be worse; None to tell every difference. With one, of sides that were measured
+            in different sessions (days, nodes) nothing is told without repeats that span sessions.
         measures
             Some of `iteration_time`, `throughput`, `speedup`, `memory`, `energy`, `accuracy`, `loss`; by default all.
-        session_spread
-            By how much sessions (other days, nodes) differ, as a standard deviation of the logarithm. By default it is
-            read from repeats that span sessions; without such nothing is told of sides measured in different sessions
-            where a tolerance is given.
         """
-        found = compare(self._side, new._side, tolerance, measures, session_spread)
+        found = compare(self._side, new._side, tolerance, measures)
         if any(_is_archive(each.path) for each in (self, new)):
             found = replace(found, environment=[row for row in found.environment if row[0] != MACHINE])
         return found

@@ -10,7 +10,7 @@ of a family within it wrongly, each that is not has to be called so (Roger Berge
 
 Repeats of one session share an offset that they do not show. Sides that ran in the same sessions are compared within
 them. Else the values are means of sessions, and their scatter tells, if any configuration was measured in several; or
-the spread of sessions is stated; or nothing can be told. Memory does not depend on the session.
+nothing can be told. Memory does not depend on the session. Without a tolerance sessions are left out of account.
 """
 
 from collections.abc import Sequence
@@ -97,7 +97,7 @@ class Change:
     column: str | None = None
 
 
-def judge(pairs: Sequence[Pair], tolerance: float | None, session_spread: float | None = None) -> list[Change]:
+def judge(pairs: Sequence[Pair], tolerance: float | None) -> list[Change]:
     """Judge changes that are reported together, each against the tolerance.
 
     >>> slower = Pair("a", "iteration_time", [1.00, 1.01, 0.99], [1.11, 1.10, 1.09], ([1, 1, 1], [1, 1, 1]))
@@ -108,7 +108,7 @@ def judge(pairs: Sequence[Pair], tolerance: float | None, session_spread: float 
     for measure in {pair.measure for pair in pairs}:
         own = [index for index, pair in enumerate(pairs) if pair.measure == measure]
         limit = 1 + MEASURES[measure].sign * (tolerance or 0.0)
-        ratios |= zip(own, _ratios([pairs[index] for index in own], limit, session_spread), strict=True)
+        ratios |= zip(own, _ratios([pairs[index] for index in own], limit, tolerance is not None), strict=True)
     tests = _tests(pairs)
     own_test = {test: ratios[test][0] for test in dict.fromkeys(tests)}
     adjusted = dict(zip(own_test, corrected(list(own_test.values())), strict=True))
@@ -147,8 +147,8 @@ def typical(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if mean is None and len(values) else mean
 
 
-def _ratios(pairs: Sequence[Pair], limit: float, spread: float | None) -> list[tuple[Interval, bool]]:
-    """Ratios of one measure, and whether sessions hide what they tell.
+def _ratios(pairs: Sequence[Pair], limit: float, by_session: bool) -> list[tuple[Interval, bool]]:
+    """Ratios of one measure, and whether sessions, where they count, hide what they tell.
 
     Such a ratio has the interval of the repeats within its sessions, and no p-value.
     """
@@ -158,10 +158,9 @@ def _ratios(pairs: Sequence[Pair], limit: float, spread: float | None) -> list[t
     for place, pair in enumerate(pairs):
         at = 2 * place + 1, 2 * place
         sets = [set(own) for own in pair.sessions] if pair.sessions else None
-        if not MEASURES[pair.measure].of_session or (sets and sets[0] == sets[1] and len(sets[0]) == 1):
+        together = sets and sets[0] == sets[1] and len(sets[0]) == 1
+        if not by_session or not MEASURES[pair.measure].of_session or together:
             found.append((within.ratio(*at, limit), False))
-        elif spread is not None:
-            found.append((within.ratio(*at, limit, offset=spread), False))
         elif sets and (ratio := means.ratio(*at, limit, single=True)).p_value is not None:
             found.append((ratio, False))
         else:

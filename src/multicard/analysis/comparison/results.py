@@ -101,14 +101,11 @@ def compare(
     after: Side,
     tolerance: float | None = None,
     measures: Sequence[str] | None = None,
-    session_spread: float | None = None,
 ) -> Comparison:
     """Compare two sets of results. Their repeats did not run in turn, so they are not paired.
 
     `tolerance`: share by which a measure may be worse, from 0 to below 1; None to tell every difference.
     `measures`: some of `MEASURES`; by default those that were measured.
-    `session_spread`: by how much sessions (days, nodes) differ, as a standard deviation of the logarithm; None for
-    what the runs tell. Without a tolerance sessions are left out of account.
     """
     sessions = sessions_of([before.records, after.records])
     changes: list[Change] = []
@@ -122,8 +119,7 @@ def compare(
         if _is_measured(of[0]) and (why := _failures(*of)):
             nothing = Interval(None, None, None, 0)
             changes.append(Change(name_of(of[0]), OUTCOME, None, None, nothing, (0, 0), REGRESSION, why))
-    own_session = tolerance is None and session_spread is None
-    changes += judge(pairs, tolerance, 0.0 if own_session else session_spread)
+    changes += judge(pairs, tolerance)
     place = {name_of(before.configurations[key]): index for index, key in enumerate(shared)}
     records = [
         [side.records[run.run] for key in shared for run in side.configurations[key].runs] for side in (before, after)
@@ -143,7 +139,7 @@ def compare(
             for run in side.configurations[key].runs
             if (why := [each for each in notices(run.values) if not each.startswith(PROFILED)])  # which is not compared
         ],
-        apart=own_session
+        apart=tolerance is None
         and any(pair.sessions is None or set(pair.sessions[0]) != set(pair.sessions[1]) for pair in pairs),
     )
 
