@@ -219,7 +219,8 @@ class Results:
             Share by which a measure may be worse; None to tell every difference. With one, of sides that were measured
             in different sessions (days, nodes) nothing is told without repeats that span sessions.
         measures
-            Some of `iteration_time`, `throughput`, `speedup`, `memory`, `energy`, `accuracy`, `loss`; by default all.
+            Some of `iteration_time`, `throughput`, `speedup`, `memory`, `energy`, `accuracy`, `loss`; by default all,
+            throughput only without iteration times.
         """
         found = compare(self._side, new._side, tolerance, measures)
         if any(_is_archive(each.path) for each in (self, new)):

@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--junit", type=Path, metavar="FILE", help="with --fail-above: write it as JUnit's XML, which CI systems show")
     add(
         "--measure", metavar="NAME,...",
-        help="some of iteration_time, throughput, speedup, memory, energy, accuracy, loss (default: all; with "
-        "--fail-above: iteration_time)",
+        help="some of iteration_time, throughput, speedup, memory, energy, accuracy, loss (default: all, throughput "
+        "only without iteration_time; with --fail-above: iteration_time)",
     )  # fmt: skip
     add("--verbose", action="store_true", help="also list what is undecided, and each run in doubt")
     add("--json", action="store_true", help="print what was found as JSON")

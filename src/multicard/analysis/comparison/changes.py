@@ -3,7 +3,7 @@
 A change is the ratio of geometric means less one, with a sign by which worse is above zero: 0.1 of an iteration time is
 10% longer, of a throughput 10% less. It is told from a tolerance, or from no change where none is given, by a t test of
 logarithms at 5%, by the scatter of all configurations of both sides (`pooling`), corrected for all that are judged
-together (Holm); time and rate of the same work are one test. A change is a regression if it is worse than the tolerance
+together (Holm). A change is a regression if it is worse than the tolerance
 and differs from it. Where nothing is worse than the tolerance, at most one family in forty shows a regression, since
 only one side of the test counts. It is within the tolerance if its own interval is, which is not corrected: to call all
 of a family within it wrongly, each that is not has to be called so (Roger Berger, Technometrics 24, 1982).
@@ -31,7 +31,6 @@ Verdict = Literal["regression", "better", "undecided", "within tolerance", "cann
 OUTCOME = "outcome"  # the measure of a change of how runs end
 ONE_SESSION = "each side ran in a session of its own, which may be as far off"
 FEWEST_REPEATS = 3  # advised where nothing is known of the spread: two have an interval, and hardly ever a verdict
-SAME_WORK = 1e-6  # relative difference of the work of a step up to which it is the same
 
 
 @dataclass(frozen=True)
@@ -109,36 +108,12 @@ def judge(pairs: Sequence[Pair], tolerance: float | None) -> list[Change]:
         own = [index for index, pair in enumerate(pairs) if pair.measure == measure]
         limit = 1 + MEASURES[measure].sign * (tolerance or 0.0)
         ratios |= zip(own, _ratios([pairs[index] for index in own], limit, tolerance is not None), strict=True)
-    tests = _tests(pairs)
-    own_test = {test: ratios[test][0] for test in dict.fromkeys(tests)}
-    adjusted = dict(zip(own_test, corrected(list(own_test.values())), strict=True))
-    comparisons = max(1, sum(ratio.p_value is not None for ratio in adjusted.values()))
-    found = []
-    for index, (pair, test) in enumerate(zip(pairs, tests, strict=True)):
-        ratio, one_session = ratios[index]
-        ratio = replace(ratio, p_value=ratio.p_value and adjusted[test].p_value)
-        found.append(_change(pair, ratio, tolerance, comparisons, one_session))
-    return found
-
-
-def _tests(pairs: Sequence[Pair]) -> list[int]:
-    """Number of the test of each pair: time and rate are one where the work of a step is the same in all runs."""
-    times = {pair.configuration: index for index, pair in enumerate(pairs) if pair.measure == "iteration_time"}
-    found = list(range(len(pairs)))
-    for index, pair in enumerate(pairs):
-        at = times.get(pair.configuration)
-        if at is not None and pair.measure == "throughput" and _same_work(pairs[at], pair):
-            found[index] = at
-    return found
-
-
-def _same_work(time: Pair, rate: Pair) -> bool:
-    """Whether time per step × rate, the work of a step, is the same in all runs."""
-    times, rates = [*time.a, *time.b], [*rate.a, *rate.b]
-    if not times or len(times) != len(rates):
-        return False
-    work = np.array(times) * rates
-    return bool(np.ptp(work) <= SAME_WORK * work.max())
+    adjusted = corrected([ratios[index][0] for index in range(len(pairs))])
+    comparisons = max(1, sum(ratio.p_value is not None for ratio in adjusted))
+    return [
+        _change(pair, ratio, tolerance, comparisons, ratios[index][1])
+        for index, (pair, ratio) in enumerate(zip(pairs, adjusted, strict=True))
+    ]
 
 
 def typical(values: Sequence[float]) -> float | None:

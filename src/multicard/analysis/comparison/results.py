@@ -105,7 +105,7 @@ def compare(
     """Compare two sets of results. Their repeats did not run in turn, so they are not paired.
 
     `tolerance`: share by which a measure may be worse, from 0 to below 1; None to tell every difference.
-    `measures`: some of `MEASURES`; by default those that were measured.
+    `measures`: some of `MEASURES`; by default those that were measured, throughput only without iteration times.
     """
     sessions = sessions_of([before.records, after.records])
     changes: list[Change] = []
@@ -114,8 +114,7 @@ def compare(
     for key in shared:
         of = before.configurations[key], after.configurations[key]
         if all(map(_is_measured, of)):
-            known = measures or [name for name, each in MEASURES.items() if any(map(each.of, of))]
-            pairs += [_pair(measure, of, sessions) for measure in known]
+            pairs += [_pair(measure, of, sessions) for measure in measures or _known(of)]
         if _is_measured(of[0]) and (why := _failures(*of)):
             nothing = Interval(None, None, None, 0)
             changes.append(Change(name_of(of[0]), OUTCOME, None, None, nothing, (0, 0), REGRESSION, why))
@@ -142,6 +141,12 @@ def compare(
         apart=tolerance is None
         and any(pair.sessions is None or set(pair.sessions[0]) != set(pair.sessions[1]) for pair in pairs),
     )
+
+
+def _known(of: tuple[Configuration, Configuration]) -> list[str]:
+    """The measures that a side has; not throughput beside the time of an iteration, which is the same comparison."""
+    known = [name for name, each in MEASURES.items() if any(map(each.of, of))]
+    return [name for name in known if name != "throughput" or "iteration_time" not in known]
 
 
 def _is_measured(configuration: Configuration) -> bool:
