@@ -278,7 +278,7 @@ def _speedups(configurations: Sequence[Configuration], where: Where) -> list[Com
 def once(comparisons: Sequence[Comparison], job_sides: int | None = None) -> list[Comparison]:
     """One of those comparisons whose jobs, told by their first sides, differ only in how their runs are observed."""
     jobs = [tuple(side.rest(OBSERVATION) for side in each.sides[:job_sides]) for each in comparisons]
-    kept = observed_once([each.sides for each in comparisons], jobs, [len(each.by_block) for each in comparisons])
+    kept = observed_once(jobs, [len(each.by_block) for each in comparisons])
     return [comparisons[index] for index in kept]
 
 

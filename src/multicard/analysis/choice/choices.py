@@ -204,7 +204,7 @@ def _choices(
     work = max(each["epochs"] or 1 for each in alike) * median(passes) if passes else ANY_WORK
     # One of the configurations that differ only in what is no choice.
     jobs = [configuration_key(each.parameters, (*NO_CHOICE, "repeat")) for each in rated]
-    once = observed_once([[each] for each in rated], jobs, [len(each.values(each.rate)) for each in rated], NO_CHOICE)
+    once = observed_once(jobs, [len(each.values(each.rate)) for each in rated])
     candidates = [rated[index] for index in once]
     pool = Pool([each.blocks(each.rate) for each in candidates])
     rows = []
