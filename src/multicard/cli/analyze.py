@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
     )
     terminal = console()
     if arguments.json:
-        tables = {name: trace.rows(name) for name in trace}
+        tables = {name: trace.rows(name) for name in trace.names}
         print(json.dumps({"tables": tables, "absent": dict(trace.absent)}, indent=2))
     elif arguments.verbose or arguments.only:
         _print_tables(trace, terminal)
@@ -110,7 +110,7 @@ def _print_tables(trace: "TraceAnalysis", terminal: "Console") -> None:
     for name in SUMMARY:
         if name in trace.absent:
             terminal.print(plain(f"{name}: cannot tell: {trace.absent[name]}"), "\n")
-        elif name in trace:
+        elif name in trace.names:
             rows = trace.summary(name)
             if not rows:
                 terminal.print(plain(f"{name}: none"), "\n")
