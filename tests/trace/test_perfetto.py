@@ -68,18 +68,14 @@ def test_the_events_of_real_traces_are_those_of_the_tables(path: Path, tmp_path:
     trace = read_trace(path)
 
     def calls(table: str) -> int:
-        return (
-            sum(row["calls"] for row in trace.rows(table) if row.get("api") != "backtrace")
-            if table in trace.names
-            else 0
-        )
+        return sum(row["calls"] for row in trace.rows(table) if row.get("api") != "backtrace") if table in trace else 0
 
     assert counts["range"] == calls("ranges")
     assert counts["cuda_api"] == calls("cuda_api")
     assert counts["memory"] == calls("memory_operations")
     assert counts["kernel"] + counts["collective"] == calls("kernels")
     assert counts["collective"] == calls("collectives")
-    steps = [row for row in trace.rows("phases") if row["phase"] == "step"] if "phases" in trace.names else []
+    steps = [row for row in trace.rows("phases") if row["phase"] == "step"] if "phases" in trace else []
     assert counts["step"] == len(steps)
 
 
