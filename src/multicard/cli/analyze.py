@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
     )
     terminal = console()
     if arguments.json:
-        tables = {name: trace.rows(name) for name in trace.names}
+        tables = {name: trace.rows(name) for name in trace}
         print(json.dumps({"tables": tables, "absent": dict(trace.absent)}, indent=2))
     elif arguments.verbose or arguments.only:
         _print_tables(trace, terminal)
@@ -110,7 +110,7 @@ def _print_tables(trace: "TraceAnalysis", terminal: "Console") -> None:
     for name in SUMMARY:
         if name in trace.absent:
             terminal.print(plain(f"{name}: cannot tell: {trace.absent[name]}"), "\n")
-        elif name in trace.names:
+        elif name in trace:
             rows = trace.summary(name)
             if not rows:
                 terminal.print(plain(f"{name}: none"), "\n")
