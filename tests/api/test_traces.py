@@ -22,6 +22,7 @@ def test_each_table_is_an_attribute_an_entry_and_a_member(trace: TraceAnalysis) 
     for name in trace.names:
         assert list(trace[name].columns) == ACTIVITIES[name].schema.names
         assert getattr(trace, name) is trace[name] is trace.tables[name]
+        assert name in dir(trace) and name in trace
         assert len(trace.rows(name)) == len(trace[name])
 
 

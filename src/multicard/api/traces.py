@@ -1,7 +1,7 @@
 """A trace as tables and figures."""
 
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -165,10 +165,16 @@ class TraceAnalysis:
             self._frames[name] = table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
         return self._frames[name]
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
     def __getattr__(self, name: str) -> "pd.DataFrame":
         if name not in ACTIVITIES:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return self[name]
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.names]
 
     def answer(self) -> "Answer":
         """Where the time goes: a sentence, the parts of a step or of the capture, and what took longest."""
