@@ -7,12 +7,10 @@ import pytest
 from conftest import refusal
 from multicard.analysis.outputs import write_scenario
 from multicard.analysis.runs.measures import measure_run
-from multicard.analysis.runs.run_files import read_record
 from multicard.analysis.scenario_tables import ScenarioTables, tables_of
 from multicard.archive.pack import pack
 from multicard.cli import main
 from multicard.core.errors import UserError
-from multicard.core.files import write_json
 from multicard.report.results import Plan, read_results
 from recorded_runs import add_run, experiment, write_configuration
 
@@ -28,24 +26,6 @@ def cut(path: Path, how: str) -> None:
     content = path.read_text()
     left = {"empty": 0, "half": len(content) // 2, "line": content.rfind("\n", 0, -1) + 1}
     path.write_text(content[: left[how]])
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"run": 1}, "run"), ({"outcome": ["completed"]}, "outcome"), ({"parameters": []}, "parameters.workload"),
-        ({"parameters": {"workload": [1]}}, "parameters.workload"), ({"profiler": {"used": None}}, "profiler.used"),
-        ({"host": "node07"}, "host"), ({"files": [{"name": "steps.csv"}]}, "files"), ({"files": 1}, "files"),
-        ({"ranks": [None]}, "ranks"), ({"conditions": ["x"]}, "conditions"), ({"reason": 1}, "reason"),
-    ],
-)  # fmt: skip
-def test_a_record_of_another_form_is_named_in_one_line(changes: dict[str, object], named: str, tmp_path: Path) -> None:
-    record = {"run": "a", "outcome": "completed", "parameters": {"workload": "llm"}, "profiler": {"used": "none"}}
-    write_json(tmp_path / "run.json", record | {"conditions": [None], "host": None})
-    assert read_record(tmp_path)["run"] == "a"
-    write_json(tmp_path / "run.json", record | changes)
-    line = refusal(lambda: read_record(tmp_path))
-    assert line == f"{tmp_path / 'run.json'}: not the record of a run: found no valid {named}"
 
 
 def test_status_names_a_damaged_record_and_goes_on(

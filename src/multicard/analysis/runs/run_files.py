@@ -1,16 +1,17 @@
 """The files of a run directory, read so that a damaged one is named in one line."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pydantic import BaseModel, ValidationError
 
-from multicard.core.errors import UserError
+from multicard.core.errors import UserError, first_fault
 from multicard.core.files import read_object
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, OUTCOMES, RUN
 from multicard.core.prepared import is_unchanged
@@ -20,6 +21,36 @@ from multicard.trace.tables import STEP, STEPS
 
 _PLACE = ["report", "process", "rank"]
 DURATIONS = ("duration_s", "epoch_time_s")
+
+
+class _Profiler(BaseModel):
+    used: str
+
+
+class _Parameters(BaseModel):
+    workload: Literal[tuple(WORKLOADS)]
+
+
+class _File(BaseModel):
+    name: str
+    bytes: int
+    sha256: str
+
+
+class _Record(BaseModel):
+    """The form of run.json, as far as it is read here; None is what a job that ended early could not record."""
+
+    run: str
+    outcome: Literal[OUTCOMES]
+    reason: dict[str, Any] | str | None = None
+    parameters: _Parameters
+    profiler: _Profiler
+    files: list[_File] = []
+    conditions: list[dict[str, Any] | None] = []
+    host: dict[str, Any] | None = None
+    hardware: dict[str, Any] | None = None
+    versions: dict[str, Any] | None = None
+    ranks: list[dict[str, Any]] = []
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -32,29 +63,11 @@ def read_record(folder: Path) -> dict[str, Any]:
     """
     path = folder / RUN
     record = read_object(path)
-    parameters, profiler = record.get("parameters"), record.get("profiler")
-    found = {
-        "run": isinstance(record.get("run"), str),
-        "outcome": record.get("outcome") in OUTCOMES,
-        "parameters.workload": isinstance(parameters, dict) and parameters.get("workload") in list(WORKLOADS),
-        "profiler.used": isinstance(profiler, dict) and isinstance(profiler.get("used"), str),
-        "reason": isinstance(record.get("reason"), str | dict | None),
-        # None is what a job that ended early could not record.
-        **{name: isinstance(record.get(name), dict | None) for name in ("host", "hardware", "versions")},
-        "conditions": _is_list(record.get("conditions", []), lambda each: isinstance(each, dict | None)),
-        "ranks": _is_list(record.get("ranks", []), lambda each: isinstance(each, dict)),
-        "files": _is_list(
-            record.get("files", []),
-            lambda each: isinstance(each, dict) and isinstance(each.get("name"), str) and "bytes" in each,
-        ),
-    }
-    if fault := next((name for name, is_sound in found.items() if not is_sound), None):
-        raise UserError(f"{path}: not the record of a run: found no valid {fault}")
+    try:
+        _Record.model_validate(record)
+    except ValidationError as error:
+        raise UserError(f"{path}: not the record of a run: {first_fault(error)}") from None
     return record
-
-
-def _is_list(value: Any, of: Callable[[Any], bool]) -> bool:
-    return isinstance(value, list) and all(map(of, value))
 
 
 def read_table(path: Path, columns: Iterable[str]) -> pd.DataFrame:
