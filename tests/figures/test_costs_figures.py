@@ -69,10 +69,10 @@ def test_a_run_without_a_result_shows_its_outcome_in_its_place() -> None:
 
 def test_what_else_varies_is_in_the_names_of_the_series_and_what_qat_trains_in_that_of_its_bars() -> None:
     figure, *_ = techniques(*(run(name, packed=packed) for name in ("lora", "full") for packed in (True, False)))
-    assert legend(figure)[0] == ["packed, 1 CPU process", "no packed, 1 CPU process"]
+    assert legend(figure)[0] == ["packed, 1 CPU process", "not packed, 1 CPU process"]
     rows = [run("lora"), run("qat", qat_of="adapters"), run("qat", qat_of="weights"), run("full")]
     figure, time, *_ = techniques(*(row | {"devices": devices} for devices in (1, 2) for row in rows))
-    assert group_names(time) == ["LoRA", "qat of adapters", "qat of weights", "full"]
+    assert group_names(time) == ["LoRA", "QAT of adapters", "QAT of weights", "full"]
     assert legend(figure)[0] == ["1 CPU process", "2 CPU processes"]
 
 

@@ -65,7 +65,7 @@ def test_the_gain_is_in_speed_over_the_same_number_of_devices_and_hollow_where_i
     assert data["verdict"].tolist() == ["more", "none"]
     assert data["repeats"].tolist() == [2, 2]
     [axes] = figure.axes
-    assert heading(axes) == "Gain of pin memory over no pin memory"
+    assert heading(axes) == "Gain of pinned memory over pageable memory"
     assert (axes.get_ylabel(), axes.get_xlabel()) == ("Speed gain (%)", "CPU processes")
     assert hollow(axes) == [[2]]
     assert legend(figure) == [["single repeat", "hollow: not significant"]]

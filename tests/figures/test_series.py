@@ -27,12 +27,12 @@ def named(*changes: dict[str, Any], workload: str = "vision") -> list[str]:
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ([{"pin_memory": True}, {"pin_memory": False}], ["pin memory", "no pin memory"]),
+        ([{"pin_memory": True}, {"pin_memory": False}], ["pinned memory", "pageable memory"]),
         ([{"image_size": 100, "precision": "fp64"}, {"image_size": 200}], ["100 px, fp64", "200 px, fp32"]),
         # What a preset brings is not named again.
         (
             [{}, {"preset": "tuned"}, {"preset": "tuned", "layout": "nchw"}],
-            ["NCHW, preset paper", "NHWC, preset tuned", "NCHW, preset tuned"],
+            ["NCHW, paper settings", "NHWC, tuned settings", "NCHW, tuned settings"],
         ),
     ],
 )
@@ -42,15 +42,15 @@ def test_series_are_named_by_what_varies_in_words(changes: list[dict[str, Any]],
 
 def test_series_of_language_models_are_named_in_words() -> None:
     for name, values, expected in (
-        ("packed", (True, False), ["packed", "no packed"]),
-        ("gradient_accumulation_steps", (1, 4), ["gradient accumulation steps 1", "gradient accumulation steps 4"]),
+        ("packed", (True, False), ["packed", "not packed"]),
+        ("gradient_accumulation_steps", (1, 4), ["1 batch per step", "4 batches per step"]),
         ("dataset", ("articles", "chats"), ["articles", "chats"]),
     ):
         assert named(*({name: value} for value in values), workload="llm") == expected
     # What only one technique has is not named of others.
     kinds = [{"technique": name} for name in ("lora", "qlora", "dpo", "full", "qat")]
     kinds.append({"technique": "qat", "qat_of": "weights"})
-    expected = ["LoRA", "QLoRA", "DPO", "full", "qat of adapters", "qat of weights"]
+    expected = ["LoRA", "QLoRA", "DPO", "full", "QAT of adapters", "QAT of weights"]
     assert named(*kinds, workload="llm") == expected
     rows = pd.DataFrame([WORKLOADS["llm"].parameters(**kind).model_dump() for kind in kinds])
     assert labels(rows, ["qat_of"]) == expected  # a technique to which nothing named applies has its own name

@@ -27,10 +27,23 @@ def unit(name: str, value: object) -> str:
         return "full epochs" if pd.isna(value) else f"{value:g} {plural(float(value), 'step')} per epoch"
     worded = {
         "image_size": f"{value} px",
+        "batch_size": f"batch {value}",
+        "num_workers": f"{value} workers" if text != "1" else "1 worker",
+        "width_mult": f"width {value}",
         "layout": text.upper(),
         "profiler": "no profiler" if text == "none" else None,
         "loader": {"torch": "DataLoader", "dali": "DALI"}.get(text),
+        "preset": f"{value} settings",
         "technique": TECHNIQUES[text].label if text in TECHNIQUES else None,
+        "qat_of": f"QAT of {value}",
+        "qat_group": f"QAT group {value}",
+        "lora_rank": f"rank {value}",
+        "lora_alpha": f"alpha {value}",
+        "pin_memory": {"True": "pinned memory", "False": "pageable memory"}.get(text),
+        "packed": {"True": "packed", "False": "not packed"}.get(text),
+        "activation_checkpointing": {"True": "recomputed activations", "False": "kept activations"}.get(text),
+        "sequence_length": f"{value} tokens",
+        "gradient_accumulation_steps": f"{value} batches per step" if text != "1" else "1 batch per step",
     }.get(name)
     if worded:
         return worded
@@ -58,7 +71,7 @@ def labels(rows: pd.DataFrame, names: list[str]) -> list[str]:
         shown = [name for name in shown if name not in of_another_script]
         shown = shown or [workload_of(rows).default_label]
         if "technique" in shown and any(name in TECHNIQUES[row["technique"]].own_parameters for name in shown):
-            shown = [name for name in shown if name != "technique"]  # "qat of weights" says it
+            shown = [name for name in shown if name != "technique"]  # "QAT of weights" says it
         return ", ".join(unit(name, row[name]) for name in shown)
 
     return [label(row) for _, row in rows.iterrows()]
