@@ -26,14 +26,13 @@ EVERYTHING = Machine(cpus=10**6, gpus=10**6, nodes=10**6, compiler=True, dali=Tr
 class TuningOption:
     """Parameters to change, each to a value, or to a `higher`, `lower` or `different` one.
 
-    `workload` and `device` restrict it to one workload and one kind of device. `learns_otherwise`: see options.yaml.
+    `workload` and `device` restrict it to one workload and one kind of device.
     """
 
     changes: dict[str, Any]
     workload: Literal["vision", "llm"] | None = None
     description: str = ""
     device: Literal["cuda", "cpu"] | None = None
-    learns_otherwise: bool = False
 
     @property
     def name(self) -> str:
@@ -84,10 +83,14 @@ def untried(configuration: Configuration, bottleneck: Bottleneck, measured: Sequ
     `measured`: all configurations; what some of them show is in the table of choices.
     """
     found: list[tuple[bool, str]] = []
+    learning = configuration.workload.learning
     for option in options()[0].get(bottleneck.kind, ()):
-        if _is_possible(configuration, option) and not _was_measured(configuration, option, measured):
-            notes = ", ".join(filter(None, (option.description, LEARNS_OTHERWISE if option.learns_otherwise else "")))
-            found.append((option.learns_otherwise, f"`{option.name}`{f' ({notes})' if notes else ''}"))
+        values = _with_option(configuration, option)
+        if values is None or _was_measured(configuration, option, measured):
+            continue
+        otherwise = learning(configuration.parameters) != learning(values)
+        notes = ", ".join(filter(None, (option.description, LEARNS_OTHERWISE if otherwise else "")))
+        found.append((otherwise, f"`{option.name}`{f' ({notes})' if notes else ''}"))
     if configuration.workload.is_user_program:
         found += [
             (each.learns_otherwise, f"{each.description}{f' ({LEARNS_OTHERWISE})' if each.learns_otherwise else ''}")
@@ -111,27 +114,33 @@ def _was_measured(configuration: Configuration, option: TuningOption, measured: 
     )
 
 
-def _is_possible(configuration: Configuration, option: TuningOption) -> bool:
-    """Whether the option changes something here, and the workload allows it."""
-    work, changes, now = configuration.workload, option.changes, configuration.parameters
-    if not (
-        option.workload in (None, work.name)
-        and option.device in (None, now["device"])
-        and changes.keys() <= work.parameters.model_fields.keys()
-        and not all(_is(now.get(name), change, now.get(name)) for name, change in changes.items())
-        and ("binding" not in changes or _several_numa_nodes(configuration))
-        and ("precision" not in changes or now["precision"] not in ("fp16", "bf16"))
-        and work.tuning_applies(changes, now)
-    ):
-        return False
-    implied = {each for name in changes for each in work.implied.get(name, ())}
-    values = {name: value for name, value in now.items() if value is not None and name not in implied}
+def _with_option(configuration: Configuration, option: TuningOption) -> dict[str, Any] | None:
+    """The parameters with the option; None if it changes nothing here, or the workload does not allow it."""
+    if option.workload not in (None, configuration["workload"]) or option.device not in (None, configuration["device"]):
+        return None
+    if all(_is(configuration[name], change, configuration[name]) for name, change in option.changes.items()):
+        return None
+    if "binding" in option.changes and not _several_numa_nodes(configuration):
+        return None
+    if option.changes.get("precision") and configuration["precision"] in ("fp16", "bf16"):
+        return None
+    work = configuration.workload
+    if not option.changes.keys() <= work.parameters.model_fields.keys():
+        return None
+    if not work.tuning_applies(option.changes, configuration.parameters):
+        return None
+    values = {name: value for name, value in configuration.parameters.items() if value is not None}
+    follow = {each for name in option.changes for each in work.implied.get(name, ())}
+    values = {name: value for name, value in values.items() if name not in follow}
+    changed = {name: _example(change, values.get(name)) for name, change in option.changes.items()}
     try:
-        changed = {name: _example(change, values.get(name)) for name, change in changes.items()}
-        run = Run("", work.parameters.model_validate(values | changed))
+        parameters = work.parameters.model_validate(values | changed)
     except ValidationError:
-        return False
-    return run.unsupported_reason(EVERYTHING) is None and run.config_error() is None
+        return None
+    changed_run = Run("", parameters)
+    if changed_run.unsupported_reason(EVERYTHING) is not None or changed_run.config_error() is not None:
+        return None
+    return configuration.parameters | changed | {name: getattr(parameters, name) for name in follow - changed.keys()}
 
 
 def _several_numa_nodes(configuration: Configuration) -> bool:
