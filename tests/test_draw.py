@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-import multicard
 from conftest import ROOT, refusal
 from multicard.archive.pack import pack
 from multicard.cli import main
@@ -80,7 +79,6 @@ def test_figures_are_those_that_the_workflow_draws(
     assert outcomes["reason"].tolist()[-1] == f"not recorded in {'two.tar.gz' if given == 'archive' else 'results'}"
     assert len([*out.glob("runs/*/run.json")]) == 2
     main(["report", "drawn", "--claims"])  # it is a results folder like any other
-    assert multicard.read_results("drawn").damaged == {}  # though with no more of runs than their records
 
 
 def test_what_is_there_is_never_replaced(archive: Path, tmp_path: Path) -> None:

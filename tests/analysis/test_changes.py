@@ -14,10 +14,11 @@ from multicard.analysis.evidence import Configuration, MeasuredRun, Provenance
 
 TOLERANCE = 0.03
 SPREAD = (1.0, 1.01, 0.99)  # of repeats
+TOGETHER = ([1, 1, 1], [1, 1, 1])  # in one session
 
 
 def pair(times: float, name: str = "a", measure: str = "iteration_time") -> Pair:
-    return Pair(name, measure, SPREAD, [times * each for each in SPREAD])
+    return Pair(name, measure, SPREAD, [times * each for each in SPREAD], TOGETHER)
 
 
 def side(*lost: str, **values: Sequence[float]) -> Side:
@@ -41,7 +42,7 @@ def side(*lost: str, **values: Sequence[float]) -> Side:
     [(1.2, "regression"), (1.04, "undecided"), (1.0, "within tolerance"), (0.7, "within tolerance")],
 )
 def test_a_change_beyond_the_tolerance_is_told_from_one_within_it(times: float, verdict: str) -> None:
-    [found] = judge([pair(times)], TOLERANCE, 0.0)
+    [found] = judge([pair(times)], TOLERANCE)
     logs = np.log(SPREAD)
     ends = np.exp(ttest_ind(logs + np.log(times), logs, equal_var=False).confidence_interval()) - 1
     assert found.verdict == verdict
@@ -50,18 +51,18 @@ def test_a_change_beyond_the_tolerance_is_told_from_one_within_it(times: float, 
 
 
 def test_less_throughput_is_worse_and_more_is_not() -> None:
-    less, more = judge([pair(0.8, "less", "throughput"), pair(1.25, "more", "throughput")], TOLERANCE, 0.0)
+    less, more = judge([pair(0.8, "less", "throughput"), pair(1.25, "more", "throughput")], TOLERANCE)
     assert (less.verdict, more.verdict) == ("regression", "within tolerance")
     assert (less.change.value, more.change.value) == pytest.approx((0.2, -0.25))
     assert less.change.low < 0.2 < less.change.high
     # A loss of exactly the tolerance is not beyond it.
-    assert judge([pair(0.97, measure="throughput")], TOLERANCE, 0.0)[0].change.p_value == 1
+    assert judge([pair(0.97, measure="throughput")], TOLERANCE)[0].change.p_value == 1
 
 
 def test_one_of_many_needs_more_evidence_than_one_alone() -> None:
     shift = 1.0545
-    alone = judge([pair(shift)], TOLERANCE, 0.0)
-    among = judge([pair(shift), *(pair(1.03, str(n)) for n in range(19))], TOLERANCE, 0.0)
+    alone = judge([pair(shift)], TOLERANCE)
+    among = judge([pair(shift), *(pair(1.03, str(n)) for n in range(19))], TOLERANCE)
     assert (alone[0].verdict, among[0].verdict) == ("regression", "undecided")
     logs = np.log(SPREAD)
     p_value = ttest_ind(logs + np.log(shift / 1.03), logs, equal_var=False).pvalue
@@ -79,7 +80,8 @@ def test_without_an_interval_nothing_is_told() -> None:
         ("energy", [], SPREAD, "energy was not measured in a"),
         ("energy", SPREAD, [0.0, 1.0, 1.0], "energy is 0 in a repeat"),
     ):
-        [found] = judge([Pair("a", measure, old, new)], TOLERANCE, 0.0)
+        sessions = [1] * len(old), [1] * len(new)
+        [found] = judge([Pair("a", measure, old, new, sessions)], TOLERANCE)
         assert found.verdict == "cannot tell" and said in found.reason
         assert (found.a is None, found.b is None) == (not old, not new)
     # Equal values are within every tolerance.
@@ -89,7 +91,7 @@ def test_without_an_interval_nothing_is_told() -> None:
 
 def test_runs_that_begin_to_fail_are_a_regression_beside_others_that_complete() -> None:
     before, after = side(a=[1.0, 1.001], b=[1.0]), side("a_r1", "b_r3", b=[1.0, 1.001])
-    lost, beside, _ = compare(before, after, TOLERANCE, session_spread=0.0).changes
+    lost, beside, _ = compare(before, after).changes
     assert (lost.configuration, lost.measure, lost.verdict) == ("a", "outcome", "regression")
     assert lost.reason == "out_of_memory in 1 of 1 run; 2 completed before"
     assert beside.verdict == "regression" and "out_of_memory in 1 of 3 runs" in beside.reason
@@ -118,12 +120,12 @@ def test_throughput_is_that_of_what_the_workload_counts() -> None:
     assert columns == [["throughput_samples_per_s", "tokens_per_s"], ["energy_per_sample_j", "energy_per_token_j"]]
 
 
-def reported(old: np.ndarray, new: np.ndarray, sessions: int = 1, spread: float | None = None) -> list[str]:
-    """Verdicts on configurations whose repeats ran in so many sessions of each side, in turn."""
+def reported(old: np.ndarray, new: np.ndarray, sessions: int = 1, together: bool = False) -> list[str]:
+    """Verdicts on configurations whose repeats ran in so many sessions of each side, in turn, or all in one."""
     own = [number % sessions for number in range(old.shape[1])]
-    of = (own, [each + sessions for each in own])
+    of = (own, own if together else [each + sessions for each in own])
     pairs = [Pair(str(n), "iteration_time", old[n], new[n], of) for n in range(len(old))]
-    return [found.verdict for found in judge(pairs, TOLERANCE, spread)]
+    return [found.verdict for found in judge(pairs, TOLERANCE)]
 
 
 def in_sessions(rng: np.random.Generator, count: int, repeats: int, sessions: int, offset: float) -> np.ndarray:
@@ -153,15 +155,13 @@ def test_a_new_session_is_judged_by_a_baseline_that_spans_several() -> None:
     assert verdicts[0] == "regression" and "regression" not in verdicts[1:]
 
 
-def test_sessions_of_unlike_sides_tell_nothing_unless_their_spread_is_stated() -> None:
+def test_sessions_of_unlike_sides_tell_nothing_where_none_is_repeated() -> None:
     rng = np.random.default_rng(4)
     old, new = in_sessions(rng, 20, 3, 1, 0.02), in_sessions(rng, 20, 3, 1, 0.02)
     new[0] *= 1.3
     assert set(reported(old, new)) == {"cannot tell"}
     [unknown] = judge([Pair("a", "iteration_time", old[0], new[0])], TOLERANCE)
     assert unknown.verdict == "cannot tell" and unknown.change.low > 0.2
-    stated = reported(old, new, spread=0.02)
-    assert stated[0] == "regression" and "regression" not in stated[1:]
     # What a program allocates does not depend on the day.
     [memory] = judge([Pair("a", "memory", [5.0, 5.0], [6.0, 6.0])], TOLERANCE)
     assert memory.verdict == "regression"
@@ -187,5 +187,5 @@ def test_families_without_a_regression_rarely_show_one() -> None:
     for _ in range(families):
         old, new = np.exp(rng.normal(0, 0.02, (2, 20, 3)))
         # The largest change that is none: fewer are wrong where less changed.
-        wrong += "regression" in reported(old, new * (1 + TOLERANCE), spread=0.0)
+        wrong += "regression" in reported(old, new * (1 + TOLERANCE), together=True)
     assert binom.sf(wrong - 1, families, 0.05) > 1e-3

@@ -95,14 +95,13 @@ def test_shares_are_averaged_as_they_are_and_may_be_zero() -> None:
     assert result.verdict == "refuted" and result.found.value == pytest.approx(0.1)
 
 
-def test_series_that_lack_a_block_are_left_out_where_that_keeps_more_numbers() -> None:
+def test_series_are_compared_in_the_blocks_that_all_have() -> None:
     full, short = comparison(2.0, 2.0, 2.0), comparison(8.0, 8.0)
-    assert same_blocks([full, full, full, short]) == [full] * 3
-    assert same_blocks([full, short, short, short]) == [comparison(2.0, 2.0), short, short, short]
-    assert same_blocks([Comparison({1: 1.0}, ()), Comparison({2: 1.0}, ())]) == [Comparison({2: 1.0}, ())]
+    assert same_blocks([full, short, full]) == [comparison(2.0, 2.0), short, comparison(2.0, 2.0)]
+    assert same_blocks([Comparison({1: 1.0}, ()), Comparison({2: 1.0}, ())]) == []
     assert same_blocks([]) == same_blocks([Comparison({}, ())]) == []
     assert decided([(gain(above=1.0), [])]) == ["not measured here"]
-    few, full = comparison(3.0), comparison(1.2, 1.2, 1.2)
-    [result] = judge_together([(gain(above=1.0), [full, full, few])])
+    few, full = comparison(1.2, 1.2), comparison(1.2, 1.2, 9.0)
+    [result] = judge_together([(gain(above=1.0), [full, few])])
     assert result.verdict == "confirmed" and result.found.value == pytest.approx(1.2)
-    assert result.comparisons == [full, full]
+    assert result.comparisons == [few, few]

@@ -91,24 +91,18 @@ def test_a_trend_is_judged_by_the_ends_that_do_not_wait_for_data(tmp_path: Path)
 
 
 NSYS = {"profiler": "nsys", "profiled_steps": 10}
-NONE, LONG = NSYS | {"profiler": "none"}, NSYS | {"profiled_steps": 30}
 
 
 @pytest.mark.parametrize(
-    ("entries", "expected"),  # of each entry its job, how it is observed, and its blocks
+    ("jobs", "blocks", "expected"),
     [
-        pytest.param([("a", NSYS, 3), ("b", NONE, 3)], [0, 1], id="different jobs count both"),
-        pytest.param([("a", NONE, 5), ("a", NSYS, 3), ("b", NSYS, 3)], [1, 2], id="as most are observed"),
-        pytest.param([("a", NSYS, 3), ("a", NONE, 5)], [1], id="the one with the most blocks"),
-        pytest.param([("a", LONG, 3), ("a", NSYS, 3)], [1], id="the one with the most defaults"),
+        pytest.param("ab", [3, 3], [0, 1], id="different jobs count both"),
+        pytest.param("aab", [3, 5, 3], [1, 2], id="the one with the most blocks"),
+        pytest.param("aba", [3, 3, 3], [0, 1], id="the first"),
     ],
 )
-def test_of_a_job_counts(entries: list[tuple[str, dict[str, object], int]], expected: list[int]) -> None:
-    for turned in (entries, entries[::-1]):  # not by the order of the runs
-        sides = [[Configuration({"workload": "vision", **how}, Provenance(), ())] for _, how, _ in turned]
-        jobs, _, blocks = zip(*turned, strict=True)
-        found = [turned[index] for index in observed_once(sides, jobs, blocks)]
-        assert sorted(map(entries.index, found)) == expected
+def test_of_a_job_counts(jobs: str, blocks: list[int], expected: list[int]) -> None:
+    assert observed_once(jobs, blocks) == expected
 
 
 def test_the_profiler_that_was_used_is_part_of_how_a_run_is_observed() -> None:

@@ -1,4 +1,4 @@
-"""What reads results names runs whose files were lost, cut or altered, and needs no place to write and no data."""
+"""Runs whose files were lost, cut or altered are named by status, which needs no place to write and no data."""
 
 import os
 import re
@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from multicard import read_results
 from multicard.analysis.outputs import write_scenario
 from multicard.experiment import load
-from recorded_runs import add_run, write_configuration
+from recorded_runs import write_configuration
 from test_cli import multicard
 
 pytestmark = pytest.mark.slow
@@ -65,31 +64,33 @@ def test_status_names_a_file_that_was_harmed(config: Path, name: str, harm: Call
     assert counts == "1 damaged, 1 completed"
 
 
-def test_what_reads_results_names_a_run_that_lost_a_file(config: Path) -> None:
+def test_what_is_measured_again_refuses_a_file_that_was_harmed_and_leaves_out_a_run_that_lost_one(config: Path) -> None:
+    """Tables that were made before know nothing of it."""
     results, path = config.parent / "results", first_run(config) / "activity/cuda_api.parquet"
-    assert multicard("recommend", results).stderr == ""
+    drawn, exported = config.parent / "drawn", config.parent / "runs.json"
+    commands = [
+        ("recommend", "--json"), ("export", "--to", "json", "--out", exported), ("report", "--out", drawn),
+    ]  # fmt: skip
+    before = multicard("recommend", results).stdout
+    whole = path.read_bytes()
+    cut(path)
+    for command, *options in commands:
+        done = multicard(command, config, *options)
+        [named] = done.stderr.splitlines()
+        assert (done.returncode, done.stdout) == (1, "") and named.startswith(f"{path}: ")
+    path.write_bytes(whole)
     done = multicard("status", config)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 completed")
     path.unlink()
-    for command in (("recommend", config, "--json"), ("report", config, "--out", config.parent / "drawn")):
-        done = multicard(*command)
-        [named] = done.stderr.splitlines()
-        assert done.returncode == 0
-        assert named.startswith(f"{path}: missing")
+    assert (multicard("recommend", results).stdout, multicard("status", config).returncode) == (before, 1)
+    for command, *options in commands:
+        assert multicard(command, config, *options).returncode == 0
+    assert len(exported.read_text().splitlines()) == 1
+    outcomes = (drawn / "scenarios" / "recorded" / "runs.csv").read_text()
+    assert "incomplete: activity/cuda_api.parquet is missing" in outcomes
     done = multicard("archive", config, "--out", config.parent / "all.tar.gz")
     assert (done.returncode, (config.parent / "all.tar.gz").exists()) == (1, True)
     assert done.stdout.startswith(f"skipped: {path}: missing")
-
-
-def test_a_run_that_was_not_begun_lacks_nothing(config: Path, extracted_run: Path) -> None:
-    results = config.parent / "results"
-    assert read_results(results, write_configuration(config, results, 3)).damaged == {}
-    third = add_run(extracted_run, results, repeat=3)
-    (third / "steps.csv").unlink()
-    assert list(read_results(results, config).damaged) == [third.name]
-
-
-pytestmark = pytest.mark.slow
 
 
 def test_status_and_archive_read_results_that_cannot_be_written(

@@ -13,14 +13,12 @@ parser.add_argument("--results", type=Path, required=True, help="results folder 
 parser.add_argument(
     "--scenarios",
     type=Path,
-    help='JSON file, questions and figures by scenario, in order: {"name": {"question": "…", "figures": ["…"]}}; '
-    "without it, all in the folder",
+    required=True,
+    help='JSON file, questions and figures by scenario, in order: {"name": {"question": "…", "figures": ["…"]}}',
 )
 parser.add_argument("--out", type=Path, required=True, help="HTML file to write")
 arguments = parser.parse_args()
-plans = None
-if arguments.scenarios:
-    stated = json.loads(arguments.scenarios.read_text(encoding="utf-8"))
-    plans = {name: Plan(each["question"], tuple(each["figures"])) for name, each in stated.items()}
+stated = json.loads(arguments.scenarios.read_text(encoding="utf-8"))
+plans = {name: Plan(each["question"], tuple(each["figures"])) for name, each in stated.items()}
 with reported():
     write_report(arguments.results, arguments.out, plans)

@@ -2,8 +2,8 @@
 
 import math
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -350,30 +350,13 @@ def as_stated(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def observed_once(
-    sides: Sequence[Sequence[Configuration]],
-    jobs: Sequence[Hashable],
-    blocks: Sequence[int],
-    observation: Collection[str] = OBSERVATION,
-) -> list[int]:
-    """Indices of the entries that count, in order: one per job, or the job would have more weight than others.
+def observed_once(jobs: Sequence[Hashable], blocks: Sequence[int]) -> list[int]:
+    """Indices of the entries that count: of each job the one with the most blocks, else the first; results have no say.
 
-    It is one that is observed as most entries of all jobs are, so that those which are compared differ as little as
-    they can; of these one with the most blocks; of these one with the most defaults of `observation`, the parameters
-    that say how a run is observed. No result has a say.
-
-    `sides` are the configurations that each entry is of, `jobs` tells their jobs apart, and `blocks` is how many blocks
-    each has.
+    `jobs`: the same for entries that differ only in what is no part of the job, such as how it is observed.
+    `blocks`: how many each entry has.
     """
-    stated = [tuple(side[name] for side in each for name in observation) for each in sides]
-    defaults = [tuple(side.default(name) for side in each for name in observation) for each in sides]
-    common = Counter(stated)
-
-    def rank(index: int) -> tuple[int, int, int, str]:
-        changed = sum(value != default for value, default in zip(stated[index], defaults[index], strict=True))
-        return -common[stated[index]], -blocks[index], changed, str(stated[index])
-
     found: dict[Hashable, int] = {}
-    for index in sorted(range(len(jobs)), key=rank):
+    for index in sorted(range(len(jobs)), key=lambda index: -blocks[index]):
         found.setdefault(jobs[index], index)
     return sorted(found.values())

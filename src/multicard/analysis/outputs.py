@@ -32,19 +32,8 @@ def write_scenario(
 ) -> None:
     """Write measures.csv, runs.csv, the headline and gathered tables of a scenario to `out`; an index comes last.
 
-    Parameters
-    ----------
-    folders
-        Directories of its runs.
-    not_run
-        Reasons by run id, of the runs that have none.
-    machines
-        Records of machines' limits.
-
-    Raises
-    ------
-    UserError
-        If a file of a run or of a machine is missing or damaged.
+    `folders`: directories of its runs. `not_run`: reasons by run id, of the runs that have none. `machines`: records
+    of machines' limits. Raises UserError if a file of a run or of a machine is missing or damaged.
     """
     for name in (SCENARIO_INDEX, MEASURES):  # of tables that are about to be replaced
         (out / name).unlink(missing_ok=True)

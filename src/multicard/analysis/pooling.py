@@ -89,19 +89,17 @@ class Pool:
         # Equal values keep their digits.
         return found.map(lambda end: first if math.isclose(end, first, rel_tol=ROUNDING) else end)
 
-    def ratio(self, index: int, base: int, against: float = 1.0, offset: float = 0.0, single: bool = False) -> Interval:
+    def ratio(self, index: int, base: int, against: float = 1.0, single: bool = False) -> Interval:
         """Geometric mean of the ratios of a sample to another, paired by the blocks that both have.
 
         Parameters
         ----------
         against
             The p-value is that of a ratio of so much.
-        offset
-            Standard deviation of the logarithm that each side has beyond that of its values.
         single
             Whether the scatter of others gives a single value an interval.
         """
-        return self._compared(index, base, against, offset, single)[0]
+        return self._compared(index, base, against, single)[0]
 
     def against_best(self, best: int, others: Sequence[int], among: int | None = None) -> list[Interval]:
         """Ratios to the best of `among` samples, by default of these, which their own values chose: see the module."""
@@ -109,9 +107,7 @@ class Pool:
         count = among or 1 + sum(ratio.p_value is not None for ratio, _ in compared)
         return [replace(ratio, p_value=_of_range(ratio.p_value, freedom, count)) for ratio, freedom in compared]
 
-    def _compared(
-        self, index: int, base: int, against: float = 1.0, offset: float = 0.0, single: bool = False
-    ) -> tuple[Interval, float]:
+    def _compared(self, index: int, base: int, against: float = 1.0, single: bool = False) -> tuple[Interval, float]:
         """A ratio, and its degrees of freedom."""
         samples, logs = ([of[index], of[base]] for of in (self._samples, self._logs))
         fewest = min(len(self._numbers[index]), len(self._numbers[base]))
@@ -131,8 +127,7 @@ class Pool:
         if parts.sum() > 0:
             own = scatter.freedom[[index, base]]
             freedom = min(freedom, float(parts.sum() ** 2 / (parts**2 / own).sum()))
-            freedom *= (1 + 2 * offset**2 / parts.sum()) ** 2  # what is known does not scatter
-        error = math.sqrt(parts.sum() + 2 * offset**2)
+        error = math.sqrt(parts.sum())
         return _interval(estimate, error, freedom, repeats, against), freedom
 
     @cached_property

@@ -17,12 +17,7 @@ def notes(tables: ScenarioTables, profiled: bool = False) -> list[str]:
     """Lines about runs that have no numbers, are synthetic or adopted, unlike in where they ran, or in doubt.
 
     Each is one line of plain text, in part from files. There is none where all runs completed, on one machine.
-
-    Parameters
-    ----------
-    profiled
-        Whether numbers of the profiled window are shown, so that lines are due about runs where it is unlike the
-        measured one or otherwise in doubt.
+    `profiled`: whether numbers of the profiled window are shown, so that doubts about that window are told too.
     """
     unsaid = (INCONSISTENT, TRACE, *(() if profiled else PROFILED))
     runs = [told(row) for row in tables.completed]

@@ -44,21 +44,10 @@ class Format:
 
 
 def export(results: Results, to: str, out: Path) -> None:
-    """Write results in another tool's format.
+    """Write results, a row per scenario and run, in another tool's format: `to`, a key of `FORMATS`.
 
-    Parameters
-    ----------
-    results
-        What was measured: a row per scenario and run.
-    to
-        A key of `FORMATS`.
-    out
-        The file (json, openmetrics) or folder to write, which must not exist yet.
-
-    Raises
-    ------
-    UserError
-        If the tool's package is missing or `out` is taken.
+    `out`: the file (json, openmetrics) or folder to write.
+    Raises UserError if the tool's package is missing, or `out` is there already or cannot be written.
     """
     chosen = FORMATS[to]
     if missing := [name for module, name in chosen.packages.items() if importlib.util.find_spec(module) is None]:

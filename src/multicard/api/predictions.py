@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from multicard.analysis.evidence import Evidence
 from multicard.analysis.scaling.prediction import Check
-from multicard.analysis.scaling.series import checked_line, checks_table, predictions_table, series, short_names
+from multicard.analysis.scaling.series import checked_line, checks_table, predictions_table, series
 
 
 class Predictions:
@@ -21,15 +21,14 @@ class Predictions:
         `measured_s`, `prediction_error` (predicted over measured, less 1), `inside` (the interval).
     verdicts
         A sentence for each machine: whether predictions were checked there, and how they turned out.
-    names, units
-        Of each `configuration` of the tables: what distinguishes it among them, and what `throughput_per_s` counts.
+    units
+        What `throughput_per_s` counts of each `configuration` of the tables.
     """
 
     def __init__(self, evidence: Evidence, devices: Sequence[int]) -> None:
         found = series(evidence)
         self.predictions = predictions_table(found, devices)
         self.checks = checks_table(found)
-        self.names = {each.words: name for each, name in zip(found, short_names(found), strict=True)}
         self.units = {each.words: each.of.workload.unit.name for each in found}
         by_machine: dict[str | None, list[Check]] = {}
         for each in found:

@@ -23,10 +23,9 @@ from multicard.api.predictions import Predictions
 from multicard.api.scenario import ScenarioResults
 from multicard.archive.manifest import experiment_of
 from multicard.archive.unpack import unpack
-from multicard.archive.whole import fault_of
 from multicard.core.errors import UserError
 from multicard.core.files import sha256
-from multicard.core.layout import MACHINES, RUN, STEPS
+from multicard.core.layout import MACHINES, RUN
 from multicard.experiment.config import ARCHIVE, Experiment
 from multicard.experiment.load import read_experiment
 from multicard.papers.claims import SHIPPED, read_claims
@@ -155,21 +154,6 @@ class Results:
         """One row per scenario and run: its `outcome` and the `reason` for it; those that were not run, too."""
         return self._of_scenarios(lambda each: each.runs)
 
-    @cached_property
-    def damaged(self) -> dict[str, str]:
-        """Runs with a file that is missing or not what the run wrote, each with a line that names the file.
-
-        With a configuration they are left out of all else; without, what was measured of them before counts.
-        """
-        found: dict[str, str | None] = {}
-        if not any(self._runs.glob(f"*/{STEPS}")):  # what `draw` wrote has the records of runs alone
-            return {}
-        for scenario in map(self.scenario, self.scenarios):
-            for run in scenario.ids:
-                if run not in found:
-                    found[run] = fault_of(self._runs / run, scenario.measured_s)
-        return {run: fault for run, fault in found.items() if fault}
-
     @property
     def speedup(self) -> pd.DataFrame:
         """Speed-up and efficiency with their intervals, per scenario, configuration and number of devices."""
@@ -222,7 +206,6 @@ class Results:
         new: "Results",
         tolerance: float | None = None,
         measures: Sequence[str] | None = None,
-        session_spread: float | None = None,
     ) -> Comparison:
         """Compare with newer results, configuration by configuration.
 
@@ -233,15 +216,13 @@ class Results:
         new
             Results; archives hold no names of machines.
         tolerance
-            Share by which a measure may be worse; None to tell every difference.
+            Share by which a measure may be worse; None to tell every difference. With one, of sides that were measured
+            in different sessions (days, nodes) nothing is told without repeats that span sessions.
         measures
-            Some of `iteration_time`, `throughput`, `speedup`, `memory`, `energy`, `accuracy`, `loss`; by default all.
-        session_spread
-            By how much sessions (other days, nodes) differ, as a standard deviation of the logarithm. By default it is
-            read from repeats that span sessions; without such nothing is told of sides measured in different sessions
-            where a tolerance is given.
+            Some of `iteration_time`, `throughput`, `speedup`, `memory`, `energy`, `accuracy`, `loss`; by default all,
+            throughput only without iteration times.
         """
-        found = compare(self._side, new._side, tolerance, measures, session_spread)
+        found = compare(self._side, new._side, tolerance, measures)
         if any(_is_archive(each.path) for each in (self, new)):
             found = replace(found, environment=[row for row in found.environment if row[0] != MACHINE])
         return found
@@ -265,24 +246,9 @@ class Results:
     def proposal(self, out: str | Path, request: Request, scenario: str | None = None) -> list[Path]:
         """Write one page for an application for computing time, in the format that the name of `out` ends in.
 
-        Parameters
-        ----------
-        out
-            File that ends in .html, .md or .tex; beside the latter two is the figure.
-        request
-            What is applied for.
-        scenario
-            Its runs alone; by default those of all.
-
-        Returns
-        -------
-        list of Path
-            What was written.
-
-        Raises
-        ------
-        UserError
-            If nothing was measured on the devices or of the work that is applied for.
+        That is .html, .md or .tex; beside the latter two is the figure. Gives the files that were written.
+        `request`: what is applied for. `scenario`: its runs alone; by default those of all.
+        Raises UserError if nothing was measured on the devices or of the work that is applied for.
         """
         names = self.scenarios if scenario is None else [self.scenario(scenario).name]
         evidence = read_evidence(self._measured[0], names)

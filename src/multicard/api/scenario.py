@@ -6,10 +6,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from multicard.analysis.scaling.speedup import speedup_table
-from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables
+from multicard.analysis.scenario_tables import OUTCOME_TABLE, ScenarioTables
 from multicard.api.display import titled, unmanaged
 from multicard.core.errors import UserError
-from multicard.core.layout import RUN_NAME, SCENARIO_TABLES
+from multicard.core.layout import SCENARIO_TABLES
 from multicard.core.text import counted
 from multicard.experiment.figures import FIGURES
 
@@ -40,19 +40,6 @@ class ScenarioResults:
     def speedup(self) -> pd.DataFrame:
         """Speed-up and efficiency with their intervals, per configuration and number of devices."""
         return speedup_table(self.measures)
-
-    @property
-    def ids(self) -> list[str]:
-        """Ids of its runs, those without measures too where there is a table of outcomes."""
-        listed = (
-            self.runs if (self._tables.folder / OUTCOME_TABLE).is_file() else pd.concat([self.measures, self.ablated])
-        )
-        return [run for run in listed["run"] if RUN_NAME.fullmatch(str(run))]
-
-    @property
-    def measured_s(self) -> float:
-        """When the tables were made, in seconds since the epoch."""
-        return (self._tables.folder / MEASURES).stat().st_mtime
 
     def __getitem__(self, table: str) -> pd.DataFrame:
         """Rows of one gathered table of all completed runs: `steps`, `epochs`, `timeline`, `kernel_classes`, …."""

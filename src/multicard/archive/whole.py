@@ -5,7 +5,7 @@ from pathlib import Path
 from multicard.analysis.runs.run_files import RunFiles
 from multicard.archive.manifest import FILES
 from multicard.core.errors import UserError
-from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN
+from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX
 
 PARQUET_END = b"PAR1"  # which a file that was cut has lost
 
@@ -40,16 +40,6 @@ def check_files(run: RunFiles, measured_s: float = 0.0, traced: bool = True) -> 
                 run.check(name)
         elif path.suffix == ".parquet" and _end(path) != PARQUET_END:
             raise UserError(f"{path}: cut; delete {again}")
-
-
-def fault_of(folder: Path, measured_s: float = 0.0) -> str | None:
-    """What `check_files` finds wrong with a run that has a record; None where that is nothing, or it has none."""
-    try:
-        if (folder / RUN).exists():
-            check_files(RunFiles(folder), measured_s)
-    except UserError as error:
-        return str(error)
-    return None
 
 
 def _end(path: Path) -> bytes:

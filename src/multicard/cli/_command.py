@@ -3,8 +3,7 @@
 import argparse
 import os
 import re
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -12,7 +11,6 @@ from typing import NoReturn
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
 from multicard.core.pipeline import pipeline_folder
-from multicard.core.text import without_escapes
 
 OF_SCALE, SHIPPED = Path("multicard.yaml"), Path("config/config.yaml")  # configuration files that need no naming
 MEASURE, UNDERSTAND, PREPARE = "Measure", "Understand", "Prepare and share"  # groups of commands
@@ -89,12 +87,6 @@ def add_results(parser: argparse.ArgumentParser) -> None:
         help="results folder, archive of recorded runs, or configuration file, of which the runs that are there count "
         "(default: %(default)s)",
     )  # fmt: skip
-
-
-def name_damaged(damaged: Mapping[str, str]) -> None:
-    """Print, beside the output, which files of runs are missing or damaged: a line for each run."""
-    for line in damaged.values():
-        print(without_escapes(line), file=sys.stderr)
 
 
 def add_device(parser: argparse._ActionsContainer) -> None:

@@ -21,16 +21,9 @@ def run_pipeline(
 ) -> bool:
     """Run a configuration file by Snakemake in the current folder; whether all that was to be made was.
 
-    It prints by `snakemake_logger_plugin_multicard`.
-
-    Parameters
-    ----------
-    profile
-        Snakemake's profile; by default the shipped one for this machine.
-    options
-        Further options of Snakemake. With some all output is its own.
-    targets
-        Files to make, of which only errors are printed; by default all, the report included.
+    `profile`: Snakemake's; by default the shipped one for this machine. `options`: further ones of Snakemake, with
+    which all output is its own, not that of `snakemake_logger_plugin_multicard`.
+    `targets`: files to make, of which only errors are printed; by default all, the report included.
     """
     pipeline = pipeline_folder()
     # -P: a file of the current folder must not take the place of a module that Snakemake imports.

@@ -22,10 +22,7 @@ def print_predictions(arguments: argparse.Namespace) -> None:
     terminal = console()
     series = list(dict.fromkeys(zip(*(found.predictions[name] for name in SERIES), strict=True)))
     places = place_words([place for _, *place in series])
-    names = {
-        each: found.names[each[0]] + (f" ({words})" if words else "")
-        for each, words in zip(series, places, strict=True)
-    }
+    names = {each: each[0] + (f" ({words})" if words else "") for each, words in zip(series, places, strict=True)}
     for key, group in found.predictions.groupby(SERIES, sort=False):
         rows = group.to_dict("records")
         answers = [line for row in rows for line in _answer(row, plural(2, found.units[key[0]]))]

@@ -28,7 +28,7 @@ LONGEST_TABLE = 30  # differences between two traces
 REGRESSION_CODE, CANNOT_TELL_CODE = 1, 2
 APART = (
     "the sides ran in different sessions (another hour or node), and sessions may differ by more than repeats do: "
-    "measure both in one session, repeat one in another, or give the spread of sessions, such as --session-spread 2%"
+    "measure both in one session, or repeat one in another"
 )
 
 
@@ -44,12 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--junit", type=Path, metavar="FILE", help="with --fail-above: write it as JUnit's XML, which CI systems show")
     add(
         "--measure", metavar="NAME,...",
-        help="some of iteration_time, throughput, speedup, memory, energy, accuracy, loss (default: all; with "
-        "--fail-above: iteration_time)",
-    )  # fmt: skip
-    add(
-        "--session-spread", metavar="X%",
-        help="by how much sessions (days, nodes) differ (standard deviation); needed where no repeats span sessions",
+        help="some of iteration_time, throughput, speedup, memory, energy, accuracy, loss (default: all, throughput "
+        "only without iteration_time; with --fail-above: iteration_time)",
     )  # fmt: skip
     add("--verbose", action="store_true", help="also list what is undecided, and each run in doubt")
     add("--json", action="store_true", help="print what was found as JSON")
@@ -95,7 +91,6 @@ def compare_results(arguments: argparse.Namespace) -> int:
     from multicard.core.terminal import plain
 
     tolerance = _share_of(arguments.fail_above, "--fail-above")
-    spread = _share_of(arguments.session_spread, "--session-spread")
     measures = list(dict.fromkeys(arguments.measure.split(","))) if arguments.measure else None
     for measure in measures or ():
         if measure not in MEASURES:
@@ -113,7 +108,7 @@ def compare_results(arguments: argparse.Namespace) -> int:
     suites = ElementTree.Element("testsuites")
     codes = []
     for (path, before), (newer, after) in pairwise(results):
-        found = before.compare(after, tolerance, measures, spread)
+        found = before.compare(after, tolerance, measures)
         if len(results) > 2 and not arguments.json:
             console().print(plain(f"{path} → {newer}"), soft_wrap=True)
         codes.append(_compared(found, (path, newer), tolerance, arguments, suites))
@@ -181,7 +176,7 @@ def worded(change: "Change") -> str:
     """By how much a measure changed, with its interval and the repeats behind it.
 
     >>> from multicard.analysis.comparison.changes import Pair, judge
-    >>> worded(judge([Pair("a", "iteration_time", [1.00, 1.01, 0.99], [1.11, 1.10, 1.09])], 0.03, 0.0)[0])
+    >>> worded(judge([Pair("a", "iteration_time", [1.00, 1.01, 0.99], [1.11, 1.10, 1.09])], None)[0])
     '10.0% slower (95% CI 7.6% to 12.4%, n=3)'
     """
     from multicard.analysis.comparison.changes import MEASURES

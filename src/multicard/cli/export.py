@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from multicard.cli._command import PREPARE, Command, add_results, name_damaged
+from multicard.cli._command import PREPARE, Command, add_results
 
 # Which multicard.api.export writes; named here, so that the help need not import it.
 FORMATS = ("json", "mlflow", "openmetrics", "tensorboard", "wandb")
@@ -28,7 +28,6 @@ def run(arguments: argparse.Namespace) -> None:
 
     source: Path = arguments.source
     results = read_results(source)
-    name_damaged(results.damaged)
     if arguments.to == "json" and not arguments.out:
         for each in exported(results):
             print(as_line(each))

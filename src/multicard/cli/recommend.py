@@ -2,7 +2,7 @@
 
 import argparse
 
-from multicard.cli._command import UNDERSTAND, Command, add_results, name_damaged
+from multicard.cli._command import UNDERSTAND, Command, add_results
 from multicard.cli._predict import print_predictions
 from multicard.core.text import without_escapes
 
@@ -24,7 +24,6 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard import read_results
 
     results = read_results(arguments.source)
-    name_damaged(results.damaged)
     if arguments.json:
         print(f'{{"configurations": {results.choices().to_json(orient="records", indent=2)}}}')
         return

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multicard.cli._command import UNDERSTAND, Command, add_results, name_damaged, refuse_unwritable
+from multicard.cli._command import UNDERSTAND, Command, add_results, refuse_unwritable
 from multicard.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -82,7 +82,6 @@ def run(arguments: argparse.Namespace) -> None:
         return
     name = source.resolve().name.removesuffix(ARCHIVE).removesuffix(".yaml")
     drawn = results.draw(arguments.out or Path(f"report-{name}"))
-    name_damaged(results.damaged)
     console().print(plain(f"runs: {drawn.runs}, figures: {drawn.figures}, report: {drawn.report}"), soft_wrap=True)
 
 
@@ -107,7 +106,6 @@ def print_proposal(arguments: argparse.Namespace, stated: Mapping[str, Any]) -> 
         raise UserError(f"--efficiency: found {request.least_efficiency:g}, expected a share, at most 1")
     results = read_results(arguments.source)
     written = results.proposal(arguments.proposal, request, stated.get("scenario"))
-    name_damaged(results.damaged)
     console().print(plain(f"proposal: {', '.join(map(str, written))}"), soft_wrap=True)
 
 

@@ -1,7 +1,7 @@
 """Kinds of tests of claims: which runs each is about, and the comparisons between them that it makes."""
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from statistics import geometric_mean
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence, MeasuredRun, observed_once
 from multicard.analysis.runs.measures import MEASURES
 from multicard.analysis.scaling.speedup import speedups_between
-from multicard.analysis.statistics import ratio_by_block
+from multicard.analysis.statistics import ratio_by_block, shared_blocks
 from multicard.core.units import percent
 from multicard.experiment.config import PARAMETERS, is_parameter
 from multicard.experiment.datasets import Strict
@@ -278,31 +278,18 @@ def _speedups(configurations: Sequence[Configuration], where: Where) -> list[Com
 def once(comparisons: Sequence[Comparison], job_sides: int | None = None) -> list[Comparison]:
     """One of those comparisons whose jobs, told by their first sides, differ only in how their runs are observed."""
     jobs = [tuple(side.rest(OBSERVATION) for side in each.sides[:job_sides]) for each in comparisons]
-    kept = observed_once([each.sides for each in comparisons], jobs, [len(each.by_block) for each in comparisons])
+    kept = observed_once(jobs, [len(each.by_block) for each in comparisons])
     return [comparisons[index] for index in kept]
 
 
 def same_blocks(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Those of some comparisons that have the same blocks, in these.
+    """The comparisons in the blocks that all of them have; none without such a block.
 
-    Means over different series would differ by these, so the series are the same in all blocks: those blocks are taken
-    in which most numbers remain (of equally many the most blocks), and series that lack one are left out.
+    Means over different series would differ by these, so the series are the same in all blocks.
     """
-    held = Counter(frozenset(each.by_block) for each in comparisons)
-    candidates = {one & other for one in held for other in held} - {frozenset()}
-    if not candidates:
-        return []
-
-    def numbers(blocks: frozenset[int]) -> tuple[int, int, list[int]]:
-        kept = sum(count for each, count in held.items() if blocks <= each)
-        return len(blocks) * kept, len(blocks), sorted(blocks)
-
-    blocks = max(candidates, key=numbers)
-    return [
-        each._replace(by_block={block: each.by_block[block] for block in sorted(blocks)})
-        for each in comparisons
-        if blocks <= each.by_block.keys()
-    ]
+    blocks = shared_blocks([each.by_block for each in comparisons])
+    kept = [each._replace(by_block={block: each.by_block[block] for block in blocks}) for each in comparisons]
+    return kept if blocks else []
 
 
 def _alike(configuration: Configuration, besides: str) -> Hashable:

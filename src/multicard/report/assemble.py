@@ -33,26 +33,9 @@ class Drawn:
 def measure(experiment: Experiment, runs: Path, source: Path, folder: Path) -> dict[str, Plan]:
     """Write the tables of all scenarios and the records of their runs into `folder`, as the workflow lays them out.
 
-    Parameters
-    ----------
-    experiment
-        What was asked. No data, models or devices are looked for.
-    runs
-        Holds the run directories; limits of machines are next to it.
-    source
-        Archive or folder that these are from, for messages.
-    folder
-        Where to write.
-
-    Returns
-    -------
-    dict
-        Question and figures of each scenario.
-
-    Raises
-    ------
-    UserError
-        If none of the runs is the experiment's and complete, or a file of a run is damaged.
+    `runs` holds the run directories, beside the limits of machines; `source`, what these are from, is for messages.
+    Gives question and figures by scenario. No data, models or devices are looked for.
+    Raises UserError if none of the runs is the experiment's and complete, or a file of a run is damaged.
     """
     plans: dict[str, Plan] = {}
     machines = machine_records(runs.parent)

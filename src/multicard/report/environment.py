@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from multicard.analysis.evidence import names_synthetic
 from multicard.analysis.machine.limits import lines, read_machine
 from multicard.core.layout import machine_records
 from multicard.core.text import listed
@@ -34,11 +33,6 @@ class Environment:
         kinds = {"machines": self.machines, "sets of versions": self.versions}
         kinds |= {"sets of environment variables": self.variables}
         return listed([f"{len(found)} {word}" for word, found in kinds.items() if len(found) > 1]) or None
-
-    @property
-    def synthetic(self) -> bool:
-        """Whether some of the machines are synthetic, by their names."""
-        return names_synthetic(value for facts, _ in self.machines for value in facts.values())
 
 
 def environment(records: Iterable[Mapping[str, Any]]) -> Environment:

@@ -27,7 +27,7 @@ LAST = ("not judged", NOT_MEASURED)  # verdicts that say nothing of a claim
 FACTS = ("refuted_if", "paper", "source", "hardware", "conditions", "our_choice")  # of a claim
 
 
-def write_report(results: Path, out: Path, plans: Mapping[str, Plan] | None = None) -> None:
+def write_report(results: Path, out: Path, plans: Mapping[str, Plan]) -> None:
     """Write the report of a results folder to `out`; `plans` and errors as of `read_results`."""
     places = [f"{SEARCHES}/{path.stem}" for path in search_tables(results)]
     searches = [each for place in places if (each := figure_files(results, place))]
@@ -82,7 +82,6 @@ def _scenario(scenario: Scenario, records: Mapping[str, dict[str, Any]]) -> dict
         "outcomes": {name: count for name, count in scenario.outcomes.items() if name != "completed"},
         "runs": len(scenario.runs),
         "mixed": where.mixed,
-        "synthetic": where.synthetic,
         "notes": scenario.notes,
         "jobs": jobs,
         "answers": answers,

@@ -56,21 +56,9 @@ def propose(
 ) -> Proposal:
     """Make the page of the job that most runs measured.
 
-    Parameters
-    ----------
-    evidence
-        The measured runs.
-    records
-        What run.json holds, by run.
-    request
-        What is applied for.
-    source
-        Facts about where the measurements are kept.
-
-    Raises
-    ------
-    UserError
-        If no throughput is known, or nothing was measured on the devices or of the work that is applied for.
+    `records`: what run.json holds, by run. `request`: what is applied for. `source`: facts about where the measurements
+    are kept. Raises UserError if no throughput is known, or nothing was measured on the devices or of the work that is
+    applied for.
     """
     job, others = job_of(evidence)
     asked, reason = asked_of(job, request)

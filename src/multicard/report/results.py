@@ -77,26 +77,11 @@ class Results:
         object.__setattr__(self, "runs", _distinct(self.scenarios))
 
 
-def read_results(folder: Path, plans: Mapping[str, Plan] | None = None) -> Results:
-    """Read the results folder of an experiment.
+def read_results(folder: Path, plans: Mapping[str, Plan]) -> Results:
+    """Read what the report shows of a results folder; `plans` has the scenarios, in order.
 
-    Parameters
-    ----------
-    folder
-        The results folder.
-    plans
-        The scenarios to show, in order; None for all in the folder, without questions.
-
-    Raises
-    ------
-    UserError
-        Where a table is missing or does not parse.
+    Raises UserError where a table is missing or does not parse.
     """
-    if plans is None:
-        plans = {path.parent.name: _found(folder, path.parent.name) for path in folder.glob("scenarios/*/runs.csv")}
-        plans = dict(sorted(plans.items()))
-    if not plans:
-        raise UserError(f"{folder}: no scenario, expected scenarios/<name>/runs.csv")
     evidence = {name: _evidence(folder, name) for name in plans}
     scenarios = [_scenario(folder, name, plan, evidence[name]) for name, plan in plans.items()]
     claims = folder / CLAIMS
@@ -107,10 +92,6 @@ def read_results(folder: Path, plans: Mapping[str, Plan] | None = None) -> Resul
         claim_tests=_table(folder / CLAIM_TESTS, "claim", "test", "finding") if claims.exists() else None,
         advice=_advice_of_all([each for each in evidence.values() if each]),
     )
-
-
-def _found(folder: Path, scenario: str) -> Plan:
-    return Plan(figures=tuple(sorted(path.stem for path in (folder / "figures" / scenario).glob("*.csv"))))
 
 
 def _evidence(folder: Path, scenario: str) -> Evidence | None:

@@ -59,16 +59,9 @@ class BatchSearch(Search):
     def __init__(
         self, space: Space, start: int, fills: bool, budget: float = math.inf, repeats: int = MOST_REPEATS
     ) -> None:
-        """Begin a search.
+        """Begin a search in a space of one parameter, whose values are batch sizes, with the size `start`.
 
-        Parameters
-        ----------
-        space
-            Of one parameter, whose values are batch sizes.
-        start
-            The batch size to begin with.
-        fills
-            Whether to double until memory runs out; otherwise until it gains nothing.
+        `fills`: whether to double until memory runs out; otherwise until it gains nothing.
         """
         [listed] = space.parameters.values()
         found = {key: listed[level] for (level,), key in space.configurations.items()}

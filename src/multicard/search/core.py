@@ -62,35 +62,17 @@ class Tried:
 class Search:
     """A search, which is asked what to run and told what came of it.
 
-    Attributes
-    ----------
-    tried
-        What was asked for, by configuration, in order.
-    excluded
-        Configurations that need not run.
-    spent
-        What all runs cost that it was told of.
-    screening
-        What it begins with.
-    ended
-        Why no further configurations are tried, and then why no further repeats.
-    fatal
-        Outcomes of runs that end it at once.
+    `tried`: what was asked for, by configuration, in order. `excluded`: configurations that need not run. `spent`: what
+    all runs cost that it was told of. `screening`: what it begins with. `ended`: why no further configurations are
+    tried, and then why no further repeats. `fatal`: outcomes of runs that end it at once.
     """
 
     fatal: frozenset[str] = frozenset()
 
     def __init__(self, space: Space, maximize: bool, repeats: int = 1, budget: float = math.inf, seed: int = 0) -> None:
-        """Begin a search.
+        """Begin a search for the largest value, or the smallest; all values are above zero.
 
-        Parameters
-        ----------
-        maximize
-            Whether the largest value is the best. All values are above zero.
-        repeats
-            The most repeats of a configuration.
-        budget
-            The most that all runs may cost, in any unit.
+        `repeats`: the most of a configuration. `budget`: the most that all runs may cost, in any unit.
         """
         self.space, self.repeats, self.budget, self.spent = space, repeats, budget, 0.0
         self.tried: dict[Hashable, Tried] = {}

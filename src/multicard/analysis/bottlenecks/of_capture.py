@@ -23,21 +23,11 @@ Rows = Sequence[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Answer:
-    """Where the time of a capture goes.
+    """Where the time of a capture goes, and in `sentence` the answer.
 
-    Attributes
-    ----------
-    sentence
-        The answer.
-    parts
-        Name, seconds and share of each part of a step, or else of the capture, the largest first; means over GPUs, and
-        of the shares their range where GPUs differ.
-    over
-        What the following are summed over: the steps, or the capture.
-    kernels
-        Seconds, share of the time in kernels, calls, class and name of the longest kernels; per GPU.
-    lines
-        What else took long: collectives, copies, calls of the host.
+    `parts`: name, seconds and share of each part of what `over` names (the steps or the capture), the largest first;
+    means over GPUs, and of the shares their range where GPUs differ. `kernels`: seconds, share of the time in kernels,
+    calls, class and name of the longest, per GPU. `lines`: what else took long, as collectives, copies, calls.
     """
 
     sentence: str

@@ -33,34 +33,11 @@ ANY_WORK = 1e6  # samples of a training whose length is not known
 
 @dataclass(frozen=True)
 class Choice:
-    """A training in one configuration, by its measured throughput.
+    """A training in one configuration, by its measured throughput (`rate`, units of work per second).
 
-    Attributes
-    ----------
-    learning
-        What decides how much is learned from a sample.
-    rate
-        Units of work per second: geometric mean over repeats with its 95% interval, by the scatter of all
-        configurations of the job; no bounds for one repeat.
-    time_s
-        Of the whole training, by that.
-    speedup
-        Over the same configuration on one device; its value is None without one.
-    memory_bytes
-        Peak of a device; None where not recorded.
-    changes
-        What of its learning differs from that of the job's reference: its value there, and here.
-    ratio
-        The rate over that of the fastest of its rivals, whose p-value allows for that having been chosen; None of the
-        fastest.
-    is_worse
-        Whether the fastest of its rivals, configurations of the same training on as many devices, is significantly
-        faster.
-    rivals
-        How many configurations were compared, itself among them.
-    gain, instead_of
-        The rate of the fastest of a training over that of the fastest on as many devices that `is_alike`, and what
-        that one learns.
+    Intervals are of 95%, by the scatter of all configurations of the job; no bounds for one repeat. `time_s` is of the
+    whole training; `speedup` is over one device, its value None without one; `ratio` is over the fastest of `rivals`,
+    with a p-value that allows for that having been chosen; `gain` is over the fastest `is_alike`, `instead_of`.
     """
 
     configuration: Configuration
@@ -227,7 +204,7 @@ def _choices(
     work = max(each["epochs"] or 1 for each in alike) * median(passes) if passes else ANY_WORK
     # One of the configurations that differ only in what is no choice.
     jobs = [configuration_key(each.parameters, (*NO_CHOICE, "repeat")) for each in rated]
-    once = observed_once([[each] for each in rated], jobs, [len(each.values(each.rate)) for each in rated], NO_CHOICE)
+    once = observed_once(jobs, [len(each.values(each.rate)) for each in rated])
     candidates = [rated[index] for index in once]
     pool = Pool([each.blocks(each.rate) for each in candidates])
     rows = []

@@ -3,14 +3,14 @@
 A change is the ratio of geometric means less one, with a sign by which worse is above zero: 0.1 of an iteration time is
 10% longer, of a throughput 10% less. It is told from a tolerance, or from no change where none is given, by a t test of
 logarithms at 5%, by the scatter of all configurations of both sides (`pooling`), corrected for all that are judged
-together (Holm); time and rate of the same work are one test. A change is a regression if it is worse than the tolerance
+together (Holm). A change is a regression if it is worse than the tolerance
 and differs from it. Where nothing is worse than the tolerance, at most one family in forty shows a regression, since
 only one side of the test counts. It is within the tolerance if its own interval is, which is not corrected: to call all
 of a family within it wrongly, each that is not has to be called so (Roger Berger, Technometrics 24, 1982).
 
 Repeats of one session share an offset that they do not show. Sides that ran in the same sessions are compared within
 them. Else the values are means of sessions, and their scatter tells, if any configuration was measured in several; or
-the spread of sessions is stated; or nothing can be told. Memory does not depend on the session.
+nothing can be told. Memory does not depend on the session. Without a tolerance sessions are left out of account.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,6 @@ Verdict = Literal["regression", "better", "undecided", "within tolerance", "cann
 OUTCOME = "outcome"  # the measure of a change of how runs end
 ONE_SESSION = "each side ran in a session of its own, which may be as far off"
 FEWEST_REPEATS = 3  # advised where nothing is known of the spread: two have an interval, and hardly ever a verdict
-SAME_WORK = 1e-6  # relative difference of the work of a step up to which it is the same
 
 
 @dataclass(frozen=True)
@@ -79,24 +78,11 @@ class Pair:
 
 @dataclass(frozen=True)
 class Change:
-    """One measure of one configuration on both sides.
+    """One measure (of `MEASURES`, or `OUTCOME` where runs that completed do not any more) of one configuration.
 
-    Attributes
-    ----------
-    configuration
-        Id of its runs, less the repeat.
-    measure
-        One of `MEASURES`; `OUTCOME` where runs that completed before do not any more.
-    a, b
-        Geometric means over repeats, in the unit of `column`; None without values.
-    change
-        By how much b is worse, as a share of a, with its own 95% interval; its p-value is corrected.
-    repeats
-        Completed runs with the measure, of both.
-    verdict
-        See the module; `better` only where there is no tolerance.
-    reason
-        What more there is to say.
+    `a`, `b`: geometric means over repeats, in the unit of `column`; None without values. `repeats`: completed runs with
+    the measure, of both. `change`: by how much b is worse, as a share of a, with its own 95% interval; its p-value is
+    corrected. `verdict`: see the module; `better` only where there is no tolerance.
     """
 
     configuration: str
@@ -110,7 +96,7 @@ class Change:
     column: str | None = None
 
 
-def judge(pairs: Sequence[Pair], tolerance: float | None, session_spread: float | None = None) -> list[Change]:
+def judge(pairs: Sequence[Pair], tolerance: float | None) -> list[Change]:
     """Judge changes that are reported together, each against the tolerance.
 
     >>> slower = Pair("a", "iteration_time", [1.00, 1.01, 0.99], [1.11, 1.10, 1.09], ([1, 1, 1], [1, 1, 1]))
@@ -121,37 +107,13 @@ def judge(pairs: Sequence[Pair], tolerance: float | None, session_spread: float 
     for measure in {pair.measure for pair in pairs}:
         own = [index for index, pair in enumerate(pairs) if pair.measure == measure]
         limit = 1 + MEASURES[measure].sign * (tolerance or 0.0)
-        ratios |= zip(own, _ratios([pairs[index] for index in own], limit, session_spread), strict=True)
-    tests = _tests(pairs)
-    own_test = {test: ratios[test][0] for test in dict.fromkeys(tests)}
-    adjusted = dict(zip(own_test, corrected(list(own_test.values())), strict=True))
-    comparisons = max(1, sum(ratio.p_value is not None for ratio in adjusted.values()))
-    found = []
-    for index, (pair, test) in enumerate(zip(pairs, tests, strict=True)):
-        ratio, one_session = ratios[index]
-        ratio = replace(ratio, p_value=ratio.p_value and adjusted[test].p_value)
-        found.append(_change(pair, ratio, tolerance, comparisons, one_session))
-    return found
-
-
-def _tests(pairs: Sequence[Pair]) -> list[int]:
-    """Number of the test of each pair: time and rate are one where the work of a step is the same in all runs."""
-    times = {pair.configuration: index for index, pair in enumerate(pairs) if pair.measure == "iteration_time"}
-    found = list(range(len(pairs)))
-    for index, pair in enumerate(pairs):
-        at = times.get(pair.configuration)
-        if at is not None and pair.measure == "throughput" and _same_work(pairs[at], pair):
-            found[index] = at
-    return found
-
-
-def _same_work(time: Pair, rate: Pair) -> bool:
-    """Whether time per step × rate, the work of a step, is the same in all runs."""
-    times, rates = [*time.a, *time.b], [*rate.a, *rate.b]
-    if not times or len(times) != len(rates):
-        return False
-    work = np.array(times) * rates
-    return bool(np.ptp(work) <= SAME_WORK * work.max())
+        ratios |= zip(own, _ratios([pairs[index] for index in own], limit, tolerance is not None), strict=True)
+    adjusted = corrected([ratios[index][0] for index in range(len(pairs))])
+    comparisons = max(1, sum(ratio.p_value is not None for ratio in adjusted))
+    return [
+        _change(pair, ratio, tolerance, comparisons, ratios[index][1])
+        for index, (pair, ratio) in enumerate(zip(pairs, adjusted, strict=True))
+    ]
 
 
 def typical(values: Sequence[float]) -> float | None:
@@ -160,8 +122,8 @@ def typical(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if mean is None and len(values) else mean
 
 
-def _ratios(pairs: Sequence[Pair], limit: float, spread: float | None) -> list[tuple[Interval, bool]]:
-    """Ratios of one measure, and whether sessions hide what they tell.
+def _ratios(pairs: Sequence[Pair], limit: float, by_session: bool) -> list[tuple[Interval, bool]]:
+    """Ratios of one measure, and whether sessions, where they count, hide what they tell.
 
     Such a ratio has the interval of the repeats within its sessions, and no p-value.
     """
@@ -171,10 +133,9 @@ def _ratios(pairs: Sequence[Pair], limit: float, spread: float | None) -> list[t
     for place, pair in enumerate(pairs):
         at = 2 * place + 1, 2 * place
         sets = [set(own) for own in pair.sessions] if pair.sessions else None
-        if not MEASURES[pair.measure].of_session or (sets and sets[0] == sets[1] and len(sets[0]) == 1):
+        together = sets and sets[0] == sets[1] and len(sets[0]) == 1
+        if not by_session or not MEASURES[pair.measure].of_session or together:
             found.append((within.ratio(*at, limit), False))
-        elif spread is not None:
-            found.append((within.ratio(*at, limit, offset=spread), False))
         elif sets and (ratio := means.ratio(*at, limit, single=True)).p_value is not None:
             found.append((ratio, False))
         else:

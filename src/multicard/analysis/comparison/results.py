@@ -101,19 +101,11 @@ def compare(
     after: Side,
     tolerance: float | None = None,
     measures: Sequence[str] | None = None,
-    session_spread: float | None = None,
 ) -> Comparison:
     """Compare two sets of results. Their repeats did not run in turn, so they are not paired.
 
-    Parameters
-    ----------
-    tolerance
-        Share by which a measure may be worse, from 0 to below 1; None to tell every difference.
-    measures
-        Some of `MEASURES`; by default those that were measured.
-    session_spread
-        By how much sessions (days, nodes) differ, as a standard deviation of the logarithm; None for what the runs
-        tell. Without a tolerance sessions are left out of account.
+    `tolerance`: share by which a measure may be worse, from 0 to below 1; None to tell every difference.
+    `measures`: some of `MEASURES`; by default those that were measured, throughput only without iteration times.
     """
     sessions = sessions_of([before.records, after.records])
     changes: list[Change] = []
@@ -122,13 +114,11 @@ def compare(
     for key in shared:
         of = before.configurations[key], after.configurations[key]
         if all(map(_is_measured, of)):
-            known = measures or [name for name, each in MEASURES.items() if any(map(each.of, of))]
-            pairs += [_pair(measure, of, sessions) for measure in known]
+            pairs += [_pair(measure, of, sessions) for measure in measures or _known(of)]
         if _is_measured(of[0]) and (why := _failures(*of)):
             nothing = Interval(None, None, None, 0)
             changes.append(Change(name_of(of[0]), OUTCOME, None, None, nothing, (0, 0), REGRESSION, why))
-    own_session = tolerance is None and session_spread is None
-    changes += judge(pairs, tolerance, 0.0 if own_session else session_spread)
+    changes += judge(pairs, tolerance)
     place = {name_of(before.configurations[key]): index for index, key in enumerate(shared)}
     records = [
         [side.records[run.run] for key in shared for run in side.configurations[key].runs] for side in (before, after)
@@ -148,9 +138,15 @@ def compare(
             for run in side.configurations[key].runs
             if (why := [each for each in notices(run.values) if not each.startswith(PROFILED)])  # which is not compared
         ],
-        apart=own_session
+        apart=tolerance is None
         and any(pair.sessions is None or set(pair.sessions[0]) != set(pair.sessions[1]) for pair in pairs),
     )
+
+
+def _known(of: tuple[Configuration, Configuration]) -> list[str]:
+    """The measures that a side has; not throughput beside the time of an iteration, which is the same comparison."""
+    known = [name for name, each in MEASURES.items() if any(map(each.of, of))]
+    return [name for name in known if name != "throughput" or "iteration_time" not in known]
 
 
 def _is_measured(configuration: Configuration) -> bool:

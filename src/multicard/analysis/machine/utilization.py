@@ -28,14 +28,9 @@ def utilization(
     iteration_time_s: float,
     machines: Sequence[MachineLimits],
 ) -> dict[str, Any]:
-    """Give measures of a completed run but for those of its trace; what is not known is left out.
+    """Rates and utilization of a completed run by the `operations` of a device in a step; the unknown is left out.
 
-    Parameters
-    ----------
-    operations
-        Of a device in a step.
-    machines
-        Records of limits, of any machines.
+    `machines`: limits of any machines, of which those of the run's own count.
     """
     p = work.parameters.model_validate(record["parameters"])
     limits = machine_of(record, p.device, machines)

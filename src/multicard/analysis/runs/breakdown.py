@@ -98,12 +98,7 @@ def _far_longer(seconds: pd.Series) -> pd.Series:
 def complete(rows: Iterable[Mapping[str, Any]], traces: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows of measures, with the parts as far as traces tell them too, and the `bound`.
 
-    Parameters
-    ----------
-    rows
-        Measures of a scenario's runs, with those of `of_steps`.
-    traces
-        As `trace_shares` gives them.
+    `rows`: measures of a scenario's runs, with those of `of_steps`. `traces`: as `trace_shares` gives them.
     """
     shares = traces.to_dict("index")
     return [row | _completed(without_empty(row), without_empty(shares.get(row["run"], {}))) for row in rows]

@@ -28,20 +28,9 @@ SLOWDOWNS = {
 def disturbance(record: Mapping[str, Any]) -> str | None:
     """In words, what disturbed or throttled a run; None where nothing did, or nothing is known.
 
-    A run counts as disturbed if on one of its nodes, while measured steps ran (from the start of the run to its end
-    where only that is known, as without a warm-up),
-
-    - other processes took more than `OTHERS_CPUS` of a CPU and `OTHERS_SHARE` of the usable CPUs on average:
-      `others_cpu_s` / `wall_s` (see `multicard.launch.cpu_samples.host_record`), or the hypervisor did:
-      `stolen_cpu_s` / `wall_s`; and by more than `SURE` standard errors of a time that is sampled at the ticks of the
-      kernel's clock;
-
-    or if one of its GPUs, while measured steps ran,
-
-    - was held below its clocks for more than `THROTTLED_SHARE` of the time by heat, a board limit or reliability, or
-      by power at a limit that was lowered below the GPU's default: `held_back_s` / `watched_s`;
-    - was found slowed down by heat or a power brake.
-
+    While measured steps ran (from start to end where only that is known), on one of its nodes other processes or the
+    hypervisor took CPU beyond the limits above, by more than `SURE` standard errors of a time that is sampled at
+    ticks; or one of its GPUs was held below its clocks for more than `THROTTLED_SHARE` of the time, or slowed down.
     Each reason is a kind, a colon and how much; "; " separates them.
     """
     return "; ".join([*_by_others(record), *_throttled(record)]) or None

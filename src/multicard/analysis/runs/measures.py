@@ -45,17 +45,8 @@ TOLERANCE = 0.05  # by which steps of a trace may last longer or shorter than th
 def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) -> dict[str, Any]:
     """Give outcome, parameters and measures of one run; what was not recorded is None.
 
-    Parameters
-    ----------
-    run
-        The run directory, or its files.
-    machines
-        Limits of machines, with which those of the same kind are compared.
-
-    Raises
-    ------
-    UserError
-        If a file of the run is missing or damaged.
+    `run`: its directory, or its files. `machines`: limits, with which machines of the same kind are compared.
+    Raises UserError if a file of the run is missing or damaged.
     """
     run = RunFiles.of(run)
     folder, record = run.folder, run.record

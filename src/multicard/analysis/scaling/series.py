@@ -154,18 +154,6 @@ def series(evidence: Evidence) -> list[Series]:
     return [each for key, each in found.items() if key not in bases or len(each.configurations) > 1]
 
 
-def short_names(found: Sequence[Series]) -> list[str]:
-    """Name each series by its headline, and by what else distinguishes those with the same one."""
-    names = []
-    headlines = [each.of.words(without=ALIKE_BUT_FOR, in_short=True) for each in found]
-    for each, headline in zip(found, headlines, strict=True):
-        alike = [other for other, own in zip(found, headlines, strict=True) if own == headline]
-        table = pd.DataFrame([dict(one.of.parameters) for one in alike])
-        own = each.of.naming(each.of.workload.varying(table, [name for name in table if name not in ALIKE_BUT_FOR]))
-        names.append(", ".join(filter(None, (headline, own))) or each.words)
-    return names
-
-
 def checked_line(found: Sequence[Check]) -> str:
     """Whether predictions were checked on the machine of the runs, in a sentence."""
     errors = [abs(each.error) for each in found if each.error is not None]
