@@ -192,6 +192,17 @@ def refused(folder: Path, out: Path, **keys: Any) -> str:
     return line
 
 
+def test_names_in_what_the_user_wrote_are_told_not_changed(
+    recorded_results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("USER", USER)
+    datasets = {"digits": {"source": "digits"}, f"{USER}-x": {"source": "digits"}}
+    packed = pack(experiment(recorded_results, datasets=datasets), tmp_path / "x.tar.gz")
+    assert packed.names == [USER]
+    assert f"{USER}-x" in manifest_of(tmp_path / "x.tar.gz").experiment["datasets"]
+    assert pack(experiment(recorded_results), tmp_path / "y.tar.gz").names == []
+
+
 def test_what_cannot_be_archived_is_one_line(extracted_run: Path, recorded_results: Path, tmp_path: Path) -> None:
     assert "x.rar: expected a name that ends in .tar.gz" in refused(recorded_results, tmp_path / "x.rar")
     assert "found no complete run of the experiment" in refused(tmp_path / "none", tmp_path / "x.tar.gz")

@@ -4,6 +4,9 @@ import gzip
 import hashlib
 import io
 import json
+import os
+import re
+import socket
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -55,6 +58,8 @@ class Packed:
 
     runs: list[str] = field(default_factory=list)
     incomplete: list[Path] = field(default_factory=list)  # files for lack of which runs with a record were skipped
+    # Accounts and hosts whose names are words of what the user wrote, such as a command: it may be by chance.
+    names: list[str] = field(default_factory=list)
 
 
 def pack(experiment: Experiment, out: Path) -> Packed:
@@ -100,10 +105,12 @@ def pack(experiment: Experiment, out: Path) -> Packed:
         for folder, record in zip((runs / run for run in packed.runs), records, strict=True):
             for name, content in _members(folder, record):
                 add(f"runs/{record['run']}/{name}", content)
+        stated = allowed.own(configuration_of(experiment))
+        packed.names = _names_in(json.dumps([stated, [record["parameters"] for record in records]], ensure_ascii=False))
         manifest = {
             "format": FORMAT,
             "multicard": __version__,
-            "experiment": allowed.own(configuration_of(experiment)),
+            "experiment": stated,
             "files": files,
         }
         spool.seek(0)
@@ -141,6 +148,14 @@ def _renamed(record: dict[str, Any], allowed: Allowed) -> dict[str, Any]:
         raise UserError(
             f"{record['run']}: its parameters cannot be archived: with private text removed, {fault}"
         ) from None
+
+
+def _names_in(written: str) -> list[str]:
+    """Names of this account and this machine that are words of a text."""
+    names = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER")} - {"root"}
+    names |= {socket.gethostname(), socket.gethostname().partition(".")[0]}
+    words = (rf"(?i)(?<![^\W_]){re.escape(name)}(?![^\W_])" for name in sorted(names) if len(name) > 1)
+    return list(dict.fromkeys(found[0] for word in words if (found := re.search(word, written))))
 
 
 def _members(folder: Path, record: dict[str, Any]) -> Iterator[tuple[str, bytes]]:

@@ -21,6 +21,7 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.archive.pack import pack
     from multicard.cli._console import console
     from multicard.core.terminal import plain
+    from multicard.core.text import listed
     from multicard.core.units import BYTES, with_unit
     from multicard.experiment.config import ARCHIVE
     from multicard.experiment.load import read_experiment
@@ -30,6 +31,9 @@ def run(arguments: argparse.Namespace) -> None:
     terminal = console()
     for each in packed.incomplete:
         terminal.print(plain(f"skipped: {each}: missing"), soft_wrap=True, highlight=False)
+    if packed.names:
+        where = "appears in its configuration or commands; check them before you share it"
+        terminal.print(plain(f"{listed(list(map(repr, packed.names)))} {where}"))
     size = with_unit(out.stat().st_size, BYTES)
     terminal.print(plain(f"runs: {len(packed.runs)}, {size}: {out}"))
     if packed.incomplete:
