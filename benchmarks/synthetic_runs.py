@@ -44,7 +44,7 @@ KERNELS_PER_STEP = 300  # of a device, about those of MobileNet v2 forward and b
 SAMPLES = 60_000
 GPU = {"name": "synthetic GPU", "memory_bytes": 80_000_000_000, "capability": "9.0"}
 PRECISION = {"fp64": 3.0, "fp32": 1.0, "fp16": 0.6, "bf16": 0.6}
-PHASE_SHARES = dict(zip(PHASES, (0.1, 0.05, 0.3, 0.45, 0.1, 0.0), strict=True))
+PHASE_SHARES = dict(zip(PHASES, (0.1, 0.05, 0.3, 0.45, 0.1), strict=True))
 LATENCY_S, BYTES_PER_S = 20e-6, 150e9  # of a message, and of a rank's link
 OUTSIDE_PYTORCH = 600_000_000  # bytes of a GPU that its context and NCCL take
 Tables = dict[str, Any]

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from multicard.trace.collect import Events
+from multicard.core.system import in_parallel
+from multicard.trace.collect import Events, Place
 from multicard.trace.model import Integers
 
 UNKNOWN = np.iinfo(np.int64).max
@@ -34,8 +35,8 @@ def join_calls(
     launches = [kind != "backtrace" and bool(KERNEL_LAUNCH.match(name)) for _, _, kind, name, _ in groups]
     by_thread = np.array([(trace, process, thread) in threads for trace, process, _, _, thread in groups], bool)
     correlation, start = api.arrays["correlation"], api.arrays["start"]
-    lacking = {}
-    for owner in dict.fromkeys(place[:2] for own in sets for place in own.places):
+
+    def join(owner: Place) -> tuple[int, int] | None:
         mine = api.at(owner)
         known = np.flatnonzero((correlation[mine] >= 0) & api.mask(calls_once, mine)) + mine.start
         number, calls = _firsts(correlation, start, known)
@@ -53,9 +54,13 @@ def join_calls(
             own.arrays["by_thread"][events] = by_thread.take(api.code.take(call))
             own.arrays["returned"][events] = begun + api.arrays["duration"].take(call).astype(np.int64)
         launched = correlation[mine].take(np.flatnonzero(api.mask(launches, mine)))
-        if len(launched):
-            lacking[owner] = int((~np.isin(launched, np.concatenate(on_device)) | (launched < 0)).sum()), len(launched)
-    return lacking
+        if not len(launched):
+            return None
+        return int((~np.isin(launched, np.concatenate(on_device)) | (launched < 0)).sum()), len(launched)
+
+    owners = list(dict.fromkeys(place[:2] for own in sets for place in own.places))
+    found = zip(owners, in_parallel(join, owners), strict=True)
+    return {owner: counts for owner, counts in found if counts is not None}
 
 
 def _firsts(correlation: Integers, start: Integers, calls: Integers) -> tuple[Integers, Integers]:

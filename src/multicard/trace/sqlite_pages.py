@@ -16,7 +16,7 @@ from multicard.trace.encoding import EMPTY, encode
 from multicard.trace.model import Integers
 from multicard.trace.sqlite_file import SqliteFile
 
-BATCH_BYTES = 1 << 20  # of pages: their values fit a core's cache
+BATCH_BYTES = 1 << 21  # of pages: fewer cost more calls, more leave a core's cache
 PART_BATCHES = 16
 INTERIOR, LEAF = 5, 13  # kinds of pages of a table with row ids
 DEEPEST = 20
@@ -213,11 +213,13 @@ def _numbers(content: Integers, kind: str) -> Integers:
 
 def _after_number(content: Integers, at: Integers) -> Integers:
     """Where numbers of varying length end that begin at some places: of each byte the highest bit says whether."""
-    more = content[at] > 127
-    at = at + 1
-    for _ in range(8):
+    more = np.ones(len(at), bool)
+    for size in range(1, 10):
+        if more.all():  # most rows of a batch have numbers of one length
+            more, end = content[size - 1 :].take(at) > 127, at + size
+        else:
+            end += more
+            more &= content[end - 1] > 127
         if not more.any():
-            return at
-        at += more
-        more &= content[at - 1] > 127
+            return end
     raise _Unexpected
