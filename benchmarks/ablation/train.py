@@ -32,6 +32,7 @@ class Slow(Dataset):
 parser = argparse.ArgumentParser()
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--steps", type=int, default=400)
+parser.add_argument("--compute-ms", type=float, default=10)
 arguments = parser.parse_args()
 
 dist.init_process_group("gloo")
@@ -42,7 +43,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 ended = []
 loader = DataLoader(Slow(), BATCH, num_workers=arguments.workers)
 for x, y in [next(iter(loader))] * arguments.steps if "loader" in WITHOUT else loader:
-    time.sleep(0.01)
+    time.sleep(arguments.compute_ms / 1e3)
     nn.functional.cross_entropy(model(x), y).backward()
     optimizer.step()
     optimizer.zero_grad()
