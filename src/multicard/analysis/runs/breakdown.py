@@ -66,19 +66,23 @@ def of_steps(window: Window, devices: int) -> dict[str, Any]:
         return {}
     phases = {COMPUTE if devices == 1 else EITHER: COMPUTES} | _PHASES
     phases = {part: known for part, names in phases.items() if (known := [each for each in names if each in recorded])}
-    seconds = pd.DataFrame({part: window.waiting[names].sum(axis=1) for part, names in phases.items()})
-    seconds[OTHER] = (window.waiting["pitch_s"] - seconds.sum(axis=1)).clip(lower=0.0)
-    busy = seconds.drop(columns=[DATA, EVALUATION], errors="ignore")
-    stalled = _far_longer(busy.sum(axis=1))
-    usual = busy.where(busy <= busy[~stalled].median(), busy[~stalled].median(), axis=1)
-    seconds[STALLS] = (busy - usual).sum(axis=1).where(stalled, 0.0)
-    seconds[busy.columns] = busy.mask(stalled, usual)
-    shares = seconds.sum() / seconds.to_numpy().sum()
-    steps = seconds.index[stalled].tolist()
+    waiting = window.waiting
+    seconds = {part: waiting[names].to_numpy().sum(axis=1) for part, names in phases.items()}  # of each step
+    seconds[OTHER] = np.maximum(waiting["pitch_s"].to_numpy() - sum(seconds.values()), 0.0)
+    busy = [part for part in seconds if part not in (DATA, EVALUATION)]
+    stalled = _far_longer(sum(seconds[part] for part in busy))
+    stalls = np.zeros(len(stalled))
+    for part in busy:
+        usual = np.minimum(seconds[part], np.median(seconds[part][~stalled]))
+        stalls += np.where(stalled, seconds[part] - usual, 0.0)
+        seconds[part] = np.where(stalled, usual, seconds[part])
+    seconds[STALLS] = stalls
+    total = sum(each.sum() for each in seconds.values())
+    steps = waiting.index[stalled].tolist()
     first = ", ".join(map(str, steps[:NAMED])) + (", …" if len(steps) > NAMED else "")
     return {
-        **{COLUMNS[part]: float(share) for part, share in shares.items()},
-        "stalled_steps": f"{len(steps)} of {len(seconds)}: {first}" if steps else None,
+        **{COLUMNS[part]: float(each.sum() / total) for part, each in seconds.items()},
+        "stalled_steps": f"{len(steps)} of {len(stalled)}: {first}" if steps else None,
     }
 
 
@@ -86,13 +90,13 @@ def _is_recorded(steps: pd.DataFrame, column: str) -> bool:
     return column in steps and bool(steps[column].notna().any())
 
 
-def _far_longer(seconds: pd.Series) -> pd.Series:
+def _far_longer(seconds: np.ndarray) -> np.ndarray:
     """Which steps are beyond Tukey's outer fence of the logarithms, and far longer than the median."""
     if len(seconds) < FEWEST:
-        return pd.Series(data=False, index=seconds.index)
-    logarithms = np.log(seconds.clip(lower=1e-9))
-    low, high = logarithms.quantile([0.25, 0.75])
-    return (logarithms > high + FAR * (high - low)) & (seconds > STALLED * seconds.median())
+        return np.zeros(len(seconds), dtype=bool)
+    logarithms = np.log(seconds.clip(1e-9))
+    low, high = np.quantile(logarithms, [0.25, 0.75])
+    return (logarithms > high + FAR * (high - low)) & (seconds > STALLED * np.median(seconds))
 
 
 def complete(rows: Iterable[Mapping[str, Any]], traces: pd.DataFrame) -> list[dict[str, Any]]:

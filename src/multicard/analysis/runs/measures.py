@@ -157,17 +157,21 @@ def trace_to_record(run: RunFiles, steps: pd.DataFrame) -> float | None:
     delay a process between any two marks: of a rank the step nearest to 1 counts, of the run the rank farthest from 1.
     """
     profiled = steps[steps["window"] == "profiled"]
-    ratios = (_in_order(run.traced_steps) / _in_order(profiled)).dropna()
-    if ratios.empty:
-        return None
-    nearest = ratios.groupby("rank").agg(lambda group: group.iloc[(group - 1).abs().argmin()])
-    return float(nearest.iloc[(nearest - 1).abs().argmax()])
+    traced, recorded = _in_order(run.traced_steps), _in_order(profiled)
+    nearest = []
+    for rank in traced.keys() & recorded:
+        ratios = [of_trace / of_record for of_trace, of_record in zip(traced[rank], recorded[rank], strict=False)]
+        nearest.append(min(ratios, key=_distance))
+    return max(nearest, key=_distance, default=None)
 
 
-def _in_order(steps: pd.DataFrame) -> pd.Series:
-    """Durations by rank and place within the rank: steps are numbered differently in the trace."""
-    steps = steps.sort_values(["rank", "step"])
-    return steps["duration_s"].set_axis([steps["rank"], steps.groupby("rank").cumcount()])
+def _in_order(steps: pd.DataFrame) -> dict[int, list[float]]:
+    """Durations by rank, in order: steps are numbered differently in the trace."""
+    return {rank: own.tolist() for rank, own in steps.sort_values("step").groupby("rank")["duration_s"]}
+
+
+def _distance(ratio: float) -> float:
+    return abs(ratio - 1)
 
 
 def _profiled(steps: pd.DataFrame, measured: Window) -> dict[str, Any]:

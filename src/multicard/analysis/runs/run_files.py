@@ -78,12 +78,19 @@ def read_table(path: Path, columns: Iterable[str]) -> pd.DataFrame:
     UserError
         If it is not there, does not parse, or has no such column, or text or an impossible duration in it.
     """
+    return _with_columns(_read_csv(path), columns, path)
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
     try:
-        table = pd.read_csv(path)
+        return pd.read_csv(path)
     except FileNotFoundError:
         raise UserError(f"{path}: missing") from None
     except (OSError, ValueError) as error:  # pandas' own errors are of the latter kind
         raise UserError(f"{path}: does not parse as CSV: {str(error).strip()}") from None
+
+
+def _with_columns(table: pd.DataFrame, columns: Iterable[str], path: Path) -> pd.DataFrame:
     for name in columns:
         if name not in table:
             raise UserError(f"{path}: found no column {name}")
@@ -101,6 +108,7 @@ class RunFiles:
     def __init__(self, folder: Path):
         self.folder = folder
         self._activities: dict[str, pa.Table] = {}
+        self._tables: dict[str, pd.DataFrame] = {}
 
     @classmethod
     def of(cls, run: "Path | RunFiles") -> "RunFiles":
@@ -114,8 +122,10 @@ class RunFiles:
 
     def table(self, name: str, columns: Iterable[str]) -> pd.DataFrame:
         """A table that the job wrote, as `read_table`, if it is the one that the job wrote."""
-        self.check(name)
-        return read_table(self.folder / name, columns)
+        if name not in self._tables:
+            self.check(name)
+            self._tables[name] = _read_csv(self.folder / name)
+        return _with_columns(self._tables[name], columns, self.folder / name)
 
     def check(self, name: str) -> None:
         """Check a file that the job wrote against what its record says of it.
@@ -185,11 +195,12 @@ class RunFiles:
             return host
         rows = self.activity("timeline", [*_PLACE, "step", "scope", "extent", "start_s", "span_s"])
         of_devices = (pc.field("scope") == STEP) & (pc.field("extent") == DEVICE)
-        rows = rows.filter(of_devices).drop_columns(["scope", "extent"]).to_pandas()
-        rows = rows.rename(columns={"span_s": "duration_s"})
-        device = rows.groupby([*_PLACE, "step"], dropna=False)[times].mean().reset_index()
-        owners = pd.MultiIndex.from_frame(host[_PLACE[:2]])
-        return pd.concat((device, host[~owners.isin(pd.MultiIndex.from_frame(device[_PLACE[:2]]))]), ignore_index=True)
+        rows = rows.filter(of_devices).group_by([*_PLACE, "step"], use_threads=False)
+        device = rows.aggregate([("start_s", "mean"), ("span_s", "mean")]).to_pandas()
+        device = device.rename(columns={"start_s_mean": "start_s", "span_s_mean": "duration_s"})
+        told = set(zip(device["report"], device["process"], strict=True))
+        untold = [owner not in told for owner in zip(host["report"], host["process"], strict=True)]
+        return pd.concat((device, host[untold]), ignore_index=True)
 
     @property
     def has_host_extents(self) -> bool | None:
@@ -214,7 +225,7 @@ def read_parquet(path: Path) -> pa.Table:
     """
     try:
         with pq.ParquetFile(path) as file:
-            return file.read()
+            return file.read(use_threads=False)  # of small files, of which there are many
     except FileNotFoundError:
         raise UserError(f"{path}: missing") from None
     except (OSError, pa.ArrowException) as error:

@@ -33,19 +33,26 @@ def step_pitches(steps: pd.DataFrame, of: str = "rank") -> pd.DataFrame:
         of one epoch, numbered from 1 in each rank; of its last step the pitch is the duration. So the pitches of a
         stretch add up to the time from its first start to its last end.
     """
-    steps = steps.sort_values([of, "step"], ignore_index=True)
-    own = steps.groupby(of)
-    follows = own["step"].shift() + 1 == steps["step"]  # on the one before
+    order = np.lexsort((steps["step"], steps[of]))
+    place, step, start, duration = (steps[name].to_numpy()[order] for name in (of, "step", "start_s", "duration_s"))
+    follows = np.zeros(len(steps), dtype=bool)  # on the one before
+    follows[1:] = (np.diff(place) == 0) & (np.diff(step) == 1)
     if "epoch" in steps:
-        follows &= own["epoch"].shift() == steps["epoch"]
-    is_followed = follows.groupby(steps[of]).shift(-1, fill_value=False)
-    pitch = (own["start_s"].shift(-1) - steps["start_s"]).where(is_followed, steps["duration_s"])
-    return steps[[of, "step"]].assign(stretch=(~follows).groupby(steps[of]).cumsum(), pitch_s=pitch)
+        follows[1:] &= np.diff(steps["epoch"].to_numpy()[order]) == 0
+    pitch = duration.astype(float)
+    pitch[:-1] = np.where(follows[1:], np.diff(start), pitch[:-1])
+    begun = (~follows).cumsum()
+    before = begun[np.searchsorted(place, place)] - 1  # in the places before
+    return pd.DataFrame({of: place, "step": step, "stretch": begun - before, "pitch_s": pitch})
 
 
 def elapsed_s(pitches: pd.DataFrame, of: str = "rank") -> float:
     """Sum over stretches of the slowest rank's time from the start of its first to the end of its last step."""
-    return float(pitches.groupby(["stretch", of])["pitch_s"].sum().groupby("stretch").max().sum())
+    stretch = pitches["stretch"].to_numpy()
+    first = np.flatnonzero((np.diff(stretch, prepend=0) != 0) | (np.diff(pitches[of], prepend=0) != 0))
+    longest = np.zeros(stretch.max())
+    np.maximum.at(longest, stretch[first] - 1, np.add.reduceat(pitches["pitch_s"].to_numpy(), first))
+    return float(longest.sum())
 
 
 @dataclass(frozen=True)
@@ -98,11 +105,17 @@ class Window:
         that wait as computing. Of ranks that waited equally long it is the mean; a phase that was not recorded is 0.
         """
         times = [name for name in (*(f"{phase}_s" for phase in PHASES), EVALUATION) if name in self.steps]
-        rows = self.steps.sort_values(["rank", "step"])[["step", *times]].fillna(0.0)
-        rows = rows.assign(pitch_s=self.pitches["pitch_s"].to_numpy())
-        if "data_s" in rows:
-            rows = rows[rows["data_s"] == rows.groupby("step")["data_s"].transform("max")]
-        return rows.groupby("step").mean().rename(columns=lambda name: name if name == "pitch_s" else name[:-2])
+        order = np.lexsort((self.steps["step"], self.steps["rank"]))  # that of the pitches
+        values = np.column_stack([self.steps[times].fillna(0.0).to_numpy()[order], self.pitches["pitch_s"]])
+        steps, of = np.unique(self.pitches["step"], return_inverse=True)
+        if "data_s" in times:
+            data, longest = values[:, times.index("data_s")], np.full(len(steps), -np.inf)
+            np.maximum.at(longest, of, data)
+            values, of = values[data == longest[of]], of[data == longest[of]]
+        sums = np.zeros((len(steps), values.shape[1]))
+        np.add.at(sums, of, values)
+        names = [*(name.removesuffix("_s") for name in times), "pitch_s"]
+        return pd.DataFrame(sums / np.bincount(of)[:, None], index=steps, columns=names)
 
     @property
     def data_share(self) -> float | None:
