@@ -150,6 +150,8 @@ def _narrow(values: Integers) -> Integers:
 
 
 def _joined(parts: list[Integers]) -> Integers:
-    """Join arrays into one of the widest type among those that hold something."""
+    """Join arrays into one of the widest type among those that hold something; a single one as it is."""
     parts = [part for part in parts if len(part)]
+    if len(parts) == 1:
+        return parts[0]
     return np.concatenate(parts) if parts else np.empty(0, np.int64)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from multicard.trace.collect import Events
+from multicard.trace.collect import Events, Place
 from multicard.trace.model import Integers
 
 # Bus bandwidth over algorithm bandwidth for n ranks, and the size that the algorithm bandwidth counts over the size
@@ -46,7 +46,7 @@ def with_messages(rows: list[dict[str, Any]], messages: Events | None) -> list[d
         if key not in told or devices[key] > 1:  # messages do not tell the device
             continue
         codes, ranks = told[key]
-        sizes = _in_order(messages, codes, "bytes")
+        sizes = _in_order(messages, key[:2], codes, "bytes")
         row |= {"messages": len(sizes), "message_bytes": int(sizes.sum()), "ranks": ranks}
         if ranks is not None and len(sizes) == row["calls"]:
             bandwidth = bus_bandwidth(row["collective"], row["message_bytes"], ranks, row["total_s"])
@@ -97,9 +97,9 @@ def by_message_size(kernels: Events, messages: Events) -> list[tuple[dict[str, A
     rows = []
     for (trace, process, kind), devices in sorted(ran.items(), key=str):
         of_messages, ranks = told[trace, process, kind]
-        size = _in_order(messages, of_messages, "bytes")
+        size = _in_order(messages, (trace, process), of_messages, "bytes")
         for device, codes in devices.items():
-            duration = _in_order(kernels, codes, "duration")
+            duration = _in_order(kernels, (trace, process, device), codes, "duration")
             if len(devices) > 1 or len(duration) != len(size):
                 continue
             for each in np.unique(size).tolist():
@@ -112,10 +112,12 @@ def by_message_size(kernels: Events, messages: Events) -> list[tuple[dict[str, A
     return rows
 
 
-def _in_order(events: Events, codes: Sequence[int], name: str) -> Integers:
-    """A number of the events of some groups, in the order of their starts."""
-    mine = np.isin(events.code, codes)
-    return events.arrays[name][mine][np.argsort(events.arrays["start"][mine], kind="stable")]
+def _in_order(events: Events, place: Place, codes: Sequence[int], name: str) -> Integers:
+    """A number of the events of some groups of a place, in the order of their starts."""
+    own = events.at(place)
+    mine = np.flatnonzero(np.isin(events.code[own], codes))
+    order = np.argsort(events.arrays["start"][own].take(mine), kind="stable")
+    return events.arrays[name][own].take(mine.take(order))
 
 
 def stragglers_of(kernels: Events) -> list[dict[str, Any]]:
@@ -144,7 +146,7 @@ def stragglers_of(kernels: Events) -> list[dict[str, Any]]:
     for (_, kind), members in sorted(places.items()):
         if len(members) < 2:
             continue
-        times = {place: _times(kernels, codes) for place, codes in sorted(members.items(), key=str)}
+        times = {place: _times(kernels, place, codes) for place, codes in sorted(members.items(), key=str)}
         if len({starts.shape for starts, _ in times.values()}) > 1:
             unmatched.append(f"the ranks show different numbers of {kind}")
             continue
@@ -165,7 +167,7 @@ def stragglers_of(kernels: Events) -> list[dict[str, Any]]:
     return rows
 
 
-def _times(kernels: Events, codes: list[int]) -> tuple[Integers, Integers]:
-    """Starts and ends of the kernels of some groups in order of time."""
-    start, duration = (_in_order(kernels, codes, name).astype(np.int64) for name in ("start", "duration"))
+def _times(kernels: Events, place: Place, codes: list[int]) -> tuple[Integers, Integers]:
+    """Starts and ends of the kernels of some groups of a place in order of time."""
+    start, duration = (_in_order(kernels, place, codes, name).astype(np.int64) for name in ("start", "duration"))
     return start, start + duration

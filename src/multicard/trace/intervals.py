@@ -30,9 +30,12 @@ def union(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
 def merged(starts: Intervals, ends: Intervals) -> tuple[Intervals, Intervals]:
     """Union of some intervals, at least one, none empty, ordered by start; and which of them opens each of its rows."""
     reach = np.maximum.accumulate(ends)
-    opens = np.flatnonzero(starts[1:] > reach[:-1]) + 1
-    firsts = np.concatenate(([0], opens))
-    return _pairs(starts.take(firsts), reach.take(np.append(opens - 1, len(starts) - 1))), firsts
+    firsts = np.flatnonzero(np.append(True, starts[1:] > reach[:-1]))
+    rows = np.empty((2, len(firsts)), np.int64)
+    starts.take(firsts, out=rows[0], mode="clip")
+    reach.take(firsts[1:] - 1, out=rows[1, :-1], mode="clip")
+    rows[1, -1] = reach[-1]
+    return rows.T, firsts
 
 
 def complement(moments: Intervals) -> Intervals:

@@ -9,7 +9,7 @@ from multicard.core.system import in_parallel
 from multicard.trace.captured_events import CAPTURE, STEPS, CapturedEvents
 from multicard.trace.collect import Place
 from multicard.trace.host import elsewhere
-from multicard.trace.intervals import FIRST, NOTHING, Intervals, Measure, intersection, merged, union
+from multicard.trace.intervals import FIRST, NOTHING, Intervals, Measure, intersection, merged
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Integers
 from multicard.trace.steps import ALWAYS, HOST, STEP, Steps
@@ -59,12 +59,9 @@ class Device:
         def length(moments: Intervals) -> Integers:
             return Measure(moments).between(starts, ends)
 
-        sets = [self._moments(self._kind == which) for which in (COMPUTE, COMMUNICATION, MEMORY)]
-        compute, communication, memory = map(length, sets)
-        kernels = compute
-        if len(sets[COMMUNICATION]):
-            kernels = length(union(*np.concatenate((sets[COMPUTE], sets[COMMUNICATION])).T))
-        sets.clear()
+        own = [self._kind == which for which in (COMPUTE, COMMUNICATION, MEMORY)]
+        compute, communication, memory = (length(self._moments(each)) for each in own)
+        kernels = length(self._moments(~own[MEMORY])) if own[COMMUNICATION].any() else compute
         busy, firsts = merged(self._start, self._end) if len(self._start) else (NOTHING, np.empty(0, np.int64))
         found: dict[str, Any] = {
             "span": ends - starts,
