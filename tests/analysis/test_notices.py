@@ -49,11 +49,12 @@ def test_figures_say_which_runs_are_in_doubt_and_those_of_the_profiled_window_al
 
     in_part = {}, {"deviation": "compiled in part only"}
     assert said(*in_part) == "Not as configured: 1 of 2 runs (compiled in part only)"
+    assert said({"deviation": "a"}, {"deviation": "b"}) == "Not as configured: 2 of 2 runs (the first: a)"
     drifting = {"stationary": True}, DRIFTING, DRIFTING | {"outcome": "failed"}
     assert said(*drifting) == f"Without numbers: 1 failed; Not stationary: 1 of 2 runs ({DRIFT})"
     piled_up = {}, PILED_UP, PILED_UP
     assert said(*piled_up) == ""
-    assert f"unlike the measured one: 2 of 3 runs (the first: {WINDOW})" in said(*piled_up, profiled=True)
+    assert f"unlike the measured one: 2 of 3 runs ({WINDOW})" in said(*piled_up, profiled=True)
     traced = {"trace_host_extents": False}, HOST_EXTENTS, HOST_EXTENTS, {}
     assert said(*traced) == ""
     assert "timed on the host: 2 of 4 runs" in said(*traced, profiled=True)

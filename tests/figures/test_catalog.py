@@ -205,9 +205,14 @@ def test_runs_of_several_machines_or_versions_are_marked_over_the_figure(tmp_pat
     info = {"machine": "4 × H100", "versions": "python 3.11, torch 2.10", "variables": '{"NCCL_DEBUG": "WARN"}'}
     other = {"machine": "1 × H$200$", "versions": "python 3.11, torch 2.11"}
     tuned = {"variables": '{"NCCL_DEBUG": "WARN", "NCCL_ALGO": "Ring"}'}
-    machines = ["2 machines: 4 × H100; 1 × H$200$", "2 sets of versions: torch 2.10, torch 2.11"]
+    machines = ["2 machines: H$200$; H100", "2 sets of versions: torch 2.10, torch 2.11"]
     for number, (changes, lines_above) in enumerate(
-        (({}, []), (other, machines), (tuned, ["2 sets of environment variables: NCCL_ALGO not set or Ring"]))
+        (
+            ({}, []),
+            ({"machine": "1 × H100"}, []),
+            (other, machines),
+            (tuned, ["2 sets of environment variables: NCCL_ALGO not set or Ring"]),
+        )
     ):
         runs = [info | {"run": "run0"}, info | {"run": "run1"} | changes]
         scenario = gathered(tmp_path / str(number), measures, runs_info=runs)

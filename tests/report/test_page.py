@@ -202,6 +202,19 @@ def test_machines_and_versions_are_told_once_with_the_number_of_runs() -> None:
     assert found.mixed == "2 sets of versions and 2 sets of environment variables"
 
 
+def test_a_machine_is_one_whatever_part_of_it_each_run_was_given() -> None:
+    records = [record(f"r{n}", "completed", "", 1) for n in range(4)]
+    for given, each in zip((2, 4, 1, 1), records, strict=True):
+        gpus = [{"name": "H100", "memory_bytes": 80e9, "capability": "9.0"}] * given
+        each["hardware"] |= {"gpus": gpus, "usable_cpus": given}
+    records[3]["hardware"]["gpus"][0]["name"] = "H200"
+    found = environment(records).machines
+    assert [(facts["GPUs"], facts["CPUs"], count) for facts, count in found] == [
+        ("4 × H100, 80.0 GB", "4 usable of 4", 3),
+        ("1 × H200, 80.0 GB", "1 usable of 4", 1),
+    ]
+
+
 def test_numbers_have_units_that_fit_and_intervals_in_brackets() -> None:
     table = numbers_table(lines())
     assert table.headings == ["Series", "Devices", "Repeats", "Iteration time (ms)"]

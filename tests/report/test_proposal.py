@@ -82,11 +82,13 @@ def test_the_table_of_scaling_is_what_a_hand_computes(page: Callable[..., str]) 
 
 
 def test_resources_of_every_number_of_devices_are_by_hand(page: Callable[..., str]) -> None:
-    rows = cells(page(scaled(), Request(7.2e6, "samples", runs=10, gpus_per_node=2)), "Resources")
+    found = page(scaled(), Request(7.2e6, "samples", runs=10, gpus_per_node=2))
+    rows = cells(found, "Resources")
     # 7,200,000 images take 20 h on one GPU, 10.526 on two, 5.8824 on four, which are two nodes.
     assert [[row[0], row[1], row[2].split()[0], row[4], row[5]] for row in rows] == [
         ["1", "1", "20.0", "200", "200"], ["2", "1", "10.5", "211", "105"], ["4", "2", "5.88", "235", "118"],
     ]  # fmt: skip
+    assert "GPUs of a node: 2 × " in block(found, "The machine")  # as stated, though the jobs saw four
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from multicard.analysis.evidence import names_synthetic
+from multicard.analysis.evidence import Provenance, names_synthetic
 from multicard.analysis.runs.notices import INCONSISTENT, NOTICES, PROFILED, TRACE, told
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.layout import NOT_RUN
@@ -46,7 +46,7 @@ def _counted(runs: Sequence[Mapping[str, str]], kind: str) -> list[str]:
     found = [run[kind] for run in runs if kind in run]
     if not found:
         return []
-    which = "" if len(found) == 1 else "the first: "
+    which = "" if len(set(found)) == 1 else "the first: "
     return [f"{kind[0].upper()}{kind[1:]}: {len(found)} of {counted(len(runs), 'run')} ({which}{found[0]})"]
 
 
@@ -55,7 +55,7 @@ def _provenance(tables: ScenarioTables) -> list[str]:
     info = tables.table("runs_info")
     synthetic_runs = synthetic(tables)
     lines = [f"Synthetic: {synthetic_runs} runs, on no real machine"] if synthetic_runs else []
-    machines = info["machine"].dropna().unique()
+    machines = sorted({Provenance(machine).kind or "" for machine in info["machine"].dropna()})
     if len(machines) > 1:
         lines.append(f"{len(machines)} machines: {'; '.join(printable(machine, LONGEST) for machine in machines)}")
     each = [set(versions.split(", ")) for versions in info["versions"].dropna().unique()]

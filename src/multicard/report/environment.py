@@ -39,12 +39,25 @@ def environment(records: Iterable[Mapping[str, Any]]) -> Environment:
     """Gather what the run records say about machine, versions and profiler."""
     records = list(records)
     return Environment(
-        machines=_counted(machine_facts(record) for record in records),
+        machines=_counted(_machines(records)),
         versions=_counted(record.get("versions") for record in records),
         variables=_counted(_variables(record) for record in records),
         profilers=Counter(_profiler(record) for record in records).most_common(),
         first_started=min((start for record in records if (start := record.get("started"))), default=""),
     )
+
+
+def _machines(records: Iterable[Mapping[str, Any]]) -> list[Facts]:
+    """Facts of the machine of each record. A job is given a part of its GPUs and CPUs: the largest part is shown."""
+    found: dict[str, list[tuple[tuple[int, int], Facts]]] = {}
+    for record in records:
+        host, hardware = record.get("host") or {}, dict(record.get("hardware") or {})
+        gpus, usable = hardware.pop("gpus", None) or [], hardware.pop("usable_cpus", None) or 0
+        kinds = sorted({str(gpu.get("name")) for gpu in gpus})
+        key = json.dumps([host, hardware, kinds], sort_keys=True)
+        found.setdefault(key, []).append(((len(gpus), usable), machine_facts(record)))
+    most = [(max(own, key=lambda each: each[0])[1], len(own)) for own in found.values()]
+    return [facts for facts, count in most for _ in range(count)]
 
 
 def machine_facts(record: Mapping[str, Any]) -> Facts:

@@ -212,6 +212,8 @@ class _Page:
         facts.pop("Host", None)
         gpus = facts.pop("GPUs", NOT_RECORDED)
         on_gpus = self.job.device == "cuda"
+        if self.gpus_per_node and ";" not in gpus:  # of one kind; a job may be shown a part of them
+            gpus = f"{self.gpus_per_node} × {gpus.partition(' × ')[2]}"
         nodes = [("Nodes", str(self.of["nodes"] or 1)), *([("GPUs of a node", gpus)] if on_gpus else [])]
         known = found.versions[0][0] if found.versions else {}
         wanted = VERSIONS | (OF_GPUS if on_gpus else {})
