@@ -1,6 +1,7 @@
 """Draw figures of a scenario as PNG, SVG and PDF, with the numbers as CSV."""
 
 import argparse
+import gc
 from pathlib import Path
 
 from multicard.core.errors import reported
@@ -12,5 +13,6 @@ parser.add_argument("figures", nargs="+", choices=FIGURES, metavar="FIGURE", hel
 parser.add_argument("--scenario", type=Path, required=True, help="folder of the scenario, with its measures and tables")
 parser.add_argument("--out", type=Path, required=True, help="folder of the files to write")
 arguments = parser.parse_args()
+gc.freeze()  # to look through all that the libraries hold, again and again, takes a tenth of the time
 with reported():
     draw_scenario(arguments.figures, arguments.scenario, arguments.out)
