@@ -99,14 +99,14 @@ def judge_gpus(ranks: list[dict[str, Any]], devices: int) -> tuple[str, Reason |
 
 
 def measured_step_s(steps: Path) -> float | None:
-    """Time of a measured step on the slowest rank, with what lies between steps; None where none was measured."""
+    """Time of a measured step on the slowest rank of each epoch, as `iteration_time_s` counts it; None without one."""
     import pandas as pd
 
-    rows = pd.read_csv(steps, usecols=["rank", "epoch", "window", "start_s", "duration_s"])
+    rows = pd.read_csv(steps, usecols=["rank", "epoch", "step", "window", "start_s", "duration_s"])
     rows = rows.assign(end_s=rows["start_s"] + rows["duration_s"])[rows["window"] == "measured"]
     epochs = rows.groupby(["rank", "epoch"])
-    elapsed = (epochs["end_s"].max() - epochs["start_s"].min()).groupby("rank").sum()
-    return None if rows.empty else float((elapsed / rows.groupby("rank").size()).max())
+    elapsed = (epochs["end_s"].max() - epochs["start_s"].min()).groupby("epoch").max().sum()
+    return None if rows.empty else float(elapsed / rows["step"].nunique())
 
 
 def _with_exit(reason: Reason, ended: Ended, listed: list[tuple[int, int]], log: Path) -> Reason:
