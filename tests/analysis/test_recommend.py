@@ -12,7 +12,7 @@ from synthetic_results import with_provenance as placed
 from multicard.analysis.bottlenecks.bottlenecks import BottleneckReport, report_of
 from multicard.analysis.bottlenecks.options import untried
 from multicard.analysis.choice.choices import Choice, as_table, choices
-from multicard.analysis.choice.recommend import as_markdown
+from multicard.analysis.choice.recommend import advise, as_markdown
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.cli import main
@@ -122,6 +122,10 @@ def test_precision_and_batch_are_never_traded_silently(tmp_path: Path) -> None:
     # 500 and 400 images per second in place of 190.
     assert "- If you may change: global batch size: 64 → 128: 2.63× as fast (95% CI" in text
     assert "; precision: fp32 → bf16: 2.11× as fast (95% CI" in text
+    for name, rows_of, title in (("same", [], "that was measured"), ("other", [600], "of the same training")):
+        faster = [row for rate in rows_of for row in trained(4, rate, precision="bf16")]
+        found = advise(made(tmp_path / name, scaled_runs() + faster))
+        assert found.jobs[0].tiles[0].title == f"Fastest {title}"
     [job] = choices(evidence)
     assert not any(each.is_worse for each in job.rows)  # none is slower than one that learns otherwise
     first, second = best_of(made(tmp_path / "b", images(100) + images(110, layout="nhwc") + images(150, tf32="on")))
@@ -241,7 +245,7 @@ def test_shares_below_a_twentieth_are_not_bottlenecks_and_each_number_says_its_t
 def test_where_a_capture_goes_and_stalls_are_named(tmp_path: Path) -> None:
     of_capture = {"timeline": [timeline(0, idle_other=0.6) | {"scope": "capture"}]}
     first = "60% of the capture is idle for a reason that the trace does not show; then compute (40%)"
-    assert f"- Largest part of the step: 1 GPU: {first}\n" in said(
+    assert f"- Where the step goes: 1 GPU: {first}\n" in said(
         made(tmp_path, [ADOPTED | {"devices": 1}], tables=of_capture)
     )
     stalls = {"device": "cpu", "devices": 1, "stalls_share": 0.42, "compute_share": 0.58}
@@ -366,7 +370,7 @@ def test_the_answer_has_few_lines_however_many_jobs_there_are(
     assert len(lines) <= 25 and lines[-1] == "2 more: `--verbose`."
     assert lines[1].startswith("- How many devices: 2 GPUs")
     found = "".join(lines)
-    for each in ("as fast as 1 GPU (95% CI", "Largest part of the step: 2 GPUs:", "Try next: ", "How sure: "):
+    for each in ("as fast as 1 GPU (95% CI", "Where the step goes: 2 GPUs:", "Try next: ", "How sure: "):
         assert each in found
     main(["recommend", "--verbose", str(results)])
     printed = capsys.readouterr().out  # the terminal shows no escapes of Markdown

@@ -45,7 +45,18 @@ def words_of(learning: Learning | Changes) -> str:
 
     >>> words_of({"precision": ("fp32", "fp16")}), words_of({"precision": "fp16", "packed": True})
     ('precision: fp32 → fp16', 'precision: fp16, packed: true')
+    >>> words_of({"global batch size": (128, 256), "batch_size": (32, 64)})  # the second tells the first
+    'batch_size: 32 → 64'
     """
+    told = [_times(pair) for name, pair in learning.items() if name != BATCH]
+    if BATCH in learning and _times(learning[BATCH]) in [times for times in told if times]:
+        learning = {name: value for name, value in learning.items() if name != BATCH}
     sides = {name: value if isinstance(value, tuple) else (value,) for name, value in learning.items()}
     words = {name: ["not known" if each is None else as_stated(each) for each in own] for name, own in sides.items()}
     return ", ".join(f"{name}: {' → '.join(own)}" for name, own in words.items())
+
+
+def _times(pair: Any) -> float | None:
+    """How many times as large a number became; None of what is no change of a number."""
+    is_of_numbers = isinstance(pair, tuple) and all(isinstance(each, int | float) and each for each in pair)
+    return pair[1] / pair[0] if is_of_numbers else None

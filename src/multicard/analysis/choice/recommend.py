@@ -5,7 +5,7 @@ Parameters have the names of the configuration file, so that a recommendation ca
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -180,12 +180,12 @@ def _job(
     many = [(MANY, _how_many(job))] if job.configurations else []
     which = [(WHICH, each) for each in _which(job)]
     gains = _gains(job)
-    changes = [(CHANGE, "; ".join(some)) for some in (gains[:MOST_CHANGES], gains[MOST_CHANGES:]) if some]
+    changes = [(CHANGE, _joined(some)) for some in (gains[:MOST_CHANGES], gains[MOST_CHANGES:]) if some]
     kinds = [many, which, changes] if speedups(job) else [which, changes, many]
     points = [point for kind in kinds for point in kind[:1]]
     points += [("What parts cost, measured", each) for each in ablation.lines(costs)[:MOST_COSTS]]
     points += [("The host's work", each) for each in not_measured[:MOST_COSTS]]
-    points += [("Largest part of the step", step)] if step else []
+    points += [("Where the step goes", step)] if step else []
     points += [("Try next", each) for each in _next(report, parts)]
     doubt = doubts(job)
     points += [("How sure", doubt)] if doubt else []
@@ -218,15 +218,15 @@ def speedups(job: Choices) -> list[tuple[Choice, Interval]]:
 
 def _how_many(job: Choices) -> str:
     """How much faster each number of devices is than one, the fastest first; or why that is not known."""
-    lines = []
+    told = []
     for row, ratio in sorted(speedups(job), key=lambda pair: -pair[1].value):
         one = "1 GPU" if job.device == "cuda" else "1"
         of = _devices(job, row.devices) + (" (weak scaling)" if BATCH in row.changes else "")
         hours = f"{number(row.devices / ratio.value)}× the {HOURS[job.device]}"
-        lines.append(f"{of}: {ratio.format(unit=f'{FASTER} as {one}')}, {_doubt(ratio) or hours}")
+        told.append((f"{of}: {ratio.format(unit=f'{FASTER} as {one}')}", _doubt(ratio) or hours))
     counts = {each.devices for each in job.rows}
-    if lines:
-        return "; ".join(lines)
+    if told:
+        return _joined(told)
     if not counts:
         return f"{NOT_KNOWN}: no completed run says its throughput"
     if len(counts) == 1:
@@ -255,15 +255,26 @@ def _which(job: Choices) -> list[str]:
     return lines
 
 
-def _gains(job: Choices) -> list[str]:
+def _gains(job: Choices) -> list[tuple[str, str]]:
     """What a change of what is learned gains over the fastest without it, the most first."""
     rows = [each for each in job.rows if each.gain is not None and each.gain.value is not None]
-    lines = []
+    told = []
     for row in sorted(rows, key=lambda each: -each.gain.value):
-        doubt = f", {words}" if (words := _doubt(row.gain)) else ""
         what = words_of(changes_from(row.instead_of, row.learning))
-        lines.append(f"{what}: {row.gain.format(unit=FASTER)} on {_devices(job, row.devices)}{doubt}")
-    return lines
+        told.append((f"{what}: {row.gain.format(unit=FASTER)} on {_devices(job, row.devices)}", _doubt(row.gain)))
+    return told
+
+
+def _joined(told: Sequence[tuple[str, str]]) -> str:
+    """Results, each with its doubt; one that all share is told once, at the end.
+
+    >>> _joined([("2 GPUs: 1.1×", "it may be noise"), ("4 GPUs: 1.2×", "it may be noise")])
+    '2 GPUs: 1.1×; 4 GPUs: 1.2×; each: it may be noise'
+    """
+    texts, doubts = [text for text, _ in told], {doubt for _, doubt in told}
+    if len(told) > 1 and len(doubts) == 1:
+        return "; ".join([*texts, *(f"each: {doubt}" for doubt in doubts if doubt)])
+    return "; ".join(", ".join(filter(None, each)) for each in told)
 
 
 def _doubt(ratio: Interval) -> str:
@@ -343,10 +354,9 @@ def _tiles(job: Choices, report: BottleneckReport, measured: Mapping[str, Cost],
         return []
     rate = f"{number(best.rate.value)} {plural(2, job.unit)} per second"
     notes = "; ".join(filter(None, (job.recipe(best), rate)))
-    tiles, sure = (
-        [Tile("Fastest that was measured", _devices(job, best.devices), notes)],
-        counted(best.rate.repeats, "repeat"),
-    )
+    is_fastest = best.rate.value == max(row.rate.value for row in job.rows)
+    title = "Fastest that was measured" if is_fastest else "Fastest of the same training"
+    tiles, sure = [Tile(title, _devices(job, best.devices), notes)], counted(best.rate.repeats, "repeat")
     for row, ratio in speedups(job):
         if row.configuration is report.configuration:
             value, _, rest = ratio.format().partition(" ")
