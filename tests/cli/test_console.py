@@ -66,7 +66,7 @@ class Pipeline:
         """Start a run, which leaves its record and two steps, and end it."""
         job = self.starts("launch_run", f"run {run}", run=run)
         write_json(self.folder / "results" / "runs" / run / "run.json", {"outcome": "completed"} | record)
-        steps = "rank,epoch,window,start_s,duration_s\n0,1,measured,0.0,0.02\n0,1,measured,0.02,0.03\n"
+        steps = "rank,epoch,step,window,start_s,duration_s\n0,1,1,measured,0.0,0.02\n0,1,2,measured,0.02,0.03\n"
         (self.folder / "results" / "runs" / run / "steps.csv").write_text(steps)
         self.ends(job)
 

@@ -35,11 +35,13 @@ def plural(number: int, one: str) -> str:
 
 
 def listed(parts: Sequence[str], last: str = "and") -> str:
-    """Parts as a list in words.
+    """Parts as a list in words, apart by semicolons where there are commas in them.
 
-    >>> listed(["1", "2", "4"]), listed(["a", "b"], "or"), listed(["one"])
-    ('1, 2 and 4', 'a or b', 'one')
+    >>> listed(["1", "2", "4"]), listed(["a", "b"], "or"), listed(["one"]), listed(["a", "b, or c", "d"], "or")
+    ('1, 2 and 4', 'a or b', 'one', 'a; b, or c; or d')
     """
+    if len(parts) > 1 and any(", " in each for each in parts):
+        return f"{'; '.join(parts[:-1])}; {last} {parts[-1]}"
     return f" {last} ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
