@@ -51,7 +51,7 @@ def test_runs_of_a_strategy_go_with_its_baseline_on_one_device(tmp_path: Path) -
     assert table.loc[4, "measured_s"] == pytest.approx(0.14, rel=1e-3) and table.loc[4, "inside"]
     assert found.forecast(4).prediction.reason == "measured: 140 ms per step"
     # More GPUs than a node of the records had, which list four, are a caveat.
-    why = "more GPUs than on the node of the runs, 4: the network between nodes is not measured"
+    why = "more GPUs than the runs saw of their node, 4: a network between nodes was not measured"
     assert why in forecast.prediction.caveats and "more GPUs" not in str(found.forecast(3).prediction.caveats)
 
 

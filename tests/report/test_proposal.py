@@ -1,6 +1,7 @@
 """The page for an application for computing time: its numbers by hand, and what it says where nothing was measured."""
 
 import hashlib
+import json
 import math
 import re
 import shutil
@@ -179,6 +180,17 @@ def test_node_hours_need_the_gpus_of_a_node(page: Callable[..., str], tmp_path: 
     read_results(tmp_path / "results0").proposal(tmp_path / "page.md", Request(3.6e6, "samples", gpus_per_node=1))
     # 3,600,000 / 340 s on four nodes of one GPU each.
     assert "**11.8 node-hours (11.8 GPU-hours)" in (tmp_path / "page.md").read_text()
+
+
+def test_a_node_has_as_many_gpus_as_ran_on_it_though_each_rank_is_shown_one(tmp_path: Path) -> None:
+    results = make_results(tmp_path / "results", scaled())
+    for file in results.glob("runs/*/run.json"):
+        record = json.loads(file.read_text())
+        record["hardware"]["gpus"] = record["hardware"]["gpus"][:1]  # as by Slurm's --gpus-per-task=1
+        file.write_text(json.dumps(record))
+    read_results(results).proposal(tmp_path / "page.md", Request(1e6, "samples", runs=3))
+    found = without_escapes((tmp_path / "page.md").read_text())
+    assert "**2.45 node-hours (9.8 GPU-hours)" in found and "GPUs of a node: 4 × " in block(found, "The machine")
 
 
 def test_more_nodes_than_were_measured_are_a_caveat(page: Callable[..., str]) -> None:

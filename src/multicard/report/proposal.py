@@ -153,8 +153,9 @@ class _Page:
 
     @property
     def gpus_per_node(self) -> int | None:
-        """GPUs of a node: as stated, else as the jobs saw them, which may have been given a part of a node."""
-        seen = [each.provenance.gpu_count or 0 for each in self.job.configurations if self.job.device == "cuda"]
+        """GPUs of a node: as stated, else the most that a job saw or ran on, which may have been given a part of it."""
+        on_gpus = [(each, each.provenance.gpu_count) for each in self.job.configurations if self.job.device == "cuda"]
+        seen = [max(count, each["devices"] // (each["nodes"] or 1)) for each, count in on_gpus if count]
         return self.applied.gpus_per_node or max(seen, default=0) or None
 
     def nodes(self, row: Choice) -> int | None:

@@ -95,7 +95,7 @@ class Series:
         runs = [run for each in self.configurations.values() for run in each.completed]
         gpus = [count for run in runs if (count := run.provenance.gpu_count)]
         if not spans and gpus and self.of["device"] == "cuda" and devices > max(*gpus, *self.configurations):
-            caveat = f"more GPUs than on the node of the runs, {max(gpus)}: the network between nodes is not measured"
+            caveat = f"more GPUs than the runs saw of their node, {max(gpus)}: a network between nodes was not measured"
             predicted = replace(predicted, caveats=(*predicted.caveats, caveat))
         work = {count: own / count for count, each in self.configurations.items() if (own := _work(each))}
         of_device, speedup, rate = _on_devices(work, devices), None, None
