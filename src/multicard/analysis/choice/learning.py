@@ -47,9 +47,11 @@ def words_of(learning: Learning | Changes) -> str:
     ('precision: fp32 → fp16', 'precision: fp16, packed: true')
     >>> words_of({"global batch size": (128, 256), "batch_size": (32, 64)})  # the second tells the first
     'batch_size: 32 → 64'
+    >>> words_of({"global batch size": (128, 256), "learning rate": (0.1, 0.2)})
+    'global batch size: 128 → 256, learning rate: 0.1 → 0.2'
     """
-    told = [_times(pair) for name, pair in learning.items() if name != BATCH]
-    if BATCH in learning and _times(learning[BATCH]) in [times for times in told if times]:
+    told = {_times(pair) for name, pair in learning.items() if name != BATCH and "batch" in name}
+    if _times(learning.get(BATCH)) in told - {None}:
         learning = {name: value for name, value in learning.items() if name != BATCH}
     sides = {name: value if isinstance(value, tuple) else (value,) for name, value in learning.items()}
     words = {name: ["not known" if each is None else as_stated(each) for each in own] for name, own in sides.items()}
