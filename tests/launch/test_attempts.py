@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from multicard.core.errors import UserError
 from multicard.launch import attempts
-from multicard.launch.attempts import is_spent, scratch_in
+from multicard.launch.attempts import scratch_in
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -88,19 +88,3 @@ def test_whoever_is_told_to_end_while_it_cleans_up_does_so_first(
         (scratch / "part").touch()
         monkeypatch.setattr(shutil, "rmtree", told)
     assert not scratch.exists()
-
-
-@pytest.mark.parametrize(
-    ("outcome", "before", "now", "spent"),
-    [
-        ("completed", None, (1, 1), True),
-        ("out_of_memory", (1, 1), (2, 2), True),
-        ("timed_out", (1, 1), (1, 1), False),
-        ("failed", None, (1, 1), False),
-        ("failed", (1, 1), (2, 2), False),
-        # It went on from this one and failed before the next: the checkpoint may be to blame.
-        ("failed", (1, 1), (1, 1), True),
-    ],
-)
-def test_a_checkpoint_that_may_be_the_cause_is_not_used_again(outcome: str, before: Any, now: Any, spent: bool) -> None:
-    assert is_spent(outcome, before, now) == spent

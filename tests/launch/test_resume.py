@@ -32,9 +32,9 @@ def waiting(tmp_path: Path) -> dict[str, str]:
 
 
 def kill_after_two_epochs(changes: dict[str, Any], data: Path, out: Path, environment: dict[str, str]) -> None:
-    """Start a run as the workflow does, with a checkpoint after every epoch, and kill what started it."""
+    """Start a run as the workflow does, and kill what started it."""
     command = [sys.executable, ROOT / "workflow/scripts/launch_run.py", "--parameters", json.dumps(LONG | changes)]
-    command += ["--data", data, "--out", out, "--checkpoint-after-s", "0"]
+    command += ["--data", data, "--out", out]
     started = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
     for line in started.stderr:
         if "checkpoint after epoch 2" in line:
@@ -65,7 +65,7 @@ def test_a_killed_run_ends_with_the_losses_of_one_that_was_not(
     one, two = uninterrupted, tmp_path / "run"
     kill_after_two_epochs(OF_TWO_RANKS, digits, two, waiting)
     with forked_ranks():
-        run_job(VisionParameters(**(LONG | OF_TWO_RANKS)), digits, two, time_limit_s=1800, checkpoint_after_s=0)
+        run_job(VisionParameters(**(LONG | OF_TWO_RANKS)), digits, two, time_limit_s=1800)
     record, output = json.loads((two / "run.json").read_text()), (two / "log.txt").read_text()
     assert record["outcome"] == "completed", output
     assert record["resumed"]
@@ -92,7 +92,7 @@ def test_after_a_time_limit_there_is_a_checkpoint_and_after_divergence_there_is_
     late, wild = tmp_path / "late", tmp_path / "wild"
     endless = VisionParameters(**(LONG | {"epochs": 1000}))
     with forked_ranks(limit_at="checkpoint after epoch 1"):
-        record = run_job(endless, digits, late, time_limit_s=20, checkpoint_after_s=0)
+        record = run_job(endless, digits, late, time_limit_s=20)
     assert record["outcome"] == "timed_out"
     assert torch.load(late / "checkpoint.pt", weights_only=True)["epochs"]
 

@@ -155,8 +155,8 @@ def test_a_scenario_that_cannot_be_searched_is_refused_before_anything_runs(
 
 
 def test_without_its_packages_it_names_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune.importlib.util, "find_spec", lambda name: None if name == "optuna" else name)
-    assert refused("config.yaml", "--budget", "1h").endswith('needs optuna: pip install "multicard[search]"')
+    monkeypatch.setattr(tune.importlib.util, "find_spec", lambda name: None if name == "sklearn" else name)
+    assert refused("config.yaml", "--budget", "1h").endswith('needs sklearn: pip install "multicard[search]"')
 
 
 def space(config: dict[str, Any]) -> ScenarioSpace:

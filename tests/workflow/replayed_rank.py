@@ -40,7 +40,7 @@ def main() -> None:
     asked = json.loads(Path(__file__).with_name("replay.json").read_text())
     job = json.loads(Path(sys.argv[sys.argv.index("--job") + 1]).read_text())
     scratch, finished, checkpoint = Path(job["scratch"]), Path(asked["finished"]), Path(job["checkpoint"])
-    if job["resume"]:
+    if checkpoint.exists():
         print(f"{PROGRESS}  resuming after epoch 1", flush=True)
     checkpoint.write_text("")
     print(f"{PROGRESS}  checkpoint after epoch 1", flush=True)

@@ -108,13 +108,13 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return arguments
 
 
-def test_minutes_of_the_time_limit_reach_the_job_as_seconds_and_so_does_the_checkpoint_interval(
+def test_minutes_of_the_time_limit_reach_the_job_as_seconds(
     launch: Launch, given: dict[str, Any], tmp_path: Path
 ) -> None:
-    assert launch(TINY, tmp_path, "--time-limit-min", "0.5", "--checkpoint-after-s", "0", out="other") == []
-    assert (given["time_limit_s"], given["checkpoint_after_s"]) == (30, 0)
+    assert launch(TINY, tmp_path, "--time-limit-min", "0.5", out="other") == []
+    assert given["time_limit_s"] == 30
     assert launch(TINY, tmp_path) == []
-    assert (given["time_limit_s"], given["checkpoint_after_s"]) == (3600, 30)
+    assert given["time_limit_s"] == 3600
     assert (given["data"], given["folder"]) == (tmp_path, tmp_path / "run")
 
 

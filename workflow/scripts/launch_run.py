@@ -14,7 +14,7 @@ from multicard.experiment.machine import Machine, slurm_job
 from multicard.experiment.parameters import run_id
 from multicard.experiment.resources import ATTEMPTS
 from multicard.experiment.runs import Run
-from multicard.launch.job import CHECKPOINT_AFTER_S, refuse_job, run_job
+from multicard.launch.job import refuse_job, run_job
 from multicard.workflow.kept_outcomes import keep, made_of, restore
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -25,12 +25,6 @@ parser.add_argument("--data", type=Path, help="folder of the prepared data set, 
 parser.add_argument("--model", type=Path, help="folder of the prepared language model, for a run that tunes one")
 parser.add_argument("--out", type=Path, required=True, help="the run directory")
 parser.add_argument("--time-limit-min", type=float, default=60, help="minutes after which the job is ended")
-parser.add_argument(
-    "--checkpoint-after-s",
-    type=float,
-    default=CHECKPOINT_AFTER_S,
-    help="least seconds between two checkpoints, and before the first; 0: one after every epoch",
-)
 parser.add_argument("--attempt", type=int, default=1, help="which attempt of Snakemake's this is")
 parser.add_argument("--memory-mb", type=int, help="memory of a node that the job requests, in Slurm's MB")
 parser.add_argument("--order", type=json.loads, help="place of the run in the planned order, as JSON, for run.json")
@@ -58,7 +52,6 @@ with reported():
             arguments.out,
             arguments.time_limit_min * 60,
             arguments.model,
-            arguments.checkpoint_after_s,
             arguments.order,
         )
     keep(arguments.out, of, arguments.memory_mb)

@@ -67,8 +67,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.vary or arguments.largest is not None:
         config, auto = with_values(config, experiment, name, arguments)
         experiment = check(config, f"{source} with --vary")
-    if not auto and (missing := [name for name in ("optuna", "sklearn") if importlib.util.find_spec(name) is None]):
-        raise UserError(f'multicard tune needs {" and ".join(missing)}: pip install "multicard[search]"')
+    if not auto and importlib.util.find_spec("sklearn") is None:
+        raise UserError('multicard tune needs sklearn: pip install "multicard[search]"')
     space = ScenarioSpace(experiment, name, arguments.goal)
     if not arguments.dry_run and arguments.profile is None:
         check_start(space.matrix)

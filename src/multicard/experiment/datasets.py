@@ -86,14 +86,7 @@ class KaggleMnist(GrayscaleSource):
     """MNIST as Kaggle ships it; every tenth sample is a test image, since Kaggle keeps the test labels."""
 
     source: Literal["kaggle-mnist"]
-    path: Annotated[
-        str,
-        Field(
-            min_length=1,
-            description="train.csv, its folder, or a folder with JPEG files in folders 0 to 9, directly or in "
-            "trainingSet/trainingSet.",
-        ),
-    ]
+    path: Annotated[str, Field(min_length=1, description="train.csv, or its folder.")]
 
     def missing_files(self) -> str | None:
         """State that there is nothing at the path."""

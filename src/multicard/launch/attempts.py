@@ -95,21 +95,6 @@ def _remove_scratch(folder: Path) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def version_of(checkpoint: Path) -> tuple[int, int] | None:
-    """What differs when a checkpoint is replaced; None without one."""
-    if not checkpoint.exists():
-        return None
-    found = checkpoint.stat()
-    return found.st_ino, found.st_mtime_ns
-
-
-def is_spent(outcome: str, before: tuple[int, int] | None, now: tuple[int, int] | None) -> bool:
-    """Whether no later attempt may resume from the checkpoint: the run is done, or the checkpoint may be the cause."""
-    if outcome == "failed":
-        return before is not None and now == before
-    return outcome != "timed_out"
-
-
 def script_version(script: Path | None, folder: Path) -> dict[str, Any]:
     """Checksum of a user's script, and commit of the git repository that its folder is in; None of what is not there.
 

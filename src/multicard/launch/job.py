@@ -43,7 +43,7 @@ from multicard.core.units import SECONDS, with_unit
 from multicard.experiment.machine import slurm_job
 from multicard.experiment.parameters import JobParameters, run_id
 from multicard.experiment.workload import WORKLOADS
-from multicard.launch.attempts import is_spent, scratch_in, script_version, version_of
+from multicard.launch.attempts import scratch_in, script_version
 from multicard.launch.cpu_samples import host_record
 from multicard.launch.gpu_samples import GpuSamples
 from multicard.launch.judge import judge, judge_gpus, judge_profiler, measured_step_s
@@ -58,8 +58,6 @@ OF_EVERY_RANK = (
     "rank", "node", "pid", "binding", "gpus", "windows", "energy", "gpu_conditions", "device_memory_used_bytes",
     "compile_limits_hit", "observed", "operations", "ignored_exit",
 )  # fmt: skip
-# Seconds of training after which a checkpoint is worth writing: restarting from scratch costs no more than this.
-CHECKPOINT_AFTER_S = 30.0
 
 
 def run_job(
@@ -68,7 +66,6 @@ def run_job(
     folder: Path,
     time_limit_s: float,
     model: Path | None = None,
-    checkpoint_after_s: float = CHECKPOINT_AFTER_S,
     order: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run the job and write its run directory; return what run.json holds.
@@ -87,8 +84,6 @@ def run_job(
         Seconds after which the job is ended.
     model
         Folder of the prepared language model, for a run that tunes one.
-    checkpoint_after_s
-        Least time between two checkpoints, and before the first; with 0 there is one after every epoch.
     order
         Its place in the planned order of the runs, for run.json; see `multicard.experiment.runs.Place`.
 
@@ -111,7 +106,7 @@ def run_job(
         _scratch_near(shared, several) as scratch,
     ):
         checkpoint = folder / CHECKPOINT
-        before = version_of(checkpoint)
+        resumes = checkpoint.is_file()
         write_json(
             scratch / JOB,
             {
@@ -125,8 +120,6 @@ def run_job(
                 "time_limit_s": time_limit_s,
                 "port": free_port() if several else None,
                 "checkpoint": str(checkpoint.absolute()),
-                "checkpoint_after_s": checkpoint_after_s,
-                "resume": before is not None,
                 "observe": work.observed(parameters),
             },
         )
@@ -180,7 +173,7 @@ def run_job(
             "withheld": secrets,
             "conditions": _conditions(scratch, parameters.nodes, ranks),
             **_from_ranks(ranks),
-            "resumed": before is not None,
+            "resumed": resumes,
             **inputs,
             **({"nodes": nodes} if several else {}),
             **scripts,
@@ -188,7 +181,7 @@ def run_job(
         if own_folder:
             with contextlib.suppress(OSError):  # something is in it
                 (folder / SAVED).rmdir()
-        if is_spent(outcome, before, version_of(checkpoint)):
+        if outcome != "timed_out":  # the run is done, or the checkpoint may be the cause
             checkpoint.unlink(missing_ok=True)
         write_json(folder / RUN, record)
         step_s = measured_step_s(folder / STEPS) if outcome == "completed" else None

@@ -1,13 +1,11 @@
-"""What configuration of a finite space to run next, and when to stop: a screening, Optuna's sampler, then repeats.
+"""What configuration of a finite space to run next, and when to stop: a screening, a linear model, then repeats.
 
 The screening is a Latin hypercube (McKay, Beckman and Conover, Technometrics 21, 1979): each value of a parameter
-occurs about equally often. After it one repeat runs of each configuration of which Optuna's Gaussian process
-(`GPSampler`) expects the greatest improvement of the logarithm, with the probability that a run completes as its
-constraint. Where it proposes what has run, it expects nothing of the rest: then some run that may complete and be
-better by a linear model with interactions, or else differ in one parameter from the best, or from the next within noise
-of it. When there are none left no new ones are tried. At last the best and all within noise of it are repeated in turn,
-until what remains has all its repeats: a race (Maron and Moore, NIPS 1993), in which more noise than was thought brings
-back what had fallen behind. What was kept for repeats and is left tries further configurations.
+occurs about equally often. After it one repeat runs of each configuration that may complete and be better than the best
+by a linear model with interactions; where there is none, of one that differs in one parameter from the best, or from
+the next within noise of it. When there are none left no new ones are tried. At last the best and all within noise of it
+are repeated in turn, until what remains has all its repeats: a race (Maron and Moore, NIPS 1993), in which more noise
+than was thought brings back what had fallen behind. What was kept for repeats and is left tries further configurations.
 """
 
 import itertools
@@ -25,13 +23,11 @@ Levels = tuple[int, ...]  # the place of each parameter's value in its list
 USUAL_NOISE, USUAL_FREEDOM = 0.02, 4  # standard deviation of a logarithm, and what it counts for in degrees of freedom
 REACH = 2.0  # standard errors of a difference, within which it is noise
 CENTRES = 3  # configurations, the best and those within noise of it, beside which others are tried
-TOGETHER = 3  # configurations that run at once where the sampler proposes none
+TOGETHER = 3  # configurations that run at once after the screening
 PAIRS = 0.4  # how large effects of pairs are expected to be, relative to those of single values
 RESERVED = 3  # configurations for whose repeats a part of the budget is kept
 MOST_RESERVED = 1 / 3  # of the budget
 LEAST_LIKELY = 0.05  # probability to complete, below which a configuration is not promising
-FEASIBLE = "completes"  # name of the constraint
-MOST_PROPOSALS = 20  # until a configuration is taken at random
 
 
 @dataclass(frozen=True)
@@ -178,7 +174,7 @@ class Search:
             asked = self._proposed(affordable)
             if not asked:
                 self.ended.append(
-                    f"neither model expects an improvement of the {len(self.left)} that were not tried, and all were "
+                    f"the model expects no improvement of the {len(self.left)} that were not tried, and all were "
                     f"that differ in one parameter from the best, or from up to {CENTRES - 1} within noise of it"
                 )
         for key in asked:
@@ -223,60 +219,15 @@ class Search:
         return list(dict.fromkeys(key for key in found if key is not None))
 
     def _proposed(self, affordable: int) -> list[Hashable]:
-        """What Optuna's sampler proposes; where it has nothing, several that may be better all the same."""
-        if not self.completed:  # nothing to learn from
-            return [self.left[self._rng.permutation(len(self.left))[0]]]
-        import optuna  # takes a while
-
-        study, distributions = self._study()
+        """Several that may be better than the best by the model; where there are none, those beside it."""
         left = self.left
-        for _ in range(MOST_PROPOSALS):
-            trial = study.ask(distributions)
-            levels = tuple(trial.params[name] for name in self.space.parameters)
-            key = self.space.configurations.get(levels)
-            if key in left:
-                return [key]
-            study.tell(trial, state=optuna.trial.TrialState.FAIL)
-            if key not in self.tried:  # left out
-                study.add_trial(self._trial(levels, None, distributions))
-                continue
-            asked: list[Hashable] = []
-            while len(asked) < min(TOGETHER, affordable) and (key := self._promising(left) or self._beside(left)):
-                asked.append(key)
-                left.remove(key)
-            return asked
-        return [left[self._rng.integers(len(left))]]
-
-    def _study(self) -> tuple[Any, dict[str, Any]]:
-        """A study of Optuna's that knows the first repeat of all that was tried, and its parameters."""
-        import optuna
-
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        distributions = {
-            name: optuna.distributions.IntDistribution(0, len(values) - 1)
-            if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-            else optuna.distributions.CategoricalDistribution(range(len(values)))
-            for name, values in self.space.parameters.items()
-        }
-        sampler = optuna.samplers.GPSampler(seed=(self._seed + len(self.tried)) % 2**32, n_startup_trials=1)
-        study = optuna.create_study(direction="maximize", sampler=sampler)
-        for levels, key in self.space.configurations.items():
-            if key in self.tried:
-                study.add_trial(self._trial(levels, self.tried[key], distributions))
-        return study, distributions
-
-    def _trial(self, levels: Levels, tried: Tried | None, distributions: Mapping[str, Any]) -> Any:
-        """What Optuna is to know of a combination: without a value it has the expected one, which bends no model."""
-        import optuna
-
-        good = tried is not None and bool(tried.values) and not tried.failed
-        expected = None if good else float(self._expected([levels])[0][0])
-        return optuna.trial.create_trial(
-            value=self._sign * math.log(tried.values[min(tried.values)]) if good else expected,
-            params=dict(zip(self.space.parameters, levels, strict=True)),
-            distributions=distributions,
-            constraints={FEASIBLE: -1.0 if good else 1.0} if any(each.failed for each in self.tried.values()) else None,
-        )
+        if not self.completed:  # nothing to learn from
+            return [left[self._rng.integers(len(left))]]
+        asked: list[Hashable] = []
+        while len(asked) < min(TOGETHER, affordable) and (key := self._promising(left) or self._beside(left)):
+            asked.append(key)
+            left.remove(key)
+        return asked
 
     def _promising(self, among: Sequence[Hashable]) -> Hashable | None:
         """The configuration that may be the best by far, if one may be better than the best at all."""

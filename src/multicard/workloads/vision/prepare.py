@@ -11,8 +11,7 @@ from multicard.core.files import atomic_write, described, write_json
 from multicard.core.prepared import PROVENANCE
 from multicard.experiment.datasets import Dataset, Digits, ImageFolder, KaggleMnist, Mnist, Synthetic
 from multicard.workloads.vision.images import SPLITS, index_folder, write_tree
-from multicard.workloads.vision.kaggle import read_kaggle
-from multicard.workloads.vision.sources import CLASSES, GrayscaleSplits, Samples, read_digits, read_mnist
+from multicard.workloads.vision.sources import CLASSES, GrayscaleSplits, Samples, read_digits, read_kaggle, read_mnist
 
 
 def prepare(name: str, dataset: Dataset, folder: Path) -> None:

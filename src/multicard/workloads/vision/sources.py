@@ -1,4 +1,4 @@
-"""Sets of small grayscale images, read completely and checked: scikit-learn's digits and MNIST in its own files."""
+"""Sets of small grayscale images, read completely and checked: scikit-learn's digits, MNIST's files or Kaggle's."""
 
 import fcntl
 import gzip
@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from multicard.core.errors import UserError, in_one_line
 from multicard.core.files import described
+from multicard.core.text import counted
 from multicard.experiment.datasets import Mnist
 
 CLASSES = [str(digit) for digit in range(10)]
@@ -22,6 +24,9 @@ CLASSES = [str(digit) for digit in range(10)]
 IMAGES_MAGIC, LABELS_MAGIC = 0x00000803, 0x00000801
 
 EDGE = 28  # pixels, of MNIST's images
+COLUMNS = ["label", *(f"pixel{i}" for i in range(EDGE * EDGE))]  # of Kaggle's train.csv
+LARGEST = np.array([9] + [255] * EDGE * EDGE)  # in each column
+TEST_EVERY = 10  # samples of Kaggle's
 
 # MD5 of MNIST's files as published, unpacked, since the same content can be packed in many ways. torchvision has those
 # of the published .gz files; several projects that check a download list both.
@@ -118,6 +123,36 @@ def _mnist_samples(prefix: str, files: dict[str, Path], contents: dict[str, byte
             f"{files[of_labels]}: found {len(labels)} labels up to {labels.max()}, expected {len(images)} from 0 to 9"
         )
     return Samples(images, labels.astype(np.int64))
+
+
+def read_kaggle(path: Path) -> GrayscaleSplits:
+    """MNIST from Kaggle's train.csv, or the folder that holds it.
+
+    Raises
+    ------
+    UserError
+        If it is missing or damaged.
+    """
+    path = path / "train.csv" if path.is_dir() else path
+    try:
+        table = pd.read_csv(path, dtype=np.int64)
+    except (OSError, ValueError, OverflowError) as error:
+        raise UserError(f"{path}: cannot be read as CSV of whole numbers: {in_one_line(error)}") from error
+    # Where lines have a value more than the first one, pandas takes their first value for an index.
+    if list(table.columns) != COLUMNS or not isinstance(table.index, pd.RangeIndex):
+        raise UserError(f"{path}: found other columns than label and pixel0 to pixel{EDGE * EDGE - 1}")
+    if len(table) < TEST_EVERY:
+        raise UserError(f"{path}: found {counted(len(table), 'sample')}, expected {TEST_EVERY} or more")
+    numbers = table.to_numpy()
+    if ((numbers < 0) | (numbers > LARGEST)).any():
+        raise UserError(f"{path}: found other values than labels from 0 to 9 and pixels from 0 to 255")
+    facts = {
+        "origin": "MNIST in the form of Kaggle's competition Digit Recognizer, a CSV file of the user",
+        "source_files": [described(path)],
+        "split": f"every {TEST_EVERY}th sample is a test image, as Kaggle publishes no labels of its test.csv",
+    }
+    images = numbers[:, 1:].astype(np.uint8).reshape(-1, EDGE, EDGE)
+    return every_nth_is_a_test_image(Samples(images, numbers[:, 0]), TEST_EVERY, facts)
 
 
 def _download_mnist(dataset: Mnist, name: str) -> None:

@@ -15,10 +15,11 @@ from torch.utils.data import DataLoader
 from torchvision.models.mobilenetv2 import MobileNetV2
 
 from multicard import marks
+from multicard.core.layout import PROGRESS
 from multicard.record.binding import bind_rank
 from multicard.record.compilation import allow_compilations
 from multicard.workloads._program import run_program
-from multicard.workloads.vision.checkpoint import Checkpoint
+from multicard.workloads.vision.checkpoint import load_checkpoint, save_checkpoint
 from multicard.workloads.vision.data import open_split, read_provenance
 from multicard.workloads.vision.loaders import SEEDS, evaluation_loader, evaluation_passes, set_epoch, training_loader
 from multicard.workloads.vision.parameters import VisionParameters, read_ahead
@@ -49,12 +50,15 @@ def train(job: dict[str, Any], p: VisionParameters, rank: int, device: torch.dev
     loader = marks.wrap_loader(training, ahead=read_ahead(p, synthetic=is_synthetic))
     steps_per_epoch = min(len(training), p.steps_per_epoch or len(training))
 
-    checkpoint = Checkpoint(job, p, facts["files"], model, optimizer, scaler)
-    epochs = checkpoint.load()  # that are done: their losses and accuracies
+    state = {"model": model, "optimizer": optimizer, "scaler": scaler}
+    of = {"parameters": p.model_dump(), "files": facts["files"]}
+    epochs = load_checkpoint(job, of, state)  # that are done: their losses and accuracies
     first = len(epochs) + 1
     is_observed = marks.training(steps=(p.epochs - first + 1) * steps_per_epoch, epoch=first)
-    for row in epochs if rank == 0 else ():
-        marks.log(**row)
+    if rank == 0 and epochs:
+        print(f"{PROGRESS}  resuming after epoch {len(epochs)}, from its checkpoint", flush=True)
+        for row in epochs:
+            marks.log(**row)
     for epoch in itertools.count(first) if is_observed else range(first, p.epochs + 1):
         began, losses = time.perf_counter(), []
         model.train()
@@ -93,7 +97,9 @@ def train(job: dict[str, Any], p: VisionParameters, rank: int, device: torch.dev
         epochs.append(row)
         if rank == 0:
             marks.log(**row)
-            checkpoint.save(epochs, remaining_steps=(p.epochs - epoch) * steps_per_epoch)
+            # Else what is left would be the warm-up of the attempt that resumes.
+            if STRATEGIES[p.strategy].has_checkpoints and (p.epochs - epoch) * steps_per_epoch > p.warmup_steps:
+                save_checkpoint(job, of, state, epochs)
         sum_over_ranks([0.0], device)  # the next epoch begins on all ranks at once
 
 
