@@ -1,5 +1,6 @@
-"""A checkpoint after every epoch, as PyTorch's ImageNet example has it: an interrupted run goes on after that."""
+"""A checkpoint after every epoch, as in PyTorch's ImageNet example, from which an interrupted run resumes."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,23 @@ def load_checkpoint(job: Mapping[str, Any], of: Mapping[str, Any], parts: Mappin
 
     There are none where the run starts from scratch; one `of` other parameters or data is not taken.
     """
-    path = Path(job["checkpoint"])
-    left = torch.load(path, map_location="cpu", weights_only=True) if path.is_file() else {}
+    is_there = "checkpoint" in job and Path(job["checkpoint"]).is_file()
+    left = torch.load(job["checkpoint"], map_location="cpu", weights_only=True) if is_there else {}
     if left.get("of") != of:
         return []
     for name, part in parts.items():
         part.load_state_dict(left[name])
+    if os.environ.get("RANK", "0") == "0":
+        print(f"{PROGRESS}  resuming after epoch {len(left['epochs'])}, from its checkpoint", flush=True)
     return left["epochs"]
 
 
 def save_checkpoint(
     job: Mapping[str, Any], of: Mapping[str, Any], parts: Mapping[str, Any], epochs: list[dict[str, Any]]
 ) -> None:
-    """Replace the checkpoint by one after the last of these epochs."""
+    """Replace the checkpoint, in a job that has one, by one after the last of these epochs."""
+    if "checkpoint" not in job:
+        return
     # The scratch folder goes with an interrupted attempt, and lies on the same file system.
     part = Path(job["shared"], CHECKPOINT)
     torch.save({"of": of, "epochs": epochs, **{name: each.state_dict() for name, each in parts.items()}}, part)

@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader
 from torchvision.models.mobilenetv2 import MobileNetV2
 
 from multicard import marks
-from multicard.core.layout import PROGRESS
 from multicard.record.binding import bind_rank
 from multicard.record.compilation import allow_compilations
 from multicard.workloads._program import run_program
@@ -55,10 +54,8 @@ def train(job: dict[str, Any], p: VisionParameters, rank: int, device: torch.dev
     epochs = load_checkpoint(job, of, state)  # that are done: their losses and accuracies
     first = len(epochs) + 1
     is_observed = marks.training(steps=(p.epochs - first + 1) * steps_per_epoch, epoch=first)
-    if rank == 0 and epochs:
-        print(f"{PROGRESS}  resuming after epoch {len(epochs)}, from its checkpoint", flush=True)
-        for row in epochs:
-            marks.log(**row)
+    for row in epochs if rank == 0 else ():
+        marks.log(**row)
     for epoch in itertools.count(first) if is_observed else range(first, p.epochs + 1):
         began, losses = time.perf_counter(), []
         model.train()
