@@ -11,12 +11,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from conftest import refused
 from multicard.core.errors import UserError
+from multicard.core.prepared import read_unchanged
 from multicard.experiment.models import ARCHITECTURES, Architecture, Model
-from multicard.workloads.llm.prepare_model import check_folder, prepare_model, read_model
+from multicard.workloads.llm.prepare_model import prepare_model
 from multicard.workloads.llm.tiny import tensor_shapes
 
-FETCH = "fetch --it"
 # As the users' checkpoints are shaped, and quickly written.
 SMALL = Architecture(vocabulary=512, layers=2, heads=2, kv_heads=1, embedding=8, feed_forward=16, max_sequence=64)
 PARAMETERS = 2 * (2 * 64 + 2 * 32 + 3 * 128 + 2 * 8) + 2 * 512 * 8 + 8
@@ -58,6 +59,10 @@ def write_folder(folder: Path, shards: int = 1) -> Path:
         parts.setdefault(shard(number % shards + 1, shards) if shards > 1 else ONE, {})[name] = tensor
     for file, part in parts.items():
         save_file(part, folder / file)
+    if shards > 1:
+        (folder / f"{ONE}.index.json").write_text(
+            json.dumps({"weight_map": {name: file for file, part in parts.items() for name in part}})
+        )
     return folder
 
 
@@ -65,30 +70,36 @@ def shard(number: int, count: int) -> str:
     return f"model-{number:05}-of-{count:05}.safetensors"
 
 
-def checked(folder: Path, shape: Architecture = SMALL) -> dict[str, Any]:
-    return check_folder(folder, shape, FETCH)
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ARCHITECTURES, "llama3_8b", SMALL)
 
 
-def refusal(folder: Path, shape: Architecture = SMALL) -> str:
+def of(folder: Path | str) -> Model:
+    return Model(architecture="llama3_8b", folder=str(folder))
+
+
+def checked(folder: Path) -> dict[str, Any]:
+    prepare_model("mine", of(folder), folder / "out", folder / "no resources")
+    return read_unchanged(folder / "out", "model", "folder")
+
+
+def refusal(folder: Path) -> str:
     """The one line that refuses a folder."""
-    with pytest.raises(UserError) as caught:
-        checked(folder, shape)
-    [line] = str(caught.value).splitlines()
-    return line
+    return refused(folder / "out", lambda: checked(folder))
 
 
 def test_a_whole_folder_is_described_and_only_read_wherever_it_is_stated_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(ARCHITECTURES, "llama3_8b", SMALL)
     folder, out = write_folder(tmp_path / "weights", shards=3), tmp_path / "out"
     before = {file: (file.stat().st_size, file.stat().st_mtime_ns) for file in folder.rglob("*")}
     monkeypatch.chdir(tmp_path)
-    prepare_model("mine", Model(architecture="llama3_8b", folder="weights"), out, tmp_path / "no resources")
+    prepare_model("mine", of("weights"), out, tmp_path / "no resources")
     monkeypatch.chdir("/")
     assert {file: (file.stat().st_size, file.stat().st_mtime_ns) for file in folder.rglob("*")} == before
     assert [file.name for file in out.iterdir()] == ["provenance.json"]
-    facts = read_model(out)
+    facts = read_unchanged(out, "model", "folder")
     files = {file["name"]: file for file in facts.pop("files")}
     assert facts == {
         "model": "mine",
@@ -103,33 +114,24 @@ def test_a_whole_folder_is_described_and_only_read_wherever_it_is_stated_from(
     assert {name: {"name": name, "bytes": before[folder / name][0]} for name in whole} == files
     (folder / shard(2, 3)).write_bytes(b"")
     with pytest.raises(UserError, match="missing or changed since it was prepared"):
-        read_model(out)
+        read_unchanged(out, "model", "folder")
 
 
-def test_a_folder_may_differ_from_the_usual_form(tmp_path: Path) -> None:
+def test_a_folder_may_differ_from_the_usual_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_folder(tmp_path / "weights")
     shutil.move(folder / "original" / "tokenizer.model", folder / "tokenizer.model")
     assert checked(folder)["tokenizer"] == str(folder / "tokenizer.model")
     # A tied model has no output layer.
-    tied = replace(SMALL, tied=True)
+    monkeypatch.setitem(ARCHITECTURES, "llama3_8b", replace(SMALL, tied=True))
     (folder / "config.json").write_text(json.dumps(config(tie_word_embeddings=True)))
-    assert checked(folder, tied)["parameters"] == PARAMETERS - 512 * 8
+    assert checked(folder)["parameters"] == PARAMETERS - 512 * 8
 
 
-def test_a_missing_folder_is_named_with_the_command_that_fetches_it(tmp_path: Path) -> None:
-    model = Model(architecture="llama3_8b", folder=str(tmp_path / "none"))
-    with pytest.raises(UserError) as caught:
-        prepare_model("mine", model, tmp_path / "out", tmp_path)
-    assert str(caught.value).startswith(f"models.mine: no weights: no such folder: {tmp_path}/none; ")
-    assert model.download_command in str(caught.value)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_partial_folder_is_named_with_what_is_missing(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "weights")
-    for name in (TOKENIZER, "config.json", ONE):
-        (folder / name).unlink()
-    said = f"{folder}: does not contain config.json, {ONE}, {TOKENIZER}; fetch the model by: {FETCH}"
+def test_a_partial_folder_is_named_with_what_is_missing_and_the_command_that_fetches_it(tmp_path: Path) -> None:
+    folder = tmp_path / "none"
+    said = (
+        f"{folder}: does not contain config.json, {ONE}, {TOKENIZER}; fetch the model by: {of(folder).download_command}"
+    )
     assert refusal(folder) == said
     sharded = write_folder(tmp_path / "sharded", shards=3)
     (sharded / shard(1, 3)).unlink()

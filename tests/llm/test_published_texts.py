@@ -95,8 +95,8 @@ pq.write_table(pa.table({"input": pa.array([], pa.string())}), NO_ROWS)
         ({}, "datasets.mine: cannot open {folder}: "),
         ({"train.parquet": b"PAR1"}, "{folder}: cannot be read after 0 samples: Parquet"),
         ({"train.jsonl": b'{"input": \n'}, "{folder}: cannot be read after 0 samples: "),
-        ({"test.jsonl": line(input="a", output="b")}, "datasets.mine: found the splits test in {folder}, expected"),
-        ({"train.jsonl": GOOD}, "{folder}, sample 1: found the columns text, expected input"),
+        ({"test.jsonl": line(input="a", output="b")}, "{folder}: cannot be read after 0 samples: "),
+        ({"train.jsonl": GOOD}, "{folder}, sample 1: input: Field required"),
         ({"train.jsonl": line(input="", output="b")}, "{folder}, sample 1: input: empty, expected text"),
         ({"train.parquet": NO_ROWS.getvalue()}, "{folder}: found no samples, expected some"),
     ],
@@ -144,7 +144,7 @@ def test_ending_before_the_end_of_parquet_does_not_abort_python(tmp_path: Path, 
     done = script(tmp_path / "out", source="published-text", texts=name, folder=str(folder), limit=2)
     assert done.returncode == code, done.stderr
     if code:
-        assert done.stderr == f"{folder}, sample 1: found the columns article, expected input\n"
+        assert done.stderr == f"{folder}, sample 1: input: Field required\n"
         assert not list((tmp_path / "out").iterdir())
 
 

@@ -7,12 +7,14 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from pydantic import ValidationError
 from text_sets import FLAT, GOOD, HELLO, RESOURCES, SAMPLES, WAVE, line, made, prepared, refusal, rows, write
 
 from multicard.core.errors import UserError
 from multicard.core.files import sha256
+from multicard.core.prepared import read_unchanged
 from multicard.experiment.datasets import SHIPPED, ShippedText
-from multicard.workloads.llm.prepare_texts import prepare_texts, read_texts
+from multicard.workloads.llm.prepare_texts import prepare_texts
 
 
 def of_file(path: Path, kind: str = "completion") -> dict[str, str]:
@@ -106,14 +108,14 @@ COMPLETION = [
     ("a.csv", b"text\na,1\nb,1\n", ": cannot be read after 0 samples: found more columns than the 1 of the first"),
     ("a.parquet", b"PAR1 and no more", ": cannot be read after 0 samples: Parquet"),
     ("a.jsonl", GOOD + b"[1]\n", ", sample 2: Input should be a valid dictionary"),
-    ("a.jsonl", line(words="a"), ", sample 1: found the columns words, expected text"),
+    ("a.jsonl", line(words="a"), ", sample 1: text: Field required"),
     ("a.jsonl", GOOD + line(text=3), ", sample 2: text: Input should be a valid string"),
     ("a.csv", b"id,text\n1,a\n2\n", ", sample 2: text: empty"),
     ("a.jsonl", GOOD + line(text=" \n"), ", sample 2: text: empty"),
     ("a.jsonl", line(text="\ud800"), ", sample 1: 'utf-8' codec can't encode character"),
 ]
 OTHER_KINDS = [
-    ("instruction", {"instruction": "a", "output": "b"}, ": found the columns instruction, output, expected input"),
+    ("instruction", {"instruction": "a", "output": "b"}, ": input: Field required"),
     ("instruction", {"instruction": "a", "input": "", "output": None}, ": output: "),
     ("instruction", {"instruction": "a", "input": ["b"], "output": "c"}, ": input: "),
     ("chat", {"messages": "hello"}, ": messages: Input should be a valid list"),
@@ -124,7 +126,7 @@ OTHER_KINDS = [
     ("chat", {"messages": [*HELLO, HELLO[1]]}, ": messages: message 3: found the role assistant, expected user"),
     ("chat", {"messages": [*HELLO, SYSTEM]}, ": messages: message 3: found the role system, expected user"),
     ("chat", {"messages": [HELLO[0], HELLO[1] | {"content": ""}]}, ": messages: empty"),
-    ("preference", {"prompt": "a", "good": "b"}, ": found the columns prompt, good, expected chosen"),
+    ("preference", {"prompt": "a", "good": "b"}, ": chosen: Field required"),
     ("preference", {"chosen": "a", "rejected": "b"}, ": chosen: Input should be a valid list"),
     (
         "preference",
@@ -151,18 +153,17 @@ def test_a_bad_file_is_refused_in_one_line_with_its_place(
 
 
 def test_unknown_and_missing_files_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "texts.txt"
+    path = tmp_path / "texts.csv"
     assert refusal(tmp_path / "out", **of_file(path)) == f"datasets.mine.path: no such file: {path}"
-    path.write_text("hello")
-    said = f"datasets.mine.path: found the suffix '.txt' of {path}, expected .json, .jsonl, .csv, .parquet"
-    assert refusal(tmp_path / "out", **of_file(path)) == said
+    with pytest.raises(ValidationError, match="should match pattern"):
+        made(tmp_path / "out", **of_file(tmp_path / "texts.txt"))
     with pytest.raises(UserError, match=r"chats\.jsonl: cannot be read after 0 samples: No such file or directory"):
         prepare_texts("mine", ShippedText(source="shipped-text", texts="chats"), tmp_path / "out", tmp_path)
 
 
 def test_a_set_that_cannot_be_written_whole_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = Mock(side_effect=OSError(28, "No space left on device"))
-    monkeypatch.setattr("multicard.workloads.llm.prepare_texts.to_sample", full)
+    monkeypatch.setattr("multicard.workloads.llm.prepare_texts.json.dumps", full)
     with pytest.raises(UserError, match="cannot be written: No space left"):
         made(tmp_path, source="shipped-text", texts="chats")
     assert not list(tmp_path.iterdir())
@@ -183,5 +184,5 @@ def test_texts_that_changed_since_they_were_prepared_are_noticed(tmp_path: Path)
     file.write_text(file.read_text(encoding="utf-8").replace("Ada", "Eva"), encoding="utf-8")
     for _ in ("changed", "removed"):
         with pytest.raises(UserError, match=r"train\.jsonl: missing or changed since it was prepared; delete"):
-            read_texts(tmp_path)
+            read_unchanged(tmp_path, "set of texts")
         file.unlink(missing_ok=True)

@@ -14,8 +14,9 @@ from safetensors.torch import load_file
 
 from conftest import ROOT
 from multicard.core.errors import UserError
+from multicard.core.prepared import read_unchanged
 from multicard.experiment.models import ARCHITECTURES, Model
-from multicard.workloads.llm.prepare_model import prepare_model, read_model
+from multicard.workloads.llm.prepare_model import prepare_model
 from multicard.workloads.llm.tiny import tensor_shapes
 
 SHAPE = ARCHITECTURES["tiny"]
@@ -39,7 +40,7 @@ def no_tokenizer_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tiny_has_the_weights_of_its_architecture(tiny: Path) -> None:
-    assert read_model(tiny)["parameters"] == SHAPE.parameters
+    assert read_unchanged(tiny, "model", "folder")["parameters"] == SHAPE.parameters
     # Losses of different machines can be compared as long as these are the bytes.
     assert hashlib.sha256((tiny / "model.safetensors").read_bytes()).hexdigest() == WEIGHTS
     weights = load_file(tiny / "model.safetensors")
@@ -82,7 +83,7 @@ def test_the_tokenizer_of_tiny_returns_every_text_and_stays_in_the_vocabulary(ti
     from torchtune.data import Message
     from torchtune.models.llama3 import llama3_tokenizer
 
-    facts = read_model(tiny)
+    facts = read_unchanged(tiny, "model", "folder")
     tokenizer = llama3_tokenizer(facts["tokenizer"], special_tokens_path=facts["special_tokens"], max_seq_len=256)
     assert (tokenizer.base_vocab_size, tokenizer.vocab_size) == (SHAPE.vocabulary - SPECIAL, SHAPE.vocabulary)
     assert sorted(tokenizer.special_tokens.values()) == list(range(SHAPE.vocabulary - SPECIAL, SHAPE.vocabulary))
@@ -131,12 +132,12 @@ def test_a_prepared_model_that_changed_is_noticed(tiny: Path, tmp_path: Path) ->
     shutil.copytree(tiny, tmp_path, dirs_exist_ok=True)
     provenance = tmp_path / "provenance.json"
     provenance.write_text(provenance.read_text().replace(str(tiny), str(tmp_path)))
-    read_model(tmp_path)
+    read_unchanged(tmp_path, "model", "folder")
     file = tmp_path / "model.safetensors"
     content = file.read_bytes()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(UserError, match="missing or changed since it was prepared; delete"):
-        read_model(tmp_path)
+        read_unchanged(tmp_path, "model", "folder")
     # A preparation that fails leaves no older provenance.
     with pytest.raises(FileNotFoundError):
         prepare_model("tiny", Model(architecture="tiny"), tmp_path, tmp_path / "nothing")

@@ -26,8 +26,8 @@ from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from multicard.workloads.llm.parameters import LlmParameters
-from multicard.workloads.llm.prepare_model import prepare_model, read_model
-from multicard.workloads.llm.prepare_texts import prepare_texts, read_texts
+from multicard.workloads.llm.prepare_model import prepare_model
+from multicard.workloads.llm.prepare_texts import prepare_texts
 from multicard.workloads.llm.technique import TECHNIQUES as REGISTRY
 
 pytestmark = pytest.mark.slow
@@ -151,7 +151,7 @@ def test_losses_are_those_of_the_untouched_recipe(
     from multicard.workloads.llm.torchtune_backend import _settings
 
     data, p = texts("preferences"), LlmParameters(**SMALL, technique=technique)
-    settings = _settings(p, read_model(tiny), read_texts(data), data / "train.jsonl", tmp_path / "out")
+    settings = _settings(p(tiny)(data), data / "train.jsonl", tmp_path / "out")
     # As long as our job; so the same learning rates.
     OmegaConf.save(OmegaConf.create(settings | {"max_steps_per_epoch": ALL_STEPS}), tmp_path / "stock.yaml")
     command = [sys.executable, "-c", "from torchtune._cli.tune import main; main()", "run"]

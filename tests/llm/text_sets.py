@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
 from conftest import ROOT, refused
+from multicard.core.prepared import read_unchanged
 from multicard.experiment.datasets import Dataset
-from multicard.workloads.llm.prepare_texts import prepare_texts, read_texts
+from multicard.workloads.llm.prepare_texts import prepare_texts
 
 RESOURCES = ROOT / "resources"
 HELLO = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Hello!"}]
@@ -34,7 +35,7 @@ FLAT = ("instruction", "summary", "grammar", "completion")  # those that CSV can
 def made(out: Path, **definition: Any) -> dict[str, Any]:
     """Prepare a set of texts and read its provenance."""
     prepare_texts("mine", TypeAdapter(Dataset).validate_python(definition), out, RESOURCES)
-    return read_texts(out)
+    return read_unchanged(out, "set of texts")
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

@@ -7,15 +7,15 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from conftest import refused
+from multicard.core.prepared import read_unchanged
 from multicard.experiment.datasets import Dataset
-from multicard.workloads.vision.data import read_provenance
 from multicard.workloads.vision.prepare import prepare
 
 
 def made(out: Path, name: str = "mine", **definition: Any) -> dict[str, Any]:
     """Prepare a data set and read its provenance."""
     prepare(name, TypeAdapter(Dataset).validate_python(definition), out)
-    return read_provenance(out)
+    return read_unchanged(out, "data set")
 
 
 def refusal(out: Path, **definition: Any) -> str:

@@ -13,10 +13,10 @@ from torch import nn
 
 from conftest import TINY
 from forked_ranks import start_ranks
+from multicard.core.prepared import read_unchanged
 from multicard.core.rendezvous import free_port
 from multicard.record.compilation import limits_hit
 from multicard.workloads.vision import train as training_program
-from multicard.workloads.vision.data import read_provenance
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.ranks import join
 
@@ -48,7 +48,7 @@ def train_alone(_rank: int, port: int, strategy: str, raise_limit: bool, digits:
     if not raise_limit:
         training_program.allow_compilations = lambda blocks: None
     p = VisionParameters(**TINY | {"strategy": strategy, "compile": True, "steps_per_epoch": STEPS})
-    facts = read_provenance(Path(digits))
+    facts = read_unchanged(Path(digits), "data set")
     job = {"data": digits}
     training_program.train(job, p, *join(p), facts)
     Path(scratch, "found.json").write_text(json.dumps([computed / STEPS, limits_hit()]))

@@ -13,9 +13,10 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, SequentialSampler
 
 from multicard.core.errors import UserError
+from multicard.core.prepared import read_unchanged
 from multicard.experiment.datasets import ImageFolder
 from multicard.workloads.vision.dali import DaliLoader
-from multicard.workloads.vision.data import GrayscaleDataset, open_split, read_provenance
+from multicard.workloads.vision.data import GrayscaleDataset, open_split
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.prepare import prepare
 
@@ -70,7 +71,7 @@ def images_in(folder: Path, size: tuple[int, int], image_size: int, suffix: str 
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)).convert(mode).save(path)
     prepare("pictures", ImageFolder(source="imagefolder", folder=str(folder / "in")), folder / "out")
-    facts = read_provenance(folder / "out") | {"mean": MEAN, "std": STD}
+    facts = read_unchanged(folder / "out", "data set") | {"mean": MEAN, "std": STD}
     return open_split(folder / "out", facts, "train", image_size)
 
 

@@ -13,13 +13,14 @@ from sklearn.datasets import load_digits
 
 from conftest import refused
 from multicard.core.errors import UserError
-from multicard.workloads.vision.data import open_split, read_provenance
+from multicard.core.prepared import read_unchanged
+from multicard.workloads.vision.data import open_split
 
 SIZE = 16
 
 
 def test_the_digits_are_all_there_once_and_normalized(digits: Path) -> None:
-    facts = read_provenance(digits)
+    facts = read_unchanged(digits, "data set")
     assert facts["train_samples"] + facts["test_samples"] == 1797
     source = load_digits()
     images = np.concatenate([np.load(digits / f"{split}_images.npy") for split in ("train", "test")])

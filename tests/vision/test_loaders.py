@@ -8,8 +8,9 @@ import torch
 
 from conftest import TINY
 from multicard.core.errors import UserError
+from multicard.core.prepared import read_unchanged
 from multicard.experiment.datasets import Synthetic
-from multicard.workloads.vision.data import open_split, read_provenance
+from multicard.workloads.vision.data import open_split
 from multicard.workloads.vision.loaders import evaluation_loader, evaluation_passes, training_loader
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.prepare import prepare
@@ -77,7 +78,7 @@ def test_batches_and_workers_are_those_of_the_devices_of_a_rank() -> None:
 
 def test_synthetic_batches_are_on_the_device_and_as_many_as_their_samples(tmp_path: Path) -> None:
     prepare("s", Synthetic(source="synthetic", samples=30, classes=4), tmp_path)
-    facts = read_provenance(tmp_path)
+    facts = read_unchanged(tmp_path, "data set")
     loader = training_loader(open_split(tmp_path, facts, "train", 16), facts, parameters(), 0, CPU)
     batches: list[Any] = list(loader)
     assert len(batches) == len(loader) == 3

@@ -15,8 +15,9 @@ from torchvision.datasets import MNIST
 from torchvision.transforms import v2
 
 from multicard.core.errors import UserError
+from multicard.core.prepared import read_unchanged
 from multicard.workloads.vision import sources
-from multicard.workloads.vision.data import GrayscaleDataset, open_split, read_provenance
+from multicard.workloads.vision.data import GrayscaleDataset, open_split
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = NAMES
@@ -186,7 +187,7 @@ def test_a_stored_set_that_changed_is_noticed(tmp_path: Path, harm: str) -> None
         case "all gone":
             (tmp_path / "train").rename(tmp_path / "elsewhere")
     with pytest.raises(UserError, match="train: missing or changed since it was prepared"):
-        read_provenance(tmp_path)
+        read_unchanged(tmp_path, "data set")
 
 
 def test_preparing_anew_replaces_what_was_stored_before(tmp_path: Path) -> None:

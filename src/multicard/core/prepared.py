@@ -1,6 +1,5 @@
 """What the preparation of data and models leaves in a folder, and whether it is still there."""
 
-from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +7,6 @@ from multicard.core.errors import UserError
 from multicard.core.files import read_object, sha256
 
 PROVENANCE = "provenance.json"
-
-Entry = Mapping[str, Any]
 
 
 def read_prepared(folder: Path, what: str) -> dict[str, Any]:
@@ -25,24 +22,30 @@ def read_prepared(folder: Path, what: str) -> dict[str, Any]:
     return read_object(folder / PROVENANCE)
 
 
-def is_unchanged(path: Path, entry: Entry) -> bool:
-    """Tell whether a file has still the size of its entry, and the checksum where the entry states one."""
-    if not path.is_file() or path.stat().st_size != entry["bytes"]:
-        return False
-    return "sha256" not in entry or sha256(path) == entry["sha256"]
+def read_unchanged(folder: Path, what: str, place: str | None = None) -> dict[str, Any]:
+    """Read provenance.json, and check the files and trees of files that it lists.
 
-
-def refuse_changed(
-    folder: Path, place: Path, entries: Iterable[Entry], unchanged: Callable[[Path, Entry], bool] = is_unchanged
-) -> None:
-    """Check what was prepared in `folder`, whose entries name files in `place`.
+    They are in `folder`, or in the one that the key `place` names. Of a tree only the number of files and their size
+    together are compared: every rank does this, and reading a hundred thousand files would take longer than some runs.
 
     Raises
     ------
     UserError
-        At the first file that is missing or not the one that was prepared.
+        At the first one that is missing or not what was prepared.
     """
-    for entry in entries:
-        path = place / entry["name"]
-        if not unchanged(path, entry):
+    facts = read_prepared(folder, what)
+    for entry in facts["files"]:
+        path = Path(facts[place] if place else folder, entry["name"])
+        if not is_unchanged(path, entry):
             raise UserError(f"{path}: missing or changed since it was prepared; delete {folder} to prepare it again")
+    return facts
+
+
+def is_unchanged(path: Path, entry: dict[str, Any]) -> bool:
+    """Whether a file has still the size of its entry, and the checksum where that states one; or a tree, see above."""
+    if "files" in entry:
+        sizes = [file.stat().st_size for file in path.glob("*/*")]
+        return (len(sizes), sum(sizes)) == (entry["files"], entry["bytes"])
+    if not path.is_file() or path.stat().st_size != entry["bytes"]:
+        return False
+    return "sha256" not in entry or sha256(path) == entry["sha256"]

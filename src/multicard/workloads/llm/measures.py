@@ -36,8 +36,7 @@ def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.Data
     measured = steps[steps["window"] == "measured"]
     tokens = measured["tokens"].sum()
     shape = ARCHITECTURES[record["model"]["architecture"]]
-    capabilities = [gpu.get("capability") for gpu in (record.get("hardware") or {}).get("gpus") or []]
-    estimate = estimate_memory(p, shape, *capabilities[:1])
+    estimate = estimate_memory(p, shape)
     losses = steps.groupby("step")["loss"].mean().sort_index()
     return {
         "tokens_per_s_per_device": common["tokens_per_s"] / p.devices,

@@ -1,32 +1,31 @@
-"""Make a set of texts ready to tune on, with a checksum and a statement of where it comes from."""
+"""Make a set of texts ready to tune on: rows from where they lie, checked, in one form, with a statement of origin."""
 
 import json
+import os
 import tempfile
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from multicard.core.errors import UserError, in_one_line
+import pandas as pd
+from pydantic import ValidationError
+
+from multicard.core.errors import UserError, first_fault, in_one_line
 from multicard.core.files import atomic_write, described, write_json
-from multicard.core.prepared import PROVENANCE, read_prepared, refuse_changed
-from multicard.experiment.datasets import PublishedText, Text
-from multicard.workloads.llm.samples import MissingColumns, Unfit, to_sample
-from multicard.workloads.llm.text_sources import TextSource, open_source
+from multicard.core.prepared import PROVENANCE
+from multicard.experiment.datasets import PUBLISHED, PublishedText, ShippedText, Text
+from multicard.workloads.llm.samples import FORMS
 
 TRAIN = "train.jsonl"
+ENCODING = "utf-8-sig"  # what Windows puts before a text is no part of it
 
 
 def prepare_texts(name: str, dataset: Text, folder: Path, resources: Path) -> None:
     """Write the samples into `folder`/train.jsonl in the form of their kind; provenance.json comes last.
 
-    Samples are read and written one after the other. Invalid samples of a published set, which a user cannot fix, are
-    skipped and counted; a user's file is refused for them.
-
-    Parameters
-    ----------
-    resources
-        Folder of the shipped inputs.
+    Invalid samples of a published set, which a user cannot fix, are skipped and counted; a user's file is refused for
+    them. `resources`: folder of the shipped inputs.
 
     Raises
     ------
@@ -39,53 +38,118 @@ def prepare_texts(name: str, dataset: Text, folder: Path, resources: Path) -> No
     # An earlier one must not stand for what is not prepared yet.
     (folder / PROVENANCE).unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".huggingface-", ignore_cleanup_errors=True) as scratch:
-        source = open_source(name, dataset, resources, Path(scratch))
+        if isinstance(dataset, PublishedText):
+            place = dataset.folder or dataset.repository
+            rows, origin = _open_published(name, dataset, place, scratch)
+        elif isinstance(dataset, ShippedText):
+            place = resources / "text" / f"{dataset.texts}.jsonl"
+            rows, origin = _rows(place), {"origin": "multicard's own, resources/text"}
+        else:
+            place = Path(dataset.path)
+            rows, origin = _rows(place), {"origin": "a file of the user", "source_files": [described(place)]}
         with atomic_write(folder / TRAIN) as temporary:
-            counts = _write(source, dataset, temporary)
-    facts = {"dataset": name, "source": dataset.source, "kind": dataset.kind, **source.facts, "limit": dataset.limit}
+            counts = _write(str(place), rows, dataset, temporary)
+    facts = {"dataset": name, "source": dataset.source, "kind": dataset.kind, **origin, "limit": dataset.limit}
     write_json(folder / PROVENANCE, facts | counts | {"files": [described(folder / TRAIN)]})
 
 
-def _write(source: TextSource, dataset: Text, path: Path) -> dict[str, Any]:
+def _write(place: str, rows: Iterator[Any], dataset: Text, path: Path) -> dict[str, Any]:
     """Write the samples to `path`; give their number."""
     is_published = isinstance(dataset, PublishedText)
     written, skipped, first_error = 0, 0, None
     with path.open("w", encoding="utf-8", newline="\n") as file:
-        for number, row in enumerate(islice(_rows(source), dataset.limit), 1):
+        for number, row in enumerate(islice(_readable(place, rows), dataset.limit), 1):
             try:
-                sample = to_sample(dataset.kind, row)
+                sample = FORMS[dataset.kind].model_validate(row).model_dump()
                 file.write(json.dumps(sample, ensure_ascii=False) + "\n")
                 written += 1
-            except (Unfit, UnicodeEncodeError) as error:
-                reason = f"{source.place}, sample {number}: {error}"
-                if isinstance(error, MissingColumns) or not is_published:
-                    raise UserError(reason) from None
-                skipped, first_error = skipped + 1, first_error or reason
+            except (ValidationError, UnicodeEncodeError) as error:
+                is_of_row = isinstance(error, UnicodeEncodeError) or error.errors()[0]["type"] != "missing"
+                why = first_fault(error) if isinstance(error, ValidationError) else error
+                first_error = first_error or f"{place}, sample {number}: {why}".replace("Value error, ", "")
+                if not is_published or not is_of_row:  # probably no row has the column
+                    raise UserError(first_error) from None
+                skipped += 1
     if not written:
-        raise UserError(first_error or f"{source.place}: found no samples, expected some")
+        raise UserError(first_error or f"{place}: found no samples, expected some")
     left_out = {"left_out": skipped, "first_left_out": first_error} if is_published else {}
     return {"train_samples": written, "test_samples": 0, **left_out}
 
 
-def _rows(source: TextSource) -> Iterator[Any]:
+def _readable(place: str, rows: Iterator[Any]) -> Iterator[Any]:
     """Rows; what their reader stumbles over is one line."""
     number = 0
     try:
-        for row in source.rows:
+        for row in rows:
             number += 1
             yield row
     except Exception as error:  # whatever a reader stumbles over
-        raise UserError(f"{source.place}: cannot be read after {number} samples: {in_one_line(error)}") from error
+        raise UserError(f"{place}: cannot be read after {number} samples: {in_one_line(error)}") from error
 
 
-def read_texts(folder: Path) -> dict[str, Any]:
-    """Read provenance.json of a prepared set of texts, and check its file against it.
+def _rows(path: Path) -> Iterator[Any]:
+    """Rows of a file, text as it is written: the readers of `datasets` make numbers and dates of some."""
+    match path.suffix:
+        case ".jsonl":
+            with path.open(encoding=ENCODING) as file:
+                yield from (json.loads(line) for line in file if line.strip())
+        case ".json":
+            if not isinstance(rows := json.loads(path.read_text(encoding=ENCODING)), list):
+                raise ValueError("found JSON that is no list, expected a list of samples")
+            yield from rows
+        case ".csv":
+            table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding=ENCODING)
+            # Where lines have a value more than the first one, pandas takes their first value for an index.
+            if not isinstance(table.index, pd.RangeIndex):
+                raise ValueError(f"found more columns than the {table.shape[1]} of the first line")
+            yield from table.to_dict("records")
+        case ".parquet":
+            yield from _parquet(path)
 
-    Raises
-    ------
-    UserError
-        If the file is missing or not the one that was prepared.
-    """
-    facts = read_prepared(folder, "set of texts")
-    refuse_changed(folder, folder, facts["files"])
-    return facts
+
+def _parquet(file: Path | BinaryIO) -> Iterator[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    for batch in pq.ParquetFile(file).iter_batches(1000):
+        yield from batch.to_pylist()
+
+
+def _open_published(
+    name: str, dataset: PublishedText, place: str, scratch: str
+) -> tuple[Iterator[Any], dict[str, Any]]:
+    """Let Hugging Face's `datasets` find the training part, in a folder or at its hub; rows, and their origin."""
+    os.environ.setdefault("HF_HOME", scratch)  # read at the first import
+    from datasets import load_dataset_builder
+    from huggingface_hub import HfApi
+
+    published = PUBLISHED[dataset.texts]
+    facts = {"repository": published.repository, "subset": published.subset}
+    try:
+        if dataset.folder:
+            # A copy of the whole repository has the subsets side by side; one of them alone may have been fetched.
+            part = Path(place, published.subset or "")
+            builder = load_dataset_builder(str(part) if part.is_dir() else place, cache_dir=scratch)
+            facts |= {"origin": "a folder of the user", "folder": str(Path(place).absolute())}
+        else:
+            # Pinned to the commit, so that what is read is what the provenance records.
+            commit = HfApi().dataset_info(place, revision=published.revision).sha
+            builder = load_dataset_builder(place, published.subset, revision=commit, cache_dir=scratch)
+            facts |= {"origin": "downloaded from Hugging Face", "revision": commit}
+    except Exception as error:  # whatever they stumble over, in the folder or on the way to the hub
+        raise UserError(f"datasets.{name}: cannot open {place}: {in_one_line(error)}") from error
+    return _streamed(builder), facts
+
+
+def _streamed(builder: Any) -> Iterator[dict[str, Any]]:
+    """Rows of the training part, a piece at a time."""
+    files = builder.config.data_files.get("train", [""])
+    if not all(file.endswith(".parquet") for file in files):
+        yield from builder.as_streaming_dataset(split="train")
+        return
+    # Python would abort at its end where a stream of Parquet that `datasets` opened was not read to its end
+    # (https://github.com/huggingface/datasets/issues/7467).
+    import fsspec
+
+    for path in files:
+        with fsspec.open(path, "rb") as file:
+            yield from _parquet(file)

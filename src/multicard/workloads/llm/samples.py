@@ -2,30 +2,12 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    AliasChoices,
-    BaseModel,
-    BeforeValidator,
-    Field,
-    ValidationError,
-    create_model,
-    model_validator,
-)
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field, create_model, model_validator
 
-from multicard.core.errors import first_fault
 from multicard.experiment.datasets import TextKind
 
 # The roles of messages as those of ShareGPT name them (torchtune reads the same).
 SHAREGPT = {"human": "user", "gpt": "assistant"}
-
-
-class Unfit(ValueError):
-    """A row that is not a valid sample; its message is the reason."""
-
-
-class MissingColumns(Unfit):
-    """A row without a column that it needs; probably no row of its set has it."""
 
 
 def _not_blank(text: str) -> str:
@@ -37,15 +19,19 @@ def _not_blank(text: str) -> str:
 Words = Annotated[str, AfterValidator(_not_blank)]
 
 
+def _named(kind: Any, *names: str) -> Any:
+    """A column that may have any of the names."""
+    return Annotated[kind, Field(validation_alias=AliasChoices(*names))]
+
+
 class Message(BaseModel):
     """What one side says."""
 
     role: Annotated[
-        Literal["system", "user", "assistant"],
+        _named(Literal["system", "user", "assistant"], "role", "from"),
         BeforeValidator(lambda role: SHAREGPT.get(role, role) if isinstance(role, str) else role),
-        Field(validation_alias=AliasChoices("role", "from")),
     ]
-    content: Annotated[str, Field(validation_alias=AliasChoices("content", "value"))]
+    content: _named(str, "content", "value")
 
 
 def _by_turns(messages: list[Message]) -> list[Message]:
@@ -71,8 +57,8 @@ Conversation = Annotated[list[Message], AfterValidator(_by_turns)]
 class Preference(BaseModel):
     """Two conversations that begin with the same question and end with a good and a bad answer."""
 
-    chosen: Annotated[Conversation, Field(validation_alias=AliasChoices("chosen", "chosen_conversations"))]
-    rejected: Annotated[Conversation, Field(validation_alias=AliasChoices("rejected", "rejected_conversations"))]
+    chosen: _named(Conversation, "chosen", "chosen_conversations")
+    rejected: _named(Conversation, "rejected", "rejected_conversations")
 
     @model_validator(mode="before")
     @classmethod
@@ -86,48 +72,25 @@ class Preference(BaseModel):
 
     @model_validator(mode="after")
     def _are_comparable(self) -> "Preference":
-        questions = []
         for name, messages in (("chosen", self.chosen), ("rejected", self.rejected)):
             if messages[-1].role != "assistant":
                 raise ValueError(f"column {name}: the last message is the user's, expected the assistant's")
-            questions.append(next(message.content for message in messages if message.role == "user"))
-        if questions[0] != questions[1]:
+        one, other = (next(each.content for each in own if each.role == "user") for own in (self.chosen, self.rejected))
+        if one != other:
             raise ValueError("chosen and rejected: found different questions, expected the same first message")
         return self
 
 
-def _columns(**types: Any) -> type[BaseModel]:
-    return create_model("Columns", **{name: (kind, ...) for name, kind in types.items()})
+def _columns(**kinds: Any) -> type[BaseModel]:
+    return create_model("Columns", **{name: (kind, ...) for name, kind in kinds.items()})
 
 
+Blank = Annotated[str, BeforeValidator(lambda given: given or "")]  # many instructions need no input
 FORMS: dict[TextKind, type[BaseModel]] = {
-    # Many instructions need no input.
-    "instruction": _columns(
-        instruction=Words, input=Annotated[str, BeforeValidator(lambda given: given or "")], output=Words
-    ),
-    "chat": _columns(
-        messages=Annotated[Conversation, Field(validation_alias=AliasChoices("messages", "conversations"))]
-    ),
+    "instruction": _columns(instruction=Words, input=Blank, output=Words),
+    "chat": _columns(messages=_named(Conversation, "messages", "conversations")),
     "summary": _columns(dialogue=Words, summary=Words),
     "grammar": _columns(input=Words, output=Words),
-    "completion": _columns(text=Annotated[Words, Field(validation_alias=AliasChoices("text", "article", "page"))]),
+    "completion": _columns(text=_named(Words, "text", "article", "page")),
     "preference": Preference,
 }
-
-
-def to_sample(kind: TextKind, row: Any) -> dict[str, Any]:
-    """Bring a row into the form of its kind; other columns are dropped.
-
-    Raises
-    ------
-    Unfit
-        If columns are missing, or hold what they should not.
-    """
-    try:
-        return FORMS[kind].model_validate(row).model_dump()
-    except ValidationError as error:
-        fault = error.errors()[0]
-        if fault["type"] == "missing" and len(fault["loc"]) == 1:
-            columns = ", ".join(" ".join(str(name).split())[:40] for name in list(row)[:8])
-            raise MissingColumns(f"found the columns {columns}, expected {fault['loc'][0]}") from None
-        raise Unfit(first_fault(error).replace("Value error, ", "")) from None

@@ -16,6 +16,10 @@ DEVIATION = 0.02  # as Llama's weights are initialized
 SPECIAL_TOKENS = 16  # those that torchtune asks for, filled up
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 TOKENIZER, SPECIAL_TOKENS_FILE = "tokenizer.model", "special_tokens.json"
+NAMES = {  # Hugging Face's, by torchtune's
+    "q_proj": "self_attn.q_proj", "k_proj": "self_attn.k_proj", "v_proj": "self_attn.v_proj",
+    "output_proj": "self_attn.o_proj", "w1": "mlp.gate_proj", "w2": "mlp.down_proj", "w3": "mlp.up_proj",
+}  # fmt: skip
 
 
 def make_tiny(folder: Path, shape: Architecture, shipped: Path) -> list[Path]:
@@ -31,53 +35,27 @@ def make_tiny(folder: Path, shape: Architecture, shipped: Path) -> list[Path]:
 
 def config_of(shape: Architecture, base: int) -> dict[str, Any]:
     """Contents of config.json; `base` counts the tokens below the special ones, of which two begin and end texts."""
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_act": "silu",
-        **shape.config,
-        "rope_theta": shape.rope_base,
-        "rms_norm_eps": shape.norm_epsilon,
-        "torch_dtype": "bfloat16",
-        "bos_token_id": base,
-        "eos_token_id": base + 1,
-    }
+    of_llama = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu"}
+    numbers = {"rope_theta": shape.rope_base, "rms_norm_eps": shape.norm_epsilon, "torch_dtype": "bfloat16"}
+    return of_llama | shape.config | numbers | {"bos_token_id": base, "eos_token_id": base + 1}
 
 
 def random_weights(shape: Architecture) -> dict[str, torch.Tensor]:
-    """Normal matrices and norms of one, as bfloat16.
-
-    The numbers are NumPy's: PyTorch's depend on the instructions of the CPU.
-    """
-    generator = np.random.default_rng(SEED)
-    weights = {}
+    """Normal matrices and norms of one, as bfloat16; the numbers are NumPy's: PyTorch's depend on the CPU."""
+    generator, weights = np.random.default_rng(SEED), {}
     for name, size in tensor_shapes(shape).items():
-        if len(size) == 1:
-            weights[name] = torch.ones(size, dtype=torch.bfloat16)
-        else:
-            values = generator.standard_normal(size, np.float32) * np.float32(DEVIATION)
-            weights[name] = torch.from_numpy(values).to(torch.bfloat16)
+        values = generator.standard_normal(size, np.float32) * np.float32(DEVIATION) if len(size) > 1 else np.ones(size)
+        weights[name] = torch.from_numpy(values).to(torch.bfloat16)
     return weights
 
 
 def tensor_shapes(shape: Architecture) -> dict[str, tuple[int, ...]]:
     """Shapes of all tensors of a checkpoint, by Hugging Face's names."""
-    linear = shape.linear_shapes
-    layer = {
-        "self_attn.q_proj": linear["q_proj"],
-        "self_attn.k_proj": linear["k_proj"],
-        "self_attn.v_proj": linear["v_proj"],
-        "self_attn.o_proj": linear["output_proj"],
-        "mlp.gate_proj": linear["w1"],
-        "mlp.down_proj": linear["w2"],
-        "mlp.up_proj": linear["w3"],
-        "input_layernorm": (shape.embedding,),
-        "post_attention_layernorm": (shape.embedding,),
+    norm, head = (shape.embedding,), (shape.vocabulary, shape.embedding)
+    layer = {NAMES[name]: size for name, size in shape.linear_shapes.items()}
+    layer |= {"input_layernorm": norm, "post_attention_layernorm": norm}
+    layers = {
+        f"model.layers.{number}.{name}.weight": size for number in range(shape.layers) for name, size in layer.items()
     }
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (shape.vocabulary, shape.embedding)}
-    for number in range(shape.layers):
-        shapes |= {f"model.layers.{number}.{name}.weight": size for name, size in layer.items()}
-    shapes["model.norm.weight"] = (shape.embedding,)
-    if not shape.tied:
-        shapes["lm_head.weight"] = (shape.vocabulary, shape.embedding)
-    return shapes
+    shapes = {"model.embed_tokens.weight": head, **layers, "model.norm.weight": norm}
+    return shapes if shape.tied else shapes | {"lm_head.weight": head}

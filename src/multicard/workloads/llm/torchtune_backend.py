@@ -65,7 +65,7 @@ def tune(p: LlmParameters, model: dict[str, Any], texts: dict[str, Any], train_f
     Parameters
     ----------
     model, texts
-        What `read_model` and `read_texts` give for the prepared model and data.
+        What provenance.json says of the prepared model and data.
     train_file
         The samples.
     output

@@ -9,18 +9,18 @@ from typing import Any
 
 import torch
 
+from multicard.core.prepared import read_unchanged
 from multicard.record.binding import bind_rank
 from multicard.record.visible import rank_devices
 from multicard.workloads._program import run_program
 from multicard.workloads.llm.parameters import LlmParameters
-from multicard.workloads.llm.prepare_model import read_model
-from multicard.workloads.llm.prepare_texts import read_texts
 
 
 def main(job: dict[str, Any]) -> None:
     """Be one rank of a job."""
     p = LlmParameters.model_validate(job["parameters"])
-    model, texts = read_model(Path(job["model"])), read_texts(Path(job["data"]))
+    model = read_unchanged(Path(job["model"]), "model", "folder")
+    texts = read_unchanged(Path(job["data"]), "set of texts")
     bind_rank(p)
     torch.set_num_threads(p.threads)
     [device] = rank_devices(p)

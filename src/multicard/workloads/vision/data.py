@@ -11,8 +11,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from multicard.core.errors import UserError
-from multicard.core.prepared import Entry, is_unchanged, read_prepared, refuse_changed
-from multicard.workloads.vision.images import choose_samples, tree_is_unchanged
+from multicard.workloads.vision.images import choose_samples
 
 
 class GrayscaleDataset(Dataset):
@@ -49,26 +48,6 @@ def _synthetic(samples: int, classes: int, image_size: int, seed: int) -> Tensor
     dataset = TensorDataset(_random_image(image_size, seed).expand(samples, -1, -1, -1), labels)
     dataset.synthetic = True
     return dataset
-
-
-def read_provenance(folder: Path) -> dict[str, Any]:
-    """Read provenance.json of a prepared data set, and check its files against it.
-
-    Of many small image files only names and sizes are compared: every rank does this, and reading a hundred thousand
-    files would take longer than some runs.
-
-    Raises
-    ------
-    UserError
-        If a file is missing or not the one that was prepared.
-    """
-    facts = read_prepared(folder, "data set")
-    refuse_changed(folder, folder, facts["files"], _unchanged)
-    return facts
-
-
-def _unchanged(path: Path, entry: Entry) -> bool:
-    return tree_is_unchanged(path, entry) if "files" in entry else is_unchanged(path, entry)
 
 
 def open_split(folder: Path, facts: dict[str, Any], split: str, image_size: int, seed: int = 0) -> Dataset:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from multicard.core.errors import UserError, in_one_line
-from multicard.core.prepared import Entry
 from multicard.core.system import usable_cpus
 from multicard.experiment.datasets import ImageFolder
 from multicard.workloads.vision.sources import CLASSES, Samples
@@ -153,9 +152,3 @@ def write_tree(folder: Path, split: str, samples: Samples, size: int) -> dict[st
         "bytes": sum(size for _, size, _ in rows),
         "sha256": hashlib.sha256(listed.encode()).hexdigest(),
     }
-
-
-def tree_is_unchanged(tree: Path, entry: Entry) -> bool:
-    """Whether a tree that was written still has as many files of together the same size; contents are not read."""
-    sizes = [file.stat().st_size for file in tree.glob("*/*.jpg")]
-    return (len(sizes), sum(sizes)) == (entry["files"], entry["bytes"])

@@ -15,11 +15,12 @@ from torch.utils.data import DataLoader
 from torchvision.models.mobilenetv2 import MobileNetV2
 
 from multicard import marks
+from multicard.core.prepared import read_unchanged
 from multicard.record.binding import bind_rank
 from multicard.record.compilation import allow_compilations
 from multicard.workloads._program import run_program
 from multicard.workloads.vision.checkpoint import load_checkpoint, save_checkpoint
-from multicard.workloads.vision.data import open_split, read_provenance
+from multicard.workloads.vision.data import open_split
 from multicard.workloads.vision.loaders import SEEDS, evaluation_loader, evaluation_passes, set_epoch, training_loader
 from multicard.workloads.vision.parameters import VisionParameters, read_ahead
 from multicard.workloads.vision.precision import autocast, choose_fp32, gradient_scaler, place, to_device
@@ -140,7 +141,7 @@ def evaluate(
 def main(job: dict[str, Any]) -> None:
     """Be one rank of a job."""
     p = VisionParameters.model_validate(job["parameters"])
-    facts = read_provenance(Path(job["data"]))
+    facts = read_unchanged(Path(job["data"]), "data set")
     bind_rank(p)
     rank, device = join(p)
     train(job, p, rank, device, facts)
