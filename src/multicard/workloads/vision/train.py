@@ -46,8 +46,7 @@ def train(job: dict[str, Any], p: VisionParameters, rank: int, device: torch.dev
     training_data, test_data = (open_split(Path(job["data"]), facts, part, p.image_size) for part in ("train", "test"))
     training = training_loader(training_data, facts, p, rank, device)
     testing = evaluation_loader(test_data, p, rank)
-    is_synthetic = getattr(training_data, "synthetic", False)
-    loader = marks.wrap_loader(training, ahead=read_ahead(p, synthetic=is_synthetic))
+    loader = marks.wrap_loader(training, ahead=read_ahead(p, synthetic=getattr(training_data, "synthetic", False)))
     steps_per_epoch = min(len(training), p.steps_per_epoch or len(training))
 
     state = {"model": model, "optimizer": optimizer, "scaler": scaler}
