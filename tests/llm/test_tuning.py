@@ -18,6 +18,7 @@ from forked_ranks import forked_ranks
 from multicard.analysis.runs.measures import measure_run
 from multicard.core.files import read_json
 from multicard.core.layout import PHASES
+from multicard.core.prepared import read_unchanged
 from multicard.core.reasons import describe_reason
 from multicard.experiment.datasets import ShippedText, TextFile
 from multicard.experiment.models import Model
@@ -151,7 +152,8 @@ def test_losses_are_those_of_the_untouched_recipe(
     from multicard.workloads.llm.torchtune_backend import _settings
 
     data, p = texts("preferences"), LlmParameters(**SMALL, technique=technique)
-    settings = _settings(p(tiny)(data), data / "train.jsonl", tmp_path / "out")
+    model, sample_texts = read_unchanged(tiny, "model", "folder"), read_unchanged(data, "set of texts")
+    settings = _settings(p, model, sample_texts, data / "train.jsonl", tmp_path / "out")
     # As long as our job; so the same learning rates.
     OmegaConf.save(OmegaConf.create(settings | {"max_steps_per_epoch": ALL_STEPS}), tmp_path / "stock.yaml")
     command = [sys.executable, "-c", "from torchtune._cli.tune import main; main()", "run"]
