@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from forked_ranks import start_ranks
 from multicard.experiment.models import ARCHITECTURES, Architecture
+from multicard.workloads.llm.measures import measure
 from multicard.workloads.llm.memory_estimate import estimate_memory
 from multicard.workloads.llm.parameters import LlmParameters
 from simulated_gpu import Allocations, peak_bytes
@@ -124,10 +126,22 @@ def test_weights_take_two_bytes_of_each_published_parameter(architecture: str, p
     assert estimate_memory(job(), ARCHITECTURES[architecture]).weights == 2 * published
 
 
-def test_a_gpu_needs_two_workspaces_more() -> None:
-    on_gpu, on_cpu = (estimate_memory(job(device=device), TINY) for device in ("cuda", "cpu"))
-    # parseChosenWorkspaceSize of torch 2.11.0 (ATen/cuda/CublasHandlePool.cpp) on 9.0; one is for each of two threads.
-    assert on_gpu.total - on_cpu.total == 2 * 4096 * 8 * 1024
+# parseChosenWorkspaceSize of torch 2.11.0 (ATen/cuda/CublasHandlePool.cpp; its machine code compares the pair with
+# 9 and 0): 4096 * 8 KiB if major == 9 and minor == 0, else 4096 * 2 + 16 * 8 KiB. One is for each of two threads.
+@pytest.mark.parametrize(("capability", "kib"), [("9.0", 32768), (None, 32768), ("7.5", 8320), ("10.0", 8320)])
+def test_a_gpu_needs_two_workspaces_more(capability: str | None, kib: int) -> None:
+    on_gpu, on_cpu = (estimate_memory(job(device=device), TINY, capability) for device in ("cuda", "cpu"))
+    assert on_gpu.total - on_cpu.total == 2 * kib * 1024
+    # The estimate of a finished run is of its own GPU.
+    record = {
+        "parameters": job(device="cuda").model_dump(),
+        "model": {"architecture": "tiny"},
+        "hardware": {"gpus": [{"name": "synthetic", "capability": capability}]},
+    }
+    steps = pd.DataFrame(
+        {"window": ["measured"], "step": [1], "loss": [1.0], "samples": [1], "tokens": [1], "padded_tokens": [1]}
+    )
+    assert measure(record, {"tokens_per_s": 1.0}, steps, None)["estimated_memory_bytes"] == on_gpu.total
 
 
 def test_recipes_that_do_not_compile_need_as_much_when_asked_to() -> None:

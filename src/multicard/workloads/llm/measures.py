@@ -36,7 +36,8 @@ def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.Data
     measured = steps[steps["window"] == "measured"]
     tokens = measured["tokens"].sum()
     shape = ARCHITECTURES[record["model"]["architecture"]]
-    estimate = estimate_memory(p, shape)
+    capabilities = [gpu.get("capability") for gpu in (record.get("hardware") or {}).get("gpus") or []]
+    estimate = estimate_memory(p, shape, *capabilities[:1])
     losses = steps.groupby("step")["loss"].mean().sort_index()
     return {
         "tokens_per_s_per_device": common["tokens_per_s"] / p.devices,
