@@ -217,9 +217,7 @@ class TextFile(Text):
     """A file of samples: JSON (a list), JSON lines, CSV or Parquet."""
 
     source: Literal["text-file"]
-    path: Annotated[
-        str, Field(pattern=r"\.(json|jsonl|csv|parquet)$", description="The file: .json, .jsonl, .csv or .parquet.")
-    ]
+    path: Annotated[str, Field(min_length=1, description="The file: .json, .jsonl, .csv or .parquet.")]
     samples: Annotated[
         TextKind,
         Field(

@@ -18,6 +18,7 @@ from multicard.experiment.datasets import PUBLISHED, PublishedText, ShippedText,
 from multicard.workloads.llm.samples import FORMS
 
 TRAIN = "train.jsonl"
+SUFFIXES = (".json", ".jsonl", ".csv", ".parquet")
 ENCODING = "utf-8-sig"  # what Windows puts before a text is no part of it
 
 
@@ -46,6 +47,9 @@ def prepare_texts(name: str, dataset: Text, folder: Path, resources: Path) -> No
             rows, origin = _rows(place), {"origin": "multicard's own, resources/text"}
         else:
             place = Path(dataset.path)
+            if place.suffix.lower() not in SUFFIXES:
+                found = f"found the suffix {place.suffix!r} of {place}, expected {', '.join(SUFFIXES)}"
+                raise UserError(f"datasets.{name}.path: {found}")
             rows, origin = _rows(place), {"origin": "a file of the user", "source_files": [described(place)]}
         with atomic_write(folder / TRAIN) as temporary:
             counts = _write(str(place), rows, dataset, temporary)
@@ -89,7 +93,7 @@ def _readable(place: str, rows: Iterator[Any]) -> Iterator[Any]:
 
 def _rows(path: Path) -> Iterator[Any]:
     """Rows of a file, text as it is written: the readers of `datasets` make numbers and dates of some."""
-    match path.suffix:
+    match path.suffix.lower():
         case ".jsonl":
             with path.open(encoding=ENCODING) as file:
                 yield from (json.loads(line) for line in file if line.strip())
