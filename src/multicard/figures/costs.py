@@ -3,7 +3,6 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.figure import Figure
 
 from multicard.analysis.choice.choices import as_table, choices
@@ -94,6 +93,8 @@ def tradeoff(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     rows = -(-len(panels) // 2)
     size = (WIDTH_IN, 3.4 if len(panels) < 3 else 0.6 + 2.8 * rows)
     figure, grid = plt.subplots(rows, min(2, len(panels)), figsize=size, squeeze=False)
+    import seaborn as sns  # here, since it takes a second to import
+
     for axes, ((job, *_), own), place in zip(grid.flat, panels, places, strict=False):
         scale, unit = unit_for(own["time_s"], HOURS)
         sns.scatterplot(

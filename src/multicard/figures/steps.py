@@ -2,7 +2,6 @@
 
 import matplotlib.pyplot as plt
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -200,6 +199,8 @@ def _of_runs(tables: ScenarioTables, rows: pd.DataFrame, besides: tuple[str, ...
 
 def _lines(axes: Axes, data: pd.DataFrame, x: str, y: str, names: list[str], markers: bool = False) -> None:
     """Draw a line per run; the look of a configuration depends on all `names`, so that it is the same in all panels."""
+    import seaborn as sns  # here, since it takes a second to import
+
     sns.lineplot(
         data, x=x, y=y, hue="series", style="series", hue_order=names, style_order=names, palette=colours(len(names)),
         units="run", estimator=None, markers=markers, linewidth=1.2, ax=axes,

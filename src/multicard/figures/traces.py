@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, NullFormatter
@@ -145,6 +144,8 @@ def collectives(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     if rates.empty:
         say(right, "sizes of messages were not recorded")
         return figure, seconds.rename(columns={name: f"{name} (s)" for name in times})
+    import seaborn as sns  # here, since it takes a second to import
+
     sns.scatterplot(
         rates, x="size_bytes", y="bus_bandwidth_bytes_per_s", hue="collective", style="devices", s=60, ax=right,
         palette={name: look[name][0] for name in rates["collective"].unique()},
