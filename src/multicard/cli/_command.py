@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,32 +29,38 @@ class Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True)
 class Command:
-    """One command of the command line.
+    """A command of the command line: a module, whose name is the command's and whose docstring its help.
 
-    Its module imports what `run` needs inside functions, so that `multicard --help` and every other command start
-    fast.
+    It imports what `run` needs inside functions, so that `multicard --help` and every other command start fast.
 
     Attributes
     ----------
-    order
-        Place in the help.
+    order, group, example
+        Its place in the help, and a command line that uses it.
     run
         Runs it. Raises `UserError` for bad input; exits with 1 where the answer is bad news.
-    group, example
-        Where it stands in the help, and a command line that uses it.
     rest
         What stands after `--`, as its usage shows it; it gets this as the list `rest`. None where `--` has the meaning
         that argparse gives it.
     """
 
-    name: str
     order: int
-    help: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], None]
     group: str
     example: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], None]
     rest: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of its module."""
+        return self.run.__module__.rpartition(".")[2]
+
+    @property
+    def help(self) -> str:
+        """What it does, such as "run a configuration"."""
+        text = (sys.modules[self.run.__module__].__doc__ or "").strip(" .\n")
+        return text[:1].lower() + text[1:]
 
 
 def add_configuration(parser: argparse.ArgumentParser) -> None:

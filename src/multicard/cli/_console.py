@@ -1,16 +1,14 @@
-"""Tables and text on the terminal."""
+"""Tables and lines on the terminal."""
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from multicard.core.terminal import plain
 from multicard.core.units import heading, show
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 WIDE = 220  # columns of a table that goes to a file or a pipe
 NAME_WIDTH = 70
@@ -18,19 +16,35 @@ NAME_WIDTH = 70
 Rows = Sequence[dict[str, Any]]
 
 
-def console() -> Console:
-    """Give the console for standard output."""
-    return Console(width=None if sys.stdout.isatty() else WIDE)
+def console(stderr: bool = False) -> "Console":
+    """Give the console for standard output, or for errors."""
+    from rich.console import Console
+
+    return Console(width=None if stderr or sys.stdout.isatty() else WIDE, stderr=stderr)
 
 
-def rows_table(rows: Rows, title: Text, caption: str, longest: int) -> Table:
+def say(*shown: "str | Table", stderr: bool = False) -> None:
+    """Print lines of text, as they are, and tables."""
+    from multicard.core.terminal import plain
+
+    terminal = console(stderr)
+    for each in shown:
+        is_text = isinstance(each, str)
+        terminal.print(plain(each) if is_text else each, soft_wrap=is_text)
+
+
+def rows_table(rows: Rows, title: str, caption: str, longest: int) -> "Table":
     """Show the first rows of a table, without columns that are empty throughout, or the name of the only report."""
+    from rich.table import Table
+
+    from multicard.core.terminal import plain
+
     several = len({row.get("report") for row in rows}) > 1
     rows = rows[:longest]
     shown = [
         column for column in rows[0] if any(row[column] is not None for row in rows) and (column != "report" or several)
     ]
-    table = Table(title=title, caption=plain(caption), title_justify="left", caption_justify="left")
+    table = Table(title=plain(title), caption=plain(caption), title_justify="left", caption_justify="left")
     for column in shown:
         numbers = all(isinstance(row[column], int | float | None) for row in rows)
         table.add_column(plain(heading(column)), justify="right" if numbers else "left", overflow="fold")
@@ -39,9 +53,16 @@ def rows_table(rows: Rows, title: Text, caption: str, longest: int) -> Table:
     return table
 
 
-def text_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], longest: int | None = None) -> Table:
+def text_table(
+    title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], longest: int | None = None
+) -> "Table":
     """Show rows of text, of which each may have a length."""
-    table = Table(*headings, title=plain(title), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False)
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from multicard.core.terminal import plain
+
+    table = Table(*headings, title=plain(title), title_justify="left", box=SIMPLE_HEAD, show_edge=False)
     for row in rows:
         table.add_row(*(plain(cell, longest) for cell in row))
     return table

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from multicard.cli._console import console, say
 from multicard.core.errors import UserError
 from multicard.core.text import counted
 from multicard.core.units import ARGS_PREFIX, UNKNOWN, heading, number_in, unit_for, units_of
@@ -43,11 +44,9 @@ def print_results(experiment: "Experiment", config: Path) -> None:
     from multicard.analysis.overview import measures_shown, overview
     from multicard.analysis.provenance import notes
     from multicard.analysis.scenario_tables import MEASURES, ScenarioTables
-    from multicard.cli._console import console
-    from multicard.core.terminal import plain
     from multicard.experiment.workload import workload_of
 
-    results, terminal = Path(experiment.results), console()
+    results = Path(experiment.results)
     outcomes: dict[str, str] = {}  # scenarios may share runs
     said: list[str] = []
     for name, scenario in experiment.scenarios.items():
@@ -60,8 +59,7 @@ def print_results(experiment: "Experiment", config: Path) -> None:
         alone, lines = len(experiment.scenarios) == 1, []
         if alone and len(tables.measures):
             rows, shown = overview(tables), measures_shown(tables)
-            for table in overview_tables(scenario.question, rows, shown, terminal.width):
-                terminal.print(table)
+            say(*overview_tables(scenario.question, rows, shown, console().width))
             if rows["iteration_time_s_low"].notna().any():
                 lines.append("in brackets: the 95% CI over repeats")
             if tables.completed and rows["data_share"].isna().all():
@@ -79,8 +77,7 @@ def print_results(experiment: "Experiment", config: Path) -> None:
         lines += notes(tables, profiled=True)
         said += [line if alone else f"{name}: {line}" for line in lines]
     said += [*_changed_scripts(experiment), f"report: {results / 'report.html'}"]
-    for line in [*dict.fromkeys(said), f"next: {_next_step(experiment, config, outcomes)}"]:
-        terminal.print(plain(line), soft_wrap=True, highlight=False)
+    say(*dict.fromkeys(said), f"next: {_next_step(experiment, config, outcomes)}")
 
 
 def _changed_scripts(experiment: "Experiment") -> Iterator[str]:

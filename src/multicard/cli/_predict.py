@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from multicard.cli._command import numbers_of_devices
+from multicard.cli._console import say, text_table
 from multicard.core.text import counted, plural
 
 Row = dict[str, Any]
@@ -14,12 +15,9 @@ def print_predictions(arguments: argparse.Namespace) -> None:
     """Print predictions, how those of measured runs turn out, and what they rest on."""
     from multicard import read_results
     from multicard.analysis.evidence import place_words
-    from multicard.cli._console import console, text_table
-    from multicard.core.terminal import plain
 
     devices = numbers_of_devices("--devices", arguments.devices)
     found = read_results(arguments.source).predictions(devices)
-    terminal = console()
     series = list(dict.fromkeys(zip(*(found.predictions[name] for name in SERIES), strict=True)))
     places = place_words([place for _, *place in series])
     names = {each: each[0] + (f" ({words})" if words else "") for each, words in zip(series, places, strict=True)}
@@ -27,14 +25,12 @@ def print_predictions(arguments: argparse.Namespace) -> None:
         rows = group.to_dict("records")
         answers = [line for row in rows for line in _answer(row, plural(2, found.units[key[0]]))]
         caveats = dict.fromkeys(text for row in rows for text in filter(None, row["caveats"].split("; ")))
-        for line in (names[key], *answers, *(f"  Caveat: {text}" for text in caveats), ""):
-            terminal.print(plain(line), soft_wrap=True)
+        say(names[key], *answers, *(f"  Caveat: {text}" for text in caveats), "")
     rows = [(names[tuple(row[each] for each in SERIES)], *_checked(row)) for row in found.checks.to_dict("records")]
     if rows:
         headings = ("Configuration", "Devices", "Predicted\nfrom fewer", "Measured", "Error", "Inside the\ninterval")
-        terminal.print(text_table("Checks: measured runs, predicted from those on fewer devices", headings, rows))
-    for line in found.verdicts:
-        terminal.print(plain(line), soft_wrap=True)
+        say(text_table("Checks: measured runs, predicted from those on fewer devices", headings, rows))
+    say(*found.verdicts)
 
 
 def _answer(row: Row, unit: str) -> list[str]:

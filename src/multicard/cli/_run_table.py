@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from multicard.cli._console import say
 from multicard.core.text import counted
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ def print_runs(matrix: "Matrix") -> None:
     """Print the run table: what would run, in which order, what cannot and why, and what it costs."""
     from rich.table import Table
 
-    from multicard.cli._console import console
     from multicard.core.terminal import plain
     from multicard.experiment.estimate import estimate_cost
     from multicard.profilers import PROFILERS
@@ -35,8 +35,6 @@ def print_runs(matrix: "Matrix") -> None:
             name, place = scenario if number == 0 else "", str(numbers.get(run.id, ""))
             table.add_row(name, place, run.id, plain(here), *needed)
         table.add_section()
-    terminal = console()
-    terminal.print(table)
     programs = [n if n in machine.profilers else f"no {n}" for n, profiler in PROFILERS.items() if profiler.program]
     has = [counted(machine.cpus, "CPU"), counted(machine.gpus, "GPU"), *programs]
     lines = [
@@ -58,8 +56,7 @@ def print_runs(matrix: "Matrix") -> None:
         unknown = f"; not counted: {counted(cost.unknown, 'run')} of unknown length" if cost.unknown else ""
         hours = f"{cost.wall_h:.3g} h, one run after another, {cost.node_gpu_h:.3g} GPU hours of whole nodes"
         lines.append(f"about {hours}{unknown}")
-    for line in lines:
-        terminal.print(plain(line), soft_wrap=True)
+    say(table, *lines)
 
 
 def _memory_needed(run: "Run", machine: "Machine") -> str:

@@ -1,4 +1,4 @@
-"""`multicard analyze`."""
+"""Say where the time of a trace goes, or make a report of many traces."""
 
 import argparse
 import json
@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from multicard.cli._as_runs import add_arguments as add_arguments_of_runs
 from multicard.cli._as_runs import make_runs
 from multicard.cli._command import UNDERSTAND, Command, refuse_unwritable
+from multicard.cli._console import NAME_WIDTH, rows_table, say, text_table
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from multicard.api.traces import TraceAnalysis
 
 LONGEST = 10  # rows of a table on the terminal
@@ -44,13 +43,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.as_runs:
         make_runs(arguments.path, arguments.overwrite, arguments.step_range)
         return
-    from rich.console import Console
-
     from multicard import read_trace
-    from multicard.cli._console import console
     from multicard.core.errors import UserError
     from multicard.core.files import unwritable
-    from multicard.core.terminal import plain
 
     out, events = arguments.out, arguments.perfetto
     if out is not None:
@@ -65,66 +60,47 @@ def run(arguments: argparse.Namespace) -> None:
     trace = read_trace(
         arguments.path, tables=arguments.only, scope="capture" if tables else "steps", find_steps=not arguments.only
     )
-    terminal = console()
     if arguments.json:
         tables = {name: trace.rows(name) for name in trace}
         print(json.dumps({"tables": tables, "absent": dict(trace.absent)}, indent=2))
     elif arguments.verbose or arguments.only:
-        _print_tables(trace, terminal)
+        _print_tables(trace)
     else:
-        _print_answer(trace, terminal)
-    notices = Console(stderr=True) if arguments.json else terminal  # standard output is JSON alone then
-    for notice in trace.notices:
-        notices.print(plain(notice), soft_wrap=True)
+        _print_answer(trace)
+    said = list(trace.notices)
     if out is not None:
         written = trace.save(out)
         figure = " and timeline.png" if written and written[-1].suffix == ".png" else ""
-        notices.print(plain(f"tables{figure}: {out}"), soft_wrap=True)
+        said.append(f"tables{figure}: {out}")
     if events is not None:
         trace.write_perfetto(events)
-        notices.print(plain(f"events for ui.perfetto.dev: {events}"), soft_wrap=True)
+        said.append(f"events for ui.perfetto.dev: {events}")
+    say(*said, stderr=arguments.json)  # standard output is JSON alone then
 
 
-def _print_answer(trace: "TraceAnalysis", terminal: "Console") -> None:
-    from multicard.cli._console import NAME_WIDTH, text_table
-    from multicard.core.terminal import plain
-
+def _print_answer(trace: "TraceAnalysis") -> None:
     found = trace.answer()
-    terminal.print(plain(found.sentence), soft_wrap=True)
+    say(found.sentence)
     if found.parts:
-        terminal.print(text_table("Where the time of a GPU goes", ("Part", "Time", "Share"), found.parts))
+        say(text_table("Where the time of a GPU goes", ("Part", "Time", "Share"), found.parts))
     if found.kernels:
         headings = ("Time", "Share of kernels", "Calls", "Class", "Kernel")
-        terminal.print(text_table(f"Longest kernels of a GPU{found.over}", headings, found.kernels, NAME_WIDTH))
-    for line in found.lines:
-        terminal.print(plain(line), soft_wrap=True)
-    terminal.print("all tables: --verbose, --json, or as files --out FOLDER", highlight=False)
+        say(text_table(f"Longest kernels of a GPU{found.over}", headings, found.kernels, NAME_WIDTH))
+    say(*found.lines, "all tables: --verbose, --json, or as files --out FOLDER")
 
 
-def _print_tables(trace: "TraceAnalysis", terminal: "Console") -> None:
-    from multicard.cli._console import rows_table
-    from multicard.core.terminal import plain
+def _print_tables(trace: "TraceAnalysis") -> None:
     from multicard.trace.summary import SUMMARY
     from multicard.trace.tables import ACTIVITIES
 
     for name in SUMMARY:
         if name in trace.absent:
-            terminal.print(plain(f"{name}: cannot tell: {trace.absent[name]}"), "\n")
+            say(f"{name}: cannot tell: {trace.absent[name]}", "")
         elif name in trace:
             rows = trace.summary(name)
-            if not rows:
-                terminal.print(plain(f"{name}: none"), "\n")
-                continue
             more = f", first {LONGEST} of {len(rows)}" if len(rows) > LONGEST else ""
-            terminal.print(rows_table(rows, plain(f"{name}{more}"), ACTIVITIES[name].description, LONGEST), "")
+            of = ACTIVITIES[name].description
+            say(rows_table(rows, f"{name}{more}", of, LONGEST) if rows else f"{name}: none", "")
 
 
-COMMAND = Command(
-    "analyze",
-    80,
-    "say where the time of a trace goes, or make a report of many traces",
-    add_arguments,
-    run,
-    UNDERSTAND,
-    "multicard analyze report.nsys-rep",
-)
+COMMAND = Command(80, UNDERSTAND, "multicard analyze report.nsys-rep", add_arguments, run)

@@ -1,10 +1,11 @@
-"""`multicard archive`."""
+"""Pack the runs of an experiment into one file, without user names, hostnames and paths."""
 
 import argparse
 import sys
 from pathlib import Path
 
 from multicard.cli._command import PREPARE, Command, add_configuration, add_profile
+from multicard.cli._console import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,8 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Pack the runs of an experiment, and list the skipped ones; exit with 1 where there are some."""
     from multicard.archive.pack import pack
-    from multicard.cli._console import console
-    from multicard.core.terminal import plain
     from multicard.core.text import listed
     from multicard.core.units import BYTES, with_unit
     from multicard.experiment.config import ARCHIVE
@@ -28,24 +27,13 @@ def run(arguments: argparse.Namespace) -> None:
 
     out = arguments.out or Path(f"{arguments.config.stem}{ARCHIVE}")
     packed = pack(read_experiment(arguments.config, arguments.profile, outside=False), out)
-    terminal = console()
-    for each in packed.incomplete:
-        terminal.print(plain(f"skipped: {each}: missing"), soft_wrap=True, highlight=False)
+    say(*(f"skipped: {each}: missing" for each in packed.incomplete))
     if packed.names:
         where = "appears in its configuration or commands; check them before you share it"
-        terminal.print(plain(f"{listed(list(map(repr, packed.names)))} {where}"))
-    size = with_unit(out.stat().st_size, BYTES)
-    terminal.print(plain(f"runs: {len(packed.runs)}, {size}: {out}"))
+        say(f"{listed(list(map(repr, packed.names)))} {where}")
+    say(f"runs: {len(packed.runs)}, {with_unit(out.stat().st_size, BYTES)}: {out}")
     if packed.incomplete:
         sys.exit(1)
 
 
-COMMAND = Command(
-    "archive",
-    90,
-    "pack the runs of an experiment into one file, without user names, hostnames and paths",
-    add_arguments,
-    run,
-    PREPARE,
-    "multicard archive config/mine.yaml --out mine.tar.gz",
-)
+COMMAND = Command(90, PREPARE, "multicard archive config/mine.yaml --out mine.tar.gz", add_arguments, run)

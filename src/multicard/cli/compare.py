@@ -1,4 +1,4 @@
-"""`multicard compare`."""
+"""List what got slower or faster between two traces, or results; --fail-above judges it for CI."""
 
 import argparse
 import json
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from multicard.cli._command import UNDERSTAND, Command, refuse_unwritable
+from multicard.cli._console import rows_table, say
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
 from multicard.core.text import counted, first_of, printable
@@ -86,9 +87,7 @@ def compare_results(arguments: argparse.Namespace) -> int:
     """
     from multicard.analysis.comparison.changes import MEASURES
     from multicard.api.results import holds_results, read_results
-    from multicard.cli._console import console
     from multicard.core.layout import RUN
-    from multicard.core.terminal import plain
 
     tolerance = _share_of(arguments.fail_above, "--fail-above")
     measures = list(dict.fromkeys(arguments.measure.split(","))) if arguments.measure else None
@@ -110,7 +109,7 @@ def compare_results(arguments: argparse.Namespace) -> int:
     for (path, before), (newer, after) in pairwise(results):
         found = before.compare(after, tolerance, measures)
         if len(results) > 2 and not arguments.json:
-            console().print(plain(f"{path} → {newer}"), soft_wrap=True)
+            say(f"{path} → {newer}")
         codes.append(_compared(found, (path, newer), tolerance, arguments, suites))
     if arguments.junit:
         with atomic_write(arguments.junit) as temporary:
@@ -127,8 +126,6 @@ def _compared(
 ) -> int:
     """Print a comparison, and add it to the suites of tests; give the exit code."""
     from multicard.analysis.comparison.changes import REGRESSION
-    from multicard.cli._console import console
-    from multicard.core.terminal import plain
 
     if found.hardware and tolerance is not None:
         listed = "; ".join(f"{what}: {one} and {other}" for what, one, other in found.hardware)
@@ -137,9 +134,8 @@ def _compared(
     if arguments.json:
         print(json.dumps(asdict(found) | {"problems": problems}, indent=2))
     else:
-        terminal, verbose = console(), arguments.verbose
-        for line in (*_summary(found), *_changes(found, verbose), *_remarks(found, paths, verbose)):
-            terminal.print(plain(line), soft_wrap=True)
+        verbose = arguments.verbose
+        say(*_summary(found), *_changes(found, verbose), *_remarks(found, paths, verbose))
     for problem in problems:
         print(printable(problem), file=sys.stderr)
     _add_suite(suites, found, " → ".join(map(str, paths)), problems)
@@ -288,16 +284,13 @@ def compare_traces(a: Path, b: Path) -> None:
     """Print what differs between two traces: the step period first, then the largest difference."""
     from multicard import read_trace
     from multicard.analysis.comparison.trace_comparison import COMPARED
-    from multicard.cli._console import console, rows_table
-    from multicard.core.terminal import plain
 
     before, after = (read_trace(path, tables=COMPARED, scope="steps", find_steps=True) for path in (a, b))
     found = before.compare(after)
     if found.empty:
-        console().print("cannot tell: the two traces have no table in common")
+        say("cannot tell: the two traces have no table in common")
         return
-    for line in (*_periods(found), *before.notices, *after.notices):
-        console().print(plain(line), "")
+    say(*_periods(found), *before.notices, *after.notices, "")
     of = found.attrs["basis"].replace("whole", "of the whole")
     caption = (
         f"Times and numbers of calls are {of}. The step period is the median time from start to start; rows of "
@@ -305,7 +298,7 @@ def compare_traces(a: Path, b: Path) -> None:
         "overlap add up. The interval covers what varies within the two captures, not from one run to another."
     )
     rows = found.astype(object).where(found.notna(), None).to_dict("records")
-    console().print(rows_table(rows, plain(f"a: {a}, b: {b}"), caption, LONGEST_TABLE))
+    say(rows_table(rows, f"a: {a}, b: {b}", caption, LONGEST_TABLE))
 
 
 def _periods(found: "pd.DataFrame") -> list[str]:
@@ -341,12 +334,4 @@ def _periods(found: "pd.DataFrame") -> list[str]:
     return lines
 
 
-COMMAND = Command(
-    "compare",
-    70,
-    "list what got slower or faster between two traces, or results; --fail-above judges it for CI",
-    add_arguments,
-    run,
-    UNDERSTAND,
-    "multicard compare v1.tar.gz results --fail-above 3%",
-)
+COMMAND = Command(70, UNDERSTAND, "multicard compare v1.tar.gz results --fail-above 3%", add_arguments, run)

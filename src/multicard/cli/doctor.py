@@ -1,10 +1,11 @@
-"""`multicard doctor`."""
+"""Check this machine and name a remedy for each problem, or measure its limits."""
 
 import argparse
 import sys
 from pathlib import Path
 
 from multicard.cli._command import PREPARE, Command, add_device, device_of, numbers_of_devices, profile
+from multicard.cli._console import console, say, text_table
 from multicard.core.errors import UserError
 
 
@@ -31,8 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print what this machine has and what is missing, or its limits; exit with 1 when something is wrong."""
-    from multicard.cli._console import console
-
     if arguments.measure:
         has_all = measure(arguments)
     else:
@@ -56,28 +55,17 @@ def measure(arguments: argparse.Namespace) -> bool:
     if reason := unwritable(results):
         raise UserError(f"results: cannot write: {reason}")
     from multicard.analysis.machine.limits import lines, read_machine
-    from multicard.cli._console import console, text_table
-    from multicard.core.terminal import plain
     from multicard.machine.measure import measure_machine
 
     device = device_of(arguments.device)
     record = measure_machine(device, counts, arguments.seconds, lambda line: print(line, file=sys.stderr, flush=True))
     path = machine_file(results, device)
     write_json(path, record)
-    limits, terminal = read_machine(path), console()
+    limits = read_machine(path)
     rows = [(line.what, line.of, line.rate, line.spread) for line in lines(limits)]
-    terminal.print(text_table("Limits of this machine", ("Limit", "Of", "Value", "95% CI"), rows))
-    for line in (*limits.notes, f"record: {path}"):
-        terminal.print(plain(line), soft_wrap=True)
+    table = text_table("Limits of this machine", ("Limit", "Of", "Value", "95% CI"), rows)
+    say(table, *limits.notes, f"record: {path}")
     return not any(part.problem for part in limits.parts)
 
 
-COMMAND = Command(
-    "doctor",
-    100,
-    "check this machine and name a remedy for each problem, or measure its limits",
-    add_arguments,
-    run,
-    PREPARE,
-    "multicard doctor",
-)
+COMMAND = Command(100, PREPARE, "multicard doctor", add_arguments, run)

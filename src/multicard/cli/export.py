@@ -1,9 +1,10 @@
-"""`multicard export`."""
+"""Write results for MLflow, Weights & Biases, TensorBoard or Prometheus, or as lines of JSON."""
 
 import argparse
 from pathlib import Path
 
 from multicard.cli._command import PREPARE, Command, add_results
+from multicard.cli._console import say
 
 # Which multicard.api.export writes; named here, so that the help need not import it.
 FORMATS = ("json", "mlflow", "openmetrics", "tensorboard", "wandb")
@@ -22,8 +23,6 @@ def run(arguments: argparse.Namespace) -> None:
     """Write the results for another tool, and print what opens them."""
     from multicard import read_results
     from multicard.api.export import FORMATS, as_line, export, exported
-    from multicard.cli._console import console
-    from multicard.core.terminal import plain
     from multicard.experiment.config import ARCHIVE
 
     source: Path = arguments.source
@@ -36,15 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
     out = arguments.out or Path(f"{name}-{arguments.to}")
     export(results, arguments.to, out)
     opened = FORMATS[arguments.to].opened.format(out=out)
-    console().print(plain(f"runs: {len(results.measures)}: {out} ({opened})"), soft_wrap=True)
+    say(f"runs: {len(results.measures)}: {out} ({opened})")
 
 
-COMMAND = Command(
-    "export",
-    95,
-    "write results for MLflow, Weights & Biases, TensorBoard or Prometheus, or as lines of JSON",
-    add_arguments,
-    run,
-    PREPARE,
-    "multicard export results --to mlflow",
-)
+COMMAND = Command(95, PREPARE, "multicard export results --to mlflow", add_arguments, run)

@@ -1,4 +1,4 @@
-"""`multicard recommend`."""
+"""Say how much faster more GPUs are or would be, where the step goes, and what to try."""
 
 import argparse
 
@@ -30,12 +30,4 @@ def run(arguments: argparse.Namespace) -> None:
     print(without_escapes(results.recommendations(arguments.verbose)), end="")
 
 
-COMMAND = Command(
-    "recommend",
-    50,
-    "say how much faster more GPUs are or would be, where the step goes, and what to try",
-    add_arguments,
-    run,
-    UNDERSTAND,
-    "multicard recommend results --devices 8,16",
-)
+COMMAND = Command(50, UNDERSTAND, "multicard recommend results --devices 8,16", add_arguments, run)

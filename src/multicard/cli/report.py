@@ -1,4 +1,4 @@
-"""`multicard report`."""
+"""Make figures and the report of recorded runs, or a page for an application for computing time."""
 
 import argparse
 import math
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from multicard.cli._command import UNDERSTAND, Command, add_results, refuse_unwritable
+from multicard.cli._console import say
 from multicard.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -62,8 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Draw recorded runs without running anything, and print where the report is."""
     from multicard import read_results
-    from multicard.cli._console import console
-    from multicard.core.terminal import plain
     from multicard.experiment.config import ARCHIVE
 
     source: Path = arguments.source
@@ -74,7 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
     if stated:
         raise UserError(f"--{next(iter(stated))}: stated without --proposal, expected both")
     if not arguments.claims and source.is_dir() and not arguments.out and (source / REPORT).is_file():
-        console().print(plain(f"report: {source / REPORT}"), soft_wrap=True)
+        say(f"report: {source / REPORT}")
         return
     results = read_results(source)
     if arguments.claims:
@@ -82,15 +81,13 @@ def run(arguments: argparse.Namespace) -> None:
         return
     name = source.resolve().name.removesuffix(ARCHIVE).removesuffix(".yaml")
     drawn = results.draw(arguments.out or Path(f"report-{name}"))
-    console().print(plain(f"runs: {drawn.runs}, figures: {drawn.figures}, report: {drawn.report}"), soft_wrap=True)
+    say(f"runs: {drawn.runs}, figures: {drawn.figures}, report: {drawn.report}")
 
 
 def print_proposal(arguments: argparse.Namespace, stated: Mapping[str, Any]) -> None:
     """Write the page for an application, and print its files."""
     from multicard import read_results
     from multicard.analysis.choice.applied import Request
-    from multicard.cli._console import console
-    from multicard.core.terminal import plain
     from multicard.report.proposal_page import check_format
 
     check_format(arguments.proposal)
@@ -106,7 +103,7 @@ def print_proposal(arguments: argparse.Namespace, stated: Mapping[str, Any]) -> 
         raise UserError(f"--efficiency: found {request.least_efficiency:g}, expected a share, at most 1")
     results = read_results(arguments.source)
     written = results.proposal(arguments.proposal, request, stated.get("scenario"))
-    console().print(plain(f"proposal: {', '.join(map(str, written))}"), soft_wrap=True)
+    say(f"proposal: {', '.join(map(str, written))}")
 
 
 def _positive(kind: type) -> Callable[[str], Any]:
@@ -124,27 +121,13 @@ def _positive(kind: type) -> Callable[[str], Any]:
 
 def print_claims(results: "Results") -> None:
     """Print the verdict on each claim, with the numbers."""
-    from multicard.cli._console import console
-    from multicard.core.terminal import plain
-
-    terminal = console()
     judged = results.claims()
     labels = {"claim_text": "", "refuted_if": "Refuted if: ", "finding": "", "conditions": ""}
     for each in judged.to_dict("records"):
-        terminal.print(f"[bold]{each['claim']}[/bold]: {each['verdict']}", highlight=False)
-        for column, label in labels.items():
-            if each[column]:
-                terminal.print(plain(f"  {label}{each[column]}"), soft_wrap=True)
+        details = [f"  {label}{each[column]}" for column, label in labels.items() if each[column]]
+        say(f"{each['claim']}: {each['verdict']}", *details)
     counts = judged["verdict"].value_counts(sort=False)
-    terminal.print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()), highlight=False)
+    say(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
 
 
-COMMAND = Command(
-    "report",
-    60,
-    "make figures and the report of recorded runs, or a page for an application for computing time",
-    add_arguments,
-    run,
-    UNDERSTAND,
-    "multicard report mine.tar.gz --out mine",
-)
+COMMAND = Command(60, UNDERSTAND, "multicard report mine.tar.gz --out mine", add_arguments, run)

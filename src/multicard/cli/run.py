@@ -1,4 +1,4 @@
-"""`multicard run`."""
+"""Run a configuration in the current folder and print its results, or list its runs."""
 
 import argparse
 import sys
@@ -134,13 +134,4 @@ def read_record(folder: Path) -> dict[str, Any]:
     return read_or_none(lambda: read_json(folder / RUN)) or {}
 
 
-COMMAND = Command(
-    "run",
-    20,
-    "run a configuration in the current folder and print its results, or list its runs",
-    add_arguments,
-    run,
-    MEASURE,
-    "multicard run config/mine.yaml",
-    rest="[-- SNAKEMAKE-OPTION ...]",
-)
+COMMAND = Command(20, MEASURE, "multicard run config/mine.yaml", add_arguments, run, "[-- SNAKEMAKE-OPTION ...]")

@@ -1,4 +1,4 @@
-"""`multicard scale`."""
+"""Measure your own training script on several numbers of devices, unchanged."""
 
 import argparse
 import os
@@ -244,12 +244,10 @@ def _value(text: str) -> Any:
 
 
 COMMAND = Command(
-    "scale",
     10,
-    "measure your own training script on several numbers of devices, unchanged",
-    add_arguments,
-    run,
     MEASURE,
     "multicard scale --devices 1,2,4 -- train.py --epochs 1",
-    rest="-- SCRIPT.py [ARGUMENT ...]",
+    add_arguments,
+    run,
+    "-- SCRIPT.py [ARGUMENT ...]",
 )

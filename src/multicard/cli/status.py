@@ -1,4 +1,4 @@
-"""`multicard status`."""
+"""Show how far an experiment is, and name runs whose files or numbers are in doubt."""
 
 import argparse
 import sys
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from multicard.cli._command import MEASURE, Command, add_configuration, add_profile
+from multicard.cli._console import say
 
 if TYPE_CHECKING:
     from multicard.workflow.slurm_queue import QueuedJob
@@ -24,7 +25,6 @@ def run(arguments: argparse.Namespace) -> None:
     from rich.table import Table
 
     from multicard.archive.matrix import Matrix
-    from multicard.cli._console import console
     from multicard.core.errors import UserError
     from multicard.core.terminal import plain
     from multicard.experiment.load import read_experiment
@@ -50,12 +50,8 @@ def run(arguments: argparse.Namespace) -> None:
         outcomes[outcome] += 1
         if remarks:
             table.add_row(run, outcome, plain("; ".join(remarks)))
-    terminal = console()
-    if table.row_count:
-        terminal.print(table)
-    for line in damaged:
-        terminal.print(plain(line), soft_wrap=True, highlight=False)
-    terminal.print(", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()), highlight=False)
+    say(*[table] * bool(table.row_count), *damaged)
+    say(", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()))
     if not all_sound:
         sys.exit(1)
 
@@ -116,12 +112,4 @@ def _run_status(
     return outcome, remarks, pd.isna(row.get("inconsistency"))
 
 
-COMMAND = Command(
-    "status",
-    40,
-    "show how far an experiment is, and name runs whose files or numbers are in doubt",
-    add_arguments,
-    run,
-    MEASURE,
-    "multicard status",
-)
+COMMAND = Command(40, MEASURE, "multicard status", add_arguments, run)

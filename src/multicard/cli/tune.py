@@ -1,4 +1,4 @@
-"""`multicard tune`."""
+"""Find the best configuration of a scenario with few of its runs, within a budget."""
 
 import argparse
 import importlib.util
@@ -203,12 +203,4 @@ def _conclude(search: "Search", space: "ScenarioSpace", trials: list[dict[str, A
     print(f"figure: {stem}.png, its numbers: {stem}.csv")
 
 
-COMMAND = Command(
-    "tune",
-    30,
-    "find the best configuration of a scenario with few of its runs, within a budget",
-    add_arguments,
-    run,
-    MEASURE,
-    "multicard tune config/mine.yaml --budget 2h",
-)
+COMMAND = Command(30, MEASURE, "multicard tune config/mine.yaml --budget 2h", add_arguments, run)
