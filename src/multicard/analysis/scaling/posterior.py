@@ -33,6 +33,8 @@ class Prior:
     growth, growth_spread
         Median of what the first doubling of the devices adds to a step, as a share of it, and the standard deviation of
         its logarithm.
+    hidden, hidden_spread
+        The same of the communication of two devices, hidden or not.
     deviation, deviation_spread
         The same of the random walk's standard deviation over one doubling, beside the scatter of repeats: jobs whose
         repeats scatter more deviate more, so that both add up in squares.
@@ -42,6 +44,8 @@ class Prior:
 
     growth: float = 0.01
     growth_spread: float = 2.0
+    hidden: float = 0.15
+    hidden_spread: float = 1.0
     deviation: float = 0.01
     deviation_spread: float = 1.0
     noise: float = 0.01

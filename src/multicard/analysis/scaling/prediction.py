@@ -6,6 +6,8 @@ T(n) = max(loading(n), compute(n) + growth(n)), times a random walk over the dou
 - Growth is c (n^p − 1) / (2^p − 1) with −1 < p < 1.5, relative to the smallest number of devices: with p = −1 the
   1 − 1/n of a ring's bandwidth, with 0 the log2 n of a tree or of waiting for the slowest, with 1 the n − 1 of a ring's
   latency. Exposed communication shows in it, serial work under strong scaling, and whatever else devices cost.
+- Under weak scaling, communication that backward passes hide on two numbers of devices may show on more: that of a ring,
+  H · 2 (1 − 1/n), less what can be hidden.
 - The walk is what no such curve has. By it an interval grows with the doublings between the runs and what is asked.
 - Loading counts where ranks waited: each loads for itself, or the ranks of a node share what it can load, or between.
 
@@ -29,6 +31,7 @@ PRIOR = Prior()
 SHAPES = (-1.0, 1.5)  # of growth: the exponent p
 LEAST = 1e-3  # of a step on the smallest number of devices, that any draw takes
 SHOWN_BY = 3  # numbers of devices, by which communication that some of them hide shows
+HIDEABLE = 2 / 3  # of a step's compute: the backward pass, under which communication may be hidden
 DEVIATES = 3  # times as much as the prior has, from which on runs contradict any curve of the model
 NEVER_WAITED = "the loader never made a rank wait, so its limit is not known"
 WAITS = 0.05  # share of a step that waits for data from which on the loader sets its pace
@@ -130,9 +133,9 @@ def predict(points: Sequence[Point], count: int, local: int, samples: float, pri
         caveats.append(f"no repeats: their scatter is taken to be about {percent(prior.noise)}, as in public tables")
     if loaded is None:
         caveats.append(NEVER_WAITED)
-    if len(points) < SHOWN_BY:
-        caveats.append("two numbers of devices do not show communication that both hide: run a third")
     sizes = [each.samples for each in points]
+    if len(points) < SHOWN_BY and not np.allclose([*sizes, samples], samples, rtol=SAME):
+        caveats.append("two numbers of devices do not show communication that both hide: run a third")
     if not min(sizes) * (1 - SAME) <= samples <= max(sizes) * (1 + SAME):
         caveats.append(f"each of {count} devices gets fewer or more samples than in any run: its time is extrapolated")
     return Prediction(count, _interval(target, runs), _interval(base - target, runs), tuple(caveats))
@@ -175,6 +178,7 @@ def _busy(points: Sequence[Point], count: int, samples: float, prior: Prior) -> 
     sizes = np.array([*(each.samples for each in points), samples]) / points[0].samples
     several = not np.allclose(sizes, 1.0, rtol=SAME)
     usual = prior.growth * (np.sqrt(sizes.min()) if several else 1.0)  # of a step between the first and the shortest
+    hides = len(points) < SHOWN_BY and not several  # a share of a step that does not shrink
 
     def curve(z: Array) -> Array:
         """Over the step of the first point."""
@@ -184,10 +188,14 @@ def _busy(points: Sequence[Point], count: int, samples: float, prior: Prior) -> 
         if several:
             fixed = np.minimum(1.0, usual * np.exp(prior.growth_spread * z[:, 2:3]))
             own = fixed + (1 - fixed) * sizes
-        return np.log(np.maximum(own + added * _growth(counts / counts[0], shape), LEAST))
+        grown = own + added * _growth(counts / counts[0], shape)
+        if hides:
+            communication = prior.hidden * np.exp(prior.hidden_spread * z[:, -1:]) * 2 * (1 - 1 / counts)
+            grown += np.maximum(0.0, communication - HIDEABLE * own)
+        return np.log(np.maximum(grown, LEAST))
 
     places = [np.log2(counts / counts[0]), np.log2(sizes)] if several else [np.log2(counts / counts[0])]
-    return draw([each.busy_s for each in points], curve, places, 3 if several else 2, prior)
+    return draw([each.busy_s for each in points], curve, places, 2 + several + hides, prior)
 
 
 def _growth(times: Array, shape: Array) -> Array:
