@@ -6,7 +6,7 @@ T(n) = max(loading(n), compute(n) + growth(n)), times a random walk over the dou
 - Growth is c (n^p − 1) / (2^p − 1) with −1 < p < 1.5, relative to the smallest number of devices: with p = −1 the
   1 − 1/n of a ring's bandwidth, with 0 the log2 n of a tree or of waiting for the slowest, with 1 the n − 1 of a ring's
   latency. Exposed communication shows in it, serial work under strong scaling, and whatever else devices cost.
-- Under weak scaling, communication that backward passes hide on two numbers of devices may show on more: that of a ring,
+- Under weak scaling, communication that backward passes hide on two numbers of devices may show on more: as of a ring,
   H · 2 (1 − 1/n), less what can be hidden.
 - The walk is what no such curve has. By it an interval grows with the doublings between the runs and what is asked.
 - Loading counts where ranks waited: each loads for itself, or the ranks of a node share what it can load, or between.
