@@ -26,15 +26,14 @@ WINDOW = "steps 20% shorter, data share 4.9% instead of 26%"
 
 
 def test_a_notice_says_what_is_the_matter_and_by_how_much() -> None:
-    told = {"disturbance": "other processes: 1.6 CPUs", "deviation": "compiled in part only"}
+    told = {"disturbance": "other processes: 1.6 CPUs"}
     assert notices(DRIFTING | PILED_UP | HOST_EXTENTS | told) == [
         "disturbed: other processes: 1.6 CPUs",
-        "not as configured: compiled in part only",
         f"not stationary: {DRIFT}",
         f"profiled window unlike the measured one: {WINDOW}",
         f"steps of a GPU timed on the host: {LAUNCHES}",
     ]
-    unknown = dict.fromkeys(("profiled_data_share", "disturbance", "deviation"), float("nan")) | {"stationary": None}
+    unknown = dict.fromkeys(("profiled_data_share", "disturbance"), float("nan")) | {"stationary": None}
     for row in (
         {},
         {"stationary": True, "data_share": 0.3, "profiled_data_share": 0.25, "profiler_overhead": 0.4},
@@ -47,9 +46,8 @@ def test_figures_say_which_runs_are_in_doubt_and_those_of_the_profiled_window_al
     def said(*rows: dict[str, Any], profiled: bool = False) -> str:
         return "; ".join(notes(gathered(tmp_path, measured("vision", *rows)), profiled=profiled))
 
-    in_part = {}, {"deviation": "compiled in part only"}
-    assert said(*in_part) == "Not as configured: 1 of 2 runs (compiled in part only)"
-    assert said({"deviation": "a"}, {"deviation": "b"}) == "Not as configured: 2 of 2 runs (the first: a)"
+    assert said({}, {"disturbance": "a"}) == "Disturbed: 1 of 2 runs (a)"
+    assert said({"disturbance": "a"}, {"disturbance": "b"}) == "Disturbed: 2 of 2 runs (the first: a)"
     drifting = {"stationary": True}, DRIFTING, DRIFTING | {"outcome": "failed"}
     assert said(*drifting) == f"Without numbers: 1 failed; Not stationary: 1 of 2 runs ({DRIFT})"
     piled_up = {}, PILED_UP, PILED_UP

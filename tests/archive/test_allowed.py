@@ -60,7 +60,7 @@ def test_order_and_conditions_of_a_run_stay() -> None:
     facts = {
         "order": {"seed": 12345678, "group": ["large-images", "layouts"], "block": 3, "position": 17},
         "conditions": [host, None],
-        "ranks": [{"gpu_conditions": [{"after": state, "held_back_s": {"power": 4.0, "sync_boost": 0.0}}]}],
+        "ranks": [{"gpu_conditions": [{"after": state}]}],
     }
     record = {"run": "r", "parameters": {}, "reason": None, **facts}
     assert ALLOWED.record(record) == record

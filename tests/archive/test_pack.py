@@ -61,7 +61,7 @@ def test_no_text_of_a_record_or_a_table_leaves_that_is_not_of_a_listed_form(
     record["script"] = {"file": "train.py", "sha256": "ab" * 32, "commit": "1", "modified": True}
     record["model"] = record["data"]
     record["nodes"] = [{"name": "n", "host": record["host"], "hardware": record["hardware"], "ranks": [0]}]
-    record["ranks"][0] |= {"gpus": [gpu], "compile_limits_hit": [{"limit": "recompile_limit", "value": 8}]}
+    record["ranks"][0] |= {"gpus": [gpu]}
     record["ranks"][0]["observed"] = {"loaders": [{"kind": "DataLoader", "distinct": True}], "optimizers": ["Adam"]}
     record["conditions"] = [{"before": {"load_average": 0.5}}]
     planted = plant(record, canary)

@@ -54,4 +54,4 @@ def test_every_measurement_of_a_gpu_is_executed_and_said_to_be_synthetic(emulate
     assert [(row.measure, row.precision) for row in device.rows] == [("matmul", precision) for precision in products]
     assert [(row.devices, row.message_bytes) for row in reduced.rows] == [(2, 4096), (2, 65536), (2, 1048576)]
     [gpu] = device.ranks[0]["gpu_conditions"]
-    assert gpu["before"]["sm_clock_mhz"] and gpu["watched_s"] > 0
+    assert gpu["before"]["sm_clock_mhz"]

@@ -26,7 +26,7 @@ def measured(workload: str, *rows: dict[str, Any]) -> pd.DataFrame:
     filled = []
     for number, row in enumerate(rows):
         given = {name: value for name, value in row.items() if name in model.model_fields}
-        known = {name: value for name, value in row.items() if name in (*measures, "disturbance", "deviation")}
+        known = {name: value for name, value in row.items() if name in (*measures, "disturbance")}
         parameters = model.model_validate({"device": "cpu", **given}).model_dump()
         head = {"run": f"run{number}", "outcome": row.get("outcome", "completed"), "reason": None}
         filled.append(head | as_columns(parameters) | dict.fromkeys(measures) | known)

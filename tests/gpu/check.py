@@ -40,7 +40,6 @@ from multicard.core.system import read_or_none
 from multicard.experiment.load import check, read_yaml
 from multicard.experiment.models import Architecture
 from multicard.experiment.parameters import JobParameters
-from multicard.launch.gpu_samples import POLICIES
 from multicard.workloads.llm.tiny import WEIGHTS, config_of, random_weights
 
 ROOT = Path(__file__).parents[2]
@@ -251,7 +250,7 @@ def leave(folder: Path, table: pd.DataFrame, matrix: Matrix) -> None:
 
 
 def counters() -> pd.DataFrame:
-    """Of each GPU its energy counter, the seconds that each policy has held back its clocks, and what reading takes."""
+    """Of each GPU its energy counter, and what reading takes."""
     import pynvml
 
     try:
@@ -263,18 +262,7 @@ def counters() -> pd.DataFrame:
         gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
         began = time.perf_counter()
         energy = read_or_none(lambda gpu=gpu: pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000)
-        between = time.perf_counter()
-        held_back = {
-            f"{name}_s": read_or_none(
-                lambda gpu=gpu, policy=policy: pynvml.nvmlDeviceGetViolationStatus(gpu, policy).violationTime / 1e9
-            )
-            for policy, name in POLICIES.items()
-        }
-        times = {
-            "energy_reading_ms": 1000 * (between - began),
-            "violations_reading_ms": 1000 * (time.perf_counter() - between),
-        }
-        rows.append({"gpu": index, "energy_j": energy, **held_back, **times})
+        rows.append({"gpu": index, "energy_j": energy, "energy_reading_ms": 1000 * (time.perf_counter() - began)})
     return pd.DataFrame(rows)
 
 

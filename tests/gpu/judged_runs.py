@@ -30,7 +30,7 @@ WORK = [
 ]
 DEVICE_MS = [9.0, 8.0, 8.0, 9.0]
 METER = {"energy_j": 3.0, "duration_s": 0.1, "reason": None}
-CONDITIONS = {"after": {"sm_clock_mhz": 1400.0, "power_limit_w": 100.0}, "clock_reasons": [], "held_back_s": None}
+CONDITIONS = {"after": {"sm_clock_mhz": 1400.0, "power_limit_w": 100.0}, "clock_reasons": []}
 P = VisionParameters(strategy="ddp-ds", devices=2, epochs=1, batch_size=4, profiled_steps=4)
 
 

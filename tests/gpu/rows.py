@@ -157,7 +157,7 @@ def power_and_conditions(ranks: Sequence[Mapping[str, Any]]) -> tuple[float | No
     for rank in ranks:
         for gpu in rank.get("gpu_conditions") or [None]:
             of_clocks = ((gpu or {}).get("after") or (gpu or {}).get("before") or {}).get("sm_clock_mhz")
-            of_throttling = gpu and (gpu.get("clock_reasons") is not None or gpu.get("held_back_s") is not None)
+            of_throttling = gpu and gpu.get("clock_reasons") is not None
             missing = [name for name, told in (("clocks", of_clocks), ("throttling", of_throttling)) if not told]
             faults += [f"rank {rank['rank']}: nothing is recorded of its GPU's {' and '.join(missing)}"] * bool(missing)
     return sum(meter["energy_j"] for meter in meters) / seconds if seconds else None, faults

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from multicard.launch.gpu_samples import COLUMNS, HELD, GpuSampler, GpuSamples
+from multicard.launch.gpu_samples import COLUMNS, GpuSampler, GpuSamples
 from multicard.record.visible import identities
 
 A, B = "GPU-aaaa", "GPU-bbbb"
@@ -52,9 +52,6 @@ class _Nvml:
 
     def nvmlDeviceGetUUID(self, index: int) -> str:
         return self.uuids[index]
-
-    def nvmlDeviceGetViolationStatus(self, _gpu: int, policy: int) -> SimpleNamespace:
-        return SimpleNamespace(referenceTime=0, violationTime=2_000_000_000 * policy)
 
     def nvmlDeviceGetMemoryInfo(self, _gpu: int, version: int) -> SimpleNamespace:
         assert version == self.nvmlMemory_v2
@@ -112,13 +109,9 @@ def test_throttling_counts_in_the_windows_on_a_gpu_at_work_alone(tmp_path: Path)
             return 0x1 | 0x20  # slowed down while it idles, as after a synchronization
         return 0x4 if now < 8 else 0x80
 
-    samples = written(
-        tmp_path, clock_reasons=reasons, temperature_c=lambda now: 40 + now, **{HELD["power"]: lambda now: now / 2}
-    )
+    samples = written(tmp_path, clock_reasons=reasons, temperature_c=lambda now: 40 + now)
     found = samples.of_gpu(A, [(4.2, 7.8)])["gpu_conditions"]
     assert found["clock_reasons"] == ["sw_power_cap"]
-    assert found["held_back_s"] == {"power": pytest.approx(1.8)}
-    assert found["watched_s"] == pytest.approx(3.6)
     assert (found["before"]["temperature_c"], found["after"]["temperature_c"]) == (40.0, 47.5)
     assert found["before"]["clock_reasons"] == ["hw_thermal_slowdown"]
     assert samples.of_gpu(A, [])["gpu_conditions"]["after"] is None
@@ -158,7 +151,6 @@ def test_every_gpu_is_sampled_several_times_a_second_from_before_the_job_until_a
     found = samples.of_gpu(B, [(times.iloc[0], times.iloc[-1])])
     assert found["gpu_conditions"]["before"] == found["gpu_conditions"]["after"] == STATE
     assert found["gpu_conditions"]["clock_reasons"] == []  # the GPU was idle throughout
-    assert found["gpu_conditions"]["held_back_s"] == dict.fromkeys(HELD, 0.0)
     assert found["device_memory_used_bytes"] == 3 * 2**30
 
 

@@ -61,26 +61,6 @@ def test_output_goes_to_the_log_and_to_the_listener(tmp_path: Path) -> None:
     assert sorted(lines) == [str(tmp_path), "two"]
 
 
-@pytest.mark.parametrize("end", ["\n", ""], ids=["lines", "no ends of lines"])
-def test_of_much_output_the_first_and_the_last_is_kept_and_all_is_handed_on(
-    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervise, "KEPT_BYTES", 500)
-    monkeypatch.setattr(supervise, "LONGEST_LINE", 100)
-    count, text, lines = 2_000, "is printed" + end, []
-    code = f"for n in range({count}): print(f'{{n:05}} ' + {text!r}, end='')\nprint('\\nthe end')"
-    supervise.run([sys.executable, "-c", code], dict(os.environ), tmp_path / "log.txt", 600, lines.append)
-    printed = "".join(f"{n:05} {text}" for n in range(count)) + "\nthe end\n"
-    assert "".join(lines) == printed.replace("\n", "")
-    kept = (tmp_path / "log.txt").read_text()
-    [remark] = [line for line in kept.splitlines() if "left out" in line]
-    first, last = kept.split(f"\n{remark}\n")
-    assert printed.startswith(first) and 400 <= len(first) <= 500
-    assert printed.endswith(last) and len(last) <= 500
-    assert not end or len(last) > 450
-    assert f"{(len(printed) - len(first) - len(last)) / 1000:.1f} kB" in remark
-
-
 def test_a_detached_child_is_killed_with_the_job(tmp_path: Path) -> None:
     ended, [pid] = run(DETACH, tmp_path)
     assert ended.exit_code == 0

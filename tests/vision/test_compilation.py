@@ -15,7 +15,6 @@ from conftest import TINY
 from forked_ranks import start_ranks
 from multicard.core.prepared import read_unchanged
 from multicard.core.rendezvous import free_port
-from multicard.record.compilation import limits_hit
 from multicard.workloads.vision import train as training_program
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.ranks import join
@@ -27,7 +26,7 @@ CONVOLUTIONS = 1 + 2 + 16 * 3 + 1
 STEPS = 3
 
 
-def train_alone(_rank: int, port: int, strategy: str, raise_limit: bool, digits: str, scratch: str) -> None:
+def train_alone(_rank: int, port: int, strategy: str, digits: str, scratch: str) -> None:
     """Train as the only rank of a job, and count the convolutions that compiled code computes."""
     os.environ |= {
         "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
@@ -45,18 +44,16 @@ def train_alone(_rank: int, port: int, strategy: str, raise_limit: bool, digits:
         return run
 
     torch.compile = partial(torch.compile, backend=counting)
-    if not raise_limit:
-        training_program.allow_compilations = lambda blocks: None
     p = VisionParameters(**TINY | {"strategy": strategy, "compile": True, "steps_per_epoch": STEPS})
     facts = read_unchanged(Path(digits), "data set")
     job = {"data": digits}
     training_program.train(job, p, *join(p), facts)
-    Path(scratch, "found.json").write_text(json.dumps([computed / STEPS, limits_hit()]))
+    Path(scratch, "found.json").write_text(json.dumps(computed / STEPS))
     dist.destroy_process_group()
 
 
-def trained(strategy: str, raise_limit: bool, digits: Path, scratch: Path) -> Any:
-    start_ranks(train_alone, (free_port(), strategy, raise_limit, str(digits), str(scratch)))
+def trained(strategy: str, digits: Path, scratch: Path) -> Any:
+    start_ranks(train_alone, (free_port(), strategy, str(digits), str(scratch)))
     return json.loads((scratch / "found.json").read_text())
 
 
@@ -64,10 +61,4 @@ def trained(strategy: str, raise_limit: bool, digits: Path, scratch: Path) -> An
 def test_every_block_is_compiled(strategy: str, digits: Path, tmp_path: Path) -> None:
     model = training_program.MobileNetV2()
     assert sum(isinstance(module, nn.Conv2d) for module in model.modules()) == CONVOLUTIONS
-    assert trained(strategy, True, digits, tmp_path) == [CONVOLUTIONS, []]
-
-
-def test_a_limit_that_leaves_blocks_uncompiled_is_recorded(digits: Path, tmp_path: Path) -> None:
-    convolutions, limits = trained("fsdp", False, digits, tmp_path)
-    assert convolutions < CONVOLUTIONS
-    assert limits == [{"limit": "recompile_limit", "value": 8, "functions": 1}]
+    assert trained(strategy, digits, tmp_path) == CONVOLUTIONS

@@ -82,7 +82,7 @@ def _run_status(
     """
     import pandas as pd
 
-    from multicard.analysis.runs.conditions import deviation, disturbance
+    from multicard.analysis.runs.conditions import disturbance
     from multicard.analysis.runs.notices import notices
     from multicard.analysis.runs.run_files import RunFiles
     from multicard.archive.whole import check_files
@@ -104,7 +104,7 @@ def _run_status(
     traced = (folder / ACTIVITY / ACTIVITY_INDEX).exists()
     check_files(files, measured_s, traced or row is not None)
     if row is None or outcome != "completed":
-        remarks += notices({"disturbance": disturbance(record), "deviation": deviation(record)})
+        remarks += notices({"disturbance": disturbance(record)})
         return outcome, remarks, outcome != "failed"
     remarks += notices(row)
     if traced and (missing := files.why_absent("phases")):

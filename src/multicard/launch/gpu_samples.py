@@ -18,23 +18,21 @@ from multicard.core.system import read_or_none
 from multicard.launch.sampler import Sampler, Windows, read_samples
 
 PERIOD_S = 0.1  # drivers renew power and energy every 20 to 100 ms
-SLOW_EVERY = 10  # samples: limits and counters of throttling, which take longer to read
+SLOW_EVERY = 10  # samples: limits of power, which take longer to read
 
-# Bits of NVML's clocks event reasons (nvml.h), and policies whose violations it counts (nvmlPerfPolicyType_t).
+# Bits of NVML's clocks event reasons (nvml.h).
 CLOCK_REASONS = {
     0x1: "gpu_idle", 0x2: "applications_clocks_setting", 0x4: "sw_power_cap", 0x8: "hw_slowdown", 0x10: "sync_boost",
     0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake_slowdown",
     0x100: "display_clock_setting", 0x200: "board_limit", 0x400: "reliability",
 }  # fmt: skip
-POLICIES = {0: "power", 1: "thermal", 3: "board_limit", 5: "reliability"}
 IDLE = 0x1
 
 STATE = (
     "sm_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w", "power_limit_w", "default_power_limit_w",
     "clock_reasons",
 )  # fmt: skip
-HELD = {name: f"held_back_{name}_s" for name in POLICIES.values()}
-COLUMNS = ("time_s", "gpu", *STATE, "energy_j", "memory_used_bytes", *HELD.values(), "problem")
+COLUMNS = ("time_s", "gpu", *STATE, "energy_j", "memory_used_bytes", "problem")
 
 
 class Gpu:
@@ -66,16 +64,6 @@ class Gpu:
             "power_limit_w": self._thousandth("nvmlDeviceGetEnforcedPowerLimit"),
             "default_power_limit_w": self._thousandth("nvmlDeviceGetPowerManagementDefaultLimit"),
         }
-
-    def held_back(self) -> dict[str, float | None]:
-        """Seconds that each policy has held back the clocks since the driver was loaded."""
-        counts = {
-            HELD[name]: read_or_none(
-                lambda policy=policy: self._nvml.nvmlDeviceGetViolationStatus(self._handle, policy).violationTime
-            )
-            for policy, name in POLICIES.items()
-        }
-        return {name: None if count is None else count / 1e9 for name, count in counts.items()}
 
     def is_partitioned(self) -> bool:
         """Whether it is partitioned (MIG), so that its counters are those of all its instances together."""
@@ -140,7 +128,7 @@ class GpuSampler(Sampler):
         for uuid, gpu in self._gpus.items():
             row = gpu.fast()
             if is_last or self._number % SLOW_EVERY == 0:
-                row |= gpu.limits() | gpu.held_back()
+                row |= gpu.limits()
             yield {"time_s": time.monotonic(), "gpu": uuid, **row}
         self._number += 1
 
@@ -174,8 +162,7 @@ class GpuSamples:
 
         `energy`: joules for everything that ran on it, by its counter; the seconds of the windows; and the reason where
         there are no joules. `gpu_conditions`: the state at the first sample and at the last one
-        in the windows, all `clock_reasons` that a sample in them found on a GPU that was not idle, and the seconds in
-        which each policy held the clocks below those asked for, `held_back_s`, out of `watched_s`.
+        in the windows, and all `clock_reasons` that a sample in them found on a GPU that was not idle.
         `device_memory_used_bytes`: the most that all processes together used in the first window, with CUDA contexts.
         """
         samples = self.gpus.get(uuid)
@@ -186,7 +173,6 @@ class GpuSamples:
         inside = _inside(samples, windows)
         reasons = inside["clock_reasons"].dropna().astype(int)
         names = sorted({name for bits in reasons if not bits & IDLE for name in reason_names(bits)})
-        held = {name: _counted(samples, column, windows) for name, column in HELD.items()} if windows else {}
         # Of the first window, since PyTorch keeps what a test after it takes; a short one may lie between two samples.
         first = _inside(samples, [(start - 2 * PERIOD_S, end) for start, end in windows[:1]])
         memory = first["memory_used_bytes"].max()
@@ -196,8 +182,6 @@ class GpuSamples:
                 "before": _state(samples.iloc[:1]),
                 "after": None if inside.empty else _state(samples.loc[: inside.index[-1]]),
                 "clock_reasons": None if reasons.empty else names,
-                "held_back_s": {name: spent for name, spent in held.items() if spent is not None} or None,
-                "watched_s": _seconds(windows),
             },
             "device_memory_used_bytes": None if pd.isna(memory) else int(memory),
         }

@@ -56,7 +56,7 @@ from multicard.profilers.interface import Availability, Profiler
 
 OF_EVERY_RANK = (
     "rank", "node", "pid", "binding", "gpus", "windows", "energy", "gpu_conditions", "device_memory_used_bytes",
-    "compile_limits_hit", "observed", "operations", "ignored_exit",
+    "observed", "operations", "ignored_exit",
 )  # fmt: skip
 
 

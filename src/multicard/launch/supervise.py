@@ -9,17 +9,13 @@ import sys
 import threading
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import psutil
 
 from multicard.core.files import report_full_disk
-from multicard.core.layout import PROGRESS
-from multicard.core.units import BYTES, with_unit
 from multicard.launch.interruptible import interruptible, undisturbed
 
 GRACE_S = 15.0
@@ -29,7 +25,6 @@ LOOK_S = 1.0
 LEFT_S = 10.0  # that what a job started may go on after all ranks have exited
 EXIT_S = 90.0  # that a rank may take to exit after it has reported; it ends itself sooner (`multicard.record.observe`)
 TOLD_S = 2.0  # by which a signal to a whole job, as Slurm sends it, may reach this process after it ended the job
-KEPT_BYTES = 5_000_000  # of the first and of the last output
 LONGEST_LINE = 1 << 20  # characters that are read at once, where a job prints no end of a line
 JOB_MARK = "MULTICARD_JOB"
 # Set for a job that runs as the child of a profiler, and not for the profiler.
@@ -83,7 +78,7 @@ def run(
     is_wrapped: bool = False,
     folder: Path | None = None,
 ) -> Ended:
-    """Run `command`, write its output to `log`, cut as `Log` does, and hand each line to `on_line`.
+    """Run `command`, write its output to `log`, and hand each line to `on_line`.
 
     Every process of the job carries a mark in its environment, children that detach included (the nsys
     agent does). Processes that still carry it when the command has exited, or when this process is told to exit,
@@ -111,7 +106,6 @@ def run(
     unwritten: list[OSError] = []
     _adopt_orphans()
     with report_full_disk(log), log.open("wb") as file, undisturbed():
-        sink = Log(file)
         process = subprocess.Popen(
             _ending_with_this(command),
             cwd=folder,
@@ -129,7 +123,8 @@ def run(
             for line in iter(lambda: process.stdout.readline(LONGEST_LINE), ""):
                 try:
                     if not unwritten:
-                        sink.write(line)
+                        file.write(line.encode(errors="replace"))
+                        file.flush()
                 except OSError as error:
                     unwritten.append(error)
                     process.terminate()
@@ -158,7 +153,6 @@ def run(
             with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel may never end
                 process.wait(GRACE_S)
             reader.join(READ_LIMIT_S)  # a process without the mark may hold the pipe open for ever
-            sink.finish()
         if unwritten:
             raise unwritten[0]
     exit_code = -signal.SIGKILL if process.returncode is None else process.returncode
@@ -254,41 +248,3 @@ def _marked(mark: str) -> list[psutil.Process]:
     """Processes that carry a mark, with their `info`: environ and name."""
     found = psutil.process_iter(["environ", "name"])
     return [each for each in found if (each.info["environ"] or {}).get(JOB_MARK) == mark and each.pid != os.getpid()]
-
-
-class Log:
-    """Output in a file: the first `KEPT_BYTES` as they come and, once finished, the last ones of what follows.
-
-    Whoever writes and who finishes may be different threads. `file`: empty, open to be written.
-    """
-
-    def __init__(self, file: BinaryIO):
-        self._file = file
-        self._lock = threading.Lock()
-        self._first_bytes = self._last_bytes = self._left_out = 0
-        self._last: deque[bytes] = deque()
-
-    def write(self, line: str) -> None:
-        """Add a line, or a part of one."""
-        content = line.encode(errors="replace")
-        with self._lock:
-            if not self._last and self._first_bytes + len(content) <= KEPT_BYTES:
-                self._file.write(content)
-                self._file.flush()
-                self._first_bytes += len(content)
-                return
-            self._last.append(content)
-            self._last_bytes += len(content)
-            while self._last_bytes > KEPT_BYTES:
-                dropped = len(self._last.popleft())
-                self._last_bytes -= dropped
-                self._left_out += dropped
-
-    def finish(self) -> None:
-        """Write the last part, after a remark where something between is left out."""
-        with self._lock:
-            if self._left_out:
-                left_out, kept = with_unit(self._left_out, BYTES), with_unit(KEPT_BYTES, BYTES)
-                self._file.write(f"\n{PROGRESS}  {left_out} of output left out here, after the first {kept}\n".encode())
-            self._file.writelines(self._last)
-            self._file.flush()

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from multicard.core.units import number, percent
+from multicard.core.units import number
 
 # What others use on average of a node's CPUs, above both of which a run counts as disturbed: the services of a large
 # node use more than 0.1 of one, and find an idle one.
@@ -12,16 +12,16 @@ OTHERS_CPUS = 0.1
 OTHERS_SHARE = 0.01  # of those that the run may use
 SURE = 3
 TICK_S = 0.01  # of the kernel's clock, by which it samples what a CPU is doing
-THROTTLED_SHARE = 0.01  # of the measured time, likewise
 
-# Policies that hold a GPU below the clocks that it would reach by itself. Power does only where the limit was lowered:
-# at its own limit a GPU under full load runs as it is built to.
-HOLDING_BACK = {"thermal": "thermal", "board_limit": "board limit", "reliability": "reliability"}
-# Clock reasons of one reading that tell the same.
+# Clock reasons that tell of a GPU below the clocks that it would reach by itself. Power does only where the limit was
+# lowered: at its own limit a GPU under full load runs as it is built to.
+POWER = "sw_power_cap"
 SLOWDOWNS = {
     "sw_thermal_slowdown": "thermal",
     "hw_thermal_slowdown": "thermal",
     "hw_power_brake_slowdown": "power brake",
+    "board_limit": "board limit",
+    "reliability": "reliability",
 }
 
 
@@ -30,20 +30,10 @@ def disturbance(record: Mapping[str, Any]) -> str | None:
 
     While measured steps ran (from start to end where only that is known), on one of its nodes other processes or the
     hypervisor took CPU beyond the limits above, by more than `SURE` standard errors of a time that is sampled at
-    ticks; or one of its GPUs was held below its clocks for more than `THROTTLED_SHARE` of the time, or slowed down.
+    ticks; or one of its GPUs was slowed down.
     Each reason is a kind, a colon and how much; "; " separates them.
     """
     return "; ".join([*_by_others(record), *_throttled(record)]) or None
-
-
-def deviation(record: Mapping[str, Any]) -> str | None:
-    """How a run was executed otherwise than its parameters say, in words; None where it was not."""
-    ranks = record.get("ranks") or []
-    hits = {hit["limit"]: hit["value"] for rank in ranks for hit in rank.get("compile_limits_hit") or []}
-    if not hits:
-        return None
-    limits = ", ".join(f"{limit} ({value})" for limit, value in hits.items())
-    return f"compiled in part only: torch.compile hit its {limits}, and runs the rest uncompiled"
 
 
 def _by_others(record: Mapping[str, Any]) -> list[str]:
@@ -77,16 +67,10 @@ def _throttled(record: Mapping[str, Any]) -> list[str]:
     for rank, gpu in ((own.get("rank"), gpu) for own in ranks for gpu in own.get("gpu_conditions") or [] if gpu):
         state = gpu.get("after") or gpu.get("before") or {}
         limit, default = (_number(state.get(name)) for name in ("power_limit_w", "default_power_limit_w"))
-        causes = dict(HOLDING_BACK)
+        causes = dict(SLOWDOWNS)
         if limit is not None and default is not None and limit < default:
-            causes["power"] = f"power limit of {limit:.0f} W instead of {default:.0f} W"
-        watched, held_back = _number(gpu.get("watched_s")), gpu.get("held_back_s") or {}
-        for policy, cause in causes.items() if watched else ():
-            share = (_number(held_back.get(policy)) or 0.0) / watched
-            if share > THROTTLED_SHARE:
-                of_time = f"{percent(share)} of the measured time on rank {rank}"
-                found.setdefault(cause, f"GPU throttled ({cause}): {of_time}")
-        for cause in (SLOWDOWNS[reason] for reason in gpu.get("clock_reasons") or [] if reason in SLOWDOWNS):
+            causes[POWER] = f"power limit of {limit:.0f} W instead of {default:.0f} W"
+        for cause in (causes[reason] for reason in gpu.get("clock_reasons") or [] if reason in causes):
             found.setdefault(cause, f"GPU throttled ({cause}): seen on rank {rank}")
     return list(found.values())
 

@@ -9,7 +9,7 @@ import pandas as pd
 from multicard.analysis.machine import utilization
 from multicard.analysis.machine.limits import MachineLimits
 from multicard.analysis.runs import breakdown, stationarity
-from multicard.analysis.runs.conditions import deviation, disturbance
+from multicard.analysis.runs.conditions import disturbance
 from multicard.analysis.runs.run_files import RunFiles
 from multicard.analysis.runs.windows import Window, elapsed_s, step_pitches
 from multicard.core.errors import UserError
@@ -29,7 +29,7 @@ COMMON = (
     "loader_alone_s", "loader_workers", *stationarity.MEASURES, *utilization.MEASURES, *breakdown.MEASURES,
 )  # fmt: skip
 # Columns before parameters and measures.
-ABOUT = ("run", "outcome", "reason", "profiler_used", "disturbance", "deviation", "inconsistency", "trace_notice")
+ABOUT = ("run", "outcome", "reason", "profiler_used", "disturbance", "inconsistency", "trace_notice")
 # Of each workload, by its name; and of all.
 MEASURES_OF = {name: tuple(dict.fromkeys((*COMMON, *work.measures))) for name, work in WORKLOADS.items()}
 MEASURES = tuple(dict.fromkeys(name for measures in MEASURES_OF.values() for name in measures))
@@ -57,7 +57,6 @@ def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) ->
         "reason": describe_reason(record.get("reason")),
         "profiler_used": record["profiler"]["used"],
         "disturbance": disturbance(record),
-        "deviation": deviation(record),
         **as_columns({name: record["parameters"].get(name) for name in work.parameters.model_fields}),
         **dict.fromkeys(MEASURES_OF[work.name]),
     }

@@ -135,7 +135,6 @@ NOTICES: dict[str, Callable[[Known], str | None]] = {
     "adopted trace": _adopted,
     "not all GPUs traced": _untraced,
     DISTURBED: lambda known: known.get("disturbance"),
-    "not as configured": lambda known: known.get("deviation"),
     NOT_STATIONARY: _drift,
     "ranks saw the same samples": _same_samples,
     "ranks may have seen the same samples": _may_share,

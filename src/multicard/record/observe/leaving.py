@@ -10,7 +10,6 @@ from multicard.core.reasons import Reason
 from multicard.record import visible
 from multicard.record.binding import bound
 from multicard.record.capture import RankLeft
-from multicard.record.compilation import limits_hit
 from multicard.record.observe.ablation import loader_alone, not_left_out
 from multicard.record.observe.batches import used_by_step
 from multicard.record.observe.failure import describe_failure, facts_of_process
@@ -97,7 +96,6 @@ class Leaving:
             "steps_per_pass": recording.pace.pass_steps,
             "profiled_window": recording.plan.profiled and recording.plan.profiled._asdict(),
             "windows": recording.recorder.windows,
-            "compile_limits_hit": limits_hit(),
             "operations": recording.recorder.operations,
             "trace_problem": recording.capture.problem,
             "observed": {
