@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from multicard.record import binding
-from multicard.record.binding import NotBound, bind, bound, closest_to_gpus, read_nodes
+from multicard.record.binding import bind, bound, closest_to_gpus, read_nodes
 from observed_scripts import Server
 
 TWO_CPUS = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two usable CPUs")
@@ -39,15 +39,15 @@ def test_a_rank_goes_to_the_nodes_of_its_gpus_and_keeps_to_the_cpus_that_slurm_l
     both = closest_to_gpus(two_sockets, ALL, {**far, **near, "0000:02:00.0": 0})
     assert list(both) == [0, 1] and set().union(*both.values()) == ALL
     assert closest_to_gpus(two_sockets, frozenset({2, 3, 4}), near) == {0: {2, 3}}
-    with pytest.raises(NotBound, match="no usable CPU at NUMA node 1 of the GPU at 0000:c1"):
+    with pytest.raises(ValueError, match="no usable CPU at NUMA node 1 of the GPU at 0000:c1"):
         closest_to_gpus(two_sockets, frozenset({2, 3}), far)
     # A node of memory alone, and a GPU of which the machine tells no node.
     sysfs = machine(tmp_path / "other", {0: "0-1", 1: "", 2: "2-3"}, gpus={"0000:01:00.0": "-1", "0000:c1:00.0": "1"})
     nodes = read_nodes(sysfs)
     assert [binding.node_of_gpu(f"0000:{bus}:00.0", sysfs) for bus in ("01", "c1", "ff")] == [None, 1, None]
-    with pytest.raises(NotBound, match="no usable CPU at NUMA node 1"):
+    with pytest.raises(ValueError, match="no usable CPU at NUMA node 1"):
         closest_to_gpus(nodes, ALL, far)
-    with pytest.raises(NotBound, match="is unknown"):
+    with pytest.raises(ValueError, match="is unknown"):
         closest_to_gpus(nodes, ALL, {"0000:01:00.0": None})
 
 
@@ -58,7 +58,7 @@ def test_a_rank_goes_to_the_nodes_of_its_gpus_and_keeps_to_the_cpus_that_slurm_l
         ({0: "0-63", 1: ""}, [0], "the machine has one NUMA node"),
         ({}, [0], "the system shows no NUMA nodes"),
         (SOCKETS, [], "the rank drives no GPU"),
-        (SOCKETS, [1], "RuntimeError: Found no NVIDIA driver on your system"),
+        (SOCKETS, [1], "Found no NVIDIA driver on your system"),
     ],
 )
 def test_where_nothing_can_be_bound_the_reason_is_given(

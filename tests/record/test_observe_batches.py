@@ -20,8 +20,7 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from multicard.record.observe.batches import Pass, used_by_step
-from multicard.record.observe.contents import Contents
+from multicard.record.observe.batches import Contents, Pass, used_by_step
 from multicard.record.observe.loaders import Loader, loader_of, note_index, samples_asked
 from multicard.record.observe.plan import Pace, Plan, place
 

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.modules import module as hooks
 
 from multicard.record.observe.phases import BACKWARD, DATA, FORWARD, LEFT, TRANSFER, phases_of
-from multicard.record.observe.transfer import FirstCall
+from multicard.record.observe.recording import FirstCall
 
 MODEL = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
 

@@ -6,8 +6,8 @@ import torch.distributed as dist
 
 from multicard.core.errors import UserError
 from multicard.core.reasons import LONGEST_MESSAGE
-from multicard.record.observe import failure
-from multicard.record.observe.failure import _message, describe_failure
+from multicard.record.observe import leaving
+from multicard.record.observe.leaving import _message, describe_failure
 from multicard.record.out_of_memory import GpuMemory, fullest_gpu, is_out_of_memory
 
 FULL = GpuMemory(1, free=20_000_000, total=80_000_000_000)
@@ -116,7 +116,7 @@ def test_of_a_long_message_the_beginning_and_the_end_are_kept() -> None:
 
 
 def test_an_error_is_judged_by_the_memory_at_that_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure, "fullest_gpu", lambda: FULL)
+    monkeypatch.setattr(leaving, "fullest_gpu", lambda: FULL)
     found = describe_failure(NOT_INITIALIZED, 2)
     assert (found["outcome"], found["reason"]["code"], found["reason"]["rank"]) == ("out_of_memory", "out_of_memory", 2)
     assert found["reason"]["message"].endswith("; 20.0 MB of 80.0 GB free on GPU 1")

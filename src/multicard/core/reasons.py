@@ -1,10 +1,9 @@
 """Why a run did not complete: recorded as facts, and worded only where it is shown."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from multicard.core.text import counted
 from multicard.core.units import BYTES, with_unit
 
 LONGEST_MESSAGE = 300  # characters that a reason quotes
@@ -96,15 +95,6 @@ def describe_reason(reason: Mapping[str, Any] | str | None) -> str | None:
     if reason.get("unreported"):
         text += f"; rank {', '.join(map(_place, reason['unreported']))} exited without reporting"
     return text
-
-
-def describe_left_behind(names: Sequence[str]) -> str:
-    """Word what a script left running, by the names of the processes.
-
-    >>> describe_left_behind(["python3", "python3", "tensorboard"])
-    'ended 3 processes that the script left running (python3, tensorboard)'
-    """
-    return f"ended {counted(len(names), 'process')} that the script left running ({', '.join(dict.fromkeys(names))})"
 
 
 def _held(reason: Mapping[str, Any]) -> str:

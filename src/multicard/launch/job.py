@@ -36,7 +36,7 @@ from multicard.core.layout import (
     rank_file,
 )
 from multicard.core.pipeline import full_version
-from multicard.core.reasons import Reason, describe_left_behind, describe_reason
+from multicard.core.reasons import Reason, describe_reason
 from multicard.core.rendezvous import free_port
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, with_unit
@@ -56,7 +56,7 @@ from multicard.profilers.interface import Availability, Profiler
 
 OF_EVERY_RANK = (
     "rank", "node", "pid", "binding", "gpus", "windows", "energy", "gpu_conditions", "device_memory_used_bytes",
-    "observed", "operations", "ignored_exit",
+    "observed", "operations",
 )  # fmt: skip
 
 
@@ -166,7 +166,6 @@ def run_job(
             "wall_time_s": round(ended.wall_time_s, 3),
             "exit_code": ended.exit_code,
             "ended_at_time_limit": ended.timed_out,
-            "left_behind": list(ended.left_behind),
             "files": [described(folder / name) for name in (STEPS, EPOCHS)],
             "command": [part.replace(str(scratch), "$SCRATCH") for part in command],
             "variables": settings(),
@@ -186,9 +185,8 @@ def run_job(
         write_json(folder / RUN, record)
         step_s = measured_step_s(folder / STEPS) if outcome == "completed" else None
         details = [outcome, step_s and f"{with_unit(step_s, SECONDS)} per step", describe_reason(record["reason"])]
-        left = ended.left_behind and describe_left_behind(ended.left_behind)
         see = outcome == "failed" and reason.message is None and f"see {folder / LOG}"
-        text = "; ".join(filter(None, (", ".join(filter(None, details)), see, left)))
+        text = "; ".join(filter(None, (", ".join(filter(None, details)), see)))
         _print(f"{PROGRESS}{name}: {text} ({ended.wall_time_s:.0f} s)")
         return record
 

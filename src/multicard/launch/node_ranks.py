@@ -85,10 +85,8 @@ def reported_ranks(scratch: Path, ranks: range) -> Ranks:
     """How to tell that ranks are done: each leaves its record in `scratch`."""
     records = [scratch / rank_file("rank.json", rank) for rank in ranks]
 
-    def processes() -> dict[int, int] | None:
-        if not all(path.exists() for path in records):
-            return None
-        return {record["pid"]: record.get("ppid", 0) for record in map(read_json, records)}
+    def processes() -> set[int] | None:
+        return {record["pid"] for record in map(read_json, records)} if all(map(Path.exists, records)) else None
 
     return processes
 

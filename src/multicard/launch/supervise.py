@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,14 +52,9 @@ class Ended:
     exit_code: int
     timed_out: bool
     wall_time_s: float
-    # Of a command that wraps a job: it did not exit after the job and was killed, or it exited before the job.
-    lingered: bool = False
-    orphaned: bool = False
-    # Names of processes, but for ranks and what started these, that went on after all ranks, and were ended.
-    left_behind: tuple[str, ...] = ()
 
 
-Ranks = Callable[[], Mapping[int, int] | None]
+Ranks = Callable[[], set[int] | None]
 
 
 def in_profiler(command: list[str]) -> list[str]:
@@ -88,8 +83,8 @@ def run(
     Parameters
     ----------
     ranks
-        How to tell that the job is done: gives the process ids of the ranks, and of what started each, once all have
-        written their record; None before. What goes on for longer than `LEFT_S` after all ranks have exited is ended.
+        How to tell that the job is done: gives the process ids of the ranks once all have written their record; None
+        before. What goes on for longer than `LEFT_S` after all ranks have exited is ended.
     is_wrapped
         The command is a profiler that runs the job as its child, started by `in_profiler`. If it runs `FINISH_LIMIT_S`
         longer than its job it is killed; if it exits before the job it does not take that with it.
@@ -135,14 +130,13 @@ def run(
         # A thread, because a child that outlives the command can hold the pipe open.
         reader = threading.Thread(target=follow, daemon=True)
         reader.start()
-        timed_out, lingered, orphaned, left = False, False, False, ()
+        timed_out = False
         try:
             with interruptible():
                 if ranks is None:
                     process.wait(timeout=time_limit_s)
                 else:
-                    deadline = started + time_limit_s
-                    lingered, orphaned, left = _wait(process, mark, deadline, ranks, is_wrapped, grace_s)
+                    _wait(process, mark, started + time_limit_s, ranks, is_wrapped, grace_s)
                 if process.returncode:
                     time.sleep(TOLD_S)
         except subprocess.TimeoutExpired:
@@ -156,16 +150,13 @@ def run(
         if unwritten:
             raise unwritten[0]
     exit_code = -signal.SIGKILL if process.returncode is None else process.returncode
-    return Ended(exit_code, timed_out, time.monotonic() - started, lingered, orphaned, left)
+    return Ended(exit_code, timed_out, time.monotonic() - started)
 
 
 def _wait(
     process: subprocess.Popen[str], mark: str, deadline: float, done: Ranks, is_wrapped: bool, grace_s: float
-) -> tuple[bool, bool, tuple[str, ...]]:
+) -> None:
     """Wait until a command and the job that it runs have exited; end what goes on too long after the job is done.
-
-    Returns whether a profiler lingered after the job, whether it exited before it, and names of the job's processes
-    that were ended.
 
     Raises
     ------
@@ -176,45 +167,31 @@ def _wait(
     def at_work() -> list[psutil.Process]:
         return [each for each in _marked(mark) if not is_wrapped or WRAPPED_MARK in each.info["environ"]]
 
-    orphaned, reported, exited, finished, left = False, None, None, None, ()
-    ranks: Mapping[int, int] = {}
-    of_launcher = {process.pid}
+    orphaned, reported, exited, finished, ranks = False, None, None, None, set[int]()
     while (now := time.monotonic()) < deadline:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=min(LOOK_S, deadline - now))
         now = time.monotonic()
         if reported is None and (found := done()) is not None:
             reported, ranks = now, found
-            of_launcher |= {each for parent in set(found.values()) for each in _with_parents(parent)}
         finished = finished or (reported if is_wrapped else None)
         if process.returncode is not None:
             if reported is None and not is_wrapped:
-                return False, False, left
+                return
             remaining = at_work()
             orphaned = orphaned or (reported is None and bool(remaining))
             if not (_marked(mark) if orphaned else remaining):
-                return False, orphaned, left
+                return
             finished = finished or (None if remaining else now)  # what else is left may still write the report
             time.sleep(LOOK_S / 5)
         if reported:
-            remaining = at_work()
-            if not any(each.pid in ranks for each in remaining):
+            if not any(each.pid in ranks for each in at_work()):
                 exited = exited or now
             if now - (exited or reported + EXIT_S) > LEFT_S:
-                others = [each for each in remaining if each.pid in ranks or each.pid not in of_launcher]
-                left = left or tuple(sorted(each.info["name"] or "?" for each in others))
                 _end(at_work, grace_s)
         if finished and now - finished > FINISH_LIMIT_S:
-            return True, orphaned, left
+            return
     raise subprocess.TimeoutExpired(process.args, deadline)
-
-
-def _with_parents(process: int) -> list[int]:
-    """Process id of a process, and those of what it was started by, as far as they are there."""
-    try:
-        return [process, *(each.pid for each in psutil.Process(process).parents())]
-    except psutil.Error:
-        return [process]
 
 
 def _ending_with_this(command: list[str]) -> list[str]:
@@ -245,6 +222,6 @@ def _end(find: Callable[[], list[psutil.Process]], grace_s: float) -> None:
 
 
 def _marked(mark: str) -> list[psutil.Process]:
-    """Processes that carry a mark, with their `info`: environ and name."""
-    found = psutil.process_iter(["environ", "name"])
+    """Processes that carry a mark, with their `info`: environ."""
+    found = psutil.process_iter(["environ"])
     return [each for each in found if (each.info["environ"] or {}).get(JOB_MARK) == mark and each.pid != os.getpid()]

@@ -8,7 +8,7 @@ from multicard.core.errors import TraceError
 from multicard.core.files import described, write_json
 from multicard.core.layout import CAPTURED, node_files
 from multicard.experiment.parameters import JobParameters
-from multicard.launch.supervise import FINISH_LIMIT_S, Ended
+from multicard.launch.supervise import Ended
 from multicard.profilers import PROFILERS
 
 
@@ -46,8 +46,8 @@ def keep_trace(
                 entry.check(scratch / name)
         except TraceError as error:
             # Of several nodes it is srun that ended, not the profiler.
-            alone = entry.node_file is not None and parameters.nodes == 1
-            missing = f"{error}{_how_it_ended(ended) if alone else ''}"
+            was_killed = ended and ended.exit_code < 0 and entry.node_file is not None and parameters.nodes == 1
+            missing = f"{error}: it was killed by {signal.Signals(-ended.exit_code).name}" if was_killed else str(error)
     target.mkdir()
     if missing:
         files = {}
@@ -62,15 +62,3 @@ def keep_trace(
     }
     write_json(target / CAPTURED, captured)
     return missing
-
-
-def _how_it_ended(ended: Ended | None) -> str:
-    if ended is None:
-        return ""
-    if ended.lingered:
-        return f": it did not exit within {FINISH_LIMIT_S:g} s after the job, and was killed"
-    if ended.exit_code < 0:
-        return f": it was killed by {signal.Signals(-ended.exit_code).name}"
-    if ended.orphaned:
-        return ": it exited before the job did"
-    return ""

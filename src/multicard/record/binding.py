@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from multicard.core.system import read_or_none
 from multicard.record.visible import rank_devices
 
 SYSFS = Path("/sys")
@@ -19,15 +20,11 @@ SYSFS = Path("/sys")
 NOTES: list[str] = []  # of this process
 
 
-class NotBound(Exception):
-    """There is nothing to bind a rank to; the message is the reason."""
-
-
 def read_nodes(sysfs: Path = SYSFS) -> dict[int, frozenset[int]]:
     """Read the CPUs of each NUMA node that Linux shows, none for a node of memory alone; without /sys there is none."""
     nodes = {}
     for folder in (sysfs / "devices/system/node").glob("node[0-9]*"):
-        cpus = _read(folder / "cpulist")
+        cpus = read_or_none((folder / "cpulist").read_text)
         if cpus is not None:
             nodes[int(folder.name.removeprefix("node"))] = parse_cpus(cpus)
     return dict(sorted(nodes.items()))
@@ -35,7 +32,7 @@ def read_nodes(sysfs: Path = SYSFS) -> dict[int, frozenset[int]]:
 
 def node_of_gpu(address: str, sysfs: Path = SYSFS) -> int | None:
     """NUMA node of a PCI device; None where the machine reports none (-1)."""
-    node = _read(sysfs / f"bus/pci/devices/{address}/numa_node")
+    node = read_or_none((sysfs / f"bus/pci/devices/{address}/numa_node").read_text)
     return None if node is None or int(node) < 0 else int(node)
 
 
@@ -53,19 +50,19 @@ def closest_to_gpus(
 
     Raises
     ------
-    NotBound
+    ValueError
         If the machine has one node, or a GPU's node is unknown, or has no CPU that this process may use.
     """
     with_cpus = sum(map(bool, nodes.values()))
     if with_cpus < 2:
-        raise NotBound("the machine has one NUMA node" if with_cpus else "the system shows no NUMA nodes")
+        raise ValueError("the machine has one NUMA node" if with_cpus else "the system shows no NUMA nodes")
     cpus_of: dict[int, frozenset[int]] = {}
     for address, node in gpus.items():
         if node is None:
-            raise NotBound(f"the NUMA node of the GPU at {address} is unknown")
+            raise ValueError(f"the NUMA node of the GPU at {address} is unknown")
         cpus_of[node] = nodes.get(node, frozenset()) & usable
         if not cpus_of[node]:
-            raise NotBound(f"no usable CPU at NUMA node {node} of the GPU at {address}")
+            raise ValueError(f"no usable CPU at NUMA node {node} of the GPU at {address}")
     return dict(sorted(cpus_of.items()))
 
 
@@ -84,18 +81,16 @@ def bind(gpus: Sequence[int], sysfs: Path = SYSFS) -> str:
     """
     try:
         if not gpus:
-            raise NotBound("the rank drives no GPU")
+            raise ValueError("the rank drives no GPU")
         usable, addresses = frozenset(os.sched_getaffinity(0)), [pci_address(gpu) for gpu in gpus]
         cpus_of = closest_to_gpus(
             read_nodes(sysfs), usable, {address: node_of_gpu(address, sysfs) for address in addresses}
         )
         cpus = frozenset().union(*cpus_of.values())
         _move_threads(cpus)
-    except NotBound as reason:
-        return f"not bound: {reason}"
     # A job that trains unbound is better than none: an odd /sys, CPUs taken away meanwhile, no CUDA.
     except (OSError, RuntimeError, ValueError, AssertionError) as error:
-        return f"not bound: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return f"not bound: {' '.join(str(error).split())[:200]}"
     return f"bound to CPUs {format_cpus(cpus)} of NUMA node {format_cpus(cpus_of)}"
 
 
@@ -156,13 +151,6 @@ def format_cpus(cpus: Iterable[int]) -> str:
         else:
             runs.append([cpu, cpu])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except OSError:
-        return None
 
 
 def _move_threads(cpus: frozenset[int]) -> None:

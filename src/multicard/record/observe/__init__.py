@@ -15,8 +15,8 @@ job.json has the keys `scratch` (folder of this node where ranks leave their fil
 
 What is left in `scratch`, by the functions of `multicard.core.layout`:
   `steps.csv.rank<N>`; `epochs.csv.rank<N>` of a program that marks its epochs;
-  `rank.json.rank<N>`: outcome, reason and facts of the rank, among them `observed`, `trace_problem` (why the profiler
-  left no trace; null where it did) and `ignored_exit` (true where the program went on after it was asked to end);
+  `rank.json.rank<N>`: outcome, reason and facts of the rank, among them `observed` and `trace_problem` (why the
+  profiler left no trace; null where it did);
   `memory_snapshot.pickle.rank<N>`: of a rank that ran out of GPU memory, where that is asked for;
   `made.rank<N>`: how many steps the rank has made so far, whatever becomes of it;
   `process.json.<pid>`: of every Python process, as soon as it starts: `pid`, `ppid`, `python` (version), `torch`

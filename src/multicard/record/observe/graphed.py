@@ -27,8 +27,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from multicard.record.clock import wait_for
 from multicard.record.observe.ablation import HOST, NotLeftOut, is_compiling
-from multicard.record.observe.exchange import exchanges
 from multicard.record.observe.observer import Observer
+from multicard.record.observe.ranks import exchanges
 from multicard.record.observe.recording import Recording
 from multicard.record.out_of_memory import is_out_of_memory
 

@@ -16,10 +16,9 @@ from torch.utils.data import dataloader
 from multicard.core.files import read_json
 from multicard.core.system import read_or_none
 from multicard.record.observe.ablation import COMMUNICATION, HOST, LOADER, Replay, ReplayedPass, leave_out_communication
-from multicard.record.observe.exchange import functions_of_messages, note_message
 from multicard.record.observe.loaders import loader_of, note_index, samples_asked
 from multicard.record.observe.observer import OBSERVER
-from multicard.record.observe.ranks import world_size
+from multicard.record.observe.ranks import functions_of_messages, note_message, world_size
 
 COMPILER = torch._C._dynamo.eval_frame
 # True where torch.compile traces what follows: there what it replaces here must be as if it were not.

@@ -1,21 +1,34 @@
-"""How a rank leaves its record, and ends its script: in order, early, or by force."""
+"""How a rank leaves its record, and ends its script: in order, early, or by an error."""
 
 import contextlib
-from collections.abc import Iterable, Mapping
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from multiprocessing import parent_process
+from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
+import torch.distributed as dist
+
+from multicard.core.errors import UserError
 from multicard.core.files import write_csv, write_json
 from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, STEPS, rank_file
-from multicard.core.reasons import Reason
-from multicard.record import visible
+from multicard.core.reasons import LONGEST_MESSAGE, Reason
+from multicard.record import environment, visible
 from multicard.record.binding import bound
 from multicard.record.capture import RankLeft
-from multicard.record.observe.ablation import loader_alone, not_left_out
+from multicard.record.memory_snapshot import HISTORY
+from multicard.record.observe.ablation import NotLeftOut, loader_alone, not_left_out
 from multicard.record.observe.batches import used_by_step
-from multicard.record.observe.failure import describe_failure, facts_of_process
 from multicard.record.observe.observer import Observer
 from multicard.record.observe.process import after_limit, leave_now
+from multicard.record.observe.ranks import RANKS, claim_rank, is_outermost, rank_of_process, told
 from multicard.record.observe.recording import Recording
+from multicard.record.out_of_memory import GpuMemory, fullest_gpu, is_out_of_memory, speaks_of_memory, without_advice
+from multicard.record.recorder import Diverged
+
+KNOWN = (Diverged, UserError)  # errors whose message is enough, without their type
 
 
 class Leaving:
@@ -24,7 +37,6 @@ class Leaving:
     def __init__(self, recording: Recording, observer: Observer):
         self._recording, self._observer = recording, observer
         self._path = recording.scratch / rank_file("rank.json", recording.rank)
-        self._record: dict[str, Any] = {}
 
     def in_order(self) -> NoReturn:
         """Leave the record of a rank that has made all its steps, and ask the script to end."""
@@ -38,15 +50,8 @@ class Leaving:
         if self._recording.barrier is not None:
             with contextlib.suppress(Exception):  # the store may be gone already with the rank that had it
                 self._recording.barrier.wait()
-        after_limit(self.by_force)
+        after_limit(lambda: leave_now(0))
         raise SystemExit(0)
-
-    def by_force(self) -> NoReturn:
-        """End a script that was asked to end and goes on."""
-        try:
-            write_json(self._path, self._record | {"ignored_exit": True})
-        finally:
-            leave_now(0)
 
     def early(self, error: BaseException | None) -> None:
         """Leave the record of a rank that ends before it has made all its steps, because of an error or by itself."""
@@ -88,7 +93,7 @@ class Leaving:
         recording.recorder.write(recording.scratch / rank_file(STEPS, recording.rank))
         if recording.epochs:
             write_csv(recording.scratch / rank_file(EPOCHS, recording.rank), EPOCH_COLUMNS, recording.epochs)
-        self._record = {
+        record = {
             **ended,
             **facts_of_process(recording.rank),
             "gpus": visible.identities(recording.devices),
@@ -104,9 +109,8 @@ class Leaving:
                 "exchanged": recording.exchanged,
                 **loader_alone(observer.replay, recording.pace.batches_per_step),
             },
-            "ignored_exit": False,
         }
-        write_json(self._path, self._record)
+        write_json(self._path, record)
 
     def _count_contents(self) -> list[dict[str, Any]]:
         """Give each step what is in the batches that it used; return what the loaders of the steps are."""
@@ -131,3 +135,65 @@ def _sum(counts: Iterable[int | None]) -> int | None:
     """Sum of all; None where one is not known."""
     known = list(counts)
     return None if None in known else sum(known)
+
+
+def facts_of_process(rank: int) -> dict[str, Any]:
+    """What rank.json says of every process."""
+    return {
+        "pid": os.getpid(),
+        "rank": rank,
+        "host": environment.host(),
+        "hardware": environment.hardware(),
+        "versions": environment.versions(),
+    }
+
+
+def write_failure(error: BaseException, note_process: Callable[..., None], job: dict[str, Any]) -> None:
+    """Leave word of an error before the first update: in rank.json of a rank, else in process.json.
+
+    A process without a rank may be a launcher, whose error only says that a rank had one. A process that a rank started
+    inherits its number, and may fail without the rank doing so.
+    """
+    stated = job["observe"]
+    is_helper = stated["is_user_program"] and parent_process() is not None
+    is_script = not is_helper and stated["ranks"] == 1 and not _names_of_program().isdisjoint(stated["program"])
+    is_rank = is_script or dist.is_initialized() or told(RANKS) is not None
+    rank = rank_of_process() if is_rank else None
+    ended = describe_failure(error, rank)
+    note_process(error=ended)
+    if rank is not None and is_outermost(job) and claim_rank(job):
+        write_json(Path(job["scratch"]) / rank_file("rank.json", rank), {**ended, **facts_of_process(rank)})
+
+
+def _names_of_program() -> set[str]:
+    """File that this process runs, and its module if Python was told one (-m)."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return {Path(sys.argv[0]).name} | ({spec.name.removesuffix(".__main__")} if spec else set())
+
+
+def describe_failure(error: BaseException, rank: int | None) -> dict[str, Any]:
+    """`outcome` and `reason` of a rank that an error ends, while its traceback holds what was allocated."""
+    memory = fullest_gpu()
+    if is_out_of_memory(error, memory):
+        held = HISTORY.held(error, memory)
+        outcome, reason = "out_of_memory", Reason("out_of_memory", rank, message=_message(error, memory), held=held)
+    elif isinstance(error, Diverged):
+        outcome, reason = "diverged", Reason("diverged", rank=rank, loss=str(error.loss), step=error.step)
+    elif isinstance(error, NotLeftOut):
+        outcome, reason = "failed", Reason("not_ablated", rank=rank, part=error.part, message=error.why)
+    else:
+        outcome, reason = "failed", Reason("error", rank=rank, message=_message(error, memory))
+    return {"outcome": outcome, "reason": reason.record()}
+
+
+def _message(error: BaseException, memory: GpuMemory | None = None) -> str:
+    """One line of an error; of one about memory with its numbers, else with those of the fullest GPU."""
+    text = without_advice(" ".join(str(error).split()))
+    has_numbers = isinstance(error, torch.cuda.OutOfMemoryError)
+    if len(text) > LONGEST_MESSAGE and not has_numbers:
+        # The end of a worker's traceback has the error, its beginning the place.
+        half = LONGEST_MESSAGE // 2
+        text = f"{text[:half].rpartition(' ')[0] or text[:half]} … {text[-half:].partition(' ')[2] or text[-half:]}"
+    if memory is not None and not has_numbers and speaks_of_memory(error):
+        text += f"; {memory.describe()}"
+    return text if isinstance(error, KNOWN) else f"{type(error).__name__}: {text}"

@@ -176,7 +176,7 @@ class Observer(Draws):
 
     def _force_exit(self) -> None:
         if self._ended and self._recording is not None:
-            self._end.by_force()
+            leave_now(0)  # the script was asked to end, and goes on
 
     def _end_step(self, optimizer: Any) -> None:
         is_graphed = self.graphed is not None and self.graphed.is_open
@@ -252,7 +252,7 @@ class Observer(Draws):
 
     def _give_up(self, error: Exception) -> NoReturn:
         """End the script because of an error of the observer, or of ranks that do not agree: it has no numbers."""
-        from multicard.record.observe.failure import write_failure
+        from multicard.record.observe.leaving import write_failure
 
         self._ended = True
         print(f"multicard: cannot go on observing: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -275,7 +275,7 @@ class Observer(Draws):
             self._ended = True
             self._end.early(error)
         elif error is not None:
-            from multicard.record.observe.failure import write_failure
+            from multicard.record.observe.leaving import write_failure
 
             write_failure(error, self._note_process, self._read_job())
 

@@ -2,19 +2,21 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from multicard.core.layout import EPOCH_COLUMNS, MADE, PROGRESS, rank_file
 from multicard.core.text import counted
 from multicard.record.capture import Capture
 from multicard.record.compilation import has_compiled
 from multicard.record.observe.batches import asks_ahead, used_by_step
-from multicard.record.observe.exchange import exchanges
 from multicard.record.observe.observer import Observer
 from multicard.record.observe.phases import (
     BACKWARD,
@@ -33,8 +35,7 @@ from multicard.record.observe.phases import (
 )
 from multicard.record.observe.plan import Pace, Plan, place
 from multicard.record.observe.process import devices_of, is_capturing, make_barrier, shared_number
-from multicard.record.observe.ranks import rank_of_process
-from multicard.record.observe.transfer import FirstCall
+from multicard.record.observe.ranks import exchanges, rank_of_process
 from multicard.record.profiled_window import ProfiledWindow
 from multicard.record.recorder import COUNTED_STEP, Recorder
 
@@ -313,3 +314,37 @@ class Ranges:
         if len(self._open) == level:
             self._open.append(self._capture.range(name))
             self._open[-1].__enter__()
+
+
+class FirstCall:
+    """Tells when this thread next calls a module that has parameters, if it is waited for.
+
+    The hook is there only so long, since with it every call of a module would cost more. Where torch.compile is used it
+    must not be: that would compile the hook, too.
+
+    Parameters
+    ----------
+    tell
+        Called once for each `wait`.
+    """
+
+    def __init__(self, tell: Callable[[], None]):
+        self._tell, self._thread = tell, get_ident()
+        self._handle: Any = None
+
+    def wait(self) -> None:
+        """Wait for the next call."""
+        self.stop()
+        self._handle = register_module_forward_pre_hook(self._called)
+
+    def stop(self) -> None:
+        """Wait no more."""
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def _called(self, module: nn.Module, _inputs: Any) -> None:
+        # Augmentation and losses are modules as well.
+        if get_ident() == self._thread and next(module.parameters(), None) is not None:
+            self.stop()
+            self._tell()
