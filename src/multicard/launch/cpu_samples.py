@@ -52,12 +52,7 @@ def host_record(file: Path, windows: Windows = ()) -> dict[str, Any]:
     CPU; `wall_s` is the time that they cover. `usable_cpus` counts these CPUs. `measured_steps` holds the three of the
     samples around the measured steps, from the last before to the first after them; None where there are none.
 
-    Parameters
-    ----------
-    file
-        That a `CpuSampler` wrote. What it could not read is None.
-    windows
-        Of all ranks of the node.
+    `file` is of a `CpuSampler`; what it could not read is None. `windows` are those of all ranks of the node.
     """
     samples = read_samples(file, COLUMNS)
     spent = samples[["time_s", *SECONDS]].diff().rename(columns={"time_s": "wall_s"}).iloc[1:]

@@ -208,10 +208,7 @@ def _scratch_near(shared: Path, several: bool) -> Iterator[Path]:
 def refuse_job(
     parameters: JobParameters, folder: Path, why: Reason | str, order: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Leave the run directory of a job that this machine cannot run, for a reason or by a message: it has `failed`.
-
-    `order`: as of `run_job`.
-    """
+    """Leave the run directory of a job that this machine cannot run, for a reason or by a message: it has `failed`."""
     reason = Reason("cannot_run", node=socket.gethostname(), message=why) if isinstance(why, str) else why
     text, now = describe_reason(reason.record()), datetime.now(UTC)
     with scratch_in(folder) as scratch:
@@ -275,17 +272,8 @@ class Choice(NamedTuple):
 def choose_profiler(wanted: str, device: str, hidden: str | None = None, python: str | None = None) -> Choice:
     """Resolve `auto` to the first profiler that can be used, without a caveat, for jobs on `device` (cpu, cuda).
 
-    Parameters
-    ----------
-    hidden
-        Why one that runs the job as its child would not see its ranks.
-    python
-        Interpreter of the ranks, if not this one.
-
-    Raises
-    ------
-    UserError
-        If a profiler is configured that cannot be used.
+    `hidden`: why one that runs the job as its child would not see its ranks; `python`: their interpreter, if not this
+    one. A profiler that is configured and cannot be used is a `UserError`.
     """
     if wanted in PROFILERS:
         usable, why, caveat = _availability(PROFILERS[wanted], device, hidden, python)

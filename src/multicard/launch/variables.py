@@ -51,12 +51,7 @@ def job_environment(
 ) -> dict[str, str]:
     """Environment of a job: what it would have without multicard, less what looks like a secret.
 
-    Parameters
-    ----------
-    stated
-        Names of variables that pass though they are of another job.
-    withheld
-        Pattern of names that do not pass.
+    `stated`: names of variables that pass though they are of another job; `withheld`: pattern of those that do not.
     """
     return {
         name: value

@@ -41,12 +41,8 @@ def closest_to_gpus(
 ) -> dict[int, frozenset[int]]:
     """Usable CPUs of the nodes closest to the GPUs of one rank, by node.
 
-    Ranks whose GPUs are at one node share all its CPUs, as with torchrun's `--numa-binding=node`.
-
-    Parameters
-    ----------
-    gpus
-        Node of each GPU, by its PCI address.
+    Ranks whose GPUs are at one node share all its CPUs, as with torchrun's `--numa-binding=node`. `gpus`: node of each
+    GPU, by its PCI address.
 
     Raises
     ------
@@ -67,17 +63,9 @@ def closest_to_gpus(
 
 
 def bind(gpus: Sequence[int], sysfs: Path = SYSFS) -> str:
-    """Bind this process and the threads that it has, to be called before it allocates; never fails.
+    """Bind this process and the threads that it has next to its GPUs, by their CUDA indices; say what was done.
 
-    Parameters
-    ----------
-    gpus
-        CUDA indices of the GPUs that this process drives; none on a CPU.
-
-    Returns
-    -------
-    str
-        What was done, or why nothing was.
+    To be called before it allocates. It never fails.
     """
     try:
         if not gpus:
@@ -102,14 +90,7 @@ def bind_rank(p: Any) -> None:
 
 
 def bound(sysfs: Path = SYSFS) -> dict[str, Any]:
-    """What the calling thread is bound to.
-
-    Returns
-    -------
-    dict
-        `cpus` ("0-3,8"), `numa_nodes` (of these CPUs; None where the system reports none), and `note`: what `bind_rank`
-        did, or why it did nothing.
-    """
+    """What the calling thread is bound to: `cpus` ("0-3,8"), their `numa_nodes`, and `note`: what `bind_rank` did."""
     cpus = frozenset(os.sched_getaffinity(0))
     nodes = read_nodes(sysfs)
     return {

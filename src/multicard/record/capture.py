@@ -35,13 +35,7 @@ class HostBarrier:
         self._ranks = dist.get_world_size()
 
     def wait(self) -> None:
-        """Wait until all ranks are here.
-
-        Raises
-        ------
-        RankLeft
-            If one of them has left.
-        """
+        """Wait until all ranks are here; `RankLeft` if one of them has left."""
         self._waits += 1
         if self._store.add(f"arrived {self._waits}", 1) == self._ranks:
             self._store.set(f"all {self._waits}", "")
@@ -80,23 +74,7 @@ class Capture:
     """Names ranges for the profiler that records this process, and opens its window.
 
     Where the profiler fails, training goes on, and nothing more is asked of it but to end what it has begun. A full
-    disk (`UserError`) stays an error: other files need the space too.
-
-    Parameters
-    ----------
-    profiler
-        Name of an entry of `PROFILERS`.
-    folder
-        Where a profiler inside the process leaves its trace.
-    devices
-        All that the rank computes on.
-    barrier
-        Of all ranks, if there are several.
-
-    Attributes
-    ----------
-    problem
-        Why there is no trace of this rank, in one line; None where the profiler has not failed.
+    disk (`UserError`) stays an error: other files need the space too. `problem` is why there is no trace of this rank.
     """
 
     def __init__(
@@ -135,7 +113,6 @@ class Capture:
         self._meet()  # until every rank has written its trace
 
     def _meet(self) -> None:
-        """Wait for the other ranks."""
         if self._barrier is not None:
             self._barrier.wait()
 

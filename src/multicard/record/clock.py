@@ -43,11 +43,6 @@ class CudaClock:
     The host is never made to wait inside a step, so a phase lasts as long as it delays the GPU: data that
     arrives while the GPU still computes costs nothing, data that the GPU waits for shows in full.
     An event is made where there is none to use again, since making one takes longer than recording it.
-
-    Parameters
-    ----------
-    devices
-        All that the rank computes on; the current stream of the first is timed.
     """
 
     def __init__(self, devices: Sequence[torch.device]):

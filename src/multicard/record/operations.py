@@ -106,16 +106,8 @@ def allows_tf32(of_convolutions: bool) -> bool:
 class StepCounter:
     """Counts the operations of a step that begins and ends in hooks, where that changes nothing for the script.
 
-    Parameters
-    ----------
-    devices
-        Number of those that the process computes on.
-
-    Attributes
-    ----------
-    record
-        `model` and `hardware` operations, the `precision` of most (`fp8` if of any), and the `problem`: why these
-        are not known.
+    `record` has `model` and `hardware` operations, the `precision` of most (`fp8` if of any), and the `problem`: why
+    these are not known. `devices`: number of those that the process computes on.
     """
 
     def __init__(self, devices: int) -> None:

@@ -68,11 +68,8 @@ def _fullest_gpu() -> GpuMemory | None:
 def is_out_of_memory(error: BaseException, memory: GpuMemory | None = None) -> bool:
     """Whether an error means that memory ran out, on the GPU or on the host.
 
-    Parameters
-    ----------
-    memory
-        Of the fullest GPU when the error was raised. It decides about errors of CUDA's libraries, which look the same
-        for other causes; where it is None, only those that speak of memory count.
+    `memory` is that of the fullest GPU when the error was raised. It decides about errors of CUDA's libraries, which
+    look the same for other causes; where it is None, only those that speak of memory count.
     """
     if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
         return True

@@ -6,25 +6,12 @@ LEAST_SETTLING = 2  # steps: a profiler goes on starting in the first ones that 
 
 
 class ProfiledWindow(NamedTuple):
-    """Steps of the pass that is profiled, in order, and whether it is long enough for them.
+    """Steps of the pass that is profiled, in order, and whether it is long enough for them."""
 
-    Attributes
-    ----------
-    warmup_steps
-        Before the profiler starts.
-    settling_steps
-        While the profiler records, warm-up too: it is still starting, and the loader read ahead meanwhile.
-    profiled_steps
-        Of the window.
-    crosses_pass
-        Whether a pass over the data ends while the profiler records, or so shortly before that the loader is still
-        starting the next.
-    """
-
-    warmup_steps: int
-    settling_steps: int
+    warmup_steps: int  # before the profiler starts
+    settling_steps: int  # warm-up too: the profiler records, but is still starting, and the loader read ahead meanwhile
     profiled_steps: int
-    crosses_pass: bool
+    crosses_pass: bool  # a pass ends while the profiler records, or so shortly before that the loader is still starting
 
     @property
     def steps(self) -> int:
@@ -39,14 +26,8 @@ def place_window(ahead: int, pass_steps: int, warmup: int, profiled: int) -> Pro
     what was read ahead during a pause would hide the loader. Four times as many make the window, so that it has several
     bursts of the loader. The window lies within one pass if a pass is long enough.
 
-    Parameters
-    ----------
-    ahead
-        Batches that the loader reads ahead.
-    pass_steps
-        Steps of one pass over the data.
-    warmup
-        Least steps before the profiler starts; there is at least one, in which the loader starts.
+    `ahead`: batches that the loader reads ahead; `pass_steps`: steps of one pass over the data; `warmup`: least steps
+    before the profiler starts; there is at least one, in which the loader starts.
 
     >>> place_window(ahead=8, pass_steps=1000, warmup=0, profiled=10)
     ProfiledWindow(warmup_steps=16, settling_steps=16, profiled_steps=32, crosses_pass=False)

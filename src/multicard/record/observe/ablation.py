@@ -67,13 +67,7 @@ class Kept:
 
 
 class Replay:
-    """Gives the loop its first batches again once `is_time` says so.
-
-    Parameters
-    ----------
-    is_time
-        Whether the warm-up is about to end.
-    """
+    """Gives the loop its first batches again once `is_time` says so: when the warm-up is about to end."""
 
     def __init__(self, is_time: Callable[[], bool]):
         self._is_time = is_time
@@ -204,9 +198,7 @@ class Done:
         """It is done."""
         return True
 
-    def is_completed(self) -> bool:
-        """It is."""
-        return True
+    is_completed = wait
 
 
 def _keep(*_: Any) -> None:
@@ -272,12 +264,7 @@ def _local(
 def not_left_out(stated: Mapping[str, Any], replay: Replay | None, exchanged: bool | None) -> dict[str, str] | None:
     """The `part` that the measured steps had nevertheless, and why as `message`; None where there is none.
 
-    Parameters
-    ----------
-    stated
-        `observe` of job.json.
-    exchanged
-        Whether the ranks exchanged anything; None where that cannot be told.
+    `exchanged`: whether the ranks exchanged anything; None where that cannot be told.
     """
     parts = stated.get("ablate") or ()
     if LOADER in parts and HOST not in parts and not (replay and replay.replayed):

@@ -11,24 +11,12 @@ LEAST_WATCHED = 12  # warm-up steps of a run without the host's work, the last o
 
 
 class Pace(NamedTuple):
-    """How a script draws from its loader, when its measured window ends; None where no loader says.
+    """How a script draws from its loader, when its measured window ends; None where no loader says."""
 
-    Attributes
-    ----------
-    steps_in_pass
-        That the current pass has had.
-    batches_per_step
-        Mean of the measured steps.
-    pass_batches
-        Of one pass.
-    ahead
-        Batches that the loader's workers prepare before they are asked for.
-    """
-
-    steps_in_pass: int = 0
-    batches_per_step: float = 0.0
-    pass_batches: int | None = None
-    ahead: int = 0
+    steps_in_pass: int = 0  # that the current pass has had
+    batches_per_step: float = 0.0  # mean of the measured steps
+    pass_batches: int | None = None  # of one pass
+    ahead: int = 0  # batches that the loader's workers prepare before they are asked for
 
     @property
     def pass_steps(self) -> int | None:

@@ -52,8 +52,6 @@ class Recording:
 
     Parameters
     ----------
-    job
-        Content of job.json.
     optimizer
         The lead one; None where the script marks its steps.
     training_steps
@@ -233,9 +231,8 @@ class Recording:
             return None
         self._is_within = True
         before = self._step.start, self._step.epoch, list(self._events)
-        if (
-            self.training_steps is not None and self._window is None
-        ):  # a long training has more steps than marks of a clock should be kept for
+        # A long training has more steps than marks of a clock should be kept for.
+        if self.training_steps is not None and self._window is None:
             self.settle(observer)
             if not self.is_measured:
                 self._log(f"epoch {observer.epoch}, step {self.steps + 1} of {self.training_steps}")
@@ -321,11 +318,6 @@ class FirstCall:
 
     The hook is there only so long, since with it every call of a module would cost more. Where torch.compile is used it
     must not be: that would compile the hook, too.
-
-    Parameters
-    ----------
-    tell
-        Called once for each `wait`.
     """
 
     def __init__(self, tell: Callable[[], None]):
