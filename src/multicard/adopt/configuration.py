@@ -21,10 +21,7 @@ FIGURES = (
 def configuration(runs: Sequence[TracedRun]) -> dict[str, Any]:
     """A configuration that expands into the runs, without `results`.
 
-    Raises
-    ------
-    UserError
-        If there is none with at most `MOST` runs, or two values are the same.
+    Raises `UserError` if there is none with at most `MOST` runs, or two values are the same.
     """
     stated = [_stated(run) for run in runs]
     values = {name: _distinct([each[name] for each in stated]) for name in stated[0]}

@@ -242,10 +242,7 @@ class Evidence:
 def read_evidence(results: Path, scenarios: Sequence[str] | None = None) -> Evidence:
     """Read the measurements of an experiment from its results folder: those of some scenarios, by default of all.
 
-    Raises
-    ------
-    UserError
-        If the folder is not there, or a table does not parse.
+    Raises `UserError` if the folder is not there, or a table does not parse.
     """
     if not results.is_dir():
         raise UserError(f"{results}: no such folder, expected the results of an experiment")

@@ -57,10 +57,7 @@ def write_scenario(
 def write_recommendations(results: Path, scenarios: Sequence[str], out: Path) -> None:
     """Write what the scenarios of a results folder recommend, as Markdown.
 
-    Raises
-    ------
-    UserError
-        If a scenario's measures are not there.
+    Raises `UserError` if a scenario's measures are not there.
     """
     text = as_markdown(read_evidence(results, scenarios))
     with atomic_write(out) as temporary:

@@ -59,10 +59,7 @@ def read_columns(path: Path) -> pd.DataFrame:
 def check_whole(path: Path) -> None:
     """Check a table of a scenario against the index of its tables, where that lists it.
 
-    Raises
-    ------
-    UserError
-        If it was cut or altered.
+    Raises `UserError` if it was cut or altered.
     """
     index = path.parent / SCENARIO_INDEX
     files = read_object(index).get("files") if index.is_file() else None
@@ -80,10 +77,7 @@ class ScenarioTables:
     def measures(self) -> pd.DataFrame:
         """One row per run: outcome, parameters and measures; of runs that had all parts of their step.
 
-        Raises
-        ------
-        UserError
-            If they are not there.
+        Raises `UserError` if they are not there.
         """
         return self._every[~self._is_ablated].reset_index(drop=True)
 
@@ -124,12 +118,8 @@ class ScenarioTables:
 
         Where nothing was recorded there are columns without rows.
 
-        Raises
-        ------
-        KeyError
-            If no table has that name.
-        UserError
-            If its file cannot be read, or has no such column.
+        Raises `KeyError` if no table has that name. Raises `UserError` if its file cannot be read, or has no such
+        column.
         """
         if name not in self._tables:
             table = _read(self.folder / f"{name}.parquet", SCHEMAS[name])
@@ -146,10 +136,7 @@ class ScenarioTables:
 def tables_of(run: Path | RunFiles) -> dict[str, pa.Table]:
     """Tables of one run, by name, `run` in the first column; none of a run that did not complete.
 
-    Raises
-    ------
-    UserError
-        If a file of the run is missing or damaged.
+    Raises `UserError` if a file of the run is missing or damaged.
     """
     run = RunFiles.of(run)
     record = run.record

@@ -103,10 +103,7 @@ def _without_places(section: dict[str, Any]) -> dict[str, Any]:
 def experiment_of(manifest: Manifest, archive: Path) -> Experiment:
     """The configuration of the runs in an archive; it expands into the same runs. `archive` is named in messages.
 
-    Raises
-    ------
-    UserError
-        If it is no configuration of this version, one line per fault.
+    Raises `UserError` if it is no configuration of this version, one line per fault.
     """
     stated = manifest.experiment
     datasets = stated.get("datasets")

@@ -67,10 +67,7 @@ def pack(experiment: Experiment, out: Path) -> Packed:
 
     That is a .tar.gz. What leaves is listed in `allowed`. Equal runs give equal bytes.
 
-    Raises
-    ------
-    UserError
-        If there is no complete run, a file of one cannot be read, or `out` cannot be written to.
+    Raises `UserError` if there is no complete run, a file of one cannot be read, or `out` cannot be written to.
     """
     check_suffix(out)
     problem = unwritable(out.parent)

@@ -46,11 +46,8 @@ def unpack(path: Path, folder: Path, machines: Path | None = None) -> Manifest:
 
     The limits of machines that are in it are written to the folder `machines`, if any.
 
-    Raises
-    ------
-    UserError
-        If anything in it is missing, altered or not what the manifest lists, or there is no space left. `folder` may
-        hold some of its files then.
+    Raises `UserError` if anything in it is missing, altered or not what the manifest lists, or there is no space left.
+    `folder` may hold some of its files then.
     """
     with report_full_disk(folder), _opened(path) as (manifest, tar, stream):
         left = {file.name: file for file in manifest.files}

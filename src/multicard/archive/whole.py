@@ -22,10 +22,7 @@ def check_files(run: RunFiles, measured_s: float = 0.0, traced: bool = True) -> 
     of the run, in seconds since the epoch. The record tells neither of activity tables, which there are only if
     `traced`: of them a cut is found.
 
-    Raises
-    ------
-    UserError
-        At the first file that is missing, cut or altered.
+    Raises `UserError` at the first file that is missing, cut or altered.
     """
     folder, written = run.folder, {entry["name"]: entry for entry in run.record.get("files") or ()}
     for name in dict.fromkeys((*written, *(FILES if traced else ()))):

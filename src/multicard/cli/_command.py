@@ -113,10 +113,7 @@ def device_of(stated: str) -> str:
 def numbers_of_devices(option: str, text: str) -> list[int]:
     """Read the value of an option such as 1,2,4.
 
-    Raises
-    ------
-    UserError
-        If it is anything else, or more than any machine has.
+    Raises `UserError` if it is anything else, or more than any machine has.
     """
     if not re.fullmatch(r"[1-9]\d{0,5}(,[1-9]\d{0,5})*", text):
         raise UserError(f"{option}: found {text!r}, expected numbers of devices such as 1,2,4")
@@ -126,10 +123,7 @@ def numbers_of_devices(option: str, text: str) -> list[int]:
 def refuse_unwritable(option: str, file: Path) -> None:
     """Refuse a file that an option names and that cannot be written, before anything is measured.
 
-    Raises
-    ------
-    UserError
-        Naming why.
+    Raises `UserError` naming why.
     """
     reason = f"{file} is a folder, expected a file" if file.is_dir() else unwritable(file.absolute().parent)
     if reason:

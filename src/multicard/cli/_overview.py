@@ -34,10 +34,7 @@ def print_results(experiment: "Experiment", config: Path) -> None:
 
     Of a single scenario there is a table of its configurations before. `config`: the file that states the experiment.
 
-    Raises
-    ------
-    UserError
-        If a scenario was not measured.
+    Raises `UserError` if a scenario was not measured.
     """
     from multicard.analysis import ablation
     from multicard.analysis.evidence import evidence_of

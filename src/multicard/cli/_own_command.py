@@ -61,10 +61,7 @@ def as_in_file(name: str) -> str:
 def resolve_names(command: Sequence[str], own: Collection[str]) -> list[str]:
     """The command with the user's own parameters, named in braces, as the configuration has them.
 
-    Raises
-    ------
-    UserError
-        If a name in braces is no parameter, or a parameter is not in the command.
+    Raises `UserError` if a name in braces is no parameter, or a parameter is not in the command.
     """
     from multicard.workloads.script.parameters import GIVEN
     from multicard.workloads.script.template import command_error, renamed

@@ -49,10 +49,7 @@ def with_values(
 ) -> tuple[dict[str, Any], Auto | None]:
     """A configuration with that scenario alone and the values of `--vary`, and what of it is `auto`.
 
-    Raises
-    ------
-    UserError
-        If the options do not fit together, or the scenario's batch size cannot be chosen.
+    Raises `UserError` if the options do not fit together, or the scenario's batch size cannot be chosen.
     """
     from multicard.experiment.figures import FIGURES
     from multicard.experiment.parameters import ARGS, flat, nested

@@ -80,10 +80,7 @@ def run(arguments: argparse.Namespace) -> None:
 def compare_results(arguments: argparse.Namespace) -> int:
     """Print what changed from one set of results to the next; give the exit code.
 
-    Raises
-    ------
-    UserError
-        If an option is faulty, or results cannot be read or, with a tolerance, not be compared.
+    Raises `UserError` if an option is faulty, or results cannot be read or, with a tolerance, not be compared.
     """
     from multicard.analysis.comparison.changes import MEASURES
     from multicard.api.results import holds_results, read_results

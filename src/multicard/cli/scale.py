@@ -115,10 +115,7 @@ def _write(path: Path, text: str, overwrite: bool) -> None:
 def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the configuration file is to say.
 
-    Raises
-    ------
-    UserError
-        If the arguments do not fit together.
+    Raises `UserError` if the arguments do not fit together.
     """
     from multicard.workloads.script.parameters import program
     from multicard.workloads.script.workload import default_figures

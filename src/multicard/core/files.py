@@ -40,10 +40,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
     The temporary name keeps the suffix of `path`, since some writers choose the format by it.
 
-    Raises
-    ------
-    UserError
-        If there is no space left for the file.
+    Raises `UserError` if there is no space left for the file.
     """
     with report_full_disk(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,10 +76,8 @@ def write_json(path: Path, value: Any) -> None:
 def parse_json(text: str | bytes) -> Any:
     """Parse JSON.
 
-    Raises
-    ------
-    ValueError
-        If it is none, or nested more than `MOST_DEPTH` deep, so that functions that call themselves may walk it.
+    Raises `ValueError` if it is none, or nested more than `MOST_DEPTH` deep, so that functions that call themselves may
+    walk it.
     """
     too_deep = ValueError(f"nested too deeply, expected {MOST_DEPTH} levels at most")
     try:
@@ -106,10 +101,7 @@ def read_json(path: Path) -> Any:
 def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON file with an object in it.
 
-    Raises
-    ------
-    UserError
-        If it is not there, does not parse, or holds anything else.
+    Raises `UserError` if it is not there, does not parse, or holds anything else.
     """
     try:
         found = read_json(path)

@@ -12,10 +12,7 @@ PROVENANCE = "provenance.json"
 def read_prepared(folder: Path, what: str) -> dict[str, Any]:
     """Read provenance.json, which is written last.
 
-    Raises
-    ------
-    UserError
-        If there is none, so that `folder` holds no prepared `what`.
+    Raises `UserError` if there is none, so that `folder` holds no prepared `what`.
     """
     if not (folder / PROVENANCE).is_file():
         raise UserError(f"{folder}: found no {PROVENANCE}, expected a prepared {what}")
@@ -28,10 +25,7 @@ def read_unchanged(folder: Path, what: str, place: str | None = None) -> dict[st
     They are in `folder`, or in the one that the key `place` names. Of a tree only the number of files and their size
     together are compared: every rank does this, and reading a hundred thousand files would take longer than some runs.
 
-    Raises
-    ------
-    UserError
-        At the first one that is missing or not what was prepared.
+    Raises `UserError` at the first one that is missing or not what was prepared.
     """
     facts = read_prepared(folder, what)
     for entry in facts["files"]:

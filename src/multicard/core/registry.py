@@ -22,10 +22,7 @@ class Registry(Mapping[str, T]):
     attribute
         Name that the modules give their entries.
 
-    Raises
-    ------
-    ValueError
-        If two entries share a name, when the registry is first asked.
+    Raises `ValueError` if two entries share a name, when the registry is first asked.
     """
 
     def __init__(self, package: str, attribute: str):

@@ -42,10 +42,7 @@ class _Loader(yaml.SafeLoader):
 def read_yaml(path: Path) -> Any:
     """Parse a YAML file strictly.
 
-    Raises
-    ------
-    UserError
-        If the file is missing, is not valid YAML, or repeats a key.
+    Raises `UserError` if the file is missing, is not valid YAML, or repeats a key.
     """
     try:
         return yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506, it is a SafeLoader
@@ -100,10 +97,7 @@ def _merged(config: Any, stated: Any) -> Any:
 def read_profile(folder: Path) -> dict[str, Any]:
     """Read a profile of Snakemake: a file, or of a folder its config.yaml.
 
-    Raises
-    ------
-    UserError
-        If there is none, or it is no mapping that parses.
+    Raises `UserError` if there is none, or it is no mapping that parses.
     """
     file = folder if folder.is_file() else folder / "config.yaml"
     profile = read_yaml(file)

@@ -144,10 +144,7 @@ def distinct(scenarios: dict[str, list[Run]]) -> dict[str, Run]:
 def expand_scenario(experiment: Experiment, name: str) -> list[Run]:
     """Runs of one scenario, each once; a parameter that has no effect on a run is left at its default there.
 
-    Raises
-    ------
-    ValidationError
-        If its parameters do not suit its workload.
+    Raises `ValidationError` if its parameters do not suit its workload.
     """
     runs = (run for of_each in combinations(experiment, name).values() for run in of_each)
     return list({run.id: run for run in runs}.values())
@@ -156,10 +153,7 @@ def expand_scenario(experiment: Experiment, name: str) -> list[Run]:
 def combinations(experiment: Experiment, name: str) -> dict[tuple[Any, ...], list[Run]]:
     """Repeats of the run of each combination of a scenario's varied values, in their order; several may be the same.
 
-    Raises
-    ------
-    ValidationError
-        If its parameters do not suit its workload.
+    Raises `ValidationError` if its parameters do not suit its workload.
     """
     scenario, work = experiment.scenarios[name], WORKLOADS[experiment.workload(name)]
     parameters = work.parameters

@@ -129,10 +129,7 @@ class Workload(ABC):
     def prepare(self, name: str, definition: Any, folder: Path, resources: Path) -> None:
         """Make one of its inputs ready in `folder`, whose provenance.json comes last; `resources`: what is shipped.
 
-        Raises
-        ------
-        UserError
-            If the user's files are not what they should be.
+        Raises `UserError` if the user's files are not what they should be.
         """
         raise NotImplementedError(f"the workload {self.name} has no inputs")
 

@@ -23,10 +23,7 @@ UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # metadata: th
 def draw_scenario(names: Iterable[str], scenario: Path, out: Path) -> None:
     """Draw figures of the scenario whose measures and tables a folder holds, into the folder `out`.
 
-    Raises
-    ------
-    UserError
-        If they are not there, or cannot be read.
+    Raises `UserError` if they are not there, or cannot be read.
     """
     mpl.use("Agg")
     tables = ScenarioTables(scenario)

@@ -28,10 +28,7 @@ def scratch_in(folder: Path) -> Iterator[Path]:
 
     However often this process is told to end, the folder is removed before it does.
 
-    Raises
-    ------
-    UserError
-        If another process is running the job there.
+    Raises `UserError` if another process is running the job there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder), undisturbed():

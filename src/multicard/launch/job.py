@@ -87,10 +87,7 @@ def run_job(
     order
         Its place in the planned order of the runs, for run.json; see `multicard.experiment.runs.Place`.
 
-    Raises
-    ------
-    UserError
-        If the configured profiler cannot be used, or a disk is full: that is no outcome of the job.
+    Raises `UserError` if the configured profiler cannot be used, or a disk is full: that is no outcome of the job.
     """
     name, several = run_id(parameters), parameters.nodes > 1
     work = WORKLOADS[parameters.workload]

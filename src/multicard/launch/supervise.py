@@ -91,10 +91,7 @@ def run(
     folder
         Working directory of the command, if not that of this process.
 
-    Raises
-    ------
-    UserError
-        If there is no space for the log. The job is ended.
+    Raises `UserError` if there is no space for the log. The job is ended.
     """
     mark = uuid.uuid4().hex
     started = time.monotonic()
@@ -158,10 +155,7 @@ def _wait(
 ) -> None:
     """Wait until a command and the job that it runs have exited; end what goes on too long after the job is done.
 
-    Raises
-    ------
-    subprocess.TimeoutExpired
-        At the deadline.
+    Raises `subprocess.TimeoutExpired` at the deadline.
     """
 
     def at_work() -> list[psutil.Process]:

@@ -25,10 +25,7 @@ COLOURS = {"error": "red", "warning": "yellow", "ok": "green"}
 def examine(config: Path | None, profile: Path | None) -> list[Check]:
     """Check this machine; with a configuration, for its runs.
 
-    Raises
-    ------
-    UserError
-        If the configuration or a profile that was named cannot be read.
+    Raises `UserError` if the configuration or a profile that was named cannot be read.
     """
     values = read_profile(profile or PROFILE) if profile or (PROFILE / "config.yaml").exists() else None
     matrix = Matrix.plan(read_experiment(config, profile)) if config else None

@@ -55,10 +55,7 @@ def measure_machine(
     say
         Is told what is measured next.
 
-    Raises
-    ------
-    UserError
-        If there are not as many devices.
+    Raises `UserError` if there are not as many devices.
     """
     here = Machine.here()
     most = here.gpus if device == "cuda" else here.cpus

@@ -123,10 +123,7 @@ def resources_of(profile: dict[str, Any], rule: str) -> dict[str, str]:
     >>> resources_of({"default-resources": {"slurm_partition": "gpu"}, "set-resources": {"a": {"mem_mb": 5}}}, "a")
     {'slurm_partition': 'gpu', 'mem_mb': '5'}
 
-    Raises
-    ------
-    UserError
-        If it states them in another form, as a list is.
+    Raises `UserError` if it states them in another form, as a list is.
     """
     found: dict[str, str] = {}
     of_rules = profile.get("set-resources") or {}

@@ -45,10 +45,7 @@ class Claim(Strict):
 def read_claims(path: Path) -> list[Claim]:
     """Read the claims.
 
-    Raises
-    ------
-    UserError
-        For the first fault.
+    Raises `UserError` for the first fault.
     """
     try:
         return TypeAdapter(list[Claim]).validate_python(read_yaml(path))

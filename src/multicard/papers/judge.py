@@ -262,10 +262,7 @@ def _verdict(test: AnyTest, found: Interval) -> Verdict:
 def write_claims(claims: Path, results: Path, scenarios: Sequence[str]) -> None:
     """Check the claims against the scenarios of a results folder: CSVs with a row per claim, and per test.
 
-    Raises
-    ------
-    UserError
-        If the claims are faulty, or a scenario's measures are not there.
+    Raises `UserError` if the claims are faulty, or a scenario's measures are not there.
     """
     judged = judge(read_claims(claims), read_evidence(results, scenarios))
     write_csv(claims_table(judged), results / CLAIMS)

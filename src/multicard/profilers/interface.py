@@ -114,11 +114,6 @@ class Profiler:
     def export(self, file: Path, folder: Path) -> Path:
         """Make a readable file, in `folder`, of the one that was left; give that file itself if it is readable.
 
-        Raises
-        ------
-        TraceError
-            If nothing readable can be made of it.
-        UserError
-            If there is no space for it.
+        Raises `TraceError` if nothing readable can be made of it. Raises `UserError` if there is no space for it.
         """
         return file

@@ -49,10 +49,7 @@ class KinetoSession(Session):
     def recording(self) -> Iterator[None]:
         """Record while the block runs, then write the trace.
 
-        Raises
-        ------
-        RuntimeError
-            If a profiler of PyTorch records already, which this one would end.
+        Raises `RuntimeError` if a profiler of PyTorch records already, which this one would end.
         """
         # One that is enabled on this thread, and one that is on any.
         if self._autograd._profiler_enabled() or getattr(self._autograd.profiler, "_is_profiler_enabled", False):

@@ -137,12 +137,8 @@ class Nsys(Profiler):
         discard environments records those of every process on the machine that it may read, not of the job alone. They
         are removed from the database, and so are all payloads but NCCL's; from the report they cannot be.
 
-        Raises
-        ------
-        TraceError
-            If nsys is missing, fails, or leaves a database that does not hold a trace.
-        UserError
-            If there is no space for the database: the report is none the worse for it.
+        Raises `TraceError` if nsys is missing, fails, or leaves a database that does not hold a trace. Raises
+        `UserError` if there is no space for the database: the report is none the worse for it.
         """
         database = folder / f"{file.stem}.sqlite"
         if not self.is_installed():

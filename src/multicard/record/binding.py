@@ -44,10 +44,8 @@ def closest_to_gpus(
     Ranks whose GPUs are at one node share all its CPUs, as with torchrun's `--numa-binding=node`. `gpus`: node of each
     GPU, by its PCI address.
 
-    Raises
-    ------
-    ValueError
-        If the machine has one node, or a GPU's node is unknown, or has no CPU that this process may use.
+    Raises `ValueError` if the machine has one node, or a GPU's node is unknown, or has no CPU that this process may
+    use.
     """
     with_cpus = sum(map(bool, nodes.values()))
     if with_cpus < 2:

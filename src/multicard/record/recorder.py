@@ -107,10 +107,7 @@ class Recorder:
     def settle(self) -> list[dict[str, Any]]:
         """Read the marks and losses of the steps since the last call, and return their rows.
 
-        Raises
-        ------
-        Diverged
-            If a loss is not finite. The rows are kept all the same.
+        Raises `Diverged` if a loss is not finite. The rows are kept all the same.
         """
         self.clock.settle()
         now = self.clock.now() if any(step.window == "measured" for step in self._pending) else None

@@ -32,10 +32,7 @@ def rank_devices(p: Any) -> list[torch.device]:
     p
         Of a job: `device`, and `devices_per_node` and `ranks_per_node` of this machine.
 
-    Raises
-    ------
-    UserError
-        If CUDA shows fewer GPUs than the ranks of this machine drive, unless they may share them.
+    Raises `UserError` if CUDA shows fewer GPUs than the ranks of this machine drive, unless they may share them.
     """
     if p.device != "cuda":
         return [torch.device("cpu")]

@@ -60,10 +60,7 @@ def measure(experiment: Experiment, runs: Path, source: Path, folder: Path) -> d
 def draw(measured: Path, plans: Mapping[str, Plan], out: Path) -> Drawn:
     """Add figures, conclusions and the report to what `measure` wrote, in the folder `out`, all or nothing.
 
-    Raises
-    ------
-    UserError
-        If `out` is a file or a folder that is not empty.
+    Raises `UserError` if `out` is a file or a folder that is not empty.
     """
     check_free(out)
     with _becoming(out) as made:

@@ -111,10 +111,7 @@ class MachinePage:
 def machine_pages(results: Path) -> list[MachinePage]:
     """Give what a results folder holds of machines.
 
-    Raises
-    ------
-    UserError
-        If a record is damaged.
+    Raises `UserError` if a record is damaged.
     """
     return [_page(path) for path in machine_records(results)]
 

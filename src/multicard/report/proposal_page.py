@@ -79,10 +79,7 @@ def check_format(out: Path) -> None:
 def write_proposal(proposal: Proposal, out: Path) -> list[Path]:
     """Write the page in the format that its name ends in, and the figure as a file of its own, which HTML embeds.
 
-    Raises
-    ------
-    UserError
-        If the format is unknown.
+    Raises `UserError` if the format is unknown.
     """
     check_format(out)
     form = FORMATS[out.suffix]

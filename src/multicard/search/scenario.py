@@ -51,10 +51,7 @@ class ScenarioSpace:
     def __init__(self, experiment: Experiment, name: str, goal: str) -> None:
         """Plan a scenario.
 
-        Raises
-        ------
-        UserError
-            If it varies nothing.
+        Raises `UserError` if it varies nothing.
         """
         self.experiment, self.name, self.goal = experiment, name, goal
         self.scenario, self.results = experiment.scenarios[name], Path(experiment.results)
@@ -142,10 +139,7 @@ class ScenarioSpace:
     def result(self, run: Run) -> Result:
         """What came of a run.
 
-        Raises
-        ------
-        UserError
-            If a file of it is missing or damaged, or it completed and has no value.
+        Raises `UserError` if a file of it is missing or damaged, or it completed and has no value.
         """
         files = RunFiles.of(self.record(run).parent)
         row, record = measure_run(files), files.record

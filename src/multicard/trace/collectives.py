@@ -131,10 +131,7 @@ def stragglers_of(kernels: Events) -> list[dict[str, Any]]:
     kernels
         Kernels with process, device, collective, start and duration. Those of one trace are on one clock.
 
-    Raises
-    ------
-    CannotTell
-        If no kind of collective can be matched.
+    Raises `CannotTell` if no kind of collective can be matched.
     """
     places: dict[tuple[int, str], dict[tuple[int, int, int | None], list[int]]] = {}
     for code, (*place, kind) in enumerate(kernels.values("process", "device", "collective")):

@@ -22,12 +22,7 @@ def open_capture(path: Path, scratch: Path) -> list[Trace]:
     scratch
         Folder for the databases of reports, which are exported here. It must stay while the traces are read.
 
-    Raises
-    ------
-    UserError
-        If there is no trace.
-    TraceError
-        If one is not there, or cannot be exported or opened.
+    Raises `UserError` if there is no trace. Raises `TraceError` if one is not there, or cannot be exported or opened.
     """
     return [open_trace(file, scratch) for file in _trace_files(path)]
 
@@ -35,10 +30,7 @@ def open_capture(path: Path, scratch: Path) -> list[Trace]:
 def open_trace(path: Path, scratch: Path | None = None) -> Trace:
     """Open one file by its format; a report only with a `scratch` folder, as `open_capture` has.
 
-    Raises
-    ------
-    TraceError
-        If there is no such file, its format is not known, or it is damaged.
+    Raises `TraceError` if there is no such file, its format is not known, or it is damaged.
     """
     if not path.is_file():
         raise TraceError(f"{path}: no such file")

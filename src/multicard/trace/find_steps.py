@@ -62,10 +62,7 @@ def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps
     stated
         Name of the ranges that are steps, without their number; others are not looked for then.
 
-    Raises
-    ------
-    TraceError
-        If a trace turns out to be damaged.
+    Raises `TraceError` if a trace turns out to be damaged.
     """
     capture = CapturedEvents(traces, {"ranges", "kernels", "memory", "api", "launches"})
     if capture.kernels is None or not len(capture.kernels.code):

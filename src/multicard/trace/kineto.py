@@ -105,10 +105,7 @@ class _Table(NamedTuple):
 def read(path: Path) -> Trace:
     """Read one trace.
 
-    Raises
-    ------
-    TraceError
-        If the file is not a trace.
+    Raises `TraceError` if the file is not a trace.
     """
     try:
         document = _document(path)

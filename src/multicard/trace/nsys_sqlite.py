@@ -47,10 +47,8 @@ MARK_TYPE, THREAD_TYPE, DOMAIN_TYPE = 34, 39, 75  # eventType in NVTX_EVENTS: ma
 def read(path: Path) -> Trace:
     """Open one export.
 
-    Raises
-    ------
-    TraceError
-        If the file is not an export that can be read. Damage that shows only later is raised while reading.
+    Raises `TraceError` if the file is not an export that can be read. Damage that shows only later is raised while
+    reading.
     """
     database = SqliteFile(path)
     if "StringIds" not in database.tables:

@@ -34,12 +34,8 @@ def write_perfetto(traces: Sequence[Trace], out: Path) -> None:
     Perfetto would drop, lie on further tracks of the same name. A row that repeats a call with its backtrace is left
     out.
 
-    Raises
-    ------
-    TraceError
-        If there are no events, or a trace turns out to be damaged.
-    UserError
-        If there is no space left for the file.
+    Raises `TraceError` if there are no events, or a trace turns out to be damaged. Raises `UserError` if there is no
+    space left for the file.
     """
     found = {kind: collect(traces, kind, ("start", "duration")) for kind in SLICES}
     events = {kind: own for kind, own in found.items() if own is not None and len(own.code)}

@@ -103,10 +103,7 @@ def activity_tables(
     scope
         `CAPTURE` or `STEPS`.
 
-    Raises
-    ------
-    TraceError
-        If a trace turns out to be damaged.
+    Raises `TraceError` if a trace turns out to be damaged.
     """
     chosen = {name: activity for name, activity in ACTIVITIES.items() if only is None or name in only}
     absent = {name: reason for name, a in chosen.items() if (reason := a.why_absent(traces)) is not None}

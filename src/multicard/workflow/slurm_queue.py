@@ -67,10 +67,7 @@ def queued_jobs(folder: Path) -> Iterator[QueuedJob]:
 def refuse_orphans(folder: Path) -> None:
     """Refuse to start beside jobs of a pipeline that was killed: they would run the same runs.
 
-    Raises
-    ------
-    UserError
-        Naming the jobs.
+    Raises `UserError` naming the jobs.
     """
     left = [job for job in queued_jobs(folder) if job.state in AT_WORK]
     if left:

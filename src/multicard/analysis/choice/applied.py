@@ -64,10 +64,7 @@ def job_of(evidence: Evidence) -> tuple[Choices, list[str]]:
 def asked_of(job: Choices, request: Request) -> tuple[Choice, str]:
     """The row to apply for, and why: of the most devices that are efficient and shown to be faster, or as stated.
 
-    Raises
-    ------
-    UserError
-        If no run completed on the devices that are stated, or none tells the time of the work.
+    Raises `UserError` if no run completed on the devices that are stated, or none tells the time of the work.
     """
     alike = [row for row in job.rows if row.is_alike]
     same = [row for row in alike if not row.changes]

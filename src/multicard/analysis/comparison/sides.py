@@ -47,10 +47,7 @@ class Side:
 def read_side(folders: Sequence[Path]) -> Side:
     """Measure one set of run directories.
 
-    Raises
-    ------
-    UserError
-        If a file of a run is missing or damaged.
+    Raises `UserError` if a file of a run is missing or damaged.
     """
     runs, records = [], {}
     for row, record in zip(_measured(folders), map(read_record, folders), strict=True):

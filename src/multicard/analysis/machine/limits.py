@@ -116,10 +116,7 @@ class MachineLimits(BaseModel):
 def read_machine(path: Path) -> MachineLimits:
     """Read a record of `multicard doctor --measure`.
 
-    Raises
-    ------
-    UserError
-        If it is not there, or damaged.
+    Raises `UserError` if it is not there, or damaged.
     """
     try:
         return MachineLimits.model_validate(read_object(path))

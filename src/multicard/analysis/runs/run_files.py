@@ -56,10 +56,7 @@ class _Record(BaseModel):
 def read_record(folder: Path) -> dict[str, Any]:
     """Read run.json.
 
-    Raises
-    ------
-    UserError
-        If it is not there, does not parse, or is not a record.
+    Raises `UserError` if it is not there, does not parse, or is not a record.
     """
     path = folder / RUN
     record = read_object(path)
@@ -73,10 +70,8 @@ def read_record(folder: Path) -> dict[str, Any]:
 def read_table(path: Path, columns: Iterable[str]) -> pd.DataFrame:
     """Read a table that a job wrote as CSV, which must have the columns; all but `window` are numbers.
 
-    Raises
-    ------
-    UserError
-        If it is not there, does not parse, or has no such column, or text or an impossible duration in it.
+    Raises `UserError` if it is not there, does not parse, or has no such column, or text or an impossible duration in
+    it.
     """
     return _with_columns(_read_csv(path), columns, path)
 
@@ -130,10 +125,7 @@ class RunFiles:
     def check(self, name: str) -> None:
         """Check a file that the job wrote against what its record says of it.
 
-        Raises
-        ------
-        UserError
-            If it was cut or altered.
+        Raises `UserError` if it was cut or altered.
         """
         made = f"since the run wrote it; delete {self.folder} to run it again"
         check_unchanged(self.folder / name, self.record.get("files") or (), made)
@@ -141,10 +133,7 @@ class RunFiles:
     def trace_notices(self) -> list[str]:
         """Lines on what the trace lacks, or what was set right in it; none where it was not read.
 
-        Raises
-        ------
-        UserError
-            If the index of the tables is damaged.
+        Raises `UserError` if the index of the tables is damaged.
         """
         path = self.folder / ACTIVITY / ACTIVITY_INDEX
         return read_object(path).get("notices", []) if path.exists() else []
@@ -152,10 +141,7 @@ class RunFiles:
     def why_absent(self, activity: str) -> str | None:
         """Why there is no activity table, by the index of the tables; None where there is one.
 
-        Raises
-        ------
-        UserError
-            If the index is damaged.
+        Raises `UserError` if the index is damaged.
         """
         path = self.folder / ACTIVITY / ACTIVITY_INDEX
         tables = read_object(path).get("tables")
@@ -170,10 +156,7 @@ class RunFiles:
     def activity(self, name: str, columns: list[str]) -> pa.Table:
         """Columns of an activity table.
 
-        Raises
-        ------
-        UserError
-            If it is not there, cannot be read or has no such column.
+        Raises `UserError` if it is not there, cannot be read or has no such column.
         """
         if name not in self._activities:
             self._activities[name] = read_parquet(self._path(name))
@@ -218,10 +201,7 @@ class RunFiles:
 def read_parquet(path: Path) -> pa.Table:
     """Read a Parquet file.
 
-    Raises
-    ------
-    UserError
-        If it is not there, or damaged.
+    Raises `UserError` if it is not there, or damaged.
     """
     try:
         with pq.ParquetFile(path) as file:

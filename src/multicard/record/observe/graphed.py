@@ -117,10 +117,7 @@ class Graphed:
     def captures(self, recording: Recording, observer: Observer) -> bool:
         """Begin to capture the step that comes, if it is the one for that; else watch it.
 
-        Raises
-        ------
-        NotLeftOut
-            If its work cannot be captured.
+        Raises `NotLeftOut` if its work cannot be captured.
         """
         plan, self._step = recording.plan, observer.step
         if self._step < plan.warmup:

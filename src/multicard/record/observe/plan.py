@@ -49,10 +49,7 @@ class Plan:
     training_steps
         Warm-up and measured steps together, if the script states them.
 
-    Raises
-    ------
-    UserError
-        If these are no more than the warm-up.
+    Raises `UserError` if these are no more than the warm-up.
     """
 
     def __init__(self, stated: dict[str, Any], training_steps: int | None = None):

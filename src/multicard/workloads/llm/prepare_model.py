@@ -21,10 +21,7 @@ def prepare_model(name: str, model: Model, folder: Path, resources: Path) -> Non
     for those of Llama 3), `checkpoint_files` (names in order), `parameters` (their number), `files` (names from the
     folder, sizes, and checksums where the files are ours: that of 16 GB takes longer than some runs).
 
-    Raises
-    ------
-    UserError
-        If the user's folder is not a checkpoint of the architecture with a tokenizer.
+    Raises `UserError` if the user's folder is not a checkpoint of the architecture with a tokenizer.
     """
     # An earlier one must not stand for what is not prepared yet.
     (folder / PROVENANCE).unlink(missing_ok=True)

@@ -28,10 +28,7 @@ def prepare_texts(name: str, dataset: Text, folder: Path, resources: Path) -> No
     Invalid samples of a published set, which a user cannot fix, are skipped and counted; a user's file is refused for
     them. `resources`: folder of the shipped inputs.
 
-    Raises
-    ------
-    UserError
-        At the first error, in one line; nothing half-written stays.
+    Raises `UserError` at the first error, in one line; nothing half-written stays.
     """
     if missing := dataset.missing_files():
         raise UserError(f"datasets.{name}.{missing}")

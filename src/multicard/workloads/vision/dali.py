@@ -38,12 +38,8 @@ class DaliLoader:
     facts
         Of the data set's provenance: `mean` and `std` of each channel, of pixels scaled to [0, 1].
 
-    Raises
-    ------
-    UserError
-        If DALI is not installed.
-    MemoryError
-        If memory runs out during a pass, on the GPU or on the host.
+    Raises `UserError` if DALI is not installed. Raises `MemoryError` if memory runs out during a pass, on the GPU or on
+    the host.
     """
 
     def __init__(

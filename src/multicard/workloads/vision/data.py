@@ -53,10 +53,7 @@ def _synthetic(samples: int, classes: int, image_size: int, seed: int) -> Tensor
 def open_split(folder: Path, facts: dict[str, Any], split: str, image_size: int, seed: int = 0) -> Dataset:
     """Open the `train` or `test` part of a prepared data set; `seed` is that of synthetic images.
 
-    Raises
-    ------
-    UserError
-        If a user's folder is no longer what it was.
+    Raises `UserError` if a user's folder is no longer what it was.
     """
     if facts["source"] == "synthetic":
         return _synthetic(facts[f"{split}_samples"], len(facts["classes"]), image_size, seed)

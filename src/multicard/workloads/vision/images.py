@@ -36,10 +36,7 @@ def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Ite
 def index_folder(dataset: ImageFolder, name: str) -> dict[str, Any]:
     """List the images of a user's folder, and decode every one to see that it can be.
 
-    Raises
-    ------
-    UserError
-        If the classes differ, one has no images, or images cannot be decoded and are not to be skipped.
+    Raises `UserError` if the classes differ, one has no images, or images cannot be decoded and are not to be skipped.
     """
     from torchvision import datasets
 

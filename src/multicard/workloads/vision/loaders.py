@@ -54,10 +54,7 @@ def training_loader(
 ) -> Any:
     """Loader of full, shuffled batches: of this rank's share where ranks share one pass, else of all the data.
 
-    Raises
-    ------
-    UserError
-        If there is not one full batch.
+    Raises `UserError` if there is not one full batch.
     """
     p = parameters
     batch, seed = p.batch_of_rank, p.seed + p.repeat - 1

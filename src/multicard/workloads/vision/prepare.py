@@ -17,10 +17,7 @@ from multicard.workloads.vision.sources import CLASSES, GrayscaleSplits, Samples
 def prepare(name: str, dataset: Dataset, folder: Path) -> None:
     """Prepare one data set in `folder`; provenance.json comes last and lists what is there.
 
-    Raises
-    ------
-    UserError
-        If the user's files are not what they should be.
+    Raises `UserError` if the user's files are not what they should be.
     """
     if missing := dataset.missing_files():
         raise UserError(f"datasets.{name}.{missing}")

@@ -88,10 +88,7 @@ def read_mnist(dataset: Mnist, name: str) -> GrayscaleSplits:
 
     Files of another content than those published are used as they are, and the set does not claim to be MNIST.
 
-    Raises
-    ------
-    UserError
-        If files are missing, cannot be fetched, or are not what MNIST's files are.
+    Raises `UserError` if files are missing, cannot be fetched, or are not what MNIST's files are.
     """
     if dataset.download and None in dataset.files().values():
         _download_mnist(dataset, name)
@@ -128,10 +125,7 @@ def _mnist_samples(prefix: str, files: dict[str, Path], contents: dict[str, byte
 def read_kaggle(path: Path) -> GrayscaleSplits:
     """MNIST from Kaggle's train.csv, or the folder that holds it.
 
-    Raises
-    ------
-    UserError
-        If it is missing or damaged.
+    Raises `UserError` if it is missing or damaged.
     """
     path = path / "train.csv" if path.is_dir() else path
     try:
