@@ -39,10 +39,7 @@ def here() -> bool:
 def checks(profile: dict[str, Any] | None, demanded: bool = False) -> list[Check]:
     """Look at Slurm and at a profile for it.
 
-    Parameters
-    ----------
-    demanded
-        The user named the profile, so that Slurm must be there.
+    `demanded`: the user named the profile, so that Slurm must be there.
     """
     for_slurm = profile is not None and profile.get("executor") == "slurm"
     absent = "error" if demanded and for_slurm else "warning"

@@ -27,10 +27,7 @@ def visible_gpus() -> list[Any]:
 def rank_devices(p: Any) -> list[torch.device]:
     """Devices that this rank drives: consecutive GPUs, each of one rank only, or the CPU.
 
-    Parameters
-    ----------
-    p
-        Of a job: `device`, and `devices_per_node` and `ranks_per_node` of this machine.
+    `p`: of a job: `device`, and `devices_per_node` and `ranks_per_node` of this machine.
 
     Raises `UserError` if CUDA shows fewer GPUs than the ranks of this machine drive, unless they may share them.
     """

@@ -126,10 +126,7 @@ def stragglers_of(kernels: Events) -> list[dict[str, Any]]:
     The calls of a kind are matched by their order, so all ranks must take part in each; where numbers of calls
     differ or matched calls do not overlap in time, that kind is left out.
 
-    Parameters
-    ----------
-    kernels
-        Kernels with process, device, collective, start and duration. Those of one trace are on one clock.
+    `kernels`: kernels with process, device, collective, start and duration. Those of one trace are on one clock.
 
     Raises `CannotTell` if no kind of collective can be matched.
     """

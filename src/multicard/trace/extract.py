@@ -42,10 +42,7 @@ def extract_run(folder: Path) -> None:
 def write_tables(found: ActivityTables, folder: Path, profiler: str, missing: str | None = None) -> None:
     """Write activity tables into a run directory, the index last.
 
-    Parameters
-    ----------
-    missing
-        Why there is no trace, for tables that were not made.
+    `missing`: why there is no trace, for tables that were not made.
     """
     index: dict[str, Any] = {}
     for name, activity in ACTIVITIES.items():

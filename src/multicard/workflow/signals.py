@@ -24,10 +24,7 @@ def end_as_by_ctrl_c(on_slurm: bool = False) -> threading.Event:
     them running. A signal that is ignored (`nohup`) stays ignored. A second signal would interrupt the cleaning up,
     and leave jobs queued: it only says how to stop at once.
 
-    Parameters
-    ----------
-    on_slurm
-        Jobs run in Slurm: say what takes so long.
+    `on_slurm`: jobs run in Slurm: say what takes so long.
 
     Returns
     -------

@@ -23,10 +23,7 @@ MEASURES = ("drift", "stationary")
 def stationarity(times: np.ndarray) -> dict[str, Any]:
     """Measures of how much the time per step changed over a window; without what too few steps do not tell.
 
-    Parameters
-    ----------
-    times
-        Of each step, in order: `windows.Window.pace_s`.
+    `times`: of each step, in order: `windows.Window.pace_s`.
     """
     half = len(times) // 2
     found: dict[str, Any] = {}

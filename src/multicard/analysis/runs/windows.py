@@ -20,11 +20,8 @@ EVALUATION = "evaluation_s"  # column of steps.csv: of a step's pitch the time i
 def step_pitches(steps: pd.DataFrame, of: str = "rank") -> pd.DataFrame:
     """Time from the start of each step to that of the next one, which covers what lies between them.
 
-    Parameters
-    ----------
-    steps
-        Steps of one window: `step`, `start_s` and `duration_s`, by one clock for each value of the column `of`; and
-        `epoch` where there are several.
+    `steps`: steps of one window: `step`, `start_s` and `duration_s`, by one clock for each value of the column `of`;
+    and `epoch` where there are several.
 
     Returns
     -------

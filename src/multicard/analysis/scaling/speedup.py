@@ -64,11 +64,8 @@ class Speedup:
 def speedups_of(configurations: Iterable[tuple[Hashable, Workload, str, int, Mapping[int, float]]]) -> list[Speedup]:
     """Compare each configuration with its baseline.
 
-    Parameters
-    ----------
-    configurations
-        Of each: what it shares with its baseline (all but `BASELINE_DIFFERS`), its workload, the value of the
-        workload's `method`, its number of devices, and its rates by block.
+    `configurations`: of each: what it shares with its baseline (all but `BASELINE_DIFFERS`), its workload, the value of
+    the workload's `method`, its number of devices, and its rates by block.
     """
     rows = list(configurations)
     on_one = {

@@ -47,10 +47,7 @@ class Pass:
     def add(self, step: int, batch: Any, asked: int | None) -> None:
         """Count a batch that a step asked for.
 
-        Parameters
-        ----------
-        asked
-            Samples that the loader asked its data set for; None where that is not known, as of a stream.
+        `asked`: samples that the loader asked its data set for; None where that is not known, as of a stream.
         """
         # A batch may be anything. What was asked counts whatever it looks like, as with two views of each sample.
         samples = asked if asked not in (None, 1) else read_or_none(lambda: self._samples(batch, asked))

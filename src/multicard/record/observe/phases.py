@@ -30,10 +30,8 @@ def marked_phases(events: Sequence[Event]) -> list[tuple[str, Any, Any]]:
 def phases_of(events: Iterable[Event], has_transfers: bool = True) -> list[tuple[str, Any, Any]]:
     """Phases of a step with the marks of their start and end, each of which ends the one before.
 
-    Parameters
-    ----------
-    has_transfers
-        Whether what lies between a batch and a forward pass is the transfer of that batch; else it is of the latter.
+    `has_transfers`: whether what lies between a batch and a forward pass is the transfer of that batch; else it is of
+    the latter.
 
     >>> phases_of([(DATA, 0), (FORWARD, 1), (BACKWARD, 3), (PASSED, 4), (DATA, 5), (FORWARD, 6), (LEFT, 8)])
     [('data', 0, 1), ('forward', 1, 3), ('backward', 3, 4), ('data', 5, 6)]

@@ -152,10 +152,7 @@ class ScriptParameters(JobParameters):
     def arguments(self, run_dir: str) -> list[str]:
         """The command with every name in braces filled in.
 
-        Parameters
-        ----------
-        run_dir
-            Folder in which the script may write, `{run_dir}`.
+        `run_dir`: folder in which the script may write, `{run_dir}`.
         """
         given = {name: getattr(self, name) for name in ("devices", "devices_per_node", "nodes", "repeat")}
         return fill(self.command, {**self.args, **given, "seed": self.seed + self.repeat - 1, "run_dir": run_dir})
