@@ -19,7 +19,7 @@ from conftest import ROOT, TINY, path_without_nsys
 from forked_ranks import run_program
 from multicard.core.errors import TraceError
 from multicard.core.files import write_json
-from multicard.launch import node_ranks, supervise
+from multicard.launch import node_ranks, supervise, trace_files
 from multicard.launch.job import run_job
 from multicard.profilers import nsys
 from multicard.record.profiled_window import LEAST_SETTLING
@@ -82,10 +82,11 @@ def test_an_export_that_hangs_is_killed_and_leaves_no_database(
 def test_an_nsys_that_never_exits_after_its_job_is_killed_and_the_run_is_kept(
     digits: Path, fake_nsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervise, "FINISH_LIMIT_S", 1.0)
+    for module in (supervise, trace_files):
+        monkeypatch.setattr(module, "FINISH_LIMIT_S", 1.0)
     fake_nsys("subprocess.run(command)\ntime.sleep(1000)\n")
     record = watched(digits, tmp_path / "run")
-    reason = "nsys left no report: it was killed by SIGTERM"
+    reason = "nsys left no report: it did not exit within 1 s after the job, and was killed"
     assert (record["outcome"], record["profiler"]["trace_missing"]) == ("completed", reason)
     assert len((tmp_path / "run" / "steps.csv").read_text().splitlines()) == 1 + 8 + 1 + LEAST_SETTLING + 3
     assert {table["absent"] for table in tables_of(tmp_path / "run").values()} == {reason}

@@ -52,6 +52,7 @@ class Ended:
     exit_code: int
     timed_out: bool
     wall_time_s: float
+    lingered: bool = False  # of a profiler that wraps a job: it did not exit after that, and was killed
 
 
 Ranks = Callable[[], set[int] | None]
@@ -127,13 +128,13 @@ def run(
         # A thread, because a child that outlives the command can hold the pipe open.
         reader = threading.Thread(target=follow, daemon=True)
         reader.start()
-        timed_out = False
+        timed_out = lingered = False
         try:
             with interruptible():
                 if ranks is None:
                     process.wait(timeout=time_limit_s)
                 else:
-                    _wait(process, mark, started + time_limit_s, ranks, is_wrapped, grace_s)
+                    lingered = _wait(process, mark, started + time_limit_s, ranks, is_wrapped, grace_s)
                 if process.returncode:
                     time.sleep(TOLD_S)
         except subprocess.TimeoutExpired:
@@ -147,15 +148,15 @@ def run(
         if unwritten:
             raise unwritten[0]
     exit_code = -signal.SIGKILL if process.returncode is None else process.returncode
-    return Ended(exit_code, timed_out, time.monotonic() - started)
+    return Ended(exit_code, timed_out, time.monotonic() - started, lingered)
 
 
 def _wait(
     process: subprocess.Popen[str], mark: str, deadline: float, done: Ranks, is_wrapped: bool, grace_s: float
-) -> None:
+) -> bool:
     """Wait until a command and the job that it runs have exited; end what goes on too long after the job is done.
 
-    Raises `subprocess.TimeoutExpired` at the deadline.
+    Returns whether a profiler lingered after the job. Raises `subprocess.TimeoutExpired` at the deadline.
     """
 
     def at_work() -> list[psutil.Process]:
@@ -171,11 +172,11 @@ def _wait(
         finished = finished or (reported if is_wrapped else None)
         if process.returncode is not None:
             if reported is None and not is_wrapped:
-                return
+                return False
             remaining = at_work()
             orphaned = orphaned or (reported is None and bool(remaining))
             if not (_marked(mark) if orphaned else remaining):
-                return
+                return False
             finished = finished or (None if remaining else now)  # what else is left may still write the report
             time.sleep(LOOK_S / 5)
         if reported:
@@ -184,7 +185,7 @@ def _wait(
             if now - (exited or reported + EXIT_S) > LEFT_S:
                 _end(at_work, grace_s)
         if finished and now - finished > FINISH_LIMIT_S:
-            return
+            return True
     raise subprocess.TimeoutExpired(process.args, deadline)
 
 

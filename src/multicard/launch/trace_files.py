@@ -8,7 +8,7 @@ from multicard.core.errors import TraceError
 from multicard.core.files import described, write_json
 from multicard.core.layout import CAPTURED, node_files
 from multicard.experiment.parameters import JobParameters
-from multicard.launch.supervise import Ended
+from multicard.launch.supervise import FINISH_LIMIT_S, Ended
 from multicard.profilers import PROFILERS
 
 
@@ -46,8 +46,11 @@ def keep_trace(
                 entry.check(scratch / name)
         except TraceError as error:
             # Of several nodes it is srun that ended, not the profiler.
-            was_killed = ended and ended.exit_code < 0 and entry.node_file is not None and parameters.nodes == 1
-            missing = f"{error}: it was killed by {signal.Signals(-ended.exit_code).name}" if was_killed else str(error)
+            missing = str(error)
+            if ended and ended.lingered:
+                missing += f": it did not exit within {FINISH_LIMIT_S:g} s after the job, and was killed"
+            elif ended and ended.exit_code < 0 and entry.node_file is not None and parameters.nodes == 1:
+                missing += f": it was killed by {signal.Signals(-ended.exit_code).name}"
     target.mkdir()
     if missing:
         files = {}
