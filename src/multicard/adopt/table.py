@@ -25,24 +25,12 @@ NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9.+-]+")
 
 @dataclass
 class TracedRun:
-    """What a table states of one run.
+    """What a table states of one run."""
 
-    Attributes
-    ----------
-    parameters
-        Of the workload `adopted`, as JSON has them.
-    where
-        The row, for messages.
-    files
-        Its traces in order.
-    facts
-        `samples_per_step` and `warmup_steps` where stated.
-    """
-
-    parameters: dict[str, Any]
-    where: str
-    files: list[Path]
-    facts: dict[str, Any]
+    parameters: dict[str, Any]  # of the workload `adopted`, as JSON has them
+    where: str  # the row, for messages
+    files: list[Path]  # its traces in order
+    facts: dict[str, Any]  # `samples_per_step` and `warmup_steps` where stated
 
     @property
     def id(self) -> str:

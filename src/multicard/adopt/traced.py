@@ -38,30 +38,14 @@ UNKNOWN = ("order", "started", "ended", "wall_time_s", "exit_code", "variables",
 
 @dataclass
 class Traced:
-    """A run and what its traces show.
+    """A run and what its traces show."""
 
-    Attributes
-    ----------
-    run
-        What was stated of it.
-    source
-        What tells its steps, in words; None where nothing does.
-    ranks
-        Rank of each process with kernels.
-    steps
-        Those that count: as many of each rank, without the stated warm-up.
-    devices
-        GPUs at work.
-    notices
-        Lines on what its traces lack.
-    """
-
-    run: TracedRun
-    source: str | None
-    ranks: dict[Owner, int]
-    steps: dict[Owner, HostSteps]
-    devices: int
-    notices: tuple[str, ...] = ()
+    run: TracedRun  # what was stated of it
+    source: str | None  # what tells its steps, in words; None where nothing does
+    ranks: dict[Owner, int]  # rank of each process with kernels
+    steps: dict[Owner, HostSteps]  # those that count: as many of each rank, without the stated warm-up
+    devices: int  # GPUs at work
+    notices: tuple[str, ...] = ()  # lines on what its traces lack
 
     @property
     def count(self) -> int:

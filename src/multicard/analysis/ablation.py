@@ -31,27 +31,15 @@ ABLATED = {DATA: "loader", COMMUNICATION: "communication", LAUNCHES: "host"}
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one part, or of several together, in one configuration.
+    """Of one part, or of several together, in one configuration."""
 
-    Attributes
-    ----------
-    configuration
-        The one that has all parts.
-    without
-        The one that goes without.
-    beside
-        The one that it is compared with: that with all parts, but of the host the one without loading, since a run
-        without the host's work is without that, too.
-    part
-        Value of `ablate`.
-    ratio
-        How many times as fast it is without, by the rate of work, or by step times where that is not known.
-    """
-
-    configuration: Configuration
-    without: Configuration
+    configuration: Configuration  # the one that has all parts
+    without: Configuration  # the one that goes without
+    # The one that it is compared with: that with all parts, but of the host the one without loading, since a run
+    # without the host's work is without that, too.
     beside: Configuration
-    part: str
+    part: str  # value of `ablate`
+    # How many times as fast it is without, by the rate of work, or by step times where that is not known.
     ratio: Interval
 
     @property

@@ -15,19 +15,12 @@ START_S = 120.0  # for processes to import PyTorch: a first time from a shared f
 
 @dataclass(frozen=True)
 class Exchange:
-    """How the all-reduces of a job ended.
-
-    Attributes
-    ----------
-    sizes
-        By the bytes of a message, seconds of an all-reduce on the slowest rank, one for each block of repeats.
-    problem
-        Why not all sizes were measured, in one line; None where they were.
-    """
+    """How the all-reduces of a job ended."""
 
     ranks: int
+    # By the bytes of a message, seconds of an all-reduce on the slowest rank, one for each block of repeats.
     sizes: dict[int, list[float]] = field(default_factory=dict)
-    problem: str | None = None
+    problem: str | None = None  # why not all sizes were measured, in one line; None where they were
 
     @property
     def bus_bandwidth_bytes_per_s(self) -> float:

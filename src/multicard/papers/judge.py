@@ -43,25 +43,16 @@ TEST_COLUMNS = (
 
 @dataclass(frozen=True)
 class TestResult:
-    """One test of a claim.
-
-    Attributes
-    ----------
-    found
-        Its number over the blocks, with the p-value of the limit that decides; None without comparisons.
-    comparisons
-        Those behind it.
-    not_judged_because
-        Why there is nothing to judge it by; empty where there is.
-    """
+    """One test of a claim."""
 
     __test__ = False  # not for pytest
 
     test: AnyTest
     verdict: Verdict
+    # Its number over the blocks, with the p-value of the limit that decides; None without comparisons.
     found: Interval | None = None
-    comparisons: Sequence[Comparison] = ()
-    not_judged_because: str = ""
+    comparisons: Sequence[Comparison] = ()  # those behind it
+    not_judged_because: str = ""  # why there is nothing to judge it by; empty where there is
 
     @property
     def runs(self) -> list[MeasuredRun]:

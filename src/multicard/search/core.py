@@ -32,17 +32,10 @@ LEAST_LIKELY = 0.05  # probability to complete, below which a configuration is n
 
 @dataclass(frozen=True)
 class Space:
-    """A finite space.
+    """A finite space."""
 
-    Attributes
-    ----------
-    parameters
-        Values of each parameter. Numbers are ordered, all else is not.
-    configurations
-        The configuration of each combination of values; several have the same where a parameter has no effect.
-    """
-
-    parameters: Mapping[str, Sequence[Any]]
+    parameters: Mapping[str, Sequence[Any]]  # values of each parameter. Numbers are ordered, all else is not.
+    # The configuration of each combination of values; several have the same where a parameter has no effect.
     configurations: Mapping[Levels, Hashable]
 
 

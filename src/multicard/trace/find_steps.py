@@ -32,24 +32,12 @@ ALIKE = 0.1  # difference of two numbers of kernels, as a part
 
 @dataclass(frozen=True)
 class FoundSteps:
-    """What was found in the traces of one capture.
+    """What was found in the traces of one capture."""
 
-    Attributes
-    ----------
-    source
-        What tells the steps, in words; None where nothing does.
-    steps
-        Steps of each process with kernels; empty where nothing tells them.
-    devices
-        Devices on which each process ran kernels.
-    ranges
-        Names of ranges of these processes, the most frequent first.
-    """
-
-    source: str | None
-    steps: dict[Owner, HostSteps]
-    devices: dict[Owner, list[int | None]]
-    ranges: list[str]
+    source: str | None  # what tells the steps, in words; None where nothing does
+    steps: dict[Owner, HostSteps]  # steps of each process with kernels; empty where nothing tells them
+    devices: dict[Owner, list[int | None]]  # devices on which each process ran kernels
+    ranges: list[str]  # names of ranges of these processes, the most frequent first
 
 
 def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps:

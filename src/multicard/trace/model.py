@@ -131,31 +131,16 @@ class HostSteps(NamedTuple):
 
 @dataclass
 class Trace:
-    """One file of a capture.
+    """One file of a capture."""
 
-    Attributes
-    ----------
-    name
-        What tables call it, where there are several.
-    open
-        Gives the source of a kind in `KINDS` that was recorded; called again, it reads again. The second argument
-        names the numbers that are needed, the third the group columns: others may be missing from the batches, or
-        empty.
-    absent
-        Why a kind was not recorded, for those that were not.
-    ranks
-        Rank by process id, as far as the trace itself tells.
-    gpus
-        Names of the kinds of GPUs that the traced machine has, as far as the trace tells.
-    steps
-        Steps by process that were found in the trace; None where its ranges mark them.
-    """
-
-    name: str
+    name: str  # what tables call it, where there are several
+    # Gives the source of a kind in `KINDS` that was recorded; called again, it reads again. The second argument names
+    # the numbers that are needed, the third the group columns: others may be missing from the batches, or empty.
     open: Callable[[str, tuple[str, ...], tuple[str, ...]], EventSource]
-    absent: dict[str, str]
-    ranks: dict[int, int] = field(default_factory=dict)
-    gpus: tuple[str, ...] = ()
+    absent: dict[str, str]  # why a kind was not recorded, for those that were not
+    ranks: dict[int, int] = field(default_factory=dict)  # rank by process id, as far as the trace itself tells
+    gpus: tuple[str, ...] = ()  # names of the kinds of GPUs that the traced machine has, as far as the trace tells
+    # Steps by process that were found in the trace; None where its ranges mark them.
     steps: dict[int, HostSteps] | None = None
 
     def has(self, kind: str) -> bool:

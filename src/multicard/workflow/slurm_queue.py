@@ -82,23 +82,12 @@ def refuse_orphans(folder: Path) -> None:
 
 @dataclass
 class QueueWatch:
-    """Looks at the jobs that were submitted from a folder since a time.
+    """Looks at the jobs that were submitted from a folder since a time."""
 
-    Attributes
-    ----------
-    folder
-        Working directory of the jobs.
-    since
-        Jobs that were submitted before are not looked at.
-    warn
-        Takes each message, once per job and reason.
-    ending
-        Set when the pipeline is told to end: then no job is requeued.
-    """
-
-    folder: Path
-    since: datetime
-    warn: Callable[[str], None]
+    folder: Path  # working directory of the jobs
+    since: datetime  # jobs that were submitted before are not looked at
+    warn: Callable[[str], None]  # takes each message, once per job and reason
+    # Set when the pipeline is told to end: then no job is requeued.
     ending: threading.Event = field(default_factory=threading.Event)
     _warned: set[tuple[str, str]] = field(default_factory=set)
 

@@ -39,21 +39,12 @@ NEARLY_ALL = 0.9  # share of a step above which what would remain is too uncerta
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """One bottleneck of a configuration.
-
-    Attributes
-    ----------
-    share
-        Share of the step, mean over repeats; of padding that of the tokens, of memory that of the GPU's.
-    evidence
-        The numbers, in words, with the file that they are from.
-    pageable
-        Share of the bytes copied to GPUs that came from pageable memory; None where that is not known.
-    """
+    """One bottleneck of a configuration."""
 
     kind: str  # one of `KINDS`
-    share: float
-    evidence: str
+    share: float  # share of the step, mean over repeats; of padding that of the tokens, of memory that of the GPU's
+    evidence: str  # the numbers, in words, with the file that they are from
+    # Share of the bytes copied to GPUs that came from pageable memory; None where that is not known.
     pageable: float | None = None
 
     @property

@@ -71,30 +71,20 @@ class Choice:
 
 @dataclass(frozen=True)
 class Choices:
-    """The configurations of one job on one kind of device and machine, with the same versions.
-
-    Attributes
-    ----------
-    work
-        Samples or tokens of the training: of the most epochs that ran, or `ANY_WORK` where a pass is not known.
-    rows
-        Those of the reference learning first, the one that was measured on most numbers of devices; then by devices
-        and time. A configuration whose throughput is not known has none.
-    configurations
-        All of which a run completed.
-    lost
-        Those of which no run completed.
-    """
+    """The configurations of one job on one kind of device and machine, with the same versions."""
 
     job: str
     device: str
     machine: str | None
     versions: str | None
     unit: str
+    # Samples or tokens of the training: of the most epochs that ran, or `ANY_WORK` where a pass is not known.
     work: float
+    # Those of the reference learning first, the one that was measured on most numbers of devices; then by devices and
+    # time. A configuration whose throughput is not known has none.
     rows: list[Choice]
-    configurations: tuple[Configuration, ...] = ()
-    lost: tuple[Configuration, ...] = ()
+    configurations: tuple[Configuration, ...] = ()  # all of which a run completed
+    lost: tuple[Configuration, ...] = ()  # those of which no run completed
 
     @cached_property
     def recipe_names(self) -> tuple[str, ...]:

@@ -21,21 +21,12 @@ NO_SAMPLES = (
 
 @dataclass(frozen=True)
 class Headline:
-    """The result of a scenario.
+    """The result of a scenario."""
 
-    Attributes
-    ----------
-    words
-        It in a sentence, without a point at its end.
-    varied
-        What is compared: `devices`, or the parameters that vary; empty where nothing is.
-    value
-        How many times as fast, with its interval; the step time in seconds where nothing is compared; None where
-        nothing is known.
-    """
-
-    words: str
-    varied: tuple[str, ...] = ()
+    words: str  # it in a sentence, without a point at its end
+    varied: tuple[str, ...] = ()  # what is compared: `devices`, or the parameters that vary; empty where nothing is
+    # How many times as fast, with its interval; the step time in seconds where nothing is compared; None where nothing
+    # is known.
     value: Interval | None = None
 
 

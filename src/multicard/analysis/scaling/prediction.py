@@ -71,19 +71,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What is predicted for a number of devices, or why nothing is.
-
-    Attributes
-    ----------
-    step_s
-        Seconds of a step. `repeats` is the number of runs behind it.
-    gain
-        Time of a step on the smallest number of devices over this.
-    """
+    """What is predicted for a number of devices, or why nothing is."""
 
     count: int
-    step_s: Interval | None
-    gain: Interval | None = None
+    step_s: Interval | None  # seconds of a step; `repeats` is the number of runs behind it
+    gain: Interval | None = None  # time of a step on the smallest number of devices over this
     caveats: tuple[str, ...] = ()
     reason: str | None = None
 

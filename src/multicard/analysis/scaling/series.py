@@ -26,23 +26,14 @@ NO_SAMPLES = "the samples of a device in a step are not known, or neither stay n
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is predicted of a series for a number of devices.
-
-    Attributes
-    ----------
-    throughput
-        Units of work per second; None where the work of a step on so many devices is not known.
-    speedup
-        Over the run on one device, whose scatter its interval has too; None without one.
-    measured
-        Numbers of devices that it is predicted from.
-    """
+    """What is predicted of a series for a number of devices."""
 
     devices: int
     prediction: Prediction
+    # Units of work per second; None where the work of a step on so many devices is not known.
     throughput: Interval | None = None
-    speedup: Interval | None = None
-    measured: tuple[int, ...] = ()
+    speedup: Interval | None = None  # over the run on one device, whose scatter its interval has too; None without one
+    measured: tuple[int, ...] = ()  # numbers of devices that it is predicted from
 
 
 @dataclass(frozen=True)

@@ -26,30 +26,17 @@ PLAIN_FROM = {"torch", "torchdata"}
 
 
 class Loader(NamedTuple):
-    """What a loader is; kept instead of the loader itself, which may go before its iterator does.
+    """What a loader is; kept instead of the loader itself, which may go before its iterator does."""
 
-    Attributes
-    ----------
-    description
-        `kind`, `sampler`, `distinct`, `batch_size` and `num_workers`. `distinct`: whether each of several ranks draws
-        samples of its own; a number where so many of them do, and the others draw the same, as with tensor or context
-        parallelism; None where that cannot be told, as of a data set that may be a share itself, or of a sampler that
-        nobody here knows.
-    batch_size
-        Samples of a full batch; None where the loader does not make the batches.
-    length
-        Batches of one pass; None where it is not known.
-    ahead
-        Batches that its workers prepare before they are asked for.
-    is_endless
-        Whether a pass does not end after `length` batches, as where the sampler begins again.
-    """
-
+    # `kind`, `sampler`, `distinct`, `batch_size` and `num_workers`. `distinct`: whether each of several ranks draws
+    # samples of its own; a number where so many of them do, and the others draw the same, as with tensor or context
+    # parallelism; None where that cannot be told, as of a data set that may be a share itself, or of a sampler that
+    # nobody here knows.
     description: dict[str, Any]
-    batch_size: int | None
-    length: int | None
-    ahead: int
-    is_endless: bool = False
+    batch_size: int | None  # samples of a full batch; None where the loader does not make the batches
+    length: int | None  # batches of one pass; None where it is not known
+    ahead: int  # batches that its workers prepare before they are asked for
+    is_endless: bool = False  # whether a pass does not end after `length` batches, as where the sampler begins again
 
 
 def loader_of(loader: DataLoader, ranks: int) -> Loader:
