@@ -46,6 +46,8 @@ def read_yaml(path: Path) -> Any:
     """
     try:
         return yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506, it is a SafeLoader
+    except IsADirectoryError as error:
+        raise UserError(f"{path}: found a folder, expected a configuration file (.yaml)") from error
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     except RecursionError as error:
