@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from conftest import ROOT
 
@@ -149,3 +150,10 @@ def test_ids_of_tests_depend_neither_on_the_time_nor_on_the_hash_seed(tmp_path: 
     (tmp_path / "another_clock.py").write_text(ANOTHER_CLOCK)
     first = collected(tmp_path, "1")
     assert len(first) > 1000 and collected(tmp_path, "2", "-p", "another_clock") == first
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests/mutations").glob("*.yaml")), ids=lambda path: path.stem)
+def test_each_mutation_replaces_text_that_is_there_once(path: Path) -> None:
+    for mutation in yaml.safe_load(path.read_text(encoding="utf-8")):
+        text = (PACKAGE / mutation["file"]).read_text(encoding="utf-8")
+        assert text.count(mutation["replace"]) == 1, mutation
