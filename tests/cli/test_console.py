@@ -3,7 +3,9 @@
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -218,10 +220,23 @@ def test_a_dry_run_what_runs_nothing_and_the_full_console_are_snakemake_s(
     assert (said.out if "stdout" in stated else said.err).splitlines()[-1] == "Unlocked working directory."
 
 
+class Output(StringIO):
+    """Standard output that another thread writes to; reading what pytest captures may lose what comes meanwhile."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
+        super().__init__()
+        self.isatty = lambda: is_terminal
+        monkeypatch.setattr(sys, "stdout", self)
+
+    def wait_for(self, text: str, times: int = 1) -> None:
+        while self.getvalue().count(text) < times:
+            time.sleep(0.01)
+
+
 def test_on_a_terminal_the_last_line_is_the_current_run_with_its_step_and_the_time_left(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    output = Output(monkeypatch, is_terminal=True)
     monkeypatch.setattr("snakemake_logger_plugin_multicard.console.LOOK_S", 0.05)
     monkeypatch.setenv("COLUMNS", "200")
     pipeline = Pipeline(folder)
@@ -230,19 +245,18 @@ def test_on_a_terminal_the_last_line_is_the_current_run_with_its_step_and_the_ti
     pipeline.runs(first)
     Path(f"results/logs/launch_run/{second}.txt").write_text("multicard:   step 7 of 60\nmulticard: a: remark\n")
     pipeline.starts("launch_run", f"run {second}", run=second)
-    said = ""
-    while "step 7 of 60" not in said:
-        said += capsys.readouterr().out
+    output.wait_for("step 7 of 60")
     pipeline.handler.close()
     p = pipeline.matrix.runs[second].parameters
     state = f"run 2 of 2: formats precision={p.precision} repeat {p.repeat}: step 7 of 60, about 1 minute left"
-    assert f"\r\x1b[K{state}" in said
-    assert (said + capsys.readouterr().out).endswith("\r\x1b[K"), "it does not stay"
+    assert f"\r\x1b[K{state}" in output.getvalue()
+    assert output.getvalue().endswith("\r\x1b[K"), "it does not stay"
 
 
 def test_on_a_cluster_it_is_said_now_and_then_how_many_runs_are_queued(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    output = Output(monkeypatch, is_terminal=False)
     for name, seconds in (("LOOK_S", 0.02), ("AT_FIRST_S", 0.1), ("REMIND_S", 0.3)):
         monkeypatch.setattr(f"snakemake_logger_plugin_multicard.console.{name}", seconds)
     pipeline = Pipeline(folder)
@@ -252,11 +266,10 @@ def test_on_a_cluster_it_is_said_now_and_then_how_many_runs_are_queued(
     for run in runs:
         pipeline.starts("launch_run", f"run {run}", run=run)
     Path(f"results/logs/launch_run/{runs[0]}.txt").write_text("")
-    said = []
-    while len(said) < 3:
-        said += [line for line in capsys.readouterr().out.splitlines() if "queued" in line]
+    output.wait_for("queued\n", times=3)
     pipeline.handler.close()
-    assert set(said) == {"0 of 3 runs ended, 1 running, 2 queued"}
+    said = {line for line in output.getvalue().splitlines() if "queued" in line}
+    assert said == {"0 of 3 runs ended, 1 running, 2 queued"}
 
 
 def test_where_nothing_is_to_be_done_the_results_are_shown(pipeline: Pipeline, folder: Path, shown: list[Any]) -> None:
