@@ -229,6 +229,7 @@ class Output(StringIO):
         monkeypatch.setattr(sys, "stdout", self)
 
     def wait_for(self, text: str, times: int = 1) -> None:
+        """Until a text was written so many times."""
         while self.getvalue().count(text) < times:
             time.sleep(0.01)
 
