@@ -200,12 +200,8 @@ def as_table(found: Sequence[Cost]) -> pd.DataFrame:
                 "without": WORDS[each.part],
                 "compared_with": NO_LOADING if each.is_of_rest else ALL_PARTS,
                 "repeats": each.ratio.repeats,
-                "speedup_without": each.ratio.value,
-                "speedup_without_low": each.ratio.low,
-                "speedup_without_high": each.ratio.high,
-                "cost_share": each.share.value,
-                "cost_share_low": each.share.low,
-                "cost_share_high": each.share.high,
+                **each.ratio.columns("speedup_without"),
+                **each.share.columns("cost_share"),
             }
             for each in found
         ]

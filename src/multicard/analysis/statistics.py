@@ -57,6 +57,10 @@ class Interval:
             low, high = high, low
         return replace(self, value=value, low=low, high=high)
 
+    def columns(self, name: str) -> dict[str, float | None]:
+        """The value and its bounds by the names of their columns: `name`, `name_low` and `name_high`."""
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+
     def format(self, show: Callable[[float], str] | None = None, unit: str = "") -> str:
         """The value in a unit with its interval: three digits, or as many more as that needs, or as `show` words them.
 

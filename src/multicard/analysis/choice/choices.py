@@ -126,8 +126,8 @@ def as_table(found: Sequence[Choices]) -> pd.DataFrame:
         _where(job, each.configuration)
         | {
             "recipe": job.recipe(each), "learning": words_of(each.learning), "changes": words_of(each.changes),
-            "repeats": each.rate.repeats, **_ends("throughput_per_s", each.rate), **_ends("speedup", each.speedup),
-            **_ends("time_s", each.time_s), "device_hours": each.device_hours, "peak_memory_bytes": each.memory_bytes,
+            "repeats": each.rate.repeats, **each.rate.columns("throughput_per_s"), **each.speedup.columns("speedup"),
+            **each.time_s.columns("time_s"), "device_hours": each.device_hours, "peak_memory_bytes": each.memory_bytes,
             "not_worse": not each.is_worse, "lost": None,
         }
         for job in found
@@ -153,10 +153,6 @@ def _where(job: Choices, configuration: Configuration) -> dict[str, Any]:
         "job": job.job, "machine": job.machine, "versions": job.versions, "device": job.device,
         "devices": configuration["devices"], "configuration": configuration.words(), "unit": job.unit,
     }  # fmt: skip
-
-
-def _ends(name: str, of: Interval) -> dict[str, float | None]:
-    return {name: of.value, f"{name}_low": of.low, f"{name}_high": of.high}
 
 
 def _differing(configurations: Sequence[Configuration]) -> list[str]:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from multicard.analysis.pooling import Pool
-from multicard.analysis.scaling.speedup import over_repeats
+from multicard.analysis.scaling.speedup import columns_of, over_repeats
 from multicard.analysis.statistics import Interval, corrected, verdict
 from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import WORKLOADS, workload_of
@@ -105,11 +105,7 @@ def overheads(measures: pd.DataFrame) -> pd.DataFrame:
 
 def _excess(name: str, ratios: Sequence[Interval]) -> pd.DataFrame:
     """Ratios less 1 with their bounds, the `repeats`, and the `verdict` on each, corrected for all."""
-    parts = {"": "value", "_low": "low", "_high": "high"}
-    numbers = {
-        f"{name}{end}": np.array([getattr(each, part) for each in ratios], dtype=float) - 1
-        for end, part in parts.items()
-    }
+    numbers = columns_of(name, [each.map(lambda times: times - 1) for each in ratios])
     verdicts = pd.Series([verdict(each) for each in corrected(ratios)], dtype=object)
     return pd.DataFrame(
         {"repeats": pd.Series([each.repeats for each in ratios], dtype=int), **numbers, "verdict": verdicts}

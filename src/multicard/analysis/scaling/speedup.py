@@ -136,7 +136,7 @@ def over_repeats(measures: pd.DataFrame, values: list[str], lost: bool = False) 
         if value in ("speedup", "efficiency"):
             table = table.assign(**scaling[[f"{value}{end}" for end in ENDS]])
         else:
-            table = table.assign(**_columns(value, _means(value, _samples(measures, value, runs))))
+            table = table.assign(**columns_of(value, _means(value, _samples(measures, value, runs))))
     ran = sorted((own[0], number) for number, own in enumerate(runs) if len(own))
     return table if lost else table.iloc[[number for _, number in ran]].reset_index(drop=True)
 
@@ -184,7 +184,7 @@ def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     work = work.where(measures["outcome"] == "completed").groupby(of).median().to_numpy()
     base_work = np.where(base_of >= 0, work[base_of], np.nan)
 
-    speedup = pd.DataFrame(_columns("speedup", [each.over_blocks for each in found]))
+    speedup = pd.DataFrame(columns_of("speedup", [each.over_blocks for each in found]))
     speedup.loc[base_of == np.arange(len(table)), ["speedup_low", "speedup_high"]] = np.nan
     efficiency = speedup.div(devices.where(several), axis=0)
     return of, table.assign(
@@ -272,8 +272,7 @@ def _means(value: str, samples: Sequence[Mapping[int, float]]) -> list[Interval]
     return [each.map(lambda end: min(1.0, max(0.0, end))) for each in found]
 
 
-def _columns(value: str, intervals: Sequence[Interval]) -> dict[str, np.ndarray]:
-    return {
-        f"{value}{end}": np.array([getattr(each, end[1:] or "value") for each in intervals], dtype=float)
-        for end in ENDS
-    }
+def columns_of(value: str, intervals: Sequence[Interval]) -> dict[str, np.ndarray]:
+    """Columns of a value and its bounds, a row per interval, empty where there is none."""
+    rows = [list(each.columns(value).values()) for each in intervals]
+    return {f"{value}{end}": np.array([row[at] for row in rows], dtype=float) for at, end in enumerate(ENDS)}
