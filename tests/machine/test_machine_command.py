@@ -84,15 +84,6 @@ def test_limits_are_worded_with_their_unit_and_spread() -> None:
     assert found["all-reduce, bus bandwidth", "2 devices, messages of 67.1 MB"].rate == with_unit(largest, BYTES_PER_S)
 
 
-def test_rows_that_only_earlier_versions_measured_are_left_out() -> None:
-    former = [
-        {"measure": "memory_copy", "threads": 1, "array_bytes": 10**9, "bytes": 2e9, "times_s": [1e-3]},
-        {"measure": "host_to_device", "host_memory": "pinned", "bytes": 1e9, "times_s": [0.04]},
-    ]
-    first, *others = record()["parts"]
-    assert limits(parts=[first | {"rows": first["rows"] + former}, *others]) == limits()
-
-
 def test_what_else_ran_and_what_failed_is_said() -> None:
     assert limits().notes == [
         "Not measured: device: matmul fp16: out of memory",

@@ -160,7 +160,7 @@ def _members(folder: Path, record: dict[str, Any]) -> Iterator[tuple[str, bytes]
     run = RunFiles(folder)
     run.check(STEPS)
     run.check(EPOCHS)
-    yield STEPS, _numbers(folder / STEPS, (*STEP_COLUMNS, "checkpoint_s"))  # which earlier versions left empty
+    yield STEPS, _numbers(folder / STEPS, STEP_COLUMNS)
     yield EPOCHS, _numbers(folder / EPOCHS, EPOCH_COLUMNS)
     tables, reports = {}, Numbered("trace")
     for name in ARCHIVED_TABLES:

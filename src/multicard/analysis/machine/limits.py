@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from multicard.analysis.evidence import names_synthetic
 from multicard.analysis.pooling import mean_of_logs
@@ -20,7 +20,6 @@ NAMES = {
     "matmul": "matrix multiplication",
     "all_reduce": "all-reduce, bus bandwidth",
 }
-FORMER = ("memory_copy", "memory_triad", "host_to_device", "device_to_host")  # which earlier versions measured, too
 
 
 class Row(BaseModel):
@@ -66,13 +65,6 @@ class Part(BaseModel):
     problem: str | None = None
     conditions: list[dict[str, Any] | None] = []
     ranks: list[dict[str, Any]] = []
-
-    @field_validator("rows", mode="before")
-    @classmethod
-    def _less_former(cls, rows: Any) -> Any:
-        if not isinstance(rows, list):
-            return rows
-        return [row for row in rows if not isinstance(row, dict) or row.get("measure") not in FORMER]
 
     @property
     def disturbance(self) -> str | None:
