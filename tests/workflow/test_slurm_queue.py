@@ -19,6 +19,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of fakes: a squeue that prints the file `queue`, and a scontrol that notes what it is asked for."""
     for name, script in (("squeue", f"cat {tmp_path}/queue"), ("scontrol", f'echo "$@" >> {tmp_path}/asked')):
         put(tmp_path, name, script)
+    put(tmp_path, "scancel", f'echo cancel "$@" >> {tmp_path}/asked')
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     return tmp_path
 
@@ -82,6 +83,22 @@ def test_what_is_cancelled_while_the_pipeline_ends_is_not_requeued(tools: Path) 
     (tools / "queue").write_text(job("PREEMPTED") + "\n")
     watch.look()
     assert not (tools / "asked").exists()
+
+
+@pytest.mark.parametrize("is_ending", [False, True])
+def test_what_snakemake_leaves_in_the_queue_is_cancelled_only_where_it_was_told_to_end(
+    tools: Path, is_ending: bool
+) -> None:
+    states = {3: "PENDING", 4: "RUNNING", 5: "CANCELLED", 6: "COMPLETED"}
+    others = [job("PENDING", folder="/elsewhere"), job("RUNNING", submitted=BEFORE)]
+    rows = [job(state).replace("7|", f"{number}|", 1) for number, state in states.items()]
+    (tools / "queue").write_text("\n".join([*rows, *others]))
+    watch = QueueWatch(Path("/my project"), SINCE, print)
+    if is_ending:
+        watch.ending.set()
+    watch.cancel_left()
+    assert (tools / "asked").exists() == is_ending
+    assert not is_ending or (tools / "asked").read_text() == "cancel 3 4\n"
 
 
 def test_slurm_is_asked_in_its_own_form_and_again_where_it_does_not_answer(

@@ -1,5 +1,6 @@
 """A pipeline's jobs in Slurm's queue: name those that do not start, requeue those that were preempted."""
 
+import atexit
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -94,6 +95,7 @@ class QueueWatch:
     def start(self, ending: threading.Event) -> None:
         """Look again and again until `ending` is set, in a thread that ends with the process."""
         self.ending = ending
+        atexit.register(self.cancel_left)
 
         def watch() -> None:
             while not ending.wait(LOOK_S):
@@ -108,6 +110,16 @@ class QueueWatch:
                 self._pending(job)
             elif job.state == "PREEMPTED" and not self.ending.is_set():  # else Snakemake has cancelled it
                 self._requeue(job.id, job.comment)
+
+    def cancel_left(self) -> None:
+        """Cancel what Snakemake left in the queue when it was told to end.
+
+        While it looks at the queue it does not know its jobs, and then it cancels none
+        (`active_jobs` of snakemake_interface_executor_plugins.executors.remote).
+        """
+        left = [job.id for job in self._jobs() if job.state in AT_WORK] if self.ending.is_set() else []
+        if left:
+            ask(["scancel", *left])
 
     def _jobs(self) -> list[QueuedJob]:
         since = self.since.isoformat(timespec="seconds")
