@@ -92,7 +92,7 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
     measured = steps[steps["window"] == "measured"]
     window, distinct = Window(measured), work.distinct_share(record)
     phases = measured[[f"{phase}_s" for phase in PHASES]]
-    known = phases.assign(evaluation_s=measured["evaluation_s"])
+    known = phases.assign(evaluation_s=measured.get("evaluation_s"))
     row = {
         "elapsed_s": window.elapsed_s,
         "iteration_time_s": window.iteration_time_s,
