@@ -1,17 +1,20 @@
 """Torchtune's stock recipes without what lies round them: their own models, optimizers and loops on invented data."""
 
 import inspect
+import runpy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from io import StringIO
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, patch
 
 import torch
 import torch.distributed as dist
 from omegaconf import OmegaConf
 from torchtune import config
+from torchtune._cli.run import ROOT
+from torchtune._recipe_registry import get_all_recipes
 
 from model_state import count
 from multicard.experiment.models import Architecture
@@ -50,9 +53,12 @@ class Batches(list):
 def make_recipe(p: LlmParameters, shape: Architecture, steps: int) -> Any:
     """A recipe ready to train, whose model and optimizer its own methods have made."""
     backend._patch_torchao()
-    module = backend._load_recipe(REGISTRY[p.technique].recipe_name(p))
-    backend._patch_for_cpu(module)
-    [kind] = [found for found in vars(module).values() if isinstance(found, type) and hasattr(found, "_setup_model")]
+    with patch.object(dist, "init_process_group"):  # other tests in this process join groups of their own
+        backend._patch_for_cpu()
+    name = REGISTRY[p.technique].recipe_name(p)
+    [file] = [recipe.file_path for recipe in get_all_recipes() if recipe.name == name]
+    module = runpy.run_path(str(ROOT / "recipes" / file))
+    [kind] = [found for found in module.values() if isinstance(found, type) and hasattr(found, "_setup_model")]
     recipe = kind.__new__(kind)
     _fill(recipe, p)
     weights = {name: torch.randn(size, dtype=recipe._dtype) for name, size in _weights(shape).items()}

@@ -118,7 +118,7 @@ def test_every_technique_learns_and_is_recorded(tune: Callable[..., Path], chang
     assert found["loss_at_end"] < found["loss_at_start"]
     coverage = steps[[f"{name}_s" for name in PHASES]].sum(axis=1) / steps["duration_s"]
     assert 0.9 < coverage.median() <= 1
-    assert steps[["data_s", "forward_s", "backward_s", "optimizer_s"]].notna().all(axis=None)
+    assert steps[["data_s", "forward_s", "backward_s", "optimizer_s", "padded_tokens"]].notna().all(axis=None)
     rewards = steps[["reward_chosen", "reward_rejected", "reward_accuracy"]]
     assert (rewards.notna() if changes["technique"] == "dpo" else rewards.isna()).all(axis=None)
 
@@ -154,8 +154,20 @@ def test_losses_are_those_of_the_untouched_recipe(
     data, p = texts("preferences"), LlmParameters(**SMALL, technique=technique)
     model, sample_texts = read_unchanged(tiny, "model", "folder"), read_unchanged(data, "set of texts")
     settings = _settings(p, model, sample_texts, data / "train.jsonl", tmp_path / "out")
-    # As long as our job; so the same learning rates.
-    OmegaConf.save(OmegaConf.create(settings | {"max_steps_per_epoch": ALL_STEPS}), tmp_path / "stock.yaml")
+    # Torchtune's own components, for as long as our job trains; so the same learning rates.
+    stock = {
+        "dataset": settings["dataset"]["of"],
+        "loss": settings["loss"]["of"],
+        "optimizer": settings["optimizer"] | {"_component_": "torch.optim.AdamW"},
+        "lr_scheduler": {
+            "_component_": "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup",
+            "num_warmup_steps": p.warmup_steps,
+        },
+        "checkpointer": settings["checkpointer"] | {"_component_": "torchtune.training.FullModelHFCheckpointer"},
+        "epochs": 1,
+        "max_steps_per_epoch": ALL_STEPS,
+    }
+    OmegaConf.save(OmegaConf.create(settings | stock), tmp_path / "stock.yaml")
     command = [sys.executable, "-c", "from torchtune._cli.tune import main; main()", "run"]
     command += [REGISTRY[technique].recipe_name(p), "--config", tmp_path / "stock.yaml"]
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "OMP_NUM_THREADS": "1", "TIKTOKEN_CACHE_DIR": ""}
@@ -210,7 +222,7 @@ def test_tokens_per_sample_are_those_that_are_left(tune: Callable[..., Path]) ->
 def test_what_cannot_be_trained_is_said_in_one_line(tune: Callable[..., Path]) -> None:
     record = read_json(tune(technique="lora", batch_size=400, gradient_accumulation_steps=2) / "run.json")
     assert record["outcome"] == "failed"
-    said = r"rank 0: batch_size: 400 x gradient_accumulation_steps 2 needs 800 samples per rank, found \d+"
+    said = r"rank 0: batch_size: a step of all devices needs 800 samples, found \d+"
     assert re.fullmatch(said, describe_reason(record["reason"])), record["reason"]
 
 

@@ -1,36 +1,29 @@
-"""Tunes by torchtune's stock recipes; the only module that knows torchtune.
+"""Tunes by torchtune's stock recipes, as `tune run RECIPE --config FILE` does.
 
-A recipe is loaded from torchtune's installation and subclassed, to have it pass over its data without end and mark its
-steps and losses (`multicard.marks`); it is run as torchtune would, and not copied. What else it needs to run here is
-patched: `_patch_torchao` renames what torchao renamed since, `_patch_for_cpu` replaces functions that have no CPU side.
+Recipes are configured, with `multicard.workloads.llm.components` for what is recorded, and neither copied nor changed.
+What they need to run here is patched: `_patch_torchao` renames what torchao renamed since, `_patch_for_cpu` replaces
+functions that have no CPU side.
 """
 
 import gc
-import importlib.util
-import inspect
-import itertools
 import sys
-import types
-from collections import Counter
-from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-import torchtune
 from omegaconf import OmegaConf
 from torchtune import training
-from torchtune._recipe_registry import get_all_recipes
-from torchtune.data import CROSS_ENTROPY_IGNORE_IDX
 
-from multicard import marks
 from multicard.core.errors import UserError
-from multicard.core.layout import REWARDS
+from multicard.core.files import atomic_write
 from multicard.experiment.machine import torchtune_unsupported_reason
 from multicard.experiment.models import ARCHITECTURES
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.llm.technique import TECHNIQUES
 
+COMPONENTS = "multicard.workloads.llm.components"
+PASSES = 1_000_000  # over the data: the run ends when it is measured
 LORA = {
     # torchtune's own choice in its configurations of Llama 3.
     "lora_attn_modules": ["q_proj", "v_proj", "output_proj"],
@@ -56,6 +49,7 @@ DATASETS: dict[str, dict[str, Any]] = {
     "completion": {"_component_": "torchtune.datasets.text_completion_dataset", "column": "text"},
     # What all techniques but DPO learn from preferences: the chosen answers.
     "preference": CHAT | {"conversation_column": "chosen"},
+    "pairs": {"_component_": "torchtune.datasets.preference_dataset"},
 }
 
 
@@ -74,14 +68,14 @@ def tune(p: LlmParameters, model: dict[str, Any], texts: dict[str, Any], train_f
     if unsupported := torchtune_unsupported_reason():
         raise UserError(unsupported)
     _patch_torchao()
-    settings = OmegaConf.create(_settings(p, model, texts, train_file, output))
-    recipe = _load_recipe(TECHNIQUES[p.technique].recipe_name(p))
     if p.device == "cpu":
-        _patch_for_cpu(recipe)
-    marked = _marked(recipe, p)
-    # The recipe's entry looks its class up by name; its decorator, which reads the command line, is left out.
-    setattr(recipe, marked.__name__, marked)
-    recipe.recipe_main.__wrapped__(settings)
+        _patch_for_cpu()
+    output.mkdir(parents=True, exist_ok=True)
+    with atomic_write(output / "recipe.yaml") as temporary:  # every rank writes the same
+        OmegaConf.save(OmegaConf.create(_settings(p, model, texts, train_file, output)), temporary)
+    sys.argv = ["tune", "run", TECHNIQUES[p.technique].recipe_name(p), "--config", str(output / "recipe.yaml")]
+    [command] = entry_points(group="console_scripts", name="tune")
+    command.load()()
 
 
 def _settings(
@@ -98,7 +92,7 @@ def _settings(
         },
         "model": _model(p, model["architecture"]),
         "checkpointer": {
-            "_component_": "torchtune.training.FullModelHFCheckpointer",
+            "_component_": f"{COMPONENTS}.ReadingCheckpointer",
             "checkpoint_dir": model["folder"],
             "checkpoint_files": model["checkpoint_files"],
             "recipe_checkpoint": None,
@@ -112,17 +106,18 @@ def _settings(
         "shuffle": True,
         "batch_size": p.batch_size,
         "optimizer": {
-            "_component_": "torch.optim.AdamW",
+            "_component_": f"{COMPONENTS}.marked_adamw",
             "fused": True,
             "weight_decay": 0.01,
             "lr": p.peak_learning_rate,
         },
         "lr_scheduler": {
-            "_component_": "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup",
-            "num_warmup_steps": p.warmup_steps,
+            "_component_": f"{COMPONENTS}.schedule",
+            "steps": p.total_steps,
+            "warmup_steps": p.warmup_steps,
         },
-        "loss": {"_component_": "torchtune.modules.loss.CEWithChunkedOutputLoss"},
-        "epochs": 1,
+        "loss": {"_component_": f"{COMPONENTS}.marked_loss", "of": TECHNIQUES[p.technique].loss},
+        "epochs": PASSES,
         "max_steps_per_epoch": None,
         "gradient_accumulation_steps": p.gradient_accumulation_steps,
         "optimizer_in_bwd": False,
@@ -168,102 +163,13 @@ def _model(p: LlmParameters, architecture: str) -> dict[str, Any]:
 
 
 def _dataset(p: LlmParameters, texts: dict[str, Any], train_file: Path) -> dict[str, Any]:
-    where = {"source": "json", "data_files": str(train_file), "split": "train"}
-    if TECHNIQUES[p.technique].pairs:
-        return {"_component_": "torchtune.datasets.preference_dataset", **where}
-    return {**DATASETS[texts["kind"]], **where, "packed": p.packed}
-
-
-def _load_recipe(name: str) -> types.ModuleType:
-    """Load a stock recipe from its file, as a module of our own."""
-    file = next(recipe.file_path for recipe in get_all_recipes() if recipe.name == name)
-    path = Path(torchtune.__file__).parent.parent / "recipes" / file
-    spec = importlib.util.spec_from_file_location(f"stock_{name}", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def _marked(recipe: types.ModuleType, p: LlmParameters) -> type:
-    """Subclass the recipe's class so that it trains without end, and marks its steps and losses."""
-    own = [cls for _, cls in inspect.getmembers(recipe, inspect.isclass) if cls.__module__ == recipe.__name__]
-    [stock] = [cls for cls in own if hasattr(cls, "train")]
-
-    class Marked(stock):
-        def _setup_data(self, *arguments: Any, **options: Any) -> Any:
-            made = super()._setup_data(*arguments, **options)
-            loader = made[1] if isinstance(made, tuple) else made
-            if len(loader) < p.gradient_accumulation_steps:
-                needed, found = p.batch_size * p.gradient_accumulation_steps, len(loader.sampler)
-                raise UserError(
-                    f"batch_size: {p.batch_size} x gradient_accumulation_steps {p.gradient_accumulation_steps} needs "
-                    f"{needed} samples per rank, found {found}"
-                )
-            self.feed = Feed(loader, p, self._tokenizer.pad_id)
-            return (made[0], self.feed) if isinstance(made, tuple) else self.feed
-
-        def train(self) -> None:
-            self._loss_fn.register_forward_hook(lambda _module, _inputs, found: self.feed.log(found))
-            self._optimizer.register_step_post_hook(lambda *_: self.feed.end_step())
-            if marks.training():
-                super().train()
-
-    Marked.__name__ = stock.__name__
-    return Marked
-
-
-class Feed:
-    """Stands in for a recipe's loader: gives its batches again and again, and counts what is in them."""
-
-    def __init__(self, loader: Any, p: LlmParameters, padding: int):
-        self._loader, self._p, self._padding = loader, p, padding
-        self._counts: Counter[str] = Counter()  # of the step
-        self._weight = 0.0  # of the batch in the loss of the step
-
-    def __len__(self) -> int:
-        return self._p.total_steps * self._p.gradient_accumulation_steps
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def __iter__(self) -> Iterator[Any]:
-        for epoch in itertools.count():
-            self._loader.sampler.set_epoch(epoch)
-            for batch in self._loader:
-                self._count(batch)
-                yield batch
-
-    def _count(self, batch: Any) -> None:
-        """Count a batch while it is on the host: a dict of (b, s) tensors, or DPO's (2b, s) tokens and labels."""
-        if isinstance(batch, dict):
-            tokens, labels = batch["tokens"], batch["labels"]
-            # A packed sequence holds one sample for each position 0.
-            samples = int((batch["input_pos"] == 0).sum()) if "input_pos" in batch else len(tokens)
-            self._weight = float((labels != CROSS_ENTROPY_IGNORE_IDX).sum())
-        else:
-            tokens, _ = batch
-            samples, self._weight = len(tokens) // 2, 1.0
-        if not self._weight:
-            p = self._p
-            raise UserError(f"sequence_length: {p.sequence_length} cuts off every answer of a batch of {p.dataset}")
-        count = {"samples": samples, "tokens": int((tokens != self._padding).sum()), "padded_tokens": tokens.numel()}
-        self._counts.update(count)
-
-    def log(self, found: Any) -> None:
-        """Record a loss; DPO's comes with the rewards of the chosen and of the rejected answers."""
-        loss, *rewards = found if isinstance(found, tuple) else (found,)
-        values = {"loss": loss}
-        if rewards:
-            chosen, rejected = (each.detach() for each in rewards)
-            # Compared when they are read: in the step that would be work of ours.
-            values |= dict(zip(REWARDS, (chosen, rejected, lambda: chosen > rejected), strict=True))
-        marks.log(**values, weight=self._weight)
-
-    def end_step(self) -> None:
-        """The weights are updated."""
-        marks.step(**self._counts)
-        self._counts.clear()
+    kind = "pairs" if TECHNIQUES[p.technique].pairs else texts["kind"]
+    return {
+        "_component_": f"{COMPONENTS}.CountedData",
+        "of": DATASETS[kind] | {"source": "json", "data_files": str(train_file), "split": "train"},
+        "needed": p.batch_size * p.gradient_accumulation_steps * p.devices,
+        "packed": p.packed,
+    }
 
 
 def _patch_torchao() -> None:
@@ -277,13 +183,10 @@ def _patch_torchao() -> None:
     fake_quantizer.FakeQuantizer = IntxFakeQuantizer
 
 
-def _patch_for_cpu(recipe: types.ModuleType) -> None:
+def _patch_for_cpu() -> None:
     """Replace what the recipes call without asking for the kind of device."""
-
-    def join(*_arguments: Any, **_options: Any) -> None:
-        dist.init_process_group("gloo")  # the recipes name NCCL
-
-    recipe.init_process_group = join
+    join = dist.init_process_group
+    dist.init_process_group = lambda *_arguments, **_options: join("gloo")  # the recipes name NCCL
     training.get_memory_stats = lambda **_: dict.fromkeys(
         ("peak_memory_active", "peak_memory_alloc", "peak_memory_reserved"), 0.0
     )

@@ -12,6 +12,7 @@ class Dpo(Technique):
     name, order, label = "dpo", 40, "DPO"
     description = "adapters trained to prefer chosen over rejected answers."
     recipe = "lora_dpo"
+    loss: ClassVar[dict[str, Any]] = {"_component_": "torchtune.rlhf.loss.DPOLoss", "beta": 0.1, "label_smoothing": 0}
     kind = "preference"
     rates: ClassVar[dict[str, float]] = {"adapters": 5e-4}  # of llama3_1/8B_lora_dpo; torchtune has none for Llama 3
     sequences_per_sample = 2  # both answers, computed as one batch
@@ -27,10 +28,6 @@ class Dpo(Technique):
     def config_error(self, p: Any, shape: Architecture | None) -> str | None:
         """Refuse packed samples."""
         return "packed: the technique dpo cannot pack its samples" if p.packed else None
-
-    def settings(self, p: Any) -> dict[str, Any]:
-        """The loss."""
-        return {"loss": {"_component_": "torchtune.rlhf.loss.DPOLoss", "beta": 0.1, "label_smoothing": 0}}
 
 
 TECHNIQUE = Dpo()
