@@ -11,13 +11,14 @@ from typing import Any
 
 import pandas as pd
 
+from multicard.analysis.runs.notices import without_empty
 from multicard.analysis.runs.run_files import read_object
 from multicard.analysis.scenario_tables import ScenarioTables, machine, versions
 from multicard.analysis.statistics import geometric_mean
 from multicard.core.errors import UserError
 from multicard.core.layout import RUN, RUN_NAME
 from multicard.core.text import counted, gpu_name, without_names
-from multicard.experiment.config import configuration_key
+from multicard.experiment.config import configuration_key, parameters_in
 from multicard.experiment.parameters import ARGS, ARGS_PREFIX, as_columns
 from multicard.experiment.workload import WORKLOADS, Workload
 
@@ -215,15 +216,7 @@ class Evidence:
 
     @cached_property
     def _all_configurations(self) -> list[Configuration]:
-        groups: dict[Any, list[MeasuredRun]] = defaultdict(list)
-        for run in self.runs:
-            groups[run.provenance.machine, run.provenance.versions, configuration_key(run.values)].append(run)
-        return [
-            Configuration(
-                {name: runs[0].values.get(name) for name in _fields(runs[0])}, runs[0].provenance, tuple(runs)
-            )
-            for runs in groups.values()
-        ]
+        return _grouped(self.runs)
 
     def per_run(self, summary: Callable[[ScenarioTables], pd.DataFrame]) -> pd.DataFrame:
         """Rows of a summary of the scenarios' tables, such as those in `per_run`: each run, by its id, once."""
@@ -237,6 +230,28 @@ class Evidence:
             for run, rows in scenario.table(name).groupby("run"):
                 found.setdefault(str(run), rows)
         return found
+
+
+def configurations_in(measures: pd.DataFrame) -> list[Configuration]:
+    """Configurations of a table of runs, in the order of their first ones, on whatever machines these ran."""
+    rows = map(without_empty, measures.to_dict("records"))
+    return _grouped([MeasuredRun(row["run"], "", row, Provenance()) for row in rows])
+
+
+def parameters_of(measures: pd.DataFrame) -> pd.DataFrame:
+    """A row of parameters for each of `configurations_in`."""
+    names = [name for name in parameters_in(measures) if name != "repeat"]
+    return measures[names].drop_duplicates(ignore_index=True)
+
+
+def _grouped(runs: Sequence[MeasuredRun]) -> list[Configuration]:
+    groups: dict[Any, list[MeasuredRun]] = defaultdict(list)
+    for run in runs:
+        groups[run.provenance.machine, run.provenance.versions, configuration_key(run.values)].append(run)
+    return [
+        Configuration({name: own[0].values.get(name) for name in _fields(own[0])}, own[0].provenance, tuple(own))
+        for own in groups.values()
+    ]
 
 
 def read_evidence(results: Path, scenarios: Sequence[str] | None = None) -> Evidence:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from multicard.analysis.evidence import Configuration, Evidence
 from multicard.analysis.pooling import Pool, pooled_ratio
-from multicard.analysis.scaling.speedup import speedups_between
+from multicard.analysis.scaling.speedup import speedups_of
 from multicard.analysis.statistics import Interval, verdict
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, number, percent, with_unit
@@ -50,9 +50,9 @@ def _speedup(done: Sequence[Configuration]) -> Headline | None:
     if not any(each.blocks(each.rate) for each in done):
         return Headline(NO_SAMPLES, ("devices",))
     known = [
-        (each["devices"], each["device"], found)
-        for each, found in zip(done, speedups_between(done), strict=True)
-        if each["devices"] > 1 and found.over_blocks.value is not None
+        (found.configuration["devices"], found.configuration["device"], found)
+        for found in speedups_of(done)
+        if found.configuration["devices"] > 1 and found.over_blocks.value is not None
     ]
     if not known:
         return None
