@@ -167,7 +167,7 @@ def configuration(strategy: str, devices: int, rates: dict[int, float], **others
     parameters = {"workload": "vision", "strategy": strategy, "devices": devices, **others}
     measured = ({"repeat": repeat, "throughput_samples_per_s": rate} for repeat, rate in rates.items())
     runs = ({"outcome": "completed", **each} for each in measured)
-    return Configuration(parameters, Provenance(), tuple(MeasuredRun("", "", run, Provenance()) for run in runs))
+    return Configuration(parameters, Provenance(), tuple(MeasuredRun("", run, Provenance()) for run in runs))
 
 
 def test_rows_are_labelled_by_what_varies_and_not_by_what_a_preset_brings() -> None:

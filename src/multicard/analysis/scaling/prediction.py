@@ -78,6 +78,9 @@ class Prediction:
     gain: Interval | None = None  # time of a step on the smallest number of devices over this
     caveats: tuple[str, ...] = ()
     reason: str | None = None
+    throughput: Interval | None = None  # units of work per second; None where the work of such a step is not known
+    speedup: Interval | None = None  # over the run on one device, whose scatter its interval has too; None without one
+    measured: tuple[int, ...] = ()  # numbers of devices that it is predicted from
 
 
 @dataclass(frozen=True)
