@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 from multicard.analysis.choice.choices import Choice, Choices, choices
 from multicard.analysis.choice.recommend import speedups
-from multicard.analysis.evidence import DEVICE_WORDS, Evidence
+from multicard.analysis.evidence import Evidence
 from multicard.analysis.scaling.headline import STEP_TIME
 from multicard.analysis.scaling.speedup import BASELINE_DIFFERS
 from multicard.analysis.statistics import verdict
 from multicard.core.errors import UserError
-from multicard.core.text import counted, listed
+from multicard.core.text import listed
 from multicard.core.units import percent
 
 UNKNOWN = "unknown"
@@ -70,7 +70,7 @@ def asked_of(job: Choices, request: Request) -> tuple[Choice, str]:
     same = [row for row in alike if not row.changes]
     own = replace(job, rows=same if len({row.devices for row in same}) > 1 else alike)
     best, why = _recommended(own, request.least_efficiency)
-    row, reason = best, f"{_devices(job, best.devices)}: {why}."
+    row, reason = best, f"{job.on(best.devices)}: {why}."
     if request.devices not in (None, best.devices):
         rows = [each for rows in (own.rows, alike) for each in rows if each.devices == request.devices]
         if not rows:
@@ -79,10 +79,10 @@ def asked_of(job: Choices, request: Request) -> tuple[Choice, str]:
                 f"{_counts(alike, 'or')} (multicard recommend --devices predicts others)"
             )
         row = min(rows, key=lambda each: (each not in own.rows, each.time_s.value))
-        reason = f"{_devices(job, row.devices)} as stated; recommended: {_devices(job, best.devices)}, {why}."
+        reason = f"{job.on(row.devices)} as stated; recommended: {job.on(best.devices)}, {why}."
     measure = WORK[request.of][0]
     if not row.configuration.values(measure):
-        raise UserError(f"--{request.of}: no run on {_devices(job, row.devices)} tells {measure}, expected other work")
+        raise UserError(f"--{request.of}: no run on {job.on(row.devices)} tells {measure}, expected other work")
     return row, reason
 
 
@@ -148,7 +148,3 @@ def _efficiency(row: Choice) -> float:
 
 def _counts(rows: Iterable[Choice], last: str = "and") -> str:
     return listed([str(count) for count in sorted({row.devices for row in rows})], last)
-
-
-def _devices(job: Choices, count: int) -> str:
-    return counted(count, DEVICE_WORDS[job.device])

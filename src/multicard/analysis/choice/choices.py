@@ -16,7 +16,7 @@ import pandas as pd
 
 from multicard.analysis.bottlenecks.bottlenecks import peak_memory
 from multicard.analysis.choice.learning import Changes, Learning, changes_from, key_of, learnings, words_of
-from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence, observed_once
+from multicard.analysis.evidence import DEVICE_WORDS, OBSERVATION, Configuration, Evidence, observed_once
 from multicard.analysis.pooling import Pool
 from multicard.analysis.scaling.speedup import speedups_of
 from multicard.analysis.statistics import Interval, verdict
@@ -95,6 +95,10 @@ class Choices:
     def recipe(self, row: Choice) -> str:
         """What a configuration does otherwise than its rivals; empty where nothing differs."""
         return row.configuration.naming(self.recipe_names)
+
+    def on(self, devices: int) -> str:
+        """A number of devices in words."""
+        return counted(devices, DEVICE_WORDS[self.device])
 
     @property
     def fastest(self) -> Choice | None:
