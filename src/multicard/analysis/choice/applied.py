@@ -26,26 +26,14 @@ WORK: Mapping[str, tuple[str, Callable[[float, float], float]]] = {
 
 @dataclass(frozen=True)
 class Request:
-    """What is applied for: `runs` runs of so much work each.
+    """What is applied for: `runs` runs of so much work each."""
 
-    Attributes
-    ----------
-    amount, of
-        Work of a run, counted in one of `WORK`.
-    devices
-        Number of devices; None for the recommended one.
-    gpus_per_node
-        Of the machine that is applied for; None for those of a node that was measured.
-    least_efficiency
-        Share of ideal scaling from which on a number of devices is recommended.
-    """
-
-    amount: float
-    of: str
+    amount: float  # work of a run
+    of: str  # what of `WORK` that is counted in
     runs: int = 1
-    devices: int | None = None
-    gpus_per_node: int | None = None
-    least_efficiency: float = 0.7
+    devices: int | None = None  # None for the recommended number
+    gpus_per_node: int | None = None  # None for those of a node that was measured
+    least_efficiency: float = 0.7  # share of ideal scaling from which on a number of devices is recommended
 
 
 def job_of(evidence: Evidence) -> tuple[Choices, list[str]]:

@@ -68,31 +68,17 @@ class WordTable(NamedTuple):
 
 @dataclass(frozen=True)
 class JobAdvice:
-    """What is recommended for a job on one machine.
-
-    Attributes
-    ----------
-    points
-        Label and sentence, the answer first.
-    more
-        Further sentences of the same kinds, for which the first screen is too small.
-    table
-        All choices, and of which numbers of devices no run completed.
-    about, parts
-        The configuration that advice is about, and the bottlenecks of its step.
-    step
-        The largest part of that step, in a sentence.
-    """
+    """What is recommended for a job on one machine."""
 
     name: str
-    points: list[tuple[str, str]]
-    more: list[tuple[str, str]]
+    points: list[tuple[str, str]]  # label and sentence, the answer first
+    more: list[tuple[str, str]]  # further ones, for which the first screen is too small
     tiles: list[Tile]
-    table: WordTable
-    lost: list[str]
-    about: str
-    parts: list[Part]
-    step: str
+    table: WordTable  # all choices
+    lost: list[str]  # configurations of which no run completed
+    about: str  # the configuration that advice is about
+    parts: list[Part]  # the bottlenecks of its step
+    step: str  # the largest part of that, in a sentence
 
     @property
     def answers(self) -> list[str]:

@@ -40,23 +40,13 @@ SAME = 0.05  # relative difference of samples or times up to which they are the 
 
 @dataclass(frozen=True)
 class Point:
-    """Runs of one configuration on one number of devices.
-
-    Attributes
-    ----------
-    count, local
-        Devices of the job, and of one of its nodes.
-    samples
-        Of a device and step.
-    step_s, waited_s
-        Of each repeat: seconds of a step, and of them the wait for data, unless loading is a part of the step itself.
-    """
+    """Runs of one configuration on one number of devices."""
 
     count: int
-    local: int
-    samples: float
-    step_s: tuple[float, ...]
-    waited_s: tuple[float, ...]
+    local: int  # devices of a node
+    samples: float  # of a device and step
+    step_s: tuple[float, ...]  # of each repeat
+    waited_s: tuple[float, ...]  # of that the wait for data, unless loading is a part of the step itself
 
     @property
     def busy_s(self) -> Array:

@@ -27,23 +27,13 @@ BASELINE_DIFFERS = ("strategy", "devices", "nodes")  # parameters in which a bas
 
 @dataclass(frozen=True)
 class Speedup:
-    """A configuration beside its baseline on one device, None without one.
-
-    Attributes
-    ----------
-    over_blocks
-        Speed-up over the blocks of repeats, with its interval.
-    kind
-        How such configurations scale: strong, weak or unknown.
-    several_counts
-        Whether they ran on several numbers of devices, without which efficiency has no meaning.
-    """
+    """A configuration beside its baseline on one device, None without one."""
 
     configuration: Configuration
     baseline: Configuration | None
-    over_blocks: Interval
-    kind: str
-    several_counts: bool
+    over_blocks: Interval  # over the blocks of repeats
+    kind: str  # how such configurations scale: strong, weak or unknown
+    several_counts: bool  # whether they ran on several numbers of devices; else efficiency has no meaning
 
     @cached_property
     def rates(self) -> dict[int, float]:
