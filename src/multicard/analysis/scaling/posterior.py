@@ -63,18 +63,10 @@ def draw(
 ) -> Draws | None:
     """Draw the time that is asked for; None where no draw agrees with `at_most`.
 
-    Parameters
-    ----------
-    repeats
-        Seconds of each repeat, by point.
-    curve
-        Log times (draws × points and what is asked for), relative to one another, by standard normal numbers (draws ×
-        dimensions).
-    places
-        Coordinates of the points and of what is asked for, in doublings, the first point at 0; of every coordinate in
-        which the walk deviates.
-    at_most
-        Log times that further places of the curve, which then follow what is asked for, do not exceed.
+    `repeats`: seconds of each repeat, by point. `curve`: log times (draws × points and what is asked for), relative to
+    one another, by standard normal numbers (draws × dimensions). `places`: coordinates of the points and of what is
+    asked for, in doublings, the first point at 0; of every coordinate in which the walk deviates. `at_most`: log times
+    that further places of the curve, which then follow what is asked for, do not exceed.
     """
     points = len(repeats)
     means = np.array([np.log(each).mean() for each in repeats])
