@@ -146,6 +146,13 @@ def test_speedup_of_texts_is_in_tokens_and_under_weak_scaling() -> None:
     assert (two["speedup"], two["scaling"], two["baseline"]) == (pytest.approx(speedup), "weak", "lora, 1 device")
 
 
+def test_how_a_script_scales_is_told_by_the_runs_that_completed() -> None:
+    rows = [{"devices": devices, "throughput": devices / 0.1, "seconds": 0.1} for devices in (1, 2)]
+    lost = {"devices": 4, "outcome": "out_of_memory"}
+    table = measures(*({"command": ["train.py"], **row} for row in (*rows, lost)), workload="script")
+    assert speedups(table)["scaling"].tolist()[1] == "weak"
+
+
 def test_speed_ups_are_over_the_repeat_of_the_same_number_else_over_the_mean_of_all() -> None:
     configurations = [
         configuration("ddp-ds", 4, {1: 300.0, 2: 200.0, 3: 120.0}),

@@ -99,7 +99,7 @@ def _kind(pairs: Sequence[tuple[Configuration, Configuration | None]]) -> str:
     first = pairs[0][0]
     if not first.workload.is_user_program:
         return first["scaling"] or "weak"
-    grown = [(_work(one) / _work(base), one["devices"]) for one, base in pairs if one["devices"] > 1]
+    grown = [(_work(one) / _work(base), one["devices"]) for one, base in pairs if one["devices"] > 1 and one.completed]
     for kind, power in (("strong", 0), ("weak", 1)):
         if grown and all(np.isclose(ratio, devices**power, rtol=SAME_WORK) for ratio, devices in grown):
             return kind
