@@ -27,10 +27,10 @@ def side(*lost: str, **values: Sequence[float]) -> Side:
     for name, times in values.items():
         for number, seconds in enumerate(times):
             found = {"outcome": "completed", "workload": "vision", "repeat": number, "iteration_time_s": seconds}
-            alike.setdefault(name, []).append(MeasuredRun(f"{name}_r{number}", "", found, Provenance()))
+            alike.setdefault(name, []).append(MeasuredRun(f"{name}_r{number}", found, Provenance()))
     for run in lost:
         found = {"outcome": "out_of_memory", "workload": "vision", "repeat": 9}
-        alike.setdefault(run[0], []).append(MeasuredRun(run, "", found, Provenance()))
+        alike.setdefault(run[0], []).append(MeasuredRun(run, found, Provenance()))
     return Side(
         {run.run: {"profiler": {"used": "none"}} for own in alike.values() for run in own},
         {name: Configuration({"workload": "vision"}, Provenance(), tuple(own)) for name, own in alike.items()},
@@ -112,7 +112,7 @@ def test_without_a_tolerance_every_difference_counts() -> None:
 
 def test_throughput_is_that_of_what_the_workload_counts() -> None:
     names = ("throughput_samples_per_s", "tokens_per_s", "energy_per_sample_j", "energy_per_token_j")
-    run = MeasuredRun("a_r1", "", {"outcome": "completed"} | dict.fromkeys(names, 1.0), Provenance())
+    run = MeasuredRun("a_r1", {"outcome": "completed"} | dict.fromkeys(names, 1.0), Provenance())
     columns = [
         [MEASURES[measure].of(Configuration({"workload": work}, Provenance(), (run,))) for work in ("vision", "llm")]
         for measure in ("throughput", "energy")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from multicard.analysis.pooling import Pool, pooled_ratio, ratio_of
-from multicard.analysis.statistics import Interval, corrected, holm, verdict
+from multicard.analysis.pooling import Pool, pooled, ratio_of
+from multicard.analysis.statistics import Interval, corrected, holm, ratio_by_block, verdict
 
 SPREAD = 0.01
 DRAWS = 4000  # the standard error of a coverage of 95% is then 0.34%
@@ -111,7 +111,7 @@ def test_a_pooled_ratio_has_its_coverage_whatever_configurations_of_a_block_shar
     one = disturbed * truths[:, np.newaxis] * generator.lognormal(0, 0.1, (DRAWS, 3, repeats))
     other = generator.lognormal(0, 0.1, (DRAWS, 3, repeats))
     found = [
-        pooled_ratio([(blocks(a), blocks(b)) for a, b in zip(of, against, strict=True)])
+        pooled([ratio_by_block(blocks(a), blocks(b)) for a, b in zip(of, against, strict=True)])
         for of, against in zip(one, other, strict=True)
     ]
     assert coverage(found, np.exp(np.log(truths).mean())) == pytest.approx(0.95, abs=0.01)

@@ -41,7 +41,7 @@ def only(folder: Path, *scenarios: list[Row], **others: Any) -> Series:
 def test_runs_of_a_strategy_go_with_its_baseline_on_one_device(tmp_path: Path) -> None:
     found = only(tmp_path, runs({1: 0.1}, "single") + runs({2: 0.12, 4: 0.14}))
     forecast = found.forecast(8)
-    step_s = forecast.prediction.step_s.value
+    step_s = forecast.step_s.value
     assert forecast.throughput.value == pytest.approx(8 * 64 / step_s, rel=1e-3)
     assert forecast.speedup.value == pytest.approx(8 * 0.1 / step_s, rel=0.02)
     assert forecast.speedup.low < forecast.speedup.value < forecast.speedup.high < 8
@@ -49,17 +49,17 @@ def test_runs_of_a_strategy_go_with_its_baseline_on_one_device(tmp_path: Path) -
     table = checks_table([found]).set_index("devices")
     assert table.index.tolist() == [4]  # two are not predicted from one
     assert table.loc[4, "measured_s"] == pytest.approx(0.14, rel=1e-3) and table.loc[4, "inside"]
-    assert found.forecast(4).prediction.reason == "measured: 140 ms per step"
+    assert found.forecast(4).reason == "measured: 140 ms per step"
     # More GPUs than a node of the records had, which list four, are a caveat.
     why = "more GPUs than the runs saw of their node, 4: a network between nodes was not measured"
-    assert why in forecast.prediction.caveats and "more GPUs" not in str(found.forecast(3).prediction.caveats)
+    assert why in forecast.caveats and "more GPUs" not in str(found.forecast(3).caveats)
 
 
 def test_ranks_that_repeat_samples_do_no_more_work_on_more_devices(tmp_path: Path) -> None:
     rows = [row | {"throughput_samples_per_s": row["throughput_samples_per_s"] / row["devices"]} for row in
             runs({1: 0.1, 2: 0.12}, "ddp")]  # fmt: skip
     forecast = only(tmp_path, rows).forecast(4)
-    assert forecast.throughput.value == pytest.approx(64 / forecast.prediction.step_s.value, rel=1e-3)
+    assert forecast.throughput.value == pytest.approx(64 / forecast.step_s.value, rel=1e-3)
 
 
 def test_runs_that_cannot_be_compared_are_refused_with_the_reason(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_runs_that_cannot_be_compared_are_refused_with_the_reason(tmp_path: Path
         (only(tmp_path / "c", bare), 4, "the samples of a device in a step are not known"),
         (only(tmp_path / "d", varied), 8, "or neither stay nor shrink with the number of devices"),
     ):
-        assert why in found.forecast(devices).prediction.reason
+        assert why in found.forecast(devices).reason
 
 
 def test_hardware_and_versions_are_kept_apart_but_not_parts_of_a_machine_or_profilers(tmp_path: Path) -> None:
@@ -93,10 +93,10 @@ def test_hardware_and_versions_are_kept_apart_but_not_parts_of_a_machine_or_prof
 def test_runs_on_several_nodes_predict_more_nodes(tmp_path: Path) -> None:
     found = only(tmp_path, runs({4: 0.14}) + runs({8: 0.16}, nodes=2) + runs({16: 0.18}, nodes=4))
     forecast = found.forecast(32)
-    step_s = forecast.prediction.step_s
+    step_s = forecast.step_s
     assert step_s.value == pytest.approx(0.2, rel=0.02) and step_s.low < 0.2 < step_s.high  # 20 ms for each doubling
     assert forecast.speedup is None and forecast.measured == (4, 8, 16)
-    assert not any("more GPUs" in each for each in forecast.prediction.caveats)
+    assert not any("more GPUs" in each for each in forecast.caveats)
 
 
 def predicted(results: Path, capsys: pytest.CaptureFixture[str], devices: str = "4,8") -> list[str]:
@@ -130,13 +130,13 @@ def test_processes_that_would_compete_for_cpus_are_checked_but_not_predicted(tmp
         return found
 
     found = on_four_cpus("a", runs({1: 0.1, 2: 0.12, 4: 0.14, 8: 0.3}, device="cpu"))
-    assert "processes would compete for the machine's 4 CPUs" in found.forecast(16).prediction.reason
-    assert found.forecast(3).prediction.reason is None  # as many as there are CPUs, or fewer
+    assert "processes would compete for the machine's 4 CPUs" in found.forecast(16).reason
+    assert found.forecast(3).reason is None  # as many as there are CPUs, or fewer
     # 20 ms for each doubling: 160 ms, of which the eight processes on four CPUs take 300.
     error = checks_table([found]).set_index("devices").loc[8, "prediction_error"]
     assert error == pytest.approx(160 / 300 - 1, abs=0.02)
     found = on_four_cpus("b", runs({1: 0.1, 2: 0.12}, device="cpu", threads=2))
-    assert "would compete" in found.forecast(3).prediction.reason
+    assert "would compete" in found.forecast(3).reason
 
 
 def test_a_caveat_of_some_numbers_of_devices_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from multicard.analysis.pooling import Pool, mean_of_logs, pooled_ratio, ratio_of
-from multicard.analysis.statistics import Interval, corrected, holm, verdict
+from multicard.analysis.pooling import Pool, mean_of_logs, pooled, ratio_of
+from multicard.analysis.statistics import Interval, corrected, holm, ratio_by_block, verdict
 
 
 def bounds(interval: Interval) -> tuple[float | None, float | None]:
@@ -57,7 +57,7 @@ def test_a_paired_ratio_is_scipys_paired_test_of_logarithms() -> None:
 
 def test_a_pooled_ratio_is_the_test_of_the_block_means() -> None:
     logs = np.random.default_rng(3).normal(0.1, 0.2, (5, 2, 4))  # pairs, sides, blocks
-    found = pooled_ratio([(blocks(*np.exp(one)), blocks(*np.exp(other))) for one, other in logs])
+    found = pooled([ratio_by_block(blocks(*np.exp(one)), blocks(*np.exp(other))) for one, other in logs])
     assert_agrees(found, stats.ttest_1samp((logs[:, 0] - logs[:, 1]).mean(axis=0), 0))
     assert found.repeats == 4
 

@@ -1,6 +1,5 @@
 """Speed-up, efficiency and spreads against values worked out by hand."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -9,9 +8,9 @@ import pytest
 from scipy.stats import gmean, ttest_1samp
 
 from figures.measured import measured
+from multicard.analysis.evidence import Configuration, MeasuredRun, Provenance
 from multicard.analysis.runs.measures import runs_table
 from multicard.analysis.scaling.speedup import add_scaling, over_repeats, speedup_table, speedups, speedups_of
-from multicard.experiment.workload import WORKLOADS
 
 
 def measures(*rows: dict[str, Any], workload: str = "vision") -> pd.DataFrame:
@@ -147,22 +146,35 @@ def test_speedup_of_texts_is_in_tokens_and_under_weak_scaling() -> None:
     assert (two["speedup"], two["scaling"], two["baseline"]) == (pytest.approx(speedup), "weak", "lora, 1 device")
 
 
+def test_how_a_script_scales_is_told_by_the_runs_that_completed() -> None:
+    rows = [{"devices": devices, "throughput": devices / 0.1, "seconds": 0.1} for devices in (1, 2)]
+    lost = {"devices": 4, "outcome": "out_of_memory"}
+    table = measures(*({"command": ["train.py"], **row} for row in (*rows, lost)), workload="script")
+    assert speedups(table)["scaling"].tolist()[1] == "weak"
+
+
 def test_speed_ups_are_over_the_repeat_of_the_same_number_else_over_the_mean_of_all() -> None:
-    work = WORKLOADS["vision"]
-    rows = [
-        ("job", work, "ddp-ds", 4, {1: 300.0, 2: 200.0, 3: 120.0}),
-        ("job", work, "ddp-ds", 1, {1: 1.0}),
-        ("job", work, "single", 1, {1: 100.0, 2: 25.0}),
-        ("another job", work, "ddp-ds", 4, {1: 300.0}),
-        ("job", work, "dp", 1, {}),
+    configurations = [
+        configuration("ddp-ds", 4, {1: 300.0, 2: 200.0, 3: 120.0}),
+        configuration("ddp-ds", 1, {1: 1.0}),
+        configuration("single", 1, {1: 100.0, 2: 25.0}),
+        configuration("ddp-ds", 4, {1: 300.0}, image_size=32),
+        configuration("dp", 1, {}),
     ]
-    found = speedups_of(rows)
-    assert [each.baseline for each in found] == [2, 2, 2, -1, 2]
+    found = speedups_of(configurations)
+    assert [each.baseline for each in found] == [*[configurations[2]] * 3, None, configurations[2]]
     assert found[0].by_block == {1: 3.0, 2: 8.0}
     # The third repeat has no partner: over √(100 × 25) = 50.
     assert [found[0].of_repeat(repeat) for repeat in (1, 2, 3)] == pytest.approx([3.0, 8.0, 2.4])
     assert found[0].over_blocks.value == pytest.approx(24**0.5)
-    assert found[3].by_block == {} and math.isnan(found[3].of_repeat(1)) and found[3].over_blocks.value is None
+    assert found[3].by_block == {} and found[3].of_repeat(1) is None and found[3].over_blocks.value is None
+
+
+def configuration(strategy: str, devices: int, rates: dict[int, float], **others: Any) -> Configuration:
+    parameters = {"workload": "vision", "strategy": strategy, "devices": devices, **others}
+    measured = ({"repeat": repeat, "throughput_samples_per_s": rate} for repeat, rate in rates.items())
+    runs = ({"outcome": "completed", **each} for each in measured)
+    return Configuration(parameters, Provenance(), tuple(MeasuredRun("", run, Provenance()) for run in runs))
 
 
 def test_rows_are_labelled_by_what_varies_and_not_by_what_a_preset_brings() -> None:

@@ -10,7 +10,8 @@ import pytest
 from scipy.stats import chi2_contingency, chisquare
 
 from conftest import ROOT
-from multicard.analysis.pooling import pooled_ratio, ratio_of
+from multicard.analysis.pooling import pooled, ratio_of
+from multicard.analysis.statistics import ratio_by_block
 from multicard.archive.matrix import Matrix
 from multicard.experiment.load import check, read_experiment
 from multicard.experiment.runs import Place, expand, planned_order
@@ -92,7 +93,8 @@ def test_drift_over_scenarios_that_share_a_baseline_is_no_effect() -> None:
             time = (1 + 0.02 * position / 59) * np.exp(chance.normal(0, 0.005))
             times.setdefault((p.image_size, p.batch_size, p.pin_memory), {})[p.repeat] = time
         pairs = [(times[*size, True], times[*size, False]) for size in itertools.product(*sizes.values())]
-        for name, ratio in (("single", ratio_of(*pairs[0])), ("pooled", pooled_ratio(pairs))):
+        together = pooled([ratio_by_block(*pair) for pair in pairs])
+        for name, ratio in (("single", ratio_of(*pairs[0])), ("pooled", together)):
             decided[name] += not ratio.low <= 1 <= ratio.high
     # 5% by the intervals' coverage, within four standard errors.
     reach = 4 * (0.05 * 0.95 / seeds) ** 0.5

@@ -48,7 +48,7 @@ def gathered(folder: Path, measures: pd.DataFrame, **tables: Iterable[dict[str, 
 def drawn(name: str, measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Draw a figure that needs the measures alone; pyplot has forgotten it."""
     tables = ScenarioTables(Path("no tables"))
-    tables.__dict__["_every"] = measures
+    tables.__dict__["every"] = measures
     figure, data = draw(name, tables)
     return closed(figure), data
 

@@ -10,7 +10,7 @@ import pandas as pd
 from multicard.analysis.evidence import names_synthetic
 from multicard.analysis.runs.breakdown import COMPUTE, DATA, parts_of
 from multicard.analysis.runs.measures import measure_run, trace_to_record
-from multicard.analysis.runs.run_files import RunFiles, read_record, read_table
+from multicard.analysis.runs.run_files import RunFiles, read_record
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, STEPS
 from multicard.core.reasons import describe_reason
 from multicard.experiment.parameters import JobParameters
@@ -71,7 +71,8 @@ def _completed(run: Run, folder: Path, record: Mapping[str, Any], scenario: str)
     missing = record["profiler"]["trace_missing"]
     if missing or not (folder / ACTIVITY / ACTIVITY_INDEX).exists():
         return {}, [f"no trace: {missing or 'it was not read'}"]
-    files, steps = RunFiles(folder), read_table(folder / STEPS, ("rank", "window", "duration_s"))
+    files = RunFiles(folder)
+    steps = files.table(STEPS, ("rank", "window", "duration_s"))
     found, ratio = measure_run(files), trace_to_record(files, steps)
     recorded = steps[steps["window"] == "profiled"].groupby("rank").size()
     traced = files.traced_steps.groupby(["report", "process"]).size()

@@ -11,13 +11,14 @@ from typing import Any
 
 import pandas as pd
 
+from multicard.analysis.runs.notices import without_empty
 from multicard.analysis.runs.run_files import read_object
 from multicard.analysis.scenario_tables import ScenarioTables, machine, versions
 from multicard.analysis.statistics import geometric_mean
 from multicard.core.errors import UserError
 from multicard.core.layout import RUN, RUN_NAME
 from multicard.core.text import counted, gpu_name, without_names
-from multicard.experiment.config import configuration_key
+from multicard.experiment.config import configuration_key, parameters_in
 from multicard.experiment.parameters import ARGS, ARGS_PREFIX, as_columns
 from multicard.experiment.workload import WORKLOADS, Workload
 
@@ -99,7 +100,6 @@ class MeasuredRun:
     """One run: `values` holds its outcome, parameters and measures, without those that are empty."""
 
     run: str
-    scenario: str
     values: Mapping[str, Any]
     provenance: Provenance
 
@@ -215,15 +215,7 @@ class Evidence:
 
     @cached_property
     def _all_configurations(self) -> list[Configuration]:
-        groups: dict[Any, list[MeasuredRun]] = defaultdict(list)
-        for run in self.runs:
-            groups[run.provenance.machine, run.provenance.versions, configuration_key(run.values)].append(run)
-        return [
-            Configuration(
-                {name: runs[0].values.get(name) for name in _fields(runs[0])}, runs[0].provenance, tuple(runs)
-            )
-            for runs in groups.values()
-        ]
+        return _grouped(self.runs)
 
     def per_run(self, summary: Callable[[ScenarioTables], pd.DataFrame]) -> pd.DataFrame:
         """Rows of a summary of the scenarios' tables, such as those in `per_run`: each run, by its id, once."""
@@ -237,6 +229,28 @@ class Evidence:
             for run, rows in scenario.table(name).groupby("run"):
                 found.setdefault(str(run), rows)
         return found
+
+
+def configurations_in(measures: pd.DataFrame) -> list[Configuration]:
+    """Configurations of a table of runs, in the order of their first ones, on whatever machines these ran."""
+    rows = map(without_empty, measures.to_dict("records"))
+    return _grouped([MeasuredRun(row["run"], row, Provenance()) for row in rows])
+
+
+def parameters_of(measures: pd.DataFrame) -> pd.DataFrame:
+    """A row of parameters for each of `configurations_in`."""
+    names = [name for name in parameters_in(measures) if name != "repeat"]
+    return measures[names].drop_duplicates(ignore_index=True)
+
+
+def _grouped(runs: Sequence[MeasuredRun]) -> list[Configuration]:
+    groups: dict[Any, list[MeasuredRun]] = defaultdict(list)
+    for run in runs:
+        groups[run.provenance.machine, run.provenance.versions, configuration_key(run.values)].append(run)
+    return [
+        Configuration({name: own[0].values.get(name) for name in _fields(own[0])}, own[0].provenance, tuple(own))
+        for own in groups.values()
+    ]
 
 
 def read_evidence(results: Path, scenarios: Sequence[str] | None = None) -> Evidence:
@@ -254,15 +268,15 @@ def read_evidence(results: Path, scenarios: Sequence[str] | None = None) -> Evid
         for values in _rows(each):
             run = values["run"]
             if run not in runs:
-                runs[run] = MeasuredRun(run, each.folder.name, values, _provenance(results / RUNS, run))
+                runs[run] = MeasuredRun(run, values, _provenance(results / RUNS, run))
     return Evidence(list(runs.values()), tables)
 
 
 def evidence_of(tables: ScenarioTables) -> Evidence:
     """The runs of one scenario by its tables alone, which have the machine and the versions of completed runs."""
-    name, info = tables.folder.name, tables.table("runs_info").set_index("run")[["machine", "versions"]].astype(object)
+    info = tables.table("runs_info").set_index("run")[["machine", "versions"]].astype(object)
     places = {run: Provenance(**row.dropna()) for run, row in info.iterrows()}
-    runs = [MeasuredRun(row["run"], name, row, places.get(row["run"], Provenance())) for row in _rows(tables)]
+    runs = [MeasuredRun(row["run"], row, places.get(row["run"], Provenance())) for row in _rows(tables)]
     return Evidence(runs, [tables])
 
 
@@ -270,14 +284,14 @@ def _rows(tables: ScenarioTables) -> list[dict[str, Any]]:
     """Rows of the measures as Python values, without empty cells."""
     path = tables.folder / "measures.csv"
     try:
-        parts = [each for each in (tables.measures, tables.ablated) if len(each)] or [tables.measures]
+        measures = tables.every
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: does not parse as CSV: {str(error).strip()}") from None
     for column in ("run", "outcome", "workload"):
-        if column not in parts[0]:
+        if column not in measures:
             raise UserError(f"{path}: found no column {column}")
     rows = []
-    for row in (row for measures in parts for row in measures.to_dict("records")):
+    for row in measures.to_dict("records"):
         values = {str(name): cell for name, value in row.items() if (cell := _cell(value)) is not None}
         if values.get("workload") not in WORKLOADS:
             raise UserError(

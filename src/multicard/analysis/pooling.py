@@ -19,6 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import fmean
 
 import numpy as np
 from scipy.special import digamma, polygamma, stdtr, stdtrit
@@ -92,12 +93,8 @@ class Pool:
     def ratio(self, index: int, base: int, against: float = 1.0, single: bool = False) -> Interval:
         """Geometric mean of the ratios of a sample to another, paired by the blocks that both have.
 
-        Parameters
-        ----------
-        against
-            The p-value is that of a ratio of so much.
-        single
-            Whether the scatter of others gives a single value an interval.
+        The p-value is that of a ratio of `against`. With `single` the scatter of others gives a single value an
+        interval.
         """
         return self._compared(index, base, against, single)[0]
 
@@ -262,27 +259,16 @@ def mean_of_logs(values: Blocks | Values) -> Interval:
     return Pool([values]).mean(0)
 
 
-def pooled_ratio(
-    pairs: Sequence[tuple[Blocks | Values, Blocks | Values]], against: float = 1.0, level: float = LEVEL
-) -> Interval:
-    """Geometric mean of the ratios of several pairs: one comparison, whatever the number of configurations.
+def pooled(samples: Sequence[Blocks], logs: bool = True, against: float = 1.0, level: float = LEVEL) -> Interval:
+    """Mean of several samples, without `logs` the arithmetic one: one number, however many configurations there are.
 
-    Per block the ratios are averaged over the pairs, and the interval is that over blocks, so it holds whatever pairs
-    of a block have in common. It is about these pairs, not about others. Without a block that all have there is none.
+    Per block the samples are averaged, and the interval is that over blocks, so it holds whatever samples of a block
+    have in common. It is about these samples, not about others. Nothing is known without a block that all have.
     (Geometric means of ratios: Philip Fleming and John Wallace, CACM 29(3), 1986.)
 
-    >>> found = pooled_ratio([({1: 2.0, 2: 2.0}, {1: 1.0, 2: 1.0}), ({1: 8.0, 2: 8.0}, {1: 1.0, 2: 1.0})])
-    >>> round(found.value, 6)
+    >>> round(pooled([{1: 2.0, 2: 2.0, 3: 9.0}, {1: 8.0, 2: 8.0}]).value, 6)
     4.0
     """
-    blocks = shared_blocks([side for pair in pairs for side in pair])
-    if not blocks:
-        means = [[geometric_mean(side) for side in pair] for pair in pairs]
-        ratios = [one / base for one, base in means if one and base]
-        value = geometric_mean(ratios) if len(ratios) == len(pairs) else None
-        return Interval(value, None, None, 0)
-    sides = np.array([[[side[block] for block in blocks] for side in pair] for pair in pairs], dtype=float)
-    if sides.min() <= 0:
-        return Interval(None, None, None, len(blocks))
-    ratios = np.exp(np.log(sides[:, 0] / sides[:, 1]).mean(axis=0))
-    return Pool([dict(zip(blocks, ratios, strict=True))]).mean(0, against, level)
+    mean = geometric_mean if logs else fmean
+    blocks = shared_blocks(samples)
+    return Pool([{block: mean([each[block] for each in samples]) for block in blocks}], logs).mean(0, against, level)

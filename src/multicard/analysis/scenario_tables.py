@@ -79,15 +79,16 @@ class ScenarioTables:
 
         Raises `UserError` if they are not there.
         """
-        return self._every[~self._is_ablated].reset_index(drop=True)
+        return self.every[~self._is_ablated].reset_index(drop=True)
 
     @cached_property
     def ablated(self) -> pd.DataFrame:
         """The same of those that went without a part, which trained nothing."""
-        return self._every[self._is_ablated].reset_index(drop=True)
+        return self.every[self._is_ablated].reset_index(drop=True)
 
     @cached_property
-    def _every(self) -> pd.DataFrame:
+    def every(self) -> pd.DataFrame:
+        """Both together."""
         path = self.folder / MEASURES
         if not path.is_file():
             raise UserError(f"{path}: not found; expected the folder of a scenario that was measured")
@@ -96,7 +97,7 @@ class ScenarioTables:
 
     @property
     def _is_ablated(self) -> pd.Series:
-        return self._every.get("ablate", pd.Series("none", self._every.index)).fillna("none") != "none"
+        return self.every.get("ablate", pd.Series("none", self.every.index)).fillna("none") != "none"
 
     @cached_property
     def completed(self) -> list[dict[Hashable, Any]]:

@@ -22,28 +22,14 @@ Verdict = Literal["more", "less", "none", "unknown"]
 
 @dataclass(frozen=True)
 class Interval:
-    """A value over repeats with its uncertainty.
-
-    Attributes
-    ----------
-    value
-        None where nothing is known.
-    low, high
-        The bounds, both None where there are none.
-    repeats
-        Values behind it; of a ratio the number of blocks, or without such the values of the side with fewer.
-    coverage
-        The probability with which the bounds contain the truth; None without bounds.
-    p_value
-        Of a ratio, two-sided: how likely one so far from 1 is between equals, or from `against`. None without an
-        interval.
-    """
+    """A value over repeats with its uncertainty; None is what is not known."""
 
     value: float | None
     low: float | None
     high: float | None
-    repeats: int
-    coverage: float | None = None
+    repeats: int  # of a ratio the number of blocks, or without such the values of the side with fewer
+    coverage: float | None = None  # the probability with which the bounds contain the truth
+    # Of a ratio, two-sided: how likely one so far from 1 is between equals, or from `against`.
     p_value: float | None = None
 
     def map(self, of: Callable[[float], float]) -> "Interval":

@@ -11,16 +11,15 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Literal
 
 import pandas as pd
 
 from multicard.analysis.evidence import SYNTHETIC, Configuration, Evidence, MeasuredRun, read_evidence
-from multicard.analysis.pooling import Pool
+from multicard.analysis.pooling import pooled
 from multicard.analysis.runs.notices import DISTURBED, NOT_STATIONARY, told
 from multicard.analysis.scenario_tables import write_csv
-from multicard.analysis.statistics import LEVEL, Interval, geometric_mean
+from multicard.analysis.statistics import LEVEL, Interval
 from multicard.core.layout import CLAIM_TESTS, CLAIMS
 from multicard.core.text import counted
 from multicard.core.units import number
@@ -223,10 +222,8 @@ def holm_levels(p_values: Sequence[float | None]) -> list[float]:
 def pooled_interval(
     comparisons: Sequence[Comparison], quantity: Quantity, against: float = 1.0, level: float = LEVEL
 ) -> Interval:
-    """Mean of comparisons with the same blocks, of ratios the geometric one; of a share, bounds are from 0 to 1."""
-    mean = geometric_mean if quantity == "ratio" else fmean
-    means = {block: mean([each.by_block[block] for each in comparisons]) for block in comparisons[0].by_block}
-    found = Pool([means], logs=quantity == "ratio").mean(0, against, level)
+    """Mean of comparisons, of ratios the geometric one; of a share, bounds are from 0 to 1."""
+    found = pooled([each.by_block for each in comparisons], quantity == "ratio", against, level)
     return found if quantity == "ratio" else found.map(lambda end: min(1.0, max(0.0, end)))
 
 

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence, MeasuredRun, observed_once
 from multicard.analysis.runs.measures import MEASURES
-from multicard.analysis.scaling.speedup import speedups_between
+from multicard.analysis.scaling.speedup import speedups_of
 from multicard.analysis.statistics import ratio_by_block, shared_blocks
 from multicard.core.units import percent
 from multicard.experiment.config import PARAMETERS, is_parameter
@@ -269,9 +269,9 @@ def _value(configuration: Configuration, name: str) -> Any:
 def _speedups(configurations: Sequence[Configuration], where: Where) -> list[Comparison]:
     """Speed-up of each configuration on several devices that has a baseline, which is its second side."""
     return [
-        Comparison(speedup.by_block, (one, configurations[speedup.baseline]))
-        for one, speedup in zip(configurations, speedups_between(configurations), strict=True)
-        if one["devices"] > 1 and fits(one, where) and speedup.by_block
+        Comparison(each.by_block, (each.configuration, each.baseline))
+        for each in speedups_of(configurations)
+        if each.configuration["devices"] > 1 and fits(each.configuration, where) and each.by_block
     ]
 
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 from multicard.analysis.choice.choices import Choice, Choices, choices
 from multicard.analysis.choice.recommend import speedups
-from multicard.analysis.evidence import DEVICE_WORDS, Evidence
+from multicard.analysis.evidence import Evidence
 from multicard.analysis.scaling.headline import STEP_TIME
 from multicard.analysis.scaling.speedup import BASELINE_DIFFERS
 from multicard.analysis.statistics import verdict
 from multicard.core.errors import UserError
-from multicard.core.text import counted, listed
+from multicard.core.text import listed
 from multicard.core.units import percent
 
 UNKNOWN = "unknown"
@@ -26,26 +26,14 @@ WORK: Mapping[str, tuple[str, Callable[[float, float], float]]] = {
 
 @dataclass(frozen=True)
 class Request:
-    """What is applied for: `runs` runs of so much work each.
+    """What is applied for: `runs` runs of so much work each."""
 
-    Attributes
-    ----------
-    amount, of
-        Work of a run, counted in one of `WORK`.
-    devices
-        Number of devices; None for the recommended one.
-    gpus_per_node
-        Of the machine that is applied for; None for those of a node that was measured.
-    least_efficiency
-        Share of ideal scaling from which on a number of devices is recommended.
-    """
-
-    amount: float
-    of: str
+    amount: float  # work of a run
+    of: str  # what of `WORK` that is counted in
     runs: int = 1
-    devices: int | None = None
-    gpus_per_node: int | None = None
-    least_efficiency: float = 0.7
+    devices: int | None = None  # None for the recommended number
+    gpus_per_node: int | None = None  # None for those of a node that was measured
+    least_efficiency: float = 0.7  # share of ideal scaling from which on a number of devices is recommended
 
 
 def job_of(evidence: Evidence) -> tuple[Choices, list[str]]:
@@ -70,7 +58,7 @@ def asked_of(job: Choices, request: Request) -> tuple[Choice, str]:
     same = [row for row in alike if not row.changes]
     own = replace(job, rows=same if len({row.devices for row in same}) > 1 else alike)
     best, why = _recommended(own, request.least_efficiency)
-    row, reason = best, f"{_devices(job, best.devices)}: {why}."
+    row, reason = best, f"{job.on(best.devices)}: {why}."
     if request.devices not in (None, best.devices):
         rows = [each for rows in (own.rows, alike) for each in rows if each.devices == request.devices]
         if not rows:
@@ -79,10 +67,10 @@ def asked_of(job: Choices, request: Request) -> tuple[Choice, str]:
                 f"{_counts(alike, 'or')} (multicard recommend --devices predicts others)"
             )
         row = min(rows, key=lambda each: (each not in own.rows, each.time_s.value))
-        reason = f"{_devices(job, row.devices)} as stated; recommended: {_devices(job, best.devices)}, {why}."
+        reason = f"{job.on(row.devices)} as stated; recommended: {job.on(best.devices)}, {why}."
     measure = WORK[request.of][0]
     if not row.configuration.values(measure):
-        raise UserError(f"--{request.of}: no run on {_devices(job, row.devices)} tells {measure}, expected other work")
+        raise UserError(f"--{request.of}: no run on {job.on(row.devices)} tells {measure}, expected other work")
     return row, reason
 
 
@@ -148,7 +136,3 @@ def _efficiency(row: Choice) -> float:
 
 def _counts(rows: Iterable[Choice], last: str = "and") -> str:
     return listed([str(count) for count in sorted({row.devices for row in rows})], last)
-
-
-def _devices(job: Choices, count: int) -> str:
-    return counted(count, DEVICE_WORDS[job.device])

@@ -16,9 +16,9 @@ import pandas as pd
 
 from multicard.analysis.bottlenecks.bottlenecks import peak_memory
 from multicard.analysis.choice.learning import Changes, Learning, changes_from, key_of, learnings, words_of
-from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence, observed_once
+from multicard.analysis.evidence import DEVICE_WORDS, OBSERVATION, Configuration, Evidence, observed_once
 from multicard.analysis.pooling import Pool
-from multicard.analysis.scaling.speedup import speedups_between
+from multicard.analysis.scaling.speedup import speedups_of
 from multicard.analysis.statistics import Interval, verdict
 from multicard.core.text import counted
 from multicard.experiment.config import configuration_key
@@ -96,6 +96,10 @@ class Choices:
         """What a configuration does otherwise than its rivals; empty where nothing differs."""
         return row.configuration.naming(self.recipe_names)
 
+    def on(self, devices: int) -> str:
+        """A number of devices in words."""
+        return counted(devices, DEVICE_WORDS[self.device])
+
     @property
     def fastest(self) -> Choice | None:
         """Of those that learn as the reference does."""
@@ -105,7 +109,7 @@ class Choices:
 def choices(evidence: Evidence) -> list[Choices]:
     """Give the table of choices of each job; of a job of which no run completed one without rows."""
     found = evidence.configurations
-    speedups = {id(each): one.over_blocks for each, one in zip(found, speedups_between(found), strict=True)}
+    speedups = {id(each.configuration): each.over_blocks for each in speedups_of(found)}
     completed, lost = ([each for each in found if bool(each.completed) is ended] for ended in (True, False))
     jobs = _together(completed, lambda each: (*_job(each), each.provenance.kind or "", each.provenance.software or ""))
     lost_of = _together(lost, _job)

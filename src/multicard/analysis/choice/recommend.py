@@ -19,7 +19,7 @@ from multicard.analysis.bottlenecks.bottlenecks import Bottleneck, BottleneckRep
 from multicard.analysis.bottlenecks.options import untried
 from multicard.analysis.choice.choices import Choice, Choices, choices, outcomes_of
 from multicard.analysis.choice.learning import changes_from, words_of
-from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence, place_words
+from multicard.analysis.evidence import Configuration, Evidence, place_words
 from multicard.analysis.runs.notices import NOTICES, told
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.analysis.statistics import Interval, corrected, verdict
@@ -68,31 +68,17 @@ class WordTable(NamedTuple):
 
 @dataclass(frozen=True)
 class JobAdvice:
-    """What is recommended for a job on one machine.
-
-    Attributes
-    ----------
-    points
-        Label and sentence, the answer first.
-    more
-        Further sentences of the same kinds, for which the first screen is too small.
-    table
-        All choices, and of which numbers of devices no run completed.
-    about, parts
-        The configuration that advice is about, and the bottlenecks of its step.
-    step
-        The largest part of that step, in a sentence.
-    """
+    """What is recommended for a job on one machine."""
 
     name: str
-    points: list[tuple[str, str]]
-    more: list[tuple[str, str]]
+    points: list[tuple[str, str]]  # label and sentence, the answer first
+    more: list[tuple[str, str]]  # further ones, for which the first screen is too small
     tiles: list[Tile]
-    table: WordTable
-    lost: list[str]
-    about: str
-    parts: list[Part]
-    step: str
+    table: WordTable  # all choices
+    lost: list[str]  # configurations of which no run completed
+    about: str  # the configuration that advice is about
+    parts: list[Part]  # the bottlenecks of its step
+    step: str  # the largest part of that, in a sentence
 
     @property
     def answers(self) -> list[str]:
@@ -176,7 +162,7 @@ def _job(
     report = replace(report, bottlenecks=[*ablation.unseen(measured, report), *report.bottlenecks])
     parts = [_part(each, about, evidence, measured.get(ABLATED.get(each.kind, ""))) for each in report.bottlenecks]
     step = summary(report) or ("where the step goes was not recorded" if about.completed else "")
-    step = f"{_devices(job, about['devices'])}: {step}" if step else ""
+    step = f"{job.on(about['devices'])}: {step}" if step else ""
     many = [(MANY, _how_many(job))] if job.configurations else []
     which = [(WHICH, each) for each in _which(job)]
     gains = _gains(job)
@@ -221,7 +207,7 @@ def _how_many(job: Choices) -> str:
     told = []
     for row, ratio in sorted(speedups(job), key=lambda pair: -pair[1].value):
         one = "1 GPU" if job.device == "cuda" else "1"
-        of = _devices(job, row.devices) + (" (weak scaling)" if BATCH in row.changes else "")
+        of = job.on(row.devices) + (" (weak scaling)" if BATCH in row.changes else "")
         hours = f"{number(row.devices / ratio.value)}× the {HOURS[job.device]}"
         told.append((f"{of}: {ratio.format(unit=f'{FASTER} as {one}')}", _doubt(ratio) or hours))
     counts = {each.devices for each in job.rows}
@@ -231,7 +217,7 @@ def _how_many(job: Choices) -> str:
         return f"{NOT_KNOWN}: no completed run says its throughput"
     if len(counts) == 1:
         [only] = counts
-        return f"{NOT_KNOWN}: only {_devices(job, only)} {'was' if only == 1 else 'were'} measured"
+        return f"{NOT_KNOWN}: only {job.on(only)} {'was' if only == 1 else 'were'} measured"
     return f"{NOT_KNOWN}: no run on one device to compare with"
 
 
@@ -244,12 +230,13 @@ def _which(job: Choices) -> list[str]:
         ]
         if best.ratio is not None or not rivals:
             continue
-        where = _devices(job, best.devices) + (f" ({words_of(best.changes)})" if best.changes else "")
+        where = job.on(best.devices) + (f" ({words_of(best.changes)})" if best.changes else "")
         nearest = min(rivals, key=lambda each: (each.is_worse, abs(each.ratio.value - 1)))
         standing = "slower" if nearest.is_worse else "not significantly slower"
         more = f" and {len(rivals) - 1} more" if len(rivals) > 1 else ""
+        rate = best.rate.format(unit=f" {plural(2, job.unit)} per second")
         lines.append(
-            f"fastest of {best.rivals} on {where}: {job.recipe(best)}, {_rate(job, best)}; {standing}: "
+            f"fastest of {best.rivals} on {where}: {job.recipe(best)}, {rate}; {standing}: "
             f"{job.recipe(nearest)}, {nearest.ratio.format(unit=FASTER)}{more}"
         )
     return lines
@@ -261,7 +248,7 @@ def _gains(job: Choices) -> list[tuple[str, str]]:
     told = []
     for row in sorted(rows, key=lambda each: -each.gain.value):
         what = words_of(changes_from(row.instead_of, row.learning))
-        told.append((f"{what}: {row.gain.format(unit=FASTER)} on {_devices(job, row.devices)}", _doubt(row.gain)))
+        told.append((f"{what}: {row.gain.format(unit=FASTER)} on {job.on(row.devices)}", _doubt(row.gain)))
     return told
 
 
@@ -288,14 +275,6 @@ def _doubt(ratio: Interval) -> str:
     if verdict(ratio) != "none":
         return ""
     return "no significant difference" if ratio.low <= 1 <= ratio.high else "not significant among so many comparisons"
-
-
-def _devices(job: Choices, count: int) -> str:
-    return counted(count, DEVICE_WORDS[job.device])
-
-
-def _rate(job: Choices, row: Choice) -> str:
-    return row.rate.format(unit=f" {plural(2, job.unit)} per second")
 
 
 # What to try, and how sure it is --------------------------------------------------------------------------------------
@@ -356,14 +335,14 @@ def _tiles(job: Choices, report: BottleneckReport, measured: Mapping[str, Cost],
     notes = "; ".join(filter(None, (job.recipe(best), rate)))
     is_fastest = best.rate.value == max(row.rate.value for row in job.rows)
     title = "Fastest that was measured" if is_fastest else "Fastest of the same training"
-    tiles, sure = [Tile(title, _devices(job, best.devices), notes)], counted(best.rate.repeats, "repeat")
+    tiles, sure = [Tile(title, job.on(best.devices), notes)], counted(best.rate.repeats, "repeat")
     for row, ratio in speedups(job):
         if row.configuration is report.configuration:
             value, _, rest = ratio.format().partition(" ")
             notes = f"{rest[1:-1]}; {percent(ratio.value / row.devices)} efficient"
-            tiles.append(Tile(f"Speed-up of {_devices(job, row.devices)} over 1", f"{value}×", notes))
+            tiles.append(Tile(f"Speed-up of {job.on(row.devices)} over 1", f"{value}×", notes))
             sure = SURE[verdict(ratio)]
-    on = _devices(job, report.configuration["devices"])
+    on = job.on(report.configuration["devices"])
     if cost := ablation.of_largest(measured, report):
         value, notes = percent(cost.share.value), f"without it {cost.ratio.format(unit='×')}, on {on}"
         tiles.append(Tile(f"Cost of {cost.name}, measured", value, notes))
@@ -377,7 +356,7 @@ def _in_words(job: Choices) -> WordTable:
     """All choices for a person, without empty columns."""
     rows = job.rows
     columns = {
-        "Devices": [_devices(job, each.devices) for each in rows],
+        "Devices": [job.on(each.devices) for each in rows],
         "Recipe": [job.recipe(each) for each in rows],
         "Changes": [words_of(each.changes) for each in rows],
         f"{plural(2, job.unit).capitalize()} per second": [each.rate.format() for each in rows],

@@ -116,12 +116,6 @@ def judge(pairs: Sequence[Pair], tolerance: float | None) -> list[Change]:
     ]
 
 
-def typical(values: Sequence[float]) -> float | None:
-    """Geometric mean; the arithmetic one where it has none; None without values."""
-    mean = geometric_mean(values)
-    return float(np.mean(values)) if mean is None and len(values) else mean
-
-
 def _ratios(pairs: Sequence[Pair], limit: float, by_session: bool) -> list[tuple[Interval, bool]]:
     """Ratios of one measure, and whether sessions, where they count, hide what they tell.
 
@@ -166,7 +160,7 @@ def _change(pair: Pair, ratio: Interval, tolerance: float | None, comparisons: i
     elif change.low > tolerance:
         reason = f"may be chance among {comparisons} comparisons, while the interval is of this one alone"
     repeats = len(pair.a), len(pair.b)
-    means = typical(pair.a), typical(pair.b)
+    means = (None if len(each) == 0 else geometric_mean(each) or float(np.mean(each)) for each in (pair.a, pair.b))
     return Change(pair.configuration, pair.measure, *means, change, repeats, verdict, reason, pair.column)
 
 

@@ -6,8 +6,9 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 
+from multicard.analysis.evidence import configurations_in, parameters_of
 from multicard.analysis.pooling import Pool
-from multicard.analysis.scaling.speedup import columns_of, over_repeats
+from multicard.analysis.scaling.speedup import columns_of
 from multicard.analysis.statistics import Interval, corrected, verdict
 from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import WORKLOADS, workload_of
@@ -37,18 +38,8 @@ def varied(measures: pd.DataFrame, besides: tuple[str, ...]) -> list[str]:
 def means(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
     """Mean of each value over the completed repeats of a configuration: its parameters, `repeats`, the values."""
     completed = measures[measures["outcome"] == "completed"]
-    groups = completed.groupby(_parameters(measures), sort=False, dropna=False)
+    groups = completed.groupby(list(parameters_of(measures)), sort=False, dropna=False)
     return pd.DataFrame({"repeats": groups.size(), **groups[values].mean()}).reset_index()
-
-
-def configurations(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
-    """As `over_repeats`, with a row also for each configuration that no repeat completed.
-
-    Rows have the `outcome`, completed where one repeat did.
-    """
-    data = over_repeats(measures, values, lost=True)
-    outcomes = measures["outcome"].groupby([measures[name] for name in _parameters(measures)], sort=False, dropna=False)
-    return data.assign(outcome=outcomes.first().where(data["repeats"].to_numpy() == 0, "completed").to_numpy())
 
 
 def gains(measures: pd.DataFrame, parameter: str) -> pd.DataFrame:
@@ -60,25 +51,22 @@ def gains(measures: pd.DataFrame, parameter: str) -> pd.DataFrame:
     rows. Profilers are those of `as_used`.
     """
     measures = as_used(measures, parameter)
-    completed = measures[(measures["outcome"] == "completed") & measures["iteration_time_s"].notna()]
     by = [*varied(measures, besides=(parameter, "devices", "repeat")), "devices"]
-    present = [value for value in ORDER[parameter] if (completed[parameter] == value).any()]
-    group = completed.groupby(by, sort=False, dropna=False).ngroup()
-    samples = {
-        place: dict(zip(own["repeat"], own["iteration_time_s"], strict=True))
-        for place, own in completed.groupby([parameter, group], sort=False)
-    }
+    completed = measures[(measures["outcome"] == "completed") & measures["iteration_time_s"].notna()]
+    places = {(each[parameter], tuple(map(each.parameters.get, by))): each for each in configurations_in(completed)}
+    groups = list(dict.fromkeys(group for _, group in places))
+    present = [value for value in ORDER[parameter] if any(value == known for known, _ in places)]
     pairs = [
-        ((value, number), (present[0], number))
+        (value, group)
         for value in present[1:]
-        for number in range(group.nunique())
-        if {(value, number), (present[0], number)} <= samples.keys()
+        for group in groups
+        if {(value, group), (present[0], group)} <= places.keys()
     ]
-    pool, places = Pool(list(samples.values())), {place: index for index, place in enumerate(samples)}
-    ratios = [pool.ratio(places[base], places[one]) for one, base in pairs]
-    found = completed.loc[~group.duplicated(), by].iloc[[number for (_, number), _ in pairs]].reset_index(drop=True)
+    pool, at = Pool([each.blocks("iteration_time_s") for each in places.values()]), list(places).index
+    ratios = [pool.ratio(at((present[0], group)), at((value, group))) for value, group in pairs]
+    found = completed[by].drop_duplicates().iloc[[groups.index(group) for _, group in pairs]].reset_index(drop=True)
     found.insert(0, "base", present[0] if present else None)
-    found.insert(1, "value", pd.Series([value for (value, _), _ in pairs], dtype=object))
+    found.insert(1, "value", pd.Series([value for value, _ in pairs], dtype=object))
     return pd.concat([found, _excess("gain", ratios)], axis="columns")
 
 
@@ -97,10 +85,10 @@ def overheads(measures: pd.DataFrame) -> pd.DataFrame:
     rows.
     """
     known = measures[(measures["outcome"] == "completed") & measures["profiler_overhead"].notna()]
-    groups = known.groupby(_parameters(measures), sort=False, dropna=False)[["repeat", "profiler_overhead"]]
-    data = groups.size().reset_index().drop(columns=0)
-    pool = Pool([dict(zip(own["repeat"], 1 + own["profiler_overhead"], strict=True)) for _, own in groups])
-    return pd.concat([data, _excess("profiler_overhead", [pool.mean(at) for at in range(len(data))])], axis=1)
+    samples = [each.blocks("profiler_overhead") for each in configurations_in(known)]
+    pool = Pool([{block: 1 + value for block, value in own.items()} for own in samples])
+    ratios = [pool.mean(index) for index in range(len(samples))]
+    return pd.concat([parameters_of(known), _excess("profiler_overhead", ratios)], axis=1)
 
 
 def _excess(name: str, ratios: Sequence[Interval]) -> pd.DataFrame:
@@ -120,7 +108,3 @@ def quantiles_of_steps(steps: pd.DataFrame) -> pd.DataFrame:
         ends = times.min(), times.max()
         rows.append({"configuration": name, "steps": len(times), "lowest_s": ends[0], **found, "highest_s": ends[1]})
     return pd.DataFrame(rows)
-
-
-def _parameters(measures: pd.DataFrame) -> list[str]:
-    return [name for name in parameters_in(measures) if name != "repeat"]

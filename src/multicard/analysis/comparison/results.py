@@ -1,7 +1,7 @@
 """Two sets of results compared: what changed, what is missing, and what else differs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -29,34 +29,16 @@ PAUSE_S = 3600.0  # between the end of a run and the start of the next, from whi
 
 @dataclass(frozen=True)
 class Comparison:
-    """What changed from one set of results to a newer one.
+    """What changed from one set of results to a newer one."""
 
-    Attributes
-    ----------
-    tolerance
-        As a share; None where every difference counts.
-    changes
-        Of configurations that completed before, in the order of their first runs.
-    missing, added
-        Configurations that only the old results have, and only the new ones.
-    hardware
-        What differs in hardware: what, and the two values.
-    environment
-        What else differs: versions, variables, data, the name of the machine.
-    doubts
-        Runs whose numbers are in doubt: `a` or `b`, their id, and why.
-    apart
-        Whether verdicts leave out that sessions differ.
-    """
-
-    tolerance: float | None
-    changes: list[Change]
-    missing: list[str] = field(default_factory=list)
-    added: list[str] = field(default_factory=list)
-    hardware: list[tuple[str, str, str]] = field(default_factory=list)
-    environment: list[tuple[str, str, str]] = field(default_factory=list)
-    doubts: list[tuple[str, str, str]] = field(default_factory=list)
-    apart: bool = False
+    tolerance: float | None  # a share; None where every difference counts
+    changes: list[Change]  # of configurations that completed before, in the order of their first runs
+    missing: list[str]  # configurations that only the old results have
+    added: list[str]  # those that only the new ones have
+    hardware: list[tuple[str, str, str]]  # what differs, and the two values
+    environment: list[tuple[str, str, str]]  # the same of versions, variables, data, the name of the machine
+    doubts: list[tuple[str, str, str]]  # runs whose numbers are in doubt: `a` or `b`, their id, and why
+    apart: bool  # whether verdicts leave out that sessions differ
 
     def of(self, verdict: Verdict) -> list[Change]:
         """The changes with a verdict."""

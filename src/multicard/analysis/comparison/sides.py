@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from pydantic import ValidationError
 
 from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun, Provenance
 from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.runs.notices import without_empty
-from multicard.analysis.runs.run_files import read_record
-from multicard.analysis.scaling.speedup import RATES, add_scaling
+from multicard.analysis.runs.run_files import RunFiles
+from multicard.analysis.scaling.speedup import RATES, speedups_of
 from multicard.core.text import gpu_name
 from multicard.core.units import BYTES, with_unit
 from multicard.experiment.config import configuration_key
@@ -49,12 +48,16 @@ def read_side(folders: Sequence[Path]) -> Side:
 
     Raises `UserError` if a file of a run is missing or damaged.
     """
-    runs, records = [], {}
-    for row, record in zip(_measured(folders), map(read_record, folders), strict=True):
-        records[row["run"]] = record
-        values = without_empty(as_columns(_stated(record))) | without_empty(row)
-        runs.append(MeasuredRun(row["run"], "", values, Provenance()))
-    return Side(records, {configuration_key(each.parameters): each for each in Evidence(runs).configurations})
+    values, records = {}, {}
+    for run in map(RunFiles, folders):
+        row, stated = measure_run(run), as_columns(_stated(run.record))
+        records[row["run"]] = run.record
+        values[row["run"]] = without_empty(stated) | without_empty(row)
+    evidence = Evidence([MeasuredRun(run, measured, Provenance()) for run, measured in values.items()])
+    for each in speedups_of(evidence.configurations):
+        for run in each.configuration.completed if each.configuration["devices"] > 1 else ():
+            values[run.run]["speedup"] = each.of_repeat(run.repeat)
+    return Side(records, {configuration_key(each.parameters): each for each in evidence.configurations})
 
 
 def name_of(configuration: Configuration) -> str:
@@ -68,16 +71,6 @@ def _stated(record: dict[str, Any]) -> dict[str, Any]:
         return parameters_of(record["parameters"]).model_dump(mode="json")
     except ValidationError:
         return record["parameters"]
-
-
-def _measured(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """Measures of each run, with the speed-up of those on several devices."""
-    rows = [measure_run(folder) for folder in folders]
-    for name in {row["workload"] for row in rows}:
-        alike = [row for row in rows if row["workload"] == name]
-        for row, speedup in zip(alike, add_scaling(pd.DataFrame(alike))["speedup"], strict=True):
-            row["speedup"] = speedup if row["devices"] > 1 else None
-    return rows
 
 
 def environment_differences(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> list[tuple[str, str, str]]:

@@ -59,8 +59,8 @@ def compare_captures(a: ActivityTables, b: ActivityTables) -> tuple[list[dict[st
         periods = step_periods(a), step_periods(b)
         if all(map(len, periods)):
             add("steps", *({PERIOD: (float(np.median(own)), None)} for own in periods))
-            rows[0] |= ratio_of_medians(periods[1], periods[0])._asdict()
-            rows[0]["ratio"] = rows[0].pop("value")
+            ratio = ratio_of_medians(periods[1], periods[0])
+            rows[0] |= {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}
     times = [_device_times(side, per_step) for side in (a, b)]
     if all(times):
         left_out = {name for name in TIMES if not any(side.get(name) for side in times)}

@@ -8,8 +8,8 @@ import pandas as pd
 import yaml
 
 from multicard.analysis.machine.limits import MachineLimits, product_rate, products_disturbed
-from multicard.analysis.scaling.speedup import configurations
 from multicard.core.text import gpu_name
+from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import Operations, Workload
 
 MEASURES = (
@@ -58,7 +58,8 @@ def within_peaks(measures: pd.DataFrame) -> pd.DataFrame:
     Such a peak is not a limit; shares of the slower repeats alone would be too small on average.
     """
     exceeded = pd.to_numeric(measures["hfu"]).gt(1)
-    of_configuration = exceeded.groupby(configurations(measures)[0]).transform("any")
+    by = [measures[name] for name in parameters_in(measures) if name != "repeat"]
+    of_configuration = exceeded.groupby(by, dropna=False).transform("any")
     return measures.assign(**{name: measures[name].mask(of_configuration) for name in OF_PEAK})
 
 

@@ -155,18 +155,14 @@ def trace_to_record(run: RunFiles, steps: pd.DataFrame) -> float | None:
     Both are by the GPU where there is one. What a record omits, it omits from every step, while a busy machine may
     delay a process between any two marks: of a rank the step nearest to 1 counts, of the run the rank farthest from 1.
     """
-    profiled = steps[steps["window"] == "profiled"]
-    traced, recorded = _in_order(run.traced_steps), _in_order(profiled)
-    nearest = []
-    for rank in traced.keys() & recorded:
-        ratios = [of_trace / of_record for of_trace, of_record in zip(traced[rank], recorded[rank], strict=False)]
-        nearest.append(min(ratios, key=_distance))
+    both = run.traced_steps, steps[steps["window"] == "profiled"]
+    # In order: steps are numbered differently in the trace.
+    traced, recorded = (dict(list(each.sort_values("step").groupby("rank")["duration_s"])) for each in both)
+    nearest = [
+        min((one / other for one, other in zip(traced[rank], recorded[rank], strict=False)), key=_distance)
+        for rank in traced.keys() & recorded
+    ]
     return max(nearest, key=_distance, default=None)
-
-
-def _in_order(steps: pd.DataFrame) -> dict[int, list[float]]:
-    """Durations by rank, in order: steps are numbered differently in the trace."""
-    return {rank: own.tolist() for rank, own in steps.sort_values("step").groupby("rank")["duration_s"]}
 
 
 def _distance(ratio: float) -> float:

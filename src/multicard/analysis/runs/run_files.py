@@ -67,36 +67,6 @@ def read_record(folder: Path) -> dict[str, Any]:
     return record
 
 
-def read_table(path: Path, columns: Iterable[str]) -> pd.DataFrame:
-    """Read a table that a job wrote as CSV, which must have the columns; all but `window` are numbers.
-
-    Raises `UserError` if it is not there, does not parse, or has no such column, or text or an impossible duration in
-    it.
-    """
-    return _with_columns(_read_csv(path), columns, path)
-
-
-def _read_csv(path: Path) -> pd.DataFrame:
-    try:
-        return pd.read_csv(path)
-    except FileNotFoundError:
-        raise UserError(f"{path}: missing") from None
-    except (OSError, ValueError) as error:  # pandas' own errors are of the latter kind
-        raise UserError(f"{path}: does not parse as CSV: {str(error).strip()}") from None
-
-
-def _with_columns(table: pd.DataFrame, columns: Iterable[str], path: Path) -> pd.DataFrame:
-    for name in columns:
-        if name not in table:
-            raise UserError(f"{path}: found no column {name}")
-        if name != "window" and len(table) and not pd.api.types.is_numeric_dtype(table[name]):
-            raise UserError(f"{path}: found text in the column {name}, expected numbers")
-        if name in DURATIONS and not (table[name] > 0).all():
-            found = table[name][~(table[name] > 0)].iloc[0]
-            raise UserError(f"{path}: found {found:g} in the column {name}, expected seconds above 0")
-    return table
-
-
 class RunFiles:
     """The record and the activity tables of a run directory, each read once, when it is first asked for."""
 
@@ -116,11 +86,31 @@ class RunFiles:
         return read_record(self.folder)
 
     def table(self, name: str, columns: Iterable[str]) -> pd.DataFrame:
-        """A table that the job wrote, as `read_table`, if it is the one that the job wrote."""
+        """A table that the job wrote as CSV, which must have the columns; all but `window` are numbers.
+
+        Raises `UserError` if it is not there or not the one that the job wrote, does not parse, or has no such column,
+        or text or an impossible duration in it.
+        """
+        path = self.folder / name
         if name not in self._tables:
             self.check(name)
-            self._tables[name] = _read_csv(self.folder / name)
-        return _with_columns(self._tables[name], columns, self.folder / name)
+            try:
+                self._tables[name] = pd.read_csv(path)
+            except FileNotFoundError:
+                raise UserError(f"{path}: missing") from None
+            except (OSError, ValueError) as error:  # pandas' own errors are of the latter kind
+                raise UserError(f"{path}: does not parse as CSV: {str(error).strip()}") from None
+        table = self._tables[name]
+        for column in columns:
+            if column not in table:
+                raise UserError(f"{path}: found no column {column}")
+            values = table[column]
+            if column != "window" and len(table) and not pd.api.types.is_numeric_dtype(values):
+                raise UserError(f"{path}: found text in the column {column}, expected numbers")
+            if column in DURATIONS and not (values > 0).all():
+                found = values[~(values > 0)].iloc[0]
+                raise UserError(f"{path}: found {found:g} in the column {column}, expected seconds above 0")
+        return table
 
     def check(self, name: str) -> None:
         """Check a file that the job wrote against what its record says of it.

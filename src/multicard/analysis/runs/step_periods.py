@@ -1,23 +1,14 @@
 """Periods of the steps of a capture, from the start of each to the start of the next, and what their medians tell."""
 
-from typing import NamedTuple
-
 import numpy as np
 
+from multicard.analysis.statistics import LEVEL, Interval
 from multicard.trace.steps import DEVICE, STEP
 from multicard.trace.tables import ActivityTables
 
 FAR = 5  # median absolute deviations from the median
 MOST_BLOCKS, LEAST_STEPS = 8, 3  # blocks of a capture, and steps of each
 OUTLYING = 0.1  # part of the median by which an outlying step differs from it at least
-
-
-class Ratio(NamedTuple):
-    """A ratio of medians with its 95% interval, which is unknown for few steps."""
-
-    value: float
-    low: float | None
-    high: float | None
 
 
 def step_periods(found: ActivityTables) -> np.ndarray:
@@ -46,8 +37,8 @@ def outlying(periods: np.ndarray) -> list[int]:
     return [int(at) + 1 for at in np.flatnonzero(away > far)]
 
 
-def ratio_of_medians(periods: np.ndarray, base: np.ndarray) -> Ratio:
-    """Median period over that of `base`.
+def ratio_of_medians(periods: np.ndarray, base: np.ndarray) -> Interval:
+    """Median period over that of `base`, with its interval, which is unknown for few steps.
 
     The interval is by sectioning: logarithms of the medians of consecutive blocks, which keep what neighbours have in
     common, vary about that of all steps (Asmussen and Glynn, Stochastic Simulation, 2007, III.5; Welch's degrees of
@@ -56,14 +47,14 @@ def ratio_of_medians(periods: np.ndarray, base: np.ndarray) -> Ratio:
     value = float(np.median(periods) / np.median(base))
     errors = [_squared_error(own) for own in (periods, base)]
     if None in errors:
-        return Ratio(value, None, None)
+        return Interval(value, None, None, 1)
     squares = [square for square, _ in errors]
     total = sum(squares)
     freedom = total**2 / sum(square**2 / degrees for square, degrees in errors) if total else 1.0
     from scipy.special import stdtrit  # as long to import as a small trace to read
 
-    half = float(stdtrit(freedom, 0.975)) * total**0.5
-    return Ratio(value, value * float(np.exp(-half)), value * float(np.exp(half)))
+    half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * total**0.5
+    return Interval(value, value * float(np.exp(-half)), value * float(np.exp(half)), 1, LEVEL)
 
 
 def _squared_error(periods: np.ndarray) -> tuple[float, int] | None:

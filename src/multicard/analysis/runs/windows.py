@@ -23,12 +23,9 @@ def step_pitches(steps: pd.DataFrame, of: str = "rank") -> pd.DataFrame:
     `steps`: steps of one window: `step`, `start_s` and `duration_s`, by one clock for each value of the column `of`;
     and `epoch` where there are several.
 
-    Returns
-    -------
-    DataFrame
-        `of`, `stretch`, `step` and `pitch_s`, in the order of `of` and `step`. A stretch is a row of consecutive steps
-        of one epoch, numbered from 1 in each rank; of its last step the pitch is the duration. So the pitches of a
-        stretch add up to the time from its first start to its last end.
+    Gives `of`, `stretch`, `step` and `pitch_s`, in the order of `of` and `step`. A stretch is a row of consecutive
+    steps of one epoch, numbered from 1 in each rank; of its last step the pitch is the duration. So the pitches of a
+    stretch add up to the time from its first start to its last end.
     """
     order = np.lexsort((steps["step"], steps[of]))
     place, step, start, duration = (steps[name].to_numpy()[order] for name in (of, "step", "start_s", "duration_s"))

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from multicard.analysis.evidence import Configuration, Evidence
-from multicard.analysis.pooling import Pool, pooled_ratio
-from multicard.analysis.scaling.speedup import speedups_between
-from multicard.analysis.statistics import Interval, verdict
+from multicard.analysis.pooling import Pool, pooled
+from multicard.analysis.scaling.speedup import speedups_of
+from multicard.analysis.statistics import Interval, geometric_mean, verdict
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, number, percent, with_unit
 
@@ -50,16 +50,18 @@ def _speedup(done: Sequence[Configuration]) -> Headline | None:
     if not any(each.blocks(each.rate) for each in done):
         return Headline(NO_SAMPLES, ("devices",))
     known = [
-        (each["devices"], each["device"], found)
-        for each, found in zip(done, speedups_between(done), strict=True)
-        if each["devices"] > 1 and found.over_blocks.value is not None
+        (found.configuration["devices"], found.configuration["device"], found)
+        for found in speedups_of(done)
+        if found.configuration["devices"] > 1 and found.over_blocks.value is not None
     ]
     if not known:
         return None
     devices, device = max((devices, device) for devices, device, _ in known)
     found = [each for *kind, each in known if kind == [devices, device]]
     ratios = [each.over_blocks.value for each in found]
-    value = found[0].over_blocks if len(found) == 1 else pooled_ratio([(each.rates, each.base) for each in found])
+    value = found[0].over_blocks if len(found) == 1 else pooled([each.by_block for each in found])
+    if value.value is None:  # no block is in all of them
+        value = Interval(geometric_mean(ratios), None, None, 0)
     words = f"{_devices(devices, device)} {value.format(unit='×')}"
     if len(found) > 1:
         words += f" on average over {len(found)} configurations ({number(min(ratios))}× to {number(max(ratios))}×)"

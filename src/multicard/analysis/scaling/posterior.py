@@ -28,48 +28,29 @@ Array = np.ndarray
 class Prior:
     """What is known before anything is measured; docs/choosing.md says from which public tables.
 
-    Attributes
-    ----------
-    growth, growth_spread
-        Median of what the first doubling of the devices adds to a step, as a share of it, and the standard deviation of
-        its logarithm.
-    hidden, hidden_spread
-        The same of the communication of two devices, hidden or not.
-    deviation, deviation_spread
-        The same of the random walk's standard deviation over one doubling, beside the scatter of repeats: jobs whose
-        repeats scatter more deviate more, so that both add up in squares.
-    noise, noise_freedom
-        Relative scatter of repeats, and the degrees of freedom that this is worth.
+    Each median, as a share of a step, is followed by the standard deviation of its logarithm.
     """
 
-    growth: float = 0.01
+    growth: float = 0.01  # what the first doubling of the devices adds to a step
     growth_spread: float = 2.0
-    hidden: float = 0.15
+    hidden: float = 0.15  # communication of two devices, hidden or not
     hidden_spread: float = 1.0
+    # The random walk's standard deviation over one doubling, beside the scatter of repeats: jobs whose repeats scatter
+    # more deviate more, so that both add up in squares.
     deviation: float = 0.01
     deviation_spread: float = 1.0
-    noise: float = 0.01
+    noise: float = 0.01  # relative scatter of repeats, and the degrees of freedom that this is worth
     noise_freedom: float = 2.0
 
 
 @dataclass(frozen=True)
 class Draws:
-    """Equally likely draws.
+    """Equally likely draws."""
 
-    Attributes
-    ----------
-    target
-        Log time at what is asked for.
-    level
-        Log time at the first point.
-    deviation, expected
-        Standard deviation of the random walk over one doubling, and its median before the measurement.
-    """
-
-    target: Array
-    level: Array
-    deviation: Array
-    expected: Array
+    target: Array  # log time at what is asked for
+    level: Array  # log time at the first point
+    deviation: Array  # standard deviation of the random walk over one doubling
+    expected: Array  # its median before the measurement
 
 
 def draw(
@@ -82,18 +63,10 @@ def draw(
 ) -> Draws | None:
     """Draw the time that is asked for; None where no draw agrees with `at_most`.
 
-    Parameters
-    ----------
-    repeats
-        Seconds of each repeat, by point.
-    curve
-        Log times (draws × points and what is asked for), relative to one another, by standard normal numbers (draws ×
-        dimensions).
-    places
-        Coordinates of the points and of what is asked for, in doublings, the first point at 0; of every coordinate in
-        which the walk deviates.
-    at_most
-        Log times that further places of the curve, which then follow what is asked for, do not exceed.
+    `repeats`: seconds of each repeat, by point. `curve`: log times (draws × points and what is asked for), relative to
+    one another, by standard normal numbers (draws × dimensions). `places`: coordinates of the points and of what is
+    asked for, in doublings, the first point at 0; of every coordinate in which the walk deviates. `at_most`: log times
+    that further places of the curve, which then follow what is asked for, do not exceed.
     """
     points = len(repeats)
     means = np.array([np.log(each).mean() for each in repeats])

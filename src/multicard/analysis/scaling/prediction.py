@@ -40,23 +40,13 @@ SAME = 0.05  # relative difference of samples or times up to which they are the 
 
 @dataclass(frozen=True)
 class Point:
-    """Runs of one configuration on one number of devices.
-
-    Attributes
-    ----------
-    count, local
-        Devices of the job, and of one of its nodes.
-    samples
-        Of a device and step.
-    step_s, waited_s
-        Of each repeat: seconds of a step, and of them the wait for data, unless loading is a part of the step itself.
-    """
+    """Runs of one configuration on one number of devices."""
 
     count: int
-    local: int
-    samples: float
-    step_s: tuple[float, ...]
-    waited_s: tuple[float, ...]
+    local: int  # devices of a node
+    samples: float  # of a device and step
+    step_s: tuple[float, ...]  # of each repeat
+    waited_s: tuple[float, ...]  # of that the wait for data, unless loading is a part of the step itself
 
     @property
     def busy_s(self) -> Array:
@@ -78,6 +68,9 @@ class Prediction:
     gain: Interval | None = None  # time of a step on the smallest number of devices over this
     caveats: tuple[str, ...] = ()
     reason: str | None = None
+    throughput: Interval | None = None  # units of work per second; None where the work of such a step is not known
+    speedup: Interval | None = None  # over the run on one device, whose scatter its interval has too; None without one
+    measured: tuple[int, ...] = ()  # numbers of devices that it is predicted from
 
 
 @dataclass(frozen=True)

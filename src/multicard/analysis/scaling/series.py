@@ -25,18 +25,6 @@ NO_SAMPLES = "the samples of a device in a step are not known, or neither stay n
 
 
 @dataclass(frozen=True)
-class Forecast:
-    """What is predicted of a series for a number of devices."""
-
-    devices: int
-    prediction: Prediction
-    # Units of work per second; None where the work of a step on so many devices is not known.
-    throughput: Interval | None = None
-    speedup: Interval | None = None  # over the run on one device, whose scatter its interval has too; None without one
-    measured: tuple[int, ...] = ()  # numbers of devices that it is predicted from
-
-
-@dataclass(frozen=True)
 class Series:
     """Configurations with a completed run that differ in the number of devices, by that, on one kind of machine."""
 
@@ -72,17 +60,17 @@ class Series:
         """Each measured number of devices as predicted from the smaller ones."""
         return checks(self.points)
 
-    def forecast(self, devices: int) -> Forecast:
+    def forecast(self, devices: int) -> Prediction:
         """Predict a number of devices."""
         reason = self._refusal(devices)
         samples = _on_devices({each.count: each.samples for each in self.points}, devices)
         if reason or samples is None:
-            return Forecast(devices, Prediction(devices, None, reason=reason or NO_SAMPLES))
+            return Prediction(devices, None, reason=reason or NO_SAMPLES)
         spans = any((each["nodes"] or 1) > 1 for each in self.configurations.values())
         local = min(devices, max(each.local for each in self.points)) if spans else devices
         predicted = predict(self.points, devices, local, samples)
         if predicted.step_s is None:
-            return Forecast(devices, predicted)
+            return predicted
         runs = [run for each in self.configurations.values() for run in each.completed]
         gpus = [count for run in runs if (count := run.provenance.gpu_count)]
         if not spans and gpus and self.of["device"] == "cuda" and devices > max(*gpus, *self.configurations):
@@ -95,7 +83,8 @@ class Series:
             rate = predicted.step_s.map(lambda seconds: of_step / seconds)
             if 1 in work:
                 speedup = predicted.gain.map(lambda times: times * of_step / work[1])
-        return Forecast(devices, predicted, rate, speedup, tuple(each.count for each in self.points))
+        measured = tuple(each.count for each in self.points)
+        return replace(predicted, throughput=rate, speedup=speedup, measured=measured)
 
     def _refusal(self, devices: int) -> str | None:
         """Why a number of devices is not predicted."""
@@ -201,13 +190,12 @@ def predictions_table(found: Sequence[Series], devices: Sequence[int]) -> pd.Dat
     rows = []
     for each in found:
         for count in devices:
-            forecast = each.forecast(count)
-            predicted = forecast.prediction
+            predicted = each.forecast(count)
             rows.append(
                 (
                     *_about(each, count),
-                    *(end for one in (predicted.step_s, forecast.throughput, forecast.speedup) for end in _ends(one)),
-                    listed([str(each) for each in forecast.measured]), "; ".join(predicted.caveats), predicted.reason,
+                    *(end for one in (predicted.step_s, predicted.throughput, predicted.speedup) for end in _ends(one)),
+                    listed([str(each) for each in predicted.measured]), "; ".join(predicted.caveats), predicted.reason,
                 )
             )  # fmt: skip
     return pd.DataFrame(rows, columns=PREDICTED)

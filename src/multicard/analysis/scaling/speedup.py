@@ -1,23 +1,23 @@
 """Speed-up and efficiency against one device, what they imply, and the spread over repeats."""
 
 import math
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from statistics import median
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from multicard.analysis.evidence import Configuration, configurations_in, parameters_of
 from multicard.analysis.pooling import Pool
+from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.analysis.statistics import Interval, geometric_mean, ratio_by_block
 from multicard.core.units import PERCENT, units_of
 from multicard.experiment.config import parameters_in
-from multicard.experiment.workload import Workload, workload_of
-
-if TYPE_CHECKING:
-    from multicard.analysis.evidence import Configuration
-    from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.experiment.workload import workload_of
 
 RATES = ("throughput_samples_per_s", "tokens_per_s", "steps_per_s")  # work over time, by what counts it
 ENDS = ("", "_low", "_high")
@@ -27,75 +27,91 @@ BASELINE_DIFFERS = ("strategy", "devices", "nodes")  # parameters in which a bas
 
 @dataclass(frozen=True)
 class Speedup:
-    """Rates of a configuration by block of repeats, beside those of its baseline.
+    """A configuration beside its baseline on one device, None without one."""
 
-    Attributes
-    ----------
-    baseline
-        Index of the configuration on one device that it is compared with, or -1.
-    rates, base
-        Work per second by block: its own, and the baseline's (empty without one).
-    over_blocks
-        Speed-up over the blocks, with its interval.
-    """
-
-    baseline: int
-    rates: Mapping[int, float]
-    base: Mapping[int, float]
-    over_blocks: Interval
+    configuration: Configuration
+    baseline: Configuration | None
+    over_blocks: Interval  # over the blocks of repeats
+    kind: str  # how such configurations scale: strong, weak or unknown
+    several_counts: bool  # whether they ran on several numbers of devices; else efficiency has no meaning
 
     @cached_property
-    def base_rate(self) -> float:
-        """Geometric mean of the baseline's rates; not a number without one."""
-        mean = geometric_mean(self.base)
-        return math.nan if mean is None else mean
+    def rates(self) -> dict[int, float]:
+        """Work per second by block."""
+        return self.configuration.blocks(self.configuration.rate)
+
+    @cached_property
+    def base(self) -> dict[int, float]:
+        """The same of the baseline; empty without one."""
+        return self.baseline.blocks(self.configuration.rate) if self.baseline else {}
 
     @property
     def by_block(self) -> dict[int, float]:
         """Speed-up in each block that both have."""
         return ratio_by_block(self.rates, self.base)
 
-    def of_repeat(self, repeat: int) -> float:
-        """Speed-up of one repeat, over the baseline's mean where its block has none; not a number if unknown."""
-        base = self.base.get(repeat, self.base_rate)
-        return self.rates.get(repeat, math.nan) / base if base else math.nan
+    def of_repeat(self, repeat: int) -> float | None:
+        """Speed-up of one repeat, over the baseline's mean where its block has none; None if unknown."""
+        rate, base = self.rates.get(repeat), self.base.get(repeat, geometric_mean(self.base))
+        return rate / base if rate is not None and base else None
+
+    def efficiency(self, speedup: Interval) -> Interval:
+        """A speed-up per device."""
+        devices = self.configuration["devices"]
+        return speedup.map(lambda times: times / devices) if self.several_counts else Interval(None, None, None, 0)
+
+    @property
+    def baseline_words(self) -> str | None:
+        """Name of the baseline."""
+        work = self.configuration.workload
+        return work.baseline_words(self.baseline[work.method]) if self.baseline else None
 
 
-def speedups_of(configurations: Iterable[tuple[Hashable, Workload, str, int, Mapping[int, float]]]) -> list[Speedup]:
-    """Compare each configuration with its baseline.
+def speedups_of(configurations: Sequence[Configuration]) -> list[Speedup]:
+    """Compare each configuration with its baseline, which differs at most in `BASELINE_DIFFERS`."""
+    together: dict[Hashable, list[Configuration]] = defaultdict(list)
+    for each in configurations:
+        together[each.rest(BASELINE_DIFFERS)].append(each)
+    found: dict[int, Speedup] = {}
+    for alike in together.values():
+        work, none = alike[0].workload, len(alike)
+        samples = [each.blocks(each.rate) for each in alike]
+        rated = [index for index, rates in enumerate(samples) if rates]
+        on_one = {alike[index][work.method]: index for index in rated if alike[index]["devices"] == 1}
+        bases = [
+            next((on_one[name] for name in work.baselines(each[work.method]) if name in on_one), none) for each in alike
+        ]
+        several = len({alike[index]["devices"] for index in rated}) > 1
+        pool, sides = Pool([*samples, {}]), [*alike, None]
+        kind = _kind([(each, sides[base]) for each, base in zip(alike, bases, strict=True)])
+        for index, base in enumerate(bases):
+            ratio = pool.ratio(index, base)
+            found[id(alike[index])] = Speedup(alike[index], sides[base], ratio, kind, several)
+    return [found[id(each)] for each in configurations]
 
-    `configurations`: of each: what it shares with its baseline (all but `BASELINE_DIFFERS`), its workload, the value of
-    the workload's `method`, its number of devices, and its rates by block.
+
+def _kind(pairs: Sequence[tuple[Configuration, Configuration | None]]) -> str:
+    """Kind of scaling of configurations that differ in their devices, each with its baseline.
+
+    As stated; of LLM runs always weak; of scripts by the work of a step over the baseline's: `strong` where it stays
+    the same, `weak` where it grows with the devices, else `unknown`.
     """
-    rows = list(configurations)
-    on_one = {
-        (shared, method): index
-        for index, (shared, _, method, devices, rates) in enumerate(rows)
-        if rates and devices == 1
-    }
-    together: dict[Hashable, list[int]] = {}
-    for index, (shared, *_) in enumerate(rows):
-        together.setdefault(shared, []).append(index)
-    pools = {shared: Pool([*(rows[index][-1] for index in own), {}]) for shared, own in together.items()}
-    found = []
-    for place, (shared, work, method, _, rates) in enumerate(rows):
-        baselines = ((shared, base) for base in work.baselines(method))
-        index = next((on_one[each] for each in baselines if each in on_one), -1)
-        own = together[shared]
-        ratio = pools[shared].ratio(own.index(place), own.index(index) if index >= 0 else len(own))
-        found.append(Speedup(index, rates, rows[index][-1] if index >= 0 else {}, ratio))
-    return found
+    first = pairs[0][0]
+    if not first.workload.is_user_program:
+        return first["scaling"] or "weak"
+    grown = [(_work(one) / _work(base), one["devices"]) for one, base in pairs if one["devices"] > 1 and one.completed]
+    for kind, power in (("strong", 0), ("weak", 1)):
+        if grown and all(np.isclose(ratio, devices**power, rtol=SAME_WORK) for ratio, devices in grown):
+            return kind
+    return "unknown"
 
 
-def speedups_between(configurations: Sequence["Configuration"], rate: str | None = None) -> list[Speedup]:
-    """As `speedups_of`, of the configurations of some evidence, by a rate or each by that of its workload."""
-    return speedups_of(
-        (
-            one.rest(BASELINE_DIFFERS), one.workload, one[one.workload.method], one["devices"],
-            one.blocks(rate or one.rate),
-        )
-        for one in configurations
-    )  # fmt: skip
+def _work(configuration: Configuration | None) -> float:
+    """Units of work of a step, median over repeats; not a number where it is not known."""
+    if configuration is None:
+        return math.nan
+    rates, seconds = configuration.blocks(configuration.rate), configuration.blocks("iteration_time_s")
+    return median([rates[repeat] * seconds[repeat] for repeat in rates if repeat in seconds] or [math.nan])
 
 
 def add_scaling(measures: pd.DataFrame) -> pd.DataFrame:
@@ -107,38 +123,37 @@ def add_scaling(measures: pd.DataFrame) -> pd.DataFrame:
     geometric mean of all its repeats. Efficiency is the speed-up per device. Where there is no baseline both are empty,
     and so is efficiency where no such run has another number of devices.
     """
-    of, compared = _compared(measures)
-    row = compared.iloc[of].set_axis(measures.index)
-    completed = measures["outcome"] == "completed"
-    of_runs = [each.of_repeat(repeat) for each, repeat in zip(row["compared"], measures["repeat"], strict=True)]
-    speedup = pd.Series(of_runs, index=measures.index, dtype=float).where(completed)
-    scaled = {"speedup": speedup, "efficiency": (speedup / measures["devices"]).where(row["several_counts"])}
+    found: dict[str, tuple[Any, ...]] = {}
+    for each in speedups_of(configurations_in(measures)):
+        for run in each.configuration.completed:
+            speedup = each.of_repeat(run.repeat)
+            per_device = each.several_counts and speedup and speedup / each.configuration["devices"]
+            found[run.run] = each.baseline_words, speedup, per_device or None
+    rows = [found.get(run, (None, None, None)) for run in measures["run"]]
+    columns = zip(("baseline", "speedup", "efficiency"), ("string", "Float64", "Float64"), strict=True)
     return measures.assign(
-        baseline=row["baseline"].where(completed).astype("string"),
-        **{name: column.astype("Float64") for name, column in scaled.items()},
+        **{name: pd.array([row[at] for row in rows], dtype=kind) for at, (name, kind) in enumerate(columns)}
     )
 
 
 def over_repeats(measures: pd.DataFrame, values: list[str], lost: bool = False) -> pd.DataFrame:
     """Each value of each configuration over its completed repeats.
 
-    Gives one row per configuration in the order of their first completed runs, with `lost` one of each in the order of
-    their first runs: its parameters, `repeats`, and for each value `<value>`, `<value>_low` and `<value>_high`. A value
-    is the geometric mean with its 95% interval, of shares and of what is not above zero throughout the arithmetic mean
-    (`pooling.Pool.mean`); `speedup` and `efficiency` are those of `speedups`. Bounds are empty where fewer than two
-    repeats are known.
+    Gives one row per configuration that a run completed, with `lost` one of each: its parameters, `repeats`, and for
+    each value `<value>`, `<value>_low` and `<value>_high`. A value is the geometric mean with its 95% interval, of
+    shares and of what is not above zero throughout the arithmetic mean (`pooling.Pool.mean`); `speedup` and
+    `efficiency` are those of `speedups`. Bounds are empty where fewer than two repeats are known. With `lost` there is
+    the `outcome`, too: completed where one repeat did.
     """
-    of, table = configurations(measures)
-    runs = _completed(measures, of, len(table))
-    table["repeats"] = np.array([len(own) for own in runs], dtype=int)
-    scaling = _compared(measures)[1] if {"speedup", "efficiency"} & {*values} else table
+    runs = measures if lost else measures[measures["outcome"] == "completed"]
+    found = configurations_in(runs)
+    table = parameters_of(runs).assign(repeats=np.array([len(each.completed) for each in found], dtype=int))
+    scaling = _scaling(speedups_of(found))
     for value in values:
-        if value in ("speedup", "efficiency"):
-            table = table.assign(**scaling[[f"{value}{end}" for end in ENDS]])
-        else:
-            table = table.assign(**columns_of(value, _means(value, _samples(measures, value, runs))))
-    ran = sorted((own[0], number) for number, own in enumerate(runs) if len(own))
-    return table if lost else table.iloc[[number for _, number in ran]].reset_index(drop=True)
+        own = scaling.get(value) or _means(value, [each.blocks(value) for each in found])
+        table = table.assign(**columns_of(value, own))
+    ended = ["completed" if each.completed else each.runs[0].values["outcome"] for each in found]
+    return table.assign(outcome=ended) if lost else table
 
 
 def speedups(measures: pd.DataFrame) -> pd.DataFrame:
@@ -148,8 +163,14 @@ def speedups(measures: pd.DataFrame) -> pd.DataFrame:
     scripts by the samples of their steps, or unknown), `repeats`, `baseline`, and `speedup` and `efficiency` with
     `…_low` and `…_high`.
     """
-    _, compared = _compared(measures)
-    return compared[compared["repeats"] > 0].drop(columns=["compared", "several_counts"]).reset_index(drop=True)
+    found = speedups_of(configurations_in(measures))
+    repeats = np.array([len(each.configuration.completed) for each in found], dtype=int)
+    table = parameters_of(measures).assign(
+        scaling=[each.kind for each in found], repeats=repeats, baseline=[each.baseline_words for each in found]
+    )
+    for value, intervals in _scaling(found).items():
+        table = table.assign(**columns_of(value, intervals))
+    return table[repeats > 0].reset_index(drop=True)
 
 
 def speedup_table(measures: pd.DataFrame) -> pd.DataFrame:
@@ -163,47 +184,12 @@ def speedup_table(measures: pd.DataFrame) -> pd.DataFrame:
     return table[[*shown, *(name for name in table if name not in {*names, "scaling"})]]
 
 
-def _compared(measures: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
-    """Compare each configuration with its baseline.
-
-    Gives the number of each run's configuration, and by that number what `speedups` gives, of all configurations;
-    with `compared` (its `Speedup`) and `several_counts` (whether efficiency has a meaning).
-    """
-    of, table = configurations(measures)
-    workload = workload_of(measures)
-    runs, rate = _completed(measures, of, len(table)), workload.unit.throughput
-    known = _samples(measures, rate, runs)
-    way, devices = table[workload.method], table["devices"]
-    alike, _ = configurations(table, besides=(*BASELINE_DIFFERS, "repeat"))
-    found = speedups_of((*row[:1], workload, *row[1:]) for row in zip(alike, way, devices, known, strict=True))
-    base_of = np.array([each.baseline for each in found], dtype=int)
-    is_known = np.array([bool(rates) for rates in known], dtype=bool)
-    several = (devices.where(is_known).groupby(alike).transform("nunique") > 1).to_numpy(dtype=bool)
-    # The same in all repeats of vision runs, nearly so in those of LLM runs.
-    work = _numbers(measures[rate]) * _numbers(measures["iteration_time_s"])
-    work = work.where(measures["outcome"] == "completed").groupby(of).median().to_numpy()
-    base_work = np.where(base_of >= 0, work[base_of], np.nan)
-
-    speedup = pd.DataFrame(columns_of("speedup", [each.over_blocks for each in found]))
-    speedup.loc[base_of == np.arange(len(table)), ["speedup_low", "speedup_high"]] = np.nan
-    efficiency = speedup.div(devices.where(several), axis=0)
-    return of, table.assign(
-        scaling=table.get("scaling", _kind(work, base_work, devices, alike) if workload.is_user_program else "weak"),
-        repeats=np.array([len(own) for own in runs], dtype=int),
-        baseline=[workload.baseline_words(way.iloc[number]) if number >= 0 else None for number in base_of],
-        **speedup,
-        **efficiency.rename(columns=lambda name: name.replace("speedup", "efficiency")),
-        compared=pd.Series(found, dtype=object),
-        several_counts=several,
-    )
-
-
-def kinds_of(scenarios: Iterable["ScenarioTables"]) -> dict[str, str]:
-    """How the configuration of each run of some scenarios scales, by `speedups`: strong, weak or unknown."""
+def kinds_of(scenarios: Iterable[ScenarioTables]) -> dict[str, str]:
+    """How the configuration of each run of some scenarios scales: strong, weak or unknown."""
     found: dict[str, str] = {}
-    for each in scenarios:
-        of, compared = _compared(each.measures)
-        found |= dict(zip(each.measures["run"], compared["scaling"].iloc[of], strict=True)) | found
+    for tables in scenarios:
+        for each in speedups_of(configurations_in(tables.measures)):
+            found = {run.run: each.kind for run in each.configuration.runs} | found
     return found
 
 
@@ -219,47 +205,14 @@ def throughputs_of(measures: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys([throughput_of(measures), *(["tokens_per_s"] if has_tokens else [])]))
 
 
-def configurations(table: pd.DataFrame, besides: tuple[str, ...] = ("repeat",)) -> tuple[np.ndarray, pd.DataFrame]:
-    """Number of each row's configuration, in the order of their first rows; and the parameters of each.
-
-    Rows are of one configuration when all parameters agree, except those in `besides`; empty is equal to empty.
-    """
-    by = [name for name in parameters_in(table) if name not in besides]
-    groups = table.groupby(by, sort=False, dropna=False)
-    return groups.ngroup().to_numpy(dtype=int), groups.size().reset_index()[by]
-
-
-def _kind(work: np.ndarray, base_work: np.ndarray, devices: pd.Series, alike: np.ndarray) -> pd.Series:
-    """Kind of scaling of configurations that do not state it, by the work of their steps over the baseline's.
-
-    Of those that are `alike` but for their devices: `strong` where it stays the same, `weak` where it grows with the
-    devices, else `unknown`.
-    """
-    ratio = pd.Series(work / base_work)[(devices > 1).to_numpy()]
-    several = devices[devices > 1]
-    kinds = pd.Series("unknown", index=devices.index)
-    for kind, expected in (("strong", 1.0), ("weak", several)):
-        fits_it = pd.Series(np.isclose(ratio, expected, rtol=SAME_WORK), index=several.index)
-        of_group = fits_it.groupby(alike[several.index]).all()
-        kinds[[bool(of_group.get(group, False)) for group in alike]] = kind
-    return kinds
-
-
-def _completed(measures: pd.DataFrame, of: np.ndarray, count: int) -> list[np.ndarray]:
-    """Rows of the completed runs of each of `count` configurations; `of` has the number of each row's."""
-    completed = (measures["outcome"] == "completed").to_numpy(dtype=bool)
-    return [np.flatnonzero(completed & (of == number)) for number in range(count)]
-
-
-def _samples(measures: pd.DataFrame, value: str, runs: Sequence[np.ndarray]) -> list[dict[int, float]]:
-    """What is known of a value by repeat, of each configuration by its runs."""
-    repeats, numbers = measures["repeat"].tolist(), _numbers(measures[value]).to_numpy()
-    return [{repeats[run]: numbers[run] for run in own if np.isfinite(numbers[run])} for own in runs]
-
-
-def _numbers(column: pd.Series) -> pd.Series:
-    """Give a column as floating-point numbers, not a number where it is empty."""
-    return pd.Series(column.astype("Float64").to_numpy(dtype=float, na_value=np.nan), index=column.index)
+def _scaling(found: Sequence[Speedup]) -> dict[str, list[Interval]]:
+    """Speed-up and efficiency, of a baseline itself without bounds."""
+    speedup = [
+        replace(each.over_blocks, low=None, high=None) if each.baseline is each.configuration else each.over_blocks
+        for each in found
+    ]
+    efficiency = [each.efficiency(interval) for each, interval in zip(found, speedup, strict=True)]
+    return {"speedup": speedup, "efficiency": efficiency}
 
 
 def _means(value: str, samples: Sequence[Mapping[int, float]]) -> list[Interval]:
