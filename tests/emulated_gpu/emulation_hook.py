@@ -28,13 +28,8 @@ def add_packages():
 
 def add_programs():
     """`nvidia-smi` and the stand-in for nsys come before the machine's own."""
-    folders = [folder for folder in PATHS["programs"] if not (_is_smi(folder) and _setting("SMI") == "missing")]
     stated = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    os.environ["PATH"] = os.pathsep.join(folders + [folder for folder in stated if folder not in PATHS["programs"]])
-
-
-def _is_smi(folder):
-    return Path(folder).name == "smi"
+    os.environ["PATH"] = os.pathsep.join(dict.fromkeys(PATHS["programs"] + stated))
 
 
 def _setting(name):
