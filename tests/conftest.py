@@ -77,6 +77,12 @@ def hangup_ends() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
+def ran(*command: object, limit_s: float = 1800, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A program that ran to its end; its output is text, and its exit code is not judged."""
+    words = [str(word) for word in command]
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=limit_s, **options)
+
+
 def refusal(call: Callable[[], object], error: type[BaseException] = UserError) -> str:
     """The one line with which a call refuses its input."""
     with pytest.raises(error) as stopped:

@@ -1,7 +1,6 @@
 """Counts the bytes that a model in training and its optimizer hold on this rank."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -9,39 +8,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 
-@dataclass(frozen=True)
-class ModelState:
-    """What is on one rank between two steps, in bytes, and the model's size.
+def count(model: nn.Module, optimizer: Optimizer) -> dict[str, int]:
+    """Bytes on this rank after an update, before its gradients are dropped; the numbers of weights of the whole model.
 
-    Attributes
-    ----------
-    weights
-        The model's own weights: those that are frozen, or all where none is.
-    adapters
-        Weights that are trained beside frozen ones.
-    gradients, optimizer
-        Gradients, and what the optimizer keeps of them.
-    buffers
-        Tables that are not trained, such as those of rotary positions.
-    parameters, trainable_parameters
-        Number of weights, adapters included, and of those that are trained: of the whole model, not of the rank's part.
-    """
-
-    weights: int
-    adapters: int
-    gradients: int
-    optimizer: int
-    buffers: int
-    parameters: int
-    trainable_parameters: int
-
-    def record(self) -> dict[str, int]:
-        """Give the numbers by name."""
-        return asdict(self)
-
-
-def count(model: nn.Module, optimizer: Optimizer) -> ModelState:
-    """Count what is on this rank after an update, before its gradients are dropped.
+    `weights` are those that are frozen, or all where none is; `adapters` are trained beside frozen ones; `buffers` are
+    tables that are not trained, such as those of rotary positions.
 
     Storage that several tensors share counts once, and completely: FSDP pads its shards, and lets the gradients of a
     layer share one buffer. Of a weight in NF4 every inner tensor counts.
@@ -51,15 +22,15 @@ def count(model: nn.Module, optimizer: Optimizer) -> ModelState:
     frozen = [parameter for parameter in parameters if not parameter.requires_grad]
     states = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
     seen: set[int] = set()
-    return ModelState(
-        weights=_bytes(frozen or trained, seen),
-        adapters=_bytes(trained, seen) if frozen else 0,
-        gradients=_bytes((parameter.grad for parameter in trained if parameter.grad is not None), seen),
-        optimizer=_bytes(states, seen),
-        buffers=_bytes(model.buffers(), seen),
-        parameters=sum(parameter.numel() for parameter in parameters),
-        trainable_parameters=sum(parameter.numel() for parameter in trained),
-    )
+    return {
+        "weights": _bytes(frozen or trained, seen),
+        "adapters": _bytes(trained, seen) if frozen else 0,
+        "gradients": _bytes((parameter.grad for parameter in trained if parameter.grad is not None), seen),
+        "optimizer": _bytes(states, seen),
+        "buffers": _bytes(model.buffers(), seen),
+        "parameters": sum(parameter.numel() for parameter in parameters),
+        "trainable_parameters": sum(parameter.numel() for parameter in trained),
+    }
 
 
 def _bytes(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:

@@ -91,7 +91,7 @@ def held_by_rank(rank: int, ranks: int, cases: list[tuple[LlmParameters, Archite
         recipe = make_recipe(p, shape, steps=1)
         recipe.rank, recipe._is_rank_zero = rank, rank == 0
         model, optimizer, held = recipe._model, recipe._optimizer, []
-        optimizer.register_step_post_hook(lambda *_, m=model, o=optimizer, h=held: h.append(count(m, o).record()))
+        optimizer.register_step_post_hook(lambda *_, m=model, o=optimizer, h=held: h.append(count(m, o)))
         with quiet():
             recipe.train()
         found += held

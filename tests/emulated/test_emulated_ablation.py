@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from emulated_gpu.fixtures import EmulatedGpus
-from observed_scripts import Observed, environment, left, site, write_job
+from observed_scripts import Observed, environment, left, printed, site, write_job
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow, pytest.mark.rare]
 
@@ -61,12 +61,6 @@ def script(
     for name, value in stated.items():
         text = text.replace(name, str(value))
     return text
-
-
-def printed(output: str, name: str) -> list[str]:
-    """The words that follow a name."""
-    [line] = [line for line in output.splitlines() if line.startswith(f"{name} ")]
-    return line.split()[1:]
 
 
 def numbers(output: str, name: str = "learned0") -> list[float]:

@@ -7,7 +7,7 @@ from textwrap import dedent
 import pytest
 
 from emulated_gpu.fixtures import EmulatedGpus
-from observed_scripts import Server, has_memory_and_phases, serving
+from observed_scripts import Server, has_memory_and_phases, printed, serving
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow, pytest.mark.rare]
 
@@ -49,12 +49,6 @@ def server(emulated_gpus: EmulatedGpus, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("server")
     with serving(folder, emulated_gpus.python, emulated_gpus.environment(gpus=2)) as started:
         yield started
-
-
-def printed(output: str, name: str) -> list[str]:
-    """The words that follow a name."""
-    [line] = [line for line in output.splitlines() if line.startswith(f"{name} ")]
-    return line.split()[1:]
 
 
 def test_a_script_is_timed_on_its_gpu(server: Server, tmp_path: Path) -> None:

@@ -44,10 +44,9 @@ class EmulatedGpus:
 
     def run(self, *arguments: object, limit_s: float = 300, **settings: object) -> subprocess.CompletedProcess[str]:
         """Run the emulated Python; its output is text, and its exit code is not judged."""
-        return subprocess.run(
-            [str(self.python), *map(str, arguments)],
-            env=self.environment(**settings), cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False,
-        )  # fmt: skip
+        command = [str(self.python), *map(str, arguments)]
+        environment = self.environment(**settings)
+        return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=limit_s)
 
     def output(self, program: str, limit_s: float = 300, **settings: object) -> str:
         """What a program, given as text, prints; it must exit with 0."""

@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,8 @@ from judged_runs import P, judged
 from rows import EVENTS_TRACED, OF_SCENARIO, OUT_OF_MEMORY, required_collectives
 from snakemake.utils import update_config
 
+from conftest import ran
+from machine.faked_programs import put
 from multicard.archive.matrix import Matrix
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
@@ -169,15 +170,13 @@ def test_what_runs_on_one_gpu_comes_first_and_memory_is_occupied_between(
 
 
 def test_events_are_traced_only_around_their_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = tmp_path / "nsys"
-    real.write_text('#!/bin/sh\necho "$@"\n')
-    real.chmod(0o755)
+    put(tmp_path, "nsys", 'echo "$@"')
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     command = ["nsys", "profile", "--cuda-event-trace=false", "a b"]
     said = []
     for scenario in ("overlap", EVENTS_TRACED, "overlap"):
         with around(scenario, 2, 0):
-            said.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
+            said.append(ran(*command).stdout.strip())
     assert said == [f"profile --cuda-event-trace={traced} a b" for traced in ("false", "true", "false")]
 
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,19 +9,18 @@ from typing import Any
 import pytest
 from machine_record import ALPHA_S, BETA, SIZES, record
 
+from conftest import ran
 from multicard.analysis.machine.limits import MachineLimits, lines, read_machine
 from multicard.core.errors import UserError
 from multicard.core.layout import machine_file
 from multicard.core.units import BYTES_PER_S, OPERATIONS_PER_S, with_unit
 from test_cli import multicard
 
-MULTICARD = str(Path(sys.prefix) / "bin" / "multicard")
-
 
 @pytest.mark.slow
 def test_everything_is_measured_counted_printed_and_drawn(tmp_path: Path) -> None:
-    command = [MULTICARD, "doctor", "--measure", "--device", "cpu", "--devices", "2", "--seconds", "0.02"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=2400, check=False)
+    options = ("--measure", "--device", "cpu", "--devices", "2", "--seconds", "0.02")
+    done = ran(Path(sys.prefix, "bin/multicard"), "doctor", *options, cwd=tmp_path, limit_s=2400)
     assert done.returncode == 0, done.stdout + done.stderr
     results, printed = tmp_path / "results", done.stdout
     limits = read_machine(machine_file(results, "cpu"))
