@@ -3,13 +3,13 @@
 Scripts of others are in the folder MULTICARD_SCRIPTS. The machine has more GPUs than a run asks for.
 """
 
-# ruff: noqa: N802 - the stand-in has NVIDIA's names
 import os
 import re
 import shutil
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -37,33 +37,19 @@ SEGMENT = 2 << 20
 PHASES = ("data", "transfer", "forward", "backward", "optimizer")
 
 
-class _Nvml:
-    """NVML's energy of the emulated GPUs, for the launcher: it is this process, in which nothing is emulated."""
-
-    @staticmethod
-    def nvmlInit() -> None:
-        pass
-
-    @staticmethod
-    def nvmlDeviceGetCount() -> int:
-        return 4
-
-    @staticmethod
-    def nvmlDeviceGetHandleByIndex(index: int) -> int:
-        return index
-
-    @staticmethod
-    def nvmlDeviceGetUUID(index: int) -> str:
-        return f"GPU-e0e1e2e3-e4e5-e6e7-e8e9-eaebeced{index:04x}"
-
-    @staticmethod
-    def nvmlDeviceGetTotalEnergyConsumption(_index: int) -> int:
-        return int(100e3 * time.monotonic())
+# NVML's energy of the emulated GPUs, for the launcher: it is this process, in which nothing is emulated.
+NVML = SimpleNamespace(
+    nvmlInit=lambda: None,
+    nvmlDeviceGetCount=lambda: 4,
+    nvmlDeviceGetHandleByIndex=lambda index: index,
+    nvmlDeviceGetUUID=lambda index: f"GPU-e0e1e2e3-e4e5-e6e7-e8e9-eaebeced{index:04x}",
+    nvmlDeviceGetTotalEnergyConsumption=lambda _index: int(100e3 * time.monotonic()),
+)
 
 
 @pytest.fixture(autouse=True)
 def _nvml_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", _Nvml)
+    monkeypatch.setitem(sys.modules, "pynvml", NVML)
 
 
 def started(emulated: EmulatedGpus, run: Path, /, *command: str, **given: Any) -> Script:
