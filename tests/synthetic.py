@@ -167,12 +167,12 @@ def training_trace(
         for number, (call, start, end, name) in enumerate(every):
             stream, thread = lane(name)
             place = (devices.get(name, pid - PID), global_id(pid), number, *(() if lanes is None else (stream,)))
-            times = (round(start * MS), round(end * MS))
-            (copies if name == COPY else kernels).append(
-                (*times, *place, *((64, 1) if name == COPY else (names.index(name),)))
-            )
-            launch = (round(call * MS), round((call + 0.1) * MS))
-            launches.append((*launch, 0, global_id(pid, thread or 0), number, 1))
+            row = (round(start * MS), round(end * MS), *place)
+            if name == COPY:
+                copies.append((*row, 64, 1))
+            else:
+                kernels.append((*row, names.index(name)))
+            launches.append((round(call * MS), round((call + 0.1) * MS), 0, global_id(pid, thread or 0), number, 1))
     marks = [
         (round(start * MS), round(end * MS), 59, "step", global_id(pid, MARKER))
         for pid, own in steps.items()

@@ -102,7 +102,6 @@ def held_by_rank(rank: int, ranks: int, cases: list[tuple[LlmParameters, Archite
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep progress bars out of the output."""
     with redirect_stderr(StringIO()):
         yield
 

@@ -58,12 +58,10 @@ def copy_project(folder: Path, *more: str) -> None:
 
 
 def run_on_gpus(machine: EmulatedGpus, jobs: Sequence[Job], preload: Sequence[str] = VISION, **settings: Any) -> None:
-    """Run the jobs on emulated GPUs."""
     _run(machine.python, jobs, preload, environment(machine, **settings), on_gpus=True)
 
 
 def run_on_cpu(jobs: Sequence[Job], preload: Sequence[str] = VISION) -> None:
-    """Run the jobs with the Python of the tests, where nothing is emulated."""
     _run(sys.executable, jobs, preload, os.environ | {"PATH": path_without_nsys(), "PYTHONPATH": PATHS})
 
 
@@ -83,7 +81,6 @@ def environment(machine: EmulatedGpus, **settings: Any) -> dict[str, str]:
 def run_program(
     machine: EmulatedGpus, *arguments: Any, cwd: Path | None = None, **settings: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run the emulated Python with these arguments."""
     return ran(machine.python, *arguments, cwd=cwd, env=environment(machine, **settings), limit_s=LIMIT_S)
 
 

@@ -79,7 +79,6 @@ def run(emulated: EmulatedGpus, tmp_path: Path, text: str, command: Sequence[str
 
 
 def on_two(emulated: EmulatedGpus, tmp_path: Path, text: str) -> Observed:
-    """What two processes leave."""
     return run(emulated, tmp_path, text, TORCHRUN, devices=2)
 
 

@@ -53,7 +53,6 @@ def _nvml_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def started(emulated: EmulatedGpus, run: Path, /, *command: str, **given: Any) -> Script:
-    """Run a script on GPUs, by the Python of the emulated environment."""
     stated = {"device": "cuda", "python": str(emulated.python)}
     return Script(run, emulated.environment(**MACHINE), command=command, **stated | given)
 

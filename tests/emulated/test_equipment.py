@@ -98,7 +98,6 @@ json.dump(outputs, open(sys.argv[2], "w"))
 
 @pytest.fixture(scope="module")
 def found(emulated_gpus: EmulatedGpus, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What each program found."""
     answers = tmp_path_factory.mktemp("programs") / "found.json"
     done = emulated_gpus.run("-c", RUN_ALL, json.dumps(PROGRAMS), answers, gpus=2, gpu_gib="16,0.5", compile="eager")
     assert done.returncode == 0, done.stdout + done.stderr

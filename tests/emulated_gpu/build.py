@@ -200,12 +200,10 @@ def _write(path: Path, text: str, executable: bool = False) -> None:
 
 
 def default_folder() -> Path:
-    """Where the emulated environment is made."""
     return Path(os.environ.get("MULTICARD_EMULATED") or ROOT / ".emulated")
 
 
 def main() -> None:
-    """Build, and print the environment's Python."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=default_folder(), help="where to build (default: %(default)s)")
     try:

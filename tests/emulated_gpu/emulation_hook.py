@@ -37,7 +37,6 @@ def _setting(name):
 
 
 def load_libraries():
-    """Load what takes the place of NVIDIA's libraries."""
     for name in LIBRARIES:
         ctypes.CDLL(str(Path(PATHS["libraries"], name)), mode=ctypes.RTLD_GLOBAL)
     os.environ.setdefault("TRITON_LIBCUDA_PATH", PATHS["libraries"])  # it links with the driver by its path

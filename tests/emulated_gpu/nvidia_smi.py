@@ -8,7 +8,6 @@ import sys
 
 
 def setting(name, otherwise):
-    """One of NVIDIA_EMU_*."""
     return os.environ.get(f"NVIDIA_EMU_{name}") or otherwise
 
 
@@ -22,7 +21,6 @@ def uuid(gpu, instance=None):
 
 
 def main():
-    """Answer as nvidia-smi does."""
     gpus = min(int(setting("GPUS", "4")), 16)
     if gpus == 0:
         print("No devices were found")

@@ -54,7 +54,6 @@ def drawn(name: str, measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
 
 
 def with_run(schema: pa.Schema) -> pa.Schema:
-    """Columns of a gathered table."""
     return pa.schema([("run", pa.string()), *schema])
 
 
@@ -120,7 +119,6 @@ def scaled(workload: str, phases: tuple[str, ...], **more: Any) -> pd.DataFrame:
 
 @made_once
 def scripts() -> pd.DataFrame:
-    """A script with two batch sizes."""
     command = ["train.py", "{batch_size}"]
     return scaled("script", ("backward_s", "other_s"), command=command, profiler_overhead=0.05)
 

@@ -15,7 +15,6 @@ from synthetic import nsys_export
 
 
 def two_runs() -> pd.DataFrame:
-    """Two runs on GPUs that differ in their number."""
     common = {"strategy": "ddp-ds", "device": "cuda", "iteration_time_s": 0.1}
     return measured("vision", common | {"devices": 1}, common | {"devices": 2})
 
@@ -193,7 +192,6 @@ def test_a_bus_bandwidth_counts_the_ranks_that_the_trace_tells_and_is_left_out_w
 
 @pytest.fixture
 def captured(tmp_path: Path) -> list[dict]:
-    """The table `timeline` of a trace."""
     return activity_tables([open_trace(nsys_export(tmp_path / "t$1.sqlite"))], only=["timeline"]).rows["timeline"]
 
 

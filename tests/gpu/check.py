@@ -248,7 +248,6 @@ def show(table: pd.DataFrame) -> None:
 
 
 def counted(table: pd.DataFrame) -> str:
-    """How many runs passed, failed, or did not run."""
     return ", ".join(f"{count} {result}" for result, count in table["result"].value_counts().items())
 
 

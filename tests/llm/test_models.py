@@ -85,7 +85,6 @@ def checked(folder: Path) -> dict[str, Any]:
 
 
 def refusal(folder: Path) -> str:
-    """The one line that refuses a folder."""
     return refused(folder / "out", lambda: checked(folder))
 
 

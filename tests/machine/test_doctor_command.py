@@ -44,13 +44,11 @@ def test_this_machine_is_examined_and_nothing_is_left_behind(tmp_path: Path) -> 
 
 @pytest.fixture(scope="module")
 def facts() -> dict[str, Any]:
-    """What torch says here."""
     return facts_here()
 
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """Puts a fake of a tool in place of those of this machine."""
     (tmp_path / "tools").mkdir()
     return place(tmp_path / "tools", monkeypatch, "nvidia-smi", "nsys", *SLURM)
 

@@ -166,11 +166,7 @@ def test_ranks_of_launchers_that_do_not_know_pytorch_are_told_where_to_meet() ->
 
 @pytest.mark.parametrize(
     ("visible", "device", "option"),
-    [
-        ("4,5,6", "cuda", "--include=localhost:4,5"),
-        ("", "cuda", "--num_gpus=2"),
-        ("4,5,6", "cpu", "--num_gpus=2"),
-    ],
+    [("4,5,6", "cuda", "--include=localhost:4,5"), ("", "cuda", "--num_gpus=2"), ("4,5,6", "cpu", "--num_gpus=2")],
 )
 def test_deepspeed_is_told_which_gpus_are_visible(
     visible: str, device: str, option: str, monkeypatch: pytest.MonkeyPatch

@@ -198,7 +198,6 @@ def start_munge(folder: Path) -> None:
 
 
 def start_node(name: str) -> None:
-    """Start the slurmd of a node."""
     call("slurmd", "-N", name)
 
 

@@ -97,7 +97,6 @@ def multicard(folder: Path, name: str, *arguments: str) -> subprocess.CompletedP
 
 
 def planned_runs(folder: Path) -> list[str]:
-    """Runs that a dry run would start."""
     dry = snakemake(folder, "--dry-run")
     assert dry.returncode == 0, dry.stderr
     return sorted(re.findall(r"^Job \d+: run (.+)$", dry.stdout + dry.stderr, re.M))
@@ -108,5 +107,4 @@ def record(folder: Path, run: str) -> dict[str, Any]:
 
 
 def asked_for(folder: Path, run: str) -> str:
-    """What sbatch was asked for the run."""
     return next(line for line in (folder / "asked").read_text().splitlines() if f"_{run} " in line)

@@ -62,10 +62,7 @@ def launched(folder: Path, digits: Path, kind: str, module: str) -> subprocess.C
     return ran(*command, env=environment)
 
 
-KINDS = [
-    "fake",
-    pytest.param("real", marks=pytest.mark.skipif(not INIT.exists(), reason="needs environment-modules")),
-]
+KINDS = ["fake", pytest.param("real", marks=pytest.mark.skipif(not INIT.exists(), reason="needs environment-modules"))]
 
 
 @pytest.mark.parametrize("kind", KINDS)
