@@ -1,6 +1,6 @@
 """Emulated GPUs refuse what real GPUs refuse, replay graphs, and are seen as asked; the other tests compute on them.
 
-Graphs that a program captures itself, and what their steps learn, are in test_emulated_ablation.py.
+Graphs that a program captures itself, and what their steps learn, are in test_emulated_observer.py.
 """
 
 import json

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conftest import ran
+from conftest import ran, refusal
 from machine.faked_programs import put
 from multicard.cli import main
 from multicard.core.rendezvous import Rendezvous
@@ -259,9 +259,7 @@ def test_a_launcher_that_the_interpreter_does_not_have_is_named_with_what_to_ins
     python = tmp_path / "python"
     put(tmp_path, "python", f'case "$2" in *torch*) echo 3.11; echo 2.5.0;; *) exec {sys.executable} -S "$@";; esac')
     command = ["scale", "--device", "cpu", "--devices", "1,2", "--python", "./python", "--launcher", "deepspeed"]
-    with pytest.raises(SystemExit) as stopped:
-        main([*command, "--", "train.py"])
-    [line] = str(stopped.value).splitlines()
+    line = refusal(lambda: main([*command, "--", "train.py"]), SystemExit)
     assert line.endswith(
         f": launcher: deepspeed is not installed for {python}; install it: {python} -m pip install deepspeed"
     )
