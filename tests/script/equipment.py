@@ -54,7 +54,7 @@ CASES = {
     "PyTorch, python": Case("ddp.py --epochs 1", "python", 1, 4, "SGD"),
     "DDP, torchrun": Case("ddp.py --epochs 1 --workers 1", "torchrun", 2, 4, "SGD", profiled=8),
     "DDP with gradient accumulation, torchrun": Case("ddp.py --accumulate 4", "torchrun", 2, 16, "SGD"),
-    "DDP by mp.spawn, command": Case("spawn.py --devices {devices}", "command", 2, 4, "SGD"),
+    "DDP by mp.spawn, command": Case("ddp.py --spawn {devices}", "command", 2, 4, "SGD"),
     "FSDP1, torchrun": Case("fsdp.py --version 1", "torchrun", 2, 4, "AdamW"),
     "FSDP2, torchrun": Case("fsdp.py --version 2", "torchrun", 2, 4, "AdamW"),
     "torch.compile, python": Case("ddp.py --epochs 1 --compile", "python", 1, 4, "SGD"),
