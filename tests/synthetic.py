@@ -102,16 +102,14 @@ def add_messages(path: Path) -> None:
         db.commit()
 
 
-def ranks_in_collectives(
-    path: Path, joins: dict[int, list[tuple[int, int]]], host: str | None = None, utc: int = 0
-) -> Path:
+def ranks_in_collectives(path: Path, joins: dict[int, list[tuple[int, int]]], host: str | None = None) -> Path:
     """Write processes that only take part in all-reduces: start and end of each, by process id, in nanoseconds."""
     with closing(sqlite3.connect(path)) as db:
         put(db, "StringIds", "id INT, value TEXT", [(1, "ncclDevKernel_AllReduce_Sum_f32_RING_LL")])
         kernels = [(*each, pid - PID, global_id(pid), 1, 1) for pid, times in joins.items() for each in times]
         put(db, "CUPTI_ACTIVITY_KIND_KERNEL", KERNEL, kernels)
         if host is not None:
-            put(db, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs INT", [(utc,)])
+            put(db, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs INT", [(0,)])
             put(db, "TARGET_INFO_SYSTEM_ENV", "name TEXT, value TEXT", [("Hostname", host)])
         db.commit()
     return path

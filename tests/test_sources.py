@@ -79,6 +79,7 @@ def test_a_package_imports_only_itself_and_packages_before_it() -> None:
             "runs.expand(load.read_experiment(Path('config/config.yaml')))",
             ("torch", "matplotlib", "pandas", "pyarrow"),
         ),
+        ("import multicard.workloads.llm.memory_estimate", ("torch",)),
     ],
 )
 def test_what_starts_often_starts_fast(statement: str, absent: tuple[str, ...]) -> None:

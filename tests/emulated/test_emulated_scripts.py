@@ -89,10 +89,6 @@ def ran_on_its_gpus(run: Script, emulated: EmulatedGpus, communicates: bool = Tr
     return tables["kernels"]
 
 
-def copies_of(run: Script) -> set[str]:
-    return set(pd.read_parquet(run.folder / "activity" / "memory_operations.parquet")["operation"])
-
-
 @pytest.mark.parametrize("name", [DAILY, *(pytest.param(name, marks=rare) for name in ON_GPUS if name != DAILY)])
 def test_every_step_of_every_rank_is_seen(name: str, emulated: EmulatedGpus, tmp_path: Path) -> None:
     case = CASES[name]
@@ -100,7 +96,8 @@ def test_every_step_of_every_rank_is_seen(name: str, emulated: EmulatedGpus, tmp
     run = started(emulated, tmp_path, *command, launcher=case.launcher, devices=case.devices).completed()
     every_step_is_seen(run, case, least_bytes=0)
     ran_on_its_gpus(run, emulated)
-    assert {"host_to_device", "device_to_host"} <= copies_of(run)
+    copies = pd.read_parquet(run.folder / "activity" / "memory_operations.parquet")
+    assert {"host_to_device", "device_to_host"} <= set(copies["operation"])
     in_trace = set(pd.read_parquet(run.folder / "activity" / "phases.parquet")["phase"])
     assert in_trace == {"step", *PHASES} - ({"transfer"} if case.asks_ahead else set())
     if name == DAILY:

@@ -40,7 +40,8 @@ def gathered(folder: Path, measures: pd.DataFrame, **tables: Iterable[dict[str, 
     """
     folder.mkdir(parents=True, exist_ok=True)
     stated = {name: list(rows) for name, rows in tables.items()}
-    store({name: pa.Table.from_pylist(rows, with_run(SCHEMAS[name])) for name, rows in stated.items() if rows}, folder)
+    schemas = {name: pa.schema([("run", pa.string()), *SCHEMAS[name]]) for name in stated}
+    store({name: pa.Table.from_pylist(rows, schemas[name]) for name, rows in stated.items() if rows}, folder)
     measures.to_csv(folder / MEASURES, index=False)
     return ScenarioTables(folder)
 
@@ -51,10 +52,6 @@ def drawn(name: str, measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     tables.__dict__["_every"] = measures
     figure, data = draw(name, tables)
     return closed(figure), data
-
-
-def with_run(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([("run", pa.string()), *schema])
 
 
 def two_repeats(**row: Any) -> list[dict[str, Any]]:

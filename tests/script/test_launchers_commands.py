@@ -92,12 +92,15 @@ def test_options_that_a_launcher_takes_only_for_gpus_or_several_processes_are_le
     assert LAUNCHERS["accelerate"].package == "accelerate"
 
 
-def test_a_module_is_started_as_one() -> None:
+def test_a_module_is_started_as_one_and_another_program_as_it_is() -> None:
     module = ["-m", "package.train", "--lr", "0.1"]
     assert started(arguments=module, devices=1) == ["/env/bin/python", *module]
     assert started(arguments=module)[-5:] == ["-m", "--", *module[1:]]
     command = started(arguments=module, launcher="deepspeed")
     assert command[command.index("--module") + 1 :] == module[1:]
+    tune = ["tune", "run", "--nproc_per_node", "2", "full_finetune_distributed"]
+    assert started(arguments=tune, launcher="command") == tune
+    assert started(launcher="command") == ["/env/bin/python", *SCRIPT]
 
 
 def test_on_several_nodes_each_task_of_slurm_is_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,12 +115,6 @@ def test_on_several_nodes_each_task_of_slurm_is_a_rank(monkeypatch: pytest.Monke
     assert not {"SLURM_AUTH_KEY", "OTHER"} & told.keys()
     # Of a step on one node Slurm sets them, whatever the job around it has.
     assert "SLURM_PROCID" not in LAUNCHERS["srun"].environment()
-
-
-def test_a_command_stands_as_it_is_but_for_scripts_of_python() -> None:
-    tune = ["tune", "run", "--nproc_per_node", "2", "full_finetune_distributed"]
-    assert started(arguments=tune, launcher="command") == tune
-    assert started(launcher="command") == ["/env/bin/python", *SCRIPT]
 
 
 @pytest.mark.parametrize(
