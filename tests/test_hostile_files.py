@@ -30,7 +30,9 @@ def test_a_gzip_bomb_is_no_trace(tmp_path: Path) -> None:
 def test_yaml_that_is_nested_without_end_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)
-    assert refusal(lambda: check(read_yaml(path), str(path))).startswith(f"{path}: ")
+    with pytest.raises(UserError) as stopped:
+        check(read_yaml(path), str(path))
+    assert str(stopped.value).startswith(f"{path}: ")
 
 
 @pytest.mark.parametrize("depth", [300, 100_000], ids=["parses", "does not parse"])
