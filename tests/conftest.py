@@ -77,6 +77,12 @@ def hangup_ends() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
+def ran(*command: object, limit_s: float = 1800, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A program that ran to its end; its output is text, and its exit code is not judged."""
+    words = [str(word) for word in command]
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=limit_s, **options)
+
+
 def refusal(call: Callable[[], object], error: type[BaseException] = UserError) -> str:
     """The one line with which a call refuses its input."""
     with pytest.raises(error) as stopped:
@@ -130,7 +136,6 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
 
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The prepared digits."""
     return made_once(tmp_path_factory, "digits", partial(prepare, "digits", Digits(source="digits")))
 
 
@@ -178,7 +183,6 @@ def recorded_results(extracted_run: Path, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="session")
 def recorded_archive(recorded_results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An archive of them."""
     from recorded_runs import experiment  # as above
 
     path = tmp_path_factory.mktemp("archive") / "two.tar.gz"
@@ -188,7 +192,6 @@ def recorded_archive(recorded_results: Path, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture
 def without_nsys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide nsys from the PATH."""
     monkeypatch.setenv("PATH", path_without_nsys())
 
 

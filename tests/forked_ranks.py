@@ -60,10 +60,7 @@ def forked_ranks(
 
 
 def start_ranks(
-    function: Callable[..., None],
-    arguments: tuple[Any, ...],
-    ranks: int = 1,
-    preload: Sequence[str] = PRELOADED,
+    function: Callable[..., None], arguments: tuple[Any, ...], ranks: int = 1, preload: Sequence[str] = PRELOADED
 ) -> None:
     """Call a function with a rank's number and the arguments in each rank, as `torch.multiprocessing.spawn` does."""
     from torch.multiprocessing import start_processes
@@ -135,14 +132,12 @@ def run_program(*command: Any) -> subprocess.CompletedProcess[str]:
 
 
 def be_program(command: list[str], log: str) -> None:
-    """Be such a program."""
     print_to(log)
     sys.argv = command
     runpy.run_path(command[0], run_name="__main__")
 
 
 def print_to(log: str) -> None:
-    """Print to a file, whatever prints."""
     output = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
     os.dup2(output, 1)
     os.dup2(output, 2)

@@ -98,6 +98,12 @@ def has_memory_and_phases(
         assert sum(float(step[f"{phase}_s"] or 0) for phase in PHASES) <= float(step["duration_s"]) + 1e-6
 
 
+def printed(output: str, name: str) -> list[str]:
+    """The words that follow a name."""
+    [line] = [line for line in output.splitlines() if line.startswith(f"{name} ")]
+    return line.split()[1:]
+
+
 def after_head(script: str) -> str:
     """The script after its head, with the indent of its lines taken off."""
     return HEAD + textwrap.dedent(script)
@@ -157,14 +163,9 @@ def run(
     job, words = write_job(tmp_path, script, **stated)
     done = subprocess.run(
         [sys.executable, *command, *words],
-        env=environment(site(tmp_path / "observer"), job, before),
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+        env=environment(site(tmp_path / "observer"), job, before), cwd=tmp_path,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
     return left(tmp_path, done.returncode, done.stdout)
 
 
@@ -193,23 +194,15 @@ class Server:
 
 @contextmanager
 def serving(
-    folder: Path,
-    python: Path | str = sys.executable,
-    variables: Mapping[str, str] = os.environ,
-    observed: bool = True,
+    folder: Path, python: Path | str = sys.executable, variables: Mapping[str, str] = os.environ, observed: bool = True
 ) -> Iterator[Server]:
     """Start the process that runs scripts, by this interpreter and with these variables, under the observer or not."""
     job, _ = write_job(folder, "")
     own = environment(site(folder / "observer"), job, source=variables)
     if not observed:
         own = {name: value for name, value in own.items() if name not in ("PYTHONPATH", OBSERVE)}
-    with subprocess.Popen(
-        [str(python), "-c", SERVER],
-        env=own,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    command = [str(python), "-c", SERVER]
+    with subprocess.Popen(command, env=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield Server(process)
         process.terminate()  # a worker that another test forked may hold its standard input open
 

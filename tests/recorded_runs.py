@@ -25,7 +25,6 @@ FIXED = TINY | {"strategy": "ddp-ds", "devices": 2, "profiler": "kineto"}
 
 
 def manifest_of(archive: Path) -> Manifest:
-    """What an archive says that it holds."""
     with tarfile.open(archive) as tar:
         return Manifest.model_validate_json(tar.extractfile(MANIFEST).read())
 

@@ -32,7 +32,6 @@ def configuration(**scenario: Any) -> dict[str, Any]:
 
 
 def parameters_of_all(config: dict[str, Any]) -> list[ScriptParameters]:
-    """Parameters of the runs of the scenario `ours`."""
     return [run.parameters for run in expand_scenario(check(config, "mine.yaml", outside=False), "ours")]
 
 

@@ -4,17 +4,30 @@ import gzip
 import json
 import sqlite3
 import struct
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 MS = 1_000_000
 PID, OTHER = 4242, 4243
+RANGES = [  # of the process with CUDA work, in milliseconds
+    (0, 10, "step"), (1, 5, "forward"), (5, 10, "backward"),
+    (20, 30, "step"), (21, 25, "forward"), (25, 30, "backward"), (12, 13, "forward"),
+]  # fmt: skip
+RUNTIME = "start INT, end INT, eventClass INT, globalTid INT, correlationId INT, nameId INT"
+KERNEL = "start INT, end INT, deviceId INT, globalPid INT, demangledName INT, correlationId INT"
 
 
 def global_id(pid: int, tid: int = 0) -> int:
     """Identity of a process or thread as nsys encodes it."""
     return (1 << 48) | (pid << 24) | tid
+
+
+def put(db: sqlite3.Connection, table: str, columns: str, rows: Iterable[tuple[Any, ...]]) -> None:
+    """Make a table with these rows."""
+    db.execute(f"CREATE TABLE {table} ({columns})")
+    db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns.split(',')))})", rows)
 
 
 def nsys_export(path: Path, text_column: bool = True, cuda: bool = True, other_calls: bool = False) -> Path:
@@ -25,64 +38,36 @@ def nsys_export(path: Path, text_column: bool = True, cuda: bool = True, other_c
     100 bytes from pageable and 300 from pinned memory; a memset. Process 4243 (rank 0): one step of 20 ms and,
     with `other_calls`, a call with the correlation id of the second launch.
     """
-    names = ("forward", "backward", "step", "cudaLaunchKernel_v7000", "gemm", "rank:1", "rank:0")
-    strings = dict(enumerate(names, start=1))
-    ranges = [
-        (0, 10, "step"), (1, 5, "forward"), (5, 10, "backward"),
-        (20, 30, "step"), (21, 25, "forward"), (25, 30, "backward"), (12, 13, "forward"),
-    ]  # fmt: skip
-    ids = {name: number for number, name in strings.items()}
+    strings = ["forward", "backward", "step", "cudaLaunchKernel_v7000", "gemm", "rank:1", "rank:0"]
+    marks = [(*each, PID, 59) for each in RANGES]
+    marks += [(0, 20, "step", OTHER, 59), (28, None, "step", OTHER, 59)]  # the last was still open at the end
+    marks += [(0, None, "rank:1", PID, 34), (0, None, "rank:0", OTHER, 34)]
     with closing(sqlite3.connect(path)) as db:
-        db.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
-        db.executemany("INSERT INTO StringIds VALUES (?, ?)", strings.items())
-        db.execute("CREATE TABLE NVTX_EVENTS (start INT, end INT, eventType INT, text TEXT, textId INT, globalTid INT)")
-
-        def range_row(start: float, end: float | None, name: str, pid: int, kind: int = 59) -> None:
-            text, text_id = (name, None) if text_column else (None, ids[name])
-            stop = None if end is None else int(end * MS)
-            thread = global_id(pid, pid + 1)
-            db.execute(
-                "INSERT INTO NVTX_EVENTS VALUES (?, ?, ?, ?, ?, ?)",
-                (int(start * MS), stop, kind, text, text_id, thread),
-            )
-
-        for start, end, name in ranges:
-            range_row(start, end, name, PID)
-        range_row(0, 20, "step", OTHER)
-        range_row(28, None, "step", OTHER)  # still open when the capture ended
-        range_row(0, None, "rank:1", PID, kind=34)
-        range_row(0, None, "rank:0", OTHER, kind=34)
+        put(db, "StringIds", "id INTEGER PRIMARY KEY, value TEXT", enumerate(strings, start=1))
+        put(
+            db, "NVTX_EVENTS", "start INT, end INT, eventType INT, text TEXT, textId INT, globalTid INT",
+            [
+                (start * MS, None if end is None else end * MS, kind, *((name, None) if text_column else
+                 (None, 1 + strings.index(name))), global_id(pid, pid + 1))
+                for start, end, name, pid, kind in marks
+            ],
+        )  # fmt: skip
         if cuda:
-            db.execute(
-                "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME "
-                "(start INT, end INT, eventClass INT, globalTid INT, correlationId INT, nameId INT)"
-            )
-            for correlation, (start, end) in enumerate([(0, 1), (2, 4), (5, 11)]):
-                row = (start * MS, end * MS, 0, global_id(PID, 1), correlation, 4)
-                db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, ?, ?, ?, ?)", row)
-            if other_calls:
-                row = (3 * MS, 4 * MS, 0, global_id(OTHER, 1), 1, 4)
-                db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, ?, ?, ?, ?)", row)
-            db.execute(
-                "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL "
-                "(start INT, end INT, deviceId INT, globalPid INT, demangledName INT, correlationId INT)"
-            )
-            for correlation, (start, end) in enumerate([(1, 4), (6, 11)]):
-                row = (start * MS, end * MS, 2, global_id(PID), 5, correlation)
-                db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?, ?)", row)
-            db.execute(
-                "CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY "
-                "(start INT, end INT, deviceId INT, globalPid INT, bytes INT, copyKind INT, srcKind INT, dstKind INT)"
-            )
-            for start, end, size, source in ((0, 1, 100, 0), (3, 5, 300, 1)):
-                row = (start * MS, end * MS, 2, global_id(PID), size, 1, source, 2)
-                db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-            db.execute(
-                "CREATE TABLE CUPTI_ACTIVITY_KIND_MEMSET (start INT, end INT, deviceId INT, globalPid INT, bytes INT)"
-            )
-            db.execute(
-                "INSERT INTO CUPTI_ACTIVITY_KIND_MEMSET VALUES (?, ?, ?, ?, ?)", (0, 500_000, 2, global_id(PID), 64)
-            )
+            calls = [(0, 1, PID, 0), (2, 4, PID, 1), (5, 11, PID, 2)] + [(3, 4, OTHER, 1)] * other_calls
+            put(
+                db, "CUPTI_ACTIVITY_KIND_RUNTIME", RUNTIME,
+                [(start * MS, end * MS, 0, global_id(pid, 1), number, 4) for start, end, pid, number in calls],
+            )  # fmt: skip
+            place = (2, global_id(PID))
+            kernels = [(1 * MS, 4 * MS, *place, 5, 0), (6 * MS, 11 * MS, *place, 5, 1)]
+            put(db, "CUPTI_ACTIVITY_KIND_KERNEL", KERNEL, kernels)
+            put(
+                db, "CUPTI_ACTIVITY_KIND_MEMCPY",
+                "start INT, end INT, deviceId INT, globalPid INT, bytes INT, copyKind INT, srcKind INT, dstKind INT",
+                [(0, 1 * MS, *place, 100, 1, 0, 2), (3 * MS, 5 * MS, *place, 300, 1, 1, 2)],
+            )  # fmt: skip
+            columns = "start INT, end INT, deviceId INT, globalPid INT, bytes INT"
+            put(db, "CUPTI_ACTIVITY_KIND_MEMSET", columns, [(0, 500_000, *place, 64)])
         db.commit()
     return path
 
@@ -101,11 +86,8 @@ def add_messages(path: Path) -> None:
         return struct.pack("<IIIIQQ", 1, 0, schema, 0, len(content), 32 + len(content)) + content
 
     with closing(sqlite3.connect(path)) as db:
-        db.execute(
-            "CREATE TABLE NVTX_PAYLOAD_SCHEMA_ENTRIES "
-            "(domainId INT, schemaId INT, idx INT, type INT, name TEXT, offset INT)"
-        )
-        db.executemany("INSERT INTO NVTX_PAYLOAD_SCHEMA_ENTRIES VALUES (?, ?, ?, ?, ?, ?)", entries)
+        columns = "domainId INT, schemaId INT, idx INT, type INT, name TEXT, offset INT"
+        put(db, "NVTX_PAYLOAD_SCHEMA_ENTRIES", columns, entries)
         for column in ("domainId INT", "binaryData BLOB"):
             db.execute(f"ALTER TABLE NVTX_EVENTS ADD COLUMN {column}")
         calls = [
@@ -120,25 +102,15 @@ def add_messages(path: Path) -> None:
         db.commit()
 
 
-def ranks_in_collectives(
-    path: Path, joins: dict[int, list[tuple[int, int]]], host: str | None = None, utc: int = 0
-) -> Path:
+def ranks_in_collectives(path: Path, joins: dict[int, list[tuple[int, int]]], host: str | None = None) -> Path:
     """Write processes that only take part in all-reduces: start and end of each, by process id, in nanoseconds."""
     with closing(sqlite3.connect(path)) as db:
-        db.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
-        db.execute("INSERT INTO StringIds VALUES (1, 'ncclDevKernel_AllReduce_Sum_f32_RING_LL')")
-        db.execute(
-            "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL "
-            "(start INT, end INT, deviceId INT, globalPid INT, demangledName INT, correlationId INT)"
-        )
-        for pid, times in joins.items():
-            rows = [(start, end, pid - PID, global_id(pid), 1, 1) for start, end in times]
-            db.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?, ?)", rows)
+        put(db, "StringIds", "id INT, value TEXT", [(1, "ncclDevKernel_AllReduce_Sum_f32_RING_LL")])
+        kernels = [(*each, pid - PID, global_id(pid), 1, 1) for pid, times in joins.items() for each in times]
+        put(db, "CUPTI_ACTIVITY_KIND_KERNEL", KERNEL, kernels)
         if host is not None:
-            db.execute("CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs INT)")
-            db.execute("INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (?)", (utc,))
-            db.execute("CREATE TABLE TARGET_INFO_SYSTEM_ENV (name TEXT, value TEXT)")
-            db.execute("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES ('Hostname', ?)", (host,))
+            put(db, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs INT", [(0,)])
+            put(db, "TARGET_INFO_SYSTEM_ENV", "name TEXT, value TEXT", [("Hostname", host)])
         db.commit()
     return path
 
@@ -187,40 +159,33 @@ def training_trace(
         in_us = [event | {"ph": "X", "ts": event["ts"] * 1e3, "dur": event["dur"] * 1e3} for event in events]
         path.write_text(json.dumps({"traceEvents": in_us}))
         return path
-    names = {name: 2 + i for i, name in enumerate(dict.fromkeys(own[3] for every in work.values() for own in every))}
+    names = ["", "cudaLaunchKernel", *dict.fromkeys(own[3] for every in work.values() for own in every)]
+    kernels, copies, launches = [], [], []
+    for pid, every in work.items():
+        for number, (call, start, end, name) in enumerate(every):
+            stream, thread = lane(name)
+            place = (devices.get(name, pid - PID), global_id(pid), number, *(() if lanes is None else (stream,)))
+            row = (round(start * MS), round(end * MS), *place)
+            if name == COPY:
+                copies.append((*row, 64, 1))
+            else:
+                kernels.append((*row, names.index(name)))
+            launches.append((round(call * MS), round((call + 0.1) * MS), 0, global_id(pid, thread or 0), number, 1))
+    marks = [
+        (round(start * MS), round(end * MS), 59, "step", global_id(pid, MARKER))
+        for pid, own in steps.items()
+        for start, end in own
+    ]
+    columns = "start INT, end INT, deviceId INT, globalPid INT, correlationId INT"
+    columns += "" if lanes is None else ", streamId INT"
     with closing(sqlite3.connect(path)) as db:
-        db.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
-        strings = [(1, "cudaLaunchKernel"), *((number, name) for name, number in names.items())]
-        db.executemany("INSERT INTO StringIds VALUES (?, ?)", strings)
-        db.execute("CREATE TABLE NVTX_EVENTS (start INT, end INT, eventType INT, text TEXT, globalTid INT)")
-        columns = "start INT, end INT, deviceId INT, globalPid INT, correlationId INT"
-        columns += "" if lanes is None else ", streamId INT"
-        db.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL ({columns}, demangledName INT)")
-        if COPY in names:
-            db.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY ({columns}, bytes INT, copyKind INT)")
+        put(db, "StringIds", "id INTEGER PRIMARY KEY, value TEXT", [*enumerate(names)][1:])
+        put(db, "NVTX_EVENTS", "start INT, end INT, eventType INT, text TEXT, globalTid INT", marks)
+        put(db, "CUPTI_ACTIVITY_KIND_KERNEL", f"{columns}, demangledName INT", kernels)
+        if copies:
+            put(db, "CUPTI_ACTIVITY_KIND_MEMCPY", f"{columns}, bytes INT, copyKind INT", copies)
         if calls:
-            db.execute(
-                "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME "
-                "(start INT, end INT, eventClass INT, globalTid INT, correlationId INT, nameId INT)"
-            )
-
-        def put(table: str, start: float, end: float, *values: Any) -> None:
-            row = (round(start * MS), round(end * MS), *values)
-            db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
-
-        for pid, marks in steps.items():
-            for start, end in marks:
-                put("NVTX_EVENTS", start, end, 59, "step", global_id(pid, MARKER))
-        for pid, kernels in work.items():
-            for number, (call, start, end, name) in enumerate(kernels):
-                stream, thread = lane(name)
-                place = (devices.get(name, pid - PID), global_id(pid), number, *(() if lanes is None else (stream,)))
-                if name == COPY:
-                    put("CUPTI_ACTIVITY_KIND_MEMCPY", start, end, *place, 64, 1)
-                else:
-                    put("CUPTI_ACTIVITY_KIND_KERNEL", start, end, *place, names[name])
-                if calls:
-                    put("CUPTI_ACTIVITY_KIND_RUNTIME", call, call + 0.1, 0, global_id(pid, thread or 0), number, 1)
+            put(db, "CUPTI_ACTIVITY_KIND_RUNTIME", RUNTIME, launches)
         db.commit()
     return path
 
@@ -235,13 +200,7 @@ def kineto_trace(path: Path, rank: int | None = 1) -> Path:
         return {"ph": "X", "cat": category, "name": name, **where, **times, "args": arguments}
 
     events = [
-        event("user_annotation", "step", 0, 10),
-        event("user_annotation", "forward", 1, 5),
-        event("user_annotation", "backward", 5, 10),
-        event("user_annotation", "step", 20, 30),
-        event("user_annotation", "forward", 21, 25),
-        event("user_annotation", "backward", 25, 30),
-        event("user_annotation", "forward", 12, 13),
+        *(event("user_annotation", name, start, end) for start, end, name in RANGES),
         event("cuda_runtime", "cudaLaunchKernel_v7000", 0, 1, correlation=0),
         event("cuda_runtime", "cudaLaunchKernel_v7000", 2, 4, correlation=1),
         event("cuda_runtime", "cudaLaunchKernel_v7000", 5, 11, correlation=2),

@@ -16,7 +16,8 @@ import yaml
 
 from analysis.synthetic_results import images, make_results
 from changed_traces import change
-from conftest import ROOT
+from conftest import ROOT, ran
+from machine.faked_programs import put
 from multicard.archive.manifest import FILES
 from multicard.cli import main
 from multicard.launch.attempts import scratch_in
@@ -107,12 +108,9 @@ RUN = "vision_digits_32px_single_cpu1_fp32_r1"
 def test_status_tells_queued_and_running_jobs_of_slurm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, outcome: str
 ) -> None:
-    squeue = tmp_path / "bin" / "squeue"
-    squeue.parent.mkdir()
     listed = f"7|{state}|Resources|2026-01-01T00:00:00|{Path.cwd()}|rule_launch_run_wildcards_{RUN}"
-    squeue.write_text(f"#!/bin/sh\necho '{listed}'\n")
-    squeue.chmod(0o755)
-    monkeypatch.setenv("PATH", str(squeue.parent), prepend=":")
+    put(tmp_path, "squeue", f"echo '{listed}'")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     shown = multicard("status", config(tmp_path))
     assert (shown.returncode, shown.stdout.splitlines()[-1]) == (0, outcome)
 
@@ -171,8 +169,7 @@ def test_status_reads_measured_scenarios_from_their_tables(tmp_path: Path) -> No
 
 
 def test_a_bad_configuration_is_one_line(tmp_path: Path) -> None:
-    command = [Path(sys.prefix) / "bin" / "multicard", "run", config(tmp_path, repeats=0), "--dry-run"]
-    stopped = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    stopped = ran(Path(sys.prefix, "bin/multicard"), "run", config(tmp_path, repeats=0), "--dry-run")
     assert (stopped.returncode, stopped.stdout) == (1, "")
     [line] = stopped.stderr.splitlines()
     assert "mine.yaml: scenarios.a.repeats: found 0" in line

@@ -1,13 +1,18 @@
-"""The documents say what the code does."""
+"""The documents say what the code does, in the code's own words."""
 
 import doctest
+import re
 from importlib import import_module
 
 from conftest import ROOT
-from multicard.analysis.runs.measures import MEASURES
+from multicard.analysis.runs.measures import MEASURES, outcome_table
+from multicard.analysis.scenario_tables import SCHEMAS
 from multicard.core.layout import EPOCH_COLUMNS, FROM_FIRST_RANK, OUTCOMES, STEP_COLUMNS
 from multicard.core.reasons import WORDINGS
+from multicard.figures.__main__ import page
+from multicard.figures.catalog import catalog
 from multicard.launch.job import OF_EVERY_RANK
+from multicard.papers.judge import COLUMNS, TEST_COLUMNS
 from multicard.trace.tables import ACTIVITIES
 
 FILES = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
@@ -17,12 +22,13 @@ EXAMPLES = [
     for path in sorted(SOURCES.rglob("*.py"))
     if ">>> " in path.read_text(encoding="utf-8")
 ]
-ACTIVITY_COLUMNS = {name for activity in ACTIVITIES.values() for name in activity.schema.names}
 
 
 def test_every_key_of_a_record_and_every_column_is_documented() -> None:
     words = {*FROM_FIRST_RANK, *OF_EVERY_RANK, *OUTCOMES, *WORDINGS, *MEASURES, *STEP_COLUMNS, *EPOCH_COLUMNS}
-    assert {word for word in words | {*ACTIVITIES} | ACTIVITY_COLUMNS if f"`{word}`" not in FILES} == set()
+    words |= {*ACTIVITIES, *(name for activity in ACTIVITIES.values() for name in activity.schema.names)}
+    words |= {*COLUMNS, *TEST_COLUMNS, *SCHEMAS["runs_info"].names, *outcome_table([], {})}
+    assert {word for word in words if f"`{word}`" not in FILES} == set()
 
 
 def test_the_readme_stays_short() -> None:
@@ -32,3 +38,20 @@ def test_the_readme_stays_short() -> None:
 
 def test_examples_in_docstrings_are_true() -> None:
     assert [module for module in EXAMPLES if doctest.testmod(import_module(module)).failed] == []
+
+
+def test_the_page_says_of_each_figure_what_its_catalog_does() -> None:
+    figures = page()
+    for entry in catalog().values():
+        [section] = re.findall(rf"^### `{entry.name}`\n\n(.*?)(?=^##)", figures, re.M | re.S)
+        heading, caption = (" ".join(part.split()) for part in section.strip().split("\n\n"))
+        assert heading.startswith(f"**{entry.question}**")
+        assert all(need.removeprefix("workload ") in heading for need in entry.needs.split(" and "))
+        assert (entry.answers or "") in heading
+        assert caption == entry.caption
+
+
+def test_every_test_that_the_definitions_name_is_there() -> None:
+    named = set(re.findall(r"`(\w+/test_\w+\.py)`", (ROOT / "docs/measuring.md").read_text(encoding="utf-8")))
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / "tests" / name).is_file()] == []

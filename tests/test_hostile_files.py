@@ -2,14 +2,13 @@
 
 import gzip
 import resource
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from conftest import refusal
+from conftest import ran, refusal
 from multicard.analysis.runs.run_files import read_record
 from multicard.archive.pack import _read_record
 from multicard.archive.unpack import unpack
@@ -68,7 +67,5 @@ def test_a_bomb_takes_no_more_memory_than_its_limit(tmp_path: Path) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 
-    ended = subprocess.run(
-        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, preexec_fn=limit, check=False
-    )
+    ended = ran(sys.executable, "-c", program, path, preexec_fn=limit)
     assert "unpacks to more than 40 times its size" in ended.stderr.splitlines()[-1]

@@ -9,7 +9,8 @@ import pytest
 import torch
 import yaml
 
-from conftest import ROOT
+from conftest import ROOT, ran
+from machine.faked_programs import put
 from multicard import __version__
 from multicard.profilers.nsys import WITH_CUDA, older_than_cuda
 
@@ -35,7 +36,7 @@ def test_the_container_is_made_of_tracked_files_by_the_lock_and_has_what_the_pac
     known = {"setup", "files", "environment", "post", "runscript", "startscript", "test", "labels", "help"}
     assert set(SECTIONS) <= known  # as Apptainer's user guide lists them
     copied = dict(reversed(line.split()) for line in SECTIONS["files"].splitlines() if line.strip())
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    tracked = ran("git", "ls-files", cwd=ROOT).stdout
     if tracked:
         assert all(re.search(rf"^{re.escape(here)}(/|$)", tracked, re.M) for here in copied.values())
     for script in ("make-venv.sh", "install-nsys.sh --nvidia"):
@@ -84,8 +85,7 @@ def test_nvidias_nsys_is_installed_from_nvidias_repository(tmp_path: Path) -> No
     # No program that it calls is the real one: they write down what they are asked to do.
     for name in ("apt-get", "curl", "dpkg", "ln", "nsys", "id"):
         answer = {"id": "echo 0", "dpkg": "case $1 in --print*) echo amd64 ;; esac"}.get(name, "")
-        (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/log\n{answer}\n')
-        (tmp_path / name).chmod(0o755)
+        put(tmp_path, name, f'echo {name} "$@" >> {tmp_path}/log\n{answer}')
     path = f"{tmp_path}:/usr/bin:/bin"
     script = ROOT / "envs" / "install-nsys.sh"
     subprocess.run(["sh", script, "--nvidia"], env={"PATH": path}, check=True, capture_output=True)

@@ -1,6 +1,5 @@
 """What holds of the sources as a whole: who imports whom, what starts fast, and what is written nowhere."""
 
-import os
 import re
 import subprocess
 import sys
@@ -27,21 +26,13 @@ PACKAGES: dict[str, set[str] | None] = {
     "archive": {"core", "profilers", "experiment", "trace", "analysis"},
     "adopt": {"core", "profilers", "experiment", "trace", "analysis", "archive"},
     "machine": {
-        "core",
-        "profilers",
-        "record",
-        "experiment",
-        "launch",
-        "workloads",
-        "trace",
-        "analysis",
-        "archive",
+        "core", "profilers", "record", "experiment", "launch", "workloads", "trace", "analysis", "archive",
     },
     "search": {"core", "experiment", "analysis", "archive", "machine"},
     "report": None,
     "api": None,
     "cli": None,
-}
+}  # fmt: skip
 PACKAGE = ROOT / "src" / "multicard"
 IMPORT = re.compile(r"^ *(?:from|import) multicard(?:\.(\w+)| import (\w+))", re.M)
 HEAVY = ("torch", "matplotlib", "optuna", "pandas", "pyarrow", "rich")
@@ -88,6 +79,7 @@ def test_a_package_imports_only_itself_and_packages_before_it() -> None:
             "runs.expand(load.read_experiment(Path('config/config.yaml')))",
             ("torch", "matplotlib", "pandas", "pyarrow"),
         ),
+        ("import multicard.workloads.llm.memory_estimate", ("torch",)),
     ],
 )
 def test_what_starts_often_starts_fast(statement: str, absent: tuple[str, ...]) -> None:
@@ -124,36 +116,10 @@ def test_what_rules_put_into_commands_is_quoted() -> None:
             assert field.endswith(":q") or field in plain, (rules.name, field)
 
 
-ANOTHER_CLOCK = """
-import time
-
-_real, _real_ns = time.time, time.time_ns
-time.time = lambda: _real() + 3600
-time.time_ns = lambda: _real_ns() + 3600 * 10**9
-"""
-
-
-def collected(folder: Path, seed: str, *options: str) -> list[str]:
-    """The ids that a fresh pytest collects, in their order, with the modules of a folder."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    found = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *options],
-        cwd=ROOT, env=kept | {"PYTHONHASHSEED": seed, "PYTHONPATH": f"{folder}:{kept.get('PYTHONPATH', '')}"},
-        capture_output=True, text=True, check=True, timeout=600,
-    )  # fmt: skip
-    return [line for line in found.stdout.splitlines() if "::" in line]
-
-
-@pytest.mark.rare
-def test_ids_of_tests_depend_neither_on_the_time_nor_on_the_hash_seed(tmp_path: Path) -> None:
-    # So that every worker of pytest-xdist collects the same tests.
-    (tmp_path / "another_clock.py").write_text(ANOTHER_CLOCK)
-    first = collected(tmp_path, "1")
-    assert len(first) > 1000 and collected(tmp_path, "2", "-p", "another_clock") == first
-
-
 @pytest.mark.parametrize("path", sorted((ROOT / "tests/mutations").glob("*.yaml")), ids=lambda path: path.stem)
-def test_each_mutation_replaces_text_that_is_there_once(path: Path) -> None:
+def test_each_mutation_replaces_text_that_is_there_once_and_names_a_test(path: Path) -> None:
     for mutation in yaml.safe_load(path.read_text(encoding="utf-8")):
+        file, name = re.search(r"(tests/\S+\.py)(?:::(\w+))?", mutation["test"]).groups("")
+        assert f"def {name}" in (ROOT / file).read_text(encoding="utf-8"), mutation
         text = (PACKAGE / mutation["file"]).read_text(encoding="utf-8")
         assert text.count(mutation["replace"]) == 1, mutation

@@ -2,7 +2,7 @@
 
 import inspect
 import runpy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from io import StringIO
 from pathlib import Path
@@ -12,11 +12,12 @@ from unittest.mock import MagicMock, patch
 import torch
 import torch.distributed as dist
 from omegaconf import OmegaConf
+from torch import nn
+from torch.optim import Optimizer
 from torchtune import config
 from torchtune._cli.run import ROOT
 from torchtune._recipe_registry import get_all_recipes
 
-from model_state import count
 from multicard.experiment.models import Architecture
 from multicard.workloads.llm import torchtune_backend as backend
 from multicard.workloads.llm.parameters import LlmParameters
@@ -97,7 +98,7 @@ def held_by_rank(rank: int, ranks: int, cases: list[tuple[LlmParameters, Archite
         recipe = make_recipe(p, shape, steps=1)
         recipe.rank, recipe._is_rank_zero = rank, rank == 0
         model, optimizer, held = recipe._model, recipe._optimizer, []
-        optimizer.register_step_post_hook(lambda *_, m=model, o=optimizer, h=held: h.append(count(m, o).record()))
+        optimizer.register_step_post_hook(lambda *_, m=model, o=optimizer, h=held: h.append(count(m, o)))
         with quiet():
             recipe.train()
         found += held
@@ -107,7 +108,6 @@ def held_by_rank(rank: int, ranks: int, cases: list[tuple[LlmParameters, Archite
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep progress bars out of the output."""
     with redirect_stderr(StringIO()):
         yield
 
@@ -182,3 +182,49 @@ def _batches(p: LlmParameters, shape: Architecture, steps: int) -> Batches:
         {"tokens": tokens(p.batch_size), "labels": tokens(p.batch_size)}
         for _ in range(steps * p.gradient_accumulation_steps)
     )
+
+
+def count(model: nn.Module, optimizer: Optimizer) -> dict[str, int]:
+    """Bytes on this rank after an update, before its gradients are dropped; the numbers of weights of the whole model.
+
+    `weights` are those that are frozen, or all where none is; `adapters` are trained beside frozen ones; `buffers` are
+    tables that are not trained, such as those of rotary positions.
+
+    Storage that several tensors share counts once, and completely: FSDP pads its shards, and lets the gradients of a
+    layer share one buffer. Of a weight in NF4 every inner tensor counts.
+    """
+    parameters = list(model.parameters())  # each once, however many modules use it
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    frozen = [parameter for parameter in parameters if not parameter.requires_grad]
+    states = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
+    seen: set[int] = set()
+    return {
+        "weights": _bytes(frozen or trained, seen),
+        "adapters": _bytes(trained, seen) if frozen else 0,
+        "gradients": _bytes((parameter.grad for parameter in trained if parameter.grad is not None), seen),
+        "optimizer": _bytes(states, seen),
+        "buffers": _bytes(model.buffers(), seen),
+        "parameters": sum(parameter.numel() for parameter in parameters),
+        "trainable_parameters": sum(parameter.numel() for parameter in trained),
+    }
+
+
+def _bytes(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:
+    """Bytes of the storages that are not in `seen`, which takes them in."""
+    total = 0
+    for tensor in tensors:
+        for part in _parts(tensor):
+            storage = part.untyped_storage()
+            if storage.data_ptr() not in seen:
+                seen.add(storage.data_ptr())
+                total += storage.nbytes()
+    return total
+
+
+def _parts(tensor: Any) -> Iterator[torch.Tensor]:
+    """The plain tensors of this rank inside a tensor: the shard of a DTensor, the codes and scales of an NF4Tensor."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        yield tensor
+        return
+    for name in tensor.__tensor_flatten__()[0]:
+        yield from _parts(getattr(tensor, name))

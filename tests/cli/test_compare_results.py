@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from conftest import ROOT
+from conftest import ROOT, ran
 from multicard.api.results import holds_results
 from multicard.archive.pack import pack
 from recorded_runs import add_run, experiment
@@ -213,9 +213,7 @@ def test_the_github_action_says_what_became_slower(baseline: Path, slower: Path,
 
     def step(script: str, **variables: str) -> subprocess.CompletedProcess[str]:
         shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]  # as GitHub's runner starts bash
-        return subprocess.run(
-            shell, cwd=tmp_path, env=around | variables, capture_output=True, text=True, check=False, timeout=600
-        )
+        return ran(*shell, cwd=tmp_path, env=around | variables)
 
     assert step(install["run"]).returncode == 0
     found = step(judge["run"], **stated)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, ran
 from docs.test_pages import blocks, shell_commands
 from test_cli import multicard
 
@@ -19,10 +19,7 @@ pytestmark = pytest.mark.slow
 
 def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     paths = {"PATH": f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"}
-    return subprocess.run(
-        ["bash", "-c", command],
-        cwd=folder, env=os.environ | paths, capture_output=True, text=True, timeout=1800, check=False,
-    )  # fmt: skip
+    return ran("bash", "-c", command, cwd=folder, env=os.environ | paths)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hatchling.build import build_editable, build_wheel
 
-from conftest import ROOT
+from conftest import ROOT, ran
 from multicard import __version__
 from multicard.core.pipeline import full_version, pipeline_folder
 from script.equipment import SCRIPTS
@@ -22,7 +22,7 @@ LIMIT_S = 900
 
 
 def git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    return ran("git", *arguments, cwd=ROOT).stdout
 
 
 def tracked() -> set[str]:
@@ -87,9 +87,7 @@ def test_from_the_wheel_without_torch_a_script_of_another_environment_is_measure
     plain["PATH"] = f"{environment / 'bin'}{os.pathsep}{plain['PATH']}"
 
     def run(*command: str) -> str:
-        done = subprocess.run(
-            command, cwd=folder, env=plain, capture_output=True, text=True, timeout=LIMIT_S, check=False
-        )
+        done = ran(*command, cwd=folder, env=plain, limit_s=LIMIT_S)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -124,10 +122,7 @@ NO_NAMESPACES = subprocess.run([*OFFLINE, "true"], capture_output=True, check=Fa
 def test_a_bundle_for_another_python_is_installed_without_a_network(tmp_path: Path) -> None:
     python, bundle, venv = newest_python(), tmp_path / "bundle", tmp_path / "venv"
     version = Path(python).name.removeprefix("python")
-    made = subprocess.run(
-        [ROOT / "envs/make-bundle.sh", bundle, version, "vision", "torch,torchvision"],
-        capture_output=True, text=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+    made = ran(ROOT / "envs/make-bundle.sh", bundle, version, "vision", "torch,torchvision", limit_s=LIMIT_S)
     if "Failed to fetch" in made.stderr or "Network" in made.stderr:
         pytest.skip("no index of packages can be reached")
     assert made.returncode == 0, made.stderr
@@ -136,9 +131,7 @@ def test_a_bundle_for_another_python_is_installed_without_a_network(tmp_path: Pa
     assert not any(name.startswith(("torch", "triton", "nvidia_c")) for name in names)
 
     def offline(*command: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*OFFLINE, *command], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False
-        )
+        return ran(*OFFLINE, *command, cwd=tmp_path, limit_s=LIMIT_S)
 
     other = offline("sh", bundle / "install.sh", tmp_path / "other", sys.executable)
     if sys.version_info[:2] != tuple(map(int, version.split("."))):
@@ -166,11 +159,8 @@ def install_base(environment: Path, python: str, versions: str) -> None:
     subprocess.run(venv, check=True, timeout=LIMIT_S)
     asked = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
     index = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
-    done = subprocess.run(
-        [*UV, "--python", environment / "bin/python", "--resolution", versions, "-r", ROOT / "pyproject.toml"],
-        env=os.environ | ({"UV_DEFAULT_INDEX": index} if index else {}),
-        capture_output=True, text=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+    install = (*UV, "--python", environment / "bin/python", "--resolution", versions, "-r", ROOT / "pyproject.toml")
+    done = ran(*install, env=os.environ | ({"UV_DEFAULT_INDEX": index} if index else {}), limit_s=LIMIT_S)
     if "error sending request" in done.stderr or "Network connectivity is disabled" in done.stderr:
         pytest.skip("no index of packages can be reached")
     assert done.returncode == 0, done.stderr

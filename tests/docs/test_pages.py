@@ -25,7 +25,7 @@ from markdown_it.token import Token
 from PIL import Image
 
 from analysis.synthetic_results import images, make_results
-from conftest import ROOT
+from conftest import ROOT, ran
 from forked_python import ForkedPython
 from multicard.experiment.config import Experiment
 from multicard.experiment.datasets import MNIST_FILES
@@ -215,10 +215,7 @@ def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
         if module[2]:
             (folder / module[2]).write_text(done.stdout, encoding="utf-8")
         return done
-    return subprocess.run(
-        ["bash", "-c", command],
-        cwd=folder, env=os.environ | paths, capture_output=True, text=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+    return ran("bash", "-c", command, cwd=folder, env=os.environ | paths, limit_s=LIMIT_S)
 
 
 def record(report: Path) -> bool:

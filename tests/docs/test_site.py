@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from browser import CHROMIUM, Browser, browser
-from conftest import ROOT
+from conftest import ROOT, ran
 
 pytestmark = pytest.mark.rare
 
@@ -30,11 +30,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     with (folder / "docs" / "laptop.md").open("a") as page:
         page.write("".join(f"\n[there]({link})\n" for link in BROKEN))
     # Not --quiet: without warnings nothing is strict.
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder / "site")]
-    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    return folder / "site", subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder / "site"]
+    return folder / "site", ran(*command, cwd=folder, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
 
 
 def test_a_link_that_leads_nowhere_stops_the_build_and_nothing_else_does(built: Built) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from conftest import ROOT, path_without_nsys
+from conftest import ROOT, path_without_nsys, ran
 from emulated_gpu.fixtures import EmulatedGpus
 from multicard.core.files import read_json
 from multicard.core.reasons import describe_reason
@@ -58,12 +58,10 @@ def copy_project(folder: Path, *more: str) -> None:
 
 
 def run_on_gpus(machine: EmulatedGpus, jobs: Sequence[Job], preload: Sequence[str] = VISION, **settings: Any) -> None:
-    """Run the jobs on emulated GPUs."""
     _run(machine.python, jobs, preload, environment(machine, **settings), on_gpus=True)
 
 
 def run_on_cpu(jobs: Sequence[Job], preload: Sequence[str] = VISION) -> None:
-    """Run the jobs with the Python of the tests, where nothing is emulated."""
     _run(sys.executable, jobs, preload, os.environ | {"PATH": path_without_nsys(), "PYTHONPATH": PATHS})
 
 
@@ -80,12 +78,10 @@ def environment(machine: EmulatedGpus, **settings: Any) -> dict[str, str]:
     return machine.environment(PYTHONPATH=PATHS, **settings)
 
 
-def run_program(machine: EmulatedGpus, *arguments: Any, **settings: Any) -> subprocess.CompletedProcess[str]:
-    """Run the emulated Python with these arguments."""
-    command = [str(machine.python), *map(str, arguments)]
-    return subprocess.run(
-        command, env=environment(machine, **settings), capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
+def run_program(
+    machine: EmulatedGpus, *arguments: Any, cwd: Path | None = None, **settings: Any
+) -> subprocess.CompletedProcess[str]:
+    return ran(machine.python, *arguments, cwd=cwd, env=environment(machine, **settings), limit_s=LIMIT_S)
 
 
 def _run(
@@ -98,8 +94,5 @@ def _run(
         request.write_text(json.dumps(asked, default=str))
         # As a file, the program would be loaded again by every rank that is forked.
         program = f"from run_jobs import main; main({str(request)!r})"
-        done = subprocess.run(
-            [str(python), "-c", program],
-            env=dict(variables), capture_output=True, text=True, timeout=LIMIT_S, check=False,
-        )  # fmt: skip
+        done = ran(python, "-c", program, env=dict(variables), limit_s=LIMIT_S)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -35,7 +35,6 @@ class InParts(nn.Module):
 
 
 def train_vision(job: dict[str, Any]) -> None:
-    """Be a rank of vision training."""
     from multicard.workloads.vision import train
     from multicard.workloads.vision.strategy import STRATEGIES
 
@@ -48,7 +47,6 @@ def train_vision(job: dict[str, Any]) -> None:
 
 
 def tune(job: dict[str, Any]) -> None:
-    """Be a rank of tuning."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     from multicard.workloads.llm import train

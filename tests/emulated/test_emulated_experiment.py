@@ -1,6 +1,5 @@
 """A whole experiment on emulated GPUs by the GPU check: from runs to figures, claims, the report, and what is sent."""
 
-import subprocess
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from emulated_jobs import GPU_NAME, LIMIT_S, copy_project, environment
+from emulated_jobs import GPU_NAME, copy_project, run_program
 
 from conftest import TINY
 from emulated_gpu.fixtures import EmulatedGpus
@@ -61,11 +60,7 @@ def results(emulated_gpus: EmulatedGpus, tmp_path_factory: pytest.TempPathFactor
     # Its own configuration takes an hour here (docs/validation.md). Of the spared memory a context takes
     # 300 MiB.
     check = ["tests/gpu/check.py", "--config", "experiment.yaml", "--spared-mib", "330", "--no-tests"]
-    done = subprocess.run(
-        [emulated_gpus.python, *check],
-        cwd=project, env=environment(emulated_gpus, gpus=2), capture_output=True, text=True, timeout=LIMIT_S,
-        check=False,
-    )  # fmt: skip
+    done = run_program(emulated_gpus, *check, gpus=2, cwd=project)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
     assert "4 runs, 4 to do" in done.stdout
     return project / "results"

@@ -1,6 +1,5 @@
 """A rank on emulated GPUs runs out of memory: its outcome says what held it, and PyTorch reads the snapshot."""
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 from emulated_jobs import LLM, VISION, Job, run_on_gpus
 
-from conftest import ROOT, TINY
+from conftest import ROOT, TINY, ran
 from emulated_gpu.fixtures import EmulatedGpus
 from multicard.core.files import read_json
 from multicard.core.layout import MEMORY_SNAPSHOT
@@ -57,7 +56,7 @@ BATCH = 32 * MIB  # of that step: 16384 × 512 numbers
 
 def opened(file: Path, python: Path) -> str:
     """What PyTorch's own viewer says of a snapshot."""
-    done = subprocess.run([python, VIEWER, "stats", file], capture_output=True, text=True, check=False)
+    done = ran(python, VIEWER, "stats", file)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

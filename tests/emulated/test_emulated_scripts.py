@@ -3,13 +3,13 @@
 Scripts of others are in the folder MULTICARD_SCRIPTS. The machine has more GPUs than a run asks for.
 """
 
-# ruff: noqa: N802 - the stand-in has NVIDIA's names
 import os
 import re
 import shutil
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -37,37 +37,22 @@ SEGMENT = 2 << 20
 PHASES = ("data", "transfer", "forward", "backward", "optimizer")
 
 
-class _Nvml:
-    """NVML's energy of the emulated GPUs, for the launcher: it is this process, in which nothing is emulated."""
-
-    @staticmethod
-    def nvmlInit() -> None:
-        pass
-
-    @staticmethod
-    def nvmlDeviceGetCount() -> int:
-        return 4
-
-    @staticmethod
-    def nvmlDeviceGetHandleByIndex(index: int) -> int:
-        return index
-
-    @staticmethod
-    def nvmlDeviceGetUUID(index: int) -> str:
-        return f"GPU-e0e1e2e3-e4e5-e6e7-e8e9-eaebeced{index:04x}"
-
-    @staticmethod
-    def nvmlDeviceGetTotalEnergyConsumption(_index: int) -> int:
-        return int(100e3 * time.monotonic())
+# NVML's energy of the emulated GPUs, for the launcher: it is this process, in which nothing is emulated.
+NVML = SimpleNamespace(
+    nvmlInit=lambda: None,
+    nvmlDeviceGetCount=lambda: 4,
+    nvmlDeviceGetHandleByIndex=lambda index: index,
+    nvmlDeviceGetUUID=lambda index: f"GPU-e0e1e2e3-e4e5-e6e7-e8e9-eaebeced{index:04x}",
+    nvmlDeviceGetTotalEnergyConsumption=lambda _index: int(100e3 * time.monotonic()),
+)
 
 
 @pytest.fixture(autouse=True)
 def _nvml_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", _Nvml)
+    monkeypatch.setitem(sys.modules, "pynvml", NVML)
 
 
 def started(emulated: EmulatedGpus, run: Path, /, *command: str, **given: Any) -> Script:
-    """Run a script on GPUs, by the Python of the emulated environment."""
     stated = {"device": "cuda", "python": str(emulated.python)}
     return Script(run, emulated.environment(**MACHINE), command=command, **stated | given)
 
@@ -104,10 +89,6 @@ def ran_on_its_gpus(run: Script, emulated: EmulatedGpus, communicates: bool = Tr
     return tables["kernels"]
 
 
-def copies_of(run: Script) -> set[str]:
-    return set(pd.read_parquet(run.folder / "activity" / "memory_operations.parquet")["operation"])
-
-
 @pytest.mark.parametrize("name", [DAILY, *(pytest.param(name, marks=rare) for name in ON_GPUS if name != DAILY)])
 def test_every_step_of_every_rank_is_seen(name: str, emulated: EmulatedGpus, tmp_path: Path) -> None:
     case = CASES[name]
@@ -115,7 +96,8 @@ def test_every_step_of_every_rank_is_seen(name: str, emulated: EmulatedGpus, tmp
     run = started(emulated, tmp_path, *command, launcher=case.launcher, devices=case.devices).completed()
     every_step_is_seen(run, case, least_bytes=0)
     ran_on_its_gpus(run, emulated)
-    assert {"host_to_device", "device_to_host"} <= copies_of(run)
+    copies = pd.read_parquet(run.folder / "activity" / "memory_operations.parquet")
+    assert {"host_to_device", "device_to_host"} <= set(copies["operation"])
     in_trace = set(pd.read_parquet(run.folder / "activity" / "phases.parquet")["phase"])
     assert in_trace == {"step", *PHASES} - ({"transfer"} if case.asks_ahead else set())
     if name == DAILY:

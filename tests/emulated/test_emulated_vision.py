@@ -41,18 +41,7 @@ REFERENCES: dict[str, dict[str, Any]] = {
 }
 
 # Runs on GPUs, each with the reference whose losses it has. FSDP2 computes what DDP with a distributed sampler does.
-#
-# run       strategy  devices  precision  layout  loader           beside
-# single    single    1        fp32       nchw    torch, a worker  pinned memory, two epochs, PyTorch's profiler
-# bf16      single    1        bf16       nchw    torch            no TF32
-# fp16      single    1        fp16       nchw    torch            a scaled gradient
-# ddp 1     ddp       1        fp32       nchw    torch            small buckets, bound to NUMA nodes
-# dp 2      dp        2        fp32       nchw    torch            PyTorch's profiler
-# ddp 2     ddp       2        fp32       nchw    torch
-# ddp-ds 2  ddp-ds    2        fp64       nhwc    torch            the preset `tuned`, PyTorch's profiler
-# fsdp 2    fsdp      2        fp64       nchw    torch            `tuned`, which leaves it NCHW
-# fsdp 4    fsdp      4        fp64       nchw    torch            PyTorch's profiler
-# dali      ddp-ds    2        fp32       nchw    DALI             strong scaling
+# `tuned` leaves FSDP NCHW.
 WORKER = {"num_workers": 1, "persistent_workers": False, "pin_memory": True, "non_blocking": True}
 RUNS: dict[str, tuple[dict[str, Any], str]] = {
     "single": (WORKER | {"profiler": "kineto", "epochs": 2}, "single"),

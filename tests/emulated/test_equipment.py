@@ -1,4 +1,7 @@
-"""Emulated GPUs refuse what real GPUs refuse, replay graphs, and are seen as asked; the other tests compute on them."""
+"""Emulated GPUs refuse what real GPUs refuse, replay graphs, and are seen as asked; the other tests compute on them.
+
+Graphs that a program captures itself, and what their steps learn, are in test_emulated_observer.py.
+"""
 
 import json
 import re
@@ -46,43 +49,8 @@ found = {
 }
 bytes_of(1 << 29, "cuda:0")
 """,
-    "graph": """
-torch.manual_seed(0)
-found = {}
-first = nn.Sequential(
-    nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.LayerNorm(8 * 36), nn.Linear(8 * 36, 10)
-).cuda()
-images, labels = torch.randn(16, 3, 8, 8).cuda(), torch.randint(10, (16,)).cuda()
-for way in ("eager", "graph"):
-    net = copy.deepcopy(first)
-    steps = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
-
-    def step():
-        steps.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", dtype=torch.float16):
-            loss = nn.functional.cross_entropy(net(images), labels)
-        loss.backward()
-        steps.step()
-        return loss
-
-    with torch.cuda.stream(torch.cuda.Stream()):
-        for _ in range(2):
-            step()
-    torch.cuda.synchronize()
-    if way == "graph":
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            loss = step()
-    found[way] = []
-    for _ in range(6):
-        if way == "graph":
-            graph.replay()
-        else:
-            loss = step()
-        found[way].append(loss.item())
-""",
     # Graphs of PyTorch's own making, whose inputs lie in memory that a capture uses again.
-    "compiled graph": """
+    "graph": """
 torch.manual_seed(0)
 found = {}
 first = nn.Sequential(nn.Linear(16, 16), nn.ReLU6(), nn.Linear(16, 10)).cuda()
@@ -130,7 +98,6 @@ json.dump(outputs, open(sys.argv[2], "w"))
 
 @pytest.fixture(scope="module")
 def found(emulated_gpus: EmulatedGpus, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What each program found."""
     answers = tmp_path_factory.mktemp("programs") / "found.json"
     done = emulated_gpus.run("-c", RUN_ALL, json.dumps(PROGRAMS), answers, gpus=2, gpu_gib="16,0.5", compile="eager")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -141,9 +108,8 @@ def found(emulated_gpus: EmulatedGpus, tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_steps_of_a_graph_learn_as_eager_ones_do(found: dict[str, Any]) -> None:
-    for name in ("graph", "compiled graph"):
-        assert found[name]["graph"] == pytest.approx(found[name]["eager"], rel=1e-3), name
-    assert found["graph"]["graph"][-1] < found["graph"]["graph"][0]
+    assert found["graph"]["graph"] == pytest.approx(found["graph"]["eager"], rel=1e-3)
+    assert len(set(found["graph"]["graph"])) == 6
 
 
 def test_what_cuda_refuses_is_refused(found: dict[str, Any]) -> None:

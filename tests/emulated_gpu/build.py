@@ -32,24 +32,12 @@ RUNTIME = "libcudart.so.13"
 
 @dataclass(frozen=True)
 class Library:
-    """A shared library that takes the place of NVIDIA's of the same name.
+    """A shared library that takes the place of NVIDIA's of the same name."""
 
-    Parameters
-    ----------
-    name
-        File name and SONAME.
-    sources
-        Patterns of its sources below src/.
-    versioned
-        Whether its symbols carry its name as version, as those of the original do.
-    with_torch
-        Whether it calls PyTorch.
-    """
-
-    name: str
-    sources: tuple[str, ...]
-    versioned: bool = False
-    with_torch: bool = False
+    name: str  # of the file, and its SONAME
+    sources: tuple[str, ...]  # patterns below src/
+    versioned: bool = False  # its symbols carry its name as version, as those of the original do
+    with_torch: bool = False  # it calls PyTorch
 
     def files(self) -> list[Path]:
         """Its sources."""
@@ -184,12 +172,12 @@ def _make_environment(folder: Path) -> Path:
         "libraries": str(folder / "lib"),
         "sources": str(ROOT / "src"),
         "packages": sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), str(_packages())}),
-        "programs": [str(environment / "smi"), str(environment / "bin")],
+        "programs": [str(environment / "bin")],
     }
     _write(packages / "emulation_hook.json", json.dumps(paths, indent=1))
     _write(packages / "emulation_hook.py", (HERE / "emulation_hook.py").read_text())
     _write(packages / "emulation_hook.pth", "import emulation_hook\n")
-    _write(environment / "smi" / "nvidia-smi", f"#!{python}\n{(HERE / 'nvidia_smi.py').read_text()}", executable=True)
+    _write(environment / "bin" / "nvidia-smi", f"#!{python}\n{(HERE / 'nvidia_smi.py').read_text()}", executable=True)
     _write(environment / "bin" / "nsys", (HERE / "nsys").read_text(), executable=True)
     # The base's programs in Python (multicard, snakemake), run by the emulated Python.
     for program in Path(sysconfig.get_path("scripts")).iterdir():
@@ -212,12 +200,10 @@ def _write(path: Path, text: str, executable: bool = False) -> None:
 
 
 def default_folder() -> Path:
-    """Where the emulated environment is made."""
     return Path(os.environ.get("MULTICARD_EMULATED") or ROOT / ".emulated")
 
 
 def main() -> None:
-    """Build, and print the environment's Python."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=default_folder(), help="where to build (default: %(default)s)")
     try:

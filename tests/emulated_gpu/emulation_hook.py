@@ -28,13 +28,8 @@ def add_packages():
 
 def add_programs():
     """`nvidia-smi` and the stand-in for nsys come before the machine's own."""
-    folders = [folder for folder in PATHS["programs"] if not (_is_smi(folder) and _setting("SMI") == "missing")]
     stated = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    os.environ["PATH"] = os.pathsep.join(folders + [folder for folder in stated if folder not in PATHS["programs"]])
-
-
-def _is_smi(folder):
-    return Path(folder).name == "smi"
+    os.environ["PATH"] = os.pathsep.join(dict.fromkeys(PATHS["programs"] + stated))
 
 
 def _setting(name):
@@ -42,7 +37,6 @@ def _setting(name):
 
 
 def load_libraries():
-    """Load what takes the place of NVIDIA's libraries."""
     for name in LIBRARIES:
         ctypes.CDLL(str(Path(PATHS["libraries"], name)), mode=ctypes.RTLD_GLOBAL)
     os.environ.setdefault("TRITON_LIBCUDA_PATH", PATHS["libraries"])  # it links with the driver by its path

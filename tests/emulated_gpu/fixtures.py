@@ -19,17 +19,8 @@ NOTHING_COMPUTES = "kernel that nothing computes"
 class EmulatedGpus:
     """A machine of emulated GPUs, whose memory no other test shares.
 
-    Parameters
-    ----------
-    python
-        Python of the emulated environment.
-    log
-        File in which the emulation writes what happens: contexts, errors, captures, kernels that nothing computes.
-
-    Attributes
-    ----------
-    computes_all
-        Whether a kernel that nothing computes fails the test; a test that expects one sets it to False.
+    In `log` the emulation writes what happens: contexts, errors, captures, kernels that nothing computes. Of these one
+    fails the test, unless the test sets `computes_all` to False.
     """
 
     def __init__(self, python: Path, log: Path):
@@ -53,15 +44,9 @@ class EmulatedGpus:
 
     def run(self, *arguments: object, limit_s: float = 300, **settings: object) -> subprocess.CompletedProcess[str]:
         """Run the emulated Python; its output is text, and its exit code is not judged."""
-        return subprocess.run(
-            [str(self.python), *map(str, arguments)],
-            env=self.environment(**settings),
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=limit_s,
-            check=False,
-        )
+        command = [str(self.python), *map(str, arguments)]
+        environment = self.environment(**settings)
+        return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=limit_s)
 
     def output(self, program: str, limit_s: float = 300, **settings: object) -> str:
         """What a program, given as text, prints; it must exit with 0."""

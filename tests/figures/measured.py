@@ -40,7 +40,8 @@ def gathered(folder: Path, measures: pd.DataFrame, **tables: Iterable[dict[str, 
     """
     folder.mkdir(parents=True, exist_ok=True)
     stated = {name: list(rows) for name, rows in tables.items()}
-    store({name: pa.Table.from_pylist(rows, with_run(SCHEMAS[name])) for name, rows in stated.items() if rows}, folder)
+    schemas = {name: pa.schema([("run", pa.string()), *SCHEMAS[name]]) for name in stated}
+    store({name: pa.Table.from_pylist(rows, schemas[name]) for name, rows in stated.items() if rows}, folder)
     measures.to_csv(folder / MEASURES, index=False)
     return ScenarioTables(folder)
 
@@ -51,11 +52,6 @@ def drawn(name: str, measures: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     tables.__dict__["every"] = measures
     figure, data = draw(name, tables)
     return closed(figure), data
-
-
-def with_run(schema: pa.Schema) -> pa.Schema:
-    """Columns of a gathered table."""
-    return pa.schema([("run", pa.string()), *schema])
 
 
 def two_repeats(**row: Any) -> list[dict[str, Any]]:
@@ -120,7 +116,6 @@ def scaled(workload: str, phases: tuple[str, ...], **more: Any) -> pd.DataFrame:
 
 @made_once
 def scripts() -> pd.DataFrame:
-    """A script with two batch sizes."""
     command = ["train.py", "{batch_size}"]
     return scaled("script", ("backward_s", "other_s"), command=command, profiler_overhead=0.05)
 

@@ -56,11 +56,6 @@ def test_series_of_language_models_are_named_in_words() -> None:
     assert labels(rows, ["qat_of"]) == expected  # a technique to which nothing named applies has its own name
 
 
-def test_steps_of_an_epoch_read_from_csv_are_whole_numbers_or_all() -> None:
-    rows = pd.DataFrame({"workload": "vision", "strategy": "ddp", "steps_per_epoch": [100.0, float("nan")]})
-    assert labels(rows, ["steps_per_epoch"]) == ["100 steps per epoch", "full epochs"]
-
-
 @pytest.mark.parametrize(
     ("value", "label"),
     [
@@ -72,7 +67,9 @@ def test_own_values_are_shown_as_they_are_and_never_as_formulas(value: Any, labe
     assert unit("args.x", value) == label
 
 
-def test_a_parameter_of_another_script_names_no_series() -> None:
+def test_what_a_table_lacks_is_a_full_epoch_or_a_parameter_of_another_script_which_names_no_series() -> None:
+    rows = pd.DataFrame({"workload": "vision", "strategy": "ddp", "steps_per_epoch": [100.0, float("nan")]})
+    assert labels(rows, ["steps_per_epoch"]) == ["100 steps per epoch", "full epochs"]
     rows = pd.DataFrame({"launcher": "auto", "command": ["a.py", "b.py"], "args.lr": [0.1, None], "args.n": [None, 2]})
     assert labels(rows, ["command", "args.lr", "args.n"]) == ["a.py, lr 0.1", "b.py, n 2"]
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from figures.measured import closed, gathered, group_names, heading, legend, lengths, measured
@@ -12,12 +11,6 @@ from multicard.figures.timeline import timeline as draw_timeline
 from multicard.trace.files import open_trace
 from multicard.trace.tables import activity_tables
 from synthetic import nsys_export
-
-
-def two_runs() -> pd.DataFrame:
-    """Two runs on GPUs that differ in their number."""
-    common = {"strategy": "ddp-ds", "device": "cuda", "iteration_time_s": 0.1}
-    return measured("vision", common | {"devices": 1}, common | {"devices": 2})
 
 
 def info(steps: float = 10) -> list[dict[str, Any]]:
@@ -42,7 +35,8 @@ def api(**seconds: float) -> list[dict[str, Any]]:
 
 def axes_of(name: str, folder: Path, **tables: list[dict[str, Any]]) -> tuple:
     """Panels of a figure of two runs with these tables, the figure before them, and its numbers."""
-    figure, data = draw(name, gathered(folder, two_runs(), **{"runs_info": info()} | tables))
+    runs = [{"strategy": "ddp-ds", "device": "cuda", "iteration_time_s": 0.1, "devices": n} for n in (1, 2)]
+    figure, data = draw(name, gathered(folder, measured("vision", *runs), **{"runs_info": info()} | tables))
     return closed(figure), *figure.axes, data
 
 
@@ -193,7 +187,6 @@ def test_a_bus_bandwidth_counts_the_ranks_that_the_trace_tells_and_is_left_out_w
 
 @pytest.fixture
 def captured(tmp_path: Path) -> list[dict]:
-    """The table `timeline` of a trace."""
     return activity_tables([open_trace(nsys_export(tmp_path / "t$1.sqlite"))], only=["timeline"]).rows["timeline"]
 
 

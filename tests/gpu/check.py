@@ -23,8 +23,6 @@ from typing import Any
 
 import pandas as pd
 from pieces import Deadline, restore, save
-from rich.console import Console
-from rich.table import Table
 from rows import COLUMNS, EVENTS_TRACED, OUT_OF_MEMORY, judge
 from safetensors.torch import save_file
 from snakemake.utils import update_config
@@ -36,7 +34,6 @@ from multicard.archive.pack import pack
 from multicard.core.errors import UserError, reported
 from multicard.core.files import atomic_write, write_json
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, NOT_RUN, RUN
-from multicard.core.system import read_or_none
 from multicard.experiment.load import check, read_yaml
 from multicard.experiment.models import Architecture
 from multicard.experiment.parameters import JobParameters
@@ -217,10 +214,7 @@ def judge_all(matrix: Matrix, is_over: bool = False) -> pd.DataFrame:
 def leave(folder: Path, table: pd.DataFrame, matrix: Matrix) -> None:
     """Write the table and then the archive, without names of people, machines and places.
 
-    Raises
-    ------
-    UserError
-        If a file of a run is damaged: there is no archive, then.
+    Raises `UserError` where a file of a run is damaged: there is no archive, then.
     """
     folder.mkdir(parents=True, exist_ok=True)
     records = []
@@ -237,8 +231,6 @@ def leave(folder: Path, table: pd.DataFrame, matrix: Matrix) -> None:
         f"# GPU check: {counted(table)}",
         f"{len(gpus)} × {', '.join(sorted(set(gpus)))}; {versions}",
         table.to_markdown(index=False, floatfmt=".4g"),
-        "## Counters of NVML",
-        counters().to_markdown(index=False, floatfmt=".4g"),
     ]
     with atomic_write(folder / "check.md") as temporary:
         temporary.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
@@ -249,36 +241,13 @@ def leave(folder: Path, table: pd.DataFrame, matrix: Matrix) -> None:
     pack(matrix.experiment, archive)
 
 
-def counters() -> pd.DataFrame:
-    """Of each GPU its energy counter, and what reading takes."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return pd.DataFrame([{"NVML": str(error)}])
-    rows = []
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
-        began = time.perf_counter()
-        energy = read_or_none(lambda gpu=gpu: pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000)
-        rows.append({"gpu": index, "energy_j": energy, "energy_reading_ms": 1000 * (time.perf_counter() - began)})
-    return pd.DataFrame(rows)
-
-
 def show(table: pd.DataFrame) -> None:
-    """Print what failed or did not run, and how many did what; wide where it goes to a file."""
-    shown = Table("Scenario", "Run", "Result", "Remarks")
-    for row in table[table["result"] != "passed"].itertuples():
-        shown.add_row(row.scenario, row.run, row.result, row.remarks)
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    if shown.row_count:
-        console.print(shown)
-    console.print(counted(table), highlight=False)
+    """Print what failed or did not run, and how many did what."""
+    others = table.loc[table["result"] != "passed", ["scenario", "run", "result", "remarks"]]
+    print(*([] if others.empty else [others.to_markdown(index=False)]), counted(table), sep="\n")
 
 
 def counted(table: pd.DataFrame) -> str:
-    """How many runs passed, failed, or did not run."""
     return ", ".join(f"{count} {result}" for result, count in table["result"].value_counts().items())
 
 

@@ -4,9 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rows import (
-    judge,
-)
+from rows import judge
 
 from multicard.core.files import write_json
 from multicard.core.layout import PHASES
@@ -23,10 +21,7 @@ STARTS = [1.0, 9.0, 17.0, 25.0]
 WORK = [
     work
     for number, start in enumerate(STARTS)
-    for work in (
-        (2 * number + 0.5, start, start + 6, GEMM),
-        (2 * number + 0.8, start + 6, start + 8, ALL_REDUCE),
-    )
+    for work in ((2 * number + 0.5, start, start + 6, GEMM), (2 * number + 0.8, start + 6, start + 8, ALL_REDUCE))
 ]
 DEVICE_MS = [9.0, 8.0, 8.0, 9.0]
 METER = {"energy_j": 3.0, "duration_s": 0.1, "reason": None}
@@ -60,13 +55,11 @@ def judged(
     training_trace(folder / "trace" / "report.sqlite", marks, work)
     exported = {"profiler": "nsys", "missing": None, "files": [{"name": "report.sqlite"}]}
     write_json(folder / "trace" / "exported.json", exported)
-    facts = {"run": run_id(p), "outcome": "completed", "reason": None, "parameters": p.model_dump(), "wall_time_s": 9.0}
-    facts |= {
-        "profiler": {"used": "nsys", "trace_missing": None},
-        "steps_per_pass": 9,
-        "hardware": {"gpus": []},
+    facts = {
+        "run": run_id(p), "outcome": "completed", "reason": None, "parameters": p.model_dump(), "wall_time_s": 9.0,
+        "profiler": {"used": "nsys", "trace_missing": None}, "steps_per_pass": 9, "hardware": {"gpus": []},
         "ranks": ranks_with(meter, meter),
-    }
+    }  # fmt: skip
     write_json(folder / "run.json", facts | record)
     seconds = [each / 1e3 for each in (8.0, 8.0, *(longer * each for each in DEVICE_MS))]
     windows = ["measured"] * 2 + ["profiled"] * len(DEVICE_MS)

@@ -30,7 +30,6 @@ class Numbers(Dataset):
 
 
 def main() -> None:
-    """Train until the windows are complete."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--edges", required=True, help="of the matrices of each layer, with commas")
     parser.add_argument("--load-ms", type=float, default=0.0, help="that the loader takes for each step")

@@ -172,7 +172,6 @@ def _outside(what: str, value: float | None, limits: tuple[float, float]) -> lis
 
 
 def _edges(p: JobParameters) -> list[int]:
-    """Edges of the matrices of products.py."""
     return [int(edge) for edge in str(p.args["edges"]).split(",")]
 
 

@@ -1,23 +1,26 @@
-"""The GPU check runs what is planned, within its time; its configuration has all strategies and techniques."""
+"""The GPU check runs what is planned, in time and from what it saved; it has all strategies and techniques."""
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import check as gpu_check
 import pandas as pd
+import psutil
 import pytest
 from check import CONFIG, TABLES, around, estimated_s, judge_all, leave, stretches
 from judged_runs import P, judged
+from pieces import ENDING_S, PART_BYTES, Deadline, restore, save
 from rows import EVENTS_TRACED, OF_SCENARIO, OUT_OF_MEMORY, required_collectives
 from snakemake.utils import update_config
 
+from conftest import ran
+from machine.faked_programs import put
 from multicard.archive.matrix import Matrix
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
@@ -169,15 +172,13 @@ def test_what_runs_on_one_gpu_comes_first_and_memory_is_occupied_between(
 
 
 def test_events_are_traced_only_around_their_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = tmp_path / "nsys"
-    real.write_text('#!/bin/sh\necho "$@"\n')
-    real.chmod(0o755)
+    put(tmp_path, "nsys", 'echo "$@"')
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     command = ["nsys", "profile", "--cuda-event-trace=false", "a b"]
     said = []
     for scenario in ("overlap", EVENTS_TRACED, "overlap"):
         with around(scenario, 2, 0):
-            said.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
+            said.append(ran(*command).stdout.strip())
     assert said == [f"profile --cuda-event-trace={traced} a b" for traced in ("false", "true", "false")]
 
 
@@ -228,3 +229,64 @@ def test_every_question_that_only_a_gpu_decides_has_a_scenario() -> None:
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert len(rows) >= 8 and all("`" in row for row in rows)
     assert {*OF_SCENARIO, OUT_OF_MEMORY, EVENTS_TRACED} <= named <= on_four_gpus(CONFIG).keys()
+
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+def test_what_is_saved_in_parts_is_restored_without_traces_and_runs_that_are_there_stay(tmp_path: Path) -> None:
+    saved, elsewhere = tmp_path / "saved", tmp_path / "elsewhere"
+    for name in ("a", "b", "unread", "unfinished"):
+        for part, content in (
+            *([] if name == "unread" else [("activity/tables.json", b"{}")]),
+            ("trace/captured.json", b"{}"),
+            ("trace/rank0.json.gz", b"long"),
+            ("steps.csv", os.urandom(PART_BYTES if name == "a" else 10)),
+        ):
+            file = tmp_path / "results/runs" / name / part
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+        if name != "unfinished":
+            (tmp_path / "results/runs" / name / "run.json").write_text(name)
+    os.utime(tmp_path / "results/runs/a/run.json", (1e9, 1e9))
+    (elsewhere / "runs/b").mkdir(parents=True)
+    restore(saved, elsewhere)  # of the first call there is nothing
+
+    save(tmp_path / "results", saved)
+    save(tmp_path / "results", saved)
+    assert len(list(saved.iterdir())) == 2
+    assert max(part.stat().st_size for part in saved.iterdir()) == PART_BYTES
+    restore(saved, elsewhere)
+    assert sorted(path.name for path in elsewhere.glob("runs/*")) == ["a", "b", "unread"]
+    assert (elsewhere / "runs/unread/trace/rank0.json.gz").read_bytes() == b"long"
+    assert list((elsewhere / "runs/b").iterdir()) == []
+    assert {path.name for path in (elsewhere / "runs/a").rglob("*.*")} == {
+        "tables.json", "captured.json", "steps.csv", "run.json",
+    }  # fmt: skip
+    for file in ("steps.csv", "run.json"):
+        assert (elsewhere / "runs/a" / file).read_bytes() == (tmp_path / "results/runs/a" / file).read_bytes()
+    assert (elsewhere / "runs/a/run.json").stat().st_mtime == 1e9, "by which Snakemake tells what is out of date"
+
+
+@pytest.mark.parametrize("minutes", [0.0, (ENDING_S + 0.5) / 60])
+def test_a_command_is_ended_or_not_begun_when_the_time_is_up(minutes: float, tmp_path: Path) -> None:
+    deadline = Deadline(minutes)
+    assert deadline.run(SLEEP, tmp_path) is None
+    assert deadline.left_s == 0
+
+
+def test_what_does_not_end_in_time_is_killed_with_what_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pieces.STOPPING_S", 0.2)
+    stubborn = 'trap "" TERM; sleep 600 & echo $! > child; wait; wait'
+    assert Deadline((ENDING_S + 0.5) / 60).run(["sh", "-c", stubborn], tmp_path) is None
+    child = int((tmp_path / "child").read_text())
+    with suppress(psutil.NoSuchProcess):  # or dead, and not yet waited for by what it fell to
+        ended, _ = psutil.wait_procs([psutil.Process(child)], timeout=5)
+        assert ended or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+
+
+def test_without_a_limit_or_in_time_a_command_gives_its_exit_code(tmp_path: Path) -> None:
+    for minutes in (None, 60):
+        assert Deadline(minutes).run([sys.executable, "-c", "raise SystemExit(3)"], tmp_path) == 3

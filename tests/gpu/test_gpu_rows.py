@@ -66,6 +66,55 @@ class Files:
         return pa.table(pd.DataFrame(self._rows, columns=columns))
 
 
+LOADS = PRODUCT.model_copy(update={"args": {"edges": EDGE, "load_ms": 30}})
+OF_LOADING = {"largest_part": "data loading"}
+LARGEST = "the largest part of a step is"
+COPIES = [
+    {"operation": "host_to_device", "host_memory": "pageable", "bytes": 8},
+    {"operation": "host_to_device", "host_memory": "pinned", "bytes": 800},
+    {"operation": "device_to_host", "host_memory": "pageable", "bytes": 8000},
+]
+PINS, PAGES = VisionParameters(pin_memory=True), VisionParameters(pin_memory=False)
+COPIED = "most bytes are copied from"
+EMULATED, REAL = False, True
+
+
+@pytest.mark.parametrize(
+    ("scenario", "p", "row", "files", "is_real", "faults"),
+    [
+        ("loading", LOADS, OF_LOADING, Files(), REAL, []),
+        ("loading", PRODUCT, {"largest_part": "compute"}, Files(), REAL, []),
+        ("loading", LOADS, {"largest_part": "compute"}, Files(), REAL, [f"{LARGEST} compute, expected data loading"]),
+        ("loading", PRODUCT, {"largest_part": None}, Files(), REAL, [f"{LARGEST} None, expected compute"]),
+        ("loading", PRODUCT, {"largest_part": "stalls"}, Files(), REAL, [f"{LARGEST} stalls, expected compute"]),
+        ("loading", PRODUCT, {"largest_part": "stalls"}, Files(), EMULATED, []),
+        ("loading", PRODUCT, OF_LOADING, Files(), EMULATED, [f"{LARGEST} data loading, expected compute"]),
+        ("loading", PRODUCT, {"largest_part": None}, Files(), EMULATED, [f"{LARGEST} None, expected compute"]),
+        ("pinned", PINS, {}, Files(COPIES), REAL, []),
+        ("pinned", PAGES, {}, Files(COPIES), REAL, [f"{COPIED} pinned memory, expected pageable"]),
+        ("pinned", PAGES, {}, Files(COPIES[:1]), REAL, []),
+        ("pinned", PINS, {}, Files(COPIES[:1]), REAL, [f"{COPIED} pageable memory, expected pinned"]),
+        ("pinned", PINS, {}, Files([]), REAL, [f"{COPIED} no known memory, expected pinned"]),
+        ("overlap", P, {"overlapped_share": 0.4}, Files(), REAL, []),
+        ("overlap", P, {"overlapped_share": 0.0}, Files(), REAL, ["no communication is overlapped by computing"]),
+        ("overlap", P, {"overlapped_share": 0.0}, Files(), EMULATED, []),
+        ("script", P, {"last_measured_steps": 1.1}, Files(), REAL, []),
+        ("script", P, {"last_measured_steps": 2.0}, Files(), EMULATED, []),
+        ("script", P, {"last_measured_steps": 2.0}, Files(), REAL,
+         ["the last measured steps to the first is 2, expected 0.8 to 1.25"]),
+    ],
+)  # fmt: skip
+def test_a_scenario_must_show_what_it_is_for(
+    scenario: str, p: Any, row: dict[str, Any], files: Files, is_real: bool, faults: list[str]
+) -> None:
+    assert OF_SCENARIO[scenario](p, row, files, is_real) == faults
+
+
+def test_the_largest_part_of_a_step_is_that_with_the_largest_share() -> None:
+    assert largest_part({"data_loading_share": 0.6, "compute_share": 0.4}) == "data loading"
+    assert largest_part({}) is None
+
+
 @pytest.mark.parametrize(
     ("changes", "is_real", "faults"),
     [
@@ -88,41 +137,6 @@ def test_a_known_matrix_product_must_have_its_operations_and_what_a_real_gpu_can
     assert OF_SCENARIO["matrix_product"](PRODUCT, SEEN | changes, files, is_real) == faults
 
 
-def test_the_largest_part_of_a_step_must_be_what_the_loader_makes_it() -> None:
-    loads = PRODUCT.model_copy(update={"args": {"edges": EDGE, "load_ms": 30}})
-    parts = {"data_loading_share": 0.6, "compute_share": 0.4}
-    assert largest_part(parts) == "data loading"
-    assert largest_part({}) is None
-    for p, part, faults in (
-        (loads, "data loading", []),
-        (PRODUCT, "compute", []),
-        (loads, "compute", ["the largest part of a step is compute, expected data loading"]),
-        (PRODUCT, None, ["the largest part of a step is None, expected compute"]),
-        (PRODUCT, "stalls", ["the largest part of a step is stalls, expected compute"]),
-    ):
-        assert OF_SCENARIO["loading"](p, {"largest_part": part}, Files(), True) == faults
-    for part, passes in (("stalls", True), ("data loading", False), (None, False)):
-        faults = OF_SCENARIO["loading"](PRODUCT, {"largest_part": part}, Files(), False)
-        assert (faults == []) is passes, "of a GPU that is not real"
-
-
-def test_most_bytes_must_be_copied_from_the_kind_of_memory_that_is_asked_for() -> None:
-    copies = [
-        {"operation": "host_to_device", "host_memory": "pageable", "bytes": 8},
-        {"operation": "host_to_device", "host_memory": "pinned", "bytes": 800},
-        {"operation": "device_to_host", "host_memory": "pageable", "bytes": 8000},
-    ]
-    for pins, rows, faults in (
-        (True, copies, []),
-        (False, copies, ["most bytes are copied from pinned memory, expected pageable"]),
-        (False, copies[:1], []),
-        (True, copies[:1], ["most bytes are copied from pageable memory, expected pinned"]),
-        (True, [], ["most bytes are copied from no known memory, expected pinned"]),
-    ):
-        p = VisionParameters(pin_memory=pins)
-        assert OF_SCENARIO["pinned"](p, {}, Files(rows), True) == faults
-
-
 def sizes_of(times: dict[int, float]) -> list[dict[str, Any]]:
     """All-reduces of two ranks, of which the second waited for the first."""
     rows = [{"size_bytes": size, "min_s": wait * time} for wait in (1, 3) for size, time in times.items()]
@@ -136,11 +150,7 @@ def sizes_of(times: dict[int, float]) -> list[dict[str, Any]]:
         ({20_000: 10.2e-6, 2_000_000: 30e-6}, True, []),
         ({20_000: 1.0, 2_000_000: 1.0}, False, []),
         ({20_000: 10e-3, 2_000_000: 11e-3}, True, ["latency_s is 0.00999, expected 0 to 0.001"]),
-        (
-            {20_000: 30e-6, 2_000_000: 30e-6},
-            True,
-            ["bandwidth_bytes_per_s is not known, expected 5e+08 to 1e+12"],
-        ),
+        ({20_000: 30e-6, 2_000_000: 30e-6}, True, ["bandwidth_bytes_per_s is not known, expected 5e+08 to 1e+12"]),
         ({20_000: 1e-6}, False, ["all-reduces of [20000] bytes, expected [20000, 2000000]"]),
         ({}, False, ["all-reduces of no known bytes, expected [20000, 2000000]"]),
     ],
@@ -155,17 +165,6 @@ def test_latency_and_bandwidth_follow_from_all_reduces_of_two_sizes(
     assert OF_SCENARIO["all_reduce"](p, {}, Files(), is_real) == [
         "all-reduces of no known bytes, expected [20000, 2000000]"
     ]
-
-
-@pytest.mark.parametrize(("share", "is_real", "is_wrong"), [(0.4, True, False), (0.0, True, True), (0.0, False, False)])
-def test_communication_in_buckets_must_be_overlapped_on_a_real_gpu(share: float, is_real: bool, is_wrong: bool) -> None:
-    assert bool(OF_SCENARIO["overlap"](P, {"overlapped_share": share}, Files(), is_real)) is is_wrong
-
-
-def test_the_last_of_many_short_steps_must_last_as_long_as_the_first_on_a_real_gpu() -> None:
-    fault = ["the last measured steps to the first is 2, expected 0.8 to 1.25"]
-    for quotient, is_real, faults in ((1.1, True, []), (2.0, True, fault), (2.0, False, [])):
-        assert OF_SCENARIO["script"](P, {"last_measured_steps": quotient}, Files(), is_real) == faults
 
 
 def test_steps_are_compared_by_the_slowest_rank() -> None:
@@ -218,10 +217,7 @@ def test_a_memory_estimate_must_be_near_the_peak() -> None:
         ),
         ({"ranks": ranks_with(METER, METER | {"energy_j": 0.0})}, "energy of 1 GPUs, expected 2"),
         ({"ranks": ranks_with(METER, METER, OTHER + 1)}, "in both the trace and the record: [1]"),
-        (
-            {"p": P.model_copy(update={"profiled_steps": 5})},
-            "the record has 4 profiled steps of a rank, expected 5",
-        ),
+        ({"p": P.model_copy(update={"profiled_steps": 5})}, "the record has 4 profiled steps of a rank, expected 5"),
         (
             {"ranks": [rank | {"gpu_conditions": [None]} for rank in ranks_with(METER, METER)]},
             "rank 1: nothing is recorded of its GPU's clocks and throttling",
@@ -281,8 +277,5 @@ def bound_to(cpus: str, note: str) -> dict[str, Any]:
     ],
 )
 def test_ranks_must_be_bound_next_to_their_gpus(binding: dict[str, Any] | None, faults: list[str]) -> None:
-    first = {
-        "rank": 0,
-        "binding": bound_to("4-7", "bound to CPUs 4-7 of NUMA node 1"),
-    }
+    first = {"rank": 0, "binding": bound_to("4-7", "bound to CPUs 4-7 of NUMA node 1")}
     assert binding_faults([first, {"rank": 1, "binding": binding}]) == faults

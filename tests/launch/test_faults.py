@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from conftest import ROOT, TINY, path_without_nsys
+from conftest import ROOT, TINY, path_without_nsys, ran
 from forked_ranks import run_program
 from multicard.core.errors import TraceError
 from multicard.core.files import write_json
@@ -154,9 +154,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 8 MiB that is really full when it is."""
     folder = tmp_path / "small disk"
     folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8M", "tmpfs", folder], capture_output=True, text=True, check=False
-    )
+    mounted = ran("mount", "-t", "tmpfs", "-o", "size=8M", "tmpfs", folder)
     if mounted.returncode != 0:
         pytest.skip(f"cannot mount a small file system: {mounted.stderr.strip()}")
     try:

@@ -21,7 +21,6 @@ from multicard.workloads.llm.tiny import tensor_shapes
 # As the users' checkpoints are shaped, and quickly written.
 SMALL = Architecture(vocabulary=512, layers=2, heads=2, kv_heads=1, embedding=8, feed_forward=16, max_sequence=64)
 PARAMETERS = 2 * (2 * 64 + 2 * 32 + 3 * 128 + 2 * 8) + 2 * 512 * 8 + 8
-BYTES = [bytes([value]) for value in range(256)]
 TOKENIZER, ONE = "original/tokenizer.model", "model.safetensors"
 
 
@@ -40,23 +39,17 @@ def config(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def tensors() -> dict[str, torch.Tensor]:
-    """Tensors of SMALL, by Hugging Face's names (as test_tiny.py has them from torchtune)."""
-    return {name: torch.zeros(size, dtype=torch.bfloat16) for name, size in tensor_shapes(SMALL).items()}
-
-
-def token_lines(tokens: list[bytes]) -> bytes:
-    return b"".join(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens))
-
-
 def write_folder(folder: Path, shards: int = 1) -> Path:
     """A checkpoint of SMALL as Hugging Face ships them."""
     (folder / "original").mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config()))
-    (folder / "original" / "tokenizer.model").write_bytes(token_lines(BYTES))
+    lines = [base64.b64encode(bytes([value])) + b" %d\n" % value for value in range(256)]
+    (folder / "original" / "tokenizer.model").write_bytes(b"".join(lines))
     parts: dict[str, dict[str, torch.Tensor]] = {}
-    for number, (name, tensor) in enumerate(tensors().items()):
-        parts.setdefault(shard(number % shards + 1, shards) if shards > 1 else ONE, {})[name] = tensor
+    # By Hugging Face's names, as test_tiny.py has them from torchtune.
+    for number, (name, size) in enumerate(tensor_shapes(SMALL).items()):
+        file = shard(number % shards + 1, shards) if shards > 1 else ONE
+        parts.setdefault(file, {})[name] = torch.zeros(size, dtype=torch.bfloat16)
     for file, part in parts.items():
         save_file(part, folder / file)
     if shards > 1:
@@ -85,7 +78,6 @@ def checked(folder: Path) -> dict[str, Any]:
 
 
 def refusal(folder: Path) -> str:
-    """The one line that refuses a folder."""
     return refused(folder / "out", lambda: checked(folder))
 
 

@@ -17,7 +17,6 @@ from multicard.workloads.llm.prepare_texts import prepare_texts
 
 
 def of_file(path: Path, kind: str = "completion") -> dict[str, str]:
-    """The definition of a user's file."""
     return {"source": "text-file", "path": str(path), "samples": kind}
 
 

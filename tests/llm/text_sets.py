@@ -48,12 +48,10 @@ def prepared(out: Path, **definition: Any) -> list[dict[str, Any]]:
 
 
 def refusal(out: Path, **definition: Any) -> str:
-    """The one line that refuses a set of texts."""
     return refused(out, lambda: made(out, **definition))
 
 
 def write(path: Path, samples: list[dict[str, Any]]) -> Path:
-    """Write samples in the format that the suffix names."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(samples), path)

@@ -29,7 +29,6 @@ def sinfo(rows: list[str], version: str = "slurm 24.05.4") -> str:
 
 
 def put(folder: Path, name: str, script: str) -> None:
-    """Write one fake."""
     path = folder / name
     path.write_text(f"#!/bin/sh\n# A fake of {name}.\n{script}\n")
     path.chmod(0o755)

@@ -18,7 +18,6 @@ def all_reduce(devices: int, message_bytes: int) -> dict[str, Any]:
 
 
 def record(name: str = "node07") -> dict[str, Any]:
-    """A record of two GPUs and their all-reduces."""
     gpu = {"name": "GPU", "memory_bytes": 8e10, "capability": "9.0"}
     device = [
         {"measure": "matmul", "precision": "bf16", "threads": 1,

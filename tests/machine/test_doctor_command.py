@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import pytest
 import yaml
 from faked_programs import GARBAGE, Fake, place, put, sinfo
 
+from conftest import ran
 from multicard.core import system
 from multicard.machine import doctor as checked
 from multicard.machine.probe import facts_here
@@ -35,8 +35,7 @@ def config(folder: Path, device: str, **more: object) -> Path:
 
 @pytest.mark.slow
 def test_this_machine_is_examined_and_nothing_is_left_behind(tmp_path: Path) -> None:
-    command = [str(Path(sys.prefix) / "bin" / "multicard"), "doctor"]
-    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=1200, check=False)
+    shown = ran(Path(sys.prefix, "bin/multicard"), "doctor", cwd=tmp_path)
     for name in CHECKS:
         assert f"  {name} " in shown.stdout, shown.stderr
     assert shown.returncode == (0 if shown.stdout.startswith("Ready") else 1)
@@ -45,13 +44,11 @@ def test_this_machine_is_examined_and_nothing_is_left_behind(tmp_path: Path) -> 
 
 @pytest.fixture(scope="module")
 def facts() -> dict[str, Any]:
-    """What torch says here."""
     return facts_here()
 
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """Puts a fake of a tool in place of those of this machine."""
     (tmp_path / "tools").mkdir()
     return place(tmp_path / "tools", monkeypatch, "nvidia-smi", "nsys", *SLURM)
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,19 +9,17 @@ from typing import Any
 import pytest
 from machine_record import ALPHA_S, BETA, SIZES, record
 
+from conftest import ran, refusal
 from multicard.analysis.machine.limits import MachineLimits, lines, read_machine
-from multicard.core.errors import UserError
 from multicard.core.layout import machine_file
 from multicard.core.units import BYTES_PER_S, OPERATIONS_PER_S, with_unit
 from test_cli import multicard
 
-MULTICARD = str(Path(sys.prefix) / "bin" / "multicard")
-
 
 @pytest.mark.slow
 def test_everything_is_measured_counted_printed_and_drawn(tmp_path: Path) -> None:
-    command = [MULTICARD, "doctor", "--measure", "--device", "cpu", "--devices", "2", "--seconds", "0.02"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=2400, check=False)
+    options = ("--measure", "--device", "cpu", "--devices", "2", "--seconds", "0.02")
+    done = ran(Path(sys.prefix, "bin/multicard"), "doctor", *options, cwd=tmp_path, limit_s=2400)
     assert done.returncode == 0, done.stdout + done.stderr
     results, printed = tmp_path / "results", done.stdout
     limits = read_machine(machine_file(results, "cpu"))
@@ -111,7 +108,5 @@ def with_row(row: dict[str, Any]) -> str:
 def test_a_damaged_record_is_named_in_one_line(content: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "node07-cuda.json"
     path.write_text(content)
-    with pytest.raises(UserError) as caught:
-        read_machine(path)
-    [line] = str(caught.value).splitlines()
+    line = refusal(lambda: read_machine(path))
     assert line.startswith(f"{path}: ") and says in line

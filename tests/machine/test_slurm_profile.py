@@ -32,9 +32,7 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
     """Give checks of a profile with fakes of the tools; a script replaces that of a tool, None takes the tool away."""
 
     def looked(
-        profile: dict[str, Any] | None = None,
-        demanded: bool = False,
-        **scripts: str | None,
+        profile: dict[str, Any] | None = None, demanded: bool = False, **scripts: str | None
     ) -> dict[str, Check]:
         folder = tmp_path / f"tools{len(list(tmp_path.iterdir()))}"
         folder.mkdir()

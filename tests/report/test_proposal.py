@@ -5,7 +5,6 @@ import json
 import math
 import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from analysis.synthetic_results import GPU, STEADY, Row, images, make_results, repeated
 from browser import CHROMIUM, browser
+from conftest import ran
 from multicard.analysis.choice.applied import Request
 from multicard.api.results import read_results
 from multicard.cli import main
@@ -302,7 +302,7 @@ def test_latex_is_balanced_and_has_no_character_that_it_would_interpret(tmp_path
 def test_latex_compiles_to_one_page(tmp_path: Path) -> None:
     written(tmp_path, ".tex")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = ran(*command, cwd=tmp_path)
     assert done.returncode == 0 and "(1 page," in done.stdout, done.stdout
 
 

@@ -25,47 +25,24 @@ DEEPSPEED = Path(sys.prefix) / "deepspeed"  # an environment of envs/install-dee
 LIMIT_S = 1800
 # As short as it can be: each of its windows.
 SHORT: dict[str, Any] = {
-    "device": "cpu",
-    "folder": str(SCRIPTS),
-    "warmup_steps": 2,
-    "steps": 4,
-    "profiled_steps": 2,
-    "profiler": "kineto",
-}
+    "device": "cpu", "folder": str(SCRIPTS), "warmup_steps": 2, "steps": 4, "profiled_steps": 2, "profiler": "kineto",
+}  # fmt: skip
 
 
 class Case(NamedTuple):
-    """A script, how it is started, and what is known of its steps.
-
-    Attributes
-    ----------
-    samples
-        Of a rank in one step.
-    steps
-        Of the measured window.
-    profiled
-        Steps of the profiled window: two as asked for, or four times as many as a worker of the loader reads ahead.
-    prints_after
-        Whether it prints a loss after the update, where the last one is not reached.
-    lean
-        Whether its environment lacks `EXTRAS`.
-    length
-        Tokens of a sample, where it is a text.
-    asks_ahead
-        Whether it has the next batch at hand before it uses one, so that no transfer is told from the forward pass.
-    """
+    """A script, how it is started, and what is known of its steps."""
 
     command: str
     launcher: str
     devices: int
-    samples: int
+    samples: int  # of a rank in one step
     optimizer: str
-    steps: int = 4
-    profiled: int = 2
-    prints_after: bool = False
-    lean: bool = False
-    length: int | None = None
-    asks_ahead: bool = False
+    steps: int = 4  # of the measured window
+    profiled: int = 2  # steps, as asked for, or four times as many as a worker of the loader reads ahead
+    prints_after: bool = False  # it prints a loss after the update, where the last one is not reached
+    lean: bool = False  # its environment lacks `EXTRAS`
+    length: int | None = None  # tokens of a sample, where it is a text
+    asks_ahead: bool = False  # it has the next batch at hand, so that no transfer is told from the forward pass
 
 
 # What Lightning imports, at two seconds, only because it is there.
@@ -77,7 +54,7 @@ CASES = {
     "PyTorch, python": Case("ddp.py --epochs 1", "python", 1, 4, "SGD"),
     "DDP, torchrun": Case("ddp.py --epochs 1 --workers 1", "torchrun", 2, 4, "SGD", profiled=8),
     "DDP with gradient accumulation, torchrun": Case("ddp.py --accumulate 4", "torchrun", 2, 16, "SGD"),
-    "DDP by mp.spawn, command": Case("spawn.py --devices {devices}", "command", 2, 4, "SGD"),
+    "DDP by mp.spawn, command": Case("ddp.py --spawn {devices}", "command", 2, 4, "SGD"),
     "FSDP1, torchrun": Case("fsdp.py --version 1", "torchrun", 2, 4, "AdamW"),
     "FSDP2, torchrun": Case("fsdp.py --version 2", "torchrun", 2, 4, "AdamW"),
     "torch.compile, python": Case("ddp.py --epochs 1 --compile", "python", 1, 4, "SGD"),
@@ -157,18 +134,7 @@ def lean_python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 class Script:
-    """A run of a script, and what it left.
-
-    Parameters
-    ----------
-    environment
-        Variables of the process that starts the job; those of this one unless stated.
-
-    Attributes
-    ----------
-    record, steps, log
-        Of run.json; rows of steps.csv; what the script printed.
-    """
+    """A run of a script, started with these variables: its `record`, its rows of steps.csv, and what it printed."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str] = os.environ, /, **given: Any) -> None:
         self.folder, self._environment = folder, _plain(environment)
@@ -193,14 +159,10 @@ class Script:
         gpus = ",".join(map(str, range(p["devices"]))) if p["device"] == "cuda" else ""
         launcher = LAUNCHERS[ScriptParameters(**p).launched_by].environment()
         ended = subprocess.run(
-            self.record["command"],
-            cwd=p["folder"],
+            self.record["command"], cwd=p["folder"],
             env=self._environment | launcher | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": gpus},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=LIMIT_S,
-        )
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S,
+        )  # fmt: skip
         assert ended.returncode == 0, ended.stdout
         return ended.stdout
 
@@ -237,10 +199,7 @@ def losses(log: str) -> list[str]:
 def every_step_is_seen(run: Script, case: Case, least_bytes: float = 100e6) -> None:
     """Steps, windows, samples, tokens and phases of a completed run are those that were counted by hand, on every rank.
 
-    Parameters
-    ----------
-    least_bytes
-        Of the peak memory of a step: PyTorch alone is resident with more on a CPU.
+    On a CPU PyTorch alone is resident with more than `least_bytes`.
     """
     made = len(losses(run.log)) + case.prints_after - 1  # the first update ends no step
     assert len(run.steps) == case.devices * made

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from conftest import ran, refusal
+from machine.faked_programs import put
 from multicard.cli import main
 from multicard.core.rendezvous import Rendezvous
 from multicard.record.observe import PACKAGE, observer_variables
@@ -45,7 +46,7 @@ def test_arguments_that_abbreviate_options_of_torchrun_reach_the_script(tmp_path
     own = ["--run", "1", "--log=x", "--max", "--node", "2", "--rdzv", "-m", "--no", "--", "--standalone", "-h"]
     p = parameters(devices=1, launcher="torchrun")
     command = LAUNCHERS["torchrun"].command(sys.executable, ["-m", "shown", *own], p, None)
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    done = ran(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == own
 
@@ -91,12 +92,15 @@ def test_options_that_a_launcher_takes_only_for_gpus_or_several_processes_are_le
     assert LAUNCHERS["accelerate"].package == "accelerate"
 
 
-def test_a_module_is_started_as_one() -> None:
+def test_a_module_is_started_as_one_and_another_program_as_it_is() -> None:
     module = ["-m", "package.train", "--lr", "0.1"]
     assert started(arguments=module, devices=1) == ["/env/bin/python", *module]
     assert started(arguments=module)[-5:] == ["-m", "--", *module[1:]]
     command = started(arguments=module, launcher="deepspeed")
     assert command[command.index("--module") + 1 :] == module[1:]
+    tune = ["tune", "run", "--nproc_per_node", "2", "full_finetune_distributed"]
+    assert started(arguments=tune, launcher="command") == tune
+    assert started(launcher="command") == ["/env/bin/python", *SCRIPT]
 
 
 def test_on_several_nodes_each_task_of_slurm_is_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,12 +115,6 @@ def test_on_several_nodes_each_task_of_slurm_is_a_rank(monkeypatch: pytest.Monke
     assert not {"SLURM_AUTH_KEY", "OTHER"} & told.keys()
     # Of a step on one node Slurm sets them, whatever the job around it has.
     assert "SLURM_PROCID" not in LAUNCHERS["srun"].environment()
-
-
-def test_a_command_stands_as_it_is_but_for_scripts_of_python() -> None:
-    tune = ["tune", "run", "--nproc_per_node", "2", "full_finetune_distributed"]
-    assert started(arguments=tune, launcher="command") == tune
-    assert started(launcher="command") == ["/env/bin/python", *SCRIPT]
 
 
 @pytest.mark.parametrize(
@@ -165,11 +163,7 @@ def test_ranks_of_launchers_that_do_not_know_pytorch_are_told_where_to_meet() ->
 
 @pytest.mark.parametrize(
     ("visible", "device", "option"),
-    [
-        ("4,5,6", "cuda", "--include=localhost:4,5"),
-        ("", "cuda", "--num_gpus=2"),
-        ("4,5,6", "cpu", "--num_gpus=2"),
-    ],
+    [("4,5,6", "cuda", "--include=localhost:4,5"), ("", "cuda", "--num_gpus=2"), ("4,5,6", "cpu", "--num_gpus=2")],
 )
 def test_deepspeed_is_told_which_gpus_are_visible(
     visible: str, device: str, option: str, monkeypatch: pytest.MonkeyPatch
@@ -196,8 +190,7 @@ def test_the_observer_is_a_copy_that_needs_nothing_of_the_folder_it_came_from(tm
     )
     # As in a container: no package of multicard's own but this one.
     away = f"import sys; sys.path[:] = [path for path in sys.path if path != {str(PACKAGE.parent)!r}]\n"
-    command = [sys.executable, "-c", away + code]
-    done = subprocess.run(command, env={"PYTHONPATH": str(folder)}, capture_output=True, text=True, check=True)
+    done = ran(sys.executable, "-c", away + code, env={"PYTHONPATH": str(folder)})
     assert all(Path(file).is_relative_to(folder) for file in done.stdout.split())
     assert len(done.stdout.split()) > 20
 
@@ -226,8 +219,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Callable[[str],
 
     def problem(line: str) -> str | None:
         path = tmp_path / "python"
-        path.write_text(f"#!/bin/sh\n{line}\n")
-        path.chmod(0o755)
+        put(tmp_path, "python", line)
         monkeypatch.setattr(start, "INTERPRETER_LIMIT_S", 0.2 if "sleep" in line else 60.0)
         found = start.refusal(parameters(command=["-m", "train"], python=str(path)))
         return found and str(found.message).replace(str(path), "PYTHON")
@@ -262,14 +254,9 @@ def test_a_launcher_that_the_interpreter_does_not_have_is_named_with_what_to_ins
     Path("train.py").touch()
     Path("deepspeed").mkdir()
     python = tmp_path / "python"
-    python.write_text(
-        f'#!/bin/sh\ncase "$2" in *torch*) echo 3.11; echo 2.5.0;; *) exec {sys.executable} -S "$@";; esac\n'
-    )
-    python.chmod(0o755)
+    put(tmp_path, "python", f'case "$2" in *torch*) echo 3.11; echo 2.5.0;; *) exec {sys.executable} -S "$@";; esac')
     command = ["scale", "--device", "cpu", "--devices", "1,2", "--python", "./python", "--launcher", "deepspeed"]
-    with pytest.raises(SystemExit) as stopped:
-        main([*command, "--", "train.py"])
-    [line] = str(stopped.value).splitlines()
+    line = refusal(lambda: main([*command, "--", "train.py"]), SystemExit)
     assert line.endswith(
         f": launcher: deepspeed is not installed for {python}; install it: {python} -m pip install deepspeed"
     )

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from conftest import TINY
+from conftest import TINY, refusal
 from multicard.cli import main, tune
 from multicard.cli.tune import GOALS as OFFERED
 from multicard.experiment.load import check
@@ -67,10 +67,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refused(*arguments: str) -> str:
-    with pytest.raises(SystemExit) as stopped:
-        main(["tune", *arguments])
-    [line] = str(stopped.value).splitlines()
-    return line
+    return refusal(lambda: main(["tune", *arguments]), SystemExit)
 
 
 @pytest.mark.slow

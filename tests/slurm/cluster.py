@@ -68,15 +68,7 @@ def shared(place: Path, partitions: Mapping[str, int]) -> Iterator[Path]:
 def up(folder: Path, partitions: Mapping[str, int]) -> None:
     """Start a cluster whose state lies in `folder`, and wait until its nodes are idle.
 
-    Parameters
-    ----------
-    partitions
-        Megabytes of memory of a node, by partition. Each has two nodes of its own, and n1 is the first of all.
-
-    Raises
-    ------
-    NoCluster
-        If Slurm is not installed, this is not root, or the machine has a Slurm of its own.
+    `partitions`: megabytes of memory of a node, by partition. Each has two nodes of its own; n1 is the first of all.
     """
     refuse()
     nodes = NODES * len(partitions)
@@ -206,7 +198,6 @@ def start_munge(folder: Path) -> None:
 
 
 def start_node(name: str) -> None:
-    """Start the slurmd of a node."""
     call("slurmd", "-N", name)
 
 

@@ -15,7 +15,7 @@ import cluster
 import pytest
 import yaml
 
-from conftest import ROOT, add_digits
+from conftest import ROOT, add_digits, ran
 
 # Partitions for some tests each, by the memory of their nodes (MB): small ones, and such for several runs at a time.
 PARTITIONS = {"gpu": 8192, "scripts": 64_000, "ended": 64_000}
@@ -55,14 +55,8 @@ def project(
 ) -> Path:
     """Copy the project and give it an experiment, a partition, and an sbatch that notes what it is asked for.
 
-    Parameters
-    ----------
-    digits
-        The prepared data, else it prepares them.
-    sitecustomize
-        What every Python of the pipeline and its jobs executes when it starts.
-    submits
-        Whether that sbatch goes on to submit, or only notes and fails.
+    Without `digits` it prepares them itself. `sitecustomize`: what every Python of the pipeline and its jobs executes
+    when it starts. `submits`: whether that sbatch goes on to submit, or only notes and fails.
     """
     made = {".git", ".venv", ".snakemake", "results", "data", "__pycache__", ".pytest_cache", ".ruff_cache"}
     shutil.copytree(ROOT, folder, symlinks=True, ignore=lambda _, names: made & set(names))
@@ -94,22 +88,15 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=LIMIT_S,
-        check=False,
-    )  # fmt: skip
+    return ran(*command(*arguments), cwd=folder, env=environment(folder))
 
 
 def multicard(folder: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     here = [str(Path(sys.prefix) / "bin/multicard"), name, CONFIG, "--profile", "profiles/slurm"]
-    return subprocess.run(
-        [*here, *arguments], cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=LIMIT_S,
-        check=False,
-    )  # fmt: skip
+    return ran(*here, *arguments, cwd=folder, env=environment(folder))
 
 
 def planned_runs(folder: Path) -> list[str]:
-    """Runs that a dry run would start."""
     dry = snakemake(folder, "--dry-run")
     assert dry.returncode == 0, dry.stderr
     return sorted(re.findall(r"^Job \d+: run (.+)$", dry.stdout + dry.stderr, re.M))
@@ -120,5 +107,4 @@ def record(folder: Path, run: str) -> dict[str, Any]:
 
 
 def asked_for(folder: Path, run: str) -> str:
-    """What sbatch was asked for the run."""
     return next(line for line in (folder / "asked").read_text().splitlines() if f"_{run} " in line)

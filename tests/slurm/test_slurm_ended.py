@@ -126,7 +126,6 @@ def started(folder: Path, said: Path, *options: str) -> Iterator[subprocess.Pope
 
 
 def kept(folder: Path, *runs: str) -> bool:
-    """Whether all of the runs have kept a checkpoint."""
     return all((folder / "results/runs" / run / "checkpoint.pt").exists() for run in runs)
 
 
@@ -156,7 +155,6 @@ def requeued(folder: Path) -> list[str]:
 
 
 def submitted(folder: Path) -> list[str]:
-    """What sbatch was asked for runs."""
     return [line for line in (folder / "asked").read_text().splitlines() if "rule_launch_run" in line]
 
 

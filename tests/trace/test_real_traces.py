@@ -10,7 +10,6 @@ import random
 import re
 import shutil
 import sqlite3
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import ran
 from multicard.trace.files import open_trace
 from multicard.trace.model import shared_name
 from multicard.trace.tables import ActivityTables, activity_tables
@@ -43,10 +43,7 @@ def nvidia_report(path: Path, report: str) -> list[dict[str, str]]:
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(shutil.copy(path, scratch))  # nsys stats may write beside its input
         copy.chmod(0o644)
-        answer = subprocess.run(
-            ["nsys", "stats", "--quiet", "--report", report, "--format", "csv:mem=B", "--output", "-", str(copy)],
-            capture_output=True, text=True, timeout=1200, check=False,
-        )  # fmt: skip
+        answer = ran("nsys", "stats", "--quiet", "--report", report, "--format", "csv:mem=B", "--output", "-", copy)
     start = re.search(r"^(Time \(%\)|Total \(B\)),", answer.stdout, re.MULTILINE)
     return list(csv.DictReader(io.StringIO(answer.stdout[start.start() :]))) if start else []
 
@@ -264,7 +261,7 @@ def test_a_damaged_report_is_read_or_refused_in_one_line(seed: int, tmp_path: Pa
     (tmp_path / "t.nsys-rep").write_bytes(content)
     multicard = Path(sys.prefix) / "bin" / "multicard"
     command = [multicard, "analyze", tmp_path / "t.nsys-rep", "--out", tmp_path / "out"]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    answer = ran(*command)
     if answer.returncode:
         assert (answer.returncode, len(answer.stderr.splitlines())) == (1, 1), answer.stderr
         assert not (tmp_path / "out").exists()

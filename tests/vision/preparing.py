@@ -13,13 +13,11 @@ from multicard.workloads.vision.prepare import prepare
 
 
 def made(out: Path, name: str = "mine", **definition: Any) -> dict[str, Any]:
-    """Prepare a data set and read its provenance."""
     prepare(name, TypeAdapter(Dataset).validate_python(definition), out)
     return read_unchanged(out, "data set")
 
 
 def refusal(out: Path, **definition: Any) -> str:
-    """The one line that refuses a data set."""
     return refused(out, lambda: made(out, **definition))
 
 

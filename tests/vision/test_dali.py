@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, SequentialSampler
 
-from multicard.core.errors import UserError
+from conftest import refusal
 from multicard.core.prepared import read_unchanged
 from multicard.experiment.datasets import ImageFolder
 from multicard.workloads.vision.dali import DaliLoader
@@ -225,6 +225,5 @@ def test_memory_that_runs_out_is_told_from_a_broken_image(tmp_path: Path, open_l
 
 def test_without_dali_the_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)  # as if it were not installed
-    with pytest.raises(UserError) as caught:
-        loader_of(arrays(tmp_path, 8, 8, 8), 8)
-    assert str(caught.value) == 'loader: dali needs the package nvidia-dali-cuda130 (pip install "multicard[dali]")'
+    line = refusal(lambda: loader_of(arrays(tmp_path, 8, 8, 8), 8))
+    assert line == 'loader: dali needs the package nvidia-dali-cuda130 (pip install "multicard[dali]")'

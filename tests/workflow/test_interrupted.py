@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +62,10 @@ def at_work(folder: Path) -> list[psutil.Process]:
     """Processes whose command line names the folder, or that run in it."""
     found = []
     for process in psutil.process_iter():
-        try:
+        with suppress(psutil.Error):
             named = any(str(folder) in argument for argument in process.cmdline())
             if (named or process.cwd() == str(folder)) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
-        except psutil.Error:
-            continue
     return found
 
 
@@ -83,23 +82,17 @@ def hidden(folder: Path) -> list[Path]:
     return [path for path in (folder / "results").rglob(".*") if path.name not in stays]
 
 
-def end_by_ctrl_c(pipeline: subprocess.Popen[str]) -> None:
-    os.killpg(pipeline.pid, signal.SIGINT)
-
-
-def end_by_sigterm(pipeline: subprocess.Popen[str]) -> None:
-    """As an operator or a machine that shuts down would, Snakemake alone."""
-    os.kill(pipeline.pid, signal.SIGTERM)
-
-
-def end_by_hangup(pipeline: subprocess.Popen[str]) -> None:
-    """As a login shell that is closed does, all processes of the session."""
-    for process in psutil.process_iter():
-        try:
-            if os.getsid(process.pid) == pipeline.pid:
-                process.send_signal(signal.SIGHUP)
-        except (psutil.Error, ProcessLookupError):
-            continue
+def end_by(number: signal.Signals, pipeline: subprocess.Popen[str]) -> None:
+    """As a terminal does by Ctrl-C, a machine that shuts down (Snakemake alone), or a login shell that is closed."""
+    if number == signal.SIGINT:
+        os.killpg(pipeline.pid, number)
+    elif number == signal.SIGTERM:
+        os.kill(pipeline.pid, number)
+    else:  # all processes of the session
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, ProcessLookupError):
+                if os.getsid(process.pid) == pipeline.pid:
+                    process.send_signal(number)
 
 
 def test_a_pipeline_ended_by_ctrl_c_hangup_sigterm_or_a_kill_goes_on_where_it_was(
@@ -110,18 +103,15 @@ def test_a_pipeline_ended_by_ctrl_c_hangup_sigterm_or_a_kill_goes_on_where_it_wa
     variables = replaying(tmp_path / "replayed", extracted_run, ends)
     runs = folder / "results" / "runs"
     ends.write_text("0")
-    for end, when in (
-        (end_by_ctrl_c, "checkpoint after epoch"),
-        (end_by_hangup, "checkpoint after epoch"),
-        (end_by_sigterm, "resuming after epoch"),
-    ):
+    endings = {signal.SIGINT: "checkpoint after", signal.SIGHUP: "checkpoint after", signal.SIGTERM: "resuming after"}
+    for number, when in endings.items():
         pipeline = started(folder, variables)
-        wait_for(pipeline, folder, when)
-        if end == end_by_ctrl_c:  # meanwhile another one is refused
+        wait_for(pipeline, folder, f"{when} epoch")
+        if number == signal.SIGINT:  # meanwhile another one is refused
             second = snakemake(folder)
             assert second.returncode != 0
             assert second.stderr.count("Directory cannot be locked.") == 1 and "Traceback" not in second.stderr
-        end(pipeline)
+        end_by(number, pipeline)
         pipeline.communicate(timeout=LIMIT_S)
         assert pipeline.returncode != 0
         assert nobody_left(folder), at_work(folder)

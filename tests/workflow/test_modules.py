@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from conftest import ROOT, TINY, add_digits, path_without_nsys
+from conftest import ROOT, TINY, add_digits, path_without_nsys, ran
 from machine.faked_programs import put
 
 pytestmark = pytest.mark.slow
@@ -59,13 +59,10 @@ def launched(folder: Path, digits: Path, kind: str, module: str) -> subprocess.C
         command = ["bash", "-c", f". {INIT}; module use {shlex.quote(str(known))}; exec {shlex.join(command)}"]
     else:
         environment |= {"BASH_FUNC_module%%": FAKE, "FAKE_MODULES": str(known)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1200, check=False)
+    return ran(*command, env=environment)
 
 
-KINDS = [
-    "fake",
-    pytest.param("real", marks=pytest.mark.skipif(not INIT.exists(), reason="needs environment-modules")),
-]
+KINDS = ["fake", pytest.param("real", marks=pytest.mark.skipif(not INIT.exists(), reason="needs environment-modules"))]
 
 
 @pytest.mark.parametrize("kind", KINDS)

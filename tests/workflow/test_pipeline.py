@@ -18,7 +18,7 @@ import yaml
 
 import forked_python
 from browser import CHROMIUM, browser
-from conftest import ROOT, TINY, add_digits, path_without_nsys
+from conftest import ROOT, TINY, add_digits, path_without_nsys, ran
 
 pytestmark = pytest.mark.slow
 
@@ -90,9 +90,7 @@ def make(folder: Path, target: str = "demo") -> subprocess.CompletedProcess[str]
     # -o: the environment is this one, whatever its age.
     # A make that is started by `make test` would say which folder it enters.
     command = ["make", "--no-print-directory", "-o", ".venv/ready", target, f"CONFIG={CONFIG}", "BIN=bin"]
-    return subprocess.run(
-        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
+    return ran(*command, cwd=folder, env=environment())
 
 
 def snakemake(
@@ -143,8 +141,7 @@ def test_every_stage_leaves_its_files(finished: Path) -> None:
     for run in (ONE, TWO):
         for name in ("steps.csv", "epochs.csv", "log.txt", "trace/captured.json", "trace/exported.json"):
             assert (results / "runs" / run / name).exists(), name
-    status = [str(Path(sys.prefix) / "bin" / "multicard"), "status", CONFIG]
-    done = subprocess.run(status, cwd=finished, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = ran(Path(sys.prefix, "bin/multicard"), "status", CONFIG, cwd=finished)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 completed")
     for scenario, definition in EXPERIMENT["scenarios"].items():
         [values] = definition["vary"].values()
@@ -308,10 +305,8 @@ def test_what_a_search_ran_a_full_matrix_takes_over(tmp_path: Path) -> None:
     }
     folder = project(tmp_path / "project", tuned)
     # What a run takes is not known before the first, so there is one.
-    done = subprocess.run(
-        [str(Path(sys.prefix) / "bin" / "multicard"), "tune", CONFIG, "--budget", "1s"],
-        cwd=folder, env=environment(), capture_output=True, text=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+    tune = (Path(sys.prefix, "bin/multicard"), "tune", CONFIG, "--budget", "1s")
+    done = ran(*tune, cwd=folder, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr
     [made] = (folder / "results/runs").iterdir()
     assert json.loads((made / "run.json").read_text())["outcome"] == "completed"

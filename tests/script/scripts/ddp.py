@@ -1,11 +1,13 @@
-"""A plain loop: a loader with a distributed sampler, DDP, SGD; accumulation and torch.compile where asked for."""
+"""A plain loop: a loader with a distributed sampler, DDP, SGD; accumulation, torch.compile and spawning on demand."""
 
 import argparse
 import contextlib
 import os
+import socket
 
 import torch
 import torch.distributed as dist
+import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -21,7 +23,14 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--spawn", type=int, default=0, help="ranks to start by torch.multiprocessing")
     args = parser.parse_args()
+    if args.spawn and "RANK" not in os.environ:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        mp.spawn(start, (args.spawn, port), nprocs=args.spawn)
+        return
 
     on_gpu = torch.cuda.is_available()
     device = torch.device("cpu")
@@ -59,6 +68,11 @@ def main() -> None:
                 model(inputs.to(device))
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def start(rank: int, ranks: int, port: int) -> None:
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    main()
 
 
 if __name__ == "__main__":
