@@ -75,8 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Write the configuration, run it, and print its results; exit as `run_and_print` does."""
     from multicard.archive.matrix import Matrix
-    from multicard.cli._run_table import print_runs
-    from multicard.cli.run import check_start, run_and_print
+    from multicard.cli.run import check_start, print_runs, run_and_print
     from multicard.experiment.load import check
 
     config, path = configuration(arguments), arguments.config_out
