@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from multicard.core.errors import TraceError, UserError
+from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
 from multicard.trace.files import open_capture
 from multicard.trace.find_steps import find_steps as find_steps_of
@@ -77,27 +77,14 @@ def read_trace(
     if scope not in SCOPES:
         raise UserError(f"no scope {scope}, expected {' or '.join(SCOPES)}")
     scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-    try:
-        traces = open_capture(path, Path(scratch.name))
+    traces = open_capture(path, Path(scratch.name))
+    found = activity_tables(traces, tables, scope)
+    marked = (row.get("phase") or row["scope"] for of in ("phases", "timeline") for row in found.rows.get(of, []))
+    if find_steps and STEP not in marked and (steps := find_steps_of(traces)).steps:
+        traces = with_steps(traces, steps.steps)
         found = activity_tables(traces, tables, scope)
-        marked = (row.get("phase") or row["scope"] for of in ("phases", "timeline") for row in found.rows.get(of, []))
-        if find_steps and STEP not in marked:
-            traces, found = _with_found_steps(traces, found, tables, scope)
-        return TraceAnalysis(path, found, traces, scratch, scope)
-    except TraceError as error:
-        raise UserError(str(error)) from error
-
-
-def _with_found_steps(
-    traces: list[Trace], found: ActivityTables, tables: Collection[str] | None, scope: str
-) -> tuple[list[Trace], ActivityTables]:
-    """The traces with the steps that their events tell, and the tables again; as they are where nothing tells any."""
-    steps = find_steps_of(traces)
-    if not steps.steps:
-        return traces, found
-    marked = with_steps(traces, steps.steps)
-    again = activity_tables(marked, tables, scope=scope)
-    return marked, again._replace(notices=(*again.notices, f"steps from {steps.source}"))
+        found = found._replace(notices=(*found.notices, f"steps from {steps.source}"))
+    return TraceAnalysis(path, found, traces, scratch, scope)
 
 
 class TraceAnalysis:
@@ -225,12 +212,7 @@ class TraceAnalysis:
     def _of_steps(self) -> ActivityTables:
         from multicard.analysis.comparison.trace_comparison import COMPARED
 
-        if self.scope == STEPS:
-            return self._activity
-        try:
-            return activity_tables(self._traces, COMPARED, scope=STEPS)
-        except TraceError as error:
-            raise UserError(str(error)) from error
+        return self._activity if self.scope == STEPS else activity_tables(self._traces, COMPARED, scope=STEPS)
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write each recorded table as Parquet and CSV, and a figure of the timeline, if any; give their paths."""
@@ -261,8 +243,6 @@ class TraceAnalysis:
 
         try:
             write_perfetto(self._traces, Path(out))
-        except TraceError as error:
-            raise UserError(str(error)) from error
         except OSError as error:
             raise UserError(f"{out}: cannot be written: {error.strerror}") from error
 

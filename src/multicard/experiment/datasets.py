@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -266,17 +266,11 @@ class PublishedText(Text):
         return None if Path(self.folder).is_dir() else f"folder: no such folder: {self.folder}"
 
 
-SOURCES: dict[str, type[Source]] = {
-    "digits": Digits,
-    "imagefolder": ImageFolder,
-    "kaggle-mnist": KaggleMnist,
-    "mnist": Mnist,
-    "published-text": PublishedText,
-    "shipped-text": ShippedText,
-    "synthetic": Synthetic,
-    "text-file": TextFile,
-}
 Dataset = Annotated[
     Digits | ImageFolder | KaggleMnist | Mnist | PublishedText | ShippedText | Synthetic | TextFile,
     Field(discriminator="source"),
 ]
+# By the value of `source`.
+SOURCES: dict[str, type[Source]] = {
+    get_args(kind.model_fields["source"].annotation)[0]: kind for kind in get_args(get_args(Dataset)[0])
+}

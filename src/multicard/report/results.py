@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,11 @@ from multicard.analysis.provenance import notes
 from multicard.analysis.runs.run_files import read_object
 from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables, check_whole
 from multicard.core.errors import UserError
-from multicard.core.layout import NOT_RUN, OUTCOMES, RUN, RUN_NAME
+from multicard.core.layout import CLAIM_TESTS, CLAIMS, NOT_RUN, OUTCOMES, RUN, RUN_NAME
 from multicard.figures.catalog import catalog
 
 ORDER = (*OUTCOMES, NOT_RUN)
 
-CLAIMS = "claims.csv"
-CLAIM_TESTS = "claims_tests.csv"
 REPORT = "report.html"
 
 
@@ -71,10 +70,13 @@ class Results:
     claims: pd.DataFrame | None
     claim_tests: pd.DataFrame | None
     advice: Recommendations | None
-    runs: pd.DataFrame = field(init=False)  # as runs.csv, each run once, with the names of its `scenarios` as a list
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "runs", _distinct(self.scenarios))
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """As runs.csv, each run once, with the names of its `scenarios` as a list: scenarios share runs."""
+        every = pd.concat([each.runs.assign(scenarios=each.name) for each in self.scenarios], ignore_index=True)
+        named = every.groupby("run", sort=False)["scenarios"].agg(list)
+        return every.drop_duplicates("run").assign(scenarios=lambda rows: rows["run"].map(named)).reset_index(drop=True)
 
 
 def read_results(folder: Path, plans: Mapping[str, Plan]) -> Results:
@@ -124,14 +126,6 @@ def figure_files(results: Path, place: str) -> FigureFiles | None:
         return None
     svg, png = (path if path.exists() else None for path in (results / f"{place}.svg", results / f"{place}.png"))
     return FigureFiles(numbers.stem, place, svg, png, _table(numbers))
-
-
-def _distinct(scenarios: list[Scenario]) -> pd.DataFrame:
-    """Each run once: scenarios share runs."""
-    parts = [each.runs.assign(scenarios=each.name) for each in scenarios]
-    every = pd.concat(parts, ignore_index=True)
-    named = every.groupby("run", sort=False)["scenarios"].agg(list)
-    return every.drop_duplicates("run").assign(scenarios=lambda rows: rows["run"].map(named)).reset_index(drop=True)
 
 
 def read_records(results: Path, runs: Iterable[str]) -> dict[str, dict[str, Any]]:
