@@ -54,10 +54,7 @@ def read_results(path: str | Path, config: str | Path | None = None) -> "Results
         Configuration of the experiment. With it the scenarios of a folder are measured from its runs; without it, the
         tables that the workflow left in the folder are read. An archive has its own.
 
-    Raises
-    ------
-    UserError
-        If there are no results, or an archive or the configuration cannot be read.
+    Raises `UserError` if there are no results, or an archive or the configuration cannot be read.
 
     Examples
     --------
@@ -203,10 +200,7 @@ class Results:
         return Predictions(self._evidence, devices)
 
     def compare(
-        self,
-        new: "Results",
-        tolerance: float | None = None,
-        measures: Sequence[str] | None = None,
+        self, new: "Results", tolerance: float | None = None, measures: Sequence[str] | None = None
     ) -> Comparison:
         """Compare with newer results, configuration by configuration.
 
@@ -232,11 +226,7 @@ class Results:
         """Write all tables, figures, conclusions and the report, as the workflow does after its runs.
 
         They go to the folder `out`, which is empty or does not exist: all or nothing.
-
-        Raises
-        ------
-        UserError
-            If `out` is not empty, the configuration is not known, or a run is damaged.
+        Raises `UserError` if `out` is not empty, the configuration is not known, or a run is damaged.
         """
         check_free(Path(out))
         if self._experiment is None:

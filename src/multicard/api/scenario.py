@@ -50,10 +50,7 @@ class ScenarioResults:
     def figure(self, name: str) -> Figure:
         """Draw a figure of the catalog (`python -m multicard.figures`). One with nothing to show says why.
 
-        Raises
-        ------
-        UserError
-            If there is no figure of that name, or it is about what the scenario does not have.
+        Raises `UserError` if there is no figure of that name, or it is about what the scenario does not have.
         """
         from multicard.figures.draw import draw
 

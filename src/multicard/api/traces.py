@@ -37,11 +37,7 @@ class NotRecorded(UserError):
 
 
 def read_trace(
-    path: str | Path,
-    *,
-    tables: Collection[str] | None = None,
-    scope: str = CAPTURE,
-    find_steps: bool = False,
+    path: str | Path, *, tables: Collection[str] | None = None, scope: str = CAPTURE, find_steps: bool = False
 ) -> "TraceAnalysis":
     """Read a trace of Nsight Systems or of PyTorch's profiler and compute its activity tables.
 
@@ -58,10 +54,7 @@ def read_trace(
     find_steps
         Where no range is named `step`, take as steps what other ranges, PyTorch's optimizers or their kernels tell.
 
-    Raises
-    ------
-    UserError
-        If there is no trace, it cannot be read, or there is no table or scope of a name.
+    Raises `UserError` if there is no trace, it cannot be read, or there is no table or scope of a name.
 
     Examples
     --------

@@ -59,10 +59,7 @@ def check_start(matrix: "Matrix", planning: bool = False) -> None:
 
     `planning`: that this machine has too few devices is no reason.
 
-    Raises
-    ------
-    UserError
-        A line for each reason.
+    Raises `UserError` with a line for each reason.
     """
     from multicard.core.files import unwritable
     from multicard.core.layout import RUN

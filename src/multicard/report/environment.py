@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from multicard.analysis.machine.limits import lines, read_machine
-from multicard.core.layout import machine_records
 from multicard.core.text import listed
 from multicard.core.units import BYTES, with_unit
 from multicard.report.tables import Table
@@ -108,15 +107,8 @@ class MachinePage:
     notes: list[str]
 
 
-def machine_pages(results: Path) -> list[MachinePage]:
-    """Give what a results folder holds of machines.
-
-    Raises `UserError` if a record is damaged.
-    """
-    return [_page(path) for path in machine_records(results)]
-
-
-def _page(path: Path) -> MachinePage:
+def machine_page(path: Path) -> MachinePage:
+    """What a record of limits holds; `UserError` if it is damaged."""
     limits = read_machine(path)
     facts = machine_facts({"host": limits.host, "hardware": limits.hardware})
     versions = ", ".join(f"{name} {value}" for name, value in (limits.versions or {}).items() if value)

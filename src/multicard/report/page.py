@@ -11,11 +11,11 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from multicard.core.files import atomic_write
-from multicard.core.layout import SEARCHES, search_tables
+from multicard.core.layout import SEARCHES, machine_records, search_tables
 from multicard.core.text import counted
 from multicard.figures.catalog import catalog
 from multicard.papers.judge import NOT_MEASURED
-from multicard.report.environment import MachinePage, environment, machine_pages
+from multicard.report.environment import MachinePage, environment, machine_page
 from multicard.report.results import NOT_RUN, FigureFiles, Plan, Results, Scenario, figure_files, read_results
 from multicard.report.tables import in_words, nothing_to_show, numbers_table, run_table
 
@@ -31,28 +31,29 @@ def write_report(results: Path, out: Path, plans: Mapping[str, Plan]) -> None:
     """Write the report of a results folder to `out`; `plans` and errors as of `read_results`."""
     places = [f"{SEARCHES}/{path.stem}" for path in search_tables(results)]
     searches = [each for place in places if (each := figure_files(results, place))]
-    text = render(read_results(results, plans), machine_pages(results), searches)
+    text = render(read_results(results, plans), [machine_page(path) for path in machine_records(results)], searches)
     with atomic_write(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
+def template_environment(autoescape: bool) -> jinja2.Environment:
+    """The templates beside this module, which refuse a name that is not there."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), undefined=jinja2.StrictUndefined,
+        autoescape=autoescape, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+
+
 def render(results: Results, machines: Sequence[MachinePage] = (), searches: Sequence[FigureFiles] = ()) -> str:
     """Give the page. All text of `results` is escaped, and no script can run."""
-    folder = Path(__file__).parent
-    templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    templates = template_environment(autoescape=True)
     templates.filters |= {"words": in_words, "counted": counted, "code": _code, "numbers": numbers_table}
     templates.filters["picture"] = _picture
     scenarios = [_scenario(each, results.records) for each in results.scenarios]
     for number, figure in enumerate((figure for each in scenarios for figure in each["figures"]), 1):
         figure["number"] = number
     return templates.get_template("page.html.j2").render(
-        style=Markup((folder / "page.css").read_text(encoding="utf-8")),
+        style=Markup(Path(__file__).with_name("page.css").read_text(encoding="utf-8")),
         scenarios=scenarios,
         most_answers=MOST_ANSWERS,
         runs=run_table(results),

@@ -84,21 +84,24 @@ def read_results(folder: Path, plans: Mapping[str, Plan]) -> Results:
 
     Raises UserError where a table is missing or does not parse.
     """
-    evidence = {name: _evidence(folder, name) for name in plans}
-    scenarios = [_scenario(folder, name, plan, evidence[name]) for name, plan in plans.items()]
+    scenarios, evidence = [], []
+    for name, plan in plans.items():
+        tables = folder / "scenarios" / name
+        runs, measures = _table(tables / OUTCOME_TABLE, "run", "outcome", "reason"), _table(tables / MEASURES)
+        found = [each for figure in plan.figures if (each := figure_files(folder, f"figures/{name}/{figure}"))]
+        said = notes(ScenarioTables(tables), any(catalog()[each.name].profiled for each in found))
+        if told := "workload" in measures and len(measures):
+            evidence.append(read_evidence(folder, [name]))
+        advice = advise(evidence[-1]) if told else None
+        scenarios.append(Scenario(name, plan.question, runs, measures, found, said, advice))
     claims = folder / CLAIMS
     return Results(
         scenarios=scenarios,
         records=read_records(folder, dict.fromkeys(name for each in scenarios for name in each.runs["run"])),
         claims=_table(claims, "claim", "claim_text", "verdict", "refuted_if") if claims.exists() else None,
         claim_tests=_table(folder / CLAIM_TESTS, "claim", "test", "finding") if claims.exists() else None,
-        advice=_advice_of_all([each for each in evidence.values() if each]),
+        advice=_advice_of_all(evidence),
     )
-
-
-def _evidence(folder: Path, scenario: str) -> Evidence | None:
-    measures = _table(folder / "scenarios" / scenario / MEASURES)
-    return read_evidence(folder, [scenario]) if "workload" in measures and len(measures) else None
 
 
 def _advice_of_all(evidence: list[Evidence]) -> Recommendations | None:
@@ -106,17 +109,6 @@ def _advice_of_all(evidence: list[Evidence]) -> Recommendations | None:
     runs = {run.run: run for each in reversed(evidence) for run in reversed(each.runs)}
     ordered = [runs[name] for name in dict.fromkeys(run.run for each in evidence for run in each.runs)]
     return advise(Evidence(ordered, [each.scenarios[0] for each in evidence])) if ordered else None
-
-
-def _scenario(folder: Path, name: str, plan: Plan, evidence: Evidence | None) -> Scenario:
-    tables = folder / "scenarios" / name
-    runs = _table(tables / OUTCOME_TABLE, "run", "outcome", "reason")
-    drawn = [figure_files(folder, f"figures/{name}/{figure}") for figure in plan.figures]
-    measures = _table(tables / MEASURES)
-    figures = [one for one in drawn if one]
-    profiled = any(catalog()[one.name].profiled for one in figures if one.name in catalog())
-    advice = advise(evidence) if evidence else None
-    return Scenario(name, plan.question, runs, measures, figures, notes(ScenarioTables(tables), profiled), advice)
 
 
 def figure_files(results: Path, place: str) -> FigureFiles | None:

@@ -50,10 +50,7 @@ def sizes(start: int, largest: int) -> list[int]:
 class BatchSearch(Search):
     """A search for the largest batch that fits and for the smallest that pays; values are throughputs.
 
-    Attributes
-    ----------
-    size
-        Batch sizes by configuration, in rising order.
+    `size`: batch sizes by configuration, in rising order.
     """
 
     fatal = frozenset(OUTCOMES) - {FITS, TOO_LARGE}
@@ -172,12 +169,8 @@ class BatchSearch(Search):
         if self.too_large is not None:
             return f"{self.size[self.too_large]} ran out of memory"
         top = self.fitting[-1]
-        why = (
-            "it is the largest to try"
-            if top == self._allowed[-1]
-            else f"{FLAT} doublings gained less than {TOLERANCE:.0%}"
-        )
-        return f"{self.size[top]} fits and {why}"
+        flat = f"{FLAT} doublings gained less than {TOLERANCE:.0%}"
+        return f"{self.size[top]} fits and {'it is the largest to try' if top == self._allowed[-1] else flat}"
 
     def _expected_cost(self, size: int) -> float:
         """What a run will cost: along the line through the two nearest sizes that ran, if it rises."""
