@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from multicard.cli._command import MEASURE, Command, add_configuration, add_profile
 from multicard.cli._console import say
 from multicard.core.errors import UserError
-from multicard.core.text import counted
+from multicard.core.text import counted, plain
 
 SOME_FAILED = 3  # exit code
 
@@ -137,7 +137,6 @@ def print_runs(matrix: "Matrix") -> None:
     """Print the run table: what would run, in which order, what cannot and why, and what it costs."""
     from rich.table import Table
 
-    from multicard.core.terminal import plain
     from multicard.experiment.estimate import estimate_cost
     from multicard.profilers import PROFILERS
 

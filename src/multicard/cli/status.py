@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from multicard.cli._command import MEASURE, Command, add_configuration, add_profile
 from multicard.cli._console import say
+from multicard.core.errors import UserError
+from multicard.core.text import plain
 
 if TYPE_CHECKING:
     from multicard.workflow.slurm_queue import QueuedJob
@@ -25,8 +27,6 @@ def run(arguments: argparse.Namespace) -> None:
     from rich.table import Table
 
     from multicard.archive.matrix import Matrix
-    from multicard.core.errors import UserError
-    from multicard.core.terminal import plain
     from multicard.experiment.load import read_experiment
     from multicard.workflow.slurm_queue import AT_WORK, queued_jobs
 

@@ -195,11 +195,6 @@ class Text(Source):
 
     limit: Annotated[int | None, Field(ge=1, description="Use only the first N samples.")] = None
 
-    @property
-    def kind(self) -> TextKind:
-        """What a sample is."""
-        raise NotImplementedError
-
 
 class ShippedText(Text):
     """A small set of texts that comes with multicard."""
