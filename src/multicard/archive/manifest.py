@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -34,9 +34,9 @@ UNKNOWN_PLACE = "recorded"  # in place of the paths of data, which an archive do
 class Member(Strict):
     """One file of the archive."""
 
-    name: Annotated[str, Field(max_length=400)]
-    bytes: Annotated[int, Field(ge=0)]
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    name: str = Field(max_length=400)
+    bytes: int = Field(ge=0)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
 class Manifest(Strict):
