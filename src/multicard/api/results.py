@@ -140,7 +140,7 @@ class Results:
         if name not in self.scenarios:
             found = "several scenarios" if name is None else f"no scenario {name}"
             raise UserError(f"{self.path}: found {found}, expected one of {', '.join(self.scenarios)}")
-        return self._scenarios.setdefault(name, ScenarioResults(name, self._measured[0] / "scenarios" / name))
+        return self._scenarios.setdefault(name, ScenarioResults(self._measured[0] / "scenarios" / name))
 
     @property
     def measures(self) -> pd.DataFrame:

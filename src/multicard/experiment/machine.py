@@ -65,7 +65,7 @@ class Machine:
             profilers=tuple(name for name, profiler in PROFILERS.items() if profiler.is_installed()),
             # As torch.compile looks for the C++ compiler that it needs.
             compiler=any(shutil.which(name) for name in (os.environ.get("CXX"), "g++", "clang++") if name),
-            dali=_dali(),
+            dali=all(map(importlib.util.find_spec, ("nvidia", "nvidia.dali"))),
             vision=vision_unsupported_reason(),
             torchtune=torchtune_unsupported_reason(),
             triton=triton_unsupported_reason(),
@@ -88,14 +88,6 @@ def _allocated_nodes() -> Answer:
         return Answer(stated if job else "")
     # Snakemake's plugin for Slurm starts a job without most of Slurm's variables.
     return _asked("squeue", "--noheader", f"--jobs={job}", "--format=%D")
-
-
-def _dali() -> bool:
-    """Whether NVIDIA DALI is installed."""
-    try:
-        return importlib.util.find_spec("nvidia.dali") is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def triton_unsupported_reason() -> str | None:
