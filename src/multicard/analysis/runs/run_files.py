@@ -73,14 +73,17 @@ def read_table(path: Path, columns: Iterable[str]) -> pd.DataFrame:
     Raises `UserError` if it is not there, does not parse, or has no such column, or text or an impossible duration in
     it.
     """
-    return _with_columns(_read_csv(path), columns, path)
+    return _with_columns(read_csv(path), columns, path)
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
+def read_csv(path: Path, **options: Any) -> pd.DataFrame:
+    """Read a CSV file, with options of pandas; `UserError` if it is not there or does not parse."""
     try:
-        return pd.read_csv(path)
+        return pd.read_csv(path, **options)
     except FileNotFoundError:
         raise UserError(f"{path}: missing") from None
+    except pd.errors.EmptyDataError:
+        raise UserError(f"{path}: empty, expected a header") from None
     except (OSError, ValueError) as error:  # pandas' own errors are of the latter kind
         raise UserError(f"{path}: does not parse as CSV: {str(error).strip()}") from None
 
@@ -119,7 +122,7 @@ class RunFiles:
         """A table that the job wrote, as `read_table`, if it is the one that the job wrote."""
         if name not in self._tables:
             self.check(name)
-            self._tables[name] = _read_csv(self.folder / name)
+            self._tables[name] = read_csv(self.folder / name)
         return _with_columns(self._tables[name], columns, self.folder / name)
 
     def check(self, name: str) -> None:
