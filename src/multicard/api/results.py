@@ -273,19 +273,12 @@ class Results:
 class Predictions:
     """What is predicted of every configuration, and how predictions of measured runs turn out.
 
-    Attributes
-    ----------
-    predictions
-        One row per configuration and number of devices: `step_time_s`, `throughput_per_s` and `speedup` with `…_low`
-        and `…_high`, the `measured` numbers of devices that it is made from, `caveats`, or the `reason` why there is
-        none.
-    checks
-        One row per measured number of devices that smaller ones predict: `predicted_s` with `…_low` and `…_high`,
-        `measured_s`, `prediction_error` (predicted over measured, less 1), `inside` (the interval).
-    verdicts
-        A sentence for each machine: whether predictions were checked there, and how they turned out.
-    units
-        What `throughput_per_s` counts of each `configuration` of the tables.
+    `predictions` has a row per configuration and number of devices: `step_time_s`, `throughput_per_s` and `speedup`
+    with `…_low` and `…_high`, the `measured` numbers of devices that it is made from, `caveats`, or the `reason` why
+    there is none. `checks` has one per measured number of devices that smaller ones predict: `predicted_s` with
+    `…_low` and `…_high`, `measured_s`, `prediction_error` (predicted over measured, less 1), `inside` (the interval).
+    `verdicts`: a sentence for each machine, whether predictions were checked there, and how they turned out. `units`:
+    what `throughput_per_s` counts of each `configuration` of the tables.
     """
 
     def __init__(self, evidence: Evidence, devices: Sequence[int]) -> None:

@@ -86,18 +86,7 @@ class TraceAnalysis:
     Each table is an attribute (`trace.kernels`), an entry (`trace["kernels"]`) and a member of `trace.tables`: a
     pandas DataFrame with `report`, `rank` and `process` first. Units are in the names of columns: `_s` seconds,
     `_bytes` bytes. What was not recorded is `<NA>` or NaN, never 0. A table that the trace has no events for raises
-    `NotRecorded`, which says why; `trace.absent` lists these.
-
-    Attributes
-    ----------
-    path
-        The file or folder.
-    scope
-        What the tables are about: the `capture` or its `steps`.
-    absent
-        Why a table cannot be told, by its name.
-    notices
-        Lines on what the capture lacks, such as kernels of launches, or what was set right, such as a GPU's clock.
+    `NotRecorded`, which says why.
     """
 
     def __init__(
@@ -106,10 +95,12 @@ class TraceAnalysis:
         tables: ActivityTables,
         traces: list[Trace],
         scratch: tempfile.TemporaryDirectory[str],
-        scope: str = CAPTURE,
+        scope: str,
     ) -> None:
-        self.path, self.scope = path, scope
-        self.absent: Mapping[str, str] = MappingProxyType(tables.absent)
+        self.path = path  # the file or folder
+        self.scope = scope  # what the tables are about: the `capture` or its `steps`
+        self.absent: Mapping[str, str] = MappingProxyType(tables.absent)  # why a table cannot be told, by its name
+        # Lines on what the capture lacks, such as kernels of launches, or what was set right, such as a GPU's clock.
         self.notices = tables.notices
         self._activity, self._traces, self._scratch = tables, traces, scratch
         self._frames: dict[str, pd.DataFrame] = {}

@@ -16,7 +16,6 @@ from multicard.experiment.parameters import ARGS, ARGS_PREFIX, DATASET_NAME, DEF
 from multicard.experiment.workload import WORKLOADS
 
 MOST_RUNS = 100_000  # of a scenario
-SCENARIO_NAME = r"^[a-z][a-z0-9_-]*$"
 # Snakemake puts the names of modules into a command line as they are.
 MODULE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.+/-]*$"
 # Make and Snakemake put these into commands and patterns of file names.
@@ -89,22 +88,14 @@ def _fixed_model() -> type[Strict]:
 
 def _vary_model() -> type[Strict]:
     """Lists of values per parameter; the runs are their product."""
-    fields = {
-        name: (
-            list[_annotation(name)],
-            Field(default=None, min_length=1, description=f"Values of {name}, in order."),
-        )
-        for name in PARAMETERS
-        if name not in ("repeat", "workload", ARGS)
-    }
-    fields[ARGS] = (
-        dict[OwnName, Annotated[list[OwnValue], Field(min_length=1)]],
-        Field(
-            default={},
-            description="Values of the script's own parameters, by name.",
-            json_schema_extra={"additionalProperties": False},
-        ),
-    )
+    fields = {}
+    for name in PARAMETERS:
+        if name not in ("repeat", "workload", ARGS):
+            field = Field(default=None, min_length=1, description=f"Values of {name}, in order.")
+            fields[name] = (list[_annotation(name)], field)
+    about, extra = "Values of the script's own parameters, by name.", {"additionalProperties": False}
+    own = dict[OwnName, Annotated[list[OwnValue], Field(min_length=1)]]
+    fields[ARGS] = (own, Field(default={}, description=about, json_schema_extra=extra))
     return create_model("Vary", __base__=Strict, **fields)
 
 
@@ -150,9 +141,8 @@ class Scenario(Strict):
         return flat(self.vary.model_dump(exclude_none=True))
 
 
-ScenarioName = Annotated[str, StringConstraints(pattern=SCENARIO_NAME)]
-DatasetName = Annotated[str, StringConstraints(pattern=DATASET_NAME)]
-ModelName = Annotated[str, StringConstraints(pattern=DATASET_NAME)]
+ScenarioName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$")]
+InputName = Annotated[str, StringConstraints(pattern=DATASET_NAME)]
 
 
 class Experiment(Strict):
@@ -184,10 +174,10 @@ class Experiment(Strict):
         default_factory=list,
         description="Environment modules that runs load, such as cuda/13.0, under `snakemake --sdm env-modules`.",
     )
-    datasets: dict[DatasetName, Dataset] = Field(
+    datasets: dict[InputName, Dataset] = Field(
         default_factory=lambda: {"digits": Digits(source="digits")}, description="Data sets by name."
     )
-    models: dict[ModelName, Model] = Field(
+    models: dict[InputName, Model] = Field(
         default_factory=lambda: {"tiny": Model(architecture="tiny")}, description="Language models by name."
     )
     fixed: Fixed = Field(
