@@ -187,9 +187,8 @@ def _tensorboard(runs: Sequence[Exported], out: Path) -> None:
 
 def _series(run: Exported) -> list[tuple[int, str, float]]:
     """Step, name and value of what a run has per step."""
-    names = {"duration_s": "step/duration_s", "loss": "step/loss"}
     return [
-        (int(row["step"]), names[name], float(row[name]))
+        (int(row["step"]), f"step/{name}", float(row[name]))
         for row in run.steps.to_dict("records")
         for name in STEP_SERIES
         if not _empty(row[name])
