@@ -11,12 +11,12 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from multicard.core.files import atomic_write
-from multicard.core.layout import SEARCHES, machine_records, search_tables
+from multicard.core.layout import NOT_RUN, OUTCOMES, SEARCHES, machine_records, search_tables
 from multicard.core.text import counted
 from multicard.figures.catalog import catalog
 from multicard.papers.judge import NOT_MEASURED
-from multicard.report.environment import MachinePage, environment, machine_page
-from multicard.report.results import NOT_RUN, FigureFiles, Plan, Results, Scenario, figure_files, read_results
+from multicard.report.environment import environment, machine_page
+from multicard.report.results import FigureFiles, Plan, Results, Scenario, figure_files, read_results
 from multicard.report.tables import in_words, nothing_to_show, numbers_table, run_table
 
 # A larger SVG has so many points that the PNG is the better picture.
@@ -44,7 +44,7 @@ def template_environment(autoescape: bool) -> jinja2.Environment:
     )  # fmt: skip
 
 
-def render(results: Results, machines: Sequence[MachinePage] = (), searches: Sequence[FigureFiles] = ()) -> str:
+def render(results: Results, machines: Sequence[dict[str, Any]] = (), searches: Sequence[FigureFiles] = ()) -> str:
     """Give the page. All text of `results` is escaped, and no script can run."""
     templates = template_environment(autoescape=True)
     templates.filters |= {"words": in_words, "counted": counted, "code": _code, "numbers": numbers_table}
@@ -77,13 +77,11 @@ def _scenario(scenario: Scenario, records: Mapping[str, dict[str, Any]]) -> dict
         if job.answers
     ]
     steps = [each.step for each in jobs[:MOST_ANSWERS] if each.step]
-    return {
-        "name": scenario.name,
-        "question": scenario.question,
-        "outcomes": {name: count for name, count in scenario.outcomes.items() if name != "completed"},
+    lost = scenario.runs["outcome"].astype(str).value_counts().drop("completed", errors="ignore")
+    return vars(scenario) | {
+        "outcomes": {name: lost[name] for name in (*OUTCOMES, NOT_RUN, *sorted(lost.index)) if name in lost},
         "runs": len(scenario.runs),
         "mixed": where.mixed,
-        "notes": scenario.notes,
         "jobs": jobs,
         "answers": answers,
         "figures": [_figure(each, answers, steps) for each in scenario.figures],

@@ -1,6 +1,5 @@
 """The contents of a results folder, as the report shows them."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,10 +15,8 @@ from multicard.analysis.runs.run_files import read_csv
 from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables, check_whole
 from multicard.core.errors import UserError
 from multicard.core.files import read_object
-from multicard.core.layout import CLAIM_TESTS, CLAIMS, NOT_RUN, OUTCOMES, RUN, RUN_NAME
+from multicard.core.layout import CLAIM_TESTS, CLAIMS, RUN, RUN_NAME
 from multicard.figures.catalog import catalog
-
-ORDER = (*OUTCOMES, NOT_RUN)
 
 REPORT = "report.html"
 
@@ -54,12 +51,6 @@ class Scenario:
     figures: list[FigureFiles]
     notes: list[str]  # lines about runs without numbers or with doubtful ones, as above the printed figures
     advice: Recommendations | None = None  # None where no run tells its workload
-
-    @property
-    def outcomes(self) -> dict[str, int]:
-        """Number of runs per outcome that occurs, in the outcomes' order."""
-        counts = Counter(self.runs["outcome"].astype(str))
-        return {name: counts[name] for name in sorted(counts, key=lambda n: (ORDER.index(n) if n in ORDER else 99, n))}
 
 
 @dataclass(frozen=True)
