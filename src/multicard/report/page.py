@@ -27,32 +27,20 @@ LAST = ("not judged", NOT_MEASURED)  # verdicts that say nothing of a claim
 FACTS = ("refuted_if", "paper", "source", "hardware", "conditions", "our_choice")  # of a claim
 
 
-def write_report(results: Path, out: Path, plans: Mapping[str, Plan]) -> None:
-    """Write the report of a results folder to `out`; `plans` and errors as of `read_results`."""
-    places = [f"{SEARCHES}/{path.stem}" for path in search_tables(results)]
-    searches = [each for place in places if (each := figure_files(results, place))]
-    text = render(read_results(results, plans), [machine_page(path) for path in machine_records(results)], searches)
-    with atomic_write(out) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+def write_report(folder: Path, out: Path, plans: Mapping[str, Plan]) -> None:
+    """Write the report of a results folder to `out`; `plans` and errors as of `read_results`.
 
-
-def template_environment(autoescape: bool) -> jinja2.Environment:
-    """The templates beside this module, which refuse a name that is not there."""
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), undefined=jinja2.StrictUndefined,
-        autoescape=autoescape, trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-
-
-def render(results: Results, machines: Sequence[dict[str, Any]] = (), searches: Sequence[FigureFiles] = ()) -> str:
-    """Give the page. All text of `results` is escaped, and no script can run."""
+    All text of the results is escaped, and no script can run.
+    """
+    results = read_results(folder, plans)
+    places = [f"{SEARCHES}/{path.stem}" for path in search_tables(folder)]
     templates = template_environment(autoescape=True)
     templates.filters |= {"words": in_words, "counted": counted, "code": _code, "numbers": numbers_table}
     templates.filters["picture"] = _picture
     scenarios = [_scenario(each, results.records) for each in results.scenarios]
     for number, figure in enumerate((figure for each in scenarios for figure in each["figures"]), 1):
         figure["number"] = number
-    return templates.get_template("page.html.j2").render(
+    text = templates.get_template("page.html.j2").render(
         style=Markup(Path(__file__).with_name("page.css").read_text(encoding="utf-8")),
         scenarios=scenarios,
         most_answers=MOST_ANSWERS,
@@ -63,9 +51,19 @@ def render(results: Results, machines: Sequence[dict[str, Any]] = (), searches: 
         advice=results.advice,
         environment=environment(results.records.values()),
         records=len(results.records),
-        machines=machines,
-        searches=searches,
+        machines=[machine_page(path) for path in machine_records(folder)],
+        searches=[each for place in places if (each := figure_files(folder, place))],
     )
+    with atomic_write(out) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def template_environment(autoescape: bool) -> jinja2.Environment:
+    """The templates beside this module, which refuse a name that is not there."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), undefined=jinja2.StrictUndefined,
+        autoescape=autoescape, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
 
 
 def _scenario(scenario: Scenario, records: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
