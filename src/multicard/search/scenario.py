@@ -1,7 +1,6 @@
 """A scenario as a space to search: its configurations and their runs, what need not run, and what a run is worth."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -57,20 +56,15 @@ class ScenarioSpace:
         self.maximize = goal == "throughput"
         unit = WORKLOADS[experiment.workload(name)].unit
         self.measure = unit.throughput if self.maximize else "iteration_time_s"
-        self._of = {
-            values: runs for values, runs in combinations(experiment, name).items() if not runs[0].parameters.ablated
-        }
-        self.repeats = {runs[0].id: runs for runs in self._of.values()}
-
-    @cached_property
-    def space(self) -> Space:
-        """All configurations."""
-        stated = self.scenario.varied
-        found = {}
-        for values, runs in self._of.items():
-            of = dict(zip(stated, values, strict=True))
-            found[tuple(listed.index(of[name]) for name, listed in self.varied.items())] = runs[0].id
-        return Space(self.varied, found)
+        self.repeats: dict[str, list[Run]] = {}
+        configurations = {}
+        for values, runs in combinations(experiment, name).items():
+            if not runs[0].parameters.ablated:
+                self.repeats[runs[0].id] = runs
+                of = dict(zip(self.scenario.varied, values, strict=True))
+                levels = tuple(listed.index(of[name]) for name, listed in self.varied.items())
+                configurations[levels] = runs[0].id
+        self.space = Space(self.varied, configurations)
 
     def run(self, configuration: str, repeat: int) -> Run:
         """One of the repeats of a configuration, from 1."""
