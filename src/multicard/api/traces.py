@@ -15,15 +15,7 @@ from multicard.trace.find_steps import find_steps as find_steps_of
 from multicard.trace.find_steps import with_steps
 from multicard.trace.model import Trace
 from multicard.trace.summary import summarized
-from multicard.trace.tables import (
-    ACTIVITIES,
-    CAPTURE,
-    SCOPES,
-    STEP,
-    STEPS,
-    ActivityTables,
-    activity_tables,
-)
+from multicard.trace.tables import ACTIVITIES, CAPTURE, SCOPES, STEP, STEPS, ActivityTables, activity_tables
 
 if TYPE_CHECKING:  # a second to import, which the command line saves
     import pandas as pd

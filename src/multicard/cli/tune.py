@@ -36,10 +36,6 @@ class Auto:
     start: int
     largest: int
 
-    def stem(self, scenario: str) -> str:
-        """Name of the files of the search."""
-        return f"{scenario}-{self.parameter.removeprefix(ARGS_PREFIX)}"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what to search, for what, and for how long."""
@@ -120,7 +116,7 @@ def run(arguments: argparse.Namespace) -> None:
         first = [space.named(key) for key in search.screening if key in search.left]
         print("starts with:", *(first or ["a random one of the rest"]), sep="\n  ")
         return
-    stem = space.results / SEARCHES / (auto.stem(name) if auto else name)
+    stem = space.results / SEARCHES / (f"{name}-{auto.parameter.removeprefix(ARGS_PREFIX)}" if auto else name)
     if arguments.vary:
         arguments.config = stem.with_name(f"{stem.name}.yaml")
         with atomic_write(arguments.config) as temporary:

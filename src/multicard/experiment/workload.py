@@ -197,11 +197,7 @@ class Workload(ABC):
         return importlib.import_module(f"{type(self).__module__.rpartition('.')[0]}.measures")
 
     def measure(
-        self,
-        record: Mapping[str, Any],
-        common: Mapping[str, Any],
-        steps: "pd.DataFrame",
-        epochs: "pd.DataFrame | None",
+        self, record: Mapping[str, Any], common: Mapping[str, Any], steps: "pd.DataFrame", epochs: "pd.DataFrame | None"
     ) -> dict[str, Any]:
         """Give the workload's own measures of a completed run, by `measure` of its module.
 
