@@ -102,13 +102,13 @@ def device_of(stated: str) -> str:
     return ("cuda" if Machine.here().gpus else "cpu") if stated == "auto" else stated
 
 
-def numbers_of_devices(option: str, text: str) -> list[int]:
-    """Read the value of an option such as 1,2,4.
+def numbers_of_devices(text: str) -> list[int]:
+    """Read the value of `--devices`, such as 1,2,4.
 
     Raises `UserError` if it is anything else, or more than any machine has.
     """
     if not re.fullmatch(r"[1-9]\d{0,5}(,[1-9]\d{0,5})*", text):
-        raise UserError(f"{option}: found {text!r}, expected numbers of devices such as 1,2,4")
+        raise UserError(f"--devices: found {text!r}, expected numbers of devices such as 1,2,4")
     return list(dict.fromkeys(map(int, text.split(","))))
 
 

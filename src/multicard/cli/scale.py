@@ -127,7 +127,7 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
     command = renamed(command, lambda name: own if (own := _as_in_file(name)) in varied else name)
     if error := command_error(command, varied, GIVEN, "--vary {}", "write --vary {}=VALUE,..."):
         raise UserError(error)
-    devices = numbers_of_devices("--devices", arguments.devices)
+    devices = numbers_of_devices(arguments.devices)
     device = device_of(arguments.device)
     if arguments.write_only and arguments.device == "auto" and device == "cpu":
         raise UserError("--write-only: this machine has no GPU, but others may; set --device cuda or --device cpu")

@@ -54,10 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--dry-run", action="store_true", help="print what is searched and where it begins; run nothing")
 
 
-def duration_s(option: str, text: str) -> float:
+def duration_s(text: str) -> float:
     """Read a duration such as 6h, 90min, 2h30m or 45s, in seconds.
 
-    >>> duration_s("--budget", "2h30min"), duration_s("--budget", "1.5h"), duration_s("--budget", "1d45s")
+    >>> duration_s("2h30min"), duration_s("1.5h"), duration_s("1d45s")
     (9000.0, 5400.0, 86445.0)
     """
     number = r"(\d+(?:\.\d+)?)"
@@ -65,7 +65,7 @@ def duration_s(option: str, text: str) -> float:
     parts = found.groups(default="0") if found else ()
     seconds = sum(size * float(part) for size, part in zip((86400, 3600, 60, 1), parts, strict=False))
     if not 0 < seconds < float("inf"):
-        raise UserError(f"{option}: found {text!r}, expected a duration such as 6h, 90min, 2h30m or 45s")
+        raise UserError(f"--budget: found {text!r}, expected a duration such as 6h, 90min, 2h30m or 45s")
     return seconds
 
 
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.search.core import Search
     from multicard.search.scenario import ScenarioSpace
 
-    budget_s, auto = duration_s("--budget", arguments.budget), None
+    budget_s, auto = duration_s(arguments.budget), None
     config, source = read_config(arguments.config, arguments.profile)
     experiment = check(config, source)
     names = list(experiment.scenarios)
