@@ -16,9 +16,9 @@ from filelock import FileLock
 
 from multicard.archive.pack import pack
 from multicard.core.errors import UserError
+from multicard.core.prepared import folder_name
 from multicard.experiment.datasets import Digits
 from multicard.experiment.machine import Machine
-from multicard.experiment.prepared import folder_name
 from multicard.launch.job import run_job
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run

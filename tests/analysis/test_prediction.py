@@ -9,7 +9,7 @@ import pytest
 from synthetic_results import Row, images, made, make_results, with_provenance
 
 from multicard.analysis.scaling.series import Series, checked_line, checks_table, predictions_table, series
-from multicard.api.predictions import Predictions
+from multicard.api.results import Predictions
 from multicard.cli import main
 from multicard.core.files import write_json
 

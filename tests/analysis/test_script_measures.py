@@ -136,7 +136,7 @@ def test_phases_may_be_missing_and_need_not_add_up_to_the_step(tmp_path: Path) -
     assert (row["backward_s"], row["optimizer_s"], row["other_s"]) == pytest.approx((0.05, 0.01, 0.04))
     assert row["forward_s"] is None and row["data_share"] is None
     assert row["inconsistency"] is None
-    assert _run_status(None, folder, None, row, 0.0) == ("completed", ["no trace: no profiler"], True)
+    assert _run_status(None, folder, None, row) == ("completed", ["no trace: no profiler"], True)
     # A phase that some steps are without counts over all steps: one batch for four updates.
     folder = write_run(tmp_path / "some", p(), 0.1, phases={"backward": 0.5})
     change_steps(folder, lambda steps: steps.assign(data_s=steps["data_s"].mask(steps["step"] % 4 == 0, 0.01)))

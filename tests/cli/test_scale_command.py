@@ -10,7 +10,7 @@ import yaml
 
 from docs.test_pages import shell_commands
 from multicard.cli import main
-from multicard.cli._own_command import parse_command
+from multicard.cli.scale import parse_command
 from multicard.core.errors import UserError
 from multicard.experiment.load import check, read_experiment
 from multicard.experiment.machine import Machine

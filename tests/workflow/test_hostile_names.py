@@ -13,8 +13,8 @@ from test_pipeline import make, planned, project, snakemake
 
 from conftest import TINY
 from multicard.core.errors import UserError
+from multicard.core.prepared import folder_name
 from multicard.experiment.load import check, read_experiment
-from multicard.experiment.prepared import folder_name
 
 pytestmark = pytest.mark.slow
 

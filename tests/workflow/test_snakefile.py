@@ -11,8 +11,8 @@ import yaml
 import forked_python
 from conftest import ROOT, TINY
 from multicard.core.layout import machine_file
+from multicard.core.prepared import folder_name
 from multicard.experiment.datasets import Digits
-from multicard.experiment.prepared import folder_name
 
 pytestmark = pytest.mark.slow
 

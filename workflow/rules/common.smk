@@ -25,7 +25,7 @@ from multicard.core.layout import (
 )
 from multicard.core.pipeline import pipeline_folder
 from multicard.experiment.load import check, read_yaml
-from multicard.experiment.prepared import folder_name
+from multicard.core.prepared import folder_name
 from multicard.experiment.resources import (
     AROUND_MIN,
     ATTEMPTS,

@@ -73,8 +73,8 @@ def gather(
                 found = _look_into(run, traces, step_range)
                 if made is not None:
                     _write_run(found, traces, made / run.id)
-            except (UserError, TraceError) as error:
-                where = "" if isinstance(error, UserError) else f"{run.where}: "
+            except UserError as error:
+                where = f"{run.where}: " if isinstance(error, TraceError) else ""
                 errors.append(f"{where}{error}")
                 continue
             traced.append(found)

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from multicard.core.units import confidence, in_digits
+from multicard.core.units import in_digits
 
 LEVEL = 0.95
 
@@ -50,12 +50,13 @@ class Interval:
     def format(self, show: Callable[[float], str] | None = None, unit: str = "") -> str:
         """The value in a unit with its interval: three digits, or as many more as that needs, or as `show` words them.
 
-        >>> Interval(1.25, 1.2, 1.3, 3, coverage=0.95).format(), Interval(1.25, None, None, 1).format(unit="× as fast")
-        ('1.25 (95% CI 1.20 to 1.30, n=3)', '1.25× as fast (n=1)')
+        >>> Interval(1.25, 1.2, 1.3, 3, coverage=0.975).format(), Interval(1.25, None, None, 1).format(unit="× as fast")
+        ('1.25 (97.5% CI 1.20 to 1.30, n=3)', '1.25× as fast (n=1)')
         """
         ends = self.value, self.low, self.high
         value, low, high = in_digits(*ends) if show is None else (None if each is None else show(each) for each in ends)
-        return f"{value}{unit} {confidence(low, high, self.repeats, self.coverage or LEVEL)}"
+        interval = "" if low is None else f"{100 * (self.coverage or LEVEL):.3g}% CI {low} to {high}, "
+        return f"{value}{unit} ({interval}n={self.repeats})"
 
 
 def geometric_mean(values: Blocks | Values) -> float | None:

@@ -67,24 +67,19 @@ def exported(results: Results) -> list[Exported]:
     """What there is to write of every run in every scenario."""
     measures = results.measures
     parameters = parameters_in(measures)
-    numbers = [
-        column
-        for column in measures.columns.difference(parameters, sort=False)
-        if pd.api.types.is_numeric_dtype(measures[column])
-    ]
+    numbers = measures.drop(columns=parameters).select_dtypes(["number", "bool"]).columns
     steps = results.steps.groupby(["run", "step"], as_index=False).agg(STEP_SERIES)
     of_run = {run: rows.drop(columns="run") for run, rows in steps.groupby("run")}
-    return [
-        Exported(
-            row["scenario"],
-            row["run"],
-            row["outcome"],
-            {name: _whole(row[name]) for name in parameters if not _empty(row[name])},
-            {name: float(row[name]) for name in numbers if not _empty(row[name])},
-            of_run.get(row["run"], steps.head(0)),
-        )
-        for row in measures.to_dict("records")
-    ]
+    found = []
+    for row in measures.to_dict("records"):
+        known = {name: value for name, value in row.items() if not _empty(value)}
+        # A column of whole numbers with an empty cell in it holds floating-point numbers.
+        whole = {name: int(of) for name, of in known.items() if isinstance(of, float) and of.is_integer()}
+        stated = {name: (known | whole)[name] for name in parameters if name in known}
+        measured = {name: float(known[name]) for name in numbers if name in known}
+        own_steps = of_run.get(row["run"], steps.head(0))
+        found.append(Exported(row["scenario"], row["run"], row["outcome"], stated, measured, own_steps))
+    return found
 
 
 def as_line(run: Exported) -> str:
@@ -192,18 +187,12 @@ def _tensorboard(runs: Sequence[Exported], out: Path) -> None:
 
 def _series(run: Exported) -> list[tuple[int, str, float]]:
     """Step, name and value of what a run has per step."""
-    names = {"duration_s": "step/duration_s", "loss": "step/loss"}
     return [
-        (int(row["step"]), names[name], float(row[name]))
+        (int(row["step"]), f"step/{name}", float(row[name]))
         for row in run.steps.to_dict("records")
         for name in STEP_SERIES
         if not _empty(row[name])
     ]
-
-
-def _whole(value: Any) -> Any:
-    """A whole number as one: a column with an empty cell in it holds floating-point numbers."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _empty(value: Any) -> bool:

@@ -17,9 +17,10 @@ from multicard.analysis.choice.recommend import as_markdown
 from multicard.analysis.comparison.results import Comparison, compare
 from multicard.analysis.comparison.sides import MACHINE, Side, read_side
 from multicard.analysis.evidence import Evidence, read_evidence
+from multicard.analysis.scaling.prediction import Check
+from multicard.analysis.scaling.series import checked_line, checks_table, predictions_table, series
 from multicard.analysis.scenario_tables import MEASURES
 from multicard.api.display import Markdown, titled
-from multicard.api.predictions import Predictions
 from multicard.api.scenario import ScenarioResults
 from multicard.archive.manifest import experiment_of
 from multicard.archive.unpack import unpack
@@ -53,10 +54,7 @@ def read_results(path: str | Path, config: str | Path | None = None) -> "Results
         Configuration of the experiment. With it the scenarios of a folder are measured from its runs; without it, the
         tables that the workflow left in the folder are read. An archive has its own.
 
-    Raises
-    ------
-    UserError
-        If there are no results, or an archive or the configuration cannot be read.
+    Raises `UserError` if there are no results, or an archive or the configuration cannot be read.
 
     Examples
     --------
@@ -142,7 +140,7 @@ class Results:
         if name not in self.scenarios:
             found = "several scenarios" if name is None else f"no scenario {name}"
             raise UserError(f"{self.path}: found {found}, expected one of {', '.join(self.scenarios)}")
-        return self._scenarios.setdefault(name, ScenarioResults(name, self._measured[0] / "scenarios" / name))
+        return self._scenarios.setdefault(name, ScenarioResults(self._measured[0] / "scenarios" / name))
 
     @property
     def measures(self) -> pd.DataFrame:
@@ -202,10 +200,7 @@ class Results:
         return Predictions(self._evidence, devices)
 
     def compare(
-        self,
-        new: "Results",
-        tolerance: float | None = None,
-        measures: Sequence[str] | None = None,
+        self, new: "Results", tolerance: float | None = None, measures: Sequence[str] | None = None
     ) -> Comparison:
         """Compare with newer results, configuration by configuration.
 
@@ -231,11 +226,7 @@ class Results:
         """Write all tables, figures, conclusions and the report, as the workflow does after its runs.
 
         They go to the folder `out`, which is empty or does not exist: all or nothing.
-
-        Raises
-        ------
-        UserError
-            If `out` is not empty, the configuration is not known, or a run is damaged.
+        Raises `UserError` if `out` is not empty, the configuration is not known, or a run is damaged.
         """
         check_free(Path(out))
         if self._experiment is None:
@@ -277,6 +268,28 @@ class Results:
         found = {name: table(self.scenario(name)) for name in self.scenarios}
         parts = [rows.assign(scenario=name)[["scenario", *rows.columns]] for name, rows in found.items()]
         return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+
+
+class Predictions:
+    """What is predicted of every configuration, and how predictions of measured runs turn out.
+
+    `predictions` has a row per configuration and number of devices: `step_time_s`, `throughput_per_s` and `speedup`
+    with `…_low` and `…_high`, the `measured` numbers of devices that it is made from, `caveats`, or the `reason` why
+    there is none. `checks` has one per measured number of devices that smaller ones predict: `predicted_s` with
+    `…_low` and `…_high`, `measured_s`, `prediction_error` (predicted over measured, less 1), `inside` (the interval).
+    `verdicts`: a sentence for each machine, whether predictions were checked there, and how they turned out. `units`:
+    what `throughput_per_s` counts of each `configuration` of the tables.
+    """
+
+    def __init__(self, evidence: Evidence, devices: Sequence[int]) -> None:
+        found = series(evidence)
+        self.predictions = predictions_table(found, devices)
+        self.checks = checks_table(found)
+        self.units = {each.words: each.of.workload.unit.name for each in found}
+        by_machine: dict[str | None, list[Check]] = {}
+        for each in found:
+            by_machine.setdefault(each.of.provenance.kind, []).extend(each.checks)
+        self.verdicts = [f"{kind or 'machine unknown'}: {checked_line(own)}" for kind, own in by_machine.items()]
 
 
 def _is_archive(path: Path) -> bool:

@@ -1,7 +1,5 @@
 """The results of one scenario as tables and figures."""
 
-from pathlib import Path
-
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -14,27 +12,22 @@ from multicard.core.text import counted
 from multicard.experiment.figures import FIGURES
 
 
-class ScenarioResults:
-    """The results of one scenario, as `Results.scenario` gives them."""
+class ScenarioResults(ScenarioTables):
+    """The results of one scenario, as `Results.scenario` gives them.
 
-    def __init__(self, name: str, folder: Path) -> None:
-        self.name = name
-        self._tables = ScenarioTables(folder)
-
-    @property
-    def measures(self) -> pd.DataFrame:
-        """One row per run: `run`, `outcome`, its parameters and measures."""
-        return self._tables.measures
+    `measures` has a row per run with its outcome, parameters and measures; `ablated` the same of runs that went without
+    a part of their step, and trained nothing.
+    """
 
     @property
-    def ablated(self) -> pd.DataFrame:
-        """The same of runs that went without a part of their step, and trained nothing."""
-        return self._tables.ablated
+    def name(self) -> str:
+        """Name of the scenario."""
+        return self.folder.name
 
     @property
     def runs(self) -> pd.DataFrame:
         """One row per run: its `outcome` and the `reason` for it; those that were not run, too."""
-        return pd.read_csv(self._tables.folder / OUTCOME_TABLE)
+        return pd.read_csv(self.folder / OUTCOME_TABLE)
 
     @property
     def speedup(self) -> pd.DataFrame:
@@ -45,15 +38,12 @@ class ScenarioResults:
         """Rows of one gathered table of all completed runs: `steps`, `epochs`, `timeline`, `kernel_classes`, …."""
         if table not in SCENARIO_TABLES:
             raise UserError(f"no table {table} of a scenario, expected one of {', '.join(SCENARIO_TABLES)}")
-        return self._tables.table(table)
+        return self.table(table)
 
     def figure(self, name: str) -> Figure:
         """Draw a figure of the catalog (`python -m multicard.figures`). One with nothing to show says why.
 
-        Raises
-        ------
-        UserError
-            If there is no figure of that name, or it is about what the scenario does not have.
+        Raises `UserError` if there is no figure of that name, or it is about what the scenario does not have.
         """
         from multicard.figures.draw import draw
 
@@ -63,7 +53,7 @@ class ScenarioResults:
         if (entry.workload and entry.workload not in workloads) or (entry.axis and entry.axis not in self.measures):
             found = f"found the workload {', '.join(workloads)} in the scenario {self.name}"
             raise UserError(f"the figure {name} needs {entry}, {found}")
-        return unmanaged(draw(name, self._tables)[0])
+        return unmanaged(draw(name, self)[0])
 
     def __repr__(self) -> str:
         return f"<scenario {self.name}: {counted(len(self.runs), 'run')}>"

@@ -8,22 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from multicard.core.errors import TraceError, UserError
+from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
 from multicard.trace.files import open_capture
 from multicard.trace.find_steps import find_steps as find_steps_of
 from multicard.trace.find_steps import with_steps
 from multicard.trace.model import Trace
 from multicard.trace.summary import summarized
-from multicard.trace.tables import (
-    ACTIVITIES,
-    CAPTURE,
-    SCOPES,
-    STEP,
-    STEPS,
-    ActivityTables,
-    activity_tables,
-)
+from multicard.trace.tables import ACTIVITIES, CAPTURE, SCOPES, STEP, STEPS, ActivityTables, activity_tables
 
 if TYPE_CHECKING:  # a second to import, which the command line saves
     import pandas as pd
@@ -37,11 +29,7 @@ class NotRecorded(UserError):
 
 
 def read_trace(
-    path: str | Path,
-    *,
-    tables: Collection[str] | None = None,
-    scope: str = CAPTURE,
-    find_steps: bool = False,
+    path: str | Path, *, tables: Collection[str] | None = None, scope: str = CAPTURE, find_steps: bool = False
 ) -> "TraceAnalysis":
     """Read a trace of Nsight Systems or of PyTorch's profiler and compute its activity tables.
 
@@ -58,10 +46,7 @@ def read_trace(
     find_steps
         Where no range is named `step`, take as steps what other ranges, PyTorch's optimizers or their kernels tell.
 
-    Raises
-    ------
-    UserError
-        If there is no trace, it cannot be read, or there is no table or scope of a name.
+    Raises `UserError` if there is no trace, it cannot be read, or there is no table or scope of a name.
 
     Examples
     --------
@@ -77,27 +62,14 @@ def read_trace(
     if scope not in SCOPES:
         raise UserError(f"no scope {scope}, expected {' or '.join(SCOPES)}")
     scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-    try:
-        traces = open_capture(path, Path(scratch.name))
+    traces = open_capture(path, Path(scratch.name))
+    found = activity_tables(traces, tables, scope)
+    marked = (row.get("phase") or row["scope"] for of in ("phases", "timeline") for row in found.rows.get(of, []))
+    if find_steps and STEP not in marked and (steps := find_steps_of(traces)).steps:
+        traces = with_steps(traces, steps.steps)
         found = activity_tables(traces, tables, scope)
-        marked = (row.get("phase") or row["scope"] for of in ("phases", "timeline") for row in found.rows.get(of, []))
-        if find_steps and STEP not in marked:
-            traces, found = _with_found_steps(traces, found, tables, scope)
-        return TraceAnalysis(path, found, traces, scratch, scope)
-    except TraceError as error:
-        raise UserError(str(error)) from error
-
-
-def _with_found_steps(
-    traces: list[Trace], found: ActivityTables, tables: Collection[str] | None, scope: str
-) -> tuple[list[Trace], ActivityTables]:
-    """The traces with the steps that their events tell, and the tables again; as they are where nothing tells any."""
-    steps = find_steps_of(traces)
-    if not steps.steps:
-        return traces, found
-    marked = with_steps(traces, steps.steps)
-    again = activity_tables(marked, tables, scope=scope)
-    return marked, again._replace(notices=(*again.notices, f"steps from {steps.source}"))
+        found = found._replace(notices=(*found.notices, f"steps from {steps.source}"))
+    return TraceAnalysis(path, found, traces, scratch, scope)
 
 
 class TraceAnalysis:
@@ -106,18 +78,7 @@ class TraceAnalysis:
     Each table is an attribute (`trace.kernels`), an entry (`trace["kernels"]`) and a member of `trace.tables`: a
     pandas DataFrame with `report`, `rank` and `process` first. Units are in the names of columns: `_s` seconds,
     `_bytes` bytes. What was not recorded is `<NA>` or NaN, never 0. A table that the trace has no events for raises
-    `NotRecorded`, which says why; `trace.absent` lists these.
-
-    Attributes
-    ----------
-    path
-        The file or folder.
-    scope
-        What the tables are about: the `capture` or its `steps`.
-    absent
-        Why a table cannot be told, by its name.
-    notices
-        Lines on what the capture lacks, such as kernels of launches, or what was set right, such as a GPU's clock.
+    `NotRecorded`, which says why.
     """
 
     def __init__(
@@ -126,10 +87,12 @@ class TraceAnalysis:
         tables: ActivityTables,
         traces: list[Trace],
         scratch: tempfile.TemporaryDirectory[str],
-        scope: str = CAPTURE,
+        scope: str,
     ) -> None:
-        self.path, self.scope = path, scope
-        self.absent: Mapping[str, str] = MappingProxyType(tables.absent)
+        self.path = path  # the file or folder
+        self.scope = scope  # what the tables are about: the `capture` or its `steps`
+        self.absent: Mapping[str, str] = MappingProxyType(tables.absent)  # why a table cannot be told, by its name
+        # Lines on what the capture lacks, such as kernels of launches, or what was set right, such as a GPU's clock.
         self.notices = tables.notices
         self._activity, self._traces, self._scratch = tables, traces, scratch
         self._frames: dict[str, pd.DataFrame] = {}
@@ -225,12 +188,7 @@ class TraceAnalysis:
     def _of_steps(self) -> ActivityTables:
         from multicard.analysis.comparison.trace_comparison import COMPARED
 
-        if self.scope == STEPS:
-            return self._activity
-        try:
-            return activity_tables(self._traces, COMPARED, scope=STEPS)
-        except TraceError as error:
-            raise UserError(str(error)) from error
+        return self._activity if self.scope == STEPS else activity_tables(self._traces, COMPARED, scope=STEPS)
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write each recorded table as Parquet and CSV, and a figure of the timeline, if any; give their paths."""
@@ -261,8 +219,6 @@ class TraceAnalysis:
 
         try:
             write_perfetto(self._traces, Path(out))
-        except TraceError as error:
-            raise UserError(str(error)) from error
         except OSError as error:
             raise UserError(f"{out}: cannot be written: {error.strerror}") from error
 

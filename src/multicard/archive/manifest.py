@@ -2,15 +2,15 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from multicard.core.errors import UserError
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, ARCHIVED_TABLES, EPOCHS, MACHINES, RUN, STEPS
 from multicard.core.text import printable
 from multicard.experiment.config import ARCHIVE, Experiment
-from multicard.experiment.datasets import SOURCES
+from multicard.experiment.datasets import SOURCES, Strict
 from multicard.experiment.load import check
 
 MANIFEST = "manifest.json"
@@ -31,19 +31,15 @@ PLACES = {"folder", "path", "download", "results"}  # keys that say where someth
 UNKNOWN_PLACE = "recorded"  # in place of the paths of data, which an archive does not contain
 
 
-class _StrictModel(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Member(_StrictModel):
+class Member(Strict):
     """One file of the archive."""
 
-    name: Annotated[str, Field(max_length=400)]
-    bytes: Annotated[int, Field(ge=0)]
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    name: str = Field(max_length=400)
+    bytes: int = Field(ge=0)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
-class Manifest(_StrictModel):
+class Manifest(Strict):
     """The first member of an archive.
 
     `experiment` is the configuration that was run, without the places of data, models and results.

@@ -7,11 +7,11 @@ from typing import Any
 
 from multicard.core.files import read_json
 from multicard.core.layout import CAPTURED, EPOCHS, RUN, STEPS, TRACE
+from multicard.core.prepared import PROVENANCE, folder_name
 from multicard.core.text import counted
 from multicard.experiment.cluster import machine_for
 from multicard.experiment.config import Experiment
 from multicard.experiment.machine import Machine
-from multicard.experiment.prepared import folder_name
 from multicard.experiment.runs import Place, Run, distinct, expand, planned_order
 from multicard.experiment.workload import parameters_of
 
@@ -52,11 +52,10 @@ class Matrix:
 
     def prepared(self, run: str) -> dict[str, str]:
         """What a run is made of: `data` and, if it tunes one, `model`, each by the provenance file of its folder."""
-        files = {}
+        files, parameters = {}, self.runs[run].parameters
         for kind, definition in self.runs[run].inputs.items():
             key, folder = FOLDERS[kind]
-            name = folder_name(getattr(self.runs[run].parameters, kind), definition)
-            files[key] = f"{folder}/{name}/provenance.json"
+            files[key] = f"{folder}/{folder_name(getattr(parameters, kind), definition)}/{PROVENANCE}"
         return files
 
     def all_prepared(self) -> list[str]:
@@ -75,9 +74,7 @@ class Matrix:
     def figures(self) -> dict[str, list[str]]:
         """Names of the figures of every scenario that has a run to show."""
         return {
-            name: list(scenario.figures)
-            for name, scenario in self.experiment.scenarios.items()
-            if scenario.figures and self.runnable(name)
+            name: list(scenario.figures) for name, scenario in self.experiment.scenarios.items() if self.runnable(name)
         }
 
     @cached_property

@@ -26,7 +26,7 @@ from multicard.analysis.runs.run_files import RunFiles
 from multicard.archive.allowed import COLUMNS, UNSAID, Allowed, Numbered, given, text
 from multicard.archive.manifest import FORMAT, MANIFEST, check_suffix, configuration_of
 from multicard.archive.whole import first_missing
-from multicard.core.errors import UserError
+from multicard.core.errors import UserError, first_fault
 from multicard.core.files import atomic_write, read_json, unwritable
 from multicard.core.layout import (
     ACTIVITY,
@@ -104,12 +104,7 @@ def pack(experiment: Experiment, out: Path) -> Packed:
                 add(f"runs/{record['run']}/{name}", content)
         stated = allowed.own(configuration_of(experiment))
         packed.names = _names_in(json.dumps([stated, [record["parameters"] for record in records]], ensure_ascii=False))
-        manifest = {
-            "format": FORMAT,
-            "multicard": __version__,
-            "experiment": stated,
-            "files": files,
-        }
+        manifest = {"format": FORMAT, "multicard": __version__, "experiment": stated, "files": files}
         spool.seek(0)
         members = ((file["name"], spool.read(file["bytes"])) for file in files)
         with atomic_write(out) as temporary, temporary.open("wb") as target:
@@ -124,8 +119,7 @@ def _read_record(folder: Path) -> dict[str, Any]:
         made = run_id(parameters_of(record["parameters"]))
         found = record["run"]
     except ValidationError as error:
-        fault = error.errors()[0]
-        raise UserError(f"{folder / RUN}: parameters.{fault['loc'][0]}: {fault['msg']}") from error
+        raise UserError(f"{folder / RUN}: parameters.{first_fault(error)}") from error
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise UserError(f"{folder / RUN}: not the record of a run: {error}") from error
     if not made == found == folder.name:
@@ -141,10 +135,8 @@ def _renamed(record: dict[str, Any], allowed: Allowed) -> dict[str, Any]:
     try:
         return record | {"parameters": parameters, "run": run_id(parameters_of(parameters))}
     except ValidationError as error:
-        fault = error.errors()[0]["msg"]
-        raise UserError(
-            f"{record['run']}: its parameters cannot be archived: with private text removed, {fault}"
-        ) from None
+        why = f"with private text removed, {first_fault(error)}"
+        raise UserError(f"{record['run']}: its parameters cannot be archived: {why}") from None
 
 
 def _names_in(written: str) -> list[str]:

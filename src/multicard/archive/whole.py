@@ -15,27 +15,22 @@ def first_missing(folder: Path) -> str | None:
     return next((name for name in FILES if not (folder / name).is_file()), None)
 
 
-def check_files(run: RunFiles, measured_s: float = 0.0, traced: bool = True) -> None:
+def check_files(run: RunFiles, traced: bool) -> None:
     """Check that the files that are read of a run are there, and are what it wrote.
 
-    Sizes are compared, and checksums of the files that have changed since `measured_s`, which is when tables were made
-    of the run, in seconds since the epoch. The record tells neither of activity tables, which there are only if
-    `traced`: of them a cut is found.
+    The record tells no checksums of activity tables, which there are only if `traced`: of them a cut is found.
 
     Raises `UserError` at the first file that is missing, cut or altered.
     """
-    folder, written = run.folder, {entry["name"]: entry for entry in run.record.get("files") or ()}
+    folder, written = run.folder, [entry["name"] for entry in run.record.get("files") or ()]
     for name in dict.fromkeys((*written, *(FILES if traced else ()))):
         path, again = folder / name, f"{folder} to run it again"
         if name.startswith(ACTIVITY):
             again = f"{folder / ACTIVITY / ACTIVITY_INDEX} to have it made again"
         if not path.is_file():
             raise UserError(f"{path}: missing; delete {again}")
-        if name in written:
-            found = path.stat()
-            if found.st_size != written[name]["bytes"] or found.st_mtime > measured_s:
-                run.check(name)
-        elif path.suffix == ".parquet" and _end(path) != PARQUET_END:
+        run.check(name)
+        if path.suffix == ".parquet" and _end(path) != PARQUET_END:
             raise UserError(f"{path}: cut; delete {again}")
 
 

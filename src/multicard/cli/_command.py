@@ -32,23 +32,15 @@ class Command:
     """A command of the command line: a module, whose name is the command's and whose docstring its help.
 
     It imports what `run` needs inside functions, so that `multicard --help` and every other command start fast.
-
-    Attributes
-    ----------
-    order, group, example
-        Its place in the help, and a command line that uses it.
-    run
-        Runs it. Raises `UserError` for bad input; exits with 1 where the answer is bad news.
-    rest
-        What stands after `--`, as its usage shows it; it gets this as the list `rest`. None where `--` has the meaning
-        that argparse gives it.
     """
 
-    order: int
+    order: int  # in the help
     group: str
-    example: str
+    example: str  # a command line that uses it
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], None]
+    run: Callable[[argparse.Namespace], None]  # raises `UserError` for bad input; exits with 1 where the news are bad
+    # What stands after `--`, as its usage shows it, which it gets as the list `rest`. None where that means what it
+    # means to argparse.
     rest: str | None = None
 
     @property
@@ -110,13 +102,13 @@ def device_of(stated: str) -> str:
     return ("cuda" if Machine.here().gpus else "cpu") if stated == "auto" else stated
 
 
-def numbers_of_devices(option: str, text: str) -> list[int]:
-    """Read the value of an option such as 1,2,4.
+def numbers_of_devices(text: str) -> list[int]:
+    """Read the value of `--devices`, such as 1,2,4.
 
     Raises `UserError` if it is anything else, or more than any machine has.
     """
     if not re.fullmatch(r"[1-9]\d{0,5}(,[1-9]\d{0,5})*", text):
-        raise UserError(f"{option}: found {text!r}, expected numbers of devices such as 1,2,4")
+        raise UserError(f"--devices: found {text!r}, expected numbers of devices such as 1,2,4")
     return list(dict.fromkeys(map(int, text.split(","))))
 
 

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from multicard.core.text import plain
 from multicard.core.units import heading, show
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ def console(stderr: bool = False) -> "Console":
 
 def say(*shown: "str | Table", stderr: bool = False) -> None:
     """Print lines of text, as they are, and tables."""
-    from multicard.core.terminal import plain
-
     terminal = console(stderr)
     for each in shown:
         is_text = isinstance(each, str)
@@ -36,8 +35,6 @@ def say(*shown: "str | Table", stderr: bool = False) -> None:
 def rows_table(rows: Rows, title: str, caption: str, longest: int) -> "Table":
     """Show the first rows of a table, without columns that are empty throughout, or the name of the only report."""
     from rich.table import Table
-
-    from multicard.core.terminal import plain
 
     several = len({row.get("report") for row in rows}) > 1
     rows = rows[:longest]
@@ -59,8 +56,6 @@ def text_table(
     """Show rows of text, of which each may have a length."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
-
-    from multicard.core.terminal import plain
 
     table = Table(*headings, title=plain(title), title_justify="left", box=SIMPLE_HEAD, show_edge=False)
     for row in rows:

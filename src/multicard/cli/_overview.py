@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from multicard.cli._console import console, say
 from multicard.core.errors import UserError
-from multicard.core.text import counted
+from multicard.core.text import counted, plain
 from multicard.core.units import ARGS_PREFIX, UNKNOWN, heading, number_in, unit_for, units_of
 
 if TYPE_CHECKING:
@@ -115,8 +115,6 @@ def overview_tables(title: str, rows: "pd.DataFrame", measures: list[str], width
     tables, so that no number is cut.
     """
     from rich.table import Table
-
-    from multicard.core.terminal import plain
 
     parameters = [name for name in rows if name not in ("outcome", "reason") and not name.startswith(tuple(measures))]
     keys = [

@@ -3,21 +3,15 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
 from multicard.core.pipeline import pipeline_folder
 
-INTERRUPTED = "interrupted; the same command continues where it stopped"
-
 
 def run_pipeline(
-    config: Path,
-    profile: Path | None = None,
-    options: Sequence[str] = (),
-    targets: Sequence[str] = (),
+    config: Path, profile: Path | None = None, options: Sequence[str] = (), targets: Sequence[str] = ()
 ) -> bool:
     """Run a configuration file by Snakemake in the current folder; whether all that was to be made was.
 
@@ -28,22 +22,15 @@ def run_pipeline(
     pipeline = pipeline_folder()
     # -P: a file of the current folder must not take the place of a module that Snakemake imports.
     command = [sys.executable, "-P", "-m", "snakemake", "--configfile", str(config)]
-    command += [
-        "--snakefile",
-        str(pipeline / "workflow/Snakefile"),
-        "--profile",
-        str(profile or pipeline / "profiles/local"),
-    ]
+    command += ["--snakefile", str(pipeline / "workflow/Snakefile")]
+    command += ["--profile", str(profile or pipeline / "profiles/local")]
     shown = "full" if options else "errors" if targets else "results"
     command += ["--logger", "multicard", "--logger-multicard-console", shown, *options, *targets]
-    with _snakemake(command) as process:
-        process.wait()
-    return process.returncode == 0
+    return _run(command) == 0
 
 
-@contextmanager
-def _snakemake(command: Sequence[str]) -> Iterator[subprocess.Popen]:
-    """Start Snakemake, which ends with all that it started when this process is told to end, by Ctrl-C or otherwise."""
+def _run(command: Sequence[str]) -> int:
+    """Exit code of Snakemake, which ends with all that it started when this process is told to, by Ctrl-C or not."""
     received: list[int] = []
     started: list[subprocess.Popen] = []
 
@@ -60,9 +47,10 @@ def _snakemake(command: Sequence[str]) -> Iterator[subprocess.Popen]:
             started.append(process)
             if received:  # while it started
                 process.send_signal(signal.SIGTERM)
-            yield process
+            code = process.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     if received:
-        raise KeyboardInterrupt(INTERRUPTED)
+        raise KeyboardInterrupt("interrupted; the same command continues where it stopped")
+    return code

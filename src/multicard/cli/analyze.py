@@ -2,18 +2,23 @@
 
 import argparse
 import json
+import shlex
+import shutil
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from multicard.cli._as_runs import add_arguments as add_arguments_of_runs
-from multicard.cli._as_runs import make_runs
 from multicard.cli._command import UNDERSTAND, Command, refuse_unwritable
 from multicard.cli._console import NAME_WIDTH, rows_table, say, text_table
+from multicard.core.errors import UserError
+from multicard.core.files import atomic_write, unwritable
+from multicard.core.text import printable
 
 if TYPE_CHECKING:
     from multicard.api.traces import TraceAnalysis
 
 LONGEST = 10  # rows of a table on the terminal
+CONFIG, RESULTS = Path("adopted.yaml"), "results-adopted"  # of --as-runs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,17 +40,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="make runs, figures and a report of traces: the path is a CSV with a row per trace, whose columns are "
         "trace, devices and parameters of your own",
     )  # fmt: skip
-    add_arguments_of_runs(parser)
+    add = parser.add_argument_group("with --as-runs").add_argument
+    add("--step-range", metavar="NAME", help="range (NVTX, record_function) that is a step (default: found by itself)")
+    add("--overwrite", action="store_true", help=f"replace an {CONFIG} that differs")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print a summary of a trace; write its tables and events where that is asked for. Or make runs of traces."""
     if arguments.as_runs:
-        make_runs(arguments.path, arguments.overwrite, arguments.step_range)
+        _make_runs(arguments.path, arguments.overwrite, arguments.step_range)
         return
     from multicard import read_trace
-    from multicard.core.errors import UserError
-    from multicard.core.files import unwritable
 
     out, events = arguments.out, arguments.perfetto
     if out is not None:
@@ -101,6 +106,45 @@ def _print_tables(trace: "TraceAnalysis") -> None:
             more = f", first {LONGEST} of {len(rows)}" if len(rows) > LONGEST else ""
             of = ACTIVITIES[name].description
             say(rows_table(rows, f"{name}{more}", of, LONGEST) if rows else f"{name}: none", "")
+
+
+def _make_runs(table: Path, overwrite: bool, step_range: str | None) -> None:
+    """Make runs of the traces of a table, draw their figures, and print their results."""
+    import yaml
+
+    from multicard.adopt.configuration import configuration
+    from multicard.adopt.table import read_table
+    from multicard.adopt.traced import gather
+    from multicard.archive.matrix import Matrix
+    from multicard.cli.run import run_and_print
+    from multicard.experiment.load import check
+
+    runs = read_table(table)
+    config = {"results": RESULTS, **configuration(runs)}
+    experiment = check(config, "multicard analyze --as-runs")
+    command = printable(shlex.join(["multicard", "analyze", "--as-runs", str(table)]))
+    text = (
+        f"# Written by {command}. The runs are in the results, and nothing is launched:\n"
+        f"#     multicard run {CONFIG}\n{yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=120)}"
+    )
+    with tempfile.TemporaryDirectory(prefix="multicard-", ignore_cleanup_errors=True) as name:
+        made = Path(name)
+        traced, errors = gather(runs, made, step_range)
+        for each in traced:
+            steps = f"{each.count} steps by {each.source}" if each.steps else "no steps found"
+            print(printable("; ".join([f"{each.run.id}: {steps}", *each.notices])), flush=True)
+        if errors:
+            raise UserError(*errors)
+        if CONFIG.exists() and not overwrite and CONFIG.read_text(encoding="utf-8") != text:
+            raise UserError(f"{CONFIG}: exists and differs; --overwrite replaces it")
+        with atomic_write(CONFIG) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+        for run in made.iterdir():
+            place = Path(experiment.results, "runs", run.name)
+            shutil.rmtree(place, ignore_errors=True)
+            shutil.copytree(run, place)  # keeps times, by which Snakemake tells what is out of date
+    print(f"configuration: {CONFIG}", flush=True)
+    run_and_print(Matrix.plan(check(config, str(CONFIG))), CONFIG)
 
 
 COMMAND = Command(80, UNDERSTAND, "multicard analyze report.nsys-rep", add_arguments, run)

@@ -86,7 +86,7 @@ def compare_results(arguments: argparse.Namespace) -> int:
     from multicard.api.results import holds_results, read_results
     from multicard.core.layout import RUN
 
-    tolerance = _share_of(arguments.fail_above, "--fail-above")
+    tolerance = _share_of(arguments.fail_above)
     measures = list(dict.fromkeys(arguments.measure.split(","))) if arguments.measure else None
     for measure in measures or ():
         if measure not in MEASURES:
@@ -107,7 +107,7 @@ def compare_results(arguments: argparse.Namespace) -> int:
         found = before.compare(after, tolerance, measures)
         if len(results) > 2 and not arguments.json:
             say(f"{path} → {newer}")
-        codes.append(_compared(found, (path, newer), tolerance, arguments, suites))
+        codes.append(_compared(found, (path, newer), arguments, suites))
     if arguments.junit:
         with atomic_write(arguments.junit) as temporary:
             ElementTree.ElementTree(suites).write(temporary, encoding="utf-8", xml_declaration=True)
@@ -115,19 +115,16 @@ def compare_results(arguments: argparse.Namespace) -> int:
 
 
 def _compared(
-    found: "Comparison",
-    paths: Sequence[Path],
-    tolerance: float | None,
-    arguments: argparse.Namespace,
-    suites: ElementTree.Element,
+    found: "Comparison", paths: Sequence[Path], arguments: argparse.Namespace, suites: ElementTree.Element
 ) -> int:
     """Print a comparison, and add it to the suites of tests; give the exit code."""
     from multicard.analysis.comparison.changes import REGRESSION
 
-    if found.hardware and tolerance is not None:
+    judged = found.tolerance is not None
+    if found.hardware and judged:
         listed = "; ".join(f"{what}: {one} and {other}" for what, one, other in found.hardware)
         raise UserError(f"measured on different hardware ({listed}): measure both on one machine")
-    problems = [] if tolerance is None else _problems(found)
+    problems = _problems(found) if judged else []
     if arguments.json:
         print(json.dumps(asdict(found) | {"problems": problems}, indent=2))
     else:
@@ -136,7 +133,7 @@ def _compared(
     for problem in problems:
         print(printable(problem), file=sys.stderr)
     _add_suite(suites, found, " → ".join(map(str, paths)), problems)
-    if tolerance is not None and found.of(REGRESSION):
+    if judged and found.of(REGRESSION):
         return REGRESSION_CODE
     return CANNOT_TELL_CODE if problems else 0
 
@@ -156,12 +153,12 @@ def _add_suite(suites: ElementTree.Element, found: "Comparison", name: str, prob
         ElementTree.SubElement(case, "error", message=printable(problem))
 
 
-def _share_of(text: str | None, option: str) -> float | None:
+def _share_of(text: str | None) -> float | None:
     """Read a percentage such as 3% as a share; None where it is not given."""
     if text is None:
         return None
     if not re.fullmatch(r"\d+(\.\d+)?%", text) or float(text[:-1]) >= 100:
-        raise UserError(f"{option}: found {text!r}, expected a percentage below 100% such as 3%")
+        raise UserError(f"--fail-above: found {text!r}, expected a percentage below 100% such as 3%")
     return float(text[:-1]) / 100
 
 

@@ -48,7 +48,7 @@ def measure(arguments: argparse.Namespace) -> bool:
     from multicard.core.layout import machine_file
     from multicard.experiment.load import read_experiment
 
-    counts = numbers_of_devices("--devices", arguments.devices) if arguments.devices else None
+    counts = numbers_of_devices(arguments.devices) if arguments.devices else None
     if not 0 < arguments.seconds < float("inf"):
         raise UserError(f"--seconds: found {arguments.seconds:g}, expected a time above 0")
     results = Path(read_experiment(arguments.config).results if arguments.config else "results")

@@ -39,7 +39,7 @@ def _print_predictions(arguments: argparse.Namespace) -> None:
     from multicard import read_results
     from multicard.analysis.evidence import place_words
 
-    devices = numbers_of_devices("--devices", arguments.devices)
+    devices = numbers_of_devices(arguments.devices)
     found = read_results(arguments.source).predictions(devices)
     series = list(dict.fromkeys(zip(*(found.predictions[name] for name in SERIES), strict=True)))
     places = place_words([place for _, *place in series])

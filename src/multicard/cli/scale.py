@@ -17,12 +17,12 @@ from multicard.cli._command import (
     numbers_of_devices,
     refuse_unwritable,
 )
-from multicard.cli._own_command import as_in_file, parse_command, resolve_names
 from multicard.cli.run import add_retry
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
 from multicard.core.text import listed, plural, printable
 
+PYTHON = re.compile(r"python[0-9.]*")
 OWN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")  # may have dashes and capitals, which the file does not
 
 
@@ -75,8 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Write the configuration, run it, and print its results; exit as `run_and_print` does."""
     from multicard.archive.matrix import Matrix
-    from multicard.cli._run_table import print_runs
-    from multicard.cli.run import check_start, run_and_print
+    from multicard.cli.run import check_start, print_runs, run_and_print
     from multicard.experiment.load import check
 
     config, path = configuration(arguments), arguments.config_out
@@ -117,15 +116,18 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
 
     Raises `UserError` if the arguments do not fit together.
     """
-    from multicard.workloads.script.parameters import program
+    from multicard.workloads.script.parameters import GIVEN, program
+    from multicard.workloads.script.template import command_error, renamed
     from multicard.workloads.script.workload import default_figures
 
     python, command = parse_command(arguments.rest, arguments.launcher)
     varied = dict(map(parse_vary, arguments.vary))
     if len(varied) < len(arguments.vary):
         raise UserError("--vary: names a parameter twice, expected --vary NAME=VALUE,... once for each")
-    command = resolve_names(command, varied)
-    devices = numbers_of_devices("--devices", arguments.devices)
+    command = renamed(command, lambda name: own if (own := _as_in_file(name)) in varied else name)
+    if error := command_error(command, varied, GIVEN, "--vary {}", "write --vary {}=VALUE,..."):
+        raise UserError(error)
+    devices = numbers_of_devices(arguments.devices)
     device = device_of(arguments.device)
     if arguments.write_only and arguments.device == "auto" and device == "cpu":
         raise UserError("--write-only: this machine has no GPU, but others may; set --device cuda or --device cpu")
@@ -153,6 +155,42 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
     own = re.sub("[^A-Za-z0-9._-]+", "-", arguments.config_out.stem)
     results = "results" if arguments.config_out.name == OF_SCALE.name else f"results-{own}"
     return {"results": results, "time_limit_min": arguments.time_limit_min, "scenarios": {"scale": scenario}}
+
+
+def parse_command(command: list[str], launcher: str = "auto") -> tuple[str | None, list[str]]:
+    """The interpreter that a command names by its path, if any, and the command from the script or `-m` on.
+
+    With the launcher `command` it stays as it is, unless it begins with an interpreter.
+
+    Raises `UserError` if there is no command, it starts with a launcher, or with something else that is no script.
+
+    >>> parse_command(["python", "train.py", "-b", "8"]), parse_command([".venv/bin/python", "-m", "pkg.train"])
+    ((None, ['train.py', '-b', '8']), ('.venv/bin/python', ['-m', 'pkg.train']))
+    """
+    from multicard.workloads.script.launcher import LAUNCHERS
+
+    if not command:
+        raise UserError("the command is missing; write it last, after --, such as: -- train.py --epochs 1")
+    python, first = None, Path(command[0]).name
+    if PYTHON.fullmatch(first):
+        python, command = (command[0] if "/" in command[0] else None), command[1:]
+        if command[:1] == ["-u"]:  # when its output is written makes no difference to what is measured
+            command = command[1:]
+    by_module = command[:1] == ["-m"] and len(command) > 1
+    is_script = by_module or (command[:1] != [] and command[0].endswith(".py"))
+    launchers = LAUNCHERS.values()
+    found = (one.name for one in launchers if (command[1] in one.modules if by_module else first in one.programs))
+    started_by = next(found, None)
+    if launcher == "command" or (is_script and not started_by):
+        return python, command
+    script = next((at for at, part in enumerate(command) if part.endswith(".py")), None)
+    rest = "SCRIPT.py ..." if script is None else shlex.join(command[script:])
+    if started_by:
+        raise UserError(f"-- {first}: multicard starts the ranks itself; write --launcher {started_by} -- {rest}")
+    raise UserError(
+        f"-- {shlex.join(command[:1]) or first}: not a Python script, expected SCRIPT.py or -m MODULE (--python FILE "
+        "selects another environment); a program that starts its own ranks needs --launcher command"
+    )
 
 
 def _ablations(stated: str | None, devices: list[int]) -> dict[str, list[str]]:
@@ -218,6 +256,8 @@ def parse_vary(text: str) -> tuple[str, list[Any]]:
     >>> parse_vary("batch-size=32,64")
     ('batch_size', [32, 64])
     """
+    from multicard.experiment.parameters import own_value
+
     name, equals, listed_values = text.partition("=")
     values = [value.strip() for value in listed_values.split(",")]
     if not equals or not OWN_NAME.fullmatch(name) or not all(values):
@@ -226,18 +266,12 @@ def parse_vary(text: str) -> tuple[str, list[Any]]:
         raise UserError(
             f"--vary: found {text!r}, but commas separate values; write such values under `vary` in the file"
         )
-    return as_in_file(name), [_value(value) for value in values]
+    return _as_in_file(name), list(map(own_value, values))
 
 
-def _value(text: str) -> Any:
-    """A number where it is written as Python would write it, so that the command gets it as it was stated."""
-    for kind in (int, float):
-        try:
-            if str(kind(text)) == text and text not in ("nan", "inf", "-inf"):
-                return kind(text)
-        except ValueError:
-            pass
-    return text
+def _as_in_file(name: str) -> str:
+    """The name of a parameter of the user's own as the configuration has it."""
+    return name.lower().replace("-", "_")
 
 
 COMMAND = Command(

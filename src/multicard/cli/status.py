@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from multicard.cli._command import MEASURE, Command, add_configuration, add_profile
 from multicard.cli._console import say
+from multicard.core.errors import UserError
+from multicard.core.text import plain
 
 if TYPE_CHECKING:
     from multicard.workflow.slurm_queue import QueuedJob
@@ -25,8 +27,6 @@ def run(arguments: argparse.Namespace) -> None:
     from rich.table import Table
 
     from multicard.archive.matrix import Matrix
-    from multicard.core.errors import UserError
-    from multicard.core.terminal import plain
     from multicard.experiment.load import read_experiment
     from multicard.workflow.slurm_queue import AT_WORK, queued_jobs
 
@@ -41,8 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
     for run in matrix.runs:
         folder = results / "runs" / run
         try:
-            row, made_s = measured.get(run, (None, 0.0))
-            outcome, remarks, sound = _run_status(matrix.reasons[run], folder, jobs.get(run), row, made_s)
+            outcome, remarks, sound = _run_status(matrix.reasons[run], folder, jobs.get(run), measured.get(run))
         except UserError as error:
             outcome, remarks, sound = "damaged", [], False
             damaged.append(str(error))
@@ -56,8 +55,8 @@ def run(arguments: argparse.Namespace) -> None:
         sys.exit(1)
 
 
-def _measured(results: Path, scenarios: Sequence[str]) -> dict[str, tuple[dict[str, Any], float]]:
-    """Rows of the tables that are no older than the record of their run, with the time of the table, by run."""
+def _measured(results: Path, scenarios: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Rows of the tables that are no older than the record of their run, by run."""
     from multicard.analysis.scenario_tables import MEASURES, read_columns
     from multicard.core.layout import RUN
 
@@ -68,17 +67,16 @@ def _measured(results: Path, scenarios: Sequence[str]) -> dict[str, tuple[dict[s
             for row in read_columns(path).to_dict("records"):
                 record = results / "runs" / str(row["run"]) / RUN
                 if record.exists() and record.stat().st_mtime <= made:
-                    found[row["run"]] = row, made
+                    found[row["run"]] = row
     return found
 
 
 def _run_status(
-    cannot_run: str | None, folder: Path, job: "QueuedJob | None", row: Mapping[str, Any] | None, measured_s: float
+    cannot_run: str | None, folder: Path, job: "QueuedJob | None", row: Mapping[str, Any] | None
 ) -> tuple[str, list[str], bool]:
     """Outcome of a run, remarks on it, and whether nothing is wrong.
 
-    `cannot_run`: why it cannot run here. `job`: its job in Slurm's queue. `row`: its measures, if a table has them,
-    that was made at `measured_s`.
+    `cannot_run`: why it cannot run here. `job`: its job in Slurm's queue. `row`: its measures, if a table has them.
     """
     import pandas as pd
 
@@ -102,7 +100,7 @@ def _run_status(
     if caveat := (record.get("profiler") or {}).get("caveat"):
         remarks.append(caveat)
     traced = (folder / ACTIVITY / ACTIVITY_INDEX).exists()
-    check_files(files, measured_s, traced or row is not None)
+    check_files(files, traced or row is not None)
     if row is None or outcome != "completed":
         remarks += notices({"disturbance": disturbance(record)})
         return outcome, remarks, outcome != "failed"

@@ -4,21 +4,37 @@ import argparse
 import importlib.util
 import re
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multicard.cli._batch import batch_lines
 from multicard.cli._command import MEASURE, Command, add_profile
-from multicard.cli._vary import add_vary, with_values, write_config
+from multicard.cli.scale import parse_vary
 from multicard.core.errors import UserError
+from multicard.core.files import atomic_write
 from multicard.core.layout import SEARCHES
+from multicard.core.units import ARGS_PREFIX
 
 if TYPE_CHECKING:
+    from multicard.experiment.config import Experiment
     from multicard.experiment.runs import Run
     from multicard.search.core import Search
     from multicard.search.scenario import Result, ScenarioSpace
 
 GOALS = ("throughput", "iteration_time")
+AUTO, BATCH_SIZE = "auto", "batch_size"
+LARGEST = 65_536
+WORDS = {"true": True, "false": False}  # as a configuration states them
+OF_ONE_BATCH = ("samples_per_step", "samples_per_device")  # parameters that are right for one batch size only
+
+
+@dataclass(frozen=True)
+class Auto:
+    """The parameter whose values are batch sizes to choose from, and the one to begin with."""
+
+    parameter: str
+    start: int
+    largest: int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,15 +44,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--scenario", metavar="NAME", help="scenario whose values are searched (default: the only one)")
     add("--goal", choices=GOALS, default=GOALS[0], help="what to optimize (default: %(default)s)")
     add("--budget", required=True, metavar="TIME", help="time of all runs together, such as 90min or 2h30m")
-    add_vary(parser)
+    add(
+        "--vary", action="append", default=[], metavar="NAME=VALUE,...",
+        help=f"other values of a parameter than the scenario's; batch-size={AUTO}: find the largest that fits, and "
+        "the one from which larger ones gain nothing",
+    )  # fmt: skip
+    add("--largest", type=int, metavar="N", help=f"with --vary NAME={AUTO}: largest batch to try (default: {LARGEST})")
     add_profile(parser, "to run by")
     add("--dry-run", action="store_true", help="print what is searched and where it begins; run nothing")
 
 
-def duration_s(option: str, text: str) -> float:
+def duration_s(text: str) -> float:
     """Read a duration such as 6h, 90min, 2h30m or 45s, in seconds.
 
-    >>> duration_s("--budget", "2h30min"), duration_s("--budget", "1.5h"), duration_s("--budget", "1d45s")
+    >>> duration_s("2h30min"), duration_s("1.5h"), duration_s("1d45s")
     (9000.0, 5400.0, 86445.0)
     """
     number = r"(\d+(?:\.\d+)?)"
@@ -44,12 +65,14 @@ def duration_s(option: str, text: str) -> float:
     parts = found.groups(default="0") if found else ()
     seconds = sum(size * float(part) for size, part in zip((86400, 3600, 60, 1), parts, strict=False))
     if not 0 < seconds < float("inf"):
-        raise UserError(f"{option}: found {text!r}, expected a duration such as 6h, 90min, 2h30m or 45s")
+        raise UserError(f"--budget: found {text!r}, expected a duration such as 6h, 90min, 2h30m or 45s")
     return seconds
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Search a scenario for its best configuration; exit with 1 if no run completed."""
+    import yaml
+
     from multicard.cli.run import check_start
     from multicard.core.text import counted, listed
     from multicard.experiment.load import check, read_config
@@ -57,7 +80,7 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.search.core import Search
     from multicard.search.scenario import ScenarioSpace
 
-    budget_s, auto = duration_s("--budget", arguments.budget), None
+    budget_s, auto = duration_s(arguments.budget), None
     config, source = read_config(arguments.config, arguments.profile)
     experiment = check(config, source)
     names = list(experiment.scenarios)
@@ -93,14 +116,77 @@ def run(arguments: argparse.Namespace) -> None:
         first = [space.named(key) for key in search.screening if key in search.left]
         print("starts with:", *(first or ["a random one of the rest"]), sep="\n  ")
         return
-    stem = space.results / SEARCHES / (auto.stem(name) if auto else name)
+    stem = space.results / SEARCHES / (f"{name}-{auto.parameter.removeprefix(ARGS_PREFIX)}" if auto else name)
     if arguments.vary:
-        arguments.config = write_config(config, stem)
+        arguments.config = stem.with_name(f"{stem.name}.yaml")
+        with atomic_write(arguments.config) as temporary:
+            temporary.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
     trials, failed = _search(search, space, arguments)
     if search.best is not None or not failed:
         _conclude(search, space, trials, arguments.config, stem)
     if failed:
         raise UserError(failed)
+
+
+def with_values(
+    config: dict[str, Any], experiment: "Experiment", name: str, arguments: argparse.Namespace
+) -> tuple[dict[str, Any], Auto | None]:
+    """A configuration with that scenario alone and the values of `--vary`, and what of it is `auto`.
+
+    Raises `UserError` if the options do not fit together, or the scenario's batch size cannot be chosen.
+    """
+    from multicard.experiment.figures import FIGURES
+    from multicard.experiment.parameters import ARGS, flat, nested
+    from multicard.experiment.workload import WORKLOADS
+    from multicard.search.batch import MOST_REPEATS, sizes
+
+    scenario, fields = config["scenarios"][name], WORKLOADS[experiment.workload(name)].parameters.model_fields
+    values: dict[str, list[Any]] = {}
+    for parameter, listed in map(parse_vary, arguments.vary):
+        own = ARGS in fields and parameter not in fields
+        key = f"{ARGS_PREFIX}{parameter}" if own else parameter
+        if key in values:
+            raise UserError(f"--vary: names {parameter} twice, expected --vary NAME=VALUE,... once for each")
+        values[key] = listed if own else [WORDS.get(str(value), value) for value in listed]
+    found = [key for key in values if AUTO in values[key] and (key == BATCH_SIZE or key.startswith(ARGS_PREFIX))]
+    auto, repeats = None, scenario.get("repeats", 1)
+    if found:
+        if arguments.goal != "throughput":
+            raise UserError(f"--goal: found {arguments.goal}, expected throughput with --vary NAME={AUTO}")
+        if len(found) > 1 or values[found[0]] != [AUTO]:
+            raise UserError(f"--vary: {AUTO} is to be the only value, and of one parameter")
+        auto = _auto(experiment, name, found[0], LARGEST if arguments.largest is None else arguments.largest)
+        values[auto.parameter], repeats = sizes(auto.start, auto.largest), max(repeats, MOST_REPEATS)
+    elif arguments.largest is not None:
+        raise UserError(f"--largest: expected with --vary NAME={AUTO}")
+    fixed = {key: value for key, value in flat(scenario.get("fixed") or {}).items() if key not in values}
+    vary = flat(scenario.get("vary") or {}) | values
+    needs = {figure: FIGURES[figure].axis for figure in scenario["figures"]}
+    figures = [figure for figure, axis in needs.items() if not axis or len(vary.get(axis, [])) > 1]
+    if auto and (others := [key for key, listed in vary.items() if len(listed) > 1 and key != auto.parameter]):
+        option = f"--vary {others[0].removeprefix(ARGS_PREFIX)}={vary[others[0]][0]}"
+        raise UserError(f"scenarios.{name}: varies {others[0]} too; choose one value, such as {option}")
+    changed = {"fixed": nested(fixed), "vary": nested(vary), "repeats": repeats}
+    return config | {"scenarios": {name: scenario | changed | {"figures": figures or ["step_breakdown"]}}}, auto
+
+
+def _auto(experiment: "Experiment", name: str, parameter: str, largest: int) -> Auto:
+    """Where the choice of a batch size begins: at the scenario's own."""
+    from multicard.experiment.parameters import flat
+    from multicard.experiment.runs import expand_scenario
+
+    stated = flat(expand_scenario(experiment, name)[0].parameters.model_dump())
+    start = stated.get(parameter)
+    if type(start) is not int or start < 1:
+        raise UserError(f"--vary {AUTO}: {parameter} of {name} is {start!r}, expected a batch size to begin with")
+    if largest < 1:
+        raise UserError(f"--largest: found {largest}, expected 1 or more")
+    if counts := next((key for key in OF_ONE_BATCH if stated.get(key) is not None), None):
+        raise UserError(
+            f"scenarios.{name}: {counts} is right for one batch size only; leave it out: PyTorch's loader tells the "
+            "samples, or multicard.marks.step(samples=...) in the script"
+        )
+    return Auto(parameter, min(start, largest), largest)
 
 
 def _search(
@@ -178,7 +264,9 @@ def _conclude(search: "Search", space: "ScenarioSpace", trials: list[dict[str, A
     best, tied, value = space.decide(search)
     if isinstance(search, BatchSearch):
         best = search.pays
-        print(*batch_lines(search, space, trials), sep="\n")
+        used = {row["run"]: row["peak_memory_bytes"] or 0 for row in trials}
+        memory = {key: max(used.get(run.id, 0) for run in runs) for key, runs in space.repeats.items()}
+        print(*search.conclusion(space.in_words, memory), sep="\n")
     else:
         spread = "" if value.low is None else f"95% CI {space.in_words(value.low)} to {space.in_words(value.high)}, "
         print(f"best: {space.named(best)}: {space.in_words(value.value)} ({spread}n = {value.repeats})")

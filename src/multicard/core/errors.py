@@ -14,7 +14,7 @@ class UserError(Exception):
         super().__init__("\n".join(lines))
 
 
-class TraceError(Exception):
+class TraceError(UserError):
     """A trace could not be captured, exported or read; the message is one line, whatever the trace holds."""
 
     def __init__(self, message: str):

@@ -1,5 +1,8 @@
-"""What the preparation of data and models leaves in a folder, and whether it is still there."""
+"""Folders of prepared data sets and models: how they are named, what is in them, and whether it is still there."""
 
+import hashlib
+import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +10,22 @@ from multicard.core.errors import UserError
 from multicard.core.files import read_object, sha256
 
 PROVENANCE = "provenance.json"
+
+
+@cache
+def folder_name(name: str, definition: Any) -> str:
+    """Name of the folder in which a data set or model is prepared: its name and a digest of its definition.
+
+    Configurations that define a name differently do not overwrite each other's data, and those that agree share one
+    folder. `download` is left out: it does not change what is prepared.
+
+    >>> from multicard.experiment.models import Model
+    >>> folder_name("tiny", Model(architecture="tiny"))
+    'tiny-69a8bd36'
+    """
+    stated = definition.model_dump(mode="json", exclude={"download"})
+    digest = hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()
+    return f"{name}-{digest[:8]}"
 
 
 def read_prepared(folder: Path, what: str) -> dict[str, Any]:

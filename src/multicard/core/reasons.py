@@ -1,5 +1,6 @@
 """Why a run did not complete: recorded as facts, and worded only where it is shown."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -71,11 +72,6 @@ class Reason:
         return {name: value for name, value in asdict(self).items() if value not in (None, [])}
 
 
-class _Fields(dict[str, Any]):
-    def __missing__(self, name: str) -> str:
-        return "?"
-
-
 def describe_reason(reason: Mapping[str, Any] | str | None) -> str | None:
     """Word the reason of a run.json; one from before reasons had fields is a text already.
 
@@ -84,7 +80,7 @@ def describe_reason(reason: Mapping[str, Any] | str | None) -> str | None:
     """
     if reason is None or isinstance(reason, str):
         return reason
-    fields, code = _Fields(reason), str(reason.get("code", "unknown"))
+    fields, code = defaultdict(lambda: "?", reason), str(reason.get("code", "unknown"))
     if reason.get("time_limit_s") is not None:
         fields["limit_min"] = f"{reason['time_limit_s'] / 60:g}"
     text = _held(fields) if reason.get("held") else WORDINGS.get(code, code.replace("_", " ")).format_map(fields)

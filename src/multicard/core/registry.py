@@ -12,15 +12,8 @@ T = TypeVar("T")
 class Registry(Mapping[str, T]):
     """Entries by name, in their `order`, equal ones by name, found in the modules of a package when first asked for.
 
-    Adding an entry is adding a module: each module (or package) below `package` that has the attribute gives one entry,
-    or several in a tuple.
-
-    Parameters
-    ----------
-    package
-        Dotted name of the package whose modules are searched, not those of its subpackages.
-    attribute
-        Name that the modules give their entries.
+    Adding an entry is adding a module: each module (or package) right below `package`, a dotted name, that has the
+    attribute gives one entry, or several in a tuple.
 
     Raises `ValueError` if two entries share a name, when the registry is first asked.
     """

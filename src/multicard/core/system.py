@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import resource
 import shutil
 import signal
@@ -45,12 +46,7 @@ def ask(command: Sequence[str], limit_s: float | None = None, environment: Mappi
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
             process = subprocess.Popen(
-                list(command),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                env=environment,
-                start_new_session=True,
+                list(command), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True
             )
         except OSError as error:
             return Answer("", f"{name} cannot be started: {error.strerror}")
@@ -63,13 +59,11 @@ def ask(command: Sequence[str], limit_s: float | None = None, environment: Mappi
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        output, said = _text(out), _text(err).split("\n")
+        output = _text(out)
+        said = f"{output}\n{_text(err)}".split("\n")
     if code is None:
         return Answer(output, f"{name} did not end within {limit_s:g} s")
-    if code == 0:
-        return Answer(output)
-    how = ending(code, [*output.split("\n"), *said])
-    return Answer(output, f"{name} {how}")
+    return Answer(output, f"{name} {ending(code, said)}" if code else None)
 
 
 def ending(code: int, said: Sequence[str]) -> str:
@@ -88,15 +82,8 @@ def version_of(text: str) -> tuple[int, ...] | None:
     >>> version_of("2023.4.4.54-234433681190v0"), version_of("13.0"), version_of("?")
     ((2023, 4, 4, 54), (13, 0), None)
     """
-    numbers: list[int] = []
-    for part in text.strip().split("."):
-        digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        if not digits:
-            break
-        numbers.append(int(digits))
-        if digits != part:
-            break
-    return tuple(numbers) or None
+    found = re.match(r"\d+(?:\.\d+)*", text.strip())
+    return tuple(map(int, found[0].split("."))) if found else None
 
 
 def ranks_may_share_gpus() -> bool:

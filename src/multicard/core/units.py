@@ -179,15 +179,6 @@ def number_in(value: float, low: float | None = None, high: float | None = None)
     return text if ends[0] is None else f"{text} [{ends[0]}, {ends[1]}]"
 
 
-def confidence(low: str | None, high: str | None, repeats: int, level: float = 0.95) -> str:
-    """Ends of an interval in words, with the number of repeats behind it.
-
-    >>> confidence("+3%", "+9%", 3), confidence(None, None, 1), confidence("1", "2", 4, level=0.975)
-    ('(95% CI +3% to +9%, n=3)', '(n=1)', '(97.5% CI 1 to 2, n=4)')
-    """
-    return f"(n={repeats})" if low is None or high is None else f"({100 * level:.3g}% CI {low} to {high}, n={repeats})"
-
-
 def _fixed(value: float, decimals: int) -> str:
     text = f"{value:,.{decimals}f}"
     return text.replace("-", "−") if float(text.replace(",", "")) else "0"

@@ -16,20 +16,16 @@ Count = Annotated[int, Field(strict=False)]
 class Cluster(Strict):
     """Nodes that are alike."""
 
-    nodes: Annotated[Count, Field(ge=1, description="Maximum number of nodes per run.")] = 1
-    cpus_per_node: Annotated[Count, Field(ge=1, description="CPUs per node that jobs may use.")]
-    gpus_per_node: Annotated[Count, Field(ge=0, description="GPUs per node.")] = 0
-    gpu_memory_gb: Annotated[float | None, Field(gt=0, strict=False, description="Memory per GPU, in 10^9 bytes.")] = (
-        None
+    nodes: Count = Field(1, ge=1, description="Maximum number of nodes per run.")
+    cpus_per_node: Count = Field(ge=1, description="CPUs per node that jobs may use.")
+    gpus_per_node: Count = Field(0, ge=0, description="GPUs per node.")
+    gpu_memory_gb: float | None = Field(None, gt=0, strict=False, description="Memory per GPU, in 10^9 bytes.")
+    memory_per_node_gb: float | None = Field(
+        None,
+        gt=0,
+        strict=False,
+        description="Memory per node that jobs may use, in thousands of Slurm's MB: no job requests more.",
     )
-    memory_per_node_gb: Annotated[
-        float | None,
-        Field(
-            gt=0,
-            strict=False,
-            description="Memory per node that jobs may use, in thousands of Slurm's MB: no job requests more.",
-        ),
-    ] = None
 
 
 def machine_for(cluster: Cluster | None) -> Machine:

@@ -16,7 +16,6 @@ from multicard.experiment.parameters import ARGS, ARGS_PREFIX, DATASET_NAME, DEF
 from multicard.experiment.workload import WORKLOADS
 
 MOST_RUNS = 100_000  # of a scenario
-SCENARIO_NAME = r"^[a-z][a-z0-9_-]*$"
 # Snakemake puts the names of modules into a command line as they are.
 MODULE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.+/-]*$"
 # Make and Snakemake put these into commands and patterns of file names.
@@ -89,22 +88,14 @@ def _fixed_model() -> type[Strict]:
 
 def _vary_model() -> type[Strict]:
     """Lists of values per parameter; the runs are their product."""
-    fields = {
-        name: (
-            list[_annotation(name)],
-            Field(default=None, min_length=1, description=f"Values of {name}, in order."),
-        )
-        for name in PARAMETERS
-        if name not in ("repeat", "workload", ARGS)
-    }
-    fields[ARGS] = (
-        dict[OwnName, Annotated[list[OwnValue], Field(min_length=1)]],
-        Field(
-            default={},
-            description="Values of the script's own parameters, by name.",
-            json_schema_extra={"additionalProperties": False},
-        ),
-    )
+    fields = {}
+    for name in PARAMETERS:
+        if name not in ("repeat", "workload", ARGS):
+            field = Field(default=None, min_length=1, description=f"Values of {name}, in order.")
+            fields[name] = (list[_annotation(name)], field)
+    about, extra = "Values of the script's own parameters, by name.", {"additionalProperties": False}
+    own = dict[OwnName, Annotated[list[OwnValue], Field(min_length=1)]]
+    fields[ARGS] = (own, Field(default={}, description=about, json_schema_extra=extra))
     return create_model("Vary", __base__=Strict, **fields)
 
 
@@ -115,11 +106,11 @@ Vary = _vary_model()
 class Scenario(Strict):
     """A named question with fixed and varied parameters."""
 
-    question: Annotated[str, Field(min_length=1, description="What the scenario asks, in one sentence.")]
-    fixed: Annotated[Fixed, Field(description="Parameters that all runs of the scenario share.")] = Fixed()
-    vary: Annotated[Vary, Field(description="Parameters whose values are combined.")] = Vary()
-    repeats: Annotated[int, Field(ge=1, le=1000, description="Number of repeats of each run.")] = 1
-    figures: Annotated[list[FigureName], Field(min_length=1, description="Figures to draw, by name.")]
+    question: str = Field(min_length=1, description="What the scenario asks, in one sentence.")
+    fixed: Fixed = Field(Fixed(), description="Parameters that all runs of the scenario share.")
+    vary: Vary = Field(Vary(), description="Parameters whose values are combined.")
+    repeats: int = Field(1, ge=1, le=1000, description="Number of repeats of each run.")
+    figures: list[FigureName] = Field(min_length=1, description="Figures to draw, by name.")
 
     @model_validator(mode="after")
     def _has_something_to_run(self) -> "Scenario":
@@ -150,69 +141,51 @@ class Scenario(Strict):
         return flat(self.vary.model_dump(exclude_none=True))
 
 
-ScenarioName = Annotated[str, StringConstraints(pattern=SCENARIO_NAME)]
-DatasetName = Annotated[str, StringConstraints(pattern=DATASET_NAME)]
-ModelName = Annotated[str, StringConstraints(pattern=DATASET_NAME)]
+ScenarioName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$")]
+InputName = Annotated[str, StringConstraints(pattern=DATASET_NAME)]
 
 
 class Experiment(Strict):
     """One configuration file."""
 
-    results: Annotated[
-        str,
-        Field(
-            pattern=RESULTS_PATH,
-            description="Folder for all results: letters, digits, spaces and `_./+@=,-`.",
-        ),
-    ] = "results"
-    time_limit_min: Annotated[
-        int, Field(ge=1, description="Time limit per run in minutes; a run that exceeds it is ended as timed_out.")
-    ] = 60
-    timing: Annotated[
-        Literal["exclusive", "shared"],
-        Field(
-            description="On a cluster: `exclusive` gives each run whole nodes, so that no other job disturbs the "
-            "measurements; `shared` lets several jobs share a node. On a single machine, runs never overlap."
-        ),
-    ] = "exclusive"
-    order_seed: Annotated[
-        int,
-        Field(
-            ge=0,
-            description="Seed of the order in which runs start: of scenarios that share runs every configuration once, "
-            "shuffled, then again for the next repeat. Another seed reruns nothing.",
-        ),
-    ] = 0
-    cluster: Annotated[
-        Cluster | None,
-        Field(
-            description="Hardware of the cluster's nodes (set in profiles/slurm). Without it, this machine determines "
-            "which runs can run.",
-        ),
-    ] = None
-    modules: Annotated[
-        list[Annotated[str, Field(pattern=MODULE_NAME)]],
-        Field(
-            default_factory=list,
-            description="Environment modules that runs load, such as cuda/13.0, under `snakemake --sdm env-modules`.",
-        ),
-    ]
-    datasets: Annotated[
-        dict[DatasetName, Dataset],
-        Field(default_factory=lambda: {"digits": Digits(source="digits")}, description="Data sets by name."),
-    ]
-    models: Annotated[
-        dict[ModelName, Model],
-        Field(default_factory=lambda: {"tiny": Model(architecture="tiny")}, description="Language models by name."),
-    ]
-    fixed: Annotated[
-        Fixed,
-        Field(
-            description="Default parameters for all scenarios; a scenario can override them, and ignores those that "
-            "its workload does not have."
-        ),
-    ] = Fixed()
-    scenarios: Annotated[dict[ScenarioName, Scenario], Field(min_length=1, description="Scenarios by name.")]
+    results: str = Field(
+        "results", pattern=RESULTS_PATH, description="Folder for all results: letters, digits, spaces and `_./+@=,-`."
+    )
+    time_limit_min: int = Field(
+        60, ge=1, description="Time limit per run in minutes; a run that exceeds it is ended as timed_out."
+    )
+    timing: Literal["exclusive", "shared"] = Field(
+        "exclusive",
+        description="On a cluster: `exclusive` gives each run whole nodes, so that no other job disturbs the "
+        "measurements; `shared` lets several jobs share a node. On a single machine, runs never overlap.",
+    )
+    order_seed: int = Field(
+        0,
+        ge=0,
+        description="Seed of the order in which runs start: of scenarios that share runs every configuration once, "
+        "shuffled, then again for the next repeat. Another seed reruns nothing.",
+    )
+    cluster: Cluster | None = Field(
+        None,
+        description="Hardware of the cluster's nodes (set in profiles/slurm). Without it, this machine determines "
+        "which runs can run.",
+    )
+    modules: list[Annotated[str, Field(pattern=MODULE_NAME)]] = Field(
+        default_factory=list,
+        description="Environment modules that runs load, such as cuda/13.0, under `snakemake --sdm env-modules`.",
+    )
+    datasets: dict[InputName, Dataset] = Field(
+        default_factory=lambda: {"digits": Digits(source="digits")}, description="Data sets by name."
+    )
+    models: dict[InputName, Model] = Field(
+        default_factory=lambda: {"tiny": Model(architecture="tiny")}, description="Language models by name."
+    )
+    fixed: Fixed = Field(
+        Fixed(),
+        description="Default parameters for all scenarios; a scenario can override them, and ignores those that "
+        "its workload does not have.",
+    )
+    scenarios: dict[ScenarioName, Scenario] = Field(min_length=1, description="Scenarios by name.")
 
     def workload(self, name: str) -> str:
         """Workload of a scenario."""

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -31,19 +31,16 @@ class ImageSource(Source):
 class GrayscaleSource(ImageSource):
     """Base of the sets of small grayscale images: how many of them to use, and how to store them."""
 
-    stored_size: Annotated[
-        int | None,
-        Field(
-            ge=8,
-            le=4096,
-            description="Write every image, upsampled to this edge length in pixels, as a JPEG file that training "
-            "decodes; null keeps the small images in arrays.",
-        ),
-    ] = None
-    limit: Annotated[
-        int | None,
-        Field(ge=1, description="Use only the first N training images, and a fifth as many test images."),
-    ] = None
+    stored_size: int | None = Field(
+        None,
+        ge=8,
+        le=4096,
+        description="Write every image, upsampled to this edge length in pixels, as a JPEG file that training "
+        "decodes; null keeps the small images in arrays.",
+    )
+    limit: int | None = Field(
+        None, ge=1, description="Use only the first N training images, and a fifth as many test images."
+    )
 
 
 class Digits(GrayscaleSource):
@@ -56,14 +53,10 @@ class Mnist(GrayscaleSource):
     """MNIST in its four IDX files, split as it is published."""
 
     source: Literal["mnist"]
-    folder: Annotated[
-        str,
-        Field(
-            min_length=1,
-            description="Folder with the IDX files, directly or in MNIST/raw, gzipped or not.",
-        ),
-    ]
-    download: Annotated[bool, Field(description="Download missing files into the folder; default: false.")] = False
+    folder: str = Field(
+        min_length=1, description="Folder with the IDX files, directly or in MNIST/raw, gzipped or not."
+    )
+    download: bool = Field(False, description="Download missing files into the folder; default: false.")
 
     def files(self) -> dict[str, Path | None]:
         """The four files by the names they are published under, each with its place; None where it is missing."""
@@ -86,7 +79,7 @@ class KaggleMnist(GrayscaleSource):
     """MNIST as Kaggle ships it; every tenth sample is a test image, since Kaggle keeps the test labels."""
 
     source: Literal["kaggle-mnist"]
-    path: Annotated[str, Field(min_length=1, description="train.csv, or its folder.")]
+    path: str = Field(min_length=1, description="train.csv, or its folder.")
 
     def missing_files(self) -> str | None:
         """State that there is nothing at the path."""
@@ -97,21 +90,15 @@ class ImageFolder(ImageSource):
     """A folder with class folders in `train/` and in `test/` or `val/`, or with class folders alone."""
 
     source: Literal["imagefolder"]
-    folder: Annotated[
-        str,
-        Field(
-            min_length=1,
-            description="Folder with train/ and test/ or val/, each with one folder per class; or with class folders "
-            "only, in which every tenth image is a test image.",
-        ),
-    ]
-    unreadable: Annotated[
-        Literal["refuse", "skip"],
-        Field(
-            description="What to do about images that cannot be decoded: `refuse` the folder (the default) or `skip` "
-            "them."
-        ),
-    ] = "refuse"
+    folder: str = Field(
+        min_length=1,
+        description="Folder with train/ and test/ or val/, each with one folder per class; or with class folders "
+        "only, in which every tenth image is a test image.",
+    )
+    unreadable: Literal["refuse", "skip"] = Field(
+        "refuse",
+        description="What to do about images that cannot be decoded: `refuse` the folder (the default) or `skip` them.",
+    )
 
     def parts(self) -> dict[str, str]:
         """Folders of the `train` and the `test` images by their names; none where there are only class folders.
@@ -148,10 +135,8 @@ class Synthetic(ImageSource):
     """Random images that cost nothing to load: the upper bound of every loader."""
 
     source: Literal["synthetic"]
-    classes: Annotated[int, Field(ge=2, description="Number of classes; default: 10.")] = 10
-    samples: Annotated[
-        int, Field(ge=1, description="Number of training samples; there are a tenth as many test samples.")
-    ]
+    classes: int = Field(10, ge=2, description="Number of classes; default: 10.")
+    samples: int = Field(ge=1, description="Number of training samples; there are a tenth as many test samples.")
 
 
 TextKind = Literal["instruction", "chat", "summary", "grammar", "completion", "preference"]
@@ -193,19 +178,14 @@ PUBLISHED: dict[str, Published] = {
 class Text(Source):
     """Base of the sets of texts."""
 
-    limit: Annotated[int | None, Field(ge=1, description="Use only the first N samples.")] = None
-
-    @property
-    def kind(self) -> TextKind:
-        """What a sample is."""
-        raise NotImplementedError
+    limit: int | None = Field(None, ge=1, description="Use only the first N samples.")
 
 
 class ShippedText(Text):
     """A small set of texts that comes with multicard."""
 
     source: Literal["shipped-text"]
-    texts: Annotated[Literal[tuple(SHIPPED)], Field(description="Name of the set.")]
+    texts: Literal[tuple(SHIPPED)] = Field(description="Name of the set.")
 
     @property
     def kind(self) -> TextKind:
@@ -217,15 +197,12 @@ class TextFile(Text):
     """A file of samples: JSON (a list), JSON lines, CSV or Parquet."""
 
     source: Literal["text-file"]
-    path: Annotated[str, Field(min_length=1, description="The file: .json, .jsonl, .csv or .parquet.")]
-    samples: Annotated[
-        TextKind,
-        Field(
-            description="Kind of samples, and so the columns: `instruction` (instruction, input, output), `chat` "
-            "(messages), `summary` (dialogue, summary), `grammar` (input, output), `completion` (text), `preference` "
-            "(chosen, rejected)."
-        ),
-    ]
+    path: str = Field(min_length=1, description="The file: .json, .jsonl, .csv or .parquet.")
+    samples: TextKind = Field(
+        description="Kind of samples, and so the columns: `instruction` (instruction, input, output), `chat` "
+        "(messages), `summary` (dialogue, summary), `grammar` (input, output), `completion` (text), `preference` "
+        "(chosen, rejected)."
+    )
 
     @property
     def kind(self) -> TextKind:
@@ -241,13 +218,9 @@ class PublishedText(Text):
     """A set that Hugging Face publishes, from a folder of the user or downloaded."""
 
     source: Literal["published-text"]
-    texts: Annotated[Literal[tuple(PUBLISHED)], Field(description="Name of the set.")]
-    folder: Annotated[str | None, Field(description="Folder of Parquet or JSON files, in Hugging Face's layout.")] = (
-        None
-    )
-    download: Annotated[
-        bool, Field(description="Download it from Hugging Face if no folder is given; default: false.")
-    ] = False
+    texts: Literal[tuple(PUBLISHED)] = Field(description="Name of the set.")
+    folder: str | None = Field(None, description="Folder of Parquet or JSON files, in Hugging Face's layout.")
+    download: bool = Field(False, description="Download it from Hugging Face if no folder is given; default: false.")
 
     @property
     def kind(self) -> TextKind:
@@ -266,17 +239,11 @@ class PublishedText(Text):
         return None if Path(self.folder).is_dir() else f"folder: no such folder: {self.folder}"
 
 
-SOURCES: dict[str, type[Source]] = {
-    "digits": Digits,
-    "imagefolder": ImageFolder,
-    "kaggle-mnist": KaggleMnist,
-    "mnist": Mnist,
-    "published-text": PublishedText,
-    "shipped-text": ShippedText,
-    "synthetic": Synthetic,
-    "text-file": TextFile,
-}
 Dataset = Annotated[
     Digits | ImageFolder | KaggleMnist | Mnist | PublishedText | ShippedText | Synthetic | TextFile,
     Field(discriminator="source"),
 ]
+# By the value of `source`.
+SOURCES: dict[str, type[Source]] = {
+    get_args(kind.model_fields["source"].annotation)[0]: kind for kind in get_args(get_args(Dataset)[0])
+}

@@ -63,17 +63,9 @@ def read_yaml(path: Path) -> Any:
 def read_experiment(path: Path, profile: Path | None = None, outside: bool = True) -> Experiment:
     """Read and check one configuration file, folders included.
 
-    Parameters
-    ----------
-    profile
-        Folder of a profile of Snakemake. The values that it states as `config` take precedence over the file's.
-    outside
-        Whether data, models, archives and the results folder are looked for, which only runs need.
-
-    Raises
-    ------
-    UserError
-        One line per error.
+    `profile`: folder of a profile of Snakemake. The values that it states as `config` take precedence over the file's.
+    `outside`: whether data, models, archives and the results folder are looked for, which only runs need.
+    Raises `UserError` with one line per error.
     """
     return check(*read_config(path, profile), outside)
 
@@ -109,13 +101,7 @@ def read_profile(folder: Path) -> dict[str, Any]:
 
 
 def check(config: Any, source: str, outside: bool = True) -> Experiment:
-    """Validate a parsed configuration; `source` names the file in messages, `outside` is as of `read_experiment`.
-
-    Raises
-    ------
-    UserError
-        One line per error.
-    """
+    """Validate a parsed configuration; `source` names the file in messages, all else is as of `read_experiment`."""
     if not isinstance(config, dict):
         found = "nothing" if config is None else type(config).__name__
         raise UserError(f"{source}: expected a mapping with the key scenarios, found {found}")
@@ -133,10 +119,7 @@ def check(config: Any, source: str, outside: bool = True) -> Experiment:
 def read_job(parameters: str, data: Path | None, model: Path | None, machine: Machine | None) -> JobParameters:
     """Read and check what one run is given: its parameters as JSON, and the folders that were prepared for it.
 
-    Raises
-    ------
-    UserError
-        One line per error; also if the run cannot run on `machine`, unless that is None.
+    Raises `UserError` with one line per error, also if the run cannot run on `machine`, unless that is None.
     """
     try:
         values = json.loads(parameters)

@@ -57,17 +57,20 @@ class Machine:
         gpus, nodes = _asked("nvidia-smi", "-L"), _allocated_nodes()
         visible, hidden = _visible_gpus(gpus.lines)
         memory = _asked("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
+        count = next(iter(nodes.lines), "")
+        mebibytes = [int(line) for line in memory.lines if line.isdigit()]  # a GPU in slices (MIG) may report none
         return cls(
             cpus=usable_cpus(),
             gpus=visible,
             profilers=tuple(name for name, profiler in PROFILERS.items() if profiler.is_installed()),
-            compiler=_compiler(),
-            dali=_dali(),
+            # As torch.compile looks for the C++ compiler that it needs.
+            compiler=any(shutil.which(name) for name in (os.environ.get("CXX"), "g++", "clang++") if name),
+            dali=all(map(importlib.util.find_spec, ("nvidia", "nvidia.dali"))),
             vision=vision_unsupported_reason(),
             torchtune=torchtune_unsupported_reason(),
             triton=triton_unsupported_reason(),
-            gpu_memory_bytes=_gpu_memory_bytes(memory.lines),
-            nodes=_count(nodes.lines),
+            gpu_memory_bytes=min(mebibytes) * 1024**2 if mebibytes else None,
+            nodes=int(count) if count.isdecimal() else 1,
             unanswered=next((answer.problem for answer in (gpus, memory, nodes) if answer.problem), None),
             hidden_gpus=hidden,
         )
@@ -85,23 +88,6 @@ def _allocated_nodes() -> Answer:
         return Answer(stated if job else "")
     # Snakemake's plugin for Slurm starts a job without most of Slurm's variables.
     return _asked("squeue", "--noheader", f"--jobs={job}", "--format=%D")
-
-
-def _count(lines: list[str]) -> int:
-    return int(lines[0]) if lines and lines[0].isdecimal() else 1
-
-
-def _compiler() -> bool:
-    """Whether torch.compile would find the C++ compiler that it needs."""
-    return any(shutil.which(name) for name in (os.environ.get("CXX"), "g++", "clang++") if name)
-
-
-def _dali() -> bool:
-    """Whether NVIDIA DALI is installed."""
-    try:
-        return importlib.util.find_spec("nvidia.dali") is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def triton_unsupported_reason() -> str | None:
@@ -157,12 +143,6 @@ def _visible_gpus(listing: list[str]) -> tuple[int, str | None]:
         return len(gpus), None
     shown = min(len(gpus), len([entry for entry in selection.split(",") if entry.strip() not in ("", "-1")]))
     return shown, f'CUDA_VISIBLE_DEVICES is "{selection}"' if shown < len(gpus) else None
-
-
-def _gpu_memory_bytes(totals: list[str]) -> int | None:
-    """Memory of the smallest GPU of the machine."""
-    mebibytes = [int(line) for line in totals if line.isdigit()]  # a GPU in slices (MIG) may report none
-    return min(mebibytes) * 1024**2 if mebibytes else None
 
 
 def _asked(program: str, *arguments: str) -> Answer:

@@ -3,7 +3,7 @@
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -106,17 +106,14 @@ REPOSITORIES = {
 class Model(Strict):
     """A model by its architecture, and the folder of its weights."""
 
-    architecture: Annotated[
-        Literal[tuple(ARCHITECTURES)],
-        Field(description="`tiny` is created locally with random weights; the others are Meta's."),
-    ]
-    folder: Annotated[
-        str | None,
-        Field(
-            description="Folder of the weights in Hugging Face's layout, with config.json and the tokenizer; never "
-            "downloaded. Not used for `tiny`."
-        ),
-    ] = None
+    architecture: Literal[tuple(ARCHITECTURES)] = Field(
+        description="`tiny` is created locally with random weights; the others are Meta's."
+    )
+    folder: str | None = Field(
+        None,
+        description="Folder of the weights in Hugging Face's layout, with config.json and the tokenizer; never "
+        "downloaded. Not used for `tiny`.",
+    )
 
     @property
     def shape(self) -> Architecture:

@@ -107,51 +107,40 @@ class JobParameters(BaseModel):
     # The parameters that every reader asks for; `run_id` begins with them.
     HEADLINE: ClassVar[tuple[str, ...]]
 
-    workload: Annotated[str, Field(description="The kind of job.")]
-    device: Annotated[
-        Literal["cpu", "cuda"], Field(description="`cuda`: one GPU per rank; `cpu`: one process per rank.")
-    ] = "cuda"
-    devices: Annotated[
-        int, Field(ge=1, le=1024, description="Total number of GPUs, or of CPU processes, over all nodes.")
-    ] = 1
-    nodes: Annotated[
-        int, labelled("nodes", "Machines that share the devices equally; more than one needs Slurm.", ge=1, le=1024)
-    ] = 1
-    threads: Annotated[int, labelled("threads", "CPU threads per rank.", ge=1)] = 1
-    binding: Annotated[
-        Literal["none", "numa"],
-        labelled("binding-", "`numa`: each rank is bound to the CPUs and memory next to its GPU."),
-    ] = "none"
-    seed: Annotated[int, labelled("seed", "Random seed of repeat 1.", ge=0)] = 0
+    workload: str = Field(description="The kind of job.")
+    device: Literal["cpu", "cuda"] = Field("cuda", description="`cuda`: one GPU per rank; `cpu`: one process per rank.")
+    devices: int = Field(1, ge=1, le=1024, description="Total number of GPUs, or of CPU processes, over all nodes.")
+    nodes: int = labelled(
+        "nodes", "Machines that share the devices equally; more than one needs Slurm.", ge=1, le=1024, default=1
+    )
+    threads: int = labelled("threads", "CPU threads per rank.", ge=1, default=1)
+    binding: Literal["none", "numa"] = labelled(
+        "binding-", "`numa`: each rank is bound to the CPUs and memory next to its GPU.", default="none"
+    )
+    seed: int = labelled("seed", "Random seed of repeat 1.", ge=0, default=0)
     warmup_steps: WarmupSteps = 10
     profiled_steps: ProfiledSteps = 10
-    ablate: Annotated[
-        Literal[ABLATIONS],
-        labelled(
-            "without-",
-            "What the run goes without, to measure what it costs; such a run trains nothing. `loader`: the "
-            "batches of the warm-up come again and again. `communication`: ranks exchange no gradients. `host`: "
-            "without the loader, too, and a step is replayed as a CUDA graph, so that its GPU never waits.",
-        ),
-    ] = "none"
-    profiler: Annotated[
-        Literal[("auto", *PROFILERS)],
-        labelled(
-            "profiler-",
-            "`auto`: the first of the others that is available. "
-            + "; ".join(f"`{name}`: {profiler.description}" for name, profiler in PROFILERS.items())
-            + ".",
-        ),
-    ] = "auto"
-    memory_snapshot: Annotated[
-        bool,
-        labelled(
-            "memory-snapshot",
-            "Record the history of GPU memory, which makes steps longer. If memory runs out, the reason tells what "
-            "held it, and `memory_snapshot.pickle` in the run's folder opens in PyTorch's viewer.",
-        ),
-    ] = False
-    repeat: Annotated[int, Field(ge=1, description="Number of this repeat; the seed increases with it.")] = 1
+    ablate: Literal[ABLATIONS] = labelled(
+        "without-",
+        "What the run goes without, to measure what it costs; such a run trains nothing. `loader`: the "
+        "batches of the warm-up come again and again. `communication`: ranks exchange no gradients. `host`: "
+        "without the loader, too, and a step is replayed as a CUDA graph, so that its GPU never waits.",
+        default="none",
+    )
+    profiler: Literal[("auto", *PROFILERS)] = labelled(
+        "profiler-",
+        "`auto`: the first of the others that is available. "
+        + "; ".join(f"`{name}`: {profiler.description}" for name, profiler in PROFILERS.items())
+        + ".",
+        default="auto",
+    )
+    memory_snapshot: bool = labelled(
+        "memory-snapshot",
+        "Record the history of GPU memory, which makes steps longer. If memory runs out, the reason tells what "
+        "held it, and `memory_snapshot.pickle` in the run's folder opens in PyTorch's viewer.",
+        default=False,
+    )
+    repeat: int = Field(1, ge=1, description="Number of this repeat; the seed increases with it.")
 
     @property
     def ablated(self) -> tuple[str, ...]:

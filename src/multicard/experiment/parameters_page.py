@@ -1,7 +1,7 @@
 """The page about parameters, from the workloads' entries."""
 
 import json
-from typing import Any, Literal, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workload import WORKLOADS, Workload
@@ -41,9 +41,6 @@ def _row(work: Workload, name: str) -> str:
     field = work.parameters.model_fields[name]
     stated = field.default if isinstance(field.default, str) else json.dumps(field.default, default=str)
     default = "" if field.is_required() else f"`{stated}`"
-    choices = ", ".join(f"`{each}`" for each in get_args(field.annotation)) if _is_choice(field.annotation) else ""
+    known = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    choices = ", ".join(f"`{each}`" for each in known) if len(known) > 1 else ""
     return f"| `{name}` | {choices} | {default} | {field.description} |"
-
-
-def _is_choice(annotation: Any) -> bool:
-    return get_origin(annotation) is Literal and len(get_args(annotation)) > 1

@@ -44,21 +44,13 @@ class Operations:
 
 @dataclass(frozen=True)
 class Resources:
-    """Estimates of what a run needs, before anything runs.
+    """Estimates of what a run needs, before anything runs."""
 
-    Attributes
-    ----------
-    rank_memory_mb
-        Megabytes of the host's memory that a rank takes beside its process: its data, and on a CPU the training.
-    device_memory_bytes
-        The most memory that training takes on one device; None where there is no estimate.
-    durations_s
-        Seconds that a run takes on GPUs for each kind of work, without starting processes and what happens to the
-        trace; None where its amount is not known.
-    """
-
+    # Megabytes of the host's memory that a rank takes beside its process: its data, and on a CPU the training.
     rank_memory_mb: float = 0.0
-    device_memory_bytes: int | None = None
+    device_memory_bytes: int | None = None  # the most that training takes on one device; None without an estimate
+    # Seconds that a run takes on GPUs for each kind of work, without starting processes and what happens to the trace;
+    # None where its amount is not known.
     durations_s: Mapping[str, float] | None = None
 
 
@@ -205,11 +197,7 @@ class Workload(ABC):
         return importlib.import_module(f"{type(self).__module__.rpartition('.')[0]}.measures")
 
     def measure(
-        self,
-        record: Mapping[str, Any],
-        common: Mapping[str, Any],
-        steps: "pd.DataFrame",
-        epochs: "pd.DataFrame | None",
+        self, record: Mapping[str, Any], common: Mapping[str, Any], steps: "pd.DataFrame", epochs: "pd.DataFrame | None"
     ) -> dict[str, Any]:
         """Give the workload's own measures of a completed run, by `measure` of its module.
 

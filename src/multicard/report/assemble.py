@@ -58,11 +58,7 @@ def measure(experiment: Experiment, runs: Path, source: Path, folder: Path) -> d
 
 
 def draw(measured: Path, plans: Mapping[str, Plan], out: Path) -> Drawn:
-    """Add figures, conclusions and the report to what `measure` wrote, in the folder `out`, all or nothing.
-
-    Raises `UserError` if `out` is a file or a folder that is not empty.
-    """
-    check_free(out)
+    """Add figures, conclusions and the report to what `measure` wrote, in a folder that is free, all or nothing."""
     with _becoming(out) as made:
         shutil.copytree(measured, made, dirs_exist_ok=True)
         for name, plan in plans.items():

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from multicard.analysis.machine.limits import lines, read_machine
-from multicard.core.layout import machine_records
 from multicard.core.text import listed
 from multicard.core.units import BYTES, with_unit
 from multicard.report.tables import Table
@@ -98,35 +97,15 @@ def _counted(kinds: Iterable[Mapping[str, Any] | None]) -> list[tuple[Facts, int
     return [(json.loads(facts), count) for facts, count in Counter(texts).most_common()]
 
 
-@dataclass(frozen=True)
-class MachinePage:
-    """The limits of one kind of device of a machine."""
-
-    name: str
-    facts: Facts
-    limits: Table
-    notes: list[str]
-
-
-def machine_pages(results: Path) -> list[MachinePage]:
-    """Give what a results folder holds of machines.
-
-    Raises `UserError` if a record is damaged.
-    """
-    return [_page(path) for path in machine_records(results)]
-
-
-def _page(path: Path) -> MachinePage:
+def machine_page(path: Path) -> dict[str, Any]:
+    """Name, facts, limits and notes of a record of limits; `UserError` if it is damaged."""
     limits = read_machine(path)
     facts = machine_facts({"host": limits.host, "hardware": limits.hardware})
     versions = ", ".join(f"{name} {value}" for name, value in (limits.versions or {}).items() if value)
-    return MachinePage(
-        name=f"{(limits.host or {}).get('name', 'unknown host')}, {'GPUs' if limits.device == 'cuda' else 'CPUs'}",
-        facts=facts | {"Measured": str(limits.started), "Versions": versions},
-        limits=Table(
-            ["Limit", "Of", "Mean", "95% CI"],
-            [False, False, True, True],
-            [[line.what, line.of, line.rate, line.spread] for line in lines(limits)],
-        ),
-        notes=limits.notes,
-    )
+    rows = [[line.what, line.of, line.rate, line.spread] for line in lines(limits)]
+    return {
+        "name": f"{(limits.host or {}).get('name', 'unknown host')}, {'GPUs' if limits.device == 'cuda' else 'CPUs'}",
+        "facts": facts | {"Measured": str(limits.started), "Versions": versions},
+        "limits": Table(["Limit", "Of", "Mean", "95% CI"], [False, False, True, True], rows),
+        "notes": limits.notes,
+    }

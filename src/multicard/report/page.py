@@ -11,12 +11,12 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from multicard.core.files import atomic_write
-from multicard.core.layout import SEARCHES, search_tables
+from multicard.core.layout import NOT_RUN, OUTCOMES, SEARCHES, machine_records, search_tables
 from multicard.core.text import counted
 from multicard.figures.catalog import catalog
 from multicard.papers.judge import NOT_MEASURED
-from multicard.report.environment import MachinePage, environment, machine_pages
-from multicard.report.results import NOT_RUN, FigureFiles, Plan, Results, Scenario, figure_files, read_results
+from multicard.report.environment import environment, machine_page
+from multicard.report.results import FigureFiles, Plan, Results, Scenario, figure_files, read_results
 from multicard.report.tables import in_words, nothing_to_show, numbers_table, run_table
 
 # A larger SVG has so many points that the PNG is the better picture.
@@ -27,32 +27,21 @@ LAST = ("not judged", NOT_MEASURED)  # verdicts that say nothing of a claim
 FACTS = ("refuted_if", "paper", "source", "hardware", "conditions", "our_choice")  # of a claim
 
 
-def write_report(results: Path, out: Path, plans: Mapping[str, Plan]) -> None:
-    """Write the report of a results folder to `out`; `plans` and errors as of `read_results`."""
-    places = [f"{SEARCHES}/{path.stem}" for path in search_tables(results)]
-    searches = [each for place in places if (each := figure_files(results, place))]
-    text = render(read_results(results, plans), machine_pages(results), searches)
-    with atomic_write(out) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+def write_report(folder: Path, out: Path, plans: Mapping[str, Plan]) -> None:
+    """Write the report of a results folder to `out`; `plans` and errors as of `read_results`.
 
-
-def render(results: Results, machines: Sequence[MachinePage] = (), searches: Sequence[FigureFiles] = ()) -> str:
-    """Give the page. All text of `results` is escaped, and no script can run."""
-    folder = Path(__file__).parent
-    templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    All text of the results is escaped, and no script can run.
+    """
+    results = read_results(folder, plans)
+    places = [f"{SEARCHES}/{path.stem}" for path in search_tables(folder)]
+    templates = template_environment(autoescape=True)
     templates.filters |= {"words": in_words, "counted": counted, "code": _code, "numbers": numbers_table}
     templates.filters["picture"] = _picture
     scenarios = [_scenario(each, results.records) for each in results.scenarios]
     for number, figure in enumerate((figure for each in scenarios for figure in each["figures"]), 1):
         figure["number"] = number
-    return templates.get_template("page.html.j2").render(
-        style=Markup((folder / "page.css").read_text(encoding="utf-8")),
+    text = templates.get_template("page.html.j2").render(
+        style=Markup(Path(__file__).with_name("page.css").read_text(encoding="utf-8")),
         scenarios=scenarios,
         most_answers=MOST_ANSWERS,
         runs=run_table(results),
@@ -62,9 +51,19 @@ def render(results: Results, machines: Sequence[MachinePage] = (), searches: Seq
         advice=results.advice,
         environment=environment(results.records.values()),
         records=len(results.records),
-        machines=machines,
-        searches=searches,
+        machines=[machine_page(path) for path in machine_records(folder)],
+        searches=[each for place in places if (each := figure_files(folder, place))],
     )
+    with atomic_write(out) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def template_environment(autoescape: bool) -> jinja2.Environment:
+    """The templates beside this module, which refuse a name that is not there."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), undefined=jinja2.StrictUndefined,
+        autoescape=autoescape, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
 
 
 def _scenario(scenario: Scenario, records: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -76,13 +75,11 @@ def _scenario(scenario: Scenario, records: Mapping[str, dict[str, Any]]) -> dict
         if job.answers
     ]
     steps = [each.step for each in jobs[:MOST_ANSWERS] if each.step]
-    return {
-        "name": scenario.name,
-        "question": scenario.question,
-        "outcomes": {name: count for name, count in scenario.outcomes.items() if name != "completed"},
+    lost = scenario.runs["outcome"].astype(str).value_counts().drop("completed", errors="ignore")
+    return vars(scenario) | {
+        "outcomes": {name: lost[name] for name in (*OUTCOMES, NOT_RUN, *sorted(lost.index)) if name in lost},
         "runs": len(scenario.runs),
         "mixed": where.mixed,
-        "notes": scenario.notes,
         "jobs": jobs,
         "answers": answers,
         "figures": [_figure(each, answers, steps) for each in scenario.figures],

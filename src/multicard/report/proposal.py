@@ -4,7 +4,7 @@ The answer first: what is requested, then the evidence. What was not measured is
 """
 
 import math
-import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,6 +30,7 @@ from multicard.experiment.workload import BATCH
 from multicard.report.environment import UNKNOWN as NOT_RECORDED
 from multicard.report.environment import environment
 from multicard.report.proposal_page import Block, Proposal, Table
+from multicard.workloads.script.template import fill, names_in
 
 NOT_MEASURED = "not measured"
 LEAST_PART = 0.005  # share of a step below which a part of it has no row
@@ -356,9 +357,6 @@ def _cell(of: Interval) -> str:
 
 def _filled(own: Configuration) -> str:
     """A script's command with the values of its own parameters."""
-
-    def value(found: re.Match[str]) -> str:
-        stated = own[f"{ARGS_PREFIX}{found[1] or found[2]}"]
-        return found[0] if stated is None else str(stated)
-
-    return re.sub(r"'\{([\w-]+)\}'|(?<!\{)\{([\w-]+)\}(?!\})", value, str(own["command"]))
+    command = shlex.split(own["command"])
+    stated = {name: own[f"{ARGS_PREFIX}{name}"] for name in names_in(command)}
+    return shlex.join(fill(command, {name: f"{{{name}}}" if of is None else of for name, of in stated.items()}))

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import jinja2
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -17,6 +16,7 @@ from multicard.core.files import atomic_write
 from multicard.core.text import for_latex, for_markdown
 from multicard.figures.points import draw_series
 from multicard.figures.style import styled
+from multicard.report.page import template_environment
 
 FIGURE_IN = (2.4, 2.3)
 
@@ -86,26 +86,15 @@ def write_proposal(proposal: Proposal, out: Path) -> list[Path]:
     picture = _figure(proposal, form.figure) if proposal.speedups["devices"].nunique() > 1 else None
     beside = out.with_name(f"{out.stem}-scaling.{form.figure}") if picture and form.text else None
     named = beside.name if beside else picture and _data_uri(picture)
-    text = _templates(form.text).get_template(form.template).render(page=proposal, picture=named)
+    templates = template_environment(autoescape=form.text is None)
+    templates.filters["t"] = form.text or (lambda shown: shown)  # of formats other than HTML it escapes
+    text = templates.get_template(form.template).render(page=proposal, picture=named)
     if beside:
         with atomic_write(beside) as temporary:
             temporary.write_bytes(picture)
     with atomic_write(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return [out, *([beside] if beside else [])]
-
-
-def _templates(text: Callable[[str], str] | None) -> jinja2.Environment:
-    """Templates whose `t` shows text as it is; HTML escapes everything."""
-    found = jinja2.Environment(  # of other formats than HTML, `t` escapes
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=text is None,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    found.filters["t"] = text or (lambda shown: shown)
-    return found
 
 
 def _figure(proposal: Proposal, kind: str) -> bytes:

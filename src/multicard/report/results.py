@@ -1,8 +1,8 @@
 """The contents of a results folder, as the report shows them."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,13 @@ import pandas as pd
 from multicard.analysis.choice.recommend import Recommendations, advise
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.provenance import notes
-from multicard.analysis.runs.run_files import read_object
+from multicard.analysis.runs.run_files import read_csv
 from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables, check_whole
 from multicard.core.errors import UserError
-from multicard.core.layout import NOT_RUN, OUTCOMES, RUN, RUN_NAME
+from multicard.core.files import read_object
+from multicard.core.layout import CLAIM_TESTS, CLAIMS, RUN, RUN_NAME
 from multicard.figures.catalog import catalog
 
-ORDER = (*OUTCOMES, NOT_RUN)
-
-CLAIMS = "claims.csv"
-CLAIM_TESTS = "claims_tests.csv"
 REPORT = "report.html"
 
 
@@ -55,12 +52,6 @@ class Scenario:
     notes: list[str]  # lines about runs without numbers or with doubtful ones, as above the printed figures
     advice: Recommendations | None = None  # None where no run tells its workload
 
-    @property
-    def outcomes(self) -> dict[str, int]:
-        """Number of runs per outcome that occurs, in the outcomes' order."""
-        counts = Counter(self.runs["outcome"].astype(str))
-        return {name: counts[name] for name in sorted(counts, key=lambda n: (ORDER.index(n) if n in ORDER else 99, n))}
-
 
 @dataclass(frozen=True)
 class Results:
@@ -71,10 +62,13 @@ class Results:
     claims: pd.DataFrame | None
     claim_tests: pd.DataFrame | None
     advice: Recommendations | None
-    runs: pd.DataFrame = field(init=False)  # as runs.csv, each run once, with the names of its `scenarios` as a list
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "runs", _distinct(self.scenarios))
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """As runs.csv, each run once, with the names of its `scenarios` as a list: scenarios share runs."""
+        every = pd.concat([each.runs.assign(scenarios=each.name) for each in self.scenarios], ignore_index=True)
+        named = every.groupby("run", sort=False)["scenarios"].agg(list)
+        return every.drop_duplicates("run").assign(scenarios=lambda rows: rows["run"].map(named)).reset_index(drop=True)
 
 
 def read_results(folder: Path, plans: Mapping[str, Plan]) -> Results:
@@ -82,21 +76,24 @@ def read_results(folder: Path, plans: Mapping[str, Plan]) -> Results:
 
     Raises UserError where a table is missing or does not parse.
     """
-    evidence = {name: _evidence(folder, name) for name in plans}
-    scenarios = [_scenario(folder, name, plan, evidence[name]) for name, plan in plans.items()]
+    scenarios, evidence = [], []
+    for name, plan in plans.items():
+        tables = folder / "scenarios" / name
+        runs, measures = _table(tables / OUTCOME_TABLE, "run", "outcome", "reason"), _table(tables / MEASURES)
+        found = [each for figure in plan.figures if (each := figure_files(folder, f"figures/{name}/{figure}"))]
+        said = notes(ScenarioTables(tables), any(catalog()[each.name].profiled for each in found))
+        if told := "workload" in measures and len(measures):
+            evidence.append(read_evidence(folder, [name]))
+        advice = advise(evidence[-1]) if told else None
+        scenarios.append(Scenario(name, plan.question, runs, measures, found, said, advice))
     claims = folder / CLAIMS
     return Results(
         scenarios=scenarios,
         records=read_records(folder, dict.fromkeys(name for each in scenarios for name in each.runs["run"])),
         claims=_table(claims, "claim", "claim_text", "verdict", "refuted_if") if claims.exists() else None,
         claim_tests=_table(folder / CLAIM_TESTS, "claim", "test", "finding") if claims.exists() else None,
-        advice=_advice_of_all([each for each in evidence.values() if each]),
+        advice=_advice_of_all(evidence),
     )
-
-
-def _evidence(folder: Path, scenario: str) -> Evidence | None:
-    measures = _table(folder / "scenarios" / scenario / MEASURES)
-    return read_evidence(folder, [scenario]) if "workload" in measures and len(measures) else None
 
 
 def _advice_of_all(evidence: list[Evidence]) -> Recommendations | None:
@@ -104,17 +101,6 @@ def _advice_of_all(evidence: list[Evidence]) -> Recommendations | None:
     runs = {run.run: run for each in reversed(evidence) for run in reversed(each.runs)}
     ordered = [runs[name] for name in dict.fromkeys(run.run for each in evidence for run in each.runs)]
     return advise(Evidence(ordered, [each.scenarios[0] for each in evidence])) if ordered else None
-
-
-def _scenario(folder: Path, name: str, plan: Plan, evidence: Evidence | None) -> Scenario:
-    tables = folder / "scenarios" / name
-    runs = _table(tables / OUTCOME_TABLE, "run", "outcome", "reason")
-    drawn = [figure_files(folder, f"figures/{name}/{figure}") for figure in plan.figures]
-    measures = _table(tables / MEASURES)
-    figures = [one for one in drawn if one]
-    profiled = any(catalog()[one.name].profiled for one in figures if one.name in catalog())
-    advice = advise(evidence) if evidence else None
-    return Scenario(name, plan.question, runs, measures, figures, notes(ScenarioTables(tables), profiled), advice)
 
 
 def figure_files(results: Path, place: str) -> FigureFiles | None:
@@ -126,14 +112,6 @@ def figure_files(results: Path, place: str) -> FigureFiles | None:
     return FigureFiles(numbers.stem, place, svg, png, _table(numbers))
 
 
-def _distinct(scenarios: list[Scenario]) -> pd.DataFrame:
-    """Each run once: scenarios share runs."""
-    parts = [each.runs.assign(scenarios=each.name) for each in scenarios]
-    every = pd.concat(parts, ignore_index=True)
-    named = every.groupby("run", sort=False)["scenarios"].agg(list)
-    return every.drop_duplicates("run").assign(scenarios=lambda rows: rows["run"].map(named)).reset_index(drop=True)
-
-
 def read_records(results: Path, runs: Iterable[str]) -> dict[str, dict[str, Any]]:
     """What run.json holds of those runs of a results folder that have one."""
     paths = {name: results / "runs" / name / RUN for name in runs if RUN_NAME.fullmatch(str(name))}
@@ -143,14 +121,7 @@ def read_records(results: Path, runs: Iterable[str]) -> dict[str, dict[str, Any]
 def _table(path: Path, *words: str) -> pd.DataFrame:
     """Read a CSV file. With `words`, columns that it must have, every cell stays the text that it is."""
     check_whole(path)
-    try:
-        table = pd.read_csv(path, **({"dtype": str, "keep_default_na": False} if words else {"low_memory": False}))
-    except FileNotFoundError:
-        raise UserError(f"{path}: missing") from None
-    except pd.errors.EmptyDataError:
-        raise UserError(f"{path}: empty, expected a header") from None
-    except (pd.errors.ParserError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: does not parse as CSV ({str(error).strip()})") from None
+    table = read_csv(path, **({"dtype": str, "keep_default_na": False} if words else {"low_memory": False}))
     for column in words:
         if column not in table:
             raise UserError(f"{path}: no column {column}")

@@ -8,12 +8,14 @@ to the fastest is repeated, and so is what may be faster than that.
 
 import itertools
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 
 from multicard.analysis.pooling import Pool
 from multicard.analysis.statistics import Interval
 from multicard.core.layout import OUTCOMES
+from multicard.core.text import listed
+from multicard.core.units import BYTES, percent, with_unit
 from multicard.search.core import REACH, Search, Space, Tried
 
 TOLERANCE = 0.03  # of the throughput of the fastest, which is nothing to gain
@@ -48,10 +50,7 @@ def sizes(start: int, largest: int) -> list[int]:
 class BatchSearch(Search):
     """A search for the largest batch that fits and for the smallest that pays; values are throughputs.
 
-    Attributes
-    ----------
-    size
-        Batch sizes by configuration, in rising order.
+    `size`: batch sizes by configuration, in rising order.
     """
 
     fatal = frozenset(OUTCOMES) - {FITS, TOO_LARGE}
@@ -170,12 +169,8 @@ class BatchSearch(Search):
         if self.too_large is not None:
             return f"{self.size[self.too_large]} ran out of memory"
         top = self.fitting[-1]
-        why = (
-            "it is the largest to try"
-            if top == self._allowed[-1]
-            else f"{FLAT} doublings gained less than {TOLERANCE:.0%}"
-        )
-        return f"{self.size[top]} fits and {why}"
+        flat = f"{FLAT} doublings gained less than {TOLERANCE:.0%}"
+        return f"{self.size[top]} fits and {'it is the largest to try' if top == self._allowed[-1] else flat}"
 
     def _expected_cost(self, size: int) -> float:
         """What a run will cost: along the line through the two nearest sizes that ran, if it rises."""
@@ -194,3 +189,36 @@ class BatchSearch(Search):
         faster = [key for key in sides if self._score(key) > self._score(best)]
         few = [key for key in (best, self.pays) if len(self.completed[key]) < LEAST_REPEATS]
         return list(dict.fromkeys([best, *few, *faster, *open_])) if few or faster or open_ else []
+
+    def conclusion(self, in_words: Callable[[float], str], memory: Mapping[Hashable, float]) -> list[str]:
+        """The largest batch that fits and the one that pays, then throughput and memory of each size, in lines.
+
+        `memory`: bytes by configuration; 0 where they are not known.
+        """
+
+        def needs(key: Hashable) -> str:
+            return f" ({with_unit(memory[key], BYTES)})" if memory[key] else ""
+
+        size, fitting, limit, ratios = self.size, self.fitting, self.too_large, self.ratios()
+        top, pays, best, within = fitting[-1], self.pays, self.best, f"{TOLERANCE:.0%}"
+        so_far = " so far" if self.unfinished else ""
+        if limit is None:
+            stopped = f"; {self.ended[0]}" if self.ended else ""
+            lines = [f"no batch ran out of memory: {size[top]}{needs(top)} is the largest that ran{stopped}"]
+        else:
+            lines = [f"largest batch that fits{so_far}: {size[top]}{needs(top)}; {size[limit]} ran out of memory"]
+        found = f"{ratios[pays].format(lambda value: percent(value, decimals=1))} as fast as the fastest, {size[best]}"
+        larger = "" if pays == top else f"; larger ones gain less than {within}"
+        if pays == best:
+            lines.append(f"batch that pays{so_far}: {size[pays]}, the fastest{larger}")
+        elif self.side(ratios[pays]) > 0:
+            lines.append(f"batch that pays{so_far}: {size[pays]}, {found}{larger}")
+        else:
+            lines.append(f"batch that pays{so_far}: probably {size[pays]}, {found}, not shown to be within {within}")
+        if unsure := [str(size[key]) for key in fitting if size[key] < size[pays] and not self.side(ratios[key])]:
+            lines.append(f"may be within {within} of it too: {listed(unsure)}")
+        pool = Pool([self.completed[key] for key in fitting])
+        for at, key in enumerate(fitting):
+            share = f"{percent(ratios[key].value, decimals=1)} of the fastest"
+            lines.append(f"  {size[key]}: {pool.mean(at).format(in_words)}, {share}{needs(key)}")
+        return lines

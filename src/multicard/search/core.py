@@ -155,7 +155,8 @@ class Search:
             self.ended.append("every configuration that is left in was tried")
             return []
         reserve = self._reserve() if keeps else 0
-        affordable = self._affordable() - reserve
+        left, typical, most = self.budget - self.spent, self.typical_cost, len(self.all) * self.repeats
+        affordable = (int(min(most, left / typical)) if typical else most * (left > 0)) - reserve
         if affordable < 1 and (self._costs or self.spent):
             if not reserve:
                 self.ended.append(f"the budget is spent, {len(self.left)} were not tried")
@@ -192,11 +193,6 @@ class Search:
         """How many runs the budget is to have left for repeats."""
         wanted, typical = (self.repeats - 1) * min(RESERVED, max(1, len(self.completed))), self.typical_cost
         return int(min(wanted, MOST_RESERVED * self.budget / typical)) if typical else wanted
-
-    def _affordable(self) -> int:
-        """How many more runs the budget allows, by what the typical one has cost so far."""
-        left, typical, most = self.budget - self.spent, self.typical_cost, len(self.all) * self.repeats
-        return int(min(most, left / typical)) if typical else most * (left > 0)
 
     def _score(self, configuration: Hashable) -> float:
         """Mean of the logarithms, the larger the better."""

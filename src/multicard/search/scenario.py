@@ -1,8 +1,6 @@
 """A scenario as a space to search: its configurations and their runs, what need not run, and what a run is worth."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +20,10 @@ from multicard.core.units import ARGS_PREFIX, show
 from multicard.experiment.config import Experiment
 from multicard.experiment.parameters import as_columns
 from multicard.experiment.runs import Run, combinations
-from multicard.experiment.workload import WORKLOADS, Workload
+from multicard.experiment.workload import WORKLOADS
 from multicard.search.core import Search, Space
 
 MEMORY = ("peak_reserved_bytes", "peak_memory_bytes")  # measures, the first that is known
-# The measure of a workload that is searched for, and whether more of it is better.
-GOALS: dict[str, Callable[[Workload], tuple[str, bool]]] = {
-    "throughput": lambda work: (work.unit.throughput, True),
-    "iteration_time": lambda work: ("iteration_time_s", False),
-}
 
 
 @dataclass(frozen=True)
@@ -49,32 +42,29 @@ class ScenarioSpace:
     """The configurations of a scenario; each is known by the id of its first repeat."""
 
     def __init__(self, experiment: Experiment, name: str, goal: str) -> None:
-        """Plan a scenario.
+        """Plan a scenario, whose `throughput` or `iteration_time` is the goal.
 
         Raises `UserError` if it varies nothing.
         """
-        self.experiment, self.name, self.goal = experiment, name, goal
+        self.experiment, self.name = experiment, name
         self.scenario, self.results = experiment.scenarios[name], Path(experiment.results)
         varied = {key: values for key, values in self.scenario.varied.items() if key != "ablate"}  # no training
         self.varied = {key: values for key, values in varied.items() if len(values) > 1}
         if not self.varied:
             raise UserError(f"scenarios.{name}: varies nothing, expected several values of a parameter under vary")
         self.matrix = Matrix.plan(experiment)
-        self.measure, self.maximize = GOALS[goal](WORKLOADS[experiment.workload(name)])
-        self._of = {
-            values: runs for values, runs in combinations(experiment, name).items() if not runs[0].parameters.ablated
-        }
-        self.repeats = {runs[0].id: runs for runs in self._of.values()}
-
-    @cached_property
-    def space(self) -> Space:
-        """All configurations."""
-        stated = self.scenario.varied
-        found = {}
-        for values, runs in self._of.items():
-            of = dict(zip(stated, values, strict=True))
-            found[tuple(listed.index(of[name]) for name, listed in self.varied.items())] = runs[0].id
-        return Space(self.varied, found)
+        self.maximize = goal == "throughput"
+        unit = WORKLOADS[experiment.workload(name)].unit
+        self.measure = unit.throughput if self.maximize else "iteration_time_s"
+        self.repeats: dict[str, list[Run]] = {}
+        configurations = {}
+        for values, runs in combinations(experiment, name).items():
+            if not runs[0].parameters.ablated:
+                self.repeats[runs[0].id] = runs
+                of = dict(zip(self.scenario.varied, values, strict=True))
+                levels = tuple(listed.index(of[name]) for name, listed in self.varied.items())
+                configurations[levels] = runs[0].id
+        self.space = Space(self.varied, configurations)
 
     def run(self, configuration: str, repeat: int) -> Run:
         """One of the repeats of a configuration, from 1."""

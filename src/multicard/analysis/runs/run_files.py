@@ -67,6 +67,18 @@ def read_record(folder: Path) -> dict[str, Any]:
     return record
 
 
+def read_csv(path: Path, **options: Any) -> pd.DataFrame:
+    """Read a CSV file, with options of pandas; `UserError` if it is not there or does not parse."""
+    try:
+        return pd.read_csv(path, **options)
+    except FileNotFoundError:
+        raise UserError(f"{path}: missing") from None
+    except pd.errors.EmptyDataError:
+        raise UserError(f"{path}: empty, expected a header") from None
+    except (OSError, ValueError) as error:  # pandas' own errors are of the latter kind
+        raise UserError(f"{path}: does not parse as CSV: {str(error).strip()}") from None
+
+
 class RunFiles:
     """The record and the activity tables of a run directory, each read once, when it is first asked for."""
 
@@ -94,12 +106,7 @@ class RunFiles:
         path = self.folder / name
         if name not in self._tables:
             self.check(name)
-            try:
-                self._tables[name] = pd.read_csv(path)
-            except FileNotFoundError:
-                raise UserError(f"{path}: missing") from None
-            except (OSError, ValueError) as error:  # pandas' own errors are of the latter kind
-                raise UserError(f"{path}: does not parse as CSV: {str(error).strip()}") from None
+            self._tables[name] = read_csv(path)
         table = self._tables[name]
         for column in columns:
             if column not in table:

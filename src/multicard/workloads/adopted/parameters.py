@@ -1,6 +1,6 @@
 """The parameters of a run that was made of traces: what was stated of it."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -30,11 +30,10 @@ class AdoptedParameters(JobParameters):
     profiler: ClassVar[str] = "none"
     memory_snapshot: ClassVar[bool] = False
 
-    workload: Annotated[Literal["adopted"], Field(description="The kind of job.")] = "adopted"
-    program: Annotated[
-        str,
-        Field(pattern=PROGRAM, description="Name of what was traced; runs of different programs are not compared."),
-    ] = "traces"
+    workload: Literal["adopted"] = Field("adopted", description="The kind of job.")
+    program: str = Field(
+        "traces", pattern=PROGRAM, description="Name of what was traced; runs of different programs are not compared."
+    )
     args: OwnParameters = {}  # noqa: RUF012, pydantic gives each its own
 
     def __hash__(self) -> int:

@@ -1,6 +1,6 @@
 """The parameters of a run that tunes a language model."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -26,51 +26,48 @@ class LlmParameters(JobParameters):
 
     HEADLINE: ClassVar[tuple[str, ...]] = ("model", "technique", "dataset", "devices", "precision")
 
-    workload: Annotated[Literal["llm"], Field(description="The kind of job.")] = "llm"
+    workload: Literal["llm"] = Field("llm", description="The kind of job.")
     dataset: DatasetOf = "instructions"
-    model: Annotated[str, Field(pattern=DATASET_NAME, description="Name of a model listed under `models`.")] = "tiny"
-    technique: Annotated[
-        Literal[tuple(TECHNIQUES)],
-        Field(description=" ".join(f"`{name}`: {entry.description}" for name, entry in TECHNIQUES.items())),
-    ] = "lora"
-    precision: Annotated[Literal["fp32", "bf16"], Field(description="Data type of weights and arithmetic.")] = "bf16"
-    batch_size: Annotated[int, labelled("batch", "Samples per device and forward pass.", ge=1)] = 2
-    gradient_accumulation_steps: Annotated[
-        int, labelled("accumulate", "Batches per device whose gradients are accumulated into one step.", ge=1)
-    ] = 1
-    sequence_length: Annotated[
-        int, labelled("seq", "Maximum tokens per sequence: longer samples are truncated, packed ones fill it.", ge=16)
-    ] = 2048
-    packed: Annotated[
-        bool,
-        labelled(
-            "packed",
-            "Pack several samples into each sequence instead of padding. On GPUs torchtune then uses "
-            "PyTorch's flex attention, compiled whatever `compile` says.",
-        ),
-    ] = False
-    learning_rate: Annotated[
-        float | None,
-        labelled(
-            "lr", "Peak learning rate of AdamW; null: the technique's, as in torchtune's own configurations.", gt=0
-        ),
-    ] = None
-    lora_rank: Annotated[int, labelled("rank", "Rank of the adapters.", ge=1)] = 8
-    lora_alpha: Annotated[float, labelled("alpha", "Scaling of the adapters, before division by their rank.", gt=0)] = (
-        16.0
+    model: str = Field("tiny", pattern=DATASET_NAME, description="Name of a model listed under `models`.")
+    technique: Literal[tuple(TECHNIQUES)] = Field(
+        "lora", description=" ".join(f"`{name}`: {entry.description}" for name, entry in TECHNIQUES.items())
     )
-    qat_of: Annotated[
-        Literal["adapters", "weights"], labelled("qat-", "What technique `qat` trains: LoRA adapters, or all weights.")
-    ] = "adapters"
-    qat_group: Annotated[
-        int,
-        labelled("group", "Group size of weight quantization under `qat`; must divide the width of every layer.", ge=1),
-    ] = 256
-    activation_checkpointing: Annotated[
-        bool, labelled("checkpointing", "Recompute activations in the backward pass instead of keeping them.")
-    ] = False
-    compile: Annotated[bool, labelled("compile", "Compile model and loss with torch.compile.")] = False
-    steps: Annotated[int, labelled("steps", "Measured steps, after the warm-up.", ge=1)] = 50
+    precision: Literal["fp32", "bf16"] = Field("bf16", description="Data type of weights and arithmetic.")
+    batch_size: int = labelled("batch", "Samples per device and forward pass.", ge=1, default=2)
+    gradient_accumulation_steps: int = labelled(
+        "accumulate", "Batches per device whose gradients are accumulated into one step.", ge=1, default=1
+    )
+    sequence_length: int = labelled(
+        "seq", "Maximum tokens per sequence: longer samples are truncated, packed ones fill it.", ge=16, default=2048
+    )
+    packed: bool = labelled(
+        "packed",
+        "Pack several samples into each sequence instead of padding. On GPUs torchtune then uses "
+        "PyTorch's flex attention, compiled whatever `compile` says.",
+        default=False,
+    )
+    learning_rate: float | None = labelled(
+        "lr",
+        "Peak learning rate of AdamW; null: the technique's, as in torchtune's own configurations.",
+        gt=0,
+        default=None,
+    )
+    lora_rank: int = labelled("rank", "Rank of the adapters.", ge=1, default=8)
+    lora_alpha: float = labelled("alpha", "Scaling of the adapters, before division by their rank.", gt=0, default=16.0)
+    qat_of: Literal["adapters", "weights"] = labelled(
+        "qat-", "What technique `qat` trains: LoRA adapters, or all weights.", default="adapters"
+    )
+    qat_group: int = labelled(
+        "group",
+        "Group size of weight quantization under `qat`; must divide the width of every layer.",
+        ge=1,
+        default=256,
+    )
+    activation_checkpointing: bool = labelled(
+        "checkpointing", "Recompute activations in the backward pass instead of keeping them.", default=False
+    )
+    compile: bool = labelled("compile", "Compile model and loss with torch.compile.", default=False)
+    steps: int = labelled("steps", "Measured steps, after the warm-up.", ge=1, default=50)
     warmup_steps: WarmupSteps = 5
     profiled_steps: ProfiledSteps = 5
 

@@ -43,59 +43,48 @@ class ScriptParameters(JobParameters):
 
     binding: ClassVar[str] = "none"  # its processes are not ours to bind
 
-    workload: Annotated[Literal["script"], Field(description="The kind of job.")] = "script"
-    command: Annotated[
-        tuple[Annotated[str, StringConstraints(pattern=TEXT)], ...],
-        Field(
-            min_length=1,
-            strict=False,
-            description="The script and its arguments. A name in braces is a parameter under `args`, or one of "
-            f"{', '.join(f'`{{{name}}}`' for name in GIVEN)}; `{{{{` and `}}}}` are braces.",
-        ),
-    ]
-    folder: Annotated[
-        str,
-        Field(
-            min_length=1,
-            pattern=TEXT,
-            description="Folder that the script runs in, relative to the one that multicard runs in.",
-        ),
-    ] = "."
-    python: Annotated[
-        Annotated[str, StringConstraints(min_length=1, pattern=TEXT)] | None,
-        Field(description="Interpreter that runs the script; null: the one that runs multicard."),
-    ] = None
-    launcher: Annotated[
-        Literal[("auto", *LAUNCHERS)],
-        labelled(
-            "launcher-",
-            "What starts the ranks. `auto`: `python` on one device, `torchrun` on several. "
-            + " ".join(f"`{name}`: {launcher.description}" for name, launcher in LAUNCHERS.items()),
-        ),
-    ] = "auto"
-    environment: Annotated[
-        tuple[Annotated[str, StringConstraints(pattern=VARIABLE)], ...],
-        Field(strict=False, description="Names of variables of a launcher that the script gets nevertheless."),
-    ] = ()
-    samples_per_step: Annotated[
-        int | None,
-        labelled(
-            "samples", "Samples of a step, of all ranks together; null: as many as the script's loaders give.", ge=1
-        ),
-    ] = None
-    samples_per_device: Annotated[
-        int | None,
-        labelled(
-            "samplesperdevice",
-            "The same of each device, where `samples_per_step` is null: `devices` times as many in a step.",
-            ge=1,
-        ),
-    ] = None
-    steps: Annotated[int, labelled("steps", "Measured steps, after the warm-up.", ge=1)] = 50
-    loader_cpus: Annotated[
-        int, labelled("loadercpus", "CPUs per rank for processes of the script that load data.", ge=0)
-    ] = 0
-    count_operations: Annotated[bool, labelled("counted", "Count the operations of a warm-up step, for MFU.")] = False
+    workload: Literal["script"] = Field("script", description="The kind of job.")
+    command: tuple[Annotated[str, StringConstraints(pattern=TEXT)], ...] = Field(
+        min_length=1,
+        strict=False,
+        description="The script and its arguments. A name in braces is a parameter under `args`, or one of "
+        f"{', '.join(f'`{{{name}}}`' for name in GIVEN)}; `{{{{` and `}}}}` are braces.",
+    )
+    folder: str = Field(
+        ".",
+        min_length=1,
+        pattern=TEXT,
+        description="Folder that the script runs in, relative to the one that multicard runs in.",
+    )
+    python: Annotated[str, StringConstraints(min_length=1, pattern=TEXT)] | None = Field(
+        None, description="Interpreter that runs the script; null: the one that runs multicard."
+    )
+    launcher: Literal[("auto", *LAUNCHERS)] = labelled(
+        "launcher-",
+        "What starts the ranks. `auto`: `python` on one device, `torchrun` on several. "
+        + " ".join(f"`{name}`: {launcher.description}" for name, launcher in LAUNCHERS.items()),
+        default="auto",
+    )
+    environment: tuple[Annotated[str, StringConstraints(pattern=VARIABLE)], ...] = Field(
+        (), strict=False, description="Names of variables of a launcher that the script gets nevertheless."
+    )
+    samples_per_step: int | None = labelled(
+        "samples",
+        "Samples of a step, of all ranks together; null: as many as the script's loaders give.",
+        ge=1,
+        default=None,
+    )
+    samples_per_device: int | None = labelled(
+        "samplesperdevice",
+        "The same of each device, where `samples_per_step` is null: `devices` times as many in a step.",
+        ge=1,
+        default=None,
+    )
+    steps: int = labelled("steps", "Measured steps, after the warm-up.", ge=1, default=50)
+    loader_cpus: int = labelled(
+        "loadercpus", "CPUs per rank for processes of the script that load data.", ge=0, default=0
+    )
+    count_operations: bool = labelled("counted", "Count the operations of a warm-up step, for MFU.", default=False)
     args: OwnParameters = {}  # noqa: RUF012, pydantic gives each its own
 
     @model_validator(mode="after")

@@ -1,6 +1,6 @@
 """The parameters of an image-classification run."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -27,83 +27,67 @@ class VisionParameters(JobParameters):
 
     HEADLINE: ClassVar[tuple[str, ...]] = ("dataset", "image_size", "strategy", "devices", "precision")
 
-    workload: Annotated[Literal["vision"], Field(description="The kind of job.")] = "vision"
+    workload: Literal["vision"] = Field("vision", description="The kind of job.")
     dataset: DatasetOf = "digits"
-    image_size: Annotated[
-        int, Field(ge=8, le=4096, description="Edge length in pixels that images are resized to.")
-    ] = 32
-    strategy: Annotated[
-        Literal[tuple(STRATEGIES)],
-        Field(description=" ".join(f"`{name}`: {entry.description}" for name, entry in STRATEGIES.items())),
-    ] = "single"
-    precision: Annotated[
-        Literal["fp64", "fp32", "bf16", "fp16"],
-        Field(description="fp16 is autocast with gradient scaling, bf16 is autocast."),
-    ] = "fp32"
-    model: Annotated[Literal["mobilenet_v2"], Field(description="torchvision model, trained from scratch.")] = (
-        "mobilenet_v2"
+    image_size: int = Field(32, ge=8, le=4096, description="Edge length in pixels that images are resized to.")
+    strategy: Literal[tuple(STRATEGIES)] = Field(
+        "single", description=" ".join(f"`{name}`: {entry.description}" for name, entry in STRATEGIES.items())
     )
-    width_mult: Annotated[float, labelled("width", "Width multiplier of MobileNet v2.", gt=0, le=4)] = 1.0
-    batch_size: Annotated[
-        int, labelled("batch", "Samples per step: per device under weak scaling, in total under strong scaling.", ge=1)
-    ] = 64
-    scaling: Annotated[
-        Literal["weak", "strong"],
-        labelled(
-            "scaling-",
-            "`weak`: the batch per device is fixed, so more devices do more work per step. `strong`: the "
-            "global batch is fixed, so each device does less.",
-        ),
-    ] = "weak"
-    epochs: Annotated[int, labelled("epochs", "Passes over the training data.", ge=1)] = 20
-    steps_per_epoch: Annotated[int | None, labelled("steps", "End every epoch after this many steps.", ge=1)] = None
-    learning_rate: Annotated[float, labelled("lr", "Learning rate of SGD with momentum 0.9.", gt=0)] = 0.01
-    num_workers: Annotated[
-        int,
-        labelled(
-            "workers",
-            "DataLoader worker processes per device: a process that drives several has as many for each.",
-            ge=0,
-        ),
-    ] = 0
-    persistent_workers: Annotated[bool, labelled("persistent", "Keep the workers from one epoch to the next.")] = True
-    prefetch_factor: Annotated[int, labelled("prefetch", "Batches that each worker prefetches.", ge=1)] = 2
-    pin_memory: Annotated[
-        bool, labelled("pin", "Put batches in page-locked host memory, which copies to a GPU faster.")
-    ] = False
-    loader: Annotated[
-        Literal["torch", "dali"],
-        labelled("loader-", "`torch`: PyTorch's DataLoader. `dali`: NVIDIA DALI, on the GPU if there is one."),
-    ] = "torch"
-    layout: Annotated[
-        Literal["nchw", "nhwc"],
-        labelled("", "Memory layout of the model and its batches; `nhwc` is PyTorch's channels_last."),
-    ] = "nchw"
-    preset: Annotated[
-        Literal["paper", "tuned"],
-        labelled(
-            "",
-            "Defaults of layout, pin_memory, non_blocking, tf32 and fused_optimizer: `paper` keeps "
-            "PyTorch's, `tuned` turns on what usually helps. An explicit value overrides the preset.",
-        ),
-    ] = "paper"
-    non_blocking: Annotated[
-        bool, labelled("nonblocking", "Copy batches to the GPU without waiting; needs pin_memory to have an effect.")
-    ] = False
-    tf32: Annotated[
-        Literal["default", "on", "off"],
-        labelled(
-            "tf32-",
-            "Whether the GPU uses TF32 for fp32. `default`: PyTorch's default, TF32 for convolutions but "
-            "not for matrix products.",
-        ),
-    ] = "default"
-    compile: Annotated[bool, labelled("compile", "Compile the model with torch.compile.")] = False
-    cuda_graphs: Annotated[
-        bool, labelled("graphs", "Run the model as CUDA graphs (torch.compile with mode `reduce-overhead`).")
-    ] = False
-    fused_optimizer: Annotated[bool, labelled("fused", "Update all weights in one kernel.")] = False
-    bucket_cap_mb: Annotated[int, labelled("bucket", "Size in MB of the gradient buckets that DDP reduces.", ge=1)] = 25
+    precision: Literal["fp64", "fp32", "bf16", "fp16"] = Field(
+        "fp32", description="fp16 is autocast with gradient scaling, bf16 is autocast."
+    )
+    model: Literal["mobilenet_v2"] = Field("mobilenet_v2", description="torchvision model, trained from scratch.")
+    width_mult: float = labelled("width", "Width multiplier of MobileNet v2.", gt=0, le=4, default=1.0)
+    batch_size: int = labelled(
+        "batch", "Samples per step: per device under weak scaling, in total under strong scaling.", ge=1, default=64
+    )
+    scaling: Literal["weak", "strong"] = labelled(
+        "scaling-",
+        "`weak`: the batch per device is fixed, so more devices do more work per step. `strong`: the "
+        "global batch is fixed, so each device does less.",
+        default="weak",
+    )
+    epochs: int = labelled("epochs", "Passes over the training data.", ge=1, default=20)
+    steps_per_epoch: int | None = labelled("steps", "End every epoch after this many steps.", ge=1, default=None)
+    learning_rate: float = labelled("lr", "Learning rate of SGD with momentum 0.9.", gt=0, default=0.01)
+    num_workers: int = labelled(
+        "workers",
+        "DataLoader worker processes per device: a process that drives several has as many for each.",
+        ge=0,
+        default=0,
+    )
+    persistent_workers: bool = labelled("persistent", "Keep the workers from one epoch to the next.", default=True)
+    prefetch_factor: int = labelled("prefetch", "Batches that each worker prefetches.", ge=1, default=2)
+    pin_memory: bool = labelled(
+        "pin", "Put batches in page-locked host memory, which copies to a GPU faster.", default=False
+    )
+    loader: Literal["torch", "dali"] = labelled(
+        "loader-", "`torch`: PyTorch's DataLoader. `dali`: NVIDIA DALI, on the GPU if there is one.", default="torch"
+    )
+    layout: Literal["nchw", "nhwc"] = labelled(
+        "", "Memory layout of the model and its batches; `nhwc` is PyTorch's channels_last.", default="nchw"
+    )
+    preset: Literal["paper", "tuned"] = labelled(
+        "",
+        "Defaults of layout, pin_memory, non_blocking, tf32 and fused_optimizer: `paper` keeps "
+        "PyTorch's, `tuned` turns on what usually helps. An explicit value overrides the preset.",
+        default="paper",
+    )
+    non_blocking: bool = labelled(
+        "nonblocking", "Copy batches to the GPU without waiting; needs pin_memory to have an effect.", default=False
+    )
+    tf32: Literal["default", "on", "off"] = labelled(
+        "tf32-",
+        "Whether the GPU uses TF32 for fp32. `default`: PyTorch's default, TF32 for convolutions but "
+        "not for matrix products.",
+        default="default",
+    )
+    compile: bool = labelled("compile", "Compile the model with torch.compile.", default=False)
+    cuda_graphs: bool = labelled(
+        "graphs", "Run the model as CUDA graphs (torch.compile with mode `reduce-overhead`).", default=False
+    )
+    fused_optimizer: bool = labelled("fused", "Update all weights in one kernel.", default=False)
+    bucket_cap_mb: int = labelled("bucket", "Size in MB of the gradient buckets that DDP reduces.", ge=1, default=25)
 
     @model_validator(mode="before")
     @classmethod
