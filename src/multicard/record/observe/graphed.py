@@ -9,7 +9,6 @@ An error that says why it cannot be done ends the script: `NotLeftOut`.
 """
 
 import contextlib
-import functools
 import json
 import os
 import sys
@@ -26,10 +25,11 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from multicard.record.clock import wait_for
-from multicard.record.observe.ablation import HOST, NotLeftOut, is_compiling
+from multicard.record.observe.ablation import HOST, NotLeftOut
 from multicard.record.observe.observer import Observer
 from multicard.record.observe.ranks import exchanges
 from multicard.record.observe.recording import Recording
+from multicard.record.observe.replace import is_compiling, replace
 from multicard.record.out_of_memory import is_out_of_memory
 
 FIRST_REPLAYED = 2  # step that gets a batch of those before it, which lie on the GPU
@@ -59,32 +59,25 @@ class Graphed:
         self._graph = self._capture = None
         self._exchanges: dict[str, int] | None = None
         self._show: Callable[..., None] | None = None  # plain `warnings.showwarning`
-        self._undo: list[Callable[[], None]] = []
         self._stream: torch.cuda.Stream | None = None
         self._hook = register_module_forward_pre_hook(self._note_call)
-        self._before(
-            DistributedDataParallel, "__init__", lambda module: self._leave_default_stream(module.parameters())
-        )
-        self._before(torch.cuda.CUDAGraph, "replay", self._note_graph)
 
-    def _before(self, owner: Any, name: str, act: Callable[..., None]) -> None:
-        """Have a method call `act` first, with the argument that follows `self` if there is one."""
-        plain = getattr(owner, name)
+        def wrap(plain: Callable[..., None], parallel: Any, module: Any, *arguments: Any, **options: Any) -> None:
+            self._leave_default_stream(module.parameters())
+            plain(parallel, module, *arguments, **options)
 
-        @functools.wraps(plain)
-        def watched(*arguments: Any, **options: Any) -> Any:
-            act(*arguments[1:2], *([options["module"]] if "module" in options else ()))
-            return plain(*arguments, **options)
+        def replay(plain: Callable[..., None], graph: Any) -> None:
+            self._has_graphs = True
+            plain(graph)
 
-        setattr(owner, name, watched)
-        self._undo.append(lambda: setattr(owner, name, plain))
+        self._undo = [
+            replace(DistributedDataParallel, "__init__", wrap),
+            replace(torch.cuda.CUDAGraph, "replay", replay),
+        ]
 
     def _note_call(self, module: torch.nn.Module, _inputs: Any) -> None:
         if not is_compiling():
             self._leave_default_stream(module.parameters())
-
-    def _note_graph(self) -> None:
-        self._has_graphs = True
 
     def _leave_default_stream(self, parameters: Iterable[torch.Tensor]) -> None:
         """Have this thread work on a side stream of the GPU of parameters from now on."""
