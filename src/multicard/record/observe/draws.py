@@ -76,7 +76,7 @@ class Draws:
             self.epoch += self.steps_in_pass > 0
             self.steps_in_pass = self.batches_in_pass = 0
             if recording is not None:
-                self._before_pass = *self._before_pass[:3], recording.begin_pass(self)
+                self._before_pass = *self._before_pass[:3], recording.begin_pass()
         if recording is not None:
             if not self.batches:
                 self._drawn_from = recording.events

@@ -26,7 +26,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from multicard.record.clock import wait_for
 from multicard.record.observe.ablation import HOST, NotLeftOut
-from multicard.record.observe.observer import Observer
 from multicard.record.observe.ranks import exchanges
 from multicard.record.observe.recording import Recording
 from multicard.record.observe.replace import is_compiling, replace
@@ -107,12 +106,12 @@ class Graphed:
 
     # The warm-up.
 
-    def captures(self, recording: Recording, observer: Observer) -> bool:
+    def captures(self, recording: Recording) -> bool:
         """Begin to capture the step that comes, if it is the one for that; else watch it.
 
         Raises `NotLeftOut` if its work cannot be captured.
         """
-        plan, self._step = recording.plan, observer.step
+        plan, self._step = recording.plan, recording.observer.step
         if self._step < plan.warmup:
             self._watch()
             return False
@@ -187,18 +186,19 @@ class Graphed:
 
     # From the captured step on.
 
-    def make_steps(self, recording: Recording, observer: Observer) -> None:
+    def make_steps(self, recording: Recording) -> None:
         """End the capture, and make the captured step and all others by replaying it."""
+        observer = recording.observer
         self._end_capture()
         if recording.barrier is not None:
             recording.barrier.wait()  # a replay would wait for ever for a rank that failed
         before, after = self._exchanges, exchanges()
         recording.replayed, observer.loader = observer.step, None  # from which nothing is drawn any more
         while not recording.is_complete:
-            recording.begin_step(observer)
+            recording.begin_step()
             recording.count(self.counts)
             self._graph.replay()
-            recording.end_step(observer)
+            recording.end_step()
             observer.step += 1
         recording.exchanged = None if None in (before, after) else before != after  # replays are not counted
         wait_for(recording.devices)

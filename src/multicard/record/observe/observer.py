@@ -43,7 +43,6 @@ class Observer(Draws):
         """Begin as if nothing had been seen: a worker of a loader is no rank, other forked processes may be."""
         # Closing what a profiler of the parent had open would stop it here too, so that is kept.
         self._of_parent, self._recording = getattr(self, "_recording", None), None
-        self._end: Any = None  # of the recording: `Leaving`
         self._is_beside = False  # another process, which came first, has the same rank
         self._ended = False
         self._thread: int | None = None  # that trains
@@ -189,33 +188,33 @@ class Observer(Draws):
             if self._recording is None:
                 self._set_up(optimizer)
             elif is_graphed:
-                self.graphed.make_steps(self._recording, self)
+                self.graphed.make_steps(self._recording)
             else:
-                self._recording.end_step(self)
+                self._recording.end_step()
             if self._recording is not None and not self._recording.is_complete:
                 self.steps_in_pass += self.batches > 0
                 self.step += 1
                 self._begin_step()
-                if self.graphed is None or not self.graphed.captures(self._recording, self):
-                    self._recording.begin_step(self)
+                if self.graphed is None or not self.graphed.captures(self._recording):
+                    self._recording.begin_step()
                 return
             self._begin_step()
             if self._recording is not None:
+                from multicard.record.observe.leaving import leave_in_order
+
                 self._ended = True
-                self._end.in_order()
+                leave_in_order(self._recording)
         except Exception as error:
             self._give_up(error)
 
     def _set_up(self, optimizer: Any) -> None:
-        from multicard.record.observe.leaving import Leaving
         from multicard.record.observe.recording import Recording
 
         self._thread = get_ident()
         self._leave_at_exit()  # multiprocessing drops it in a process that it forks
         job = self._read_job()
         if claim_rank(job):
-            self._recording = Recording(job, optimizer, self._training_steps)
-            self._end = Leaving(self._recording, self)
+            self._recording = Recording(job, self, optimizer, self._training_steps)
         else:
             self._is_beside = True
         self._note_process(steps=True, rank=rank_of_process())
@@ -252,31 +251,26 @@ class Observer(Draws):
 
     def _give_up(self, error: Exception) -> NoReturn:
         """End the script because of an error of the observer, or of ranks that do not agree: it has no numbers."""
-        from multicard.record.observe.leaving import write_failure
-
         self._ended = True
         print(f"multicard: cannot go on observing: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         with contextlib.suppress(Exception):  # the disk may be full
-            if self._recording is not None:
-                self._end.early(error)
-            else:
-                write_failure(error, self._note_process, self._read_job())
+            self._leave_early(error)
         raise SystemExit(1) from error
 
     def leave(self) -> None:
         """The process exits: leave a record of what there is, unless it is written."""
         self._look_for_update()
-        if self._ended or self._is_beside:
-            return
         error = error_of_exit()
-        if isinstance(error, KeyboardInterrupt):
-            return
+        if not (self._ended or self._is_beside or isinstance(error, KeyboardInterrupt)):
+            self._leave_early(error)
+
+    def _leave_early(self, error: BaseException | None) -> None:
+        from multicard.record.observe.leaving import leave_early, write_failure
+
         if self._recording is not None:
             self._ended = True
-            self._end.early(error)
+            leave_early(self._recording, error)
         elif error is not None:
-            from multicard.record.observe.leaving import write_failure
-
             write_failure(error, self._note_process, self._read_job())
 
 
