@@ -58,12 +58,8 @@ def gather(
 ) -> tuple[list[Traced], list[str]]:
     """Look into the traces of runs, one run after another; give what they show, and a line per run that cannot be had.
 
-    Parameters
-    ----------
-    made
-        Folder for the run directories; None to write none.
-    step_range
-        Name of the ranges that are steps; by default steps are found.
+    `made`: folder for the run directories; None to write none. `step_range`: name of the ranges that are steps; by
+    default steps are found.
     """
     traced, errors = [], []
     for run in runs:

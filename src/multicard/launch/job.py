@@ -74,18 +74,9 @@ def run_job(
     last, so a directory that has one is complete. A job that was interrupted has no outcome; started again, it resumes
     from its checkpoint, if it has one.
 
-    Parameters
-    ----------
-    data
-        Folder of the prepared data set, for a run that has one.
-    folder
-        The run directory. What an earlier attempt left in it is removed, but for its checkpoint.
-    time_limit_s
-        Seconds after which the job is ended.
-    model
-        Folder of the prepared language model, for a run that tunes one.
-    order
-        Its place in the planned order of the runs, for run.json; see `multicard.experiment.runs.Place`.
+    `data` and `model`: folders of the prepared data set and language model, for a run that has them; `folder`: the run
+    directory, from which all is removed that an earlier attempt left but its checkpoint; `order`: the run's place in
+    the planned order, for run.json; see `multicard.experiment.runs.Place`.
 
     Raises `UserError` if the configured profiler cannot be used, or a disk is full: that is no outcome of the job.
     """

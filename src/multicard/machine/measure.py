@@ -46,14 +46,8 @@ def measure_machine(
 
     Gives the record that docs/choosing.md describes.
 
-    Parameters
-    ----------
-    counts
-        Numbers of devices for all-reduces; None for those of `device_counts`.
-    seconds
-        How long each number is measured.
-    say
-        Is told what is measured next.
+    `counts`: numbers of devices for all-reduces, else those of `device_counts`; `seconds`: that each number is measured
+    for; `say` is told what is measured next.
 
     Raises `UserError` if there are not as many devices.
     """

@@ -34,12 +34,7 @@ class CapturedEvents:
     ran them. A process without steps has those of its trace's other processes; a trace without steps keeps all of its
     events.
 
-    Attributes
-    ----------
-    linked
-        Whether what ran on devices has the arrays of `join_calls`.
-    notices
-        Lines on what the capture lacks.
+    `linked`: whether what ran on devices has the arrays of `join_calls`; `notices`: lines on what the capture lacks.
     """
 
     def __init__(self, traces: Sequence[Trace], wanted: set[str], scope: str = CAPTURE) -> None:

@@ -80,16 +80,8 @@ def collect(
 ) -> Events | None:
     """Read all events of a kind; None when no trace recorded them.
 
-    Parameters
-    ----------
-    traces
-        Traces of one capture.
-    kind
-        One of `KINDS`.
-    numbers
-        The numbers to keep of each event.
-    groups
-        The columns that describe a group, all by default: fewer make fewer groups, and need less time.
+    `numbers` are kept of each event; `groups`: the columns that describe a group, all by default: fewer make fewer
+    groups, and need less time.
     """
     fields, numbers = tuple(groups or KINDS[kind].groups), tuple(numbers)
     sources = [(i, trace.open(kind, numbers, fields)) for i, trace in enumerate(traces) if trace.has(kind)]

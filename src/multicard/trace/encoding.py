@@ -16,13 +16,7 @@ MOST_NS = 1 << 61  # 73 years; times since 1970 are below it
 
 
 def refuse_absurd(numbers: Mapping[str, Integers]) -> None:
-    """Refuse times of more than `MOST_NS` nanoseconds, whose sums and differences would overflow.
-
-    Raises
-    ------
-    ValueError
-        With the time.
-    """
+    """Raise `ValueError` at times of more than `MOST_NS` nanoseconds, whose sums and differences would overflow."""
     for name in numbers.keys() & {"start", "end"}:
         low, high = int(numbers[name].min(initial=0)), int(numbers[name].max(initial=0))
         if low < -MOST_NS or high > MOST_NS:

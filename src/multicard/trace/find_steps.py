@@ -43,12 +43,7 @@ class FoundSteps:
 def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps:
     """Find the steps of one capture.
 
-    Parameters
-    ----------
-    traces
-        One file, or one per node or rank.
-    stated
-        Name of the ranges that are steps, without their number; others are not looked for then.
+    `stated`: name of the ranges that are steps, without their number; others are not looked for then.
 
     Raises `TraceError` if a trace turns out to be damaged.
     """

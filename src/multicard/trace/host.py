@@ -27,14 +27,8 @@ def elsewhere(api: Events, ranges: Events | None, marks: Marks, owner: Place) ->
     These are pauses of at least `PAUSE_NS` between calls as far as they lie outside the marked steps or in a range of
     `DATA`, and outside ranges of `MODEL` all of a pause that is also `PAUSE_FACTOR` times as long as the median.
 
-    Parameters
-    ----------
-    api
-        Calls with process, start and duration.
-    ranges
-        Ranges with process, name, start and duration.
-    owner
-        Trace and process.
+    `api`: calls with process, start and duration; `ranges`: ranges with process, name, start and duration; `owner`:
+    trace and process.
     """
     calls = _moments(api, owner)
     if not len(calls):

@@ -23,9 +23,7 @@ def join_calls(
     The array `by_thread` says whether one of `threads` made the call, each with its trace and process. Of calls with
     one correlation the one that began first counts: a runtime call comes before the driver call inside.
 
-    Returns
-    -------
-    By trace and process: how many launches of kernels have none recorded, and how many there are.
+    Gives by trace and process how many launches of kernels have none recorded, and how many there are.
     """
     for own in sets:
         own.arrays |= {name: np.full(len(own.code), UNKNOWN) for name in ("call", "returned")}

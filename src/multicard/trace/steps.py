@@ -47,12 +47,8 @@ def on_device(steps: Steps, call: Integers, end: Integers) -> Steps:
     ends the one before, the device does too. These are the moments that CUDA events would take that the host records as
     it begins and ends the step, if all of this activity is on one stream (CUDA Runtime API, cudaEventRecord).
 
-    Parameters
-    ----------
-    steps
-        Steps of the host.
-    call, end
-        Of the activity that steps wait for: when its launching call began, or `UNKNOWN`, and when the activity ended.
+    `steps` are those of the host; `call` and `end` of the activity that steps wait for: when its launching call began,
+    or `UNKNOWN`, and when it ended.
     """
     known = call != UNKNOWN
     if len(call) == 0 or known.mean() < RECORDED:

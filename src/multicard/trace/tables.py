@@ -94,14 +94,7 @@ def activity_tables(
 ) -> ActivityTables:
     """Give the tables that the traces of one capture have events for.
 
-    Parameters
-    ----------
-    traces
-        One file, or one per node or rank.
-    only
-        Names of the tables that are wanted, all by default: fewer need less time.
-    scope
-        `CAPTURE` or `STEPS`.
+    `only`: names of the tables that are wanted, all by default: fewer need less time; `scope`: `CAPTURE` or `STEPS`.
 
     Raises `TraceError` if a trace turns out to be damaged.
     """

@@ -25,23 +25,13 @@ class Contents(NamedTuple):
 
 
 class Pass:
-    """Batches that one pass over a loader gave.
-
-    Attributes
-    ----------
-    batches
-        The step that asked for each, and its contents.
-    ended
-        The step that found the loader exhausted; None before.
-    trained
-        Whether a backward pass or an update followed any of them: else they are of a test.
-    """
+    """Batches that one pass over a loader gave."""
 
     def __init__(self, loader: Loader):
         self.loader = loader
-        self.batches: list[tuple[int, Contents]] = []
-        self.ended: int | None = None
-        self.trained = False
+        self.batches: list[tuple[int, Contents]] = []  # the step that asked for each, and its contents
+        self.ended: int | None = None  # the step that found the loader exhausted
+        self.trained = False  # whether a backward pass or an update followed any of them: else they are of a test
         self._shows: bool | None = None  # whether the first one, which is full, shows its samples
 
     def add(self, step: int, batch: Any, asked: int | None) -> None:

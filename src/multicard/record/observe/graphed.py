@@ -39,18 +39,11 @@ NOT_OF_SCRIPT = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).par
 
 
 class Graphed:
-    """Of one process.
-
-    Attributes
-    ----------
-    is_open
-        Whether a step is being captured.
-    counts
-        What the script says is in its steps, if it does.
-    """
+    """Of one process."""
 
     def __init__(self) -> None:
-        self.is_open, self.counts = False, dict[str, Any]()
+        self.is_open = False  # whether a step is being captured
+        self.counts: dict[str, Any] = {}  # what the script says is in its steps
         self._step = 0  # that is watched
         self._waits: dict[str, list[int]] = {}  # steps that wait for the GPU, by the line
         self._prepared = WeakSet[Any]()  # optimizers
