@@ -11,7 +11,6 @@ from multicard.trace.model import Integers
 EMPTY = -(1 << 63) + 1  # stands for an empty cell: no time or identity of a trace is near it
 _WIDEST = 1 << 62
 _CLOSE, _DENSE = 1 << 12, 1 << 16
-_FEW, _SAMPLE = 5, 256
 MOST_NS = 1 << 61  # 73 years; times since 1970 are below it
 
 
@@ -75,22 +74,7 @@ def _digits(column: Integers) -> tuple[Integers, int]:
 
 def _hashed(values: Integers) -> tuple[Integers, int]:
     """Code of each value in the order of their first rows, and how many there are."""
-    if len(set(values[:: len(values) // _SAMPLE + 1].tolist())) <= _FEW and (few := _few(values)):
-        return few
     values = np.ascontiguousarray(values, np.int64)
     encoded = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)]).dictionary_encode()
     # As they lie: `to_numpy` would first import pandas, which takes its time.
     return np.frombuffer(encoded.indices.buffers()[1], np.int32, len(values)), len(encoded.dictionary)
-
-
-def _few(values: Integers) -> tuple[Integers, int] | None:
-    """The same by comparing with one value after another, of which each costs a nanosecond; None if there are many."""
-    codes, left, found = np.zeros(len(values), np.int32), np.ones(len(values), bool), 0
-    while left.any():
-        if found == _FEW:
-            return None
-        own = values == values[left.argmax()]
-        codes[own] = found
-        left &= ~own
-        found += 1
-    return codes, found

@@ -46,7 +46,7 @@ class Grouped:
     """Values by group: in each of many blocks those of the same group are side by side."""
 
     def __init__(self, code: Integers, values: Integers) -> None:
-        self._number, self._pieces = len(code), defaultdict[int, list[Integers]](list)
+        self._pieces = defaultdict[int, list[Integers]](list)
 
         def sorted_block(at: int) -> tuple[Integers, Integers]:
             own = code[at : at + _SORTED]
@@ -56,10 +56,6 @@ class Grouped:
         for ordered, ends in in_parallel(sorted_block, range(0, len(code), _SORTED)):
             for group in np.flatnonzero(np.diff(ends, prepend=0)).tolist():
                 self._pieces[group].append(ordered[ends[group - 1] if group else 0 : ends[group]])
-
-    def __len__(self) -> int:
-        """Number of values."""
-        return self._number
 
     def __contains__(self, group: int) -> bool:
         """Whether a group has values."""
