@@ -46,7 +46,7 @@ from multicard.experiment.workload import WORKLOADS
 from multicard.launch.attempts import scratch_in, script_version
 from multicard.launch.cpu_samples import host_record
 from multicard.launch.gpu_samples import GpuSamples
-from multicard.launch.judge import judge, judge_gpus, judge_profiler, measured_step_s
+from multicard.launch.judge import judge, judge_gpus, judge_profiler, measured_step_s, text_of
 from multicard.launch.node_ranks import NOT_FOR_SRUN, run_ranks, srun_command
 from multicard.launch.supervise import GRACE_S, run
 from multicard.launch.trace_files import keep_trace
@@ -284,8 +284,7 @@ def _availability(profiler: Profiler, device: str, hidden: str | None, python: s
 
 
 def _ran_out_of_space(reason: Reason, log: Path) -> bool:
-    output = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    return mentions_full_disk(reason.message or "") or mentions_full_disk(output[-20_000:])
+    return mentions_full_disk(reason.message or "") or mentions_full_disk(text_of(log)[-20_000:])
 
 
 def _rank_records(scratch: Path, parameters: JobParameters) -> list[dict[str, Any]]:

@@ -112,7 +112,10 @@ class Recorder:
             step.settled = step.row(self.rank, self.clock, self._start_s)
             fresh.append(step.settled)
             if now and step.window == "measured":
-                self._extend_windows(step, *now)
+                start_s, end_s = (now[1] - self.clock.seconds(mark, now[0]) for mark in (step.start, step.end))
+                if step.epoch != self._window_epoch:
+                    self.windows.append([start_s, end_s])
+                self.windows[-1][1], self._window_epoch = end_s, step.epoch
         self._pending.clear()
         self.clock.forget(self._start)
         self.rows += fresh
@@ -120,12 +123,6 @@ class Recorder:
             if row["loss"] is not None and not math.isfinite(row["loss"]):
                 raise Diverged(row["loss"], row["step"])
         return fresh
-
-    def _extend_windows(self, step: "Step", now: Any, now_s: float) -> None:
-        start_s, end_s = (now_s - self.clock.seconds(mark, now) for mark in (step.start, step.end))
-        if step.epoch != self._window_epoch:
-            self.windows.append([start_s, end_s])
-        self.windows[-1][1], self._window_epoch = end_s, step.epoch
 
     def write(self, path: Path) -> None:
         """Write the settled steps as CSV."""

@@ -197,10 +197,7 @@ def _described(
         texts = database.texts(key[at] for key in keys)
         decode["name"] = lambda number: texts.get(number, "")
     where = [
-        (decode.get(name, _as_is), end - width, end) for name, width, end in zip(groups, widths, ends, strict=True)
+        (decode.get(name, lambda number: number), end - width, end)
+        for name, width, end in zip(groups, widths, ends, strict=True)
     ]
     return [tuple(function(*key[first:last]) for function, first, last in where) for key in keys]
-
-
-def _as_is(number: int | None) -> int | None:
-    return number

@@ -133,10 +133,8 @@ def tokens_in(batch: Any) -> int | None:
 
 
 def _are_ids(values: Any) -> bool:
-    return isinstance(values, torch.Tensor) and values.dim() == 2 and _is_integer(values)
-
-
-def _is_integer(values: torch.Tensor) -> bool:
+    if not isinstance(values, torch.Tensor) or values.dim() != 2:
+        return False
     return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
 
 

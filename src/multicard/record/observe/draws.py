@@ -8,7 +8,7 @@ from torch import is_grad_enabled
 
 from multicard.record.observe.batches import Pass
 from multicard.record.observe.loaders import ask_again, samples_asked
-from multicard.record.observe.phases import DATA, LEFT, TESTED
+from multicard.record.observe.phases import DATA, EVALUATION, LEFT, TESTED
 
 MOST_BATCHES = 1000  # of a step; a process that never trains may draw any number
 TEST = Pass(None)  # of any loader that is drawn from without gradients
@@ -17,12 +17,6 @@ TEST = Pass(None)  # of any loader that is drawn from without gradients
 class Draws:
     """The part of the observer that loaders tell of themselves."""
 
-    _recording: Any
-    _ended: bool
-    _thread: int | None  # that trains
-    _updates: int
-    _backwards: int
-    step: int
     replay: Any = None  # `ablation.Replay` of a run without loading
     graphed: Any = None  # `graphed.Graphed` of a run without the host's work
 
@@ -44,10 +38,6 @@ class Draws:
         self._before_pass: Any = None  # what a pass that began in this step has changed
         self._backward_in_step = self._exhausted = False
 
-    def _look_for_update(self) -> None:
-        """Take note of an update that a compiled function made, in which there is nothing to watch."""
-        raise NotImplementedError
-
     def batch_asked(self, iterator: Any) -> Pass | None:
         """A loader is asked for a batch; give the pass over it, None unless it is known what it is for."""
         if self.updated_in_graph is not None:
@@ -65,28 +55,23 @@ class Draws:
         if self._exhausted or self._is_test_before(drawn):
             self._take_for_test(recording)
         if is_test:
-            if self._is_between:
-                recording.note_evaluation()
+            # Unless it is known that the script does something of the step.
+            if not (self.batches or self._backward_in_step or self._updates or self._backwards):
+                recording.note_evaluation(EVALUATION)
             return TEST
         is_first = getattr(iterator, "_num_yielded", None) == 0
         if is_first or drawn is None:
             drawn = iterator._multicard_pass = Pass(loader)
         if is_first and not self._backward_in_step and not self.batches:
-            self._before_pass = self.epoch, self.steps_in_pass, self.batches_in_pass, None
+            before = self.epoch, self.steps_in_pass, self.batches_in_pass
             self.epoch += self.steps_in_pass > 0
             self.steps_in_pass = self.batches_in_pass = 0
-            if recording is not None:
-                self._before_pass = *self._before_pass[:3], recording.begin_pass()
+            self._before_pass = *before, recording and recording.begin_pass()
         if recording is not None:
             if not self.batches:
                 self._drawn_from = recording.events
             recording.note(DATA)
         return drawn
-
-    @property
-    def _is_between(self) -> bool:
-        """Whether the script does nothing that is known to be of the step."""
-        return not (self.batches or self._backward_in_step or self._updates or self._backwards)
 
     def _is_test_before(self, drawn: Pass | None) -> bool:
         """Whether a pass that was broken off, before this one goes on, was a test: several batches, never trained on.
@@ -99,7 +84,9 @@ class Draws:
 
     def _take_for_test(self, recording: Any) -> None:
         """Take the batches of this step for those of a test, and undo what a pass that began with them has changed."""
-        self._forget_batches()
+        for each in self.passes:
+            each.batches = [batch for batch in each.batches if batch[0] != self.step]
+        self.passes = [each for each in self.passes if each.batches]
         kept = None
         if self._before_pass is None:
             self.batches_in_pass -= self._of_loop
@@ -115,12 +102,6 @@ class Draws:
         for each in self._sources:
             each.trained = True
         self._trained_loader = self.loader
-
-    def _forget_batches(self) -> None:
-        """Forget those of the current step."""
-        for each in self.passes:
-            each.batches = [batch for batch in each.batches if batch[0] != self.step]
-        self.passes = [each for each in self.passes if each.batches]
 
     def replayed(self, plain: Callable[[Any], Any], iterator: Any, drawn: Pass) -> Any:
         """The batch that an iterator gives by `plain` in a run without loading: its next, or one that was kept."""
@@ -149,7 +130,7 @@ class Draws:
         if drawn is TEST:
             samples_asked(iterator)
             if not given and recording is not None:
-                recording.note_after_evaluation(TESTED)
+                recording.note_evaluation(TESTED)
             return
         if not given:
             if recording is not None:

@@ -26,7 +26,7 @@ from multicard.record.memory_snapshot import HISTORY
 from multicard.record.observe import OBSERVE
 from multicard.record.observe.draws import MOST_BATCHES, Draws
 from multicard.record.observe.loaders import WrappedLoader
-from multicard.record.observe.phases import LEFT, OPTIMIZER, PASSED
+from multicard.record.observe.phases import BACKWARD, LEFT, OPTIMIZER, PASSED, UNFED_BACKWARD
 from multicard.record.observe.process import error_of_exit, is_capturing, leave_now
 from multicard.record.observe.ranks import claim_rank, rank_of_process
 
@@ -101,7 +101,9 @@ class Observer(Draws):
         self.optimizers.add(type(optimizer).__name__)
         if self.graphed is not None:
             self.graphed.prepare(optimizer)
-        is_lead = not self._marked and self._leads(optimizer)
+        if self._lead() is None:  # the first one that updates leads; once it is gone, the next one does
+            self._lead = weakref.ref(optimizer)
+        is_lead = not self._marked and self._lead() is optimizer
         if self._backwards:  # one optimizer per parameter, fused into the backward pass
             self._boundary_due |= is_lead
             return
@@ -110,12 +112,6 @@ class Observer(Draws):
         # Optimizers of DeepSpeed update several times, for parts of the parameters.
         if is_lead and (self._backward_in_step or self.batches or not self._saw_backward):
             self._end_step(optimizer)
-
-    def _leads(self, optimizer: Any) -> bool:
-        """Whether an optimizer that has updated leads; once the lead is gone, the next one that updates does."""
-        if self._lead() is None:
-            self._lead = weakref.ref(optimizer)
-        return self._lead() is optimizer
 
     def _look_for_update(self) -> None:
         """Take note of an update that a compiled function made, in which there is nothing to watch."""
@@ -230,7 +226,7 @@ class Observer(Draws):
             self._look_for_update()
         self._backwards += 1
         if self._backwards == 1 and self._recording is not None and not self._ended:
-            self._recording.note_backward(self.batches > 0)
+            self._recording.note(BACKWARD if self.batches else UNFED_BACKWARD)
 
     def backward_ends(self, done: bool) -> None:
         """It has ended, or failed."""

@@ -90,11 +90,6 @@ class Recording:
         self.epochs: list[dict[str, Any]] = []  # rows of epochs.csv
         self.replayed: int | None = None  # step from which on each is that one again; see `graphed`
 
-    @property
-    def is_measured(self) -> bool:
-        """Whether all measured steps have ended."""
-        return self.steps >= self.plan.measured_end
-
     # Phases.
 
     def note(self, event: str | None) -> None:
@@ -150,23 +145,15 @@ class Recording:
             self.note(TRANSFER)
             self._arrival.wait()
 
-    def note_backward(self, is_fed: bool) -> None:
-        """A backward pass begins; `is_fed`: whether a loader gave the step a batch."""
-        self.note(BACKWARD if is_fed else UNFED_BACKWARD)
-
     @property
     def events(self) -> int:
         """Number of events of the step so far."""
         return len(self._events)
 
-    def note_evaluation(self) -> None:
-        """An evaluation begins, or goes on."""
-        if not self._events or self._events[-1][0] != EVALUATION:
-            self.note(EVALUATION)
-
-    def note_after_evaluation(self, event: str | None) -> None:
-        """An evaluation ends, if one is open."""
-        if self._events and self._events[-1][0] == EVALUATION:
+    def note_evaluation(self, event: str) -> None:
+        """An evaluation begins or goes on (`EVALUATION`), or ends if one is open (`TESTED`)."""
+        is_open = bool(self._events) and self._events[-1][0] == EVALUATION
+        if is_open == (event == TESTED):
             self.note(event)
 
     def retract(self, number: int, before_pass: tuple[Any, int, list[Event]] | None) -> None:
@@ -231,7 +218,7 @@ class Recording:
         # A long training has more steps than marks of a clock should be kept for.
         if self.training_steps is not None and self._window is None:
             self.settle()
-            if not self.is_measured:
+            if self.steps < self.plan.measured_end:
                 self._log(f"epoch {self.observer.epoch}, step {self.steps + 1} of {self.training_steps}")
         self._ranges.close()
         self._events.clear()
