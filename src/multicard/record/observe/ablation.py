@@ -22,6 +22,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from multicard.core.system import read_or_none
+from multicard.record.observe.loaders import ask_again, samples_asked
 from multicard.record.observe.replace import is_compiling, replace
 
 LOADER, COMMUNICATION, HOST = "loader", "communication", "host"
@@ -80,11 +81,27 @@ class Replay:
             self._stop_noting = self._note_devices()
         return self._of_loader.setdefault(loader, Kept())
 
-    def is_due(self, kept: Kept, trained: bool) -> bool:
-        """Whether a loader is to load no more; `trained`: whether the pass is one of the training loop."""
-        return not kept.is_full and trained and bool(kept.batches) and self._is_time()
+    def take(self, plain: Callable[[Any], Any], iterator: Any, drawn: Any) -> Any:
+        """The batch that an iterator gives by `plain` for the pass `drawn`: its next, or one that was kept."""
+        kept, loader = getattr(iterator, "_multicard_kept", None), drawn.loader
+        if kept is None or loader is None:  # of a test
+            return plain(iterator)
+        if not kept.is_full and drawn.trained and kept.batches and self._is_time():
+            yielded = iterator._num_yielded
+            self._stop_loading(kept, lambda: (plain(iterator), samples_asked(iterator)), loader.ahead)
+            iterator._num_yielded = yielded
+        if kept.is_full:
+            if loader.length is not None and iterator._num_yielded >= loader.length and not loader.is_endless:
+                raise StopIteration
+            iterator._num_yielded += 1
+            batch, asked = kept.next()
+        else:
+            batch, asked = plain(iterator), samples_asked(iterator)
+            kept.add(batch, asked)
+        ask_again(iterator, asked)
+        return batch
 
-    def stop_loading(self, kept: Kept, take: Callable[[], Any], ahead: int) -> None:
+    def _stop_loading(self, kept: Kept, take: Callable[[], Any], ahead: int) -> None:
         """Measure a loader alone, which may use up its pass, and have it load no more."""
         kept.alone = measured_alone(take, ahead)
         kept.is_full = True

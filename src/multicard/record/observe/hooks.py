@@ -127,7 +127,7 @@ def _watch_backward() -> None:
 def _watch_loaders() -> None:
     """Watch the iterators of loaders, those of subclasses included, such as torchdata's."""
     base = dataloader._BaseDataLoaderIter
-    asks, gets, again = apart(OBSERVER.batch_asked), apart(OBSERVER.batch_given), apart(OBSERVER.replayed)
+    asks, gets, take = apart(OBSERVER.batch_asked), apart(OBSERVER.batch_given), apart(Replay.take)
     drop, note, describe = apart(samples_asked), apart(note_index), apart(_described)
 
     def begin(plain: Callable[..., Any], iterator: Any, loader: Any, *arguments: Any, **options: Any) -> None:
@@ -144,7 +144,7 @@ def _watch_loaders() -> None:
             return batch
         batch, given = None, False
         try:
-            batch = plain(iterator) if OBSERVER.replay is None else again(plain, iterator, drawn)
+            batch = plain(iterator) if OBSERVER.replay is None else take(OBSERVER.replay, plain, iterator, drawn)
             given = True
         finally:
             gets(iterator, drawn, batch, given)
