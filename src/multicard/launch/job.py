@@ -52,7 +52,6 @@ from multicard.launch.supervise import GRACE_S, run
 from multicard.launch.trace_files import keep_trace
 from multicard.launch.variables import job_environment, secrets_in, settings
 from multicard.profilers import PROFILERS
-from multicard.profilers.interface import Availability, Profiler
 
 OF_EVERY_RANK = (
     "rank", "node", "pid", "binding", "gpus", "windows", "energy", "gpu_conditions", "device_memory_used_bytes",
@@ -88,11 +87,7 @@ def run_job(
     if refusal := work.refusal(parameters):
         return refuse_job(parameters, folder, refusal, order)
     inputs = {"data": None, "model": None} | (work.input_facts(data, model) if data else {})
-    with (
-        report_full_disk(folder),
-        scratch_in(folder) as shared,
-        _scratch_near(shared, several) as scratch,
-    ):
+    with report_full_disk(folder), scratch_in(folder) as shared, _scratch_near(shared, several) as scratch:
         checkpoint = folder / CHECKPOINT
         resumes = checkpoint.is_file()
         write_json(
@@ -263,24 +258,20 @@ def choose_profiler(wanted: str, device: str, hidden: str | None = None, python:
     `hidden`: why one that runs the job as its child would not see its ranks; `python`: their interpreter, if not this
     one. A profiler that is configured and cannot be used is a `UserError`.
     """
-    if wanted in PROFILERS:
-        usable, why, caveat = _availability(PROFILERS[wanted], device, hidden, python)
-        if not usable:
-            raise UserError(f"profiler: {wanted} cannot be used: {why}")
-        return Choice(wanted, "; ".join(filter(None, ("as configured", why, caveat))), caveat)
-    reasons: list[str] = []
-    for name, profiler in PROFILERS.items():
-        usable, why, caveat = _availability(profiler, device, hidden, python)
+    is_stated, reasons = wanted in PROFILERS, list[str]()
+    for name in [wanted] if is_stated else PROFILERS:
+        profiler = PROFILERS[name]
+        if hidden and profiler.node_file:
+            usable, why, caveat = False, f"{name} would see no rank: {hidden}", None
+        else:
+            usable, why, caveat = profiler.availability(device, python)
+        if usable and is_stated:
+            return Choice(name, "; ".join(filter(None, ("as configured", why, caveat))), caveat)
         if usable and caveat is None:
             return Choice(name, why or "; ".join(reasons))
         reasons.append(caveat or why)
-    raise UserError(f"profiler: none can be used: {'; '.join(reasons)}")
-
-
-def _availability(profiler: Profiler, device: str, hidden: str | None, python: str | None) -> Availability:
-    if hidden and profiler.node_file:
-        return Availability(False, f"{profiler.name} would see no rank: {hidden}")
-    return profiler.availability(device, python)
+    what = f"{wanted} cannot" if is_stated else "none can"
+    raise UserError(f"profiler: {what} be used: {'; '.join(reasons)}")
 
 
 def _ran_out_of_space(reason: Reason, log: Path) -> bool:
@@ -296,19 +287,18 @@ def _rank_records(scratch: Path, parameters: JobParameters) -> list[dict[str, An
 
 def _nodes(scratch: Path, parameters: JobParameters, ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Name, host, hardware and ranks of every node; None for what a node did not report."""
-    nodes = []
-    for node in range(parameters.nodes):
+
+    def described(node: int) -> dict[str, Any]:
         file, first_rank = scratch / node_file(NODE, node), node * parameters.ranks_per_node
         record = next((rank for rank in ranks if rank["node"] == node), {})
-        nodes.append(
-            {
-                "name": read_json(file)["name"] if file.exists() else f"node {node}",
-                "host": record.get("host"),
-                "hardware": record.get("hardware"),
-                "ranks": list(range(first_rank, first_rank + parameters.ranks_per_node)),
-            }
-        )
-    return nodes
+        return {
+            "name": read_json(file)["name"] if file.exists() else f"node {node}",
+            "host": record.get("host"),
+            "hardware": record.get("hardware"),
+            "ranks": list(range(first_rank, first_rank + parameters.ranks_per_node)),
+        }
+
+    return [described(node) for node in range(parameters.nodes)]
 
 
 def _gpu_samples(scratch: Path, folder: Path, nodes: int) -> list[GpuSamples]:

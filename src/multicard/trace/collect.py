@@ -73,10 +73,7 @@ class Events:
 
 
 def collect(
-    traces: Sequence[Trace],
-    kind: str,
-    numbers: Sequence[str],
-    groups: Sequence[str] | None = None,
+    traces: Sequence[Trace], kind: str, numbers: Sequence[str], groups: Sequence[str] | None = None
 ) -> Events | None:
     """Read all events of a kind; None when no trace recorded them.
 

@@ -88,9 +88,7 @@ def _type(column: str) -> pa.DataType:
 
 
 def activity_tables(
-    traces: Sequence[Trace],
-    only: Collection[str] | None = None,
-    scope: str = CAPTURE,
+    traces: Sequence[Trace], only: Collection[str] | None = None, scope: str = CAPTURE
 ) -> ActivityTables:
     """Give the tables that the traces of one capture have events for.
 
