@@ -188,34 +188,26 @@ class GpuSamples:
 
 
 def _energy(samples: pd.DataFrame, windows: Windows) -> dict[str, float | str | None]:
-    joules, why = None, None
+    """Increase of the counter in some windows, between samples by a straight line."""
+    times, known = samples["time_s"], samples.dropna(subset="energy_j")
     if not windows:
         why = "no step was measured"
-    elif windows[0][0] < samples["time_s"].iloc[0] - PERIOD_S or windows[-1][1] > samples["time_s"].iloc[-1] + PERIOD_S:
+    elif windows[0][0] < times.iloc[0] - PERIOD_S or windows[-1][1] > times.iloc[-1] + PERIOD_S:
         why = "the GPU was not sampled throughout"
+    elif known.empty:
+        why = "the driver does not tell the energy"
     else:
-        joules = _counted(samples, "energy_j", windows)
-        why = "the driver does not tell the energy" if joules is None else None
-    return {"energy_j": joules, "duration_s": None if why else _seconds(windows), "reason": why}
-
-
-def _counted(samples: pd.DataFrame, counter: str, windows: Windows) -> float | None:
-    """Increase of a counter in some windows, between samples by a straight line; None where it was never read."""
-    known = samples.dropna(subset=counter)
-    if known.empty:
-        return None
-    at = np.interp(np.ravel(windows), known["time_s"], known[counter]).reshape(-1, 2)
-    return float((at[:, 1] - at[:, 0]).sum())
+        starts, ends = np.transpose(windows)
+        at = (np.interp(moments, known["time_s"], known["energy_j"]) for moments in (ends, starts))
+        joules = float(np.subtract(*at).sum())
+        return {"energy_j": joules, "duration_s": float((ends - starts).sum()), "reason": None}
+    return {"energy_j": None, "duration_s": None, "reason": why}
 
 
 def _inside(samples: pd.DataFrame, windows: Windows) -> pd.DataFrame:
     """Samples in one of some windows."""
     found = [samples["time_s"].between(start, end) for start, end in windows]
     return samples[np.any(found, axis=0)] if found else samples.iloc[:0]
-
-
-def _seconds(windows: Windows) -> float:
-    return float(sum(end - start for start, end in windows))
 
 
 def _state(samples: pd.DataFrame) -> dict[str, Any]:
