@@ -87,7 +87,15 @@ def run_job(
     if refusal := work.refusal(parameters):
         return refuse_job(parameters, folder, refusal, order)
     inputs = {"data": None, "model": None} | (work.input_facts(data, model) if data else {})
-    with report_full_disk(folder), scratch_in(folder) as shared, _scratch_near(shared, several) as scratch:
+    # On a cluster ranks write to a folder on the node, since writing over a network disturbs what is measured; of
+    # several nodes each makes its own and copies it to the shared one.
+    is_near = slurm_job() and not several
+    with (
+        report_full_disk(folder),
+        scratch_in(folder) as shared,
+        tempfile.TemporaryDirectory(prefix="multicard-") if is_near else contextlib.nullcontext(shared) as near,
+    ):
+        scratch = Path(near)
         checkpoint = folder / CHECKPOINT
         resumes = checkpoint.is_file()
         write_json(
@@ -172,20 +180,6 @@ def run_job(
         text = "; ".join(filter(None, (", ".join(filter(None, details)), see)))
         _print(f"{PROGRESS}{name}: {text} ({ended.wall_time_s:.0f} s)")
         return record
-
-
-@contextlib.contextmanager
-def _scratch_near(shared: Path, several: bool) -> Iterator[Path]:
-    """Give the folder that ranks write to.
-
-    On a cluster it is on the node, since writing over a network disturbs what is measured; of several nodes each makes
-    its own and copies it to `shared`.
-    """
-    if several or not slurm_job():
-        yield shared
-        return
-    with tempfile.TemporaryDirectory(prefix="multicard-") as folder:
-        yield Path(folder)
 
 
 def refuse_job(

@@ -259,7 +259,7 @@ class Recording:
         placed = place(self.pace, self.plan.least_profiled)
         if self.barrier is None:
             return placed
-        return ProfiledWindow(*json.loads(self.barrier.share(json.dumps(placed) if self.rank == 0 else None)))
+        return ProfiledWindow(*json.loads(self.barrier.gather("window", json.dumps(placed))[0]))
 
     def _log(self, text: str) -> None:
         if self.rank == 0:
