@@ -25,8 +25,7 @@ from multicard.trace.model import (
     Trace,
     rank_marks,
 )
-from multicard.trace.nsys_nccl import has_messages, messages
-from multicard.trace.nsys_ranges import nvtx_text, ranges
+from multicard.trace.nsys_nvtx import has_messages, messages, nvtx_text, ranges
 from multicard.trace.nsys_tables import (
     API_CLASSES,
     COPY_KINDS,
