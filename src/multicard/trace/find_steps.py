@@ -5,6 +5,7 @@ of its optimizers; and by the kernels of optimizers. All processes with kernels 
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -51,19 +52,16 @@ def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps
     if capture.kernels is None or not len(capture.kernels.code):
         return FoundSteps(None, {}, {}, [])
     ranges, processes = _ranges(capture, stated), _processes(capture)
-    found: tuple[str | None, dict[Owner, Steps]] = (None, {})
     if stated is not None:
         found = _by_name(stated, ranges, processes)
     else:
-        for rule in (_by_likely_name, _by_annotations, _by_kernels):
-            if found[0] is None:
-                found = rule(capture, ranges, processes)
-    counts: dict[str, int] = {}
+        tried = (rule(capture, ranges, processes) for rule in (_by_likely_name, _by_annotations, _by_kernels))
+        found = next((each for each in tried if each[0] is not None), NOT_FOUND)
+    counts = Counter[str]()
     for owner in processes:
-        for name, own in ranges.get(owner, {}).items():
-            counts[name] = counts.get(name, 0) + len(own.starts)
+        counts.update({name: len(own.starts) for name, own in ranges.get(owner, {}).items()})
     devices = {owner: of.devices for owner, of in processes.items()}
-    return FoundSteps(*found, devices, sorted(counts, key=lambda name: -counts[name]))
+    return FoundSteps(*found, devices, [name for name, _ in counts.most_common()])
 
 
 def with_steps(traces: Sequence[Trace], steps: Mapping[Owner, Steps]) -> list[Trace]:
