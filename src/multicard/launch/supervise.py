@@ -82,16 +82,10 @@ def run(
     get SIGTERM, and SIGKILL `grace_s` later. What a process without the mark writes later than `READ_LIMIT_S` after
     that is not read.
 
-    Parameters
-    ----------
-    ranks
-        How to tell that the job is done: gives the process ids of the ranks once all have written their record; None
-        before. What goes on for longer than `LEFT_S` after all ranks have exited is ended.
-    is_wrapped
-        The command is a profiler that runs the job as its child, started by `in_profiler`. If it runs `FINISH_LIMIT_S`
-        longer than its job it is killed; if it exits before the job it does not take that with it.
-    folder
-        Working directory of the command, if not that of this process.
+    `ranks` tells whether the job is done: it gives the process ids of the ranks once all have written their record, and
+    None before. What goes on for longer than `LEFT_S` after all ranks have exited is ended. `is_wrapped`: the command
+    is a profiler that runs the job as its child, started by `in_profiler`. If it runs `FINISH_LIMIT_S` longer than its
+    job it is killed; if it exits before the job it does not take that with it. `folder`: where the command runs.
 
     Raises `UserError` if there is no space for the log. The job is ended.
     """
