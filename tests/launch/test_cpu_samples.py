@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from multicard.launch import cpu_samples
-from multicard.launch.cpu_samples import COLUMNS, CpuSampler, busy_and_stolen, cpu_s_of_job, host_record
+from multicard.launch.cpu_samples import COLUMNS, busy_and_stolen, cpu_s_of_job, host_record, sample_cpus, take_samples
 
 # Columns of /proc/stat in ticks of 10 ms: user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice.
 STAT = """\
@@ -30,14 +30,15 @@ def test_busy_are_the_usable_cpus_in_processes(tmp_path: Path, monkeypatch: pyte
     assert busy_and_stolen(tmp_path) == pytest.approx((16 + 23, 0.15))
 
 
-def test_a_sample_of_others_is_what_the_cpus_did_less_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sampler = CpuSampler(tmp_path / "samples.csv")
+def test_a_sample_of_others_is_what_the_cpus_did_less_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = take_samples()
     monkeypatch.setattr(cpu_samples, "busy_and_stolen", lambda: (100.0, 1.0))
     monkeypatch.setattr(cpu_samples, "cpu_s_of_job", lambda _: 30.0)
-    [row] = sampler.rows(is_last=False)
+    [row], _ = next(samples)
     assert (row["others_cpu_s"], row["stolen_cpu_s"]) == (70.0, 1.0)
     monkeypatch.setattr(cpu_samples, "busy_and_stolen", Mock(side_effect=ValueError("an odd /proc")))
-    assert list(sampler.rows(is_last=True)) == []
+    rows, _ = next(samples)
+    assert rows == []
 
 
 def test_others_are_counted_in_the_samples_around_the_measured_steps(tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ COMPUTES = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs Linux")
 def test_a_process_of_the_job_counts_while_it_runs_and_after_it(tmp_path: Path) -> None:
     before, file = cpu_s_of_job(psutil.Process()), tmp_path / "samples.csv"
-    with CpuSampler(file):
+    with sample_cpus(file):
         began = time.monotonic()
         with subprocess.Popen([sys.executable, "-c", COMPUTES], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
             child.stdout.readline()

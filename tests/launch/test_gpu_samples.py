@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from multicard.launch.gpu_samples import COLUMNS, GpuSampler, GpuSamples
+from multicard.launch.gpu_samples import COLUMNS, GpuSamples, sample_gpus
 from multicard.record.visible import identities
 
 A, B = "GPU-aaaa", "GPU-bbbb"
@@ -136,7 +136,7 @@ def test_a_rank_gets_its_own_gpus_and_one_on_cpus_none(tmp_path: Path) -> None:
 
 
 def sampled(folder: Path, nvml: _Nvml, seconds: float = 0.0) -> GpuSamples:
-    with GpuSampler(folder / "gpu_samples.csv", nvml):
+    with sample_gpus(folder / "gpu_samples.csv", nvml):
         time.sleep(seconds)
     return GpuSamples.read(folder / "gpu_samples.csv")
 
@@ -184,7 +184,7 @@ def test_a_line_that_was_cut_is_left_out_and_without_a_file_there_are_none(tmp_p
 def test_a_real_gpu_under_load_takes_more_than_it_does_idle(tmp_path: Path) -> None:
     device = torch.device("cuda", 0)
     matrix = torch.randn(4096, 4096, device=device)
-    with GpuSampler(tmp_path / "gpu_samples.csv"):
+    with sample_gpus(tmp_path / "gpu_samples.csv"):
         began = time.monotonic()
         while time.monotonic() - began < 2:
             for _ in range(20):

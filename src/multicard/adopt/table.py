@@ -48,10 +48,7 @@ class TracedRun:
 def read_table(path: Path) -> list[TracedRun]:
     """Read the runs of a table: CSV with a header; paths are relative to its folder.
 
-    Raises
-    ------
-    UserError
-        One line per error.
+    Raises `UserError` with a line per error.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:

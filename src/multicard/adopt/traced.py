@@ -27,7 +27,7 @@ from multicard.experiment.workload import parameters_of
 from multicard.trace.extract import write_tables
 from multicard.trace.files import open_trace
 from multicard.trace.find_steps import FoundSteps, Owner, find_steps, with_steps
-from multicard.trace.model import HostSteps, Trace
+from multicard.trace.model import Steps, Trace
 from multicard.trace.tables import STEPS as IN_STEPS
 from multicard.trace.tables import activity_tables
 
@@ -43,7 +43,7 @@ class Traced:
     run: TracedRun  # what was stated of it
     source: str | None  # what tells its steps, in words; None where nothing does
     ranks: dict[Owner, int]  # rank of each process with kernels
-    steps: dict[Owner, HostSteps]  # those that count: as many of each rank, without the stated warm-up
+    steps: dict[Owner, Steps]  # those that count: as many of each rank, without the stated warm-up
     devices: int  # GPUs at work
     notices: tuple[str, ...] = ()  # lines on what its traces lack
 
@@ -58,12 +58,8 @@ def gather(
 ) -> tuple[list[Traced], list[str]]:
     """Look into the traces of runs, one run after another; give what they show, and a line per run that cannot be had.
 
-    Parameters
-    ----------
-    made
-        Folder for the run directories; None to write none.
-    step_range
-        Name of the ranges that are steps; by default steps are found.
+    `made`: folder for the run directories; None to write none. `step_range`: name of the ranges that are steps; by
+    default steps are found.
     """
     traced, errors = [], []
     for run in runs:
@@ -120,7 +116,7 @@ def _ranks(run: TracedRun, traces: Sequence[Trace], found: FoundSteps) -> dict[O
     return ranks
 
 
-def _common_steps(run: TracedRun, found: FoundSteps, ranks: dict[Owner, int]) -> dict[Owner, HostSteps]:
+def _common_steps(run: TracedRun, found: FoundSteps, ranks: dict[Owner, int]) -> dict[Owner, Steps]:
     """As many steps of each rank, from the first one on, without the warm-up."""
     counts = {ranks[owner]: len(own.starts) for owner, own in found.steps.items()}
     if not counts:
@@ -133,7 +129,10 @@ def _common_steps(run: TracedRun, found: FoundSteps, ranks: dict[Owner, int]) ->
     warmup = run.facts["warmup_steps"]
     if fewest <= warmup:
         raise UserError(f"{run.where}: warmup_steps: found {warmup}, and the traces show {fewest} steps")
-    return {owner: own.part(slice(warmup, fewest)) for owner, own in found.steps.items()}
+    part = slice(warmup, fewest)
+    return {
+        owner: Steps(own.starts[part], own.ends[part], threads=own.threads[part]) for owner, own in found.steps.items()
+    }
 
 
 def _write_run(traced: Traced, recorded: Sequence[Trace], folder: Path) -> None:

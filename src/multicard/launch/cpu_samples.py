@@ -6,8 +6,7 @@ Whether a run counts as disturbed is judged later, by `multicard.analysis.runs.c
 
 import os
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pandas as pd
 import psutil
 
 from multicard.core.system import read_or_none
-from multicard.launch.sampler import Sampler, Windows, read_samples
+from multicard.launch.sampler import Samples, Windows, read_samples, sampling
 
 PROC = Path("/proc")
 PERIOD_S = 0.5
@@ -24,20 +23,22 @@ COLUMNS = ("time_s", "others_cpu_s", "stolen_cpu_s", "usable_cpus")
 SECONDS = ["others_cpu_s", "stolen_cpu_s"]
 
 
-class CpuSampler(Sampler):
-    """Writes what processes that are neither this one nor its descendants have taken of the usable CPUs so far."""
+def sample_cpus(file: Path) -> AbstractContextManager[None]:
+    """Sample the CPUs while the block runs."""
+    return sampling(file, COLUMNS, take_samples())
 
-    columns = COLUMNS
-    period_s = PERIOD_S
 
-    def rows(self, is_last: bool) -> Iterable[dict[str, Any]]:
-        """One sample, where Linux tells."""
-        began = time.thread_time()
+def take_samples() -> Samples:
+    """What processes that are neither this one nor its descendants have taken of the usable CPUs so far."""
+    while True:
+        began, rows = time.thread_time(), []
         if counted := read_or_none(busy_and_stolen):
             busy, stolen = counted
             others = busy - cpu_s_of_job(psutil.Process())
-            yield dict(zip(COLUMNS, (time.monotonic(), others, stolen, len(os.sched_getaffinity(0))), strict=True))
-        self.period_s = max(PERIOD_S, (time.thread_time() - began) / MOST_OF_A_CPU)
+            rows.append(
+                dict(zip(COLUMNS, (time.monotonic(), others, stolen, len(os.sched_getaffinity(0))), strict=True))
+            )
+        yield rows, max(PERIOD_S, (time.thread_time() - began) / MOST_OF_A_CPU)
 
 
 def host_record(file: Path, windows: Windows = ()) -> dict[str, Any]:
@@ -52,7 +53,7 @@ def host_record(file: Path, windows: Windows = ()) -> dict[str, Any]:
     CPU; `wall_s` is the time that they cover. `usable_cpus` counts these CPUs. `measured_steps` holds the three of the
     samples around the measured steps, from the last before to the first after them; None where there are none.
 
-    `file` is of a `CpuSampler`; what it could not read is None. `windows` are those of all ranks of the node.
+    `file` is of `sample_cpus`; what it could not read is None. `windows` are those of all ranks of the node.
     """
     samples = read_samples(file, COLUMNS)
     spent = samples[["time_s", *SECONDS]].diff().rename(columns={"time_s": "wall_s"}).iloc[1:]

@@ -5,8 +5,10 @@ share (`time.monotonic`), and samples are cut to these afterwards. What cannot b
 not end a job. Whether a run counts as disturbed is judged later, by `multicard.analysis.runs.conditions`.
 """
 
+import itertools
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from multicard.core.system import read_or_none
-from multicard.launch.sampler import Sampler, Windows, read_samples
+from multicard.launch.sampler import Samples, Windows, read_samples, sampling
 
 PERIOD_S = 0.1  # drivers renew power and energy every 20 to 100 ms
 SLOW_EVERY = 10  # samples: limits of power, which take longer to read
@@ -89,48 +91,37 @@ def reason_names(bits: int | None) -> list[str] | None:
     return [CLOCK_REASONS.get(bit, hex(bit)) for bit in set_bits]
 
 
-class GpuSampler(Sampler):
-    """Writes the state of all GPUs that NVML shows, a row for each; or why there are none of a GPU, or of any.
+def sample_gpus(file: Path, nvml: Any = None) -> AbstractContextManager[None]:
+    """Sample the GPUs while the block runs; `nvml`: the module pynvml, if not the one that is installed."""
+    return sampling(file, COLUMNS, _take_samples(nvml))
 
-    `nvml`: the module pynvml, if not the one that is installed.
-    """
 
-    columns = COLUMNS
-    period_s = PERIOD_S
-
-    def __init__(self, file: Path, nvml: Any = None):
-        super().__init__(file)
-        self._nvml, self._gpus, self._number = nvml, {}, 0
-
-    def begin(self) -> Iterable[dict[str, Any]]:
-        """Find the GPUs; give why there are none of the others, where "" stands for all."""
-        try:
-            if self._nvml is None:
-                import pynvml
-
-                self._nvml = pynvml
-            self._nvml.nvmlInit()
-            count = self._nvml.nvmlDeviceGetCount()
-        except Exception as error:  # whatever a driver may raise
-            yield {"gpu": "", "problem": f"NVML cannot be used: {error}"}
-            return
-        for index in range(count):
-            # It counts GPUs that a cgroup hides, as Slurm does those of other jobs, but opens none of them.
-            handle = read_or_none(lambda index=index: self._nvml.nvmlDeviceGetHandleByIndex(index))
-            uuid = handle is not None and read_or_none(lambda handle=handle: self._nvml.nvmlDeviceGetUUID(handle))
-            if uuid and (gpu := Gpu(self._nvml, handle)).is_partitioned():
-                yield {"gpu": uuid, "problem": "the GPU is partitioned (MIG)"}
-            elif uuid:
-                self._gpus[uuid] = gpu
-
-    def rows(self, is_last: bool) -> Iterable[dict[str, Any]]:
-        """One sample of each GPU."""
-        for uuid, gpu in self._gpus.items():
-            row = gpu.fast()
-            if is_last or self._number % SLOW_EVERY == 0:
-                row |= gpu.limits()
-            yield {"time_s": time.monotonic(), "gpu": uuid, **row}
-        self._number += 1
+def _take_samples(nvml: Any) -> Samples:
+    """The state of all GPUs that NVML shows, a row for each; first why there is none of a GPU, or of any ("")."""
+    gpus: dict[str, Gpu] = {}
+    rows: list[dict[str, Any]] = []
+    try:
+        if nvml is None:
+            import pynvml as nvml
+        nvml.nvmlInit()
+        count = nvml.nvmlDeviceGetCount()
+    except Exception as error:  # whatever a driver may raise
+        yield [{"gpu": "", "problem": f"NVML cannot be used: {error}"}], PERIOD_S
+        return
+    for index in range(count):
+        # It counts GPUs that a cgroup hides, as Slurm does those of other jobs, but opens none of them.
+        handle = read_or_none(lambda index=index: nvml.nvmlDeviceGetHandleByIndex(index))
+        uuid = handle is not None and read_or_none(lambda handle=handle: nvml.nvmlDeviceGetUUID(handle))
+        if uuid and (gpu := Gpu(nvml, handle)).is_partitioned():
+            rows.append({"gpu": uuid, "problem": "the GPU is partitioned (MIG)"})
+        elif uuid:
+            gpus[uuid] = gpu
+    for number in itertools.count():
+        for uuid, gpu in gpus.items():
+            limits = gpu.limits() if number % SLOW_EVERY == 0 else {}
+            rows.append({"time_s": time.monotonic(), "gpu": uuid, **gpu.fast(), **limits})
+        yield rows, PERIOD_S
+        rows = []
 
 
 @dataclass
@@ -142,7 +133,7 @@ class GpuSamples:
 
     @classmethod
     def read(cls, file: Path) -> "GpuSamples":
-        """Read what a sampler wrote; nothing where there is no such file."""
+        """Read what `sample_gpus` wrote; nothing where there is no such file."""
         rows = read_samples(file, COLUMNS).fillna({"gpu": ""})
         problems = rows.dropna(subset="problem").set_index("gpu")["problem"]
         return cls(dict(iter(rows[rows["problem"].isna()].groupby("gpu"))), dict(problems))
@@ -188,34 +179,26 @@ class GpuSamples:
 
 
 def _energy(samples: pd.DataFrame, windows: Windows) -> dict[str, float | str | None]:
-    joules, why = None, None
+    """Increase of the counter in some windows, between samples by a straight line."""
+    times, known = samples["time_s"], samples.dropna(subset="energy_j")
     if not windows:
         why = "no step was measured"
-    elif windows[0][0] < samples["time_s"].iloc[0] - PERIOD_S or windows[-1][1] > samples["time_s"].iloc[-1] + PERIOD_S:
+    elif windows[0][0] < times.iloc[0] - PERIOD_S or windows[-1][1] > times.iloc[-1] + PERIOD_S:
         why = "the GPU was not sampled throughout"
+    elif known.empty:
+        why = "the driver does not tell the energy"
     else:
-        joules = _counted(samples, "energy_j", windows)
-        why = "the driver does not tell the energy" if joules is None else None
-    return {"energy_j": joules, "duration_s": None if why else _seconds(windows), "reason": why}
-
-
-def _counted(samples: pd.DataFrame, counter: str, windows: Windows) -> float | None:
-    """Increase of a counter in some windows, between samples by a straight line; None where it was never read."""
-    known = samples.dropna(subset=counter)
-    if known.empty:
-        return None
-    at = np.interp(np.ravel(windows), known["time_s"], known[counter]).reshape(-1, 2)
-    return float((at[:, 1] - at[:, 0]).sum())
+        starts, ends = np.transpose(windows)
+        at = (np.interp(moments, known["time_s"], known["energy_j"]) for moments in (ends, starts))
+        joules = float(np.subtract(*at).sum())
+        return {"energy_j": joules, "duration_s": float((ends - starts).sum()), "reason": None}
+    return {"energy_j": None, "duration_s": None, "reason": why}
 
 
 def _inside(samples: pd.DataFrame, windows: Windows) -> pd.DataFrame:
     """Samples in one of some windows."""
     found = [samples["time_s"].between(start, end) for start, end in windows]
     return samples[np.any(found, axis=0)] if found else samples.iloc[:0]
-
-
-def _seconds(windows: Windows) -> float:
-    return float(sum(end - start for start, end in windows))
 
 
 def _state(samples: pd.DataFrame) -> dict[str, Any]:

@@ -15,7 +15,7 @@ class _Told:
 
     number: int | None = None
     obeyed = False
-    put_off = False
+    put_off = True
 
     def come(self, number: int, _frame: FrameType | None) -> None:
         self.number = self.number or number
@@ -43,17 +43,13 @@ def undisturbed() -> Iterator[None]:
     which no signal comes, this does nothing.
     """
     global _told
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    if _told is not None:
-        with _putting_off(_told, True):
+    if _told is not None or threading.current_thread() is not threading.main_thread():
+        with _putting_off(True):
             yield
         return
     told = _told = _Told()
-    told.put_off = True
-    before = {number: signal.getsignal(number) for number in ENDING}
-    changed = {number: handler for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
+    found = {number: signal.getsignal(number) for number in ENDING}
+    changed = {number: handler for number, handler in found.items() if handler not in (signal.SIG_IGN, None)}
     try:
         for number in changed:
             signal.signal(number, told.come)
@@ -66,18 +62,17 @@ def undisturbed() -> Iterator[None]:
     told.obey()
 
 
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
+def interruptible() -> contextlib.AbstractContextManager[None]:
     """Obey, in this part of an `undisturbed` block, a signal that has come or comes."""
+    return _putting_off(False)
+
+
+@contextlib.contextmanager
+def _putting_off(put_off: bool) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    with _putting_off(_told, False):
-        yield
-
-
-@contextlib.contextmanager
-def _putting_off(told: _Told, put_off: bool) -> Iterator[None]:
+    told = _told
     before, told.put_off = told.put_off, put_off
     told.obey()
     try:

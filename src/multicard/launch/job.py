@@ -46,13 +46,12 @@ from multicard.experiment.workload import WORKLOADS
 from multicard.launch.attempts import scratch_in, script_version
 from multicard.launch.cpu_samples import host_record
 from multicard.launch.gpu_samples import GpuSamples
-from multicard.launch.judge import judge, judge_gpus, judge_profiler, measured_step_s
+from multicard.launch.judge import judge, judge_gpus, judge_profiler, measured_step_s, text_of
 from multicard.launch.node_ranks import NOT_FOR_SRUN, run_ranks, srun_command
 from multicard.launch.supervise import GRACE_S, run
 from multicard.launch.trace_files import keep_trace
 from multicard.launch.variables import job_environment, secrets_in, settings
 from multicard.profilers import PROFILERS
-from multicard.profilers.interface import Availability, Profiler
 
 OF_EVERY_RANK = (
     "rank", "node", "pid", "binding", "gpus", "windows", "energy", "gpu_conditions", "device_memory_used_bytes",
@@ -74,18 +73,9 @@ def run_job(
     last, so a directory that has one is complete. A job that was interrupted has no outcome; started again, it resumes
     from its checkpoint, if it has one.
 
-    Parameters
-    ----------
-    data
-        Folder of the prepared data set, for a run that has one.
-    folder
-        The run directory. What an earlier attempt left in it is removed, but for its checkpoint.
-    time_limit_s
-        Seconds after which the job is ended.
-    model
-        Folder of the prepared language model, for a run that tunes one.
-    order
-        Its place in the planned order of the runs, for run.json; see `multicard.experiment.runs.Place`.
+    `data` and `model`: folders of the prepared data set and language model, for a run that has them; `folder`: the run
+    directory, from which all is removed that an earlier attempt left but its checkpoint; `order`: the run's place in
+    the planned order, for run.json; see `multicard.experiment.runs.Place`.
 
     Raises `UserError` if the configured profiler cannot be used, or a disk is full: that is no outcome of the job.
     """
@@ -97,11 +87,15 @@ def run_job(
     if refusal := work.refusal(parameters):
         return refuse_job(parameters, folder, refusal, order)
     inputs = {"data": None, "model": None} | (work.input_facts(data, model) if data else {})
+    # On a cluster ranks write to a folder on the node, since writing over a network disturbs what is measured; of
+    # several nodes each makes its own and copies it to the shared one.
+    is_near = slurm_job() and not several
     with (
         report_full_disk(folder),
         scratch_in(folder) as shared,
-        _scratch_near(shared, several) as scratch,
+        tempfile.TemporaryDirectory(prefix="multicard-") if is_near else contextlib.nullcontext(shared) as near,
     ):
+        scratch = Path(near)
         checkpoint = folder / CHECKPOINT
         resumes = checkpoint.is_file()
         write_json(
@@ -188,20 +182,6 @@ def run_job(
         return record
 
 
-@contextlib.contextmanager
-def _scratch_near(shared: Path, several: bool) -> Iterator[Path]:
-    """Give the folder that ranks write to.
-
-    On a cluster it is on the node, since writing over a network disturbs what is measured; of several nodes each makes
-    its own and copies it to `shared`.
-    """
-    if several or not slurm_job():
-        yield shared
-        return
-    with tempfile.TemporaryDirectory(prefix="multicard-") as folder:
-        yield Path(folder)
-
-
 def refuse_job(
     parameters: JobParameters, folder: Path, why: Reason | str, order: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -272,29 +252,24 @@ def choose_profiler(wanted: str, device: str, hidden: str | None = None, python:
     `hidden`: why one that runs the job as its child would not see its ranks; `python`: their interpreter, if not this
     one. A profiler that is configured and cannot be used is a `UserError`.
     """
-    if wanted in PROFILERS:
-        usable, why, caveat = _availability(PROFILERS[wanted], device, hidden, python)
-        if not usable:
-            raise UserError(f"profiler: {wanted} cannot be used: {why}")
-        return Choice(wanted, "; ".join(filter(None, ("as configured", why, caveat))), caveat)
-    reasons: list[str] = []
-    for name, profiler in PROFILERS.items():
-        usable, why, caveat = _availability(profiler, device, hidden, python)
+    is_stated, reasons = wanted in PROFILERS, list[str]()
+    for name in [wanted] if is_stated else PROFILERS:
+        profiler = PROFILERS[name]
+        if hidden and profiler.node_file:
+            usable, why, caveat = False, f"{name} would see no rank: {hidden}", None
+        else:
+            usable, why, caveat = profiler.availability(device, python)
+        if usable and is_stated:
+            return Choice(name, "; ".join(filter(None, ("as configured", why, caveat))), caveat)
         if usable and caveat is None:
             return Choice(name, why or "; ".join(reasons))
         reasons.append(caveat or why)
-    raise UserError(f"profiler: none can be used: {'; '.join(reasons)}")
-
-
-def _availability(profiler: Profiler, device: str, hidden: str | None, python: str | None) -> Availability:
-    if hidden and profiler.node_file:
-        return Availability(False, f"{profiler.name} would see no rank: {hidden}")
-    return profiler.availability(device, python)
+    what = f"{wanted} cannot" if is_stated else "none can"
+    raise UserError(f"profiler: {what} be used: {'; '.join(reasons)}")
 
 
 def _ran_out_of_space(reason: Reason, log: Path) -> bool:
-    output = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    return mentions_full_disk(reason.message or "") or mentions_full_disk(output[-20_000:])
+    return mentions_full_disk(reason.message or "") or mentions_full_disk(text_of(log)[-20_000:])
 
 
 def _rank_records(scratch: Path, parameters: JobParameters) -> list[dict[str, Any]]:
@@ -306,19 +281,18 @@ def _rank_records(scratch: Path, parameters: JobParameters) -> list[dict[str, An
 
 def _nodes(scratch: Path, parameters: JobParameters, ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Name, host, hardware and ranks of every node; None for what a node did not report."""
-    nodes = []
-    for node in range(parameters.nodes):
+
+    def described(node: int) -> dict[str, Any]:
         file, first_rank = scratch / node_file(NODE, node), node * parameters.ranks_per_node
         record = next((rank for rank in ranks if rank["node"] == node), {})
-        nodes.append(
-            {
-                "name": read_json(file)["name"] if file.exists() else f"node {node}",
-                "host": record.get("host"),
-                "hardware": record.get("hardware"),
-                "ranks": list(range(first_rank, first_rank + parameters.ranks_per_node)),
-            }
-        )
-    return nodes
+        return {
+            "name": read_json(file)["name"] if file.exists() else f"node {node}",
+            "host": record.get("host"),
+            "hardware": record.get("hardware"),
+            "ranks": list(range(first_rank, first_rank + parameters.ranks_per_node)),
+        }
+
+    return [described(node) for node in range(parameters.nodes)]
 
 
 def _gpu_samples(scratch: Path, folder: Path, nodes: int) -> list[GpuSamples]:

@@ -63,7 +63,8 @@ def judge(
         return "timed_out", Reason("timed_out", time_limit_s=time_limit_s)
     silent = sorted(set(range(expected)) - {record["rank"] for record in ranks})
     unreported = [{"rank": rank} | ({"node": node_of[rank]} if rank in node_of else {}) for rank in silent]
-    listed = _exit_codes(log)
+    # In the list of failures with which torchrun ends the first to fail comes last.
+    listed = [(int(rank), int(code)) for rank, code in FAILED_RANK.findall(text_of(log))]
     failed = sorted(
         (_with_exit(each, ended, listed, log) for each in reasons["failed"]),
         # One that a signal ended was ended by its launcher, after another one had failed.
@@ -83,7 +84,7 @@ def judge(
 
 def judge_profiler(reason: Reason, profiler: Profiler, log: Path) -> Reason:
     """The reason of a failed job of which no rank reported an error: the profiler's, where that failed itself."""
-    said = profiler.failure(_text(log)) if reason.code in ("exited", "killed") else None
+    said = profiler.failure(text_of(log)) if reason.code in ("exited", "killed") else None
     return Reason("profiler_failed", message=f"{profiler.name}: {printable(said, LONGEST_MESSAGE)}") if said else reason
 
 
@@ -118,17 +119,12 @@ def _with_exit(reason: Reason, ended: Ended, listed: list[tuple[int, int]], log:
     return replace(reason, code="exited", exit_code=code, message=_last_words(log, of_errors=False)) if code else reason
 
 
-def _exit_codes(log: Path) -> list[tuple[int, int]]:
-    """Ranks and exit codes in the list of failures with which torchrun ends: the first to fail comes last."""
-    return [(int(rank), int(code)) for rank, code in FAILED_RANK.findall(_text(log))]
-
-
 def _last_words(log: Path, of_errors: bool = True) -> str | None:
     """The last line that a job printed; None where there is none.
 
     `of_errors`: of those that tell of an error, if any do; else of those that are of no traceback of a rank.
     """
-    lines = itertools.takewhile(lambda line: not TORCHRUN_ENDS.search(line), _text(log).splitlines())
+    lines = itertools.takewhile(lambda line: not TORCHRUN_ENDS.search(line), text_of(log).splitlines())
     said = [line.strip() for line in lines if line.strip() and not OF_OTHERS.match(line)]
     if of_errors:
         said = [line for line in said if ERROR.search(line)] or said
@@ -137,7 +133,8 @@ def _last_words(log: Path, of_errors: bool = True) -> str | None:
     return printable(said[-1], LONGEST_MESSAGE) if said else None
 
 
-def _text(log: Path) -> str:
+def text_of(log: Path) -> str:
+    """What a job printed."""
     return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
 
 

@@ -11,8 +11,8 @@ from multicard.core.layout import CPU_SAMPLES, GPU_SAMPLES, JOB, rank_file
 from multicard.core.rendezvous import Rendezvous, torchrun_options
 from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workload import WORKLOADS
-from multicard.launch.cpu_samples import CpuSampler
-from multicard.launch.gpu_samples import GpuSampler
+from multicard.launch.cpu_samples import sample_cpus
+from multicard.launch.gpu_samples import sample_gpus
 from multicard.launch.supervise import Ended, Ranks, in_profiler, run
 from multicard.launch.variables import variables_of_ranks
 from multicard.profilers import PROFILERS
@@ -49,9 +49,9 @@ def run_ranks(
         environment |= observer_variables(scratch, has_own_copy=work.is_user_program)
         environment |= work.environment(p, scratch, rendezvous)
         if p.device == "cuda" and ranks.start % p.ranks_per_node == 0:  # else the task of another rank does
-            stack.enter_context(GpuSampler(scratch / GPU_SAMPLES))
+            stack.enter_context(sample_gpus(scratch / GPU_SAMPLES))
         if not launching.hidden_from_profilers:
-            stack.enter_context(CpuSampler(scratch / CPU_SAMPLES))
+            stack.enter_context(sample_cpus(scratch / CPU_SAMPLES))
         is_wrapped, done = PROFILERS[profiler].node_file is not None, reported_ranks(scratch, ranks)
         for _ in range(STARTS):
             ended = run(

@@ -4,7 +4,7 @@ import contextlib
 import csv
 import io
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,52 +15,39 @@ LAST_S = 5.0  # that the first sample, and the last one, may take
 Windows = Sequence[Sequence[float]]  # start and end of each, by `time.monotonic`
 
 
-class Sampler:
-    """Writes samples to a CSV file while its block runs, in a thread: the first before the job, the last after it.
+Samples = Iterator[tuple[list[dict[str, Any]], float]]  # rows of each, and the seconds until the next one is taken
 
-    A subclass says which `columns` they have, how long to wait between them (`period_s`), and what they are (`rows`).
-    """
 
-    columns: tuple[str, ...]
-    period_s: float
+@contextlib.contextmanager
+def sampling(file: Path, columns: Sequence[str], samples: Samples) -> Iterator[None]:
+    """Write samples to a CSV file while the block runs, in a thread: the first before the job, the last after it."""
+    begun, ended = threading.Event(), threading.Event()
 
-    def __init__(self, file: Path):
-        self._file, self._ended, self._begun = file, threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-
-    def __enter__(self) -> "Sampler":
-        self._thread.start()
-        self._begun.wait(LAST_S)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join(LAST_S)  # a driver may hang
-
-    def rows(self, is_last: bool) -> Iterable[dict[str, Any]]:
-        """Give one sample."""
-        raise NotImplementedError
-
-    def begin(self) -> Iterable[dict[str, Any]]:
-        """Prepare sampling in its thread; give rows that come before all samples."""
-        return ()
-
-    def _sample(self) -> None:
+    def write() -> None:
         # On a full disk the job fails, and says so, by itself.
-        with contextlib.suppress(OSError), self._file.open("w", newline="", encoding="utf-8") as sink:
-            writer = csv.DictWriter(sink, self.columns)
+        with contextlib.suppress(OSError), file.open("w", newline="", encoding="utf-8") as sink:
+            writer = csv.DictWriter(sink, columns)
             writer.writeheader()
-            writer.writerows(self.begin())
-            writer.writerows(self.rows(is_last=False))
-            self._begun.set()
             is_last = False
-            while not is_last:
-                is_last = self._ended.wait(self.period_s)
-                writer.writerows(self.rows(is_last))
+            for rows, period_s in samples:
+                writer.writerows(rows)
+                begun.set()
+                if is_last:
+                    break
+                is_last = ended.wait(period_s)
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    begun.wait(LAST_S)
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(LAST_S)  # a driver may hang
 
 
 def read_samples(file: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """What a sampler wrote, without a last line that was cut; an empty table where there is no such file."""
+    """What was written, without a last line that was cut; an empty table where there is no such file."""
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     complete = text[: text.rfind("\n") + 1]
     if not complete:

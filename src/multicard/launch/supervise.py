@@ -29,6 +29,7 @@ LONGEST_LINE = 1 << 20  # characters that are read at once, where a job prints n
 JOB_MARK = "MULTICARD_JOB"
 # Set for a job that runs as the child of a profiler, and not for the profiler.
 WRAPPED_MARK = "MULTICARD_WRAPPED"
+PR_SET_CHILD_SUBREAPER = 36  # of Linux
 # Has Linux send SIGTERM to this process when its parent dies, even by SIGKILL, and becomes the command. It is a program
 # of its own, since `preexec_fn` may deadlock where there are threads. Python ignores some signals; a command must not.
 ENDING_WITH_PARENT = """
@@ -81,26 +82,22 @@ def run(
     get SIGTERM, and SIGKILL `grace_s` later. What a process without the mark writes later than `READ_LIMIT_S` after
     that is not read.
 
-    Parameters
-    ----------
-    ranks
-        How to tell that the job is done: gives the process ids of the ranks once all have written their record; None
-        before. What goes on for longer than `LEFT_S` after all ranks have exited is ended.
-    is_wrapped
-        The command is a profiler that runs the job as its child, started by `in_profiler`. If it runs `FINISH_LIMIT_S`
-        longer than its job it is killed; if it exits before the job it does not take that with it.
-    folder
-        Working directory of the command, if not that of this process.
+    `ranks` tells whether the job is done: it gives the process ids of the ranks once all have written their record, and
+    None before. What goes on for longer than `LEFT_S` after all ranks have exited is ended. `is_wrapped`: the command
+    is a profiler that runs the job as its child, started by `in_profiler`. If it runs `FINISH_LIMIT_S` longer than its
+    job it is killed; if it exits before the job it does not take that with it. `folder`: where the command runs.
 
     Raises `UserError` if there is no space for the log. The job is ended.
     """
     mark = uuid.uuid4().hex
     started = time.monotonic()
     unwritten: list[OSError] = []
-    _adopt_orphans()
+    # Descendants become children of this process when their parent ends. Those of a profiler that detach, and the job
+    # that they start, would become children of init, and their CPU time look as if it were not of this run.
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     with report_full_disk(log), log.open("wb") as file, undisturbed():
         process = subprocess.Popen(
-            _ending_with_this(command),
+            [sys.executable, "-I", "-S", "-c", ENDING_WITH_PARENT, str(os.getpid()), *command],
             cwd=folder,
             env=environment | {JOB_MARK: mark},
             stdin=subprocess.DEVNULL,
@@ -187,21 +184,6 @@ def _wait(
         if finished and now - finished > FINISH_LIMIT_S:
             return True
     raise subprocess.TimeoutExpired(process.args, deadline)
-
-
-def _ending_with_this(command: list[str]) -> list[str]:
-    """A command that gets SIGTERM when this process dies."""
-    return [sys.executable, "-I", "-S", "-c", ENDING_WITH_PARENT, str(os.getpid()), *command]
-
-
-def _adopt_orphans() -> None:
-    """Have descendants of this process become its children when their parent ends.
-
-    Those of a profiler that detach, and the job that they start, would become children of init, and their CPU time
-    look as if it were not of this run.
-    """
-    pr_set_child_subreaper = 36
-    ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1)
 
 
 def _end(find: Callable[[], list[psutil.Process]], grace_s: float) -> None:

@@ -46,16 +46,9 @@ def exchange(
 ) -> Exchange:
     """All-reduce messages between processes of this machine: NCCL on "cuda", gloo on "cpu".
 
-    Parameters
-    ----------
-    sizes
-        Bytes of the messages, of 4 at least.
-    limit_s
-        After which a rank that hangs is ended; all of them are `start_s` later at the latest.
-    more
-        Variables for the job's environment, beside those that a run's job gets.
-    seconds
-        How long each size is measured, or for `multicard.machine.all_reduce_job.BLOCKS` all-reduces.
+    `sizes`: bytes of the messages, of 4 at least. `limit_s`: after which a rank that hangs is ended; all of them are
+    `start_s` later at the latest. `more`: variables for the job's environment, beside those that a run's job gets.
+    `seconds`: how long each size is measured, or for `multicard.machine.all_reduce_job.BLOCKS` all-reduces.
     """
     arguments = [device, ",".join(map(str, sizes)), limit_s, seconds]
     job = run_module(JOB, arguments, start_s + limit_s, ranks, more)

@@ -71,7 +71,8 @@ def matmul(device: torch.device, precision: str, seconds: float, threads: int) -
     """
     dtype = DTYPES[precision]
     rates: dict[int, float] = {}
-    edge, free = SMALLEST, available_bytes(device)
+    edge = SMALLEST
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
     with fp32_as(precision):
         while True:
             call = product(device, dtype, edge)
@@ -108,11 +109,6 @@ def fp32_as(precision: str) -> Iterator[None]:
         yield
     finally:
         allow_tf32(*before)
-
-
-def available_bytes(device: torch.device) -> int:
-    """Free memory of the GPU, or of the machine."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
 
 
 def repeats_s(call: Callable[[], Any], seconds: float, threads: int = 1) -> list[float]:

@@ -23,12 +23,8 @@ NCCL_HELP = (
 def checks(facts: dict[str, Any], machine: Machine) -> list[Check]:
     """Look at the packages that this process runs with, and at its GPUs, between which an all-reduce is tried.
 
-    Parameters
-    ----------
-    facts
-        As `multicard.machine.probe.facts_here` gives them.
-    machine
-        This machine, as runs are planned for it, by `nvidia-smi`.
+    `facts`: as `multicard.machine.probe.facts_here` gives them; `machine`: this machine, as runs are planned for it, by
+    `nvidia-smi`.
     """
     return [*_software(facts), _gpus(facts, machine), *all_reduce(facts)]
 

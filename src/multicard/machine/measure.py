@@ -10,8 +10,8 @@ from typing import Any
 from multicard.core.errors import UserError
 from multicard.core.layout import CPU_SAMPLES, GPU_SAMPLES
 from multicard.experiment.machine import Machine
-from multicard.launch.cpu_samples import CpuSampler, host_record
-from multicard.launch.gpu_samples import GpuSampler, GpuSamples
+from multicard.launch.cpu_samples import host_record, sample_cpus
+from multicard.launch.gpu_samples import GpuSamples, sample_gpus
 from multicard.launch.variables import settings
 from multicard.machine.all_reduce import exchange
 from multicard.machine.processes import run_module
@@ -46,14 +46,8 @@ def measure_machine(
 
     Gives the record that docs/choosing.md describes.
 
-    Parameters
-    ----------
-    counts
-        Numbers of devices for all-reduces; None for those of `device_counts`.
-    seconds
-        How long each number is measured.
-    say
-        Is told what is measured next.
+    `counts`: numbers of devices for all-reduces, else those of `device_counts`; `seconds`: that each number is measured
+    for; `say` is told what is measured next.
 
     Raises `UserError` if there are not as many devices.
     """
@@ -86,7 +80,7 @@ def _device_part(device: str, seconds: float) -> tuple[dict[str, Any], Part]:
     limit_s = LIMIT_S + 400 * seconds
     with tempfile.TemporaryDirectory(prefix="multicard-machine-") as scratch:
         cpus, gpus = Path(scratch, CPU_SAMPLES), Path(scratch, GPU_SAMPLES)
-        with GpuSampler(gpus) if device == "cuda" else nullcontext(), CpuSampler(cpus):
+        with sample_gpus(gpus) if device == "cuda" else nullcontext(), sample_cpus(cpus):
             job = run_module("multicard.machine.device_job", [device, seconds], limit_s)
         samples, host = GpuSamples.read(gpus), host_record(cpus)
     told = {name: value for fact in job.facts for name, value in fact.items()}
@@ -106,7 +100,7 @@ def _device_part(device: str, seconds: float) -> tuple[dict[str, Any], Part]:
 def _all_reduce_part(device: str, ranks: int, seconds: float) -> Part:
     sizes = MESSAGE_BYTES[device]
     with tempfile.TemporaryDirectory(prefix="multicard-machine-") as scratch:
-        with CpuSampler(Path(scratch, CPU_SAMPLES)):
+        with sample_cpus(Path(scratch, CPU_SAMPLES)):
             # A block takes as long as a single all-reduce did at least, which on a slow link may be much.
             ended = exchange(device, ranks, sizes, LIMIT_S + len(sizes) * seconds, seconds=seconds)
         host = host_record(Path(scratch, CPU_SAMPLES))

@@ -43,40 +43,19 @@ class Session:
 
 
 class Profiler:
-    """How a job is recorded, and what comes of it.
+    """How a job is recorded, and what comes of it."""
 
-    Attributes
-    ----------
-    name, order
-        Value of the parameter `profiler`, and the place among the profilers that `auto` tries.
-    description
-        What it is, in a few words.
-    program
-        The command that must be on the PATH; None where PyTorch is enough.
-    environment
-        Variables that the job needs to be recorded.
-    node_file
-        File that it leaves on every node, where it is a program that runs the job as its child (`wrap`).
-    rank_file
-        File that it leaves of every rank, with a field `rank`; where it records inside the ranks (`session`).
-    exportable
-        Suffixes of what it leaves, where `export` makes a readable file of it.
-    readable
-        Suffixes of the files that its reader takes.
-    reader
-        Module with a function `read(path)` that gives the `multicard.trace.model.Trace` of a file; None where no
-        activity tables are made of it.
-    """
-
-    name: ClassVar[str]
-    order: ClassVar[int]
+    name: ClassVar[str]  # value of the parameter `profiler`
+    order: ClassVar[int]  # among the profilers that `auto` tries
     description: ClassVar[str]
-    program: ClassVar[str | None] = None
-    environment: ClassVar[Mapping[str, str]] = {}
-    node_file: ClassVar[str | None] = None
-    rank_file: ClassVar[str | None] = None
-    exportable: ClassVar[tuple[str, ...]] = ()
-    readable: ClassVar[tuple[str, ...]] = ()
+    program: ClassVar[str | None] = None  # that must be on the PATH; None where PyTorch is enough
+    environment: ClassVar[Mapping[str, str]] = {}  # variables that the job needs to be recorded
+    node_file: ClassVar[str | None] = None  # left on every node by a program that runs the job as its child (`wrap`)
+    rank_file: ClassVar[str | None] = None  # left of every `rank` by one that records inside the ranks (`session`)
+    exportable: ClassVar[tuple[str, ...]] = ()  # suffixes of what it leaves, of which `export` makes a readable file
+    readable: ClassVar[tuple[str, ...]] = ()  # suffixes of the files that its reader takes
+    # Module with a function `read(path)` that gives the `multicard.trace.model.Trace` of a file; None where no activity
+    # tables are made of it.
     reader: ClassVar[str | None] = None
 
     def is_installed(self) -> bool:

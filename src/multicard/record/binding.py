@@ -7,6 +7,7 @@ node 0, and would put the one-process strategies under a launcher too.
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +139,6 @@ def _move_threads(cpus: frozenset[int]) -> None:
     os.sched_setaffinity(0, cpus)
     for task in Path("/proc/self/task").iterdir():
         thread = int(task.name)
-        try:
+        with suppress(OSError):  # it has ended meanwhile
             if os.sched_getaffinity(thread) == before:
                 os.sched_setaffinity(thread, cpus)
-        except OSError:
-            pass  # it has ended meanwhile

@@ -40,15 +40,11 @@ class HostBarrier:
         if self._store.add(f"arrived {self._waits}", 1) == self._ranks:
             self._store.set(f"all {self._waits}", "")
         self._store.wait([f"all {self._waits}"])
-        self._check()
-
-    def share(self, text: str | None) -> str:
-        """Give all ranks the text of the one that has it."""
-        if text is not None:
-            self._store.set("shared", text)
-        found = self._store.get("shared").decode()
-        self._check()
-        return found
+        # Asked after every wait, so that leaving wakes those who wait. The rank that has the store may have ended
+        # since, where that is not torchrun's: all were here, so this was its last barrier.
+        with suppress(dist.DistNetworkError):
+            if self._store.add("left", 0):
+                raise RankLeft
 
     def gather(self, name: str, text: str) -> list[str]:
         """Give all ranks the texts of all, under a name that was not used before."""
@@ -59,15 +55,8 @@ class HostBarrier:
     def leave(self) -> None:
         """Wait no more, and let the others know who wait for this rank."""
         self._store.add("left", 1)
-        for key in ("shared", *(f"all {self._waits + more}" for more in range(1, MOST_WAITS + 1))):
-            self._store.set(key, "")
-
-    def _check(self) -> None:
-        # Asked after every wait, so that leaving wakes those who wait, whatever they wait for. The rank that has the
-        # store may have ended since, where that is not torchrun's: all were here, so this was its last barrier.
-        with suppress(dist.DistNetworkError):
-            if self._store.add("left", 0):
-                raise RankLeft
+        for more in range(1, MOST_WAITS + 1):
+            self._store.set(f"all {self._waits + more}", "")
 
 
 class Capture:

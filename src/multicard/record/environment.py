@@ -4,7 +4,7 @@ import os
 import platform
 import re
 import socket
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,7 @@ PACKAGES = ("torch", "torchvision", "torchtune", "torchao", "numpy")
 def versions() -> dict[str, str | None]:
     """Versions of what the measured numbers depend on; None for what is absent."""
     found: dict[str, str | None] = {"multicard": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = None
+    found |= {package: read_or_none(lambda package=package: version(package)) for package in PACKAGES}
     found["cuda"] = torch.version.cuda
     found["nccl"] = ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None
     found["driver"] = driver()
@@ -52,8 +48,9 @@ def hardware() -> dict[str, Any]:
         }
         for properties in visible_gpus()
     ]
+    model = re.search(r"^model name.*?:(.*)", read_or_none(Path("/proc/cpuinfo").read_text) or "", re.M)
     return {
-        "processor": _processor(),
+        "processor": model[1].strip() if model else platform.processor() or platform.machine(),
         "logical_cpus": os.cpu_count(),
         "usable_cpus": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
@@ -64,13 +61,3 @@ def hardware() -> dict[str, Any]:
 def host() -> dict[str, str]:
     """Name and operating system of this machine."""
     return {"name": socket.gethostname(), "system": platform.platform()}
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()

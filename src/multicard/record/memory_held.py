@@ -126,20 +126,10 @@ def sum_up(
 ) -> dict[str, Any]:
     """Bytes of a GPU by category, which add up to `total`, and for some categories the code that holds most of them.
 
-    Parameters
-    ----------
-    free, total
-        Bytes of the GPU, as the driver counts them.
-    owners
-        As `owned` gives them.
-
-    Returns
-    -------
-    dict
-        `gpu`, `total_bytes`, `bytes` by category, and `most`: of activations and other tensors `where`, its `bytes`,
-        and of a class how many `modules` it has. `fragments` are reserved but not allocated; `outside_pytorch` is what
-        the driver counts as used and PyTorch's allocator of this process has not reserved: contexts, libraries, and
-        other processes.
+    Gives `gpu`, `total_bytes`, `bytes` by category, and `most`: of activations and other tensors `where`, its `bytes`,
+    and of a class how many `modules` it has. `fragments` are reserved but not allocated; `outside_pytorch` is what the
+    driver counts as used and PyTorch's allocator of this process has not reserved: contexts, libraries, and other
+    processes. `free`, `total`: bytes of the GPU, as the driver counts them; `owners`: as `owned` gives them.
     """
     held: Counter[str] = Counter()
     places: Counter[Use] = Counter()

@@ -23,27 +23,17 @@ class OperationCounter(_python_dispatch.TorchDispatchMode):
 
     A multiplication and an addition are two. Normalization, activations and what PyTorch does not run itself (kernels
     of extensions, replayed CUDA graphs) are left out.
-
-    Attributes
-    ----------
-    total
-        All operations.
-    again
-        Those that activation checkpointing computes again: forward operations inside a backward pass.
-    by_precision
-        All operations by the precision of their results, `tf32` where PyTorch computes fp32 in it; `fp8` by that of
-        their inputs.
-    problem
-        Why the numbers are not to be used; None where they are.
     """
 
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()
-        self.total = self.again = 0
+        self.total = 0
+        self.again = 0  # those that activation checkpointing computes again: of a forward pass inside a backward pass
+        # `total` by the precision of results, `tf32` where PyTorch computes fp32 in it; `fp8` by that of inputs.
         self.by_precision: Counter[str] = Counter()
-        self.problem: str | None = None
+        self.problem: str | None = None  # why the numbers are not to be used
         self._calls = 0  # of modules that are open
         self._hooks: list[Any] = []
 

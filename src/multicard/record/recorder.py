@@ -32,21 +32,10 @@ class Recorder:
     for the GPU; peaks of GPU memory there and where another window begins, since PyTorch makes a dictionary of all its
     counters for them.
 
-    Parameters
-    ----------
-    devices
-        All that the rank computes on, the first of which is timed; peak memory is that of the fullest, and `settle`
-        waits for all.
-    reset_peaks
-        Whether peaks of GPU memory are of each window, which resets PyTorch's counters, and not of all that the process
-        has done so far.
-    counted_step
-        Of this process, whose operations are counted if it is of the warm-up; None for none.
-
-    Attributes
-    ----------
-    windows
-        When the measured steps of each epoch began and ended, by `time.monotonic`: on a GPU, when that did.
+    Of the `devices` of the rank the first is timed; peak memory is that of the fullest, and `settle` waits
+    for all. `reset_peaks`: whether peaks of GPU memory are of each window, which resets PyTorch's counters, and not of
+    all that the process has done so far. `counted_step`: of this process, whose operations are counted if it is of the
+    warm-up.
     """
 
     def __init__(
@@ -56,6 +45,7 @@ class Recorder:
         self._counted_step, self._counter = counted_step, None
         self.clock = clock_for(devices)
         self.rows: list[dict[str, Any]] = []
+        # When the measured steps of each epoch began and ended, by `time.monotonic`: on a GPU, when that did.
         self.windows: list[list[float]] = []
         self._window_epoch: int | None = None  # of the last one
         self._pending: list[Step] = []
@@ -122,7 +112,10 @@ class Recorder:
             step.settled = step.row(self.rank, self.clock, self._start_s)
             fresh.append(step.settled)
             if now and step.window == "measured":
-                self._extend_windows(step, *now)
+                start_s, end_s = (now[1] - self.clock.seconds(mark, now[0]) for mark in (step.start, step.end))
+                if step.epoch != self._window_epoch:
+                    self.windows.append([start_s, end_s])
+                self.windows[-1][1], self._window_epoch = end_s, step.epoch
         self._pending.clear()
         self.clock.forget(self._start)
         self.rows += fresh
@@ -130,12 +123,6 @@ class Recorder:
             if row["loss"] is not None and not math.isfinite(row["loss"]):
                 raise Diverged(row["loss"], row["step"])
         return fresh
-
-    def _extend_windows(self, step: "Step", now: Any, now_s: float) -> None:
-        start_s, end_s = (now_s - self.clock.seconds(mark, now) for mark in (step.start, step.end))
-        if step.epoch != self._window_epoch:
-            self.windows.append([start_s, end_s])
-        self.windows[-1][1], self._window_epoch = end_s, step.epoch
 
     def write(self, path: Path) -> None:
         """Write the settled steps as CSV."""

@@ -82,12 +82,7 @@ def by_message_size(kernels: Events, messages: Events) -> list[tuple[dict[str, A
     there are as many of both and the process has one device. Calls of one kind in several communicators at once may be
     matched wrongly.
 
-    Parameters
-    ----------
-    kernels
-        Kernels with process, device, collective, start and duration.
-    messages
-        Calls with start and bytes.
+    `kernels`: kernels with process, device, collective, start and duration; `messages`: calls with start and bytes.
     """
     told = _by_process(messages)
     ran: dict[tuple[int, int, str], dict[int | None, list[int]]] = {}

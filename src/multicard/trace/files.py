@@ -14,13 +14,8 @@ READABLE = tuple(suffix for profiler in PROFILERS.values() for suffix in profile
 def open_capture(path: Path, scratch: Path) -> list[Trace]:
     """Open the traces of one capture.
 
-    Parameters
-    ----------
-    path
-        One trace file, or a folder with one file per node or rank. A report (.nsys-rep) whose database lies beside it
-        counts once.
-    scratch
-        Folder for the databases of reports, which are exported here. It must stay while the traces are read.
+    `path`: one trace file, or a folder with one file per node or rank. A report (.nsys-rep) whose database lies beside
+    it counts once. `scratch`: where databases of reports are made; it must stay while the traces are read.
 
     Raises `UserError` if there is no trace. Raises `TraceError` if one is not there, or cannot be exported or opened.
     """

@@ -5,6 +5,7 @@ of its optimizers; and by the kernels of optimizers. All processes with kernels 
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -14,7 +15,7 @@ import numpy as np
 from multicard.trace.captured_events import CapturedEvents
 from multicard.trace.kernel_classes import CLASSES
 from multicard.trace.launches import UNKNOWN
-from multicard.trace.model import HostSteps, Integers, Trace, shared_name
+from multicard.trace.model import Integers, Steps, Trace, shared_name
 from multicard.trace.steps import RECORDED, STEP, Owner
 
 # Other names of a step, without their number: Lightning's among them.
@@ -35,7 +36,7 @@ class FoundSteps:
     """What was found in the traces of one capture."""
 
     source: str | None  # what tells the steps, in words; None where nothing does
-    steps: dict[Owner, HostSteps]  # steps of each process with kernels; empty where nothing tells them
+    steps: dict[Owner, Steps]  # steps of each process with kernels; empty where nothing tells them
     devices: dict[Owner, list[int | None]]  # devices on which each process ran kernels
     ranges: list[str]  # names of ranges of these processes, the most frequent first
 
@@ -43,12 +44,7 @@ class FoundSteps:
 def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps:
     """Find the steps of one capture.
 
-    Parameters
-    ----------
-    traces
-        One file, or one per node or rank.
-    stated
-        Name of the ranges that are steps, without their number; others are not looked for then.
+    `stated`: name of the ranges that are steps, without their number; others are not looked for then.
 
     Raises `TraceError` if a trace turns out to be damaged.
     """
@@ -56,24 +52,21 @@ def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps
     if capture.kernels is None or not len(capture.kernels.code):
         return FoundSteps(None, {}, {}, [])
     ranges, processes = _ranges(capture, stated), _processes(capture)
-    found: tuple[str | None, dict[Owner, HostSteps]] = (None, {})
     if stated is not None:
         found = _by_name(stated, ranges, processes)
     else:
-        for rule in (_by_likely_name, _by_annotations, _by_kernels):
-            if found[0] is None:
-                found = rule(capture, ranges, processes)
-    counts: dict[str, int] = {}
+        tried = (rule(capture, ranges, processes) for rule in (_by_likely_name, _by_annotations, _by_kernels))
+        found = next((each for each in tried if each[0] is not None), NOT_FOUND)
+    counts = Counter[str]()
     for owner in processes:
-        for name, own in ranges.get(owner, {}).items():
-            counts[name] = counts.get(name, 0) + len(own.starts)
+        counts.update({name: len(own.starts) for name, own in ranges.get(owner, {}).items()})
     devices = {owner: of.devices for owner, of in processes.items()}
-    return FoundSteps(*found, devices, sorted(counts, key=lambda name: -counts[name]))
+    return FoundSteps(*found, devices, [name for name, _ in counts.most_common()])
 
 
-def with_steps(traces: Sequence[Trace], steps: Mapping[Owner, HostSteps]) -> list[Trace]:
+def with_steps(traces: Sequence[Trace], steps: Mapping[Owner, Steps]) -> list[Trace]:
     """The same traces with these steps, in the place of ranges named `step`."""
-    of_trace: list[dict[int, HostSteps]] = [{} for _ in traces]
+    of_trace: list[dict[int, Steps]] = [{} for _ in traces]
     for (number, process), own in steps.items():
         of_trace[number][process] = own
     return [replace(trace, steps=own) for trace, own in zip(traces, of_trace, strict=True)]
@@ -95,15 +88,15 @@ class _Process(NamedTuple):
         return np.where(self.call != UNKNOWN, self.call, self.start)
 
 
-Ranges = Mapping[Owner, Mapping[str, HostSteps]]
+Ranges = Mapping[Owner, Mapping[str, Steps]]
 Processes = Mapping[Owner, _Process]
-Found = tuple[str | None, dict[Owner, HostSteps]]
+Found = tuple[str | None, dict[Owner, Steps]]
 NOT_FOUND: Found = (None, {})
 
 
 def _ranges(capture: CapturedEvents, stated: str | None) -> Ranges:
     """Ranges by process and name, without those inside another of the same name; threads of those that may be steps."""
-    found: dict[Owner, dict[str, HostSteps]] = {}
+    found: dict[Owner, dict[str, Steps]] = {}
     if capture.ranges is None:
         return found
     members: dict[tuple[int, int, str], list[int]] = {}
@@ -124,7 +117,7 @@ def _ranges(capture: CapturedEvents, stated: str | None) -> Ranges:
         at, before = at[outer], before[outer]
         may_be = LIKE_STEP.fullmatch(name) or OPTIMIZER_STEP.match(name) or (stated and name == _unnumbered(stated))
         of = [threads[each] for each in code[at].tolist()] if may_be else []  # of operators there may be millions
-        found.setdefault((trace, process), {})[name] = HostSteps(np.maximum(starts[at], before), ends[at], of)
+        found.setdefault((trace, process), {})[name] = Steps(np.maximum(starts[at], before), ends[at], threads=of)
     return found
 
 
@@ -172,7 +165,7 @@ def _by_likely_name(capture: CapturedEvents, ranges: Ranges, processes: Processe
 def _by_annotations(capture: CapturedEvents, ranges: Ranges, processes: Processes) -> Found:
     """Steps that end as an optimizer of PyTorch's has updated the weights, by the ranges that it writes."""
 
-    def of_one(owner: Owner, process: _Process) -> HostSteps | None:
+    def of_one(owner: Owner, process: _Process) -> Steps | None:
         updates = [(end, thread) for name, own in ranges.get(owner, {}).items() if OPTIMIZER_STEP.match(name)
                    for end, thread in zip(own.ends.tolist(), own.threads, strict=True)]  # fmt: skip
         updates.sort(key=lambda update: update[0])
@@ -192,7 +185,7 @@ def _by_kernels(capture: CapturedEvents, ranges: Ranges, processes: Processes) -
     """Steps that end as a group of kernels of an optimizer is launched."""
     model = [CLASSES.index(kind) for kind in OF_THE_MODEL]
 
-    def of_one(owner: Owner, process: _Process) -> HostSteps | None:
+    def of_one(owner: Owner, process: _Process) -> Steps | None:
         updates = process.kind == CLASSES.index("optimizer")
         if not updates.any():
             return None
@@ -218,7 +211,7 @@ def _by_kernels(capture: CapturedEvents, ranges: Ranges, processes: Processes) -
     return _of_all("kernels of an optimizer", processes, of_one)
 
 
-def _of_all(source: str, processes: Processes, rule: Callable[[Owner, _Process], HostSteps | None]) -> Found:
+def _of_all(source: str, processes: Processes, rule: Callable[[Owner, _Process], Steps | None]) -> Found:
     """What a rule finds in every process; nothing where it fails in one."""
     found = {}
     for owner, process in processes.items():
@@ -229,9 +222,9 @@ def _of_all(source: str, processes: Processes, rule: Callable[[Owner, _Process],
     return source, found
 
 
-def _between(moments: Integers, threads: Sequence[int | None]) -> HostSteps:
+def _between(moments: Integers, threads: Sequence[int | None]) -> Steps:
     """Steps from each moment to the next, of the thread that ends them."""
-    return HostSteps(moments[:-1], moments[1:], list(threads[1:]))
+    return Steps(moments[:-1], moments[1:], threads=threads[1:])
 
 
 def _repeat(sizes: Integers, totals: Integers) -> bool:

@@ -6,7 +6,6 @@ import numpy as np
 
 from multicard.trace.collect import Events, Place
 from multicard.trace.intervals import NOTHING, Intervals, complement, intersection, union
-from multicard.trace.model import Integers
 from multicard.trace.steps import Marks
 
 # Waiting for the next batch: multicard's phase, and the range of PyTorch's DataLoader (torch/utils/data/dataloader.py).
@@ -27,21 +26,15 @@ def elsewhere(api: Events, ranges: Events | None, marks: Marks, owner: Place) ->
     These are pauses of at least `PAUSE_NS` between calls as far as they lie outside the marked steps or in a range of
     `DATA`, and outside ranges of `MODEL` all of a pause that is also `PAUSE_FACTOR` times as long as the median.
 
-    Parameters
-    ----------
-    api
-        Calls with process, start and duration.
-    ranges
-        Ranges with process, name, start and duration.
-    owner
-        Trace and process.
+    `api`: calls with process, start and duration; `ranges`: ranges with process, name, start and duration; `owner`:
+    trace and process.
     """
     calls = _moments(api, owner)
     if not len(calls):
         return NOTHING
     pauses = complement(calls)
     lengths = pauses[:, 1] - pauses[:, 0]
-    long = lengths >= max(PAUSE_NS, PAUSE_FACTOR * _usual(lengths[1:-1]))
+    long = lengths >= max(PAUSE_NS, PAUSE_FACTOR * np.median(lengths[1:-1] if len(calls) > 1 else np.inf))
     long[[0, -1]] = False  # how long the host paused before the first call and after the last is not known
     steps = marks.steps.get(owner)
     free = NOTHING if steps is None else complement(union(steps.starts, steps.ends))
@@ -51,13 +44,6 @@ def elsewhere(api: Events, ranges: Events | None, marks: Marks, owner: Place) ->
         free = union(*np.concatenate((free, loading)).T)
         away = intersection(away, complement(running))
     return union(*np.concatenate((intersection(pauses[lengths >= PAUSE_NS], free), away)).T)
-
-
-def _usual(lengths: Integers) -> float:
-    """Median of the pauses between calls; 0 where it is too short to matter, which takes a hundredth of the time."""
-    if 2 * np.count_nonzero(lengths <= PAUSE_NS // PAUSE_FACTOR) > len(lengths):
-        return 0.0
-    return float(np.median(lengths)) if len(lengths) else np.inf
 
 
 def _moments(events: Events, owner: Place, named: re.Pattern[str] | None = None) -> Intervals:

@@ -40,17 +40,13 @@ def merged(starts: Intervals, ends: Intervals) -> tuple[Intervals, Intervals]:
 
 def complement(moments: Intervals) -> Intervals:
     """Moments between `FIRST` and `LAST` that a set does not hold."""
-    return _pairs(np.append(FIRST, moments[:, 1]), np.append(moments[:, 0], LAST))
+    # Starts, and ends, lie side by side in memory.
+    return np.stack((np.append(FIRST, moments[:, 1]), np.append(moments[:, 0], LAST))).T
 
 
 def intersection(a: Intervals, b: Intervals) -> Intervals:
     """Moments that both sets hold."""
     return complement(union(*np.concatenate((complement(a), complement(b))).T))
-
-
-def _pairs(starts: Intervals, ends: Intervals) -> Intervals:
-    """Intervals whose starts, and whose ends, lie side by side in memory."""
-    return np.stack((starts, ends)).T
 
 
 class Measure:

@@ -43,12 +43,7 @@ MALFORMED = (
     RecursionError,
 )  # fmt: skip
 
-COPY_NAMES = {
-    "HtoD": "host_to_device",
-    "DtoH": "device_to_host",
-    "DtoD": "device_to_device",
-    "PtoP": "peer_to_peer",
-}
+COPY_NAMES = {"HtoD": "host_to_device", "DtoH": "device_to_host", "DtoD": "device_to_device", "PtoP": "peer_to_peer"}
 
 ELEMENT_BYTES = {
     "Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2, "Byte": 1, "Char": 1, "Bool": 1,

@@ -23,9 +23,7 @@ def join_calls(
     The array `by_thread` says whether one of `threads` made the call, each with its trace and process. Of calls with
     one correlation the one that began first counts: a runtime call comes before the driver call inside.
 
-    Returns
-    -------
-    By trace and process: how many launches of kernels have none recorded, and how many there are.
+    Gives by trace and process how many launches of kernels have none recorded, and how many there are.
     """
     for own in sets:
         own.arrays |= {name: np.full(len(own.code), UNKNOWN) for name in ("call", "returned")}
@@ -65,9 +63,6 @@ def join_calls(
 
 def _firsts(correlation: Integers, start: Integers, calls: Integers) -> tuple[Integers, Integers]:
     """The correlations of some calls in order, each once, and the call of each that began first."""
-    number = correlation.take(calls)
-    if (number[1:] > number[:-1]).all():
-        return number, calls
     calls = calls[np.argsort(start[calls], kind="stable")]
     calls = calls[np.argsort(correlation[calls], kind="stable")]
     number = correlation[calls]

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 Integers = npt.NDArray[Any]
 
+DEVICE, HOST = "device", "host"  # extents of steps
 MISSING = -1  # a number that was not recorded
 
 
@@ -114,19 +115,18 @@ class EventSource:
     described: Callable[[], list[tuple[Any, ...]]]
 
 
-class HostSteps(NamedTuple):
-    """Steps of a process on the host's clock in nanoseconds, in order and disjoint, and the threads that they are of.
-
-    A thread is None where it is not known.
-    """
+class Steps(NamedTuple):
+    """Starts and ends of the steps of a process in order of time, in nanoseconds, disjoint."""
 
     starts: Integers
     ends: Integers
-    threads: list[int | None]
+    extent: str = HOST  # by whom they are told
+    threads: Sequence[int | None] = ()  # of each; None where that is not known
 
-    def part(self, chosen: slice) -> "HostSteps":
-        """Some of them."""
-        return HostSteps(self.starts[chosen], self.ends[chosen], self.threads[chosen])
+    @property
+    def window(self) -> tuple[int, int]:
+        """Start of the first and end of the last."""
+        return int(self.starts[0]), int(self.ends[-1])
 
 
 @dataclass
@@ -141,7 +141,7 @@ class Trace:
     ranks: dict[int, int] = field(default_factory=dict)  # rank by process id, as far as the trace itself tells
     gpus: tuple[str, ...] = ()  # names of the kinds of GPUs that the traced machine has, as far as the trace tells
     # Steps by process that were found in the trace; None where its ranges mark them.
-    steps: dict[int, HostSteps] | None = None
+    steps: dict[int, Steps] | None = None
 
     def has(self, kind: str) -> bool:
         """Whether events of a kind were recorded; of "steps": whether they may be told."""

@@ -25,8 +25,7 @@ from multicard.trace.model import (
     Trace,
     rank_marks,
 )
-from multicard.trace.nsys_nccl import has_messages, messages
-from multicard.trace.nsys_ranges import nvtx_text, ranges
+from multicard.trace.nsys_nvtx import has_messages, messages, nvtx_text, ranges
 from multicard.trace.nsys_tables import (
     API_CLASSES,
     COPY_KINDS,
@@ -197,10 +196,7 @@ def _described(
         texts = database.texts(key[at] for key in keys)
         decode["name"] = lambda number: texts.get(number, "")
     where = [
-        (decode.get(name, _as_is), end - width, end) for name, width, end in zip(groups, widths, ends, strict=True)
+        (decode.get(name, lambda number: number), end - width, end)
+        for name, width, end in zip(groups, widths, ends, strict=True)
     ]
     return [tuple(function(*key[first:last]) for function, first, last in where) for key in keys]
-
-
-def _as_is(number: int | None) -> int | None:
-    return number

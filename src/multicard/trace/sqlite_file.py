@@ -13,14 +13,7 @@ LOCK_WAIT_S = 2.0
 
 
 class SqliteFile:
-    """A database that is only read.
-
-    Attributes
-    ----------
-    path
-        The file.
-    tables
-        Names of the columns of each table.
+    """A database that is only read; `tables` holds the names of the columns of each table.
 
     Every method raises `TraceError` when the file is not a sound database, or another program has locked it.
     """

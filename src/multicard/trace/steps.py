@@ -2,41 +2,24 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from multicard.core.layout import PHASES
 from multicard.trace.collect import Events
 from multicard.trace.launches import UNKNOWN
-from multicard.trace.model import Integers, Trace
+from multicard.trace.model import DEVICE, HOST, Integers, Steps, Trace
 
 Owner = tuple[int, int]  # trace, process
 
 STEP = "step"
-DEVICE, HOST = "device", "host"  # extents
 
 # Part of a device's activity whose launching calls must be recorded for its steps to be told.
 RECORDED = 0.9
 
 Window = tuple[int, int]
 ALWAYS: Window = (-(1 << 62), 1 << 62)
-
-
-class Steps(NamedTuple):
-    """Starts and ends of the steps of a process in order of time, in nanoseconds, disjoint.
-
-    `extent` says by whom they are told: the `HOST`, or the `DEVICE`.
-    """
-
-    starts: Integers
-    ends: Integers
-    extent: str = HOST
-
-    @property
-    def window(self) -> Window:
-        """Start of the first and end of the last."""
-        return int(self.starts[0]), int(self.ends[-1])
 
 
 def on_device(steps: Steps, call: Integers, end: Integers) -> Steps:
@@ -47,12 +30,8 @@ def on_device(steps: Steps, call: Integers, end: Integers) -> Steps:
     ends the one before, the device does too. These are the moments that CUDA events would take that the host records as
     it begins and ends the step, if all of this activity is on one stream (CUDA Runtime API, cudaEventRecord).
 
-    Parameters
-    ----------
-    steps
-        Steps of the host.
-    call, end
-        Of the activity that steps wait for: when its launching call began, or `UNKNOWN`, and when the activity ended.
+    `steps` are those of the host; `call` and `end` of the activity that steps wait for: when its launching call began,
+    or `UNKNOWN`, and when it ended.
     """
     known = call != UNKNOWN
     if len(call) == 0 or known.mean() < RECORDED:
@@ -127,7 +106,7 @@ class Marks:
             if row["phase"] == STEP:
                 times = (row["start"], row["start"] + row["duration"])
                 found.setdefault((row["trace"], row["process"]), []).append(times)
-        return {owner: Steps(*np.array(times, np.int64).T) for owner, times in found.items()}
+        return {owner: Steps(*np.array(times, np.int64).T, HOST) for owner, times in found.items()}
 
     @cached_property
     def threads(self) -> set[tuple[Any, ...]]:

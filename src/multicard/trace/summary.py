@@ -49,7 +49,4 @@ def _capture_and_steps(rows: Rows) -> Rows:
     return [{name: value for name, value in row.items() if name not in ("step", "start_s")} for row in shorter]
 
 
-_SHORTER: dict[str, Callable[[Rows], Rows]] = {
-    "phases": _phase_medians,
-    "timeline": _capture_and_steps,
-}
+_SHORTER: dict[str, Callable[[Rows], Rows]] = {"phases": _phase_medians, "timeline": _capture_and_steps}

@@ -88,20 +88,11 @@ def _type(column: str) -> pa.DataType:
 
 
 def activity_tables(
-    traces: Sequence[Trace],
-    only: Collection[str] | None = None,
-    scope: str = CAPTURE,
+    traces: Sequence[Trace], only: Collection[str] | None = None, scope: str = CAPTURE
 ) -> ActivityTables:
     """Give the tables that the traces of one capture have events for.
 
-    Parameters
-    ----------
-    traces
-        One file, or one per node or rank.
-    only
-        Names of the tables that are wanted, all by default: fewer need less time.
-    scope
-        `CAPTURE` or `STEPS`.
+    `only`: names of the tables that are wanted, all by default: fewer need less time; `scope`: `CAPTURE` or `STEPS`.
 
     Raises `TraceError` if a trace turns out to be damaged.
     """

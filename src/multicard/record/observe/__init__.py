@@ -45,13 +45,8 @@ NO_CACHE = shutil.ignore_patterns("__pycache__")
 def observer_variables(scratch: Path, has_own_copy: bool = True) -> dict[str, str]:
     """Variables by which Python runs the observer in every process of a job; the folder that they name is made.
 
-    Parameters
-    ----------
-    scratch
-        Folder of the job.
-    has_own_copy
-        Whether the observer is copied there: a container need not show the folder that multicard is installed in, and
-        the script's environment may have none or another one.
+    The observer is copied to the job's `scratch` folder if it `has_own_copy`: a container need not show the folder that
+    multicard is installed in, and the script's environment may have none or another one.
     """
     observer = scratch.absolute() / "observer"
     observer.mkdir(exist_ok=True)

@@ -9,7 +9,6 @@ step is replayed as a CUDA graph: see `graphed`.
 """
 
 import copy
-import functools
 import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,9 +22,9 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from multicard.core.system import read_or_none
+from multicard.record.observe.loaders import ask_again, samples_asked
+from multicard.record.observe.replace import is_compiling, replace
 
-# True where torch.compile traces what follows, which it also does with hooks.
-is_compiling = torch.compiler.is_dynamo_compiling
 LOADER, COMMUNICATION, HOST = "loader", "communication", "host"
 MOST_KEPT, MOST_BYTES = 32, 2**30  # batches of a loader, and their size
 ALONE_S, MOST_ALONE = 3.0, 500  # that a loader is measured alone: seconds, batches
@@ -82,11 +81,27 @@ class Replay:
             self._stop_noting = self._note_devices()
         return self._of_loader.setdefault(loader, Kept())
 
-    def is_due(self, kept: Kept, trained: bool) -> bool:
-        """Whether a loader is to load no more; `trained`: whether the pass is one of the training loop."""
-        return not kept.is_full and trained and bool(kept.batches) and self._is_time()
+    def take(self, plain: Callable[[Any], Any], iterator: Any, drawn: Any) -> Any:
+        """The batch that an iterator gives by `plain` for the pass `drawn`: its next, or one that was kept."""
+        kept, loader = getattr(iterator, "_multicard_kept", None), drawn.loader
+        if kept is None or loader is None:  # of a test
+            return plain(iterator)
+        if not kept.is_full and drawn.trained and kept.batches and self._is_time():
+            yielded = iterator._num_yielded
+            self._stop_loading(kept, lambda: (plain(iterator), samples_asked(iterator)), loader.ahead)
+            iterator._num_yielded = yielded
+        if kept.is_full:
+            if loader.length is not None and iterator._num_yielded >= loader.length and not loader.is_endless:
+                raise StopIteration
+            iterator._num_yielded += 1
+            batch, asked = kept.next()
+        else:
+            batch, asked = plain(iterator), samples_asked(iterator)
+            kept.add(batch, asked)
+        ask_again(iterator, asked)
+        return batch
 
-    def stop_loading(self, kept: Kept, take: Callable[[], Any], ahead: int) -> None:
+    def _stop_loading(self, kept: Kept, take: Callable[[], Any], ahead: int) -> None:
         """Measure a loader alone, which may use up its pass, and have it load no more."""
         kept.alone = measured_alone(take, ahead)
         kept.is_full = True
@@ -98,27 +113,16 @@ class Replay:
 
     def _note_devices(self) -> Callable[[], None]:
         """Note from now on where modules get their inputs, and where tensors are moved to; give what ends that."""
-        hook = register_module_forward_pre_hook(self._note_inputs)
-        plain = {name: getattr(torch.Tensor, name) for name in MOVES}
-        for name, move in plain.items():
-            setattr(torch.Tensor, name, self._noting_moves(move))
 
-        def stop() -> None:
-            hook.remove()
-            for name, move in plain.items():
-                setattr(torch.Tensor, name, move)
-
-        return stop
-
-    def _noting_moves(self, move: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(move)
-        def watched(tensor: Any, *arguments: Any, **options: Any) -> Any:
-            found = move(tensor, *arguments, **options)
-            if not is_compiling() and found.device != tensor.device:
+        def move(plain: Callable[..., Any], tensor: Any, *arguments: Any, **options: Any) -> Any:
+            found = plain(tensor, *arguments, **options)
+            if found.device != tensor.device:
                 self._seen.add((tensor.shape, tensor.dtype, found.device))
             return found
 
-        return watched
+        undo = [replace(torch.Tensor, name, move) for name in MOVES]
+        undo.append(register_module_forward_pre_hook(self._note_inputs).remove)
+        return lambda: [each() for each in undo]
 
     def _note_inputs(self, _module: nn.Module, inputs: Any) -> None:
         if not is_compiling():
@@ -235,30 +239,23 @@ LOCALLY: Mapping[str, Callable[..., None]] = {
 }
 
 
-def leave_out_communication(has_begun: Callable[[], bool], is_compiling: Callable[[], bool]) -> None:
+def leave_out_communication(has_begun: Callable[[], bool]) -> None:
     """Have ranks exchange no gradients, and nothing by the functions above once training `has_begun`."""
     # Scripts that accumulate gradients set it themselves, so that `no_sync` alone would not do.
     DistributedDataParallel.require_backward_grad_sync = property(lambda _: False, lambda *_: None)
-    for name, locally in LOCALLY.items() if dist.is_available() else ():
-        setattr(dist, name, _local(getattr(dist, name), locally, has_begun, is_compiling))
+    signatures = {name: inspect.signature(getattr(dist, name)) for name in (LOCALLY if dist.is_available() else ())}
 
-
-def _local(
-    plain: Callable[..., Any], locally: Callable[..., None], has_begun: Callable[[], bool], is_compiling: Any
-) -> Callable[..., Any]:
-    signature = inspect.signature(plain)
-
-    @functools.wraps(plain)
-    def call(*arguments: Any, **options: Any) -> Any:
-        if is_compiling() or not has_begun():
+    def exchange(plain: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        if not has_begun():
             return plain(*arguments, **options)
-        given = signature.bind(*arguments, **options)
+        given = signatures[plain.__name__].bind(*arguments, **options)
         given.apply_defaults()
         is_async = given.arguments.pop("async_op", False)
-        locally(*given.arguments.values())
+        LOCALLY[plain.__name__](*given.arguments.values())
         return Done() if is_async else None
 
-    return call
+    for name in signatures:
+        replace(dist, name, exchange)
 
 
 def not_left_out(stated: Mapping[str, Any], replay: Replay | None, exchanged: bool | None) -> dict[str, str] | None:

@@ -25,23 +25,13 @@ class Contents(NamedTuple):
 
 
 class Pass:
-    """Batches that one pass over a loader gave.
-
-    Attributes
-    ----------
-    batches
-        The step that asked for each, and its contents.
-    ended
-        The step that found the loader exhausted; None before.
-    trained
-        Whether a backward pass or an update followed any of them: else they are of a test.
-    """
+    """Batches that one pass over a loader gave."""
 
     def __init__(self, loader: Loader):
         self.loader = loader
-        self.batches: list[tuple[int, Contents]] = []
-        self.ended: int | None = None
-        self.trained = False
+        self.batches: list[tuple[int, Contents]] = []  # the step that asked for each, and its contents
+        self.ended: int | None = None  # the step that found the loader exhausted
+        self.trained = False  # whether a backward pass or an update followed any of them: else they are of a test
         self._shows: bool | None = None  # whether the first one, which is full, shows its samples
 
     def add(self, step: int, batch: Any, asked: int | None) -> None:
@@ -143,10 +133,8 @@ def tokens_in(batch: Any) -> int | None:
 
 
 def _are_ids(values: Any) -> bool:
-    return isinstance(values, torch.Tensor) and values.dim() == 2 and _is_integer(values)
-
-
-def _is_integer(values: torch.Tensor) -> bool:
+    if not isinstance(values, torch.Tensor) or values.dim() != 2:
+        return False
     return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
 
 

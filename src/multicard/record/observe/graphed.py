@@ -9,7 +9,6 @@ An error that says why it cannot be done ends the script: `NotLeftOut`.
 """
 
 import contextlib
-import functools
 import json
 import os
 import sys
@@ -26,10 +25,10 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from multicard.record.clock import wait_for
-from multicard.record.observe.ablation import HOST, NotLeftOut, is_compiling
-from multicard.record.observe.observer import Observer
+from multicard.record.observe.ablation import HOST, NotLeftOut
 from multicard.record.observe.ranks import exchanges
 from multicard.record.observe.recording import Recording
+from multicard.record.observe.replace import is_compiling, replace
 from multicard.record.out_of_memory import is_out_of_memory
 
 FIRST_REPLAYED = 2  # step that gets a batch of those before it, which lie on the GPU
@@ -40,18 +39,11 @@ NOT_OF_SCRIPT = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).par
 
 
 class Graphed:
-    """Of one process.
-
-    Attributes
-    ----------
-    is_open
-        Whether a step is being captured.
-    counts
-        What the script says is in its steps, if it does.
-    """
+    """Of one process."""
 
     def __init__(self) -> None:
-        self.is_open, self.counts = False, dict[str, Any]()
+        self.is_open = False  # whether a step is being captured
+        self.counts: dict[str, Any] = {}  # what the script says is in its steps
         self._step = 0  # that is watched
         self._waits: dict[str, list[int]] = {}  # steps that wait for the GPU, by the line
         self._prepared = WeakSet[Any]()  # optimizers
@@ -59,32 +51,25 @@ class Graphed:
         self._graph = self._capture = None
         self._exchanges: dict[str, int] | None = None
         self._show: Callable[..., None] | None = None  # plain `warnings.showwarning`
-        self._undo: list[Callable[[], None]] = []
         self._stream: torch.cuda.Stream | None = None
         self._hook = register_module_forward_pre_hook(self._note_call)
-        self._before(
-            DistributedDataParallel, "__init__", lambda module: self._leave_default_stream(module.parameters())
-        )
-        self._before(torch.cuda.CUDAGraph, "replay", self._note_graph)
 
-    def _before(self, owner: Any, name: str, act: Callable[..., None]) -> None:
-        """Have a method call `act` first, with the argument that follows `self` if there is one."""
-        plain = getattr(owner, name)
+        def wrap(plain: Callable[..., None], parallel: Any, module: Any, *arguments: Any, **options: Any) -> None:
+            self._leave_default_stream(module.parameters())
+            plain(parallel, module, *arguments, **options)
 
-        @functools.wraps(plain)
-        def watched(*arguments: Any, **options: Any) -> Any:
-            act(*arguments[1:2], *([options["module"]] if "module" in options else ()))
-            return plain(*arguments, **options)
+        def replay(plain: Callable[..., None], graph: Any) -> None:
+            self._has_graphs = True
+            plain(graph)
 
-        setattr(owner, name, watched)
-        self._undo.append(lambda: setattr(owner, name, plain))
+        self._undo = [
+            replace(DistributedDataParallel, "__init__", wrap),
+            replace(torch.cuda.CUDAGraph, "replay", replay),
+        ]
 
     def _note_call(self, module: torch.nn.Module, _inputs: Any) -> None:
         if not is_compiling():
             self._leave_default_stream(module.parameters())
-
-    def _note_graph(self) -> None:
-        self._has_graphs = True
 
     def _leave_default_stream(self, parameters: Iterable[torch.Tensor]) -> None:
         """Have this thread work on a side stream of the GPU of parameters from now on."""
@@ -114,12 +99,12 @@ class Graphed:
 
     # The warm-up.
 
-    def captures(self, recording: Recording, observer: Observer) -> bool:
+    def captures(self, recording: Recording) -> bool:
         """Begin to capture the step that comes, if it is the one for that; else watch it.
 
         Raises `NotLeftOut` if its work cannot be captured.
         """
-        plan, self._step = recording.plan, observer.step
+        plan, self._step = recording.plan, recording.observer.step
         if self._step < plan.warmup:
             self._watch()
             return False
@@ -194,18 +179,19 @@ class Graphed:
 
     # From the captured step on.
 
-    def make_steps(self, recording: Recording, observer: Observer) -> None:
+    def make_steps(self, recording: Recording) -> None:
         """End the capture, and make the captured step and all others by replaying it."""
+        observer = recording.observer
         self._end_capture()
         if recording.barrier is not None:
             recording.barrier.wait()  # a replay would wait for ever for a rank that failed
         before, after = self._exchanges, exchanges()
         recording.replayed, observer.loader = observer.step, None  # from which nothing is drawn any more
         while not recording.is_complete:
-            recording.begin_step(observer)
+            recording.begin_step()
             recording.count(self.counts)
             self._graph.replay()
-            recording.end_step(observer)
+            recording.end_step()
             observer.step += 1
         recording.exchanged = None if None in (before, after) else before != after  # replays are not counted
         wait_for(recording.devices)

@@ -1,7 +1,7 @@
 """What of PyTorch is watched: its optimizers, gradient scalers, loaders and backward pass.
 
 PyTorch has hooks for optimizers alone; an update that a gradient scaler skips, a wait for a batch and a backward pass
-have none. So functions of PyTorch are replaced here, and nowhere else, by ones that call them and tell the observer.
+have none. So functions of PyTorch are replaced by ones that call them and tell the observer.
 """
 
 import functools
@@ -11,18 +11,18 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.utils.data import dataloader
 
 from multicard.core.files import read_json
 from multicard.core.system import read_or_none
 from multicard.record.observe.ablation import COMMUNICATION, HOST, LOADER, Replay, ReplayedPass, leave_out_communication
-from multicard.record.observe.loaders import loader_of, note_index, samples_asked
+from multicard.record.observe.loaders import Loader, loader_of, note_index, samples_asked
 from multicard.record.observe.observer import OBSERVER
-from multicard.record.observe.ranks import functions_of_messages, note_message, world_size
+from multicard.record.observe.ranks import BETWEEN_TWO, messages, world_size
+from multicard.record.observe.replace import is_compiling, replace
 
 COMPILER = torch._C._dynamo.eval_frame
-# True where torch.compile traces what follows: there what it replaces here must be as if it were not.
-is_compiling = torch.compiler.is_dynamo_compiling
 
 
 def install(note_process: Callable[..., None], job: str) -> None:
@@ -104,110 +104,84 @@ def _watch_optimizers() -> None:
 def _watch_scalers() -> None:
     """Watch gradient scalers, since an update that they skip is the end of a step too."""
     begins, ends = apart(OBSERVER.update_begins), apart(OBSERVER.update_ends)
-    plain = torch.amp.GradScaler.step
 
-    @functools.wraps(plain)
-    def step(self: Any, optimizer: Any, *arguments: Any, **options: Any) -> Any:
-        if is_compiling():
-            return plain(self, optimizer, *arguments, **options)
+    def step(plain: Callable[..., Any], scaler: Any, optimizer: Any, *arguments: Any, **options: Any) -> Any:
         begins(callable(options.get("closure", arguments[0] if arguments else None)))
-        given = (self, optimizer, *arguments)
+        given = (scaler, optimizer, *arguments)
         return _call(plain, given, options, lambda done: ends(optimizer if done else None))
 
-    torch.amp.GradScaler.step = step
+    replace(torch.amp.GradScaler, "step", step)
 
 
 def _watch_backward() -> None:
     """Watch the backward pass, which `Tensor.backward` calls by this name."""
     begins, ends = apart(OBSERVER.backward_begins), apart(OBSERVER.backward_ends)
-    plain = torch.autograd.backward
 
-    @functools.wraps(plain)
-    def backward(*arguments: Any, **options: Any) -> None:
-        if is_compiling():
-            return plain(*arguments, **options)
+    def backward(plain: Callable[..., Any], *arguments: Any, **options: Any) -> None:
         begins()
-        return _call(plain, arguments, options, ends)
+        _call(plain, arguments, options, ends)
 
-    torch.autograd.backward = backward
+    replace(torch.autograd, "backward", backward)
 
 
 def _watch_loaders() -> None:
     """Watch the iterators of loaders, those of subclasses included, such as torchdata's."""
     base = dataloader._BaseDataLoaderIter
-    drop = apart(samples_asked)
-    begin = base.__init__
+    asks, gets, take = apart(OBSERVER.batch_asked), apart(OBSERVER.batch_given), apart(Replay.take)
+    drop, note, describe = apart(samples_asked), apart(note_index), apart(_described)
 
-    @functools.wraps(begin)
-    def watched_begin(self: Any, loader: Any, *arguments: Any, **options: Any) -> None:
-        begin(self, loader, *arguments, **options)
-        self._multicard_loader = describe(loader)
+    def begin(plain: Callable[..., Any], iterator: Any, loader: Any, *arguments: Any, **options: Any) -> None:
+        plain(iterator, loader, *arguments, **options)
+        iterator._multicard_loader = describe(loader)
         if OBSERVER.replay is not None:
-            self._multicard_kept = OBSERVER.replay.of(loader)
+            iterator._multicard_kept = OBSERVER.replay.of(loader)
 
-    base.__init__ = watched_begin
-    _watch_indices(base)
-    describe = apart(lambda loader: read_or_none(lambda: loader_of(loader, world_size())))  # a loader may be anything
-    base.__next__, ReplayedPass.__next__ = (
-        _watched_next(plain, drop) for plain in (base.__next__, ReplayedPass.__next__)
-    )
-
-
-def _watched_next(plain: Callable[..., Any], drop: Callable[..., Any]) -> Callable[..., Any]:
-    asks, gets, again = apart(OBSERVER.batch_asked), apart(OBSERVER.batch_given), apart(OBSERVER.replayed)
-
-    @functools.wraps(plain)
-    def watched_next(self: Any) -> Any:
-        if is_compiling():
-            return plain(self)
-        drawn = asks(self)
+    def next_batch(plain: Callable[..., Any], iterator: Any) -> Any:
+        drawn = asks(iterator)
         if drawn is None:
-            batch = plain(self)
-            drop(self)
+            batch = plain(iterator)
+            drop(iterator)
             return batch
         batch, given = None, False
         try:
-            batch = plain(self) if OBSERVER.replay is None else again(plain, self, drawn)
+            batch = plain(iterator) if OBSERVER.replay is None else take(OBSERVER.replay, plain, iterator, drawn)
             given = True
         finally:
-            gets(self, drawn, batch, given)
+            gets(iterator, drawn, batch, given)
         return batch
 
-    return watched_next
-
-
-def _watch_indices(base: Any) -> None:
-    """Watch what iterators ask of data sets, which tells the samples of a batch whatever it looks like."""
-    plain, note = base._next_index, apart(note_index)
-
-    @functools.wraps(plain)
-    def watched_index(self: Any) -> Any:
-        if is_compiling():
-            return plain(self)
-        index = plain(self)
-        note(self, index)
+    def next_index(plain: Callable[..., Any], iterator: Any) -> Any:
+        """What is asked of data sets tells the samples of a batch, whatever it looks like."""
+        index = plain(iterator)
+        note(iterator, index)
         return index
 
-    base._next_index = watched_index
+    replace(base, "__init__", begin)
+    replace(base, "__next__", next_batch)
+    replace(ReplayedPass, "__next__", next_batch)
+    replace(base, "_next_index", next_index)
+
+
+def _described(loader: Any) -> Loader | None:
+    return read_or_none(lambda: loader_of(loader, world_size()))  # a loader may be anything
 
 
 def _watch_messages() -> None:
     """Watch messages between two ranks, as of a pipeline; collectives are counted by PyTorch."""
-    for owner, name, plain in functions_of_messages():
 
-        @functools.wraps(plain)
-        def watched(*arguments: Any, _plain: Any = plain, **options: Any) -> Any:
-            note_message()
-            return _plain(*arguments, **options)
+    def message(plain: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        messages["between two"] += 1
+        return plain(*arguments, **options)
 
-        setattr(owner, name, watched)
+    for name in BETWEEN_TWO if dist.is_available() else ():
+        replace(dist.ProcessGroup, name, message)
 
 
 def _ablate(stated: dict[str, Any]) -> None:
     """Have the run go without the parts that job.json names."""
     parts = stated.get("ablate") or ()
     if COMMUNICATION in parts:
-        leave_out_communication(lambda: OBSERVER.step > 0, is_compiling)
+        leave_out_communication(lambda: OBSERVER.step > 0)
     if LOADER not in parts:
         return
     first = stated["warmup_steps"] - 1
@@ -216,27 +190,24 @@ def _ablate(stated: dict[str, Any]) -> None:
 
         OBSERVER.graphed, first = graphed.Graphed(), graphed.FIRST_REPLAYED
     OBSERVER.replay = Replay(lambda: OBSERVER.step >= max(1, first))
-    plain = dataloader.DataLoader.__iter__
 
-    @functools.wraps(plain)
-    def watched_pass(self: Any) -> Any:
-        kept = OBSERVER.replay.of(self)
-        if not kept.is_full or is_compiling():
-            return plain(self)
-        return ReplayedPass(kept, read_or_none(lambda: loader_of(self, world_size())))
+    def begin_pass(plain: Callable[..., Any], loader: Any) -> Any:
+        kept = OBSERVER.replay.of(loader)
+        return ReplayedPass(kept, _described(loader)) if kept.is_full else plain(loader)
 
-    dataloader.DataLoader.__iter__ = watched_pass
+    replace(dataloader.DataLoader, "__iter__", begin_pass)
 
 
 def _hide_from_compiler() -> None:
-    """Have torch.compile leave the functions of this module alone, but not what they call."""
+    """Have torch.compile leave the functions of this module and `replace` alone, but not what they call."""
     skip = getattr(COMPILER, "skip_code", None)
     if skip is None:  # newer releases have it in torch._dynamo, whose import takes seconds
         leave_alone = COMPILER._FrameExecStrategy(COMPILER._FrameAction.SKIP, COMPILER._FrameAction.DEFAULT)
         skip = lambda code: COMPILER.set_code_exec_strategy(code, leave_alone)  # noqa: E731
+    files = (__file__, replace.__code__.co_filename)
     found: list[Any] = [each.__code__ for each in globals().values() if isinstance(each, FunctionType)]
     while found:
         each = found.pop()
-        if isinstance(each, CodeType) and each.co_filename == __file__:
+        if isinstance(each, CodeType) and each.co_filename in files:
             skip(each)
             found += each.co_consts

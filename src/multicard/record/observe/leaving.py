@@ -21,7 +21,6 @@ from multicard.record.capture import RankLeft
 from multicard.record.memory_snapshot import HISTORY
 from multicard.record.observe.ablation import NotLeftOut, loader_alone, not_left_out
 from multicard.record.observe.batches import used_by_step
-from multicard.record.observe.observer import Observer
 from multicard.record.observe.process import after_limit, leave_now
 from multicard.record.observe.ranks import RANKS, claim_rank, is_outermost, rank_of_process, told
 from multicard.record.observe.recording import Recording
@@ -31,110 +30,105 @@ from multicard.record.recorder import Diverged
 KNOWN = (Diverged, UserError)  # errors whose message is enough, without their type
 
 
-class Leaving:
-    """The end of a recording."""
+def leave_in_order(recording: Recording) -> NoReturn:
+    """Leave the record of a rank that has made all its steps, and ask the script to end."""
+    recording.settle()
+    if part := not_left_out(recording.stated, recording.observer.replay, recording.exchanged):
+        _write(recording, _ended("failed", Reason("not_ablated", rank=recording.rank, **part)))
+    else:
+        _write(recording, _ended("completed"))
+    if recording.barrier is not None:
+        with contextlib.suppress(Exception):  # the store may be gone already with the rank that had it
+            recording.barrier.wait()
+    after_limit(lambda: leave_now(0))
+    raise SystemExit(0)
 
-    def __init__(self, recording: Recording, observer: Observer):
-        self._recording, self._observer = recording, observer
-        self._path = recording.scratch / rank_file("rank.json", recording.rank)
 
-    def in_order(self) -> NoReturn:
-        """Leave the record of a rank that has made all its steps, and ask the script to end."""
-        recording = self._recording
-        recording.settle(self._observer)
-        if part := not_left_out(recording.stated, self._observer.replay, recording.exchanged):
-            reason = Reason("not_ablated", rank=recording.rank, **part)
-            self._write({"outcome": "failed", "reason": reason.record()})
-        else:
-            self._write({"outcome": "completed", "reason": None})
-        if self._recording.barrier is not None:
-            with contextlib.suppress(Exception):  # the store may be gone already with the rank that had it
-                self._recording.barrier.wait()
-        after_limit(lambda: leave_now(0))
-        raise SystemExit(0)
+def leave_early(recording: Recording, error: BaseException | None) -> None:
+    """Leave the record of a rank that ends before it has made all its steps, because of an error or by itself."""
+    if recording.observer.graphed is not None:
+        error = recording.observer.graphed.explained(error)
+    if isinstance(error, RankLeft):
+        ended = _ended("failed", Reason("steps_disagree", rank=recording.rank, step=recording.steps + 1))
+    elif error is not None:
+        ended = describe_failure(error, recording.rank)
+    else:  # the first update ended no step
+        found, needed = recording.steps + 1, recording.plan.steps + 1
+        ended = _ended("failed", Reason("too_few_steps", rank=recording.rank, steps=found, needed_steps=needed))
+    # A GPU may wait for ever for a rank that will not come.
+    write_json(recording.path, {**ended, **facts_of_process(recording.rank)})
 
-    def early(self, error: BaseException | None) -> None:
-        """Leave the record of a rank that ends before it has made all its steps, because of an error or by itself."""
-        recording = self._recording
-        if self._observer.graphed is not None:
-            error = self._observer.graphed.explained(error)
-        if isinstance(error, RankLeft):
-            reason = Reason("steps_disagree", rank=recording.rank, step=recording.steps + 1)
-            ended = {"outcome": "failed", "reason": reason.record()}
-        elif error is not None:
-            ended = describe_failure(error, recording.rank)
-        else:  # the first update ended no step
-            found, needed = recording.steps + 1, recording.plan.steps + 1
-            reason = Reason("too_few_steps", rank=recording.rank, steps=found, needed_steps=needed)
-            ended = {"outcome": "failed", "reason": reason.record()}
-        # A GPU may wait for ever for a rank that will not come.
-        write_json(self._path, {**ended, **facts_of_process(recording.rank)})
-        timer = after_limit(lambda: self._leave_others(0 if error is None else 1))
-        with contextlib.suppress(Exception):  # a GPU that failed gives no times
-            recording.settle(self._observer)
-        timer.cancel()
-        self._write(ended)
-        self._tell_others()
-
-    def _leave_others(self, code: int) -> NoReturn:
+    def leave_others() -> NoReturn:
         try:
-            self._tell_others()
+            _tell_others(recording)
         finally:
-            leave_now(code)
+            leave_now(0 if error is None else 1)
 
-    def _tell_others(self) -> None:
-        if self._recording.barrier is not None:
-            with contextlib.suppress(Exception):
-                self._recording.barrier.leave()
+    timer = after_limit(leave_others)
+    with contextlib.suppress(Exception):  # a GPU that failed gives no times
+        recording.settle()
+    timer.cancel()
+    _write(recording, ended)
+    _tell_others(recording)
 
-    def _write(self, ended: Mapping[str, Any]) -> None:
-        recording, observer = self._recording, self._observer
-        loaders = self._count_contents()
-        recording.recorder.write(recording.scratch / rank_file(STEPS, recording.rank))
-        if recording.epochs:
-            write_csv(recording.scratch / rank_file(EPOCHS, recording.rank), EPOCH_COLUMNS, recording.epochs)
-        record = {
-            **ended,
-            **facts_of_process(recording.rank),
-            "gpus": visible.identities(recording.devices),
-            "binding": bound(),
-            "steps_per_pass": recording.pace.pass_steps,
-            "profiled_window": recording.plan.profiled and recording.plan.profiled._asdict(),
-            "windows": recording.recorder.windows,
-            "operations": recording.recorder.operations,
-            "trace_problem": recording.capture.problem,
-            "observed": {
-                "optimizers": sorted(observer.optimizers),
-                "loaders": loaders,
-                "exchanged": recording.exchanged,
-                **loader_alone(observer.replay, recording.pace.batches_per_step),
-            },
-        }
-        write_json(self._path, record)
 
-    def _count_contents(self) -> list[dict[str, Any]]:
-        """Give each step what is in the batches that it used; return what the loaders of the steps are."""
-        recording, observer = self._recording, self._observer
-        loaders: list[dict[str, Any]] = []
-        for each in observer.passes:
-            recorded = any(0 < step <= recording.steps for step, _ in each.batches)
-            if recorded and each.loader.description not in loaders:
-                loaders.append(each.loader.description)
-        if recording.counts_itself:
-            return loaders
-        used = used_by_step(observer.passes)
-        has_tokens = any(each.tokens is not None for batches in used.values() for each in batches)
-        for row in recording.recorder.rows:
-            batches = used.get(min(row["step"], recording.replayed or row["step"]), [])
-            row["samples"] = _sum(each.samples for each in batches) if loaders else None
-            row["tokens"] = _sum(each.tokens for each in batches) if has_tokens else None
+def _tell_others(recording: Recording) -> None:
+    if recording.barrier is not None:
+        with contextlib.suppress(Exception):
+            recording.barrier.leave()
+
+
+def _write(recording: Recording, ended: Mapping[str, Any]) -> None:
+    observer, loaders = recording.observer, _count_contents(recording)
+    recording.recorder.write(recording.scratch / rank_file(STEPS, recording.rank))
+    if recording.epochs:
+        write_csv(recording.scratch / rank_file(EPOCHS, recording.rank), EPOCH_COLUMNS, recording.epochs)
+    record = {
+        **ended,
+        **facts_of_process(recording.rank),
+        "gpus": visible.identities(recording.devices),
+        "binding": bound(),
+        "steps_per_pass": recording.pace.pass_steps,
+        "profiled_window": recording.plan.profiled and recording.plan.profiled._asdict(),
+        "windows": recording.recorder.windows,
+        "operations": recording.recorder.operations,
+        "trace_problem": recording.capture.problem,
+        "observed": {
+            "optimizers": sorted(observer.optimizers),
+            "loaders": loaders,
+            "exchanged": recording.exchanged,
+            **loader_alone(observer.replay, recording.pace.batches_per_step),
+        },
+    }
+    write_json(recording.path, record)
+
+
+def _count_contents(recording: Recording) -> list[dict[str, Any]]:
+    """Give each step what is in the batches that it used; return what the loaders of the steps are."""
+    loaders: list[dict[str, Any]] = []
+    for each in recording.observer.passes:
+        recorded = any(0 < step <= recording.steps for step, _ in each.batches)
+        if recorded and each.loader.description not in loaders:
+            loaders.append(each.loader.description)
+    if recording.counts_itself:
         return loaders
+    used = used_by_step(recording.observer.passes)
+    has_tokens = any(each.tokens is not None for batches in used.values() for each in batches)
+    for row in recording.recorder.rows:
+        batches = used.get(min(row["step"], recording.replayed or row["step"]), [])
+        row["samples"] = _sum(each.samples for each in batches) if loaders else None
+        row["tokens"] = _sum(each.tokens for each in batches) if has_tokens else None
+    return loaders
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
     """Sum of all; None where one is not known."""
     known = list(counts)
     return None if None in known else sum(known)
+
+
+def _ended(outcome: str, reason: Reason | None = None) -> dict[str, Any]:
+    return {"outcome": outcome, "reason": reason and reason.record()}
 
 
 def facts_of_process(rank: int) -> dict[str, Any]:
@@ -176,14 +170,12 @@ def describe_failure(error: BaseException, rank: int | None) -> dict[str, Any]:
     memory = fullest_gpu()
     if is_out_of_memory(error, memory):
         held = HISTORY.held(error, memory)
-        outcome, reason = "out_of_memory", Reason("out_of_memory", rank, message=_message(error, memory), held=held)
-    elif isinstance(error, Diverged):
-        outcome, reason = "diverged", Reason("diverged", rank=rank, loss=str(error.loss), step=error.step)
-    elif isinstance(error, NotLeftOut):
-        outcome, reason = "failed", Reason("not_ablated", rank=rank, part=error.part, message=error.why)
-    else:
-        outcome, reason = "failed", Reason("error", rank=rank, message=_message(error, memory))
-    return {"outcome": outcome, "reason": reason.record()}
+        return _ended("out_of_memory", Reason("out_of_memory", rank, message=_message(error, memory), held=held))
+    if isinstance(error, Diverged):
+        return _ended("diverged", Reason("diverged", rank=rank, loss=str(error.loss), step=error.step))
+    if isinstance(error, NotLeftOut):
+        return _ended("failed", Reason("not_ablated", rank=rank, part=error.part, message=error.why))
+    return _ended("failed", Reason("error", rank=rank, message=_message(error, memory)))
 
 
 def _message(error: BaseException, memory: GpuMemory | None = None) -> str:

@@ -89,7 +89,7 @@ class WrappedLoader:
             drawn = self._observer.batch_asked(known)
             batch, given = None, False
             try:
-                batch = take(known) if replay is None or drawn is None else self._observer.replayed(take, known, drawn)
+                batch = take(known) if replay is None or drawn is None else replay.take(take, known, drawn)
                 given = True
             except StopIteration:
                 return

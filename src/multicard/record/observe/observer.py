@@ -19,20 +19,27 @@ from threading import get_ident
 from typing import Any, NoReturn
 
 import torch.distributed as dist
+from torch import is_grad_enabled
 from torch.utils.data import DataLoader
 
 from multicard.core.files import read_json
 from multicard.record.memory_snapshot import HISTORY
 from multicard.record.observe import OBSERVE
-from multicard.record.observe.draws import MOST_BATCHES, Draws
-from multicard.record.observe.loaders import WrappedLoader
-from multicard.record.observe.phases import LEFT, OPTIMIZER, PASSED
+from multicard.record.observe.batches import Pass
+from multicard.record.observe.loaders import WrappedLoader, samples_asked
+from multicard.record.observe.phases import BACKWARD, DATA, EVALUATION, LEFT, OPTIMIZER, PASSED, TESTED, UNFED_BACKWARD
 from multicard.record.observe.process import error_of_exit, is_capturing, leave_now
 from multicard.record.observe.ranks import claim_rank, rank_of_process
 
+MOST_BATCHES = 1000  # of a step; a process that never trains may draw any number
+TEST = Pass(None)  # of any loader that is drawn from without gradients
 
-class Observer(Draws):
+
+class Observer:
     """Of one process. It costs next to nothing before the process makes an update, and leaves no file."""
+
+    replay: Any = None  # `ablation.Replay` of a run without loading
+    graphed: Any = None  # `graphed.Graphed` of a run without the host's work
 
     def __init__(self) -> None:
         self._note_process: Callable[..., None] = lambda **_: None
@@ -43,7 +50,6 @@ class Observer(Draws):
         """Begin as if nothing had been seen: a worker of a loader is no rank, other forked processes may be."""
         # Closing what a profiler of the parent had open would stop it here too, so that is kept.
         self._of_parent, self._recording = getattr(self, "_recording", None), None
-        self._end: Any = None  # of the recording: `Leaving`
         self._is_beside = False  # another process, which came first, has the same rank
         self._ended = False
         self._thread: int | None = None  # that trains
@@ -55,7 +61,13 @@ class Observer(Draws):
         self._saw_backward = False
         self.optimizers: set[str] = set()
         self.step = 0  # until the first update
-        self._forget_draws()
+        self._loading: int | None = None  # thread that waits for a batch
+        self.updated_in_graph: Any = None  # optimizer that a compiled function has updated since it was looked at
+        self.loader = self._trained_loader = None  # of the latest step, and of the latest one that was trained on
+        self.passes: list[Pass] = []
+        self.epoch = 1
+        self.steps_in_pass = self.batches_in_pass = 0
+        self._begin_step()
 
     def begin(self, note_process: Callable[..., None], job: str) -> None:
         """Be ready for the first update."""
@@ -102,7 +114,9 @@ class Observer(Draws):
         self.optimizers.add(type(optimizer).__name__)
         if self.graphed is not None:
             self.graphed.prepare(optimizer)
-        is_lead = not self._marked and self._leads(optimizer)
+        if self._lead() is None:  # the first one that updates leads; once it is gone, the next one does
+            self._lead = weakref.ref(optimizer)
+        is_lead = not self._marked and self._lead() is optimizer
         if self._backwards:  # one optimizer per parameter, fused into the backward pass
             self._boundary_due |= is_lead
             return
@@ -111,12 +125,6 @@ class Observer(Draws):
         # Optimizers of DeepSpeed update several times, for parts of the parameters.
         if is_lead and (self._backward_in_step or self.batches or not self._saw_backward):
             self._end_step(optimizer)
-
-    def _leads(self, optimizer: Any) -> bool:
-        """Whether an optimizer that has updated leads; once the lead is gone, the next one that updates does."""
-        if self._lead() is None:
-            self._lead = weakref.ref(optimizer)
-        return self._lead() is optimizer
 
     def _look_for_update(self) -> None:
         """Take note of an update that a compiled function made, in which there is nothing to watch."""
@@ -189,39 +197,145 @@ class Observer(Draws):
             if self._recording is None:
                 self._set_up(optimizer)
             elif is_graphed:
-                self.graphed.make_steps(self._recording, self)
+                self.graphed.make_steps(self._recording)
             else:
-                self._recording.end_step(self)
+                self._recording.end_step()
             if self._recording is not None and not self._recording.is_complete:
                 self.steps_in_pass += self.batches > 0
                 self.step += 1
                 self._begin_step()
-                if self.graphed is None or not self.graphed.captures(self._recording, self):
-                    self._recording.begin_step(self)
+                if self.graphed is None or not self.graphed.captures(self._recording):
+                    self._recording.begin_step()
                 return
             self._begin_step()
             if self._recording is not None:
+                from multicard.record.observe.leaving import leave_in_order
+
                 self._ended = True
-                self._end.in_order()
+                leave_in_order(self._recording)
         except Exception as error:
             self._give_up(error)
 
     def _set_up(self, optimizer: Any) -> None:
-        from multicard.record.observe.leaving import Leaving
         from multicard.record.observe.recording import Recording
 
         self._thread = get_ident()
         self._leave_at_exit()  # multiprocessing drops it in a process that it forks
         job = self._read_job()
         if claim_rank(job):
-            self._recording = Recording(job, optimizer, self._training_steps)
-            self._end = Leaving(self._recording, self)
+            self._recording = Recording(job, self, optimizer, self._training_steps)
         else:
             self._is_beside = True
         self._note_process(steps=True, rank=rank_of_process())
 
     def _read_job(self) -> dict[str, Any]:
         return read_json(Path(os.environ.get(OBSERVE, self._job)))
+
+    # Batches: which pass they are of, and whether they are trained on or a test's.
+
+    def _begin_step(self) -> None:
+        """Count from here what the current step has seen."""
+        self.batches = self._of_loop = 0  # all, and those of `loader`
+        self._sources: list[Pass] = []  # of these
+        self._drawn_from = 0  # number of the event before the first of these
+        self._before_pass: Any = None  # what a pass that began in this step has changed
+        self._backward_in_step = self._exhausted = False
+
+    def batch_asked(self, iterator: Any) -> Pass | None:
+        """A loader is asked for a batch; give the pass over it, None unless it is known what it is for."""
+        if self.updated_in_graph is not None:
+            self._look_for_update()
+        loader = getattr(iterator, "_multicard_loader", None)
+        if loader is None or self._loading is not None or self._ended:
+            return None
+        thread = get_ident()
+        recording = self._recording if thread == self._thread else None
+        is_test = not is_grad_enabled()
+        if is_test and recording is None:
+            return None
+        self._loading = thread
+        drawn: Pass | None = getattr(iterator, "_multicard_pass", None)
+        if self._exhausted or self._is_test_before(drawn):
+            self._take_for_test(recording)
+        if is_test:
+            # Unless it is known that the script does something of the step.
+            if not (self.batches or self._backward_in_step or self._updates or self._backwards):
+                recording.note_evaluation(EVALUATION)
+            return TEST
+        is_first = getattr(iterator, "_num_yielded", None) == 0
+        if is_first or drawn is None:
+            drawn = iterator._multicard_pass = Pass(loader)
+        if is_first and not self._backward_in_step and not self.batches:
+            before = self.epoch, self.steps_in_pass, self.batches_in_pass
+            self.epoch += self.steps_in_pass > 0
+            self.steps_in_pass = self.batches_in_pass = 0
+            self._before_pass = *before, recording and recording.begin_pass()
+        if recording is not None:
+            if not self.batches:
+                self._drawn_from = recording.events
+            recording.note(DATA)
+        return drawn
+
+    def _is_test_before(self, drawn: Pass | None) -> bool:
+        """Whether a pass that was broken off, before this one goes on, was a test: several batches, never trained on.
+
+        A single one may be of a second loader, from which this step is the first to draw.
+        """
+        if self.batches < 2 or self._backward_in_step or len(self._sources) > 1 or drawn is None:
+            return False
+        return drawn.trained and not self._sources[0].trained
+
+    def _take_for_test(self, recording: Any) -> None:
+        """Take the batches of this step for those of a test, and undo what a pass that began with them has changed."""
+        for each in self.passes:
+            each.batches = [batch for batch in each.batches if batch[0] != self.step]
+        self.passes = [each for each in self.passes if each.batches]
+        kept = None
+        if self._before_pass is None:
+            self.batches_in_pass -= self._of_loop
+        else:
+            self.epoch, self.steps_in_pass, self.batches_in_pass, kept = self._before_pass
+        if recording is not None:
+            recording.retract(self._drawn_from, kept)
+        self.loader = self._trained_loader
+        self._begin_step()
+
+    def _note_trained(self) -> None:
+        """What the batches of this step are for."""
+        for each in self._sources:
+            each.trained = True
+        self._trained_loader = self.loader
+
+    def batch_given(self, iterator: Any, drawn: Pass, batch: Any, given: bool) -> None:
+        """It gave a batch, or had none."""
+        recording = self._recording if self._loading == self._thread else None
+        self._loading = None
+        if drawn is TEST:
+            samples_asked(iterator)
+            if not given and recording is not None:
+                recording.note_evaluation(TESTED)
+            return
+        if not given:
+            if recording is not None:
+                recording.note(LEFT)
+            drawn.ended = self.step
+            is_untrained = drawn.loader is self.loader and not drawn.trained
+            self._exhausted = is_untrained and self.batches > 0 and not self._backward_in_step
+            return
+        if recording is not None:
+            recording.note_batch()
+        if not self.batches:  # of several in a step the first is the one that the loop goes over
+            self.loader = drawn.loader
+        self.batches += 1
+        self._of_loop += drawn.loader == self.loader
+        self.batches_in_pass += drawn.loader == self.loader
+        if drawn not in self._sources:
+            self._sources.append(drawn)
+        if drawn not in self.passes:
+            self.passes.append(drawn)
+        drawn.add(self.step, batch, samples_asked(iterator))
+        if self.step == 0:
+            del drawn.batches[:-MOST_BATCHES]
 
     # Backward passes.
 
@@ -231,7 +345,7 @@ class Observer(Draws):
             self._look_for_update()
         self._backwards += 1
         if self._backwards == 1 and self._recording is not None and not self._ended:
-            self._recording.note_backward(self.batches > 0)
+            self._recording.note(BACKWARD if self.batches else UNFED_BACKWARD)
 
     def backward_ends(self, done: bool) -> None:
         """It has ended, or failed."""
@@ -252,31 +366,26 @@ class Observer(Draws):
 
     def _give_up(self, error: Exception) -> NoReturn:
         """End the script because of an error of the observer, or of ranks that do not agree: it has no numbers."""
-        from multicard.record.observe.leaving import write_failure
-
         self._ended = True
         print(f"multicard: cannot go on observing: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         with contextlib.suppress(Exception):  # the disk may be full
-            if self._recording is not None:
-                self._end.early(error)
-            else:
-                write_failure(error, self._note_process, self._read_job())
+            self._leave_early(error)
         raise SystemExit(1) from error
 
     def leave(self) -> None:
         """The process exits: leave a record of what there is, unless it is written."""
         self._look_for_update()
-        if self._ended or self._is_beside:
-            return
         error = error_of_exit()
-        if isinstance(error, KeyboardInterrupt):
-            return
+        if not (self._ended or self._is_beside or isinstance(error, KeyboardInterrupt)):
+            self._leave_early(error)
+
+    def _leave_early(self, error: BaseException | None) -> None:
+        from multicard.record.observe.leaving import leave_early, write_failure
+
         if self._recording is not None:
             self._ended = True
-            self._end.early(error)
+            leave_early(self._recording, error)
         elif error is not None:
-            from multicard.record.observe.leaving import write_failure
-
             write_failure(error, self._note_process, self._read_job())
 
 

@@ -42,12 +42,7 @@ def place(pace: Pace, profiled: int) -> ProfiledWindow:
 class Plan:
     """The windows of a script's steps, which are counted from 1.
 
-    Parameters
-    ----------
-    stated
-        `observe` of job.json: `warmup_steps`, `measured_steps`, `profiled_steps`.
-    training_steps
-        Warm-up and measured steps together, if the script states them.
+    `stated`: `observe` of job.json; `training_steps`: warm-up and measured steps together, if the script states them.
 
     Raises `UserError` if these are no more than the warm-up.
     """

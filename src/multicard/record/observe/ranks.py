@@ -3,7 +3,7 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +82,3 @@ def _collectives() -> Iterator[tuple[str, int]]:
             if type(backend).__name__ not in COUNTING:
                 raise TypeError(backend)
             yield f"{group.group_name} {device}", backend._get_sequence_number_for_group()
-
-
-def note_message() -> None:
-    """Count a message between two ranks."""
-    messages["between two"] += 1
-
-
-def functions_of_messages() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    """The class, name and function of what sends or receives one."""
-    if dist.is_available():
-        for name in BETWEEN_TWO:
-            yield dist.ProcessGroup, name, getattr(dist.ProcessGroup, name)

@@ -50,17 +50,14 @@ class Recording:
     another optimizer's update; without a loader it is unknown. On a GPU the first part of it is `transfer`: until the
     script calls a module that has parameters, unless torch.compile is used or the batch is not the one computed on.
 
-    Parameters
-    ----------
-    optimizer
-        The lead one; None where the script marks its steps.
-    training_steps
-        Steps before the profiled window, if the script states them: then that lies in a pass of its own.
+    `optimizer`: the lead one; None where the script marks its steps. `training_steps`: those before the profiled
+    window, if the script states them: then that lies in a pass of its own.
     """
 
-    def __init__(self, job: dict[str, Any], optimizer: Any, training_steps: int | None = None):
-        self.stated, self.scratch = job["observe"], Path(job["scratch"])
+    def __init__(self, job: dict[str, Any], observer: Observer, optimizer: Any, training_steps: int | None):
+        self.stated, self.scratch, self.observer = job["observe"], Path(job["scratch"]), observer
         self.rank = rank_of_process()
+        self.path = self.scratch / rank_file("rank.json", self.rank)  # of its record
         self.devices = devices_of(optimizer, self.stated)
         self.barrier = make_barrier()
         self.capture = Capture(job["profiler"], self.scratch, self.rank, self.devices, self.barrier)
@@ -92,11 +89,6 @@ class Recording:
         self._last: Any = None  # step that has ended
         self.epochs: list[dict[str, Any]] = []  # rows of epochs.csv
         self.replayed: int | None = None  # step from which on each is that one again; see `graphed`
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether all measured steps have ended."""
-        return self.steps >= self.plan.measured_end
 
     # Phases.
 
@@ -153,23 +145,15 @@ class Recording:
             self.note(TRANSFER)
             self._arrival.wait()
 
-    def note_backward(self, is_fed: bool) -> None:
-        """A backward pass begins; `is_fed`: whether a loader gave the step a batch."""
-        self.note(BACKWARD if is_fed else UNFED_BACKWARD)
-
     @property
     def events(self) -> int:
         """Number of events of the step so far."""
         return len(self._events)
 
-    def note_evaluation(self) -> None:
-        """An evaluation begins, or goes on."""
-        if not self._events or self._events[-1][0] != EVALUATION:
-            self.note(EVALUATION)
-
-    def note_after_evaluation(self, event: str | None) -> None:
-        """An evaluation ends, if one is open."""
-        if self._events and self._events[-1][0] == EVALUATION:
+    def note_evaluation(self, event: str) -> None:
+        """An evaluation begins or goes on (`EVALUATION`), or ends if one is open (`TESTED`)."""
+        is_open = bool(self._events) and self._events[-1][0] == EVALUATION
+        if is_open == (event == TESTED):
             self.note(event)
 
     def retract(self, number: int, before_pass: tuple[Any, int, list[Event]] | None) -> None:
@@ -184,21 +168,21 @@ class Recording:
 
     # Steps and passes.
 
-    def begin_step(self, observer: Observer) -> None:
+    def begin_step(self) -> None:
         """Begin the step after the last one, and what its window needs."""
         step = self.steps + 1
-        if self._prepare(step, observer):
+        if self._prepare(step):
             self._start = None  # work of the profiler, or of ours, is in no step
         window = self.plan.window(step)
-        self._step = self.recorder.begin(observer.epoch, window, self._start)
+        self._step = self.recorder.begin(self.observer.epoch, window, self._start)
         self._start, self._events = self._step.start, []
         self._seen.append((self._step, self._events))
-        length = observer.loader.length if observer.loader else None
-        self._is_within = length is None or observer.batches_in_pass < length
+        length = self.observer.loader.length if self.observer.loader else None
+        self._is_within = length is None or self.observer.batches_in_pass < length
         if self._window is not None and self._is_within:
             self._ranges.show_step(window)
 
-    def end_step(self, observer: Observer) -> None:
+    def end_step(self) -> None:
         """End the current step; after the last one, close the profiled window."""
         self.note(LEFT)
         self._start = self._step.end = self._events[-1][1]
@@ -214,9 +198,9 @@ class Recording:
             if self.capture.problem:
                 print(f"{PROGRESS}  no trace of rank {self.rank}: {self.capture.problem}", file=sys.stderr, flush=True)
 
-    def settle(self, observer: Observer) -> None:
+    def settle(self) -> None:
         """Read the marks of the steps that have ended."""
-        if asks_ahead(observer.passes):  # it may have moved the batch before it asked for the next one
+        if asks_ahead(self.observer.passes):  # it may have moved the batch before it asked for the next one
             self._arrival = None
         ended = [(step, events) for step, events in self._seen if step.end is not None]
         for step, events in ended:
@@ -225,7 +209,7 @@ class Recording:
         del self._seen[: len(ended)]
         self.recorder.settle()
 
-    def begin_pass(self, observer: Observer) -> tuple[Any, int, list[Event]] | None:
+    def begin_pass(self) -> tuple[Any, int, list[Event]] | None:
         """A pass over the data begins: the step that is open begins only now; give what that has changed."""
         if self._step is None:
             return None
@@ -233,16 +217,16 @@ class Recording:
         before = self._step.start, self._step.epoch, list(self._events)
         # A long training has more steps than marks of a clock should be kept for.
         if self.training_steps is not None and self._window is None:
-            self.settle(observer)
-            if not self.is_measured:
-                self._log(f"epoch {observer.epoch}, step {self.steps + 1} of {self.training_steps}")
+            self.settle()
+            if self.steps < self.plan.measured_end:
+                self._log(f"epoch {self.observer.epoch}, step {self.steps + 1} of {self.training_steps}")
         self._ranges.close()
         self._events.clear()
-        self._step.epoch = observer.epoch
+        self._step.epoch = self.observer.epoch
         self._step.start = self._mark()
         return before
 
-    def _prepare(self, step: int, observer: Observer) -> bool:
+    def _prepare(self, step: int) -> bool:
         """Do what comes before a step, and say whether that took time."""
         plan = self.plan
         if step == max(1, plan.warmup):  # the last step of the warm-up makes up for the time that this takes
@@ -251,10 +235,10 @@ class Recording:
             self._log(f"measuring {counted(plan.measured, 'step')}")
             self._exchanges = exchanges()
         if step == plan.measured_end + 1:
-            self.settle(observer)
+            self.settle()
             after = exchanges()
             self.exchanged = None if None in (self._exchanges, after) else self._exchanges != after
-            window = plan.profiled = self._agree(observer)
+            window = plan.profiled = self._agree()
             before = window.warmup_steps + window.settling_steps
             self._log(f"profiling {counted(window.profiled_steps, 'step')}, after {before} more")
         if step != plan.opening:
@@ -263,19 +247,19 @@ class Recording:
         self._window.__enter__()
         return True
 
-    def _agree(self, observer: Observer) -> ProfiledWindow:
+    def _agree(self) -> ProfiledWindow:
         """Where the profiled window lies: on all ranks where it does on the first."""
-        if loader := observer.loader:
+        if loader := self.observer.loader:
             plan = self.plan
-            used = used_by_step([each for each in observer.passes if each.loader == loader])
+            used = used_by_step([each for each in self.observer.passes if each.loader == loader])
             batches = sum(len(used.get(step, ())) for step in range(plan.warmup + 1, plan.measured_end + 1))
             mean = batches / plan.measured
-            done = 0 if self.training_steps is not None else observer.steps_in_pass
+            done = 0 if self.training_steps is not None else self.observer.steps_in_pass
             self.pace = Pace(done, mean, loader.length, loader.ahead)
         placed = place(self.pace, self.plan.least_profiled)
         if self.barrier is None:
             return placed
-        return ProfiledWindow(*json.loads(self.barrier.share(json.dumps(placed) if self.rank == 0 else None)))
+        return ProfiledWindow(*json.loads(self.barrier.gather("window", json.dumps(placed))[0]))
 
     def _log(self, text: str) -> None:
         if self.rank == 0:
