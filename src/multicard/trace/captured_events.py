@@ -20,6 +20,7 @@ CAPTURE, STEPS = "capture", "steps"
 SCOPES = (CAPTURE, STEPS)
 LACKING = 0.01  # part of the launches of a process that may lack their kernel
 EARLY, TOLERANCE_NS = 0.01, 1_000_000  # part of a device's activity that may begin so long before its launching call
+WORTH_THREADS = 10_000  # values; the statistics of fewer take less time than to start a thread
 
 Key = tuple[Any, ...]
 
@@ -179,5 +180,10 @@ def summed(values: Grouped, events: Events, key: Callable[[int], Key | None]) ->
         found = key(code)
         if found is not None and code in values:
             members.setdefault(found, []).append(code)
-    results = in_parallel(lambda codes: statistics(values.of(codes)), members.values())
+
+    def one(codes: list[int]) -> Statistics:
+        return statistics(values.of(codes))
+
+    few = len(values) < WORTH_THREADS
+    results = map(one, members.values()) if few else in_parallel(one, members.values())
     return list(zip(members, results, strict=True))

@@ -86,13 +86,14 @@ def collect(
         return None
 
     def read(job: tuple[int, EventSource, BatchReader]) -> tuple[int, list[list[Integers]]]:
-        """Number of the trace, and of each batch the codes and the numbers of its events."""
+        """Number of the trace, and the code and the numbers of its events, each in pieces."""
         i, _, part = job
-        batches = []
+        pieces: list[list[Integers]] = [[] for _ in (None, *numbers)]
         for batch in part():
             code = batch.group.astype(np.uint16) if batch.group.max(initial=0) <= _CODE.max else batch.group
-            batches.append([code, *(_narrow(batch.numbers[name]) for name in numbers)])
-        return i, batches
+            for own, values in zip(pieces, (code, *(_narrow(batch.numbers[name]) for name in numbers)), strict=True):
+                own.append(values)
+        return i, [[_joined(own)] for own in pieces] if "start" in numbers else pieces
 
     done = in_parallel(read, [(i, source, part) for i, source in sources for part in source.parts])
 
@@ -107,20 +108,25 @@ def collect(
     wide = np.uint16 if len(described) <= _CODE.max else np.int32
     number_of = np.array([places.index(place) for place in place_of], wide)
 
-    columns: list[list[Integers]] = [[] for _ in (None, *numbers)]
-    for i, batches in done:
-        for codes, *kept in batches:
-            codes = codes.astype(wide) + wide(first[i]) if first[i] else codes
-            for own, values in zip(columns, (codes, *kept), strict=True):
-                own.append(values)
+    def by_place(part: tuple[int, list[list[Integers]]]) -> tuple[Integers, list[list[list[Integers]]]]:
+        """How many events of each place a part has, and of each of its arrays, the code first, pieces by place."""
+        i, (codes, *kept) = part
+        codes = [code.astype(wide) + wide(first[i]) for code in codes] if first[i] else codes
+        if len(places) == 1:
+            return np.array([sum(map(len, codes))]), [[each] for each in (codes, *kept)]
+        number = number_of.take(_joined(codes))
+        order, counts = np.argsort(number, kind="stable"), np.bincount(number, minlength=len(places))
+        edges = np.cumsum(counts)[:-1]
+        return counts, [[[own] for own in np.split(_joined(each).take(order), edges)] for each in (codes, *kept)]
+
+    divided = in_parallel(by_place, done)
     done.clear()
-    code, *arrays = in_parallel(_joined, columns)
-    columns.clear()
-    number = number_of.take(code)
-    if len(places) > 1:
-        order = np.argsort(number, kind="stable")
-        code, *arrays = in_parallel(lambda values: values.take(order), [code, *arrays])
-    ends = np.cumsum([0, *np.bincount(number, minlength=len(places))]).tolist()
+
+    def joined(array: int) -> Integers:
+        return _joined([piece for place in range(len(places)) for _, part in divided for piece in part[array][place]])
+
+    code, *arrays = in_parallel(joined, range(1 + len(numbers)))
+    ends = np.cumsum([0, *sum(counts for counts, _ in divided)]).tolist()
     where = {place: slice(*own) for place, own in zip(places, pairwise(ends), strict=True) if own[0] < own[1]}
     return Events(fields, described, code, dict(zip(numbers, arrays, strict=True)), where)
 

@@ -63,6 +63,9 @@ def join_calls(
 
 def _firsts(correlation: Integers, start: Integers, calls: Integers) -> tuple[Integers, Integers]:
     """The correlations of some calls in order, each once, and the call of each that began first."""
+    number = correlation.take(calls)
+    if (number[1:] > number[:-1]).all():
+        return number, calls
     calls = calls[np.argsort(start[calls], kind="stable")]
     calls = calls[np.argsort(correlation[calls], kind="stable")]
     number = correlation[calls]

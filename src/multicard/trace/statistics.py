@@ -1,13 +1,16 @@
 """Statistics of millions of values in groups, exact to the last unit."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
+from multicard.core.system import in_parallel
 from multicard.trace.model import Integers
 
 _BLOCK = 1 << 13  # for more, BLAS starts threads, which wait for each other where cores are busy
+_SORTED = 1 << 17  # values that fit a core's cache
 
 
 @dataclass(frozen=True)
@@ -40,17 +43,28 @@ def statistics(values: Integers) -> Statistics:
 
 
 class Grouped:
-    """Values by group."""
+    """Values by group: in each of many blocks those of the same group are side by side."""
 
     def __init__(self, code: Integers, values: Integers) -> None:
-        ends = np.cumsum(np.bincount(code))
-        ordered = np.split(values.take(np.argsort(code, kind="stable")), ends[:-1])  # of 16 bits a radix sort
-        self._of = {group: own for group, own in enumerate(ordered) if len(own)}
+        self._number, self._pieces = len(code), defaultdict[int, list[Integers]](list)
+
+        def sorted_block(at: int) -> tuple[Integers, Integers]:
+            own = code[at : at + _SORTED]
+            ordered = values[at : at + _SORTED].take(np.argsort(own, kind="stable"))  # of 16 bits a radix sort
+            return ordered, np.cumsum(np.bincount(own))
+
+        for ordered, ends in in_parallel(sorted_block, range(0, len(code), _SORTED)):
+            for group in np.flatnonzero(np.diff(ends, prepend=0)).tolist():
+                self._pieces[group].append(ordered[ends[group - 1] if group else 0 : ends[group]])
+
+    def __len__(self) -> int:
+        """Number of values."""
+        return self._number
 
     def __contains__(self, group: int) -> bool:
         """Whether a group has values."""
-        return group in self._of
+        return group in self._pieces
 
     def of(self, groups: Iterable[int]) -> Integers:
         """All values of some groups, of which one has some."""
-        return np.concatenate([self._of[group] for group in groups if group in self._of])
+        return np.concatenate([piece for group in groups for piece in self._pieces[group]])
