@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from multicard.core.text import plain
+from multicard.core.terminal import plain
 from multicard.core.units import heading, show
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from multicard.cli._console import console, say
 from multicard.core.errors import UserError
-from multicard.core.text import counted, plain
+from multicard.core.terminal import plain
+from multicard.core.text import counted
 from multicard.core.units import ARGS_PREFIX, UNKNOWN, heading, number_in, unit_for, units_of
 
 if TYPE_CHECKING:

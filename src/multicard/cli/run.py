@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from multicard.cli._command import MEASURE, Command, add_configuration, add_profile
 from multicard.cli._console import say
 from multicard.core.errors import UserError
-from multicard.core.text import counted, plain
+from multicard.core.terminal import plain
+from multicard.core.text import counted
 
 SOME_FAILED = 3  # exit code
 

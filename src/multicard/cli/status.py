@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from multicard.cli._command import MEASURE, Command, add_configuration, add_profile
 from multicard.cli._console import say
 from multicard.core.errors import UserError
-from multicard.core.text import plain
+from multicard.core.terminal import plain
 
 if TYPE_CHECKING:
     from multicard.workflow.slurm_queue import QueuedJob

@@ -2,10 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 _ESCAPED = r"\`*_[]<>#|&~$"
 _MARKDOWN = str.maketrans({character: f"\\{character}" for character in _ESCAPED})
@@ -22,13 +18,6 @@ def printable(text: str, longest: int | None = None) -> str:
         return shown
     words, _, rest = shown[:longest].rpartition(" ")
     return f"{words} …" if len(words) > len(rest) and len(words) + 2 <= longest else f"{shown[: longest - 1]}…"
-
-
-def plain(text: str, width: int | None = None) -> "Text":
-    """Text that a terminal shows literally: markup and escapes have no effect; cut to a width."""
-    from rich.text import Text
-
-    return Text(printable(text, width))
 
 
 def counted(number: int, one: str) -> str:

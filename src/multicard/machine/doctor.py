@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from multicard.archive.matrix import Matrix
-from multicard.core.text import counted, plain
+from multicard.core.terminal import plain
+from multicard.core.text import counted
 from multicard.experiment.load import read_experiment, read_profile
 from multicard.experiment.machine import Machine
 from multicard.machine import Check, disk, gpus, profiler, slurm
