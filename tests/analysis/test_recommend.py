@@ -1,6 +1,7 @@
 """Choices and recommendations of synthetic jobs, whose speed and bottlenecks are known."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from synthetic_results import with_provenance as placed
 from multicard.analysis.bottlenecks.bottlenecks import BottleneckReport, report_of
 from multicard.analysis.bottlenecks.options import untried
 from multicard.analysis.choice.choices import Choice, as_table, choices
-from multicard.analysis.choice.recommend import advise, as_markdown
+from multicard.analysis.choice.recommend import _standing, advise, as_markdown
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.runs.per_run import trace_shares
+from multicard.analysis.statistics import Interval
 from multicard.cli import main
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
@@ -113,6 +115,10 @@ def test_only_what_is_shown_to_be_slower_is_called_slower(tmp_path: Path) -> Non
     text = said(made(tmp_path / "two", trained(2, 100) + trained(2, 99, OTHERWISE, num_workers=2)))
     assert "fastest of 2 on 2 GPUs: num_workers: 0, 100.0 images per second" in text
     assert "not significantly slower: num_workers: 2, 0.990× as fast (95% CI" in text
+    # Its own interval excludes 1, and that of the fastest of many would not.
+    [_, second, *_] = [row for row in job.rows if row.ratio and not row.is_worse]
+    one_of_many = replace(second, ratio=Interval(0.9, 0.85, 0.95, 2, p_value=0.2))
+    assert _standing(one_of_many) == "not significantly slower among so many comparisons"
 
 
 def test_precision_and_batch_are_never_traded_silently(tmp_path: Path) -> None:

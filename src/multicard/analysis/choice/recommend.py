@@ -232,11 +232,10 @@ def _which(job: Choices) -> list[str]:
             continue
         where = job.on(best.devices) + (f" ({words_of(best.changes)})" if best.changes else "")
         nearest = min(rivals, key=lambda each: (each.is_worse, abs(each.ratio.value - 1)))
-        standing = "slower" if nearest.is_worse else "not significantly slower"
         more = f" and {len(rivals) - 1} more" if len(rivals) > 1 else ""
         rate = best.rate.format(unit=f" {plural(2, job.unit)} per second")
         lines.append(
-            f"fastest of {best.rivals} on {where}: {job.recipe(best)}, {rate}; {standing}: "
+            f"fastest of {best.rivals} on {where}: {job.recipe(best)}, {rate}; {_standing(nearest)}: "
             f"{job.recipe(nearest)}, {nearest.ratio.format(unit=FASTER)}{more}"
         )
     return lines
@@ -374,4 +373,6 @@ def _standing(row: Choice) -> str:
         return f"fastest of {row.rivals}" if row.rivals > 1 else ""
     if row.is_worse:
         return "slower"
-    return "one repeat, so not compared" if row.ratio.p_value is None else "not significantly slower"
+    if row.ratio.p_value is None:
+        return "one repeat, so not compared"
+    return f"not significantly slower{' among so many comparisons' if row.ratio.high < 1 else ''}"
