@@ -48,12 +48,13 @@ class Gpu:
         # Drivers before 535 know the reasons by their former name only.
         bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
         return {
+            "energy_j": self._thousandth("nvmlDeviceGetTotalEnergyConsumption"),
+            "time_s": time.monotonic(),  # of the energy: to read the rest may take milliseconds
             "sm_clock_mhz": self._ask("nvmlDeviceGetClockInfo", 1),
             "memory_clock_mhz": self._ask("nvmlDeviceGetClockInfo", 2),
             "temperature_c": self._ask("nvmlDeviceGetTemperature", 0),
             "power_w": self._thousandth("nvmlDeviceGetPowerUsage"),
             "clock_reasons": self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") if bits is None else bits,
-            "energy_j": self._thousandth("nvmlDeviceGetTotalEnergyConsumption"),
             # The second version leaves out what the driver reserves for itself, as nvidia-smi does.
             "memory_used_bytes": read_or_none(
                 lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._handle, version=self._nvml.nvmlMemory_v2).used
@@ -119,7 +120,7 @@ def _take_samples(nvml: Any) -> Samples:
     for number in itertools.count():
         for uuid, gpu in gpus.items():
             limits = gpu.limits() if number % SLOW_EVERY == 0 else {}
-            rows.append({"time_s": time.monotonic(), "gpu": uuid, **gpu.fast(), **limits})
+            rows.append({"gpu": uuid, **gpu.fast(), **limits})
         yield rows, PERIOD_S
         rows = []
 
