@@ -54,7 +54,7 @@ def gains(measures: pd.DataFrame, parameter: str) -> pd.DataFrame:
     by = [*varied(measures, besides=(parameter, "devices", "repeat")), "devices"]
     completed = measures[(measures["outcome"] == "completed") & measures["iteration_time_s"].notna()]
     places = {(each[parameter], tuple(map(each.parameters.get, by))): each for each in configurations_in(completed)}
-    groups = list(dict.fromkeys(group for _, group in places))
+    groups = {group: number for number, group in enumerate(dict.fromkeys(group for _, group in places))}
     present = [value for value in ORDER[parameter] if any(value == known for known, _ in places)]
     pairs = [
         (value, group)
@@ -62,9 +62,10 @@ def gains(measures: pd.DataFrame, parameter: str) -> pd.DataFrame:
         for group in groups
         if {(value, group), (present[0], group)} <= places.keys()
     ]
-    pool, at = Pool([each.blocks("iteration_time_s") for each in places.values()]), list(places).index
-    ratios = [pool.ratio(at((present[0], group)), at((value, group))) for value, group in pairs]
-    found = completed[by].drop_duplicates().iloc[[groups.index(group) for _, group in pairs]].reset_index(drop=True)
+    pool = Pool([each.blocks("iteration_time_s") for each in places.values()])
+    at = {place: index for index, place in enumerate(places)}
+    ratios = [pool.ratio(at[present[0], group], at[value, group]) for value, group in pairs]
+    found = completed[by].drop_duplicates().iloc[[groups[group] for _, group in pairs]].reset_index(drop=True)
     found.insert(0, "base", present[0] if present else None)
     found.insert(1, "value", pd.Series([value for value, _ in pairs], dtype=object))
     return pd.concat([found, _excess("gain", ratios)], axis="columns")

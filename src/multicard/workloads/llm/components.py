@@ -36,7 +36,7 @@ STEP = _Step()
 
 
 class CountedData:
-    """A data set of torchtune's, whose batches are counted while their samples are in no tensors on a device.
+    """A data set of torchtune's, whose batches are counted on the host, before they are collated.
 
     Parameters
     ----------

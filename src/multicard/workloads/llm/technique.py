@@ -20,6 +20,7 @@ class Technique:
     label: str  # what figures call it
     description: str  # what it does, for the schema and the documentation
     recipe = "lora_finetune"  # stem of the name of torchtune's recipe
+    # Torchtune's component.
     loss: Mapping[str, Any] = {"_component_": "torchtune.modules.loss.CEWithChunkedOutputLoss"}
     always_distributed = False  # whether torchtune has its recipe only for torchrun
     kind: TextKind | None = None  # of samples that it alone needs; None where it learns from any
