@@ -57,7 +57,7 @@ class CapturedEvents:
         self.kernels = read("kernels", *times, groups=("process", "device", "name", *stream))
         place = ("process", "device", "operation", "host_memory", *stream)
         self.memory = read("memory", *times, "bytes", groups=place)
-        self.messages = read("messages", "start", "bytes")
+        self.messages = read("messages", "start", "bytes", groups=("process", "collective", "ranks"))
         self.api = read("api", *times, groups=("process", "api", "name", *(("thread",) if linked else ())))
         self.notices: list[str] = []
         self.linked = linked and self.api is not None and bool(self._on_device())

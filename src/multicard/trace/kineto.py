@@ -114,7 +114,9 @@ def read(path: Path) -> Trace:
                 if process is None and event.cat in HOST_CATEGORIES and isinstance(event.pid, int):
                     process = event.pid
         process = -1 if process is None else process
-        tables = {kind: _table(kind, own, process) for kind, own in events.items() if kind != "messages"}
+        tables = {
+            kind: _table(kind, own, process) for kind, own in events.items() if kind not in ("messages", "graphs")
+        }
         tables["messages"] = _messages(events["kernels"], tables["api"].numbers, process)
         for table in tables.values():
             refuse_absurd(table.numbers)
@@ -199,10 +201,11 @@ def _messages(kernels: list[Event], api: dict[str, Integers], process: int) -> _
             of_call |= {MISSING: -1}
         start = of_call.get(_number(arguments.correlation, MISSING), -1)
         start = _nanoseconds(event.ts) if start == -1 else start
-        key = (process, kind, _number(arguments.ranks))
+        key = (process, kind, _number(arguments.ranks), None, None)
         found.append((keys.setdefault(key, len(keys)), start, elements * size))
     code, starts, sizes = np.array(found, np.int64).reshape(-1, 3).T
-    return _Table(list(keys), code.astype(np.int32), {"start": starts, "bytes": sizes})
+    lacking = {name: np.full(len(code), MISSING) for name in KINDS["messages"].numbers}
+    return _Table(list(keys), code.astype(np.int32), lacking | {"start": starts, "bytes": sizes})
 
 
 def _source(kind: str, table: _Table, groups: tuple[str, ...]) -> EventSource:

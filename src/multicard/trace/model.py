@@ -42,9 +42,18 @@ KINDS: dict[str, Kind] = {
     "memory": Kind(
         ("process", "device", "operation", "host_memory", "stream"), ("correlation", "bytes", "start", "end")
     ),
-    # Communication calls with the size of their message, as the communication library counts it, and the number of
-    # ranks that take part (None: not recorded); `start` is when the host made the call.
-    "messages": Kind(("process", "collective", "ranks"), ("start", "bytes")),
+    # Replays of whole CUDA graphs, whose kernels and copies were not recorded one by one (`nsys profile
+    # --cuda-graph-trace=graph`, the default of nsys). What ran inside a replay is unknown.
+    "graphs": Kind(("process", "device", "stream"), ("correlation", "start", "end")),
+    # Calls of collectives, each with the `bytes` of its message as the communication library counts them. `ranks` is
+    # the number of ranks that take part, `communicator` names the process group or communicator, both None where not
+    # recorded; `thread` made the call. `start` and `end` are those of the call on the host. A profiler that notes the
+    # message on the kernel itself gives that kernel's `correlation` and `kernel_start`; `sequence` counts the
+    # collectives of a communicator. These numbers are `MISSING` where they were not recorded.
+    "messages": Kind(
+        ("process", "collective", "ranks", "communicator", "thread"),
+        ("correlation", "kernel_start", "start", "end", "bytes", "sequence"),
+    ),
 }
 
 OPERATIONS = (
@@ -66,6 +75,7 @@ NOT_RECORDED = {
     "api": "the capture holds no calls of the CUDA API",
     "kernels": "the capture holds no kernels",
     "memory": "the capture holds no memory operations of a device",
+    "graphs": "the capture holds no replays of CUDA graphs",
     "messages": "the capture holds no sizes of messages",
 }
 
@@ -139,7 +149,18 @@ class Trace:
     open: Callable[[str, tuple[str, ...], tuple[str, ...]], EventSource]
     absent: dict[str, str]  # why a kind was not recorded, for those that were not
     ranks: dict[int, int] = field(default_factory=dict)  # rank by process id, as far as the trace itself tells
-    gpus: tuple[str, ...] = ()  # names of the kinds of GPUs that the traced machine has, as far as the trace tells
+    gpus: tuple[str, ...] = ()  # names of the kinds of GPUs that the trace is about, as far as it tells
+    # Number of GPUs of the traced machine that can run CUDA or HIP; None where the trace does not tell.
+    gpu_count: int | None = None
+    # Identity of the physical GPU, such as its UUID, by process id and number of the device in that process. Two
+    # processes that share one GPU have the same identity here.
+    gpu_identities: dict[tuple[int, int], str] = field(default_factory=dict)
+    # Identity of the clock of all times. Times of two traces can be compared where it is the same and not None.
+    clock: str | None = None
+    # Lines that the profiler itself recorded about what is wrong or missing in the capture: these come first in an
+    # answer. Lines about what reading had to repair or leave out are `notices`.
+    diagnostics: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
     # Steps by process that were found in the trace; None where its ranges mark them.
     steps: dict[int, Steps] | None = None
 

@@ -108,7 +108,9 @@ def messages(database: SqliteFile, wanted: tuple[str, ...]) -> EventSource:
             size, call = _field(payload, offsets.get(SIZE), "<Q"), collective_call(str(name))
             if size is not None and call is not None and size < 1 << 62:
                 sizes.append((process, call, start, size, communicator))
-        keys = [(process, call, ranks.get((process, communicator))) for process, call, *_, communicator in sizes]
+        keys = [
+            (process, call, ranks.get((process, communicator)), None, None) for process, call, *_, communicator in sizes
+        ]
         numbers = np.array([each[2:4] for each in sizes], np.int64).reshape(-1, 2)
         yield Batch(groups.codes(keys), {"start": numbers[:, 0], "bytes": numbers[:, 1]})
 
