@@ -129,7 +129,7 @@ def test_a_call_of_another_process_with_the_same_number_is_not_joined(tmp_path: 
 
 def test_what_was_not_captured_is_absent_not_zero(tmp_path: Path) -> None:
     trace = open_trace(nsys_export(tmp_path / "no cuda.sqlite", cuda=False))
-    assert set(trace.absent) == {"api", "kernels", "memory", "messages"}
+    assert set(trace.absent) == {"api", "graphs", "kernels", "memory", "messages"}
     found = activity_tables([trace])
     assert set(found.rows) == {"phases", "ranges"}
     assert set(found.absent) == set(ACTIVITIES) - {"phases", "ranges"}
