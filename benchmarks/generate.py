@@ -20,7 +20,7 @@ from truth import History, truth_of
 FIRST_STEP_NS = 1_000_000_000
 KEPT = {
     "kernels": ("start", "end", "call_start", "call_end", "recorded", "shape", "stream", "thread"),
-    "memory": ("start", "end", "call_start", "kind", "bytes", "stream"),
+    "memory": ("start", "end", "call_start", "call_end", "kind", "bytes", "stream"),
     "ranges": ("start", "end", "name"),
 }
 IN_STEPS = "in_steps"  # whether the host did it in a step

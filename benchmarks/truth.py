@@ -12,8 +12,8 @@ from catalogue import FUNCTIONS, MEMORY_KINDS, RANGES, STEP, Catalogue
 from simulation import MAIN_THREAD, Columns
 
 COMPUTE, COMMUNICATION, MEMORY = range(3)
-CAUSES = ("idle_host_bound", "idle_collective", "idle_other")
-HOST_BOUND, COLLECTIVE, OTHER = range(3)
+# Idle while the host has not launched what comes next; while what comes next waits on the device; while nobody knows.
+CAUSES = ("idle_host", "idle_queued", "idle_unknown")
 NEVER = np.iinfo(np.int64).max
 
 
@@ -21,8 +21,8 @@ NEVER = np.iinfo(np.int64).max
 class History:
     """All that one process did.
 
-    kernels: start, end, call_start, call_end, recorded, shape, stream, thread; memory: start, end, call_start, kind,
-    bytes, stream; calls: duration, function; ranges: start, end, name. All have in_steps: whether the host did it in a
+    kernels: start, end, call_start, call_end, recorded, shape, stream, thread; memory: start, end, call_start, call_end,
+    kind, bytes, stream; calls: duration, function; ranges: start, end, name. All have in_steps: whether the host did it in a
     step.
     """
 
@@ -149,7 +149,8 @@ def launches(history: History, _: Catalogue) -> list[dict[str, Any]]:
 def timeline(history: History, catalogue: Catalogue) -> list[dict[str, Any]]:
     """Where the device's time went, over the capture and per step."""
     kernel, memory = history.kernels, history.memory
-    start, end, call = (np.concatenate((kernel[key], memory[key])) for key in ("start", "end", "call_start"))
+    times = ("start", "end", "call_start", "call_end")
+    start, end, call, returned = (np.concatenate((kernel[key], memory[key])) for key in times)
     call[: len(kernel["start"])][~kernel["recorded"]] = NEVER
     group = np.full(len(start), MEMORY, np.int8)
     group[: len(kernel["start"])] = np.where(catalogue.is_collective[kernel["shape"]], COMMUNICATION, COMPUTE)
@@ -168,7 +169,7 @@ def timeline(history: History, catalogue: Catalogue) -> list[dict[str, Any]]:
     scopes = [capture, *steps_of_device]
 
     occupied = occupation(start, end, group, np.array(scopes))
-    idle = idle_causes(start, end, group, call, np.array(scopes))
+    idle = idle_causes(start, end, call, returned, np.array(scopes))
     rows = []
     for number, (first, last) in enumerate(scopes):
         row: dict[str, Any] = {
@@ -220,26 +221,30 @@ def occupation(start: np.ndarray, end: np.ndarray, group: np.ndarray, scopes: np
 
 
 def idle_causes(
-    start: np.ndarray, end: np.ndarray, group: np.ndarray, call: np.ndarray, scopes: np.ndarray
+    start: np.ndarray, end: np.ndarray, call: np.ndarray, returned: np.ndarray, scopes: np.ndarray
 ) -> list[np.ndarray]:
     """Idle time per cause and scope; the first scope is the whole capture, `call` is NEVER where none was recorded.
 
-    A gap is judged by the activity that ends it, of several that begin together the one whose call began first: the
-    host was late when that call began in the gap; else a collective kept the device waiting; else another reason.
+    A gap is judged by the activity that ends it, of several that begin together the one whose call began first: until
+    that call returned the gap is the host's, after that it is the device's. After the last activity it is the host's.
     """
     order = np.lexsort((call, start))
-    start, call, group = start[order], call[order], group[order]
+    start, call, returned = start[order], call[order], returned[order]
     busy_until = np.maximum.accumulate(end[order])
     gap_start = np.concatenate((scopes[0, :1], busy_until))
     gap_end = np.concatenate((start, scopes[0, 1:]))
-    recorded = call != NEVER
-    late = recorded & (call >= gap_start[:-1])
-    cause = np.where(late, HOST_BOUND, np.where(recorded & (group == COMMUNICATION), COLLECTIVE, OTHER))
-    cause = np.append(cause, OTHER)  # after the last activity
-    gaps = gap_end > gap_start
-    gap_start, gap_end, cause = gap_start[gaps], gap_end[gaps], cause[gaps]
+    recorded = np.append(call != NEVER, True)
+    of_host = np.append(np.minimum(returned, start), scopes[0, 1])
+    of_host = np.maximum(gap_start, np.where(recorded, of_host, gap_start))
+    parts = {
+        "idle_host": (gap_start, of_host),
+        "idle_queued": (np.where(recorded, of_host, gap_end), gap_end),
+        "idle_unknown": (np.where(recorded, gap_end, gap_start), gap_end),
+    }
     times = np.zeros((len(CAUSES), len(scopes)), np.int64)
-    for number, (first, last) in enumerate(scopes):
-        within = np.maximum(np.minimum(gap_end, last) - np.maximum(gap_start, first), 0)
-        times[:, number] = [within[cause == number_of_cause].sum() for number_of_cause in range(len(CAUSES))]
+    for number, cause in enumerate(CAUSES):
+        first, last = parts[cause]
+        for scope, (begin, stop) in enumerate(scopes):
+            within = np.minimum(last, stop) - np.maximum(first, begin)
+            times[number, scope] = np.maximum(within, 0).sum()
     return list(times)

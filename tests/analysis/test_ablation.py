@@ -94,7 +94,7 @@ def on_gpu(folder: Path, **of_host: object) -> Evidence:
     rows = [
         {
             "command": ["train.py"], "device": "cuda", "ablate": part, "repeat": repeat, "iteration_time_s": step_s,
-            "throughput_samples_per_s": 8 / step_s, "launch_overhead_share": 0.25, "host_busy_elsewhere_share": 0.05,
+            "throughput_samples_per_s": 8 / step_s, "launch_overhead_share": 0.25, "host_without_gpu_calls_share": 0.05,
             "compute_share": 0.7, **(of_host if part == "host" else {}),
         }
         for part, times in ON_GPU.items()
@@ -105,7 +105,7 @@ def on_gpu(folder: Path, **of_host: object) -> Evidence:
         found.loc[found["ablate"] == "host", name] = value
     trace = {
         "process": 1, "device": 0, "scope": "steps", "span_s": 1.0, "busy_s": 0.7, "compute_s": 0.7,
-        "overlapped_s": 0.0, "exposed_communication_s": 0.0, "idle_s": 0.3, "idle_host_bound_s": 0.25,
+        "overlapped_s": 0.0, "exposed_communication_s": 0.0, "idle_s": 0.3, "idle_launching_s": 0.25,
         "idle_host_elsewhere_s": 0.05,
     }  # fmt: skip
     return evidence_of(gathered(folder, found, timeline=[{"run": run, **trace} for run in found["run"]]))

@@ -11,6 +11,7 @@ from multicard.analysis.bottlenecks.bottlenecks import KINDS
 from multicard.analysis.runs.breakdown import COLUMNS, PARTS, complete, device_time, of_steps, overall, parts_of
 from multicard.analysis.runs.windows import Window
 from multicard.trace.files import open_trace
+from multicard.trace.idle import CAUSES
 from multicard.trace.tables import activity_tables
 from synthetic import PID, Work, nsys_export, training_trace
 
@@ -95,7 +96,7 @@ def _row(known: dict[str, float], **measures: Any) -> dict[str, Any]:
 # Of the profiled steps of two GPUs.
 TRACE = {
     "compute": 0.3, "compute and communication": 0.1, "exposed communication": 0.1, "exposed memory operations": 0.0,
-    "idle (host-bound)": 0.3, "idle (before a collective)": 0.1, "idle (other)": 0.1, "waiting_in_collectives": 0.0,
+    "idle (launching)": 0.3, "idle (queued)": 0.1, "idle (unknown)": 0.1, "waiting_in_collectives": 0.0,
 }  # fmt: skip
 
 
@@ -105,8 +106,15 @@ TRACE = {
         ({}, {}, "compute"),
         ({"compute": 0.1}, {}, "launch overhead"),
         ({"compute": 0.0, "exposed memory operations": 0.7}, {}, "memory operations"),
-        ({"compute": 0.0, "idle (other)": 0.7}, {}, "other"),
-        ({"idle (host-bound)": 0.05, "idle (host busy elsewhere)": 0.8}, {}, "host busy elsewhere"),
+        ({"compute": 0.0, "CUDA graphs": 0.7}, {}, "CUDA graphs"),
+        ({"compute": 0.0, "idle (allocating)": 0.7}, {}, "memory allocation"),
+        ({"compute": 0.0, "idle (loading code)": 0.7}, {}, "loading code"),
+        ({"compute": 0.0, "idle (synchronizing)": 0.7}, {}, "synchronization"),
+        ({"compute": 0.0, "idle (queued)": 0.7}, {}, "queued on the GPU"),
+        ({"compute": 0.0, "idle (within a graph)": 0.7}, {}, "idle within graphs"),
+        ({"compute": 0.0, "idle (unknown)": 0.7}, {}, "other"),
+        ({"idle (launching)": 0.05, "idle (host in no call)": 0.8}, {}, "host without GPU calls"),
+        ({"compute": 0.0, "idle (data loading)": 0.7}, {}, "data loading"),
         ({"compute": 0.0, "exposed communication": 0.5, "waiting_in_collectives": 0.4}, {}, "waiting for other ranks"),
         ({}, {"stalls": 0.6}, "stalls"),
         ({}, {"data loading": 0.5}, "data loading"),
@@ -121,7 +129,7 @@ def test_the_bound_is_the_largest_part(trace: dict[str, float], known: dict[str,
 
 def test_the_wait_of_a_rank_without_data_is_not_communication() -> None:
     # Of two GPUs in turn one waits 0.7 of a step for data, and the other inside a collective for it: 0.35 on average.
-    trace = {"compute": 0.3, "idle (host-bound)": 0.35, "exposed communication": 0.35, "waiting_in_collectives": 0.35}
+    trace = {"compute": 0.3, "idle (launching)": 0.35, "exposed communication": 0.35, "waiting_in_collectives": 0.35}
     profiled = {"profiled_data_s": 0.35, "trace_iteration_time_s": 1.0}
     profiled |= {"profiled_data_share": 0.7, "profiled_iteration_time_s": 1.0}
     row = _row({"data loading": 0.7, "compute or communication": 0.3}, devices=2, **profiled)
@@ -143,8 +151,8 @@ def test_parts_of_a_device_s_time_add_up_to_its_span(tmp_path: Path) -> None:
     assert parts.sum(axis=1).tolist() == pytest.approx(timeline["span_s"].tolist())
     assert parts.min().min() >= 0
     # Idle time of unknown cause counts as other; without kernels no part is known.
-    unknown = timeline.assign(idle_host_bound_s=None, idle_collective_s=None, idle_other_s=None)
-    assert device_time(unknown)["idle (other)"].tolist() == pytest.approx(timeline["idle_s"].tolist())
+    unknown = timeline.assign(**dict.fromkeys(f"{cause}_s" for cause in CAUSES))
+    assert device_time(unknown)["idle (unknown)"].tolist() == pytest.approx(timeline["idle_s"].tolist())
     columns = [name for name in timeline if name.endswith("_s") and name not in ("span_s", "memory_s")]
     assert device_time(timeline.assign(**dict.fromkeys(columns))).isna().all(axis=None)
 
@@ -155,8 +163,9 @@ def test_idle_time_of_a_host_that_is_busy_elsewhere_is_a_part_of_its_own(tmp_pat
     path = training_trace(tmp_path / "t.sqlite", {PID: [(0.0, 10.0), (30.0, 40.0)]}, {PID: work})
     timeline = activity_tables([open_trace(path)], ["timeline"], scope="steps").table("timeline").to_pandas()
     parts = device_time(overall(timeline)).iloc[0] * 1e3
-    # Idle at 5-32 ms: the host is elsewhere between the steps, and launches at 5-10 and 30-32. Nothing follows 37 ms.
-    assert parts["idle (host busy elsewhere)"] == pytest.approx(20)
-    assert parts["idle (host-bound)"] == pytest.approx(7)
-    assert parts["idle (other)"] == pytest.approx(3)
+    # Idle at 5-32 ms: the host makes no call between the steps, and is in them at 5-10 and 30-31.1, when the launching
+    # call of 0.1 ms returns. From then to 32 ms the kernel is queued. Nothing follows 37 ms.
+    assert parts["idle (host in no call)"] == pytest.approx(20)
+    assert parts["idle (launching)"] == pytest.approx(5 + 1.1 + 3)
+    assert parts["idle (queued)"] == pytest.approx(0.9)
     assert parts.sum() == pytest.approx(40)

@@ -213,14 +213,14 @@ def one(folder: Path, measures: dict[str, Any] | None = None, **shares: float) -
 
 def test_bottlenecks_are_the_parts_of_the_step_by_their_shares(tmp_path: Path) -> None:
     # What takes most comes first; the wait for data is of the record, the rest is divided by the trace.
-    shares = {"exposed_communication": 0.3, "memory": 0.2, "idle_host_bound": 0.16, "idle_collective": 0.08}
+    shares = {"exposed_communication": 0.3, "memory": 0.2, "idle_launching": 0.16, "idle_queued": 0.08}
     measures = {"data_share": 0.06, "profiled_data_s": 0.06, "trace_iteration_time_s": 1.0}
     assert held_back(one(tmp_path / "a", measures, **shares)) == [
         ("exposed communication", 0.3),
         ("compute", 0.26),
         ("memory operations", 0.2),
         ("launch overhead", 0.10),
-        ("waiting for other ranks", 0.08),
+        ("queued on the GPU", 0.08),
         ("data loading", 0.06),
     ]
     # Without a trace the phases show copies and computation.
@@ -231,7 +231,7 @@ def test_bottlenecks_are_the_parts_of_the_step_by_their_shares(tmp_path: Path) -
     # A GPU that idles while the host waits for data is not bound by launches: of the 0.95 that are no wait in the
     # profiled steps, 0.25 are idle, and so are 0.25 / 0.95 of the 0.74 that are none in the measured ones.
     profiled = {"profiled_data_share": 0.05, "profiled_data_s": 0.05, "trace_iteration_time_s": 1.0}
-    assert held_back(one(tmp_path / "c", profiled | {"data_share": 0.26}, idle_host_bound=0.3)) == [
+    assert held_back(one(tmp_path / "c", profiled | {"data_share": 0.26}, idle_launching=0.3)) == [
         ("compute", 0.7 / 0.95 * 0.74), ("data loading", 0.26), ("launch overhead", 0.25 / 0.95 * 0.74),
     ]  # fmt: skip
 
@@ -249,7 +249,7 @@ def test_shares_below_a_twentieth_are_not_bottlenecks_and_each_number_says_its_t
 
 
 def test_where_a_capture_goes_and_stalls_are_named(tmp_path: Path) -> None:
-    of_capture = {"timeline": [timeline(0, idle_other=0.6) | {"scope": "capture"}]}
+    of_capture = {"timeline": [timeline(0, idle_unknown=0.6) | {"scope": "capture"}]}
     first = "60% of the capture is idle for a reason that the trace does not show; then compute (40%)"
     assert f"- Where the step goes: 1 GPU: {first}\n" in said(
         made(tmp_path, [ADOPTED | {"devices": 1}], tables=of_capture)
@@ -288,7 +288,7 @@ def test_an_option_carries_the_most_it_can_gain_where_there_is_a_bound(tmp_path:
 
 def test_programs_with_options_of_their_own_get_general_advice_with_its_bound(tmp_path: Path) -> None:
     # Without a share of 0.3 a step takes 0.7 of its time, and 1 / 0.7 = 1.43; 1 / 0.8 = 1.25.
-    lines = {"timeline": [timeline(0, exposed_communication=0.2 / 0.7, memory=0.1, idle_host_bound=0.15)]}
+    lines = {"timeline": [timeline(0, exposed_communication=0.2 / 0.7, memory=0.1, idle_launching=0.15)]}
     text = as_markdown(made(tmp_path, [ADOPTED | {"devices": 2, "data_share": 0.3}], tables=lines))
     found = {
         line.partition("**")[2].partition("**")[0]: advised

@@ -104,7 +104,7 @@ def timeline(run: str, devices: int, busy: float) -> list[dict[str, Any]]:
     """Captures of 1 s: computing for `busy`, a tenth of it exposed communication, 0.1 s of late launches."""
     return rows(
         run, devices, scope="capture", span_s=1.0, busy_s=busy, compute_s=0.9 * busy, communication_s=0.1 * busy,
-        memory_s=0.0, overlapped_s=0.0, exposed_communication_s=0.1 * busy, idle_s=1 - busy, idle_host_bound_s=0.1,
+        memory_s=0.0, overlapped_s=0.0, exposed_communication_s=0.1 * busy, idle_s=1 - busy, idle_launching_s=0.1,
     )  # fmt: skip
 
 
@@ -115,8 +115,8 @@ def test_the_time_of_a_gpu_adds_up_and_each_gpu_has_a_mark(tmp_path: Path) -> No
     assert parts == {
         "compute": pytest.approx([72, 54]),
         "exposed communication": pytest.approx([8, 6]),
-        "idle (host-bound)": pytest.approx([10, 10]),
-        "idle (other)": pytest.approx([10, 30]),
+        "idle (launching)": pytest.approx([10, 10]),
+        "idle (unknown)": pytest.approx([10, 30]),
     }
     [marks] = [line for line in axes.get_lines() if line.get_label() == "busy time of one GPU"]
     assert list(zip(*marks.get_data(), strict=True)) == [pytest.approx(place) for place in ((80, 0), (50, 1), (70, 1))]
@@ -195,8 +195,8 @@ def test_devices_and_steps_of_a_trace_are_drawn(captured: list[dict]) -> None:
     shares, steps = figure.axes
     assert heading(shares) == "Share of the capture"
     # Parts without time are neither drawn nor in the legend.
-    assert legend(figure) == [["compute", "exposed memory operations", "idle (other)"]]
-    assert len(shares.patches) == 3 and len(steps.patches) == 2 * 8  # each part, most of no height
+    assert legend(figure) == [["compute", "exposed memory operations", "idle (launching)", "idle (queued)"]]
+    assert len(shares.patches) == 4 and len(steps.patches) == 2 * len(LOOK)  # each part, most of no height
     # Steps of 10 ms each.
     assert max(bar.get_y() + bar.get_height() for bar in steps.patches) == pytest.approx(10)
 
@@ -204,5 +204,5 @@ def test_devices_and_steps_of_a_trace_are_drawn(captured: list[dict]) -> None:
 def test_many_steps_share_a_bar(captured: list[dict]) -> None:
     many = [captured[0]] + [captured[1] | {"step": number} for number in range(1, 1001)]
     steps = draw_timeline(many).axes[1]
-    assert len(steps.patches) == 59 * 8  # 1000 / 17
+    assert len(steps.patches) == 59 * len(LOOK)  # 1000 / 17
     assert "mean of 17" in steps.get_xlabel()

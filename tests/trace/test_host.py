@@ -1,4 +1,4 @@
-"""When the host is busy with something other than launching work, against a count of every moment."""
+"""When the host loads data or makes no call for long, against a count of every moment."""
 
 from pathlib import Path
 from statistics import median
@@ -9,7 +9,7 @@ import pytest
 
 from multicard.trace.collect import Events
 from multicard.trace.files import open_trace
-from multicard.trace.host import elsewhere
+from multicard.trace.host import Host
 from multicard.trace.steps import Marks
 from multicard.trace.tables import activity_tables
 from random_inputs import seeds
@@ -20,10 +20,10 @@ END = 900
 Times = list[tuple[int, int]]
 
 
-def events(groups: dict[tuple, Times]) -> Events:
+def events(groups: dict[tuple, Times], is_api: bool = False) -> Events:
     rows = [(code, *times) for code, own in enumerate(groups.values()) for times in own]
     code, start, end = (np.array(column, np.int64) for column in zip(*rows, strict=True))
-    fields = ("process", "name", "thread")
+    fields = ("process", "api", "name", "thread") if is_api else ("process", "name", "thread")
     arrays = {"start": start * UNIT, "duration": (end - start) * UNIT}
     return Events(fields, [(0, 1, *key) for key in groups], code, arrays, {(0, 1): slice(0, len(code))})
 
@@ -57,13 +57,13 @@ def counted(calls: Times, steps: Times, waits: Times, model: Times) -> set[int]:
                 pauses.append((since, moment))
             since = moment + 1
     usual = median(end - start for start, end in pauses) if pauses else float("inf")
-    edges = [(-(10**9), min(start for start, _ in calls)), (max(end for _, end in calls), 10**9)]
     found = set()
-    for start, end in (*pauses, *edges):
-        for moment in range(max(0, start), min(END, end)):
-            free = within(moment, waits) or (bool(steps) and not within(moment, steps))
-            long = (start, end) not in edges and end - start >= 100 * usual and not within(moment, model)
-            if end - start >= 10 and (free or long):
+    for start, end in pauses:
+        for moment in range(start, end):
+            in_model = within(moment, model)
+            free = not within(moment, steps) if steps else not in_model
+            long = end - start >= 100 * usual and not in_model
+            if end - start >= 10 and (free or long) and not within(moment, waits):
                 found.add(moment)
     return found
 
@@ -74,14 +74,22 @@ def test_every_moment_of_the_host_is_judged(seed: int) -> None:
     name = "data" if seed % 2 else "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
     model, where = [(300, 500), (600, 650)], ("forward", "aten::mm", "Optimizer.step#SGD.step", "epoch")[seed % 4]
     ranges = events({("step", 5): steps, (name, 5): waits, (where, 5): model})
-    found = elsewhere(events({("cudaLaunchKernel", 5): calls}), ranges, Marks(ranges), (0, 1))
-    moments = {m for start, end in found.tolist() for m in range(max(0, start // UNIT), min(END, end // UNIT))}
-    assert moments == counted(calls, steps, waits, model if where != "epoch" else [])
+    api = events({("runtime", "cudaLaunchKernel", 5): calls}, is_api=True)
+    host = Host(api, ranges, Marks(ranges), (0, 1)).thread(5)
+
+    def listed(found: np.ndarray) -> set[int]:
+        return {m for start, end in found.tolist() for m in range(max(0, start // UNIT), min(END, end // UNIT))}
+
+    in_calls = {m for start, end in calls for m in range(start, end)}
+    assert listed(host.calls) == in_calls
+    assert listed(host.elsewhere) == counted(calls, steps, waits, model if where != "epoch" else [])
+    loading = {m for start, end in waits for m in range(start, min(END, end))}
+    assert listed(host.data) == loading - in_calls
 
 
 def test_of_a_process_without_calls_nothing_is_known() -> None:
-    calls = events({("cudaLaunchKernel", 5): [(0, 1)]})
-    assert len(elsewhere(calls, None, Marks(None), (0, 2))) == 0
+    api = events({("runtime", "cudaLaunchKernel", 5): [(0, 1)]}, is_api=True)
+    assert len(Host(api, None, Marks(None), (0, 2)).any_thread.elsewhere) == 0
 
 
 def of_steps(path: Path) -> dict[str, Any]:
@@ -100,12 +108,13 @@ def starved(wait: float) -> tuple[list[tuple[float, float]], list[Work]]:
 def test_a_wait_between_steps_is_no_launch_overhead(tmp_path: Path) -> None:
     steps, work = starved(30.0)
     row = of_steps(training_trace(tmp_path / "t.json", {PID: steps}, {PID: work}))
-    # 0.2 of each 0.5 ms is busy. Each of the four waits lies between steps; between launches within steps 0.3 ms are
-    # idle, but for the last 0.2 ms of the last step, which nothing follows, and the 0.1 ms until its first kernel.
+    # 0.2 of each 0.5 ms is busy. Each of the four waits lies between steps. Of the 0.3 ms between two kernels of a step
+    # 0.1 lie in the next launching call, 0.2 before it; the last of each step are followed by no launch of the step.
     assert row["busy_s"] * 1e3 == pytest.approx(100 * 0.2)
     assert row["idle_host_elsewhere_s"] * 1e3 == pytest.approx(4 * 30)
-    assert row["idle_other_s"] * 1e3 == pytest.approx(0.2)
-    assert row["idle_host_bound_s"] * 1e3 == pytest.approx(5 * 10 - 20 - 0.2)
+    assert row["idle_launching_s"] * 1e3 == pytest.approx(100 * 0.1)
+    assert row["idle_between_calls_s"] * 1e3 == pytest.approx(100 * 0.2)
+    assert row["idle_queued_s"] == row["idle_unknown_s"] == 0
 
 
 def test_a_pause_within_steps_that_stands_out_is_no_launch_overhead(tmp_path: Path) -> None:

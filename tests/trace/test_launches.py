@@ -71,7 +71,7 @@ def test_of_a_gpu_that_begins_before_it_is_told_no_launches_are_known(suffix: st
     work: list[Work] = [(call, start - 325, end - 325, name) for call, start, end, name in KERNELS]
     path = training_trace(tmp_path / f"t.{suffix}", {PID: STEP_TIMES}, {PID: work})
     found = tables(path)
-    [line] = found.notices
+    [line] = found.warnings
     assert line.startswith(f"t: process {PID}, device 0: begins work up to 325 ms before it is launched")
     assert [row["joined"] for row in found.rows.get("launches", [])] in ([], [0])
     assert "325 ms before it is launched" in " ".join(multicard("analyze", path, "--only", "timeline").stdout.split())
@@ -80,12 +80,12 @@ def test_of_a_gpu_that_begins_before_it_is_told_no_launches_are_known(suffix: st
 def test_a_gpu_that_is_far_behind_its_host_is_no_wrong_clock(tmp_path: Path) -> None:
     # The host launches everything within 3 ms, and the last kernel ends after 150.
     work: list[Work] = [(0.02 * n, 1.0 * n + 0.01, 1.0 * n + 1.01, "gemm") for n in range(150)]
-    assert tables(training_trace(tmp_path / "t.sqlite", {PID: [(0.0, 151.0)]}, {PID: work})).notices == ()
+    assert tables(training_trace(tmp_path / "t.sqlite", {PID: [(0.0, 151.0)]}, {PID: work})).warnings == ()
 
 
 def test_launches_without_a_kernel_are_counted(tmp_path: Path) -> None:
     path = training_trace(tmp_path / "t.sqlite", {PID: STEP_TIMES}, {PID: KERNELS})
     found = tables(change(path, "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE correlationId >= 18"))
     lacking = 20 - found.rows["kernels"][0]["calls"]
-    assert found.notices == (f"t: process {PID}: {lacking} of 20 kernel launches without a kernel",)
+    assert found.warnings == (f"t: process {PID}: {lacking} of 20 kernel launches have no kernel",)
     assert lacking > 0

@@ -8,6 +8,7 @@ import pytest
 
 from changed_traces import change
 from multicard.trace.files import open_trace
+from multicard.trace.idle import CAUSES
 from multicard.trace.steps import Steps, on_device
 from multicard.trace.tables import CAPTURE, STEPS, ActivityTables, activity_tables
 from random_inputs import seeds
@@ -93,10 +94,15 @@ def test_steps_of_ranks_have_the_sums_of_a_hand_count(tmp_path: Path) -> None:
     assert waited == {PID: (0, pytest.approx(0.004)), OTHER: (2, 0)}
     first, *_ = rows["timeline"]
     assert (first["scope"], first["extent"], first["step"]) == ("steps", "device", None)
-    # 1000-1045 ms: busy at 1002-1015 and 1027-1040; the rest has its cause in late launches but for the last 5 ms and
-    # the 5 ms between the steps.
-    names = ("span", "busy", "exposed_communication", "idle_host_bound", "idle_host_elsewhere", "idle_other")
-    assert [first[f"{name}_s"] * 1e3 for name in names] == pytest.approx([45, 26, 14, 9, 5, 5])
+    # 1000-1045 ms: busy at 1002-1015 and 1027-1040. Each step's first call lasts from 1 ms to 1.1 ms after the step's
+    # begin, and 0.9 ms later its kernel begins. The host makes no call while it is between the steps; in the steps it
+    # is between calls for 1, 5 + 1 and 5 ms of the rest.
+    assert [first[f"{name}_s"] * 1e3 for name in ("span", "busy", "exposed_communication")] == pytest.approx(
+        [45, 26, 14]
+    )
+    assert {cause: first[f"{cause}_s"] * 1e3 for cause in CAUSES if first[f"{cause}_s"]} == pytest.approx(
+        {"idle_launching": 0.2, "idle_between_calls": 12, "idle_host_elsewhere": 5, "idle_queued": 1.8}
+    )
 
 
 @EITHER

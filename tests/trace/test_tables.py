@@ -14,6 +14,7 @@ from multicard.core.files import described, write_json
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from multicard.trace.files import open_trace
+from multicard.trace.idle import CAUSES
 from multicard.trace.tables import ACTIVITIES, CAPTURE, SCOPES, STEPS, activity_tables
 from synthetic import MS, OTHER, PID, add_messages, kineto_trace, nsys_export
 
@@ -109,8 +110,9 @@ def test_timelines_and_shares_have_those_of_a_hand_count(capture: Path) -> None:
     assert [first[f"{part}_s"] * 1e3 for part in parts] == pytest.approx([10, 9, 7, 0, 3, 0, 0, 1])
     assert [second[f"{part}_s"] * 1e3 for part in parts] == pytest.approx([10, 0, 0, 0, 0, 0, 0, 10])
     # Device idle at 5-6 ms, ended by the kernel launched at 2 ms: in time. Idle before 0 and after 11: nothing follows.
-    causes = [first[f"idle_{cause}_s"] * 1e3 for cause in ("host_bound", "collective", "other")]
-    assert causes == pytest.approx([0, 0, 1])
+    assert {cause: first[f"{cause}_s"] * 1e3 for cause in CAUSES if first[f"{cause}_s"]} == {
+        "idle_queued": pytest.approx(1)
+    }
     # 3 of 3.5 ms in memory operations; 9 of 9 ms in calls that launch, none that wait; no kernel communicates.
     shares = {row["share"]: row for row in found["shares"]}
     assert {name: (row["ratio"], row["of_s"] * 1e3) for name, row in shares.items()} == {
@@ -129,7 +131,7 @@ def test_a_call_of_another_process_with_the_same_number_is_not_joined(tmp_path: 
 
 def test_what_was_not_captured_is_absent_not_zero(tmp_path: Path) -> None:
     trace = open_trace(nsys_export(tmp_path / "no cuda.sqlite", cuda=False))
-    assert set(trace.absent) == {"api", "graphs", "kernels", "memory", "messages"}
+    assert set(trace.absent) == {"api", "graphs", "host_calls", "kernels", "memory", "messages"}
     found = activity_tables([trace])
     assert set(found.rows) == {"phases", "ranges"}
     assert set(found.absent) == set(ACTIVITIES) - {"phases", "ranges"}
@@ -140,7 +142,7 @@ def test_what_was_not_captured_is_absent_not_zero(tmp_path: Path) -> None:
     path = changed_export(tmp_path / "no kernels.sqlite", "DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
     row = rows_of(path)["timeline"][0]
     assert row["memory_s"] == pytest.approx(0.003)
-    assert {row[f"{share}_s"] for share in ("busy", "compute", "communication", "idle", "idle_host_bound")} == {None}
+    assert {row[f"{share}_s"] for share in ("busy", "compute", "communication", "idle", "idle_launching")} == {None}
 
     # What one of several reports lacks is empty there alone.
     paths = [
@@ -148,7 +150,7 @@ def test_what_was_not_captured_is_absent_not_zero(tmp_path: Path) -> None:
         changed_export(tmp_path / "without calls.sqlite", "DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME"),
     ]
     rows = activity_tables([open_trace(path) for path in paths], only=["timeline"]).rows["timeline"]
-    causes = {row["report"]: row["idle_other_s"] for row in rows if row["scope"] == "capture"}
+    causes = {row["report"]: row["idle_unknown_s"] for row in rows if row["scope"] == "capture"}
     assert causes["whole"] is not None
     assert causes["without calls"] is None
 

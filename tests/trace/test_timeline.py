@@ -2,72 +2,49 @@
 
 import numpy as np
 
-from multicard.trace.intervals import Measure, union
-from multicard.trace.launches import UNKNOWN
-from multicard.trace.timeline import CAUSES, COMMUNICATION, COMPUTE, MEMORY, SHARES, Device
+from multicard.trace.intervals import NOTHING, CommonMeasure, Measure, complement, difference, intersection, union
+from multicard.trace.timeline import COMMUNICATION, COMPUTE, GRAPH, MEMORY, MIGRATION, SHARES, Device
 from random_inputs import seeds
 
 END = 60
 
 
 def random_device(seed: int) -> tuple[np.ndarray, ...]:
-    """Events that overlap, nest, touch, are empty, out of order and begin together; some without a recorded call."""
+    """Start, end and kind of events that overlap, nest, touch, are empty, out of order and begin together."""
     generator = np.random.default_rng(seed)
     n = generator.integers(1, 12)
     start = generator.integers(5, END, n)
     end = np.minimum(END, start + generator.integers(0, 8, n))
-    kind = generator.choice([COMPUTE, COMMUNICATION, MEMORY], n)
-    call = np.where(generator.random(n) < 0.2, UNKNOWN, start - generator.integers(0, 20, n))
-    return start, end, kind, call
+    kinds = [COMPUTE, COMMUNICATION, MEMORY, MIGRATION, GRAPH] if seed % 2 else [COMPUTE, COMMUNICATION, MEMORY]
+    return start, end, generator.choice(kinds, n)
 
 
-def counted(
-    start: np.ndarray, end: np.ndarray, kind: np.ndarray, call: np.ndarray, a: int, b: int, away: np.ndarray
-) -> dict[str, int]:
-    """Every share and cause, moment by moment."""
-    events = [e for e in zip(start.tolist(), end.tolist(), kind.tolist(), call.tolist(), strict=True) if e[1] > e[0]]
-    counts = dict.fromkeys((*SHARES, *CAUSES), 0)
+def counted(start: np.ndarray, end: np.ndarray, kind: np.ndarray, a: int, b: int) -> dict[str, int]:
+    """Every share, moment by moment."""
+    events = list(zip(start.tolist(), end.tolist(), kind.tolist(), strict=True))
+    counts = dict.fromkeys(SHARES, 0)
     for moment in range(a, b):
-        at_work = {what for first, last, what, _ in events if first <= moment < last}
+        at_work = {what for first, last, what in events if first <= moment < last}
+        may_compute = bool({COMPUTE, GRAPH} & at_work)
         counts["span"] += 1
         counts["busy"] += bool(at_work)
         counts["compute"] += COMPUTE in at_work
         counts["communication"] += COMMUNICATION in at_work
-        counts["memory"] += MEMORY in at_work
+        counts["memory"] += bool({MEMORY, MIGRATION} & at_work)
+        counts["graphs"] += GRAPH in at_work and COMPUTE not in at_work
         counts["overlapped"] += {COMPUTE, COMMUNICATION} <= at_work
-        counts["exposed_communication"] += COMMUNICATION in at_work and COMPUTE not in at_work
-        if not at_work:
-            counts["idle"] += 1
-            idle_since = max((last for _, last, _, _ in events if last <= moment), default=-(10**9))
-            following = min(((f, c, w) for f, _, w, c in events if f > moment), default=None)
-            if following and following[1] != UNKNOWN and following[1] >= idle_since:
-                elsewhere = any(first <= moment < last for first, last in away.tolist())
-                counts["idle_host_elsewhere" if elsewhere else "idle_host_bound"] += 1
-            elif following and following[1] != UNKNOWN and following[2] == COMMUNICATION:
-                counts["idle_collective"] += 1
-            else:
-                counts["idle_other"] += 1
+        counts["exposed_communication"] += COMMUNICATION in at_work and not may_compute
+        counts["idle"] += not at_work
     return counts
-
-
-def tied(start: np.ndarray, end: np.ndarray, kind: np.ndarray, call: np.ndarray) -> bool:
-    """Whether two events of different kinds begin and were launched together, so that either may count as first."""
-    first = [(s, c) for s, e, c in zip(start.tolist(), end.tolist(), call.tolist(), strict=True) if e > s]
-    return len(set(first)) < len(first)
 
 
 @seeds(100, 900)
 def test_every_moment_is_counted_where_it_belongs(seed: int) -> None:
     device = random_device(seed)
-    if tied(*device):
-        return
-    generator = np.random.default_rng(seed)
-    starts, ends = np.sort(generator.integers(0, END + 10, (2, 4)), axis=0)
-    away = np.unique(generator.integers(0, END, 6))
-    away = away[: len(away) // 2 * 2].reshape(-1, 2)
-    found = Device(*device).between(starts, ends, away)
+    starts, ends = np.sort(np.random.default_rng(seed).integers(0, END + 10, (2, 4)), axis=0)
+    found = Device(*device).between(starts, ends)
     for i, (a, b) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        assert {name: found[name][i] for name in found} == counted(*device, a, b, away)
+        assert {name: found[name][i] for name in SHARES} == counted(*device, a, b)
 
 
 def moments(pairs: np.ndarray) -> set[int]:
@@ -98,3 +75,17 @@ def test_a_measure_counts_the_moments_between_two(seed: int) -> None:
     found = Measure(union(pairs[:, 0], pairs[:, 1])).between(starts, ends)
     inside = moments(pairs)
     assert found.tolist() == [len(inside & set(range(start, end))) for start, end in zip(starts, ends, strict=True)]
+
+
+@seeds(50, 450)
+def test_sets_of_moments_are_combined_as_sets(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    a, b = (union(*random_pairs(generator).T) for _ in range(2))
+    assert moments(intersection(a, b)) == moments(a) & moments(b)
+    assert moments(difference(a, b)) == moments(a) - moments(b)
+    starts, ends = np.sort(generator.integers(-5, END + 5, (2, 20)), axis=0)
+    common = moments(a) & moments(b)
+    expected = [len(common & set(range(start, end))) for start, end in zip(starts, ends, strict=True)]
+    assert CommonMeasure(a, b).between(starts, ends).tolist() == expected
+    assert CommonMeasure(b, a).between(starts, ends).tolist() == expected
+    assert len(difference(a, complement(NOTHING))) == 0

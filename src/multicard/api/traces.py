@@ -92,8 +92,10 @@ class TraceAnalysis:
         self.path = path  # the file or folder
         self.scope = scope  # what the tables are about: the `capture` or its `steps`
         self.absent: Mapping[str, str] = MappingProxyType(tables.absent)  # why a table cannot be told, by its name
-        # Lines on what the capture lacks, such as kernels of launches, or what was set right, such as a GPU's clock.
+        # Lines on what was set right in the capture.
         self.notices = tables.notices
+        # Lines on what is missing from the capture, so that what it shows may be wrong.
+        self.warnings = tables.warnings
         self._activity, self._traces, self._scratch = tables, traces, scratch
         self._frames: dict[str, pd.DataFrame] = {}
 

@@ -4,6 +4,7 @@ import argparse
 import json
 import shlex
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from multicard.core.text import printable
 if TYPE_CHECKING:
     from multicard.api.traces import TraceAnalysis
 
+CANNOT_TELL_CODE = 2
 LONGEST = 10  # rows of a table on the terminal
 CONFIG, RESULTS = Path("adopted.yaml"), "results-adopted"  # of --as-runs
 
@@ -65,14 +67,15 @@ def run(arguments: argparse.Namespace) -> None:
     trace = read_trace(
         arguments.path, tables=arguments.only, scope="capture" if tables else "steps", find_steps=not arguments.only
     )
+    is_known = True
     if arguments.json:
         tables = {name: trace.rows(name) for name in trace}
         print(json.dumps({"tables": tables, "absent": dict(trace.absent)}, indent=2))
     elif arguments.verbose or arguments.only:
         _print_tables(trace)
     else:
-        _print_answer(trace)
-    said = list(trace.notices)
+        is_known = _print_answer(trace)
+    said = list(trace.notices) if not tables else [*trace.warnings, *trace.notices]
     if out is not None:
         written = trace.save(out)
         figure = " and timeline.png" if written and written[-1].suffix == ".png" else ""
@@ -81,17 +84,22 @@ def run(arguments: argparse.Namespace) -> None:
         trace.write_perfetto(events)
         said.append(f"events for ui.perfetto.dev: {events}")
     say(*said, stderr=arguments.json)  # standard output is JSON alone then
+    if not is_known:
+        sys.exit(CANNOT_TELL_CODE)
 
 
-def _print_answer(trace: "TraceAnalysis") -> None:
+def _print_answer(trace: "TraceAnalysis") -> bool:
+    """Print where the time of a trace goes; return whether the trace tells that."""
     found = trace.answer()
-    say(found.sentence)
+    say(*found.warnings, found.sentence)
     if found.parts:
-        say(text_table("Where the time of a GPU goes", ("Part", "Time", "Share"), found.parts))
+        headings = ("Part", "Time", "Share", "In calls of")
+        say(text_table("Where the time of a GPU goes", headings, found.parts))
     if found.kernels:
         headings = ("Time", "Share of kernels", "Calls", "Class", "Kernel")
         say(text_table(f"Longest kernels of a GPU{found.over}", headings, found.kernels, NAME_WIDTH))
     say(*found.lines, "all tables: --verbose, --json, or as files --out FOLDER")
+    return found.is_known
 
 
 def _print_tables(trace: "TraceAnalysis") -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from multicard.analysis.runs.breakdown import DEVICE_PARTS, device_time
+from multicard.analysis.runs.breakdown import device_time
 from multicard.core.files import atomic_write
 from multicard.core.text import for_figure
 from multicard.core.units import show
@@ -22,22 +22,22 @@ MOST_DEVICES = 8
 NAME_LENGTH = 50
 MOST_BARS = 60  # steps side by side
 
-LOOK: Look = dict(
-    zip(
-        DEVICE_PARTS,
-        (
-            ("#0072B2", ""),
-            ("#56B4E9", "///"),
-            ("#D55E00", "\\\\\\"),
-            ("#F0E442", "..."),
-            ("#7F7F7F", "xxx"),
-            ("#CC79A7", "ooo"),
-            ("#BFBFBF", "---"),
-            ("#F2F2F2", ""),
-        ),
-        strict=True,
-    )
-)
+LOOK: Look = {
+    "compute": ("#0072B2", ""),
+    "compute and communication": ("#56B4E9", "///"),
+    "exposed communication": ("#D55E00", "\\\\\\"),
+    "exposed memory operations": ("#F0E442", "..."),
+    "CUDA graphs": ("#009E73", ""),
+    "idle (launching)": ("#7F7F7F", "xxx"),
+    "idle (allocating)": ("#E69F00", "ooo"),
+    "idle (loading code)": ("#B2DF8A", "+++"),
+    "idle (synchronizing)": ("#CC79A7", "ooo"),
+    "idle (data loading)": ("#FDBF6F", "///"),
+    "idle (host in no call)": ("#A6761D", "///"),
+    "idle (within a graph)": ("#A6DBC8", "---"),
+    "idle (queued)": ("#BFBFBF", "---"),
+    "idle (unknown)": ("#F2F2F2", ""),
+}
 
 
 def draw_timeline(rows: Rows, path: Path) -> None:

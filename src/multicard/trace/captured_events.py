@@ -34,7 +34,8 @@ class CapturedEvents:
     ran them. A process without steps has those of its trace's other processes; a trace without steps keeps all of its
     events.
 
-    `linked`: whether what ran on devices has the arrays of `join_calls`; `notices`: lines on what the capture lacks.
+    `linked`: whether what ran on devices has the arrays of `join_calls`. `warnings`: lines on what the capture lacks,
+    so that an answer may be wrong. `notices`: lines on what was set right.
     """
 
     def __init__(self, traces: Sequence[Trace], wanted: set[str], scope: str = CAPTURE) -> None:
@@ -57,10 +58,18 @@ class CapturedEvents:
         self.kernels = read("kernels", *times, groups=("process", "device", "name", *stream))
         place = ("process", "device", "operation", "host_memory", *stream)
         self.memory = read("memory", *times, "bytes", groups=place)
+        self.graphs = read("graphs", *times, groups=("process", "device", *stream))
         self.messages = read("messages", "start", "bytes", groups=("process", "collective", "ranks"))
         self.api = read("api", *times, groups=("process", "api", "name", *(("thread",) if linked else ())))
-        self.notices: list[str] = []
-        self.linked = linked and self.api is not None and bool(self._on_device())
+        self.host_calls = read("host_calls", "start", "duration", groups=("process", "name", "thread"))
+        self.notices = [line for trace in traces for line in trace.notices]
+        self.warnings = [
+            f"{trace.name}: {diagnostic.text}"
+            for trace in traces
+            for diagnostic in trace.diagnostics
+            if diagnostic.means_loss
+        ]
+        self.linked = linked and self.api is not None and bool(self.on_device())
         if self.linked:
             self._join()
         if scope == STEPS:
@@ -75,20 +84,22 @@ class CapturedEvents:
 
     def _join(self) -> None:
         """Find the calls that launched what ran on devices; where clocks do not agree, nobody can tell these."""
-        sets = [own for _, own in self._on_device()]
+        sets = [own for _, own in self.on_device()]
         for (trace, process), (lacking, launches) in join_calls(self.api, sets, self.marks.threads).items():
             if lacking > LACKING * launches:
                 where = f"{self.traces[trace].name}: process {process}"
-                self.notices.append(f"{where}: {lacking} of {launches} kernel launches without a kernel")
+                causes = self.traces[trace].failed_launches()
+                why = f": {', '.join(causes)}" if causes else ""
+                self.warnings.append(f"{where}: {lacking} of {launches} kernel launches have no kernel{why}")
         for own in (self.api, *sets):
             own.arrays.pop("correlation")
-        for place in self._places():
+        for place in self.places():
             start, call = (self.of_device(place, name) for name in ("start", "call"))
             known = np.flatnonzero(call != UNKNOWN)
             latency = start.take(known) - call.take(known)
             if len(latency) and np.quantile(latency, EARLY) < -TOLERANCE_NS:
                 trace, process, device = place
-                self.notices.append(
+                self.warnings.append(
                     f"{self.traces[trace].name}: process {process}, device {device}: begins work up to "
                     f"{with_unit(-float(latency.min()) / 1e9, SECONDS)} before it is launched, so the clocks of GPU "
                     "and host differ: launches are not told, and times of steps are wrong by as much"
@@ -96,24 +107,29 @@ class CapturedEvents:
                 for own in sets:
                     own.arrays["call"][own.at(place)] = own.arrays["returned"][own.at(place)] = UNKNOWN
 
-    def _on_device(self) -> list[tuple[str, Events]]:
-        """What ran on devices, by kind."""
-        found = [("kernels", self.kernels), ("memory", self.memory)]
+    def on_device(self) -> list[tuple[str, Events]]:
+        """Return what ran on devices, with its kind."""
+        found = [("kernels", self.kernels), ("memory", self.memory), ("graphs", self.graphs)]
         return [(kind, own) for kind, own in found if own is not None]
 
-    def _places(self) -> list[Place]:
+    def places(self) -> list[Place]:
         """Devices of processes on which anything ran."""
-        return sorted({place for _, own in self._on_device() for place in own.places}, key=str)
+        return sorted({place for _, own in self.on_device() for place in own.places}, key=str)
+
+    @property
+    def has_graph_launches(self) -> bool:
+        """True if calls that replay CUDA graphs were recorded, so that events have the array `by_graph`."""
+        return any("by_graph" in own.arrays for _, own in self.on_device())
 
     def of_device(self, place: Place, name: str) -> Integers:
         """A number of what ran on a device, one kind after another; of starts, narrow ones would wrap in a sum."""
-        found = np.concatenate([own.arrays[name][own.at(place)] for _, own in self._on_device()])
+        found = np.concatenate([own.arrays[name][own.at(place)] for _, own in self.on_device()])
         return found.astype(np.int64) if name == "start" else found
 
     @cached_property
     def steps(self) -> dict[Place, Steps]:
         """Steps of each device of a process that marked steps, by the device itself where launches tell."""
-        places = [place for place in self._places() if place[:2] in self.marks.steps]
+        places = [place for place in self.places() if place[:2] in self.marks.steps]
         if not self.linked:
             return {place: self.marks.steps[place[:2]] for place in places}
 
@@ -132,7 +148,7 @@ class CapturedEvents:
         as DALI, use others. On a device without such kernels all streams are: with `DataParallel` replicas run in a
         thread per device.
         """
-        sets = [own for _, own in self._on_device()]
+        sets = [own for _, own in self.on_device()]
         streams = [[stream for _, stream in own.values("stream")] for own in sets]
         chosen = set()
         if self.kernels is not None:
@@ -149,7 +165,7 @@ class CapturedEvents:
     def _keep_steps(self) -> None:
         """Drop what belongs to no step."""
         by_device = {place: steps.window for place, steps in self.steps.items()}
-        for kind, own in self._on_device():
+        for kind, own in self.on_device():
             windows = {place: self.marks.window(*place[:2]) for place in own.places}
             inside = _inside(own, "start", windows)
             if self.linked:

@@ -53,5 +53,6 @@ def write_tables(found: ActivityTables, folder: Path, profiler: str, missing: st
         with atomic_write(folder / ACTIVITY / f"{name}.parquet") as temporary:
             pq.write_table(table, temporary)
     write_json(
-        folder / ACTIVITY / ACTIVITY_INDEX, {"profiler": profiler, "tables": index, "notices": list(found.notices)}
+        folder / ACTIVITY / ACTIVITY_INDEX,
+        {"profiler": profiler, "tables": index, "notices": [*found.warnings, *found.notices]},
     )

@@ -133,7 +133,7 @@ def read(path: Path) -> Trace:
         if isinstance(error, OverflowError):
             said = f"found a number that is too large, expected times of at most {MOST_NS / 1e9:.3g} s"
         raise TraceError(f"{path}: not a readable PyTorch profiler trace: {said}") from error
-    absent = {kind: NOT_RECORDED[kind] for kind, table in tables.items() if not len(table.code)}
+    absent = {kind: NOT_RECORDED[kind] for kind in KINDS if kind not in tables or not len(tables[kind].code)}
     name = path.name.removesuffix(".gz").removesuffix(".json")
     return Trace(name, lambda kind, _, groups: _source(kind, tables[kind], groups), absent, ranks, gpus)
 

@@ -35,6 +35,8 @@ KINDS: dict[str, Kind] = {
     # a call of its own row, or "other". What a call starts on a device carries its `correlation`, a number that is
     # unique within the process only, negative where there is none.
     "api": Kind(("process", "api", "name", "thread"), ("correlation", "start", "end")),
+    # Calls of the operating system's runtime and of MPI on the host.
+    "host_calls": Kind(("process", "name", "thread"), ("start", "end")),
     # Kernels on a device.
     "kernels": Kind(("process", "device", "name", "stream"), ("correlation", "start", "end")),
     # Copies and fills on a device; `operation` is one of OPERATIONS, `host_memory` "pageable" or "pinned" for copies
@@ -75,6 +77,7 @@ NOT_RECORDED = {
     "api": "the capture holds no calls of the CUDA API",
     "kernels": "the capture holds no kernels",
     "memory": "the capture holds no memory operations of a device",
+    "host_calls": "the capture holds no calls of the operating system or of MPI",
     "graphs": "the capture holds no replays of CUDA graphs",
     "messages": "the capture holds no sizes of messages",
 }
@@ -139,6 +142,13 @@ class Steps(NamedTuple):
         return int(self.starts[0]), int(self.ends[-1])
 
 
+class Diagnostic(NamedTuple):
+    """A line that a profiler recorded about what is wrong with its capture."""
+
+    text: str
+    means_loss: bool  # that events are missing among those that were recorded
+
+
 @dataclass
 class Trace:
     """One file of a capture."""
@@ -157,10 +167,12 @@ class Trace:
     gpu_identities: dict[tuple[int, int], str] = field(default_factory=dict)
     # Identity of the clock of all times. Times of two traces can be compared where it is the same and not None.
     clock: str | None = None
-    # Lines that the profiler itself recorded about what is wrong or missing in the capture: these come first in an
-    # answer. Lines about what reading had to repair or leave out are `notices`.
-    diagnostics: tuple[str, ...] = ()
+    # What the profiler recorded about events that it lost or could not record, and lines about what reading had to
+    # repair or leave out.
+    diagnostics: tuple[Diagnostic, ...] = ()
     notices: tuple[str, ...] = ()
+    # Gives a line for each error that launching calls returned. It may take as long as reading all calls.
+    failed_launches: Callable[[], list[str]] = list
     # Steps by process that were found in the trace; None where its ranges mark them.
     steps: dict[int, Steps] | None = None
 

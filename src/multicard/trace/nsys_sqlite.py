@@ -5,6 +5,7 @@ looked up before they are read. Schema facts: NVIDIA's export schema documentati
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from multicard.trace.model import (
     Trace,
     rank_marks,
 )
+from multicard.trace.nsys_diagnostics import diagnostics, failed_launches
 from multicard.trace.nsys_nvtx import has_messages, messages, nvtx_text, ranges
 from multicard.trace.nsys_tables import (
     API_CLASSES,
@@ -70,7 +72,15 @@ def read(path: Path) -> Trace:
     ranks = rank_marks([(process, text) for kind, process, _, text in marks if kind != DOMAIN_TYPE])
     absent = {kind: NOT_RECORDED[kind] for kind in KINDS if kind not in recorded}
     name = f"{path.stem} (synthetic)" if metadata.get("SYNTHETIC") else path.stem
-    return Trace(name, opened, absent, ranks, _gpus(database))
+    return Trace(
+        name,
+        opened,
+        absent,
+        ranks,
+        _gpus(database),
+        diagnostics=diagnostics(database),
+        failed_launches=partial(failed_launches, database),
+    )
 
 
 def _metadata(database: SqliteFile) -> dict[str, str]:

@@ -35,6 +35,7 @@ class Table(NamedTuple):
 
 _ON_DEVICE: dict[str, Columns] = {"process": ("globalPid",), "device": ("deviceId",)}
 _STREAM: dict[str, Columns] = {"stream": ("streamId",)}
+_HOST_TIMES = {"start": "start", "end": "end"}
 _TIMES = {"correlation": "correlationId", "start": "start", "end": "end"}
 
 TABLES: dict[str, tuple[Table, ...]] = {
@@ -46,6 +47,14 @@ TABLES: dict[str, tuple[Table, ...]] = {
         ),
     ),
     "kernels": (Table("CUPTI_ACTIVITY_KIND_KERNEL", {**_ON_DEVICE, "name": ("demangledName",), **_STREAM}, _TIMES),),
+    "host_calls": (
+        Table("OSRT_API", {"process": ("globalTid",), "name": ("nameId",), "thread": ("globalTid",)}, _HOST_TIMES),
+        *(
+            Table(name, {"process": ("globalTid",), "name": ("textId",), "thread": ("globalTid",)}, _HOST_TIMES)
+            for name in ("MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
+        ),
+    ),
+    "graphs": (Table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", {**_ON_DEVICE, **_STREAM}, _TIMES),),
     "memory": (
         Table(
             "CUPTI_ACTIVITY_KIND_MEMCPY",

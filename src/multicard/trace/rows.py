@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from multicard.core.layout import PHASES
+from multicard.trace.api_calls import LAUNCH
 from multicard.trace.captured_events import STEPS, CapturedEvents, summed
 from multicard.trace.collect import Events
 from multicard.trace.collectives import CannotTell, by_message_size, stragglers_of, with_messages
-from multicard.trace.launches import LAUNCH, UNKNOWN
+from multicard.trace.launches import UNKNOWN
 from multicard.trace.statistics import Grouped, Statistics, statistics
 from multicard.trace.steps import STEP
 

@@ -15,21 +15,23 @@ import pyarrow as pa
 from multicard.trace import rows as of
 from multicard.trace.captured_events import CAPTURE, SCOPES, STEPS, CapturedEvents
 from multicard.trace.collectives import CannotTell
+from multicard.trace.idle import CAUSES, NAMED
 from multicard.trace.model import Trace, why_absent
 from multicard.trace.rows import Rows
 from multicard.trace.steps import STEP
-from multicard.trace.timeline import CAUSES, SHARES, timeline
+from multicard.trace.timeline import SHARES, timeline
 
 __all__ = ["ACTIVITIES", "CAPTURE", "SCOPES", "STEP", "STEPS", "Activity", "ActivityTables", "activity_tables"]
 
 _COUNTS = {
     "rank", "process", "device", "step", "calls", "bytes", "kernels", "joined", "min_bytes", "max_bytes", "times_last",
-    "messages", "message_bytes", "ranks", "size_bytes",
+    "messages", "message_bytes", "ranks", "size_bytes", "processes",
 }  # fmt: skip
 _TEXTS = {
     "report", "phase", "api", "function", "kernel", "class", "operation", "host_memory", "collective", "scope",
     "extent", "domain", "range", "share", "of",
 }  # fmt: skip
+CALLS = tuple(f"{cause}_call" for cause in NAMED)  # of `timeline`: the function in which most of such idle time lies
 _STATISTICS = ("calls", "total_s", "mean_s", "median_s", "min_s", "max_s", "std_s")
 _DELAYS = ("median_latency_s", "max_latency_s", "median_queue_delay_s", "max_queue_delay_s")
 _SIZES = ("bytes", "mean_bytes", "median_bytes", "min_bytes", "max_bytes", "std_bytes", "bandwidth_bytes_per_s")
@@ -68,12 +70,17 @@ class Activity:
 class ActivityTables(NamedTuple):
     """The rows of the tables that a capture gives, by name, and the reason for each that it does not.
 
-    `notices` are lines on what the capture lacks.
+    `warnings` are lines on what the capture lacks, so that what the tables say may be wrong; `notices` are lines on
+    what was set right. `diagnostics` is what the profiler recorded about events that it could not record. `gpu_count`
+    is the number of GPUs of the machine, where one trace tells it.
     """
 
     rows: dict[str, Rows]
     absent: dict[str, str]
     notices: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    diagnostics: tuple[str, ...] = ()
+    gpu_count: int | None = None
 
     def table(self, name: str) -> pa.Table:
         """One table with its columns; empty if the capture does not give it."""
@@ -84,7 +91,7 @@ class ActivityTables(NamedTuple):
 def _type(column: str) -> pa.DataType:
     if column in _COUNTS:
         return pa.int64()
-    return pa.string() if column in _TEXTS else pa.float64()
+    return pa.string() if column in (*_TEXTS, *CALLS) else pa.float64()
 
 
 def activity_tables(
@@ -106,7 +113,12 @@ def activity_tables(
                 tables[name] = _complete(activity, activity.make(capture), traces)
             except CannotTell as reason:
                 absent[name] = str(reason)
-    return ActivityTables(tables, {name: absent[name] for name in chosen if name in absent}, tuple(capture.notices))
+    why_absent = {name: absent[name] for name in chosen if name in absent}
+    diagnostics = dict.fromkeys(diagnostic.text for trace in traces for diagnostic in trace.diagnostics)
+    gpu_count = traces[0].gpu_count if len(traces) == 1 else None
+    return ActivityTables(
+        tables, why_absent, tuple(capture.notices), tuple(capture.warnings), tuple(diagnostics), gpu_count
+    )
 
 
 def _wanted(traces: Sequence[Trace], only: Collection[str] | None, scope: str) -> set[str]:
@@ -115,8 +127,8 @@ def _wanted(traces: Sequence[Trace], only: Collection[str] | None, scope: str) -
     kinds = {kind for a in chosen if a.why_absent(traces) is None for kind in (*a.events, *a.needs)}
     if scope == STEPS and kinds:
         kinds |= {"ranges"}
-        kinds |= {"api", "launches"} if kinds & {"kernels", "memory"} else set()
-    return kinds | {"memory"} if "launches" in kinds else kinds
+        kinds |= {"api", "launches"} if kinds & {"kernels", "memory", "graphs"} else set()
+    return kinds | {"memory", "graphs"} if "launches" in kinds else kinds
 
 
 def _complete(activity: Activity, rows: Rows, traces: Sequence[Trace]) -> Rows:
@@ -199,14 +211,29 @@ ACTIVITIES: dict[str, Activity] = {
         of.memory_operations,
         "Time on the device and bytes moved, per direction and kind of host memory; bandwidth is bytes by total time.",
     ),
+    "cuda_graphs": _sums(
+        "graphs",
+        {"device": "device"},
+        "Replays of CUDA graphs that were recorded as a whole, so that what ran inside them is not known: time on the "
+        "device.",
+    ),
     "timeline": Activity(
-        ("kernels", "memory"),
-        ("device", "scope", "step", "extent", "start_s", *(f"{share}_s" for share in (*SHARES, *CAUSES))),
+        ("kernels", "memory", "graphs"),
+        (
+            "device",
+            "processes",
+            "scope",
+            "step",
+            "extent",
+            "start_s",
+            *(f"{share}_s" for share in (*SHARES, *CAUSES)),
+            *CALLS,
+        ),
         timeline,
         "Where each device's time goes, by unions of intervals: over the capture, or from the first step's start to "
         "the last one's end (scope steps), and per step. The extent of steps is the device's own where launches tell "
         "it, else the host's; start_s counts from the first of them in the report.",
-        needs=("ranges", "api", "launches"),
+        needs=("ranges", "api", "launches", "host_calls"),
         requires_any=True,
     ),
     "shares": Activity(

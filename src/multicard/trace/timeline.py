@@ -1,5 +1,6 @@
 """Where each device's time goes: unions of intervals, never sums over streams."""
 
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -7,27 +8,30 @@ import numpy as np
 
 from multicard.core.system import in_parallel
 from multicard.trace.captured_events import CAPTURE, STEPS, CapturedEvents
-from multicard.trace.collect import Place
-from multicard.trace.host import elsewhere
-from multicard.trace.intervals import FIRST, NOTHING, Intervals, Measure, intersection, merged
-from multicard.trace.launches import UNKNOWN
+from multicard.trace.collect import Events, Place
+from multicard.trace.host import Host, HostThread, loading_launches
+from multicard.trace.idle import ANY_THREAD, CAUSES, Idleness, Openers
+from multicard.trace.intervals import NOTHING, Intervals, Measure, merged
+from multicard.trace.launches import calling_threads
 from multicard.trace.model import Integers
 from multicard.trace.steps import ALWAYS, HOST, STEP, Steps
 
-SHARES = ("span", "busy", "compute", "communication", "memory", "overlapped", "exposed_communication", "idle")
-CAUSES = ("idle_host_bound", "idle_host_elsewhere", "idle_collective", "idle_other")
+SHARES = (
+    "span", "busy", "compute", "communication", "memory", "graphs", "overlapped", "exposed_communication", "idle",
+)  # fmt: skip
 
-COMPUTE, COMMUNICATION, MEMORY = 0, 1, 2
-_OF_CLASS = {"communication": COMMUNICATION}
+# Kinds of activity on a device.
+COMPUTE, COMMUNICATION, MEMORY, GRAPH, MIGRATION = range(5)
+_MEMORY = (MEMORY, MIGRATION)
 
 
 class Device:
-    """What ran on one device of one process, in order of time."""
+    """What ran on one device, in order of time."""
 
-    def __init__(self, start: Integers, end: Integers, kind: Integers, call: Integers | None) -> None:
-        """Take it in any order: its times, what it is, and when the call began that launched it.
+    def __init__(self, start: Integers, end: Integers, kind: Integers, launches: "Launches | None" = None) -> None:
+        """Take the times of all activity in any order, what kind it is, and the calls that launched it.
 
-        `call` is `UNKNOWN` for one whose call was not recorded, and None when no calls were.
+        `launches` is None when no calls were recorded.
         """
         self.first, self.last = int(start.min()), int(end.max())
         order = np.flatnonzero(end > start)
@@ -35,91 +39,136 @@ class Device:
         if (starts[1:] < starts[:-1]).any():
             order = order.take(np.argsort(starts, kind="stable"))
             starts = start.take(order)
-        if call is not None and (starts[1:] == starts[:-1]).any():
+        if launches is not None and (starts[1:] == starts[:-1]).any():
             # Of those that begin together, the one launched first comes first.
-            order = order.take(np.lexsort((call.take(order), starts)))
+            order = order.take(np.lexsort((launches.call.take(order), starts)))
         self._start, self._end, self._kind = starts, end.take(order), kind.take(order)
-        self._call = None if call is None else call.take(order)
+        self._launches = None if launches is None else launches.take(order)
 
     def between(
-        self, starts: Integers, ends: Integers, elsewhere: Intervals = NOTHING
+        self, starts: Integers, ends: Integers, thread_of: Callable[[int], HostThread] | None = None
     ) -> dict[str, list[int] | list[None]]:
-        """Nanoseconds of each of `SHARES` and `CAUSES` within each [start, end).
+        """Return the nanoseconds of each of `SHARES` and `CAUSES` within each [start, end).
 
-        Busy is any activity; overlapped is communication while the device also computes, exposed is
-        communication while it does not; idle is the rest of the span.
+        Busy is any activity. Overlapped is communication while the device also computes, exposed is communication
+        while it does not, nor replays a graph of unknown content. Graphs count where no recorded kernel computes. Idle
+        is the rest of the span; `idle.Idleness` divides it by cause. Causes are None when no calls were recorded.
 
-        An idle gap is judged by the activity that ends it. `idle_host_bound`: its launching call began only after
-        the device had gone idle, and the host was launching work; `idle_host_elsewhere`: likewise, in the moments of
-        `elsewhere`, when the host was busy with something else. `idle_collective`: it was launched in time and
-        communicates, so the device waits for a collective to begin. `idle_other`: launched in time but started late
-        for another reason, launch not recorded, or nothing follows. They are None when no calls were recorded.
+        `thread_of` gives what a thread of the host does, by its number.
         """
 
-        def length(moments: Intervals) -> Integers:
-            return Measure(moments).between(starts, ends)
+        def length(*kinds: int) -> Integers:
+            chosen = self._kind == kinds[0]
+            for kind in kinds[1:]:
+                chosen |= self._kind == kind
+            return Measure(self._moments(chosen)).between(starts, ends)
 
-        own = [self._kind == which for which in (COMPUTE, COMMUNICATION, MEMORY)]
-        compute, communication, memory = (length(self._moments(each)) for each in own)
-        kernels = length(self._moments(~own[MEMORY])) if own[COMMUNICATION].any() else compute
+        compute, communication, memory = length(COMPUTE), length(COMMUNICATION), length(*_MEMORY)
+        has_graphs = bool((self._kind == GRAPH).any())
+        computing = length(COMPUTE, GRAPH) if has_graphs else compute
+        communicates = bool((self._kind == COMMUNICATION).any())
+        kernels = length(COMPUTE, COMMUNICATION) if communicates else compute
+        at_work = length(COMPUTE, COMMUNICATION, GRAPH) if communicates and has_graphs else kernels
+        at_work = np.maximum(at_work, computing)
         busy, firsts = merged(self._start, self._end) if len(self._start) else (NOTHING, np.empty(0, np.int64))
         found: dict[str, Any] = {
             "span": ends - starts,
-            "busy": length(busy),
+            "busy": Measure(busy).between(starts, ends),
             "compute": compute,
             "communication": communication,
             "memory": memory,
+            "graphs": computing - compute,
             "overlapped": compute + communication - kernels,
-            "exposed_communication": kernels - compute,
+            "exposed_communication": at_work - computing,
         }
         found["idle"] = found["span"] - found["busy"]
-        if self._call is not None:
-            causes = _idle_causes(busy, self._call[firsts], self._kind[firsts] == COMMUNICATION)
-            host, collective, away = map(length, (*causes, intersection(causes[0], elsewhere)))
-            found |= dict(zip(CAUSES, (host - away, away, collective, found["idle"] - host - collective), strict=True))
+        self.functions: dict[str, str] = {}
+        if self._launches is not None and thread_of is not None:
+            openers = self._launches.openers(firsts, self._kind.take(firsts) == MIGRATION)
+            idleness = Idleness(busy, openers, thread_of)
+            found |= idleness.between(starts, ends)
+            self.functions = idleness.functions(int(starts[0]), int(ends[0]))
         listed = {name: values.tolist() for name, values in found.items()}
         return listed | {name: [None] * len(starts) for name in CAUSES if name not in listed}
 
-    def _moments(self, own: Integers) -> Intervals:
-        at = np.flatnonzero(own)
+    def _moments(self, chosen: Integers) -> Intervals:
+        at = np.flatnonzero(chosen)
         return merged(self._start.take(at), self._end.take(at))[0] if len(at) else NOTHING
 
 
-def _idle_causes(busy: Intervals, call: Integers, communicates: Integers) -> tuple[Intervals, Intervals]:
-    """Gaps that are bound by the host and gaps that wait for a collective, from what opens each busy interval."""
-    begins = np.concatenate(([FIRST], busy[:-1, 1]))[: len(busy)]
-    gaps = np.stack((begins, busy[:, 0])).T
-    known = call != UNKNOWN
-    host = known & (call >= begins)
-    return gaps[host], gaps[known & ~host & communicates]
+class Launches:
+    """The launching call of each activity of a device: when it began and returned, by which thread.
+
+    `call` and `returned` are `UNKNOWN` where the call was not recorded. `by_graph`, where there is one, says whether it
+    replayed a CUDA graph, and so launched several activities.
+    """
+
+    def __init__(self, call: Integers, returned: Integers, thread: Integers, by_graph: Integers | None = None) -> None:
+        self.call, self.returned, self.thread, self.by_graph = call, returned, thread, by_graph
+
+    def take(self, order: Integers) -> "Launches":
+        """Return the launches in another order."""
+        by_graph = None if self.by_graph is None else self.by_graph.take(order)
+        return Launches(self.call.take(order), self.returned.take(order), self.thread.take(order), by_graph)
+
+    def openers(self, firsts: Integers, migrates: Integers) -> Openers:
+        """Return the launches of those activities that open a busy interval, given by their positions.
+
+        The activities of one replay are those whose call began in the same nanosecond.
+        """
+        continues = np.zeros(len(firsts), bool)
+        if self.by_graph is not None and self.by_graph.any():
+            of_graph = np.flatnonzero(self.by_graph)
+            _, begins = np.unique(self.call.take(of_graph), return_index=True)
+            is_later = self.by_graph.copy()
+            is_later[of_graph.take(begins)] = False  # the first activity of each replay
+            continues = is_later.take(firsts)
+        call, returned, thread = self.call.take(firsts), self.returned.take(firsts), self.thread.take(firsts)
+        return Openers(call, returned, thread, migrates, continues)
 
 
 def timeline(capture: CapturedEvents) -> list[dict[str, Any]]:
-    """One row per process, device and scope: the capture, or all steps from first to last; then every single step.
+    """Return one row per device and scope: the capture, or all steps from first to last; then every single step.
 
-    A device's activity counts to the step during which it happens, whichever step launched it. The capture spans from
-    the first to the last device event or step of a process. Starts count from the first step of the trace on a device,
-    and are None without one; so is what a trace did not record.
+    Processes that share a GPU have its rows together, under the first of them. A device's activity counts to the step
+    during which it happens, whichever step launched it. The capture spans from the first to the last device event or
+    step of a process. Starts count from the first step of the trace on a device, and are None without one; so is what a
+    trace did not record.
     """
     traces, marks, steps = capture.traces, capture.marks, capture.steps
-    sets = []
-    for own in (capture.kernels, capture.memory):
-        if own is not None:
-            kinds = [MEMORY if own is capture.memory else _OF_CLASS.get(of["class"], COMPUTE) for of in own.described()]
-            sets.append((own, np.array(kinds, np.int8)))
+    kinds = [(events, _kinds_of(name, events)) for name, events in capture.on_device()]
     origins: dict[int, int] = {}
     for (trace, _, _), own in steps.items():
         origins[trace] = min(origins.get(trace, own.window[0]), own.window[0])
-    places = sorted({place for own, _ in sets for place in own.places}, key=str)
+    threads = [] if capture.api is None else calling_threads(capture.api)
 
     @cache
-    def away(*owner: Any) -> Intervals:
-        return NOTHING if capture.api is None else elsewhere(capture.api, capture.ranges, marks, owner)
+    def host(owner: Place) -> Host:
+        assert capture.api is not None
+        loading = loading_launches(capture.kernels, owner)
+        return Host(capture.api, capture.ranges, marks, owner, loading, capture.host_calls)
 
-    def rows(place: Place) -> list[dict[str, Any]]:
-        start, duration = (capture.of_device(place, name) for name in ("start", "duration"))
-        kind = np.concatenate([kinds.take(own.code[own.at(place)]) for own, kinds in sets])
-        device = Device(start, start + duration, kind, capture.of_device(place, "call") if capture.linked else None)
+    @cache
+    def calling_thread(number: int) -> HostThread:
+        *owner, thread = threads[number]
+        return host(tuple(owner)).thread(thread)
+
+    def rows(places: tuple[Place, ...]) -> list[dict[str, Any]]:
+        place = places[0]
+        start, duration = (_joined(capture, places, name) for name in ("start", "duration"))
+        kind = np.concatenate(
+            [kind_of_group.take(own.code[own.at(place)]) for place in places for own, kind_of_group in kinds]
+        )
+        launches = None
+        if capture.linked:
+            launches = Launches(*(_joined(capture, places, name) for name in ("call", "returned", "thread")))
+            if capture.has_graph_launches:
+                launches.by_graph = _joined(capture, places, "by_graph")
+
+        def thread_of(number: int) -> HostThread:
+            return host(place[:2]).any_thread if number == ANY_THREAD else calling_thread(number)
+
+        device = Device(start, start + duration, kind, launches)
         own = steps.get(place, _NO_STEPS)
         around = marks.window(*place[:2]) if capture.scope == STEPS else ALWAYS
         if around == ALWAYS:
@@ -128,30 +177,59 @@ def timeline(capture: CapturedEvents) -> list[dict[str, Any]]:
                 first, last = min(first, own.window[0]), max(last, own.window[1])
         else:
             first, last = own.window if len(own.starts) else around
-        found = device.between(np.append(first, own.starts), np.append(last, own.ends), away(*place[:2]))
-        where = dict(zip(("trace", "process", "device"), place, strict=True))
+        found = device.between(np.append(first, own.starts), np.append(last, own.ends), thread_of)
+        where = dict(zip(("trace", "process", "device"), place, strict=True)) | {"processes": len(places)}
         origin = origins.get(place[0])
         starts = [None if origin is None else (start - origin) / 1e9 for start in (first, *own.starts.tolist())]
-        for kind, shares in _NEED.items():
-            if not traces[place[0]].has(kind):
+        for needed, shares in _NEED.items():
+            if not any(traces[place[0]].has(kind) for kind in needed):
                 found |= {share: [None] * len(found["span"]) for share in shares}
         overall = {"scope": CAPTURE, "extent": None} if around == ALWAYS else {"scope": STEPS, "extent": own.extent}
         return [
             {**where, **({"scope": STEP, "extent": own.extent} if i else overall), "step": i or None}
             | {"start_s": starts[i]}
             | {f"{name}_s": None if values[i] is None else values[i] / 1e9 for name, values in found.items()}
+            | ({} if i else {f"{cause}_call": function for cause, function in device.functions.items()})
             for i in range(1 + len(own.starts))
         ]
 
-    return [row for table in in_parallel(rows, places) for row in table]
+    return [row for table in in_parallel(rows, _gpus(capture)) for row in table]
 
 
 _NO_STEPS = Steps(np.empty(0, np.int64), np.empty(0, np.int64), HOST)
 
-# Shares that cannot be told without a kind of events. Without kernels nobody knows when a device was idle; copies
-# are recorded with kernels, so without any the rest still holds.
+# Shares that cannot be told without any of some kinds of events. Without kernels nobody knows when a device was idle;
+# copies are recorded with kernels, so without any the rest still holds.
 _NEED = {
-    "kernels": (*(share for share in SHARES if share not in ("span", "memory")), *CAUSES),
-    "memory": ("memory",),
-    "api": CAUSES,
+    ("kernels", "graphs"): (*(share for share in SHARES if share not in ("span", "memory")), *CAUSES),
+    ("memory",): ("memory",),
+    ("api",): CAUSES,
 }
+
+
+def _gpus(capture: CapturedEvents) -> list[tuple[Place, ...]]:
+    """Return the places of each GPU: more than one where processes share it, as far as the trace tells."""
+    found: dict[Any, list[Place]] = {}
+    for place in capture.places():
+        trace, process, device = place
+        identity = capture.traces[trace].gpu_identities.get((process, device))
+        found.setdefault(place if identity is None else (trace, identity), []).append(place)
+    return [tuple(places) for places in found.values()]
+
+
+def _kinds_of(name: str, events: Events) -> Integers:
+    """Return the kind of activity of each group of events."""
+    groups = events.described()
+    if name == "kernels":
+        kinds = [COMMUNICATION if group["class"] == "communication" else COMPUTE for group in groups]
+    elif name == "memory":
+        kinds = [MIGRATION if group["operation"].startswith("unified_") else MEMORY for group in groups]
+    else:
+        kinds = [GRAPH] * len(groups)
+    return np.array(kinds, np.int8)
+
+
+def _joined(capture: CapturedEvents, places: Sequence[Place], name: str) -> Integers:
+    """Return a number of all that ran at some places."""
+    parts = [capture.of_device(place, name) for place in places]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -9,6 +9,7 @@ import pandas as pd
 
 from multicard.analysis.evidence import Configuration
 from multicard.analysis.runs.breakdown import (
+    ALLOCATING,
     COMMUNICATION,
     COMPUTE,
     COMPUTING,
@@ -17,19 +18,24 @@ from multicard.analysis.runs.breakdown import (
     EITHER,
     ELSEWHERE,
     EVALUATION,
+    GRAPHS,
     LAUNCHES,
+    LOADING_CODE,
     MOSTLY,
     OTHER,
     PARTS,
+    QUEUED,
     RANKS,
     STALLS,
+    SYNCHRONIZING,
+    WITHIN_GRAPHS,
     parts_of,
 )  # fmt: skip
 from multicard.core.text import counted
 from multicard.core.units import BYTES, SECONDS, percent, with_unit
 
 KINDS = (*PARTS, "padding", "memory")
-NO_GAIN = (*COMPUTING, OTHER, "memory")  # kinds of which nothing tells what can be gained
+NO_GAIN = (*COMPUTING, GRAPHS, OTHER, "memory")  # kinds of which nothing tells what can be gained
 
 LEAST = 0.05  # share of a step from which on something is a bottleneck
 WORTH_A_WORD = 0.01  # share of a step from which on the largest other cost is named
@@ -142,8 +148,14 @@ WITH_TRACE: Mapping[str, str] = {
     COMMUNICATION: "the GPU communicates without computing",
     RANKS: "the GPU waits for other ranks",
     COPIES: "the GPU only copies or fills memory",
-    LAUNCHES: "the GPU is idle because its next kernel is not launched yet",
-    ELSEWHERE: "the GPU is idle while the host is busy with something else than launching kernels",
+    GRAPHS: "the GPU replays CUDA graphs, whose kernels were not recorded",
+    LAUNCHES: "the GPU is idle while the host launches kernels one by one",
+    ALLOCATING: "the GPU is idle while the host allocates, frees or registers memory",
+    LOADING_CODE: "the GPU is idle while the host loads code onto it",
+    SYNCHRONIZING: "the GPU is idle while the host is still in a synchronization or a blocking copy",
+    ELSEWHERE: "the GPU is idle while the host makes no GPU call for a millisecond or more",
+    WITHIN_GRAPHS: "the GPU is idle between two kernels of one CUDA graph",
+    QUEUED: "the GPU is idle though its next kernel was launched in time: it waits for another stream or an event",
     OTHER: "the GPU is idle for a reason that the trace does not show",
 }
 WITHOUT: Mapping[str, str] = {

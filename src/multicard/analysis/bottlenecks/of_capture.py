@@ -1,147 +1,221 @@
 """Where the time of a single capture goes, in words: what `multicard analyze` answers with."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
-import numpy as np
 import pandas as pd
 
-from multicard.analysis.runs.breakdown import MOSTLY, OF_TRACE, device_time, overall, per_pitch
-from multicard.analysis.runs.step_periods import step_periods
-from multicard.core.text import counted, plural
-from multicard.core.units import BYTES, SECONDS, percent, with_unit
+from multicard.analysis.bottlenecks.capture_details import calls_line, collectives_line, copies_line, kernel_rows
+from multicard.analysis.runs.breakdown import (
+    ALLOCATING,
+    ELSEWHERE,
+    GRAPHS,
+    LAUNCHES,
+    LOADING_CODE,
+    MOSTLY,
+    OF_TRACE,
+    RANKS,
+    SYNCHRONIZING,
+    device_time,
+    overall,
+    per_pitch,
+)
+from multicard.analysis.runs.step_periods import StepTime, step_time
+from multicard.core.text import counted
+from multicard.core.units import SECONDS, percent, with_unit
+from multicard.trace import idle
+from multicard.trace.api_calls import KERNEL_LAUNCH
 from multicard.trace.tables import STEP, ActivityTables
 
-SHOWN = 0.001  # of the time, below which a part is not listed
-LONGEST = 5  # kernels
-FEW = 3  # of whatever else is listed in a line
-UNEQUAL = 0.01  # difference of shares from which on they are shown as a range
+SHOWN = 0.001  # share of the time, below which a part is not listed
+UNEQUAL = 0.01  # difference of the shares of GPUs from which on they are shown as a range
 
-Rows = Sequence[dict[str, Any]]
+PLACE = ["report", "process", "device"]
+
+# Causes of idle time in whose calls of the host it lies, and the causes that make up launch overhead.
+CALL_OF_PART = {
+    ALLOCATING: idle.ALLOCATING, LOADING_CODE: idle.LOADING_CODE, SYNCHRONIZING: idle.WAITING,
+    ELSEWHERE: idle.ELSEWHERE,
+}  # fmt: skip
+OF_LAUNCHES = {
+    "in launching calls": idle.LAUNCHING, "between calls": idle.BETWEEN_CALLS, "in other calls": idle.OTHER_CALLS,
+}  # fmt: skip
+
+INSIDE_GRAPHS = (
+    "What runs inside CUDA graphs was not recorded, and may be anything: nsys profile --cuda-graph-trace=node shows it"
+)
 
 
 @dataclass(frozen=True)
 class Answer:
     """Where the time of a capture goes, and in `sentence` the answer.
 
-    `parts`: name, seconds and share of each part of what `over` names (the steps or the capture), the largest first;
-    means over GPUs, and of the shares their range where GPUs differ. `kernels`: seconds, share of the time in kernels,
-    calls, class and name of the longest, per GPU. `lines`: what else took long, as collectives, copies, calls.
+    `is_known` is False where the capture does not tell. `warnings` are lines on what is missing from it, which come
+    before the answer. `parts`: name, seconds, share and call of the host of each part of the step, or of the time from
+    the first to the last activity of GPUs, the largest first; means over GPUs, and of the shares their range where GPUs
+    differ. `over` says what the other lists are about. `kernels`: seconds, share of the time in kernels, calls, class
+    and name of the longest, per GPU. `lines`: what else took long, as collectives, copies, calls.
     """
 
     sentence: str
-    parts: list[tuple[str, str, str]]
-    over: str
-    kernels: list[tuple[str, str, str, str, str]]
-    lines: list[str]
+    is_known: bool = True
+    warnings: list[str] = field(default_factory=list)
+    parts: list[tuple[str, str, str, str]] = field(default_factory=list)
+    over: str = ""
+    kernels: list[tuple[str, str, str, str, str]] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
 
 
 def answer(found: ActivityTables) -> Answer:
-    """Where the time of a capture goes, by its tables."""
-    rows = found.rows
-    timeline = pd.DataFrame(rows.get("timeline", []))
+    """Return where the time of a capture goes, by its tables."""
+    timeline = pd.DataFrame(found.rows.get("timeline", []))
     devices = overall(timeline) if len(timeline) else timeline
     if devices.empty or devices["busy_s"].isna().all():
-        return Answer(_without_gpus(found), [], "", [], _host(rows, ""))
-    gpus = len(devices)
-    periods, of_steps = step_periods(found), _of_steps(timeline)
-    has_steps = len(periods) > 0 and len(of_steps) > 0
-    spans = of_steps if has_steps else devices
+        return _without_gpus(found)
+    at_work = _at_work(devices)
+    time = step_time(found)
+    spans = _of_steps(timeline, at_work) if time else at_work
     shares = device_time(spans).div(spans["span_s"], axis=0)
     parts = pd.DataFrame({part: shares[list(names)].sum(axis=1) for part, names in OF_TRACE.items()})
-    means = parts.mean().sort_values(ascending=False, kind="stable")
-    of, span_s = ("step", float(np.median(periods))) if has_steps else ("capture", float(spans["span_s"].mean()))
-    where = f"{counted(gpus, 'GPU')}, {len(periods) + 1} steps of {with_unit(span_s, SECONDS)}"
-    over = f" in {len(periods) + 1} steps"
-    if not has_steps:
-        over = f" in {with_unit(span_s, SECONDS)}"
-        where = f"{counted(gpus, 'GPU')}{over}, no steps found"
-    (first, share), (second, rest) = list(means.items())[:2]
-    how = "mostly" if share >= MOSTLY else "largest part"
-    sentence = f"{where}: {how} {first} ({percent(share)} of the {of})"
-    if rest >= SHOWN:
-        sentence += f"; then {second} ({percent(rest)}, {with_unit(rest * span_s, SECONDS)})"
-    table = [
-        (part, with_unit(mean * span_s, SECONDS), _range(parts[part])) for part, mean in means.items() if mean >= SHOWN
+    parts = _with_ranks(parts, spans, at_work, found)
+    span_s = time.mean_s if time else float(spans["span_s"].mean())
+    over = f" in {counted(time.count, 'step')}" if time else f" in {with_unit(span_s, SECONDS)}"
+    functions = _functions(at_work)
+    gpus = len(at_work)
+    lines = [
+        *([INSIDE_GRAPHS] if parts[GRAPHS].mean() >= SHOWN else []),
+        *collectives_line(found.rows, gpus, over),
+        *copies_line(found.rows, gpus, over),
+        *calls_line(found.rows, over if time else " in the whole capture"),
+        *_idle_gpus(found, len(devices)),
     ]
-    lines = [*_collectives(rows, gpus, over), *_copies(rows, gpus, over), *_host(rows, over)]
-    return Answer(sentence, table, over, _kernels(rows, gpus), lines)
+    return Answer(
+        _sentence(parts, functions, span_s, time, len(devices)),
+        True,
+        list(found.warnings),
+        _part_rows(parts, spans, functions, span_s),
+        over,
+        kernel_rows(found.rows, gpus),
+        lines,
+    )
 
 
-def _of_steps(timeline: pd.DataFrame) -> pd.DataFrame:
-    """Mean durations of a step of each device: from start to start, or of single steps where that is not known."""
-    found = per_pitch(timeline)
+def _at_work(devices: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the GPUs that ran a kernel or a graph; of all if none did."""
+    ran = devices[["compute_s", "communication_s", "graphs_s"]].fillna(0.0).sum(axis=1) > 0
+    return devices[ran] if ran.any() else devices
+
+
+def _of_steps(timeline: pd.DataFrame, at_work: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean durations of a step of each GPU at work, from start to start; those of the step if it is one."""
+    mine = timeline.merge(at_work[PLACE], on=PLACE)
+    found = per_pitch(mine)
     if len(found):
         return found
-    steps = timeline[timeline["scope"] == STEP]
-    return steps.groupby(["report", "process", "device"])[[name for name in steps if name.endswith("_s")]].mean()
+    steps = mine[mine["scope"] == STEP]
+    seconds = [name for name in steps if name.endswith("_s")]
+    return steps.groupby(PLACE, sort=False, dropna=False)[seconds].mean().reset_index()
 
 
-def _without_gpus(found: ActivityTables) -> str:
-    """What a capture without GPUs tells: the phases of its steps."""
-    phases = pd.DataFrame(found.rows.get("phases", []))
-    if phases.empty:
-        return "cannot tell: no kernels of a GPU were recorded, and no step"
-    means = phases.groupby("phase", sort=False)["duration_s"].mean().sort_values(ascending=False)
-    count = phases["phase"].eq(STEP).sum()
-    steps = f"{counted(count, 'step')} of {with_unit(means[STEP], SECONDS)}" if count else "ranges"
-    rest = ", ".join(f"{name} {with_unit(seconds, SECONDS)}" for name, seconds in means.items() if name != STEP)
-    return f"no kernels of a GPU were recorded; {steps}{': ' if rest else ''}{rest}"
+def _with_ranks(parts: pd.DataFrame, spans: pd.DataFrame, devices: pd.DataFrame, found: ActivityTables) -> pd.DataFrame:
+    """Return the parts with what GPUs waited for other ranks inside collectives as a part of its own."""
+    return parts.assign(**{RANKS: 0.0})
 
 
-def _range(shares: pd.Series) -> str:
-    least, most = shares.min(), shares.max()
+def _functions(devices: pd.DataFrame) -> dict[str, str]:
+    """Return for each cause of idle time the host's function of the GPU that is idle most for it."""
+    functions = {}
+    for cause in idle.NAMED:
+        column = f"{cause}_call"
+        named = devices[devices[column].notna()] if column in devices else devices.iloc[:0]
+        if len(named):
+            functions[cause] = str(named.loc[named[f"{cause}_s"].astype(float).idxmax(), column])
+    return functions
+
+
+def _sentence(
+    parts: pd.DataFrame, functions: dict[str, str], span_s: float, time: StepTime | None, devices: int
+) -> str:
+    """Return the answer: how many GPUs, how long a step, and its two largest parts."""
+    gpus = counted(len(parts), "GPU")
+    if time:
+        of = "step"
+        where = f"{gpus}, {counted(time.count, 'step')} of {with_unit(span_s, SECONDS)}"
+        if time.is_skewed:
+            low, high = (with_unit(quartile, SECONDS) for quartile in time.quartiles_s)
+            where += f" (median {with_unit(time.median_s, SECONDS)}, quartiles {low} and {high})"
+    else:
+        of = "time"
+        where = f"{gpus} in {with_unit(span_s, SECONDS)} from first to last activity, no steps found"
+    means = parts.mean().sort_values(ascending=False, kind="stable")
+    (first, share), (second, rest) = list(means.items())[:2]
+    how = "mostly" if share >= MOSTLY else "largest part"
+    sentence = f"{where}: {how} {first} ({percent(share)} of the {of}{_in_call(first, functions)})"
+    if rest >= SHOWN:
+        took = with_unit(rest * span_s, SECONDS)
+        sentence += f"; then {second} ({percent(rest)}, {took}{_in_call(second, functions)})"
+    if devices > len(parts):
+        sentence += f"; {devices - len(parts)} of {devices} GPUs ran no kernel"
+    return sentence
+
+
+def _in_call(part: str, functions: dict[str, str]) -> str:
+    function = functions.get(CALL_OF_PART.get(part, ""))
+    return f", in {function}" if function else ""
+
+
+def _part_rows(
+    parts: pd.DataFrame, spans: pd.DataFrame, functions: dict[str, str], span_s: float
+) -> list[tuple[str, str, str, str]]:
+    """Return name, time, share and call of the host of each part that is worth a line."""
+    rows = []
+    for part, mean in parts.mean().sort_values(ascending=False, kind="stable").items():
+        if mean < SHOWN:
+            continue
+        function = functions.get(CALL_OF_PART.get(str(part), ""), "")
+        rows.append((str(part), with_unit(mean * span_s, SECONDS), _range(parts[part]), function))
+        if part == LAUNCHES:
+            for what, cause in OF_LAUNCHES.items():
+                share = (spans[f"{cause}_s"].astype(float) / spans["span_s"]).fillna(0.0)
+                if share.mean() >= SHOWN:
+                    took = with_unit(share.mean() * span_s, SECONDS)
+                    rows.append((f"  {what}", took, _range(share), functions.get(cause, "")))
+    return rows
+
+
+def _range(shares: "pd.Series[float]") -> str:
+    """Return the shares of GPUs in words: their mean, or their range where they differ."""
+    least, most = max(shares.min(), 0.0), shares.max()
     return f"{percent(least)} to {percent(most)}" if most - least > UNEQUAL else percent(shares.mean())
 
 
-def _sums(rows: Rows, by: list[str], *more: str) -> list[dict[str, Any]]:
-    """Sums by some columns, the longest first: `total_s`, `calls`, and of further columns."""
-    if not rows:
+def _idle_gpus(found: ActivityTables, devices: int) -> list[str]:
+    """Return a line on GPUs of the machine that ran nothing, where the trace tells how many there are."""
+    if found.gpu_count is None or found.gpu_count <= devices:
         return []
-    sums = pd.DataFrame(rows).groupby(by, sort=False, dropna=False)[["total_s", "calls", *more]].sum()
-    return sums.sort_values("total_s", ascending=False, kind="stable").reset_index().to_dict("records")
+    return [f"{found.gpu_count - devices} of the machine's {found.gpu_count} GPUs ran nothing"]
 
 
-def _took(name: object, row: dict[str, Any], over: int) -> str:
-    """What of a GPU or a process took how long, in how many calls."""
-    calls = row["calls"] / over
-    return f"{name} {with_unit(row['total_s'] / over, SECONDS)} in {calls:,.0f} {plural(round(calls), 'call')}"
-
-
-def _kernels(rows: dict[str, Rows], gpus: int) -> list[tuple[str, str, str, str, str]]:
-    found = _sums(rows.get("kernels", []), ["class", "kernel"])
-    total = sum(row["total_s"] for row in found)
-    return [
-        (
-            with_unit(row["total_s"] / gpus, SECONDS), percent(row["total_s"] / total) if total else "",
-            f"{row['calls'] / gpus:,.0f}", str(row["class"]).replace("_", " "), str(row["kernel"]),
+def _without_gpus(found: ActivityTables) -> Answer:
+    """Return what a capture without activity of GPUs tells: the phases of its steps, and why there is no more."""
+    why = list(found.diagnostics)
+    launches = sum(
+        row["calls"]
+        for row in found.rows.get("cuda_api", [])
+        if row["api"] != "backtrace" and KERNEL_LAUNCH.match(row["function"])
+    )
+    none = "no kernels of a GPU were recorded"
+    if launches:
+        none = (
+            f"{counted(launches, 'kernel')} {'was' if launches == 1 else 'were'} launched, but none recorded on a GPU"
         )
-        for row in found[:LONGEST]
-    ]  # fmt: skip
-
-
-def _collectives(rows: dict[str, Rows], gpus: int, over: str) -> list[str]:
-    each = [
-        _took("unnamed" if pd.isna(row["collective"]) else row["collective"].replace("_", "-"), row, gpus)
-        for row in _sums(rows.get("collectives", []), ["collective"])[:FEW]
-    ]
-    return [f"Collectives of a GPU{over}: {', '.join(each)}"] if each else []
-
-
-def _copies(rows: dict[str, Rows], gpus: int, over: str) -> list[str]:
-    found = _sums(rows.get("memory_operations", []), ["operation", "host_memory"], "bytes")
-    each = [
-        f"{row['operation'].replace('_', ' ')}{'' if pd.isna(row['host_memory']) else ' (' + row['host_memory'] + ')'} "
-        f"{with_unit(row['bytes'] / gpus, BYTES)} in {with_unit(row['total_s'] / gpus, SECONDS)}"
-        + (f", {with_unit(row['bytes'] / row['total_s'], BYTES)}/s" if row["total_s"] else "")
-        for row in [row for row in found if row["bytes"] > 0][:FEW]
-    ]
-    return [f"Copies of a GPU{over}: {'; '.join(each)}"] if each else []
-
-
-def _host(rows: dict[str, Rows], over: str) -> list[str]:
-    calls = [row for row in rows.get("cuda_api", []) if row["api"] != "backtrace"]
-    processes = len({(row["report"], row["process"]) for row in calls})
-    each = [_took(row["function"], row, processes) for row in _sums(calls, ["function"])[:FEW]]
-    return [f"CUDA calls of a process{over}: {', '.join(each)}"] if each else []
+    calls = calls_line(found.rows, " in the whole capture")
+    phases = pd.DataFrame(found.rows.get("phases", []))
+    if phases.empty:
+        reason = f": {'; '.join(why)}" if why else ""
+        return Answer(f"cannot tell: {none}, and no step{reason}", is_known=False, lines=calls)
+    means = phases.groupby("phase", sort=False)["duration_s"].mean().sort_values(ascending=False)
+    count = int(phases["phase"].eq(STEP).sum())
+    steps = f"{counted(count, 'step')} of {with_unit(means[STEP], SECONDS)}" if count else "ranges"
+    rest = ", ".join(f"{name} {with_unit(seconds, SECONDS)}" for name, seconds in means.items() if name != STEP)
+    sentence = f"{none}; {steps}{': ' if rest else ''}{rest}"
+    return Answer(sentence, warnings=why if launches else [], lines=calls)

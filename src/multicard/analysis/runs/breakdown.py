@@ -14,34 +14,55 @@ from multicard.analysis.runs.notices import without_empty
 from multicard.analysis.runs.windows import Window
 from multicard.trace.tables import STEP, STEPS
 
-# Of the time of a device, by the activity table `timeline`: they add up to its span.
-DEVICE_PARTS = (
-    "compute", "compute and communication", "exposed communication", "exposed memory operations",
-    "idle (host-bound)", "idle (host busy elsewhere)", "idle (before a collective)", "idle (other)",
+# Parts of the time of a device, by the activity table `timeline`, which add up to its span: each part's name, and the
+# columns that it sums up, without `_s`.
+IDLE_PARTS = {
+    "idle (launching)": ("idle_launching", "idle_between_calls", "idle_other_calls"),
+    "idle (allocating)": ("idle_allocating",),
+    "idle (loading code)": ("idle_loading_code",),
+    "idle (synchronizing)": ("idle_waiting",),
+    "idle (data loading)": ("idle_data_loading",),
+    "idle (host in no call)": ("idle_host_elsewhere",),
+    "idle (within a graph)": ("idle_in_graph",),
+    "idle (queued)": ("idle_queued",),
+    "idle (unknown)": ("idle_unknown",),
+}
+BUSY_PARTS = (
+    "compute", "compute and communication", "exposed communication", "exposed memory operations", "CUDA graphs",
 )  # fmt: skip
+DEVICE_PARTS = (*BUSY_PARTS, *IDLE_PARTS)
 OTHER = "other"
 MOSTLY = 0.5  # share of the time from which on a part is most of it
 
 # What the breakdown of a step calls them.
-COMPUTE, COMMUNICATION, RANKS = "compute", "exposed communication", "waiting for other ranks"
-COPIES, LAUNCHES, ELSEWHERE = "memory operations", "launch overhead", "host busy elsewhere"
+COMPUTE, GRAPHS, COMMUNICATION, RANKS = "compute", "CUDA graphs", "exposed communication", "waiting for other ranks"
+COPIES, LAUNCHES, ALLOCATING = "memory operations", "launch overhead", "memory allocation"
+LOADING_CODE, SYNCHRONIZING, ELSEWHERE = "loading code", "synchronization", "host without GPU calls"
+WITHIN_GRAPHS, QUEUED = "idle within graphs", "queued on the GPU"
+DATA, EVALUATION, STALLS = "data loading", "evaluation", "stalls"
 OF_TRACE = {
     COMPUTE: ("compute", "compute and communication"),
+    GRAPHS: ("CUDA graphs",),
     COMMUNICATION: ("exposed communication",),
-    RANKS: ("idle (before a collective)",),
     COPIES: ("exposed memory operations",),
-    LAUNCHES: ("idle (host-bound)",),
-    ELSEWHERE: ("idle (host busy elsewhere)",),
-    OTHER: ("idle (other)",),
+    LAUNCHES: ("idle (launching)",),
+    ALLOCATING: ("idle (allocating)",),
+    LOADING_CODE: ("idle (loading code)",),
+    SYNCHRONIZING: ("idle (synchronizing)",),
+    DATA: ("idle (data loading)",),
+    ELSEWHERE: ("idle (host in no call)",),
+    WITHIN_GRAPHS: ("idle (within a graph)",),
+    QUEUED: ("idle (queued)",),
+    OTHER: ("idle (unknown)",),
 }
 
 EITHER = "compute or communication"
 COMPUTING = (COMPUTE, EITHER)
-DATA, EVALUATION, STALLS = "data loading", "evaluation", "stalls"
 
 # What each is: docs/measuring.md, "Parts of a step".
 PARTS = (
-    COMPUTE, EITHER, COMMUNICATION, RANKS, COPIES, LAUNCHES, ELSEWHERE, DATA, EVALUATION, STALLS, OTHER,
+    COMPUTE, EITHER, GRAPHS, COMMUNICATION, RANKS, COPIES, LAUNCHES, ALLOCATING, LOADING_CODE, SYNCHRONIZING, ELSEWHERE,
+    DATA, WITHIN_GRAPHS, QUEUED, EVALUATION, STALLS, OTHER,
 )  # fmt: skip
 COLUMNS = {part: f"{part.lower().replace(' ', '_')}_share" for part in PARTS}
 
@@ -122,6 +143,10 @@ def _completed(row: Mapping[str, Any], trace: Mapping[str, Any]) -> dict[str, An
     return {column: parts.get(part) for part, column in COLUMNS.items()} | {"bound": bound}
 
 
+# Idle time of a rank's GPU that its own wait for data explains, the likeliest first.
+_EXPLAINED_BY_DATA = (DATA, ELSEWHERE, LAUNCHES)
+
+
 def _with_trace(parts: Mapping[str, float], row: Mapping[str, Any], trace: Mapping[str, Any]) -> dict[str, float]:
     """Divide what the phases do not tell apart as the profiled steps are, but for their own wait for data.
 
@@ -130,42 +155,50 @@ def _with_trace(parts: Mapping[str, float], row: Mapping[str, Any], trace: Mappi
     shares = {part: sum(trace.get(name, 0.0) for name in names) for part, names in OF_TRACE.items()}
     inside = min(shares[COMMUNICATION], trace.get("waiting_in_collectives", 0.0))
     shares[COMMUNICATION] -= inside
-    shares[RANKS] += inside
+    shares[RANKS] = inside
     step_s, waited_s = row.get("trace_iteration_time_s"), row.get("profiled_data_s")
     waited = waited_s / step_s if waited_s and step_s else 0.0
     longest_s = row.get("profiled_data_share", 0.0) * row.get("profiled_iteration_time_s", 0.0)
     longest = max(waited, longest_s / step_s) if step_s else waited
     of_data = 0.0
-    for part, most in ((ELSEWHERE, waited), (LAUNCHES, waited), (RANKS, longest)):
+    for part, most in (*((part, waited) for part in _EXPLAINED_BY_DATA), (RANKS, longest)):
         explained = min(shares[part], max(0.0, most - of_data))
         shares[part] -= explained
         of_data += explained
     told = {part: parts[part] for part in (DATA, EVALUATION, STALLS) if part in parts}
     if DATA not in told and waited_s is not None:
         told[DATA] = of_data
+    if DATA in told:
+        shares[ELSEWHERE] += shares.pop(DATA)  # in a loader, though not in the phase `data`
     rest, total = max(0.0, 1.0 - sum(told.values())), sum(shares.values())
     divided = {part: share / total * rest for part, share in shares.items()} if total > 0 else {OTHER: rest}
     return divided | told
 
 
 def device_time(timeline: pd.DataFrame) -> pd.DataFrame:
-    """Seconds of each of `DEVICE_PARTS` in each row of the timeline; idle time of unknown cause counts as other.
+    """Return the seconds of each of `DEVICE_PARTS` in each row of the timeline.
 
     `compute` is without communication, `exposed` is without any computation (of memory operations also without any
-    communication), so every moment counts once. Host-bound is idle time while the host launches work, as opposed to
-    idle time while it is busy elsewhere, such as loading data. A row is empty where kernels were not recorded.
+    communication), so every moment counts once. Idle time counts as of unknown cause where causes were not recorded. A
+    row is empty where kernels were not recorded.
     """
-    t = timeline.filter(like="_s").astype(float)
-    causes = [t[f"idle_{cause}_s"].fillna(0.0) for cause in ("host_bound", "host_elsewhere", "collective")]
-    seconds = (
-        t["compute_s"] - t["overlapped_s"],
-        t["overlapped_s"],
-        t["exposed_communication_s"],
-        t["busy_s"] - t["compute_s"] - t["exposed_communication_s"],
-        *causes,
-        t["idle_s"] - sum(causes),
-    )
-    return pd.DataFrame(dict(zip(DEVICE_PARTS, seconds, strict=True))).where(t["busy_s"].notna())
+    t = timeline.filter(regex="_s$").astype(float)
+    causes = {
+        part: sum((t[f"{name}_s"].fillna(0.0) for name in names if f"{name}_s" in t), pd.Series(0.0, t.index))
+        for part, names in IDLE_PARTS.items()
+    }
+    unknown = "idle (unknown)"
+    causes[unknown] = t["idle_s"] - sum(seconds for part, seconds in causes.items() if part != unknown)
+    graphs = t["graphs_s"].fillna(0.0) if "graphs_s" in t else pd.Series(0.0, t.index)
+    seconds = {
+        "compute": t["compute_s"] - t["overlapped_s"],
+        "compute and communication": t["overlapped_s"],
+        "exposed communication": t["exposed_communication_s"],
+        "exposed memory operations": t["busy_s"] - t["compute_s"] - t["exposed_communication_s"] - graphs,
+        "CUDA graphs": graphs,
+        **causes,
+    }
+    return pd.DataFrame(seconds).where(t["busy_s"].notna())
 
 
 def overall(timeline: pd.DataFrame) -> pd.DataFrame:

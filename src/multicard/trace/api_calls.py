@@ -1,0 +1,76 @@
+"""What the host does in a call of the CUDA, HIP or SYCL API, told from the call's name.
+
+The names are those of the public API references (CUDA Runtime and Driver API, HIP, Level Zero, Unified Runtime). HIP's
+calls are CUDA's with another prefix, so one rule reads both: `cudaLaunchKernel`, `cuLaunchKernel`, `hipLaunchKernel`.
+"""
+
+import re
+from collections.abc import Iterable
+from enum import IntEnum
+
+
+class HostActivity(IntEnum):
+    """What a thread of the host does in a call. Of nested calls the inner one is usually the one that comes first."""
+
+    LOADING_CODE = 0  # onto the device: modules, libraries, what is loaded when a kernel is first launched
+    ALLOCATING = 1  # allocating, freeing, registering or mapping memory
+    WAITING = 2  # in a synchronization, or in a copy that returns only when it is done
+    LAUNCHING = 3  # handing kernels, graphs, copies or fills to the device
+    OTHER = 4
+
+
+_PREFIX = r"(?:__)?(?:cuda|cu|hip)"
+_RULES: tuple[tuple[HostActivity, re.Pattern[str]], ...] = (
+    (
+        HostActivity.LOADING_CODE,
+        re.compile(
+            rf"{_PREFIX}(?:Module(?:Load|Unload)|Library(?:Load|Unload|Get)|Link|Kernel(?:Load|GetFunction)"
+            r"|RegisterFatBinary|FuncLoad)|zeModuleCreate|urProgram"
+        ),
+    ),
+    (HostActivity.WAITING, re.compile(r".*Synchronize|.*(?:EventWait|QueueFinish|StreamWaitValue)$")),
+    (
+        HostActivity.LAUNCHING,
+        re.compile(
+            rf"{_PREFIX}(?:Graph|Module|Ext|ExtModule|Hcc|HccModule)?Launch|{_PREFIX}MemPrefetch"
+            rf"|{_PREFIX}(?:Memcpy|Memset).*Async|{_PREFIX}Memset|zeCommandListAppend|zeCommandQueueExecute|urEnqueue"
+        ),
+    ),
+    (HostActivity.WAITING, re.compile(rf"{_PREFIX}Memcpy")),
+    (
+        HostActivity.ALLOCATING,
+        re.compile(
+            rf"{_PREFIX}(?:Ext)?(?:Malloc|Free|Host(?:Alloc|Malloc|Free|Register|Unregister)|Array(?:3D)?(?:Create|Destroy)"
+            r"|Mem(?:Alloc|Free|Host|Create|Release|Map|Unmap|Address|SetAccess|Pool|Register)|IpcOpenMem|IpcCloseMem)"
+            r"|zeMem(?:Alloc|Free)|zeVirtualMem|urUSM"
+        ),
+    ),
+)
+
+LAUNCH = re.compile(rf"{_PREFIX}(?:Graph|Module|Ext|ExtModule)?Launch")
+_API = re.compile(r"cu(?:da)?|hip|ze|ur")
+_API_OF_PREFIX = {"hip": "HIP", "ze": "SYCL", "ur": "SYCL"}
+
+KERNEL_LAUNCH = re.compile(rf"{_PREFIX}(?:Module|Ext|ExtModule)?Launch(?:Cooperative)?Kernel")
+GRAPH_LAUNCH = re.compile(rf"{_PREFIX}GraphLaunch")
+
+
+def host_activity(function: str) -> HostActivity:
+    """Return what the host does in a call of a function.
+
+    >>> host_activity("cudaLaunchKernel").name, host_activity("cuMemHostRegister_v2").name
+    ('LAUNCHING', 'ALLOCATING')
+    >>> host_activity("cudaMemcpy").name, host_activity("hipMemcpyAsync").name, host_activity("cuLibraryLoadData").name
+    ('WAITING', 'LAUNCHING', 'LOADING_CODE')
+    """
+    return next((activity for activity, rule in _RULES if rule.match(function)), HostActivity.OTHER)
+
+
+def api_name(functions: Iterable[str]) -> str:
+    """Return the name of the API that some functions belong to.
+
+    >>> api_name(["cudaLaunchKernel", "cuInit"]), api_name(["hipLaunchKernel"]), api_name(["urEnqueueKernelLaunch"])
+    ('CUDA', 'HIP', 'SYCL')
+    """
+    names = {_API_OF_PREFIX.get(match[0], "CUDA") for name in functions if (match := _API.match(name))}
+    return " and ".join(sorted(names)) or "CUDA"

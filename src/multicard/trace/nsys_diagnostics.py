@@ -1,0 +1,47 @@
+"""What Nsight Systems recorded about what went wrong: its own diagnostics, and calls that failed."""
+
+import re
+
+from multicard.core.text import counted
+from multicard.trace.model import Diagnostic
+from multicard.trace.sqlite_file import SqliteFile
+
+WARNING = 2  # severity in DIAGNOSTIC_EVENT: 1 information, 2 warning, 3 error
+MOST_CHARACTERS = 200
+
+# Diagnostics about what this project reads; others are about OpenGL, samples of the CPU, paths, …
+_ABOUT = re.compile(r"CUDA|CUPTI|NVTX|events? (?:were|was|have been) (?:lost|dropped)|buffer", re.IGNORECASE)
+_NOT_ABOUT = re.compile(r"OpenGL|cuDNN|cuBLAS|Unified Memory cannot be traced", re.IGNORECASE)
+_LOSS = re.compile(r"not all CUDA|lost|dropped|overflow|ran out of", re.IGNORECASE)
+_ABOUT_NVTX = re.compile(r"NVTX", re.IGNORECASE)
+
+# Of the results of calls that are no errors: cudaErrorNotReady, which a query of a running event returns.
+NOT_READY = 600
+
+
+def diagnostics(database: SqliteFile) -> tuple[Diagnostic, ...]:
+    """Return the warnings and errors about CUDA events that the export holds, each once."""
+    if not {"severity", "text"} <= database.tables.get("DIAGNOSTIC_EVENT", set()):
+        return ()
+    rows = database.ask(
+        "SELECT text FROM DIAGNOSTIC_EVENT WHERE severity >= ? AND text IS NOT NULL GROUP BY text ORDER BY MIN(rowid)",
+        WARNING,
+    )
+    found = []
+    for (text,) in rows:
+        line = " ".join(str(text).split())[:MOST_CHARACTERS]
+        if _ABOUT.search(line) and not _NOT_ABOUT.search(line) and not _ABOUT_NVTX.search(line):
+            found.append(Diagnostic(line, means_loss=bool(_LOSS.search(line))))
+    return tuple(found)
+
+
+def failed_launches(database: SqliteFile) -> list[str]:
+    """Return a line for each error that launching calls returned: how many calls failed with it."""
+    if not {"returnValue", "nameId"} <= database.tables.get("CUPTI_ACTIVITY_KIND_RUNTIME", set()):
+        return []
+    rows = database.ask(
+        "SELECT r.returnValue, COUNT(*) FROM CUPTI_ACTIVITY_KIND_RUNTIME r JOIN StringIds s ON s.id = r.nameId "
+        "WHERE r.returnValue NOT IN (0, ?) AND s.value LIKE '%Launch%' GROUP BY r.returnValue ORDER BY 2 DESC",
+        NOT_READY,
+    )
+    return [f"{counted(count, 'launch')} failed (error {error})" for error, count in rows]

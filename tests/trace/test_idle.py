@@ -1,0 +1,271 @@
+"""Idle time of a device by cause, against a judgement of every moment, one by one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from multicard.trace import idle
+from multicard.trace.api_calls import HostActivity, host_activity
+from multicard.trace.collect import Events
+from multicard.trace.host import FIRST_LAUNCH, Host, HostThread, loading_launches
+from multicard.trace.idle import ANY_THREAD, CAUSES
+from multicard.trace.launches import UNKNOWN
+from multicard.trace.steps import Marks
+from multicard.trace.timeline import COMMUNICATION, COMPUTE, MEMORY, MIGRATION, Device, Launches
+from random_inputs import seeds
+
+END = 60
+UNIT = 200_000  # ns; so that five of them are a pause of 1 ms
+OWNER = (0, 1)
+
+FUNCTIONS = {
+    "cudaLaunchKernel": idle.LAUNCHING,
+    "cudaMalloc": idle.ALLOCATING,
+    "cuLibraryLoadData": idle.LOADING_CODE,
+    "cudaDeviceSynchronize": idle.WAITING,
+    "cudaEventRecord": idle.OTHER_CALLS,
+}
+# The inner one of nested calls counts, and this is the order in which calls nest.
+INNER_FIRST = (idle.LOADING_CODE, idle.ALLOCATING, idle.WAITING, idle.OTHER_CALLS, idle.LAUNCHING)
+
+
+@dataclass
+class Call:
+    """A call of the host, in units of time."""
+
+    start: int
+    end: int
+    function: str
+    thread: int
+
+
+@dataclass
+class Activity:
+    """What runs on the device, with its launching call, None where that was not recorded."""
+
+    start: int
+    end: int
+    kind: int
+    call: Call | None
+    by_graph: bool = False
+
+
+def events_of(rows: Sequence[tuple[int, int, tuple[object, ...]]], fields: tuple[str, ...]) -> Events:
+    groups = list(dict.fromkeys(key for _, _, key in rows))
+    code = np.array([groups.index(key) for _, _, key in rows], np.int64)
+    start = np.array([start for start, _, _ in rows], np.int64) * UNIT
+    duration = np.array([end - start for start, end, _ in rows], np.int64) * UNIT
+    arrays = {"start": start, "duration": duration}
+    return Events(fields, [(*OWNER, *key) for key in groups], code, arrays, {OWNER: slice(0, len(rows))})
+
+
+def host_of(calls: list[Call], data: list[tuple[int, int]], loading: np.ndarray | None = None) -> Host:
+    api = events_of(
+        [(call.start, call.end, ("runtime", call.function, call.thread)) for call in calls],
+        ("process", "api", "name", "thread"),
+    )
+    ranges = None
+    if data:
+        ranges = events_of([(start, end, ("data", 5)) for start, end in data], ("process", "name", "thread"))
+    return Host(api, ranges, Marks(None), OWNER, *([] if loading is None else [loading]))
+
+
+def device_of(activities: list[Activity]) -> Device:
+    def numbers(of: str) -> np.ndarray:
+        known = [None if a.call is None else getattr(a.call, of) for a in activities]
+        return np.array([UNKNOWN if value is None else value * UNIT for value in known], np.int64)
+
+    threads = np.array([0 if a.call is None else a.call.thread for a in activities])
+    launches = Launches(numbers("start"), numbers("end"), threads, np.array([a.by_graph for a in activities]))
+    start = np.array([a.start for a in activities]) * UNIT
+    end = np.array([a.end for a in activities]) * UNIT
+    return Device(start, end, np.array([a.kind for a in activities]), launches)
+
+
+def causes_of(activities: list[Activity], host: Host, starts: list[int], ends: list[int]) -> list[dict[str, int]]:
+    """Return the causes within each window, in units."""
+
+    def thread_of(number: int) -> HostThread:
+        return host.any_thread if number == ANY_THREAD else host.thread(number)
+
+    edges = (np.array(starts) * UNIT, np.array(ends) * UNIT)
+    found = device_of(activities).between(*edges, thread_of)
+    return [{cause: found[cause][i] // UNIT for cause in CAUSES if found[cause][i]} for i in range(len(starts))]
+
+
+def judged(moment: int, activities: list[Activity], calls: list[Call], data: list[tuple[int, int]]) -> str | None:
+    """Return the cause of a moment; None if the device is at work."""
+    real = [a for a in activities if a.end > a.start]
+    if any(a.start <= moment < a.end for a in real):
+        return None
+    following = [a for a in real if a.start > moment]
+    opener = min(following, key=lambda a: (a.start, UNKNOWN if a.call is None else a.call.start), default=None)
+    if opener is None or (opener.call is None and opener.kind == MIGRATION):
+        return of_host(moment, calls, calls, data)
+    if opener.call is None:
+        return idle.UNKNOWN_CAUSE
+    before = [a for a in real if a.by_graph and a.call is opener.call and a.start < opener.start]
+    if opener.by_graph and before:
+        return idle.IN_GRAPH
+    if moment >= opener.call.end:
+        return idle.QUEUED
+    return of_host(moment, [call for call in calls if call.thread == opener.call.thread], calls, data)
+
+
+def of_host(moment: int, own: list[Call], calls: list[Call], data: list[tuple[int, int]]) -> str:
+    """Return what the host does in a moment, by a thread's own calls and those of all threads."""
+    in_progress = {FUNCTIONS[call.function] for call in own if call.start <= moment < call.end}
+    for cause in INNER_FIRST:
+        if cause in in_progress:
+            return cause
+    if any(call.start <= moment < call.end for call in calls):
+        return idle.BETWEEN_CALLS  # of this thread
+    if any(start <= moment < end for start, end in data):
+        return idle.DATA_LOADING
+    last = max((call.end for call in calls if call.end <= moment), default=None)
+    following = min((call.start for call in calls if call.start > moment), default=None)
+    if last is not None and following is not None and (following - last) * UNIT >= 1_000_000:
+        return idle.ELSEWHERE
+    return idle.BETWEEN_CALLS
+
+
+def random_calls(generator: np.random.Generator) -> list[Call]:
+    """Return calls of two threads that follow each other, some with another call inside."""
+    calls = []
+    for thread in (1, 2):
+        at = int(generator.integers(0, 10))
+        while at < END:
+            length = int(generator.integers(1, 5))
+            function = str(generator.choice(list(FUNCTIONS)))
+            calls.append(Call(at, at + length, function, thread))
+            if length > 2 and function == "cudaLaunchKernel":
+                inner = str(generator.choice(["cuLibraryLoadData", "cudaMalloc"]))
+                calls.append(Call(at + 1, at + length - 1, inner, thread))
+            at += length + int(generator.choice([0, 1, 2, 12]))
+    return calls
+
+
+@seeds(100, 900)
+def test_every_idle_moment_has_its_cause(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    calls = random_calls(generator)
+    launching = [call for call in calls if call.function == "cudaLaunchKernel"]
+    if len({call.start for call in launching}) < len(launching):
+        return  # a launching call is known by when it began
+    activities = []
+    for _ in range(generator.integers(1, 10)):
+        start = int(generator.integers(2, END))
+        before = [call for call in launching if call.start < start]
+        call = before[-int(generator.integers(1, 4)) % len(before)] if before and generator.random() < 0.8 else None
+        kind = int(generator.choice([COMPUTE, COMMUNICATION, MEMORY] if call else [COMPUTE, MIGRATION]))
+        by_graph = call is not None and call.start % 3 == 0
+        activities.append(Activity(start, start + int(generator.integers(0, 8)), kind, call, by_graph))
+    starts_of = [(a.start, a.call and a.call.start) for a in activities if a.end > a.start]
+    if len(set(starts_of)) < len(starts_of):
+        return  # two begin and were launched together, so either may count as first
+    data = [(int(at), int(at) + 9) for at in generator.integers(0, END, seed % 3)]
+    starts, ends = np.sort(generator.integers(0, END + 10, (2, 4)), axis=0).tolist()
+    if not any(a.end > a.start for a in activities):
+        return
+    found = causes_of(activities, host_of(calls, data), starts, ends)
+    for window, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        causes = [judged(moment, activities, calls, data) for moment in range(start, end)]
+        assert found[window] == {cause: causes.count(cause) for cause in CAUSES if cause in causes}
+
+
+def test_a_gap_is_the_hosts_until_the_launching_call_returns() -> None:
+    # A kernel at 3-5, launched long before; the next one launched by a call at 6-8 begins at 20 only.
+    first, second = Call(0, 2, "cudaLaunchKernel", 1), Call(6, 8, "cudaLaunchKernel", 1)
+    activities = [Activity(3, 5, COMPUTE, first), Activity(20, 21, COMPUTE, second)]
+    [found] = causes_of(activities, host_of([first, second], []), [3], [21])
+    assert found == {idle.BETWEEN_CALLS: 1, idle.LAUNCHING: 2, idle.QUEUED: 12}
+
+
+def test_a_call_that_began_before_the_device_ran_dry_is_launching_until_it_returns() -> None:
+    first, second = Call(0, 1, "cudaLaunchKernel", 1), Call(2, 9, "cudaLaunchKernel", 1)
+    activities = [Activity(1, 4, COMPUTE, first), Activity(8, 10, COMPUTE, second)]
+    [found] = causes_of(activities, host_of([first, second], []), [1], [10])
+    assert found == {idle.LAUNCHING: 4}
+
+
+def kernels_of(launches: list[tuple[int, int, str]]) -> Events:
+    """Return kernels with their launching calls in nanoseconds."""
+    names = list(dict.fromkeys(name for _, _, name in launches))
+    arrays = {
+        "call": np.array([call for call, _, _ in launches], np.int64),
+        "returned": np.array([returned for _, returned, _ in launches], np.int64),
+    }
+    place = {(*OWNER, 0): slice(0, len(launches))}
+    code = np.array([names.index(name) for _, _, name in launches])
+    return Events(("process", "device", "name"), [(*OWNER, 0, name) for name in names], code, arrays, place)
+
+
+def test_the_first_launch_of_a_kernel_that_lasts_loads_its_code() -> None:
+    ms = 1_000_000
+    usual = [(at * ms, at * ms + 8_000, "gemm") for at in range(10, 30)]
+    launches = [(0, 5 * ms, "gemm"), (6 * ms, 6 * ms + 9_000, "copy"), *usual, (40 * ms, 42 * ms, "gemm")]
+    # The call at 40 ms lasts as well, but code is loaded once; that of `copy` is as short as any.
+    assert loading_launches(kernels_of(launches), OWNER).tolist() == [[0, 5 * ms]]
+    # Where all launches last, as under a slow profiler, the first is no exception.
+    slow = [(at * ms, at * ms + 600_000, "gemm") for at in range(10)]
+    assert len(loading_launches(kernels_of(slow), OWNER)) == 0
+    # A program of one kernel has nothing to compare it with.
+    assert loading_launches(kernels_of([(0, 575_000, "gemm")]), OWNER).tolist() == [[0, 575_000]]
+
+
+def test_the_function_of_each_cause_is_named() -> None:
+    calls = [
+        Call(0, 1, "cudaLaunchKernel", 1), Call(5, 15, "cudaMalloc", 1), Call(16, 18, "cudaFree", 1),
+        Call(20, 22, "cudaLaunchKernel", 1), Call(30, 40, "cudaLaunchKernel", 1),
+    ]  # fmt: skip
+    activities = [Activity(1, 3, COMPUTE, calls[0]), Activity(22, 25, COMPUTE, calls[3])]
+    activities.append(Activity(41, 42, COMPUTE, calls[4]))
+    host = host_of(calls, [], np.array([[30 * UNIT, 40 * UNIT]]))
+    device = device_of(activities)
+    device.between(np.array([0]), np.array([42 * UNIT]), lambda number: host.thread(number))
+    assert device.functions == {
+        idle.ALLOCATING: "cudaMalloc", idle.LOADING_CODE: FIRST_LAUNCH, idle.LAUNCHING: "cudaLaunchKernel",
+    }  # fmt: skip
+
+
+# Names from the CUDA Runtime and Driver API, HIP, and Level Zero references.
+@pytest.mark.parametrize(
+    ("activity", "functions"),
+    [
+        (
+            HostActivity.LAUNCHING,
+            "cudaLaunchKernel cudaLaunchKernelExC cuLaunchKernel cuLaunchKernelEx cudaGraphLaunch hipGraphLaunch "
+            "hipLaunchKernel hipExtModuleLaunchKernel hipModuleLaunchKernel hipExtLaunchKernel cudaMemcpyAsync "
+            "cuMemcpyHtoDAsync_v2 cudaMemset cudaMemsetAsync hipMemcpyAsync cudaMemPrefetchAsync "
+            "zeCommandListAppendLaunchKernel urEnqueueKernelLaunch cudaMemcpy2DAsync cudaLaunchCooperativeKernel",
+        ),
+        (
+            HostActivity.ALLOCATING,
+            "cudaMalloc cudaMallocAsync cudaMallocManaged cudaFree cudaFreeAsync cudaHostAlloc cudaFreeHost "
+            "cuMemAlloc_v2 cuMemFree_v2 cuMemHostRegister_v2 cuMemHostAlloc cudaHostRegister cudaHostUnregister "
+            "hipMalloc hipFree hipHostMalloc cuMemCreate cuMemMap cuMemSetAccess hipArray3DCreate zeMemAllocDevice",
+        ),
+        (
+            HostActivity.LOADING_CODE,
+            "cuModuleLoad cuModuleLoadData cuModuleLoadDataEx cuModuleUnload cuLibraryLoadData cuLibraryUnload "
+            "hipModuleLoad hipModuleLoadData __cudaRegisterFatBinary zeModuleCreate cuLinkComplete",
+        ),
+        (
+            HostActivity.WAITING,
+            "cudaDeviceSynchronize cudaStreamSynchronize cudaEventSynchronize cuCtxSynchronize hipDeviceSynchronize "
+            "cudaMemcpy cuMemcpyDtoH_v2 hipMemcpy hipMemcpyWithStream zeEventHostSynchronize urQueueFinish",
+        ),
+        (
+            HostActivity.OTHER,
+            "cudaEventRecord cudaStreamWaitEvent cudaEventQuery cudaStreamIsCapturing cudaMemGetInfo cuInit "
+            "hipGetDevicePropertiesR0600 cudaFuncSetAttribute cudaGetDevice",
+        ),
+    ],
+    ids=lambda value: value.name if isinstance(value, HostActivity) else "",
+)
+def test_calls_are_told_by_their_names(activity: HostActivity, functions: str) -> None:
+    assert {function: host_activity(function) for function in functions.split()} == dict.fromkeys(
+        functions.split(), activity
+    )
