@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from multicard.core.system import in_parallel
 from multicard.core.units import SECONDS, with_unit
-from multicard.trace.collect import Events, Place, collect
+from multicard.trace.collect import Events, Place, collect, left_out_notices
 from multicard.trace.kernel_classes import collective, kernel_class
 from multicard.trace.launches import UNKNOWN, join_calls
 from multicard.trace.model import Integers, Trace
@@ -59,7 +59,8 @@ class CapturedEvents:
         self.memory = read("memory", *times, "bytes", groups=place)
         self.messages = read("messages", "start", "bytes", groups=("process", "collective", "ranks"))
         self.api = read("api", *times, groups=("process", "api", "name", *(("thread",) if linked else ())))
-        self.notices: list[str] = []
+        read_events = {"kernels": self.kernels, "memory": self.memory, "api": self.api, "ranges": self.ranges}
+        self.notices: list[str] = left_out_notices(traces, read_events)
         self.linked = linked and self.api is not None and bool(self._on_device())
         if self.linked:
             self._join()
