@@ -31,9 +31,9 @@ class Kind(NamedTuple):
 KINDS: dict[str, Kind] = {
     # Named ranges that the program pushed and popped, and closed; names without what tells single calls apart.
     "ranges": Kind(("process", "domain", "name", "thread"), ("start", "end")),
-    # Calls of the runtime or driver of CUDA, HIP or SYCL on the host; `api` is "runtime", "driver", "backtrace" for a row
-    # that repeats a call of its own row, or "other". What a call starts on a device carries its `correlation`, a number
-    # that is unique within the process only, negative where there is none.
+    # Calls of the runtime or driver of CUDA, HIP or SYCL on the host; `api` is "runtime", "driver", "backtrace" for a
+    # row that repeats a call of its own row, or "other". What a call starts on a device carries its `correlation`, a
+    # number that is unique within the process only, negative where there is none.
     "api": Kind(("process", "api", "name", "thread"), ("correlation", "start", "end")),
     # Kernels on a device.
     "kernels": Kind(("process", "device", "name", "stream"), ("correlation", "start", "end")),
