@@ -1,8 +1,11 @@
 """Names of kernels in parts; expected values as `c++filt` gives them, less what is documented to be left out."""
 
+import random
+
 import pytest
 
-from multicard.trace.kernel_names import function_path, readable_name
+from multicard.trace.kernel_classes import CLASSES, kernel_class
+from multicard.trace.kernel_names import LONGEST, function_path, readable_name
 
 
 @pytest.mark.parametrize(
@@ -43,3 +46,38 @@ def test_mangled_names_with_unequal_template_arguments_stay_unequal() -> None:
         "Half, float, -64, 8, true",
     ]
     assert [readable_name(name) for name in names] == [f"aiter::add_rmsnorm_quant_kernel<{each}>" for each in arguments]
+
+
+@pytest.mark.parametrize("piece", ["<", "(", "(>", "_ZN", "L1a", "9", "triton_tem_fused_", "miopen", "_ZN1aIL1", "a::"])
+def test_of_a_name_of_any_length_only_the_begin_is_looked_at(piece: str) -> None:
+    name = piece * 200_000  # with all of it, times that grow with the square of its length would be hours
+    assert kernel_class(name) in CLASSES
+    assert function_path(f"{name}{'>' * len(name)}") == function_path(name[:LONGEST])
+    assert len(readable_name(f"_ZN1a1bI{name}E")) <= 2 * len(name)
+
+
+def test_no_name_is_refused() -> None:
+    chosen = random.Random(5)
+    pieces = [
+        "_ZN",
+        "1a",
+        "12_GLOBAL__N_1",
+        "I",
+        "E",
+        "Li",
+        "4",
+        "Lb1E",
+        "<",
+        ">",
+        "(",
+        ")",
+        "::",
+        " ",
+        "S_",
+        "DF16b",
+        "é",
+    ]
+    for _ in range(3000):
+        name = "".join(chosen.choices(pieces, k=chosen.randint(0, 12)))
+        assert kernel_class(name) in CLASSES
+        assert isinstance(readable_name(name), str) and isinstance(function_path(name), str)

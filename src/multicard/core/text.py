@@ -1,6 +1,7 @@
 """Text from files, as it may be shown: one function per place where it is shown."""
 
 import re
+import string
 from collections.abc import Mapping, Sequence
 
 _ESCAPED = r"\`*_[]<>#|&~$"
@@ -53,6 +54,9 @@ def _first_difference(texts: Sequence[str]) -> int:
     return next(different, min(map(len, texts)))
 
 
+_OF_NAMES = f"{string.ascii_letters}{string.digits}_:"
+
+
 def _without_middle(text: str, longest: int) -> str:
     """Text cut to a length, two thirds of which are its begin."""
     end = (longest - 1) // 3
@@ -64,8 +68,7 @@ def _around(text: str, at: int, longest: int) -> str:
     if len(text) <= longest:
         return text
     begin = longest // 3
-    name = re.search(r"[\w:]*$", text[:at])
-    start = max(begin, name.start() if name else at)
+    start = max(begin, len(text[:at].rstrip(_OF_NAMES)))
     # A name so long that it would hide the place is cut, too.
     start = max(start, at - longest // 3)
     room = longest - begin - 1

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection
 
 from multicard.trace.communication_kernels import COLLECTIVES, collective, collective_call, communicates
-from multicard.trace.kernel_names import function_path, readable_name
+from multicard.trace.kernel_names import LONGEST, function_path, readable_name
 
 __all__ = ["CLASSES", "COLLECTIVES", "collective", "collective_call", "kernel_class"]
 
@@ -98,6 +98,7 @@ def kernel_class(name: str) -> str:
     >>> kernel_class("triton_poi_fused_convolution_relu_3")
     'elementwise'
     """
+    name = name[:LONGEST]
     if communicates(name):
         return "communication"
     classes = [kind for kind, _ in _RULES]

@@ -8,6 +8,8 @@ assembly.
 import re
 from collections.abc import Iterator
 
+LONGEST = 8192  # characters of a name that are looked at: of some functions their arguments alone are longer
+
 _UNNAMED = re.compile(r"\(anonymous namespace\)|<unnamed>|_GLOBAL__N_\w*")
 _OPENING = {")": "(", ">": "<", "]": "[", "}": "{"}
 
@@ -34,6 +36,7 @@ def function_path(name: str) -> str:
     >>> function_path("_ZN7deep_ep9intranode8dispatchILi8ELi768EEEvPv"), function_path("ampere_sgemm_128x64_tn")
     ('deep_ep::intranode::dispatch', 'ampere_sgemm_128x64_tn')
     """
+    name = name[:LONGEST]
     scopes = _mangled_scopes(name)[0]
     if scopes:
         return "::".join(scopes)
@@ -65,11 +68,11 @@ def readable_name(name: str) -> str:
     >>> readable_name("_Z5saxpyifPfS_"), readable_name("ampere_sgemm_128x64_tn")
     ('saxpy', 'ampere_sgemm_128x64_tn')
     """
-    scopes, end = _mangled_scopes(name)
+    scopes, end = _mangled_scopes(name[:LONGEST])
     if not scopes:
         return name
     function = "::".join(scopes)
-    arguments = ", ".join(_template_arguments(name, end))
+    arguments = ", ".join(_template_arguments(name[:LONGEST], end))
     return f"{function}<{arguments}>" if arguments else function
 
 
