@@ -4,6 +4,7 @@ Durations are grouped by masks; times of a device come from one sweep over all b
 time from a walk over the activities in the order of their start. Integer nanoseconds throughout.
 """
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,10 +78,11 @@ def describe(durations: np.ndarray) -> dict[str, Any]:
 
 
 def calls(history: History, _: Catalogue) -> list[dict[str, Any]]:
-    """Per API function."""
+    """Per API function, without the version that exports add to names of the runtime."""
     function = history.calls["function"]
+    names = [re.sub(r"_v\d{4,5}$", "", function.name) for function in FUNCTIONS]
     return [
-        {"process": history.process, "api": FUNCTIONS[number].api, "function": FUNCTIONS[number].name}
+        {"process": history.process, "api": FUNCTIONS[number].api, "function": names[number]}
         | describe(history.calls["duration"][function == number])
         for number in np.unique(function)
     ]

@@ -188,16 +188,16 @@ def test_a_trace_is_summed_up_and_its_tables_are_written(make: object, tmp_path:
     assert pd.read_parquet(tmp_path / "some" / "kernels.parquet")["calls"].tolist() == [2]
     shown = multicard("analyze", path)
     assert shown.stdout.startswith("1 GPU")
-    assert all(word in shown.stdout for word in ("cudaLaunchKernel_v7000", "gemm", "host to device", "--verbose"))
+    assert all(word in shown.stdout for word in ("cudaLaunchKernel", "gemm", "host to device", "--verbose"))
     shown = multicard("analyze", path, "--verbose")
-    assert all(word in shown.stdout for word in ("cudaLaunchKernel_v7000", "gemm", "host_to_device", "timeline"))
+    assert all(word in shown.stdout for word in ("cudaLaunchKernel", "gemm", "host_to_device", "timeline"))
 
 
 def test_two_traces_are_compared(tmp_path: Path) -> None:
     a, b = nsys_export(tmp_path / "a.sqlite"), kineto_trace(tmp_path / "b.json")
     shown = multicard("compare", a, b)
     assert shown.returncode == 0, shown.stderr
-    assert "cudaLaunchKernel_v7000" in shown.stdout
+    assert "cudaLaunchKernel" in shown.stdout
     stopped = multicard("compare", a, tmp_path / "none.sqlite")
     assert (stopped.returncode, stopped.stderr.strip()) == (1, f"{tmp_path}/none.sqlite: no such file")
 

@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pandas as pd
@@ -18,7 +20,8 @@ from multicard.adopt.traced import gather
 from multicard.core.errors import UserError
 from multicard.experiment.load import check
 from multicard.experiment.runs import distinct, expand
-from synthetic import kineto_trace, nsys_export
+from synthetic import PID, kineto_trace, nsys_export
+from synthetic import put as put_table
 from test_cli import multicard
 
 LENGTHS = [10.0] * 5
@@ -101,7 +104,7 @@ FAULTS = [
     (["trace,devices"], "holds no row below its header"),
     (["trace,devices", "no.sqlite,1"], "line 2: no.sqlite"),
     (["trace,devices", "other.json,1"], "line 2: other.json: no trace of PyTorch's profiler: "),
-    (["trace,devices", "idle.sqlite,1"], "line 2: idle.sqlite: holds no kernel of a GPU, expected CUDA activity"),
+    (["trace,devices", "idle.sqlite,1"], "line 2: idle.sqlite: holds no kernel of a GPU, expected activity of a GPU"),
     (["trace,devices", "two.sqlite,1"], "line 2: its traces show 2 GPUs at work, and devices is 1"),
     (["trace,devices", "says1.json,1"], "line 2: holds a trace of rank 1, and devices is 1"),
     (["trace,devices", "unequal/*.json,2"], "line 2: ranks of unequal numbers of steps: 2 of rank 1, 4 of rank 0"),
@@ -151,6 +154,18 @@ def test_steps_are_found_with_what_tells_them(folder: Path) -> None:
     ]  # fmt: skip
 
 
+def test_processes_that_share_a_gpu_are_one(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "two.sqlite")) as db:
+        put_table(db, "TARGET_INFO_GPU", "id INT, name TEXT, uuid TEXT", [(0, "NVIDIA A100", "x"), (1, "Other", "y")])
+        put_table(db, "TARGET_INFO_CUDA_DEVICE", "gpuId INT, cudaId INT, pid INT", [(0, 0, PID), (0, 1, PID + 1)])
+        db.commit()
+    traced, errors = gather(read_table(table(folder, "trace,devices", "two.sqlite,1")), folder / "made")
+    assert errors == []
+    assert [(each.devices, sorted(each.ranks.values())) for each in traced] == [(1, [0, 1])]
+    record = json.loads(next(folder.glob("made/*/run.json")).read_text())
+    assert record["versions"] == {"GPU": "NVIDIA A100"}, "the one that ran something"
+
+
 def test_a_report_is_exported_and_read_as_its_database_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a stand-in for nsys, since no report of a GPU can be made without one."""
     copies = f"cp {folder}/two.sqlite ${{each#--output=}}"
@@ -177,4 +192,4 @@ def test_a_report_of_a_program_without_a_gpu_is_exported_and_refused(folder: Pat
     profiled = ["nsys", "profile", "--trace=nvtx", "--sample=none", "--cpuctxsw=none", "--output=cpu", "true"]
     subprocess.run(profiled, cwd=folder, check=True, timeout=600, capture_output=True)
     _, [error] = gather(read_table(table(folder, "trace,devices", "cpu.nsys-rep,1")), None)
-    assert error.endswith("line 2: cpu.nsys-rep: holds no kernel of a GPU, expected CUDA activity")
+    assert error.endswith("line 2: cpu.nsys-rep: holds no kernel of a GPU, expected activity of a GPU")

@@ -57,7 +57,7 @@ def test_iteration_times_are_those_of_pytorchs_steps(number: int, measured: Meas
     row, _ = measured[number]
     assert row["iteration_time_s"] == pytest.approx(by_host_s, rel=0.05)
     assert row["throughput_samples_per_s"] == pytest.approx(64 / row["iteration_time_s"])
-    assert "not all GPUs traced: 1 of 2, whose times may not be those of the slowest" in notices(row)
+    assert "not all GPUs at work in the traces: 1 of 2, whose times may not be those of the slowest" in notices(row)
 
 
 def test_traces_without_steps_have_no_times(measured: Measured) -> None:

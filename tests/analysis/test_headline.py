@@ -76,7 +76,9 @@ def test_where_work_is_unknown_steps_are_compared_but_not_those_of_other_devices
         stated = {"workload": "script", "command": ["train.py", "{b}"], "device": "cuda", "iteration_time_s": step_s}
         return [stated | {"args": {"b": 1}} | others]
 
-    assert of(tmp_path / "a", script(0.1), script(0.1, devices=2)).words == NO_SAMPLES
+    assert of(tmp_path / "a", script(0.1), script(0.1, devices=2)).words == (
+        f"{NO_SAMPLES} (--samples-per-step or --samples-per-device)"
+    )
     assert of(tmp_path / "b", script(0.1), script(0.08, args={"b": 2})).words == "2 1.25× as fast per step as 1 (n=1)"
 
 

@@ -13,7 +13,15 @@ from synthetic_results import with_provenance as placed
 from multicard.analysis.bottlenecks.bottlenecks import BottleneckReport, report_of
 from multicard.analysis.bottlenecks.options import untried
 from multicard.analysis.choice.choices import Choice, as_table, choices
-from multicard.analysis.choice.recommend import _standing, advise, as_markdown
+from multicard.analysis.choice.recommend import (
+    MANY,
+    NO_THROUGHPUT,
+    JobAdvice,
+    WordTable,
+    _standing,
+    advise,
+    as_markdown,
+)
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.analysis.statistics import Interval
@@ -394,3 +402,14 @@ def test_names_in_braces_of_a_command_are_no_part_of_what_is_printed(tmp_path: P
     ]
     found = said(made(tmp_path, rows))
     assert "train.py --workers … '--json={{}}'" in found and "workers: 2 → 4" in found and "{workers}" not in found
+
+
+def test_where_no_throughput_is_known_the_largest_part_of_the_step_is_the_answer() -> None:
+    def advice(step: str) -> JobAdvice:
+        points = [(MANY, NO_THROUGHPUT)]
+        return JobAdvice("job", points, [], [], WordTable([], []), [], "about", [], step)
+
+    assert advice("1 GPU: mostly compute (75% of the capture)").answers == [
+        "1 GPU: mostly compute (75% of the capture)."
+    ]
+    assert advice("").answers == ["Not known: no completed run says its throughput."]

@@ -91,7 +91,9 @@ def test_figures_and_report_say_that_traces_were_adopted(folder: Path) -> None:
     page = (folder / "results-adopted/report.html").read_text()
     assert mark in page
     assert "steps from kernels of an optimizer, timed while a profiler recorded" in page
-    assert "Not all GPUs traced: 1 of 5 runs (1 of 4, whose times may not be those of the slowest)" in page
+    assert (
+        "Not all GPUs at work in the traces: 1 of 5 runs (1 of 4, whose times may not be those of the slowest)" in page
+    )
     assert "no steps were found" in page
     verdicts = pd.read_csv(folder / "results-adopted/claims.csv")["verdict"]
     assert set(verdicts) == {"not measured here"}

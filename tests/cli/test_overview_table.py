@@ -171,3 +171,15 @@ def test_why_the_wait_for_data_is_not_known_is_said_of_scripts_and_of_traces(tmp
     adopted = {"workload": "adopted", "device": "cuda", "iteration_time_s": 0.1}
     text = printed(tmp_path / "adopted", adopted)
     assert "data wait: traces do not tell it\n" in text
+
+
+def test_next_steps_of_adopted_traces_are_those_of_their_table(tmp_path: Path) -> None:
+    adopted = {"workload": "adopted", "device": "cuda", "iteration_time_s": 0.1, "steps_per_s": 10.0}
+    make_results(tmp_path, [adopted])
+    *lines, following = shown(tmp_path, fixed={"workload": "adopted"}).splitlines()
+    add = "add rows with a column repeat to the table of traces"
+    assert following == f"next: for intervals, {add}, then multicard analyze --as-runs TABLE --overwrite"
+    assert any(line.endswith("state them by the column samples_per_step of the table of traces") for line in lines)
+    # Without steps there is no throughput in steps either.
+    make_results(tmp_path / "b", [adopted | {"iteration_time_s": None, "steps_per_s": None}])
+    assert "samples_per_step" not in shown(tmp_path / "b", fixed={"workload": "adopted"})

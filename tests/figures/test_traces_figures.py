@@ -7,6 +7,7 @@ import pytest
 
 from figures.measured import closed, gathered, group_names, heading, legend, lengths, measured
 from multicard.figures.draw import draw
+from multicard.figures.timeline import LOOK
 from multicard.figures.timeline import timeline as draw_timeline
 from multicard.trace.files import open_trace
 from multicard.trace.tables import activity_tables
@@ -66,6 +67,9 @@ def test_functions_beyond_those_with_most_time_are_summed_and_a_name_starts_no_f
 
 def test_without_steps_or_a_trace_the_figure_says_why_there_is_nothing(tmp_path: Path) -> None:
     *_, data = axes_of("cuda_api", tmp_path / "a", cuda_api=api(cudaLaunchKernel=1.0), runs_info=info(None))
+    words = "no steps were found in the traces, so there are no CUDA calls per step"
+    assert data["nothing_to_show"].tolist() == [words]
+    *_, data = axes_of("cuda_api", tmp_path / "c", runs_info=info(None))
     assert data["nothing_to_show"].tolist() == ["no CUDA calls were recorded"]
     missing = [{"run": "run0", "trace_missing": "nsys: permission denied"}]
     *_, data = axes_of("kernel_classes", tmp_path / "b", runs_info=missing)

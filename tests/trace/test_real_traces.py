@@ -91,9 +91,9 @@ def added(rows: Iterable[tuple[str, int, int]]) -> dict[str, tuple[int, int]]:
     return sums
 
 
-def api_name(row: dict[str, str]) -> str:
-    # NVIDIA's report leaves out a version of four digits, and no other.
-    return re.sub(r"_v\d{4}$", "", row["function"])
+def their_api_name(row: dict[str, str]) -> str:
+    # NVIDIA's report leaves out a version of four digits, and no other; multicard one of five, too.
+    return re.sub(r"_v\d{5}$", "", row["Name"])
 
 
 def memory_name(row: dict[str, str]) -> str:
@@ -109,7 +109,7 @@ def memory_name(row: dict[str, str]) -> str:
 
 # The reports of `nsys stats`, our tables, and the names of their rows in either. It has not each of every schema.
 REPORTS: tuple[tuple[str, str, Callable, Callable, str], ...] = (
-    ("cuda_api_sum", "cuda_api", api_name, itemgetter("Name"), "Num Calls"),
+    ("cuda_api_sum", "cuda_api", itemgetter("function"), their_api_name, "Num Calls"),
     ("cuda_gpu_kern_sum", "kernels", itemgetter("kernel"), itemgetter("Name"), "Instances"),
     ("cuda_gpu_mem_time_sum", "memory_operations", memory_name, itemgetter("Operation"), "Count"),
 )

@@ -91,8 +91,9 @@ def _look_into(run: TracedRun, traces: Sequence[Trace], step_range: str | None) 
     found = find_steps(traces, step_range)
     for number, path in enumerate(run.files):
         if all(of != number for of, _ in found.devices):
-            raise UserError(f"{run.where}: {path.name}: holds no kernel of a GPU, expected CUDA activity")
-    at_work, devices = sum(map(len, found.devices.values())), run.parameters.get("devices", 1)
+            raise UserError(f"{run.where}: {path.name}: holds no kernel of a GPU, expected activity of a GPU")
+    at_work = _gpus_at_work(traces, found)
+    devices = run.parameters.get("devices", 1)
     if at_work > devices:
         raise UserError(f"{run.where}: its traces show {at_work} GPUs at work, and devices is {devices}")
     if step_range and found.source is None:
@@ -100,6 +101,16 @@ def _look_into(run: TracedRun, traces: Sequence[Trace], step_range: str | None) 
         raise UserError(f"{run.where}: found no range {step_range!r} in every rank; the most frequent are: {named}")
     ranks = _ranks(run, traces, found)
     return Traced(run, found.source, ranks, _common_steps(run, found, ranks), at_work)
+
+
+def _gpus_at_work(traces: Sequence[Trace], found: FoundSteps) -> int:
+    """Return the number of GPUs that ran kernels; processes that share one count it once where the traces tell."""
+    gpus = set()
+    for (number, process), devices in found.devices.items():
+        for device in devices:
+            identity = traces[number].gpu_identities.get((process, device))
+            gpus.add(identity or (number, process, device))
+    return len(gpus)
 
 
 def _ranks(run: TracedRun, traces: Sequence[Trace], found: FoundSteps) -> dict[Owner, int]:
@@ -110,8 +121,10 @@ def _ranks(run: TracedRun, traces: Sequence[Trace], found: FoundSteps) -> dict[O
     twice = next((rank for rank in ranks.values() if list(ranks.values()).count(rank) > 1), None)
     if twice is not None:
         raise UserError(f"{run.where}: two of its traces are of rank {twice}, expected those of one run")
-    highest, devices = max(ranks.values()), run.parameters.get("devices", 1)
-    if highest >= devices:
+    highest = max(ranks.values())
+    devices = run.parameters.get("devices", 1)
+    # Ranks may share a GPU.
+    if highest >= max(devices, len(owners)):
         raise UserError(f"{run.where}: holds a trace of rank {highest}, and devices is {devices}")
     return ranks
 

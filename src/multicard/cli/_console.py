@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from multicard.core.terminal import plain
+from multicard.core.text import cut_apart, printable
 from multicard.core.units import heading, show
 
 if TYPE_CHECKING:
@@ -45,19 +46,30 @@ def rows_table(rows: Rows, title: str, caption: str, longest: int) -> "Table":
     for column in shown:
         numbers = all(isinstance(row[column], int | float | None) for row in rows)
         table.add_column(plain(heading(column)), justify="right" if numbers else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(plain(show(column, row[column]), NAME_WIDTH) for column in shown))
+    columns = [_cut([show(column, row[column]) for row in rows], NAME_WIDTH) for column in shown]
+    for cells in zip(*columns, strict=True):
+        table.add_row(*map(plain, cells))
     return table
 
 
 def text_table(
     title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], longest: int | None = None
 ) -> "Table":
-    """Show rows of text, of which each may have a length."""
+    """Show rows of text, of which each cell may have a length."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     table = Table(*headings, title=plain(title), title_justify="left", box=SIMPLE_HEAD, show_edge=False)
-    for row in rows:
-        table.add_row(*(plain(cell, longest) for cell in row))
+    columns = list(zip(*rows, strict=True))
+    if longest is not None:
+        columns = [_cut(cells, longest) for cells in columns]
+    for cells in zip(*columns, strict=True):
+        table.add_row(*map(plain, cells))
     return table
+
+
+def _cut(names: Sequence[str], longest: int) -> list[str]:
+    """Cut the cells of a column so that unequal ones stay unequal, mangled names of kernels in a readable form."""
+    from multicard.trace.kernel_names import readable_name
+
+    return cut_apart([printable(readable_name(name)) for name in names], longest)

@@ -24,10 +24,7 @@ HEADINGS = {
     "data_share": "data wait", "exposed_communication_share": "exposed communication",
 }  # fmt: skip
 AROUND = 3  # of a column: a line, and a blank on each side
-UNCOUNTED = (
-    "the samples of a step are unknown, so throughput is in steps and there is no speed-up: set --samples-per-step or "
-    "--samples-per-device"
-)
+UNCOUNTED = "the samples of a step are unknown, so throughput is in steps and there is no speed-up: state them by"
 
 
 def print_results(experiment: "Experiment", config: Path) -> None:
@@ -62,8 +59,8 @@ def print_results(experiment: "Experiment", config: Path) -> None:
                 lines.append("in brackets: the 95% CI over repeats")
             if tables.completed and rows["data_share"].isna().all():
                 lines.append(f"data wait: {workload_of(tables.measures).data_wait_unknown}")
-            if tables.completed and "steps_per_s" in rows:
-                lines.append(UNCOUNTED)
+            if tables.completed and "steps_per_s" in rows and rows["steps_per_s"].notna().any():
+                lines.append(f"{UNCOUNTED} {workload_of(tables.measures).states_samples_by}")
             lines += [
                 f"{row['outcome'].replace('_', ' ')}: {row['reason']}" for _, row in rows.iterrows() if row["reason"]
             ]
@@ -105,8 +102,19 @@ def _next_step(experiment: "Experiment", config: Path, outcomes: Mapping[str, st
         lost = f"{failed} of {counted(len(outcomes), 'run')} did not complete: see their log.txt"
         return f"{lost}; multicard run {shlex.quote(str(config))} --retry-failed runs them again"
     if all(scenario.repeats == 1 for scenario in experiment.scenarios.values()):
+        if not _launches(experiment):
+            add = "add rows with a column repeat to the table of traces"
+            return f"for intervals, {add}, then multicard analyze --as-runs TABLE --overwrite"
         return f"for intervals, set repeats: 3 in {config} and run the same command; finished runs are kept"
     return f"multicard recommend {shlex.quote(experiment.results)}, for the best configuration and what to try"
+
+
+def _launches(experiment: "Experiment") -> bool:
+    """Return True if any run is of a job that multicard launches."""
+    from multicard.experiment.runs import distinct, expand
+    from multicard.experiment.workload import WORKLOADS
+
+    return any(WORKLOADS[run.parameters.workload].launches for run in distinct(expand(experiment)).values())
 
 
 def overview_tables(title: str, rows: "pd.DataFrame", measures: list[str], width: int) -> list["Table"]:

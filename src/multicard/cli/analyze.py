@@ -13,7 +13,7 @@ from multicard.cli._command import UNDERSTAND, Command, refuse_unwritable
 from multicard.cli._console import NAME_WIDTH, rows_table, say, text_table
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write, unwritable
-from multicard.core.text import printable
+from multicard.core.text import counted, printable
 
 if TYPE_CHECKING:
     from multicard.api.traces import TraceAnalysis
@@ -139,7 +139,7 @@ def _make_runs(table: Path, overwrite: bool, step_range: str | None) -> None:
         made = Path(name)
         traced, errors = gather(runs, made, step_range)
         for each in traced:
-            steps = f"{each.count} steps by {each.source}" if each.steps else "no steps found"
+            steps = f"{counted(each.count, 'step')} by {each.source}" if each.steps else "no steps found"
             print(printable("; ".join([f"{each.run.id}: {steps}", *each.notices])), flush=True)
         if errors:
             raise UserError(*errors)

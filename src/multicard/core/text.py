@@ -1,7 +1,8 @@
 """Text from files, as it may be shown: one function per place where it is shown."""
 
 import re
-from collections.abc import Sequence
+import string
+from collections.abc import Mapping, Sequence
 
 _ESCAPED = r"\`*_[]<>#|&~$"
 _MARKDOWN = str.maketrans({character: f"\\{character}" for character in _ESCAPED})
@@ -18,6 +19,61 @@ def printable(text: str, longest: int | None = None) -> str:
         return shown
     words, _, rest = shown[:longest].rpartition(" ")
     return f"{words} …" if len(words) > len(rest) and len(words) + 2 <= longest else f"{shown[: longest - 1]}…"
+
+
+def cut_apart(texts: Sequence[str], longest: int) -> list[str]:
+    """Texts cut in the middle to a length, so that unequal ones stay unequal.
+
+    Where a cut hides the difference, as between kernels that differ in a template argument, it moves to show that.
+
+    >>> cut_apart(["short", "abcdefghijkl"], 8)
+    ['short', 'abcde…kl']
+    >>> cut_apart([f"ns::elementwise_kernel<4, ns::{each}Functor<float>, array>(int)" for each in ("Fill", "Add")], 30)
+    ['ns::elemen…ns::FillFunctor<fl…', 'ns::elemen…ns::AddFunctor<flo…']
+    """
+    shown = {text: text if len(text) <= longest else _without_middle(text, longest) for text in texts}
+    # Of a group that a round moves the cut of, some may differ from each other only further on.
+    for _ in texts:
+        for group in _alike(shown):
+            differs = _first_difference(group)
+            shown |= {text: _around(text, differs, longest) for text in group}
+    return [shown[text] for text in texts]
+
+
+def _alike(shown: Mapping[str, str]) -> list[list[str]]:
+    """Groups of texts that are shown alike, of several texts each."""
+    groups: dict[str, list[str]] = {}
+    for text, cut in shown.items():
+        groups.setdefault(cut, []).append(text)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _first_difference(texts: Sequence[str]) -> int:
+    """Number of characters that unequal texts begin with alike."""
+    different = (at for at, characters in enumerate(zip(*texts, strict=False)) if len(set(characters)) > 1)
+    return next(different, min(map(len, texts)))
+
+
+_OF_NAMES = f"{string.ascii_letters}{string.digits}_:"
+
+
+def _without_middle(text: str, longest: int) -> str:
+    """Text cut to a length, two thirds of which are its begin."""
+    end = (longest - 1) // 3
+    return f"{text[: longest - 1 - end]}…{text[len(text) - end :]}"
+
+
+def _around(text: str, at: int, longest: int) -> str:
+    """Text cut to a length: a third of its begin, and what lies around a place, from where a name begins."""
+    if len(text) <= longest:
+        return text
+    begin = longest // 3
+    start = max(begin, len(text[:at].rstrip(_OF_NAMES)))
+    # A name so long that it would hide the place is cut, too.
+    start = max(start, at - longest // 3)
+    room = longest - begin - 1
+    rest = text[start:]
+    return f"{text[:begin]}…{rest if len(rest) <= room else f'{rest[: room - 1]}…'}"
 
 
 def counted(number: int, one: str) -> str:

@@ -100,6 +100,8 @@ class Workload(ABC):
     # Why no run of a scenario says how long it waited for data.
     data_wait_unknown = "no loader of PyTorch's was seen: wrap yours by multicard.marks.wrap_loader"
     has_epochs = False  # it tests after every epoch, so that epochs.csv has rows
+    # How a user states the samples of a step where nothing counted them.
+    states_samples_by = "--samples-per-step or --samples-per-device"
     launches = True  # else its runs are made of traces that were there before, which may show no steps
     implied: Mapping[str, tuple[str, ...]] = {}  # parameters whose defaults follow from another one, by that one's name
 

@@ -60,7 +60,7 @@ def time_shares(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
 )
 def cuda_api(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Time that a process spends per step in each function of the CUDA API."""
-    values = _recorded(tables, per_run.cuda_api(tables), "CUDA calls")
+    values = _recorded(tables, per_run.cuda_api(tables), "CUDA calls", "cuda_api")
     return _one_panel(tables, values, "CUDA API time", "Summed time of calls per step and process")
 
 
@@ -72,7 +72,7 @@ def cuda_api(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
 )
 def kernel_classes(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Time that a GPU spends per step in each class of kernels."""
-    values = _recorded(tables, per_run.kernel_classes(tables), "kernels")
+    values = _recorded(tables, per_run.kernel_classes(tables), "kernels", "kernel_classes")
     values.columns = [name.replace("_", " ") for name in values]
     return _one_panel(tables, values, "Kernel time by class", "Summed time of kernels per step and GPU")
 
@@ -86,7 +86,8 @@ def kernel_classes(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
 )
 def memory_transfers(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Time and bytes of memory operations per step and GPU, by direction and kind of host memory."""
-    times = _recorded(tables, per_run.memory_operations(tables, "total_s"), "memory operations")
+    times = per_run.memory_operations(tables, "total_s")
+    times = _recorded(tables, times, "memory operations", "memory_operations")
     moved = per_run.memory_operations(tables, "bytes").reindex(columns=times.columns)
     seconds, sizes = _means(tables, times), _means(tables, moved)
     height = 1.4 + height_of(len(seconds), 0.3)
@@ -134,7 +135,7 @@ def device_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
 )
 def collectives(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Time of each collective per step and GPU, and bus bandwidth over the size of its messages."""
-    times = _recorded(tables, per_run.collectives(tables), "collectives")
+    times = _recorded(tables, per_run.collectives(tables), "collectives", "collectives")
     seconds, rates = _means(tables, times), _rates(tables)
     height = max(3.0, 1.4 + height_of(len(seconds), 0.3))
     figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH_IN, height))
@@ -200,10 +201,15 @@ def _draw_times(
     return look
 
 
-def _recorded(tables: ScenarioTables, values: pd.DataFrame, what: str) -> pd.DataFrame:
-    """The values, if there are any; else `NothingToShow` with the reason, as far as it is known."""
+def _recorded(tables: ScenarioTables, values: pd.DataFrame, what: str, per_step_of: str | None = None) -> pd.DataFrame:
+    """The values, if there are any; else `NothingToShow` with the reason, as far as it is known.
+
+    `per_step_of`: the activity table that values per step are made of.
+    """
     if not (values.empty or values.isna().all(axis=None)):
         return values
+    if per_step_of and len(tables.table(per_step_of)) and tables.table("runs_info")["traced_steps"].isna().all():
+        raise NothingToShow(f"no steps were found in the traces, so there are no {what} per step")
     completed = completed_of(tables.measures)
     why = "" if set(completed["device"]) != {"cpu"} else " (runs on CPUs)"
     reasons = tables.table("runs_info")["trace_missing"].dropna().unique()

@@ -5,7 +5,6 @@ calls are CUDA's with another prefix, so one rule reads both: `cudaLaunchKernel`
 """
 
 import re
-from collections.abc import Iterable
 from enum import IntEnum
 
 
@@ -48,9 +47,6 @@ _RULES: tuple[tuple[HostActivity, re.Pattern[str]], ...] = (
 )
 
 LAUNCH = re.compile(rf"{_PREFIX}(?:Graph|Module|Ext|ExtModule)?Launch")
-_API = re.compile(r"cu(?:da)?|hip|ze|ur")
-_API_OF_PREFIX = {"hip": "HIP", "ze": "SYCL", "ur": "SYCL"}
-
 KERNEL_LAUNCH = re.compile(rf"{_PREFIX}(?:Module|Ext|ExtModule)?Launch(?:Cooperative)?Kernel")
 GRAPH_LAUNCH = re.compile(rf"{_PREFIX}GraphLaunch")
 
@@ -64,13 +60,3 @@ def host_activity(function: str) -> HostActivity:
     ('WAITING', 'LAUNCHING', 'LOADING_CODE')
     """
     return next((activity for activity, rule in _RULES if rule.match(function)), HostActivity.OTHER)
-
-
-def api_name(functions: Iterable[str]) -> str:
-    """Return the name of the API that some functions belong to.
-
-    >>> api_name(["cudaLaunchKernel", "cuInit"]), api_name(["hipLaunchKernel"]), api_name(["urEnqueueKernelLaunch"])
-    ('CUDA', 'HIP', 'SYCL')
-    """
-    names = {_API_OF_PREFIX.get(match[0], "CUDA") for name in functions if (match := _API.match(name))}
-    return " and ".join(sorted(names)) or "CUDA"

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from multicard.core.system import in_parallel
 from multicard.core.units import SECONDS, with_unit
-from multicard.trace.collect import Events, Place, collect
+from multicard.trace.collect import Events, Place, collect, left_out_notices
 from multicard.trace.kernel_classes import collective, kernel_class
 from multicard.trace.launches import UNKNOWN, join_calls
 from multicard.trace.model import Integers, Trace
@@ -62,7 +62,11 @@ class CapturedEvents:
         self.messages = read("messages", "start", "bytes", groups=("process", "collective", "ranks"))
         self.api = read("api", *times, groups=("process", "api", "name", *(("thread",) if linked else ())))
         self.host_calls = read("host_calls", "start", "duration", groups=("process", "name", "thread"))
-        self.notices = [line for trace in traces for line in trace.notices]
+        read_events = {
+            "kernels": self.kernels, "memory": self.memory, "graphs": self.graphs, "api": self.api,
+            "ranges": self.ranges, "host_calls": self.host_calls,
+        }  # fmt: skip
+        self.notices = [line for trace in traces for line in trace.notices] + left_out_notices(traces, read_events)
         self.warnings = [
             f"{trace.name}: {diagnostic.text}"
             for trace in traces
@@ -86,6 +90,8 @@ class CapturedEvents:
         """Find the calls that launched what ran on devices; where clocks do not agree, nobody can tell these."""
         sets = [own for _, own in self.on_device()]
         for (trace, process), (lacking, launches) in join_calls(self.api, sets, self.marks.threads).items():
+            # A kernel that was left out was there.
+            lacking -= self.kernels.left_out.get(trace, 0) if self.kernels else 0
             if lacking > LACKING * launches:
                 where = f"{self.traces[trace].name}: process {process}"
                 causes = self.traces[trace].failed_launches()

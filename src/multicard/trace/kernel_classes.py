@@ -6,6 +6,12 @@ before the elementwise kernel that copies.
 """
 
 import re
+from collections.abc import Collection
+
+from multicard.trace.communication_kernels import COLLECTIVES, collective, collective_call, communicates
+from multicard.trace.kernel_names import LONGEST, function_path, readable_name
+
+__all__ = ["CLASSES", "COLLECTIVES", "collective", "collective_call", "kernel_class"]
 
 CLASSES = (
     "communication",
@@ -21,36 +27,34 @@ CLASSES = (
     "other",
 )
 
-COLLECTIVES = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "broadcast": "broadcast",
-    "sendrecv": "send_recv",
-    "alltoall": "all_to_all",
-    "reduce": "reduce",
-    "send": "send",
-    "recv": "recv",
-}
-
-# ncclKernel_…, ncclDevKernel_… and what may come after them, some behind a return type; and the kernels of PyTorch
-# and vLLM that reduce over peer memory without NCCL.
-_COMMUNICATION = re.compile(r"^(?:void\s+)?nccl|multimem_all_|(?:one|two)_shot_all_|cross_device_reduce", re.IGNORECASE)
-_COLLECTIVE = re.compile("|".join(COLLECTIVES), re.IGNORECASE)
-
 _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (name, re.compile(pattern, re.IGNORECASE))
     for name, pattern in (
-        ("attention", r"fmha|flash_?(?:fwd|bwd|attn|attention)|attention|attn_(?:fwd|bwd)|pagedkv"),
         (
+            "attention",
+            r"fmha|flash_?(?:fwd|bwd|attn|attention)|attention|attn_(?:fwd|bwd)|pagedkv|sage_(?:fwd|bwd|attn)|"
+            r"qk_int\d*_sv_",
+        ),
+        (
+            # igemm_… is MIOpen's implicit matrix product, which only convolutions are; xdlops_bwd_weight and
+            # grouped_conv are Composable Kernel's, naive_conv and miopenSp3AsmConv MIOpen's own.
             "convolution",
             r"convolution|conv[123]d|depthwise|implicit_?gemm|winograd|[wd]grad(?:_|2d|$)|fprop|scudnn|hcudnn|"
-            r"cudnn.*conv|convolve|computeOffsetsKernel",
+            r"cudnn.*conv|convolve|compute\w*OffsetsKernel|igemm_(?:fwd|bwd|wrw)_|grouped_conv|xdlops_bwd_weight|"
+            r"naive_conv|miopen\w*conv|(?:\b|_)conv_(?:fwd|bwd|wrw|kernel)|triton_(?:tem_fused_(?:\w*_)?)?conv",
         ),
-        ("matrix_multiply", r"gemm|gemv|nvjet|cublas|cutlass|matmul|\bbmm_|splitk?reduce|dot_kernel"),
         (
+            # Cijk_… is a matrix product of Tensile, which hipBLASLt and rocBLAS take theirs from, fmoe_… one of aiter.
+            # The namespace fbgemm_gpu holds embeddings and quantization, too.
+            "matrix_multiply",
+            r"(?<!fb)gemm|gemv|nvjet|cublas|cutlass|matmul|\bbmm_|splitk?reduce|dot_kernel|\bCijk_|wvSplitK|\bfmoe_|"
+            r"fused_moe_kernel|triton_(?:tem_fused_(?:\w*_)?)?(?:b|add|baddb|scaled_)?mm(?:_|\b)",
+        ),
+        (
+            # PyTorch's layer norm is in kernels of the names of its parts.
             "normalization",
-            r"(?:batch|layer|group|instance|rms)_?norm|\bbn_(?:fw|bw)|batchnorm|norm_(?:fwd|bwd|forward|backward)",
+            r"(?:batch|layer|group|instance|rms)_?norm|\bbn_(?:fw|bw)|batchnorm|norm_(?:fwd|bwd|forward|backward)|"
+            r"GammaBetaBackward|RowwiseMoments",
         ),
         ("pooling", r"pool"),
         ("optimizer", r"multi_tensor_apply|fused_?(?:adam|sgd|lamb|adagrad|optimizer)|adamw?_|sgd_"),
@@ -62,40 +66,53 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         (
             "memory_layout",
             r"transpose|permute|nchwToNhwc|nhwcToNchw|CatArray|copy_kernel|tensorTransform|indexSelect|index_select|"
-            r"(?:^|\W|_)(?:gather|scatter)|index_elementwise|im2col|col2im|copy_page",
+            r"(?:^|\W|_)(?:gather|scatter)|index_elementwise|im2col|col2im|copy_page|(?:reshape|concat)_and_cache|"
+            r"store_kv_?cache|rocclr_copyBuffer",
         ),
-        ("elementwise", r"elementwise|pointwise|triton_poi_|unrolled|Functor|fill|dropout|activation|upsample|rotary"),
+        (
+            # triton__0d1d… is what Inductor calls all of its kernels where names are not descriptive; most of them are
+            # elementwise.
+            "elementwise",
+            r"elementwise|pointwise|triton_poi_|unrolled|Functor|fill|dropout|activation|upsample|rotary|SubTensorOp|"
+            r"act_and_mul|triton__\d+d",
+        ),
     )
 )
 
+# Kernels that Inductor writes itself are called after all operators that they are a part of. The operators that it
+# leaves to other kernels, such as a convolution whose bias is added here, are no work of theirs.
+_INDUCTOR = re.compile(r"triton_(?:poi|red|per)_")
+_NOT_OF_INDUCTOR = ("attention", "convolution", "matrix_multiply")
+# An elementwise kernel runs a function on each element, which its template arguments name. These say what it is for.
+_BY_ELEMENT = ("normalization", "pooling", "optimizer", "memory_layout", "elementwise")
+
 
 def kernel_class(name: str) -> str:
-    """Class of a kernel, one of `CLASSES`, from its demangled (or mangled) name.
+    """Return the class of a kernel, one of `CLASSES`, from its demangled (or mangled) name.
+
+    What the function itself is called decides; where that says nothing, as of `cutlass::Kernel`, its namespaces,
+    template arguments and parameters.
 
     >>> kernel_class("sm80_xmma_wgrad_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nhwc_execute_kernel")
     'convolution'
+    >>> kernel_class("triton_poi_fused_convolution_relu_3")
+    'elementwise'
     """
-    if _COMMUNICATION.search(name):
+    name = name[:LONGEST]
+    if communicates(name):
         return "communication"
-    return next((kind for kind, rule in _RULES if rule.search(name)), "other")
+    classes = [kind for kind, _ in _RULES]
+    if _INDUCTOR.match(name):
+        classes = [kind for kind in classes if kind not in _NOT_OF_INDUCTOR]
+    function = function_path(name).rpartition("::")[2]
+    own_class = _first_class(function, classes)
+    if own_class == "elementwise":
+        return _first_class(readable_name(name), _BY_ELEMENT)
+    if own_class == "other":
+        return _first_class(readable_name(name), classes)
+    return own_class
 
 
-def collective(name: str) -> str | None:
-    """Collective that a communication kernel carries out, a value of `COLLECTIVES`; None when the name does not tell.
-
-    >>> collective("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevComm *, unsigned long, ncclWork *)")
-    'reduce_scatter'
-    """
-    if not _COMMUNICATION.search(name):
-        return None
-    return collective_call(name)
-
-
-def collective_call(name: str) -> str | None:
-    """Collective that a call of a communication library starts, by the call's name; None for any other call.
-
-    >>> collective_call("ncclAllReduce"), collective_call("_allgather_base"), collective_call("ncclGroupEnd")
-    ('all_reduce', 'all_gather', None)
-    """
-    found = _COLLECTIVE.search(name.replace("_", ""))
-    return COLLECTIVES[found.group().lower()] if found else None
+def _first_class(text: str, classes: Collection[str]) -> str:
+    """Return the first of some classes whose rule fits a text; "other" for none."""
+    return next((kind for kind, rule in _RULES if kind in classes and rule.search(text)), "other")

@@ -31,9 +31,9 @@ class Kind(NamedTuple):
 KINDS: dict[str, Kind] = {
     # Named ranges that the program pushed and popped, and closed; names without what tells single calls apart.
     "ranges": Kind(("process", "domain", "name", "thread"), ("start", "end")),
-    # Calls of the CUDA runtime or driver on the host; `api` is "runtime", "driver", "backtrace" for a row that repeats
-    # a call of its own row, or "other". What a call starts on a device carries its `correlation`, a number that is
-    # unique within the process only, negative where there is none.
+    # Calls of the runtime or driver of CUDA, HIP or SYCL on the host; `api` is "runtime", "driver", "backtrace" for a
+    # row that repeats a call of its own row, or "other". What a call starts on a device carries its `correlation`, a
+    # number that is unique within the process only, negative where there is none.
     "api": Kind(("process", "api", "name", "thread"), ("correlation", "start", "end")),
     # Calls of the operating system's runtime and of MPI on the host.
     "host_calls": Kind(("process", "name", "thread"), ("start", "end")),
@@ -74,7 +74,7 @@ _STEP = re.compile(r"(?:profiler)?(?:step|iteration|iter)[ _#:-]*\d*", re.IGNORE
 # asked to record alike.
 NOT_RECORDED = {
     "ranges": "the capture holds no ranges",
-    "api": "the capture holds no calls of the CUDA API",
+    "api": "the capture holds no calls of the CUDA, HIP or SYCL API",
     "kernels": "the capture holds no kernels",
     "memory": "the capture holds no memory operations of a device",
     "host_calls": "the capture holds no calls of the operating system or of MPI",

@@ -27,6 +27,7 @@ from multicard.trace.model import (
     rank_marks,
 )
 from multicard.trace.nsys_diagnostics import diagnostics, failed_launches
+from multicard.trace.nsys_gpus import gpus_of
 from multicard.trace.nsys_nvtx import has_messages, messages, nvtx_text, ranges
 from multicard.trace.nsys_tables import (
     API_CLASSES,
@@ -72,12 +73,15 @@ def read(path: Path) -> Trace:
     ranks = rank_marks([(process, text) for kind, process, _, text in marks if kind != DOMAIN_TYPE])
     absent = {kind: NOT_RECORDED[kind] for kind in KINDS if kind not in recorded}
     name = f"{path.stem} (synthetic)" if metadata.get("SYNTHETIC") else path.stem
+    gpus = gpus_of(database)
     return Trace(
         name,
         opened,
         absent,
         ranks,
-        _gpus(database),
+        gpus.names,
+        gpus.count,
+        gpus.identities,
         diagnostics=diagnostics(database),
         failed_launches=partial(failed_launches, database),
     )
@@ -116,14 +120,6 @@ def _marks(database: SqliteFile) -> list[tuple[int, int | None, int | None, str]
         f"OR n.eventType = {THREAD_TYPE} AND {text} LIKE 'MPI Rank %'"
     )
     return [(kind, process_of(thread), domain, str(text)) for kind, thread, domain, text in rows]
-
-
-def _gpus(database: SqliteFile) -> tuple[str, ...]:
-    """Names of the kinds of GPUs of the machine."""
-    if "name" not in database.tables.get("TARGET_INFO_GPU", set()):
-        return ()
-    rows = database.ask("SELECT DISTINCT name FROM TARGET_INFO_GPU WHERE name IS NOT NULL ORDER BY name")
-    return tuple(str(name) for (name,) in rows)
 
 
 def _source(database: SqliteFile, kind: str, numbers: tuple[str, ...], groups: tuple[str, ...]) -> EventSource:

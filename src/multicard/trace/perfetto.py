@@ -18,6 +18,7 @@ import numpy as np
 from multicard.core.errors import TraceError
 from multicard.core.files import atomic_write
 from multicard.core.text import printable
+from multicard.trace.api_names import api_name
 from multicard.trace.collect import Events, collect
 from multicard.trace.kernel_classes import kernel_class
 from multicard.trace.model import Trace
@@ -29,10 +30,10 @@ SLICES = ("ranges", "api", "kernels", "memory")
 def write_perfetto(traces: Sequence[Trace], out: Path) -> None:
     """Write the events of one capture, gzipped if `out` ends in .gz.
 
-    There is a process per process and per device of a process. Slices lie on a track per thread (ranges, CUDA calls) or
-    stream (kernels, memory operations); steps have a track of their own. Slices that overlap without nesting, which
-    Perfetto would drop, lie on further tracks of the same name. A row that repeats a call with its backtrace is left
-    out.
+    There is a process per process and per device of a process. Slices lie on a track per thread (ranges, calls of an
+    API) or stream (kernels, memory operations); steps have a track of their own. Slices that overlap without nesting,
+    which Perfetto would drop, lie on further tracks of the same name. A row that repeats a call with its backtrace is
+    left out.
 
     Raises `TraceError` if there are no events, or a trace turns out to be damaged. Raises `UserError` if there is no
     space left for the file.
@@ -110,8 +111,9 @@ def _slices(kind: str, events: Events, traces: Sequence[Trace], origins: Sequenc
     """The events of a kind as slices on their tracks."""
     heads, tails, tracks = [], [], []
     of_track: dict[tuple[int, str], int] = {}
+    calls = f"{api_name(name for _, name in events.values('name'))} calls" if kind == "api" else ""
     for (trace, *_), values in zip(events.groups, events.described(), strict=True):
-        category, name, arguments, track = _words(kind, values)
+        category, name, arguments, track = _words(kind, values, calls)
         pid = _process(ids, traces, trace, values["process"], str(values["device"]) if "device" in values else "")
         tracks.append(of_track.setdefault((pid, track), len(of_track)))
         heads.append(f'{{"ph":"X","cat":"{category}","name":{_text(name)},"pid":{pid},"tid":')
@@ -119,7 +121,7 @@ def _slices(kind: str, events: Events, traces: Sequence[Trace], origins: Sequenc
         tails.append(f',"args":{json.dumps(known)}}}' if known else "}")
     origin = np.array([origins[trace] for trace, *_ in events.groups], np.int64)[events.code]
     start = events.arrays["start"].astype(np.int64) - origin
-    end = start + np.maximum(events.arrays["duration"].astype(np.int64), 0)
+    end = start + events.arrays["duration"].astype(np.int64)
     track = np.array(tracks, np.int64)[events.code]
     order = np.lexsort((-end, start, track))
     code, start, end, track = events.code[order], start[order], end[order], track[order]
@@ -135,13 +137,13 @@ def _slices(kind: str, events: Events, traces: Sequence[Trace], origins: Sequenc
         yield f'{heads[c]}{tid},"ts":{_microseconds(begin)},"dur":{_microseconds(duration)}{tails[c]}'
 
 
-def _words(kind: str, values: dict[str, Any]) -> tuple[str, str, dict[str, Any], str]:
-    """Category, name, arguments and track of a group."""
+def _words(kind: str, values: dict[str, Any], calls: str) -> tuple[str, str, dict[str, Any], str]:
+    """Category, name, arguments and track of a group; `calls` is what tracks of calls are named."""
     if kind in ("ranges", "api"):
         thread = "unknown" if values["thread"] is None else values["thread"]
         if kind == "ranges":
             return "range", values["name"], {"domain": values["domain"]}, f"thread {thread}: ranges"
-        return "cuda_api", values["name"], {"api": values["api"]}, f"thread {thread}: CUDA calls"
+        return "cuda_api", values["name"], {"api": values["api"]}, f"thread {thread}: {calls}"
     stream = "" if values["stream"] is None else f"stream {values['stream']}: "
     if kind == "memory":
         return "memory", values["operation"], {"host_memory": values["host_memory"]}, f"{stream}memory operations"

@@ -7,7 +7,7 @@ import pandas as pd
 
 from multicard.core.text import plural
 from multicard.core.units import BYTES, SECONDS, percent, with_unit
-from multicard.trace.api_calls import api_name
+from multicard.trace.api_names import api_name
 
 LONGEST = 5  # kernels
 FEW = 3  # of whatever else is listed in a line

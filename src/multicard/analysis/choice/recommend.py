@@ -37,6 +37,7 @@ MOST_COSTS = 4
 SURE = {"more": "Significant", "less": "Significantly slower", "none": "Not significant", "unknown": "One repeat"}
 MANY, WHICH, CHANGE = "How many devices", "Which configuration", "If you may change"
 NOT_KNOWN = "not known"
+NO_THROUGHPUT = f"{NOT_KNOWN}: no completed run says its throughput"
 HOURS = {"cuda": "GPU-hours", "cpu": "process-hours"}
 FASTER = "× as fast"
 
@@ -82,8 +83,10 @@ class JobAdvice:
 
     @property
     def answers(self) -> list[str]:
-        """Sentences that answer what was compared."""
+        """Sentences that answer what was compared; where there is nothing to compare, where the step goes."""
         found = [(label, text) for label, text in self.points if label in (MANY, WHICH, CHANGE)]
+        if self.step and all(text == NO_THROUGHPUT for _, text in found):
+            return [f"{self.step}."]
         known = [each for each in found if not each[1].startswith(NOT_KNOWN)] or found
         texts = [f"{label} {text}" if label == CHANGE else text for label, text in known]
         return [f"{each[:1].upper()}{each[1:]}." for each in texts]
@@ -214,7 +217,7 @@ def _how_many(job: Choices) -> str:
     if told:
         return _joined(told)
     if not counts:
-        return f"{NOT_KNOWN}: no completed run says its throughput"
+        return NO_THROUGHPUT
     if len(counts) == 1:
         [only] = counts
         return f"{NOT_KNOWN}: only {job.on(only)} {'was' if only == 1 else 'were'} measured"

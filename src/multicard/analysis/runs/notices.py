@@ -53,8 +53,8 @@ def _adopted(known: Known) -> str | None:
     return f"steps from {steps}, timed while a profiler recorded" if steps else "no steps were found"
 
 
-def _untraced(known: Known) -> str | None:
-    """How many GPUs of an adopted run the traces show."""
+def _idle_in_traces(known: Known) -> str | None:
+    """How many GPUs of an adopted run the traces show at work: others were idle, or not traced."""
     traced, devices = known.get("traced_devices"), known.get("devices")
     if traced in (None, devices):
         return None
@@ -133,7 +133,7 @@ def _is_observed(known: Known) -> bool:
 NOTICES: dict[str, Callable[[Known], str | None]] = {
     "ablated": _ablated,
     "adopted trace": _adopted,
-    "not all GPUs traced": _untraced,
+    "not all GPUs at work in the traces": _idle_in_traces,
     DISTURBED: lambda known: known.get("disturbance"),
     NOT_STATIONARY: _drift,
     "ranks saw the same samples": _same_samples,

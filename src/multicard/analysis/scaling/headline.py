@@ -14,9 +14,7 @@ from multicard.core.units import SECONDS, number, percent, with_unit
 
 ONE_DEVICE = {"cpu": "process", "cuda": "GPU"}
 STEP_TIME = "iteration_time_s"
-NO_SAMPLES = (
-    "speed-up unknown, since the samples of a step are not: state them (--samples-per-step or --samples-per-device)"
-)
+NO_SAMPLES = "speed-up unknown, since the samples of a step are not: state them"
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ def _speedup(done: Sequence[Configuration]) -> Headline | None:
     if len({each["devices"] for each in done}) == 1:
         return None
     if not any(each.blocks(each.rate) for each in done):
-        return Headline(NO_SAMPLES, ("devices",))
+        return Headline(f"{NO_SAMPLES} ({done[0].workload.states_samples_by})", ("devices",))
     known = [
         (found.configuration["devices"], found.configuration["device"], found)
         for found in speedups_of(done)

@@ -20,6 +20,7 @@ class Adopted(Workload):
     launches = False
     is_user_program = True
     data_wait_unknown = "traces do not tell it"
+    states_samples_by = "the column samples_per_step of the table of traces"
 
     def unsupported_reason(self, p: AdoptedParameters, machine: Machine, inputs: Inputs) -> str:
         """Nothing can be launched: what has a trace is in an archive."""

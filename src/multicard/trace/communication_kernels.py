@@ -1,0 +1,109 @@
+"""Kernels that communicate between GPUs, told from their names, and the collectives that they carry out.
+
+Only the name of the function and its namespaces count: device code reduces within a warp or block too, and functions
+that do so are template arguments of kernels that never leave their GPU.
+"""
+
+import re
+
+from multicard.trace.kernel_names import function_path
+
+COLLECTIVES = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "broadcast": "broadcast",
+    "sendrecv": "send_recv",
+    "alltoall": "all_to_all",
+    "reduce": "reduce",
+    "send": "send",
+    "recv": "recv",
+}
+_COLLECTIVE = re.compile("|".join(COLLECTIVES), re.IGNORECASE)
+
+# What a function or its namespace is called, and the collective; None where the rest of the function's name says it, if
+# anything does. The first that fits decides.
+_LIBRARIES: tuple[tuple[re.Pattern[str], str | None], ...] = tuple(
+    (re.compile(pattern), collective)
+    for pattern, collective in (
+        # vLLM, SGLang, aiter: custom all-reduce over peer memory, and aiter's first half of one with a normalization.
+        (r"cross_device_reduce", "all_reduce"),
+        (r"reduce_scatter_cross_device", "reduce_scatter"),
+        # DeepEP and its copies: tokens go to their experts and back. What precedes that exchanges counts.
+        (r"\b(?:deep_ep|uccl)::(?:\w+::)*(?:dispatch|combine)", "all_to_all"),
+        (r"\b(?:deep_ep|uccl)::(?:\w+::)*(?:cached_notify|notify|barrier|clean_low_latency_buffer)", None),
+        # mori, whose newer kernels have no namespace; pplx; TensorRT-LLM.
+        (r"\bEp(?:Dispatch|Combine)|\ba2a_(?:dispatch|combine)|\bmoeA2A(?:Dispatch|Combine)", "all_to_all"),
+        (r"\bmori::", None),
+        # Userbuffers of Transformer Engine and TensorRT-LLM.
+        (r"\bk?userbuffers_\w*?(?:_rs(?:_|$)|reducescatter)", "reduce_scatter"),
+        (r"\bk?userbuffers_\w*?(?:_ag(?:_|$)|allgather)", "all_gather"),
+        (r"\buserbuffers_fp16_sum_inplace", "all_reduce"),
+        (r"\bk?userbuffers_", None),
+        # NVSHMEM: every PE gets the result of its reductions; a fcollect gathers equal parts. exchangeSplitAndOffset
+        # comes before PyTorch's all-to-all over it.
+        (r"\bnvshmem\w*(?:reduce(?!_?scatter)|rdxn)|\brdxn_on_stream_kernel", "all_reduce"),
+        (r"\bnvshmem\w*f?collect|\bf?collect_on_stream_kernel", "all_gather"),
+        (r"\bnvshmem|\b(?:barrier|sync|alltoall|broadcast|reducescatter)\w*_on_stream_kernel", None),
+        (r"\bexchangeSplitAndOffset", None),
+        # oneCCL under its namespace or the name of PyTorch's back end, MSCCL++.
+        (r"\boneapi::ccl::|\boneccl_|\bxccl\b|\bmscclpp::", None),
+        # NCCL, and those whose kernels are called as its are: RCCL, MSCCL and others.
+        (r"^nccl|\b[a-z]{0,4}ccl(?:Dev|Sym\w*)?Kernel", None),
+    )
+)
+
+# Functions of other libraries say their collective: `twoShotAllReduceKernel`, `allgather_vec`, `allToAllV`.
+_BY_ITS_OWN_NAME = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all", re.IGNORECASE)
+# Before that, these words say that the reduction is one within a GPU, as in `warpAllReduceSum` or a normalization that
+# reduces its rows, or that the kernel is a matrix product in the first place.
+_WITHIN_A_GPU = re.compile(
+    r"warp|wave|block|cta|cluster|thread|lane|simd|subgroup|quad|shfl|smem|local|segment|norm|softmax|welford|gemm|"
+    r"matmul",
+    re.IGNORECASE,
+)
+# Kernels that Inductor writes are called after all operators whose results they use, communication among them.
+_INDUCTOR = "triton_"
+
+
+def communicates(name: str) -> bool:
+    """Return True if a kernel of this name communicates between GPUs.
+
+    >>> communicates("void vllm::cross_device_reduce_1stage<half, 8>()"), communicates("void f<WarpAllReduce>()")
+    (True, False)
+    """
+    return _told(name) is not None
+
+
+def collective(name: str) -> str | None:
+    """Return the collective that a communication kernel carries out, a value of `COLLECTIVES`.
+
+    None if the name does not tell, or the kernel does not communicate.
+
+    >>> collective("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevComm *, unsigned long, ncclWork *)")
+    'reduce_scatter'
+    """
+    return _told(name) or None
+
+
+def collective_call(name: str) -> str | None:
+    """Return the collective that a call of a communication library starts, by the call's name; None for another call.
+
+    >>> collective_call("ncclAllReduce"), collective_call("_allgather_base"), collective_call("ncclGroupEnd")
+    ('all_reduce', 'all_gather', None)
+    """
+    found = _COLLECTIVE.search(name.replace("_", ""))
+    return COLLECTIVES[found.group().lower()] if found else None
+
+
+def _told(name: str) -> str | None:
+    """Return the collective of a kernel, "" for one that is not told; None if the kernel does not communicate."""
+    path = function_path(name)
+    function = path.rpartition("::")[2]
+    for pattern, of_library in _LIBRARIES:
+        if pattern.search(path):
+            return of_library or collective_call(function) or ""
+    own = _BY_ITS_OWN_NAME.search(function)
+    if own is None or name.startswith(_INDUCTOR) or _WITHIN_A_GPU.search(function[: own.start()]):
+        return None
+    return collective_call(own.group())
