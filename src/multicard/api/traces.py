@@ -65,10 +65,14 @@ def read_trace(
     traces = open_capture(path, Path(scratch.name))
     found = activity_tables(traces, tables, scope)
     marked = (row.get("phase") or row["scope"] for of in ("phases", "timeline") for row in found.rows.get(of, []))
-    if find_steps and STEP not in marked and (steps := find_steps_of(traces)).steps:
-        traces = with_steps(traces, steps.steps)
-        found = activity_tables(traces, tables, scope)
-        found = found._replace(notices=(*found.notices, f"steps from {steps.source}"))
+    if find_steps and STEP not in marked:
+        steps = find_steps_of(traces)
+        notices = steps.notices
+        if steps.steps:
+            traces = with_steps(traces, steps.steps)
+            found = activity_tables(traces, tables, scope)
+            notices = (*notices, f"steps from {steps.source}")
+        found = found._replace(notices=(*found.notices, *notices))
     return TraceAnalysis(path, found, traces, scratch, scope)
 
 
