@@ -21,11 +21,14 @@ from multicard.trace.steps import LONG_AGO, RECORDED, ROUNDING_NS, STEP, Owner, 
 
 # Other names of a step, without their number: Lightning's and vLLM's among them.
 LIKE_STEP = re.compile(
-    r"(?:train(?:ing)?[ _-]?)?(?:step|iteration|iter|batch)|run_training_batch|execute", re.IGNORECASE
+    r"(?:train(?:ing)?[ _-]?)?(?:step|iteration|iter|batch)|run_training_batch|execute_context_generation",
+    re.IGNORECASE,
 )
 OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")  # PyTorch, torch/optim/optimizer.py: profile_hook_step
-# What tells single steps apart: a number, SGLang's `[DECODE bs=32]`, vLLM's `_32_context_0(…)_generation_32(…)`.
-NUMBER = re.compile(r"(?:[ _#:-]*\d+| ?\[[^\[\]]*\]|(?<=^execute)_(?:\d+_)?(?:context|new)_.*)$")
+# A step of vLLM says what it consists of, as `execute_32_context_0(…)_generation_32(…)`: such names count as one.
+VLLM_STEP = re.compile(r"execute_(?:\d+_)?(?:context|new)_\d.*", re.DOTALL)
+# What tells single steps apart: a number, or SGLang's `[DECODE bs=32]`.
+NUMBER = re.compile(r"(?:[ _#:-]*\d+| ?\[[^\[\]]*\])$")
 
 # Kernels that an optimizer has none of: between two of its kernels they tell two updates apart.
 OF_THE_MODEL = ("attention", "convolution", "matrix_multiply", "normalization", "pooling")
@@ -147,6 +150,13 @@ def _processes(capture: CapturedEvents) -> dict[Owner, _Process]:
 
 
 def _unnumbered(name: str) -> str:
+    """Name of a range without what tells single steps apart.
+
+    >>> [_unnumbered(name) for name in ("batch 7", "step[DECODE bs=32]", "execute_context_1(512)_generation_31(31)")]
+    ['batch', 'step', 'execute_context_generation']
+    """
+    if VLLM_STEP.fullmatch(name):
+        return "execute_context_generation"
     return NUMBER.sub("", shared_name(name)) or name
 
 
