@@ -105,8 +105,8 @@ def ranges(name: str) -> list[tuple[float, float, str]]:
         ("training_step", "the ranges 'training_step'"),
         ("train_batch_{}", "the ranges 'train_batch'"),
         ("TRAIN_STEP {}", "the ranges 'TRAIN_STEP'"),
-        ("step[DECODE bs={}]", "ranges of steps, such as ProfilerStep#N"),
-        ("execute_3{}_context_0(sq0)_generation_3{}(sq3)", "the ranges 'execute_context_generation'"),
+        ("step[DECODE bs={}]", "the ranges 'step[…]'"),
+        ("execute_3{}_context_0(sq0)_generation_3{}(sq3)", "the ranges 'execute…'"),
     ],
 )
 def test_ranges_of_steps_come_before_kernels(name: str, told_by: str, tmp_path: Path) -> None:

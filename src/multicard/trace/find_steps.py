@@ -19,16 +19,16 @@ from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Integers, Steps, Trace, shared_name
 from multicard.trace.steps import LONG_AGO, RECORDED, ROUNDING_NS, STEP, Owner, is_warm_up, warms_up
 
-# Other names of a step, without their number: Lightning's and vLLM's among them.
+# Other names of a step, without what tells single ones apart: Lightning's among them.
 LIKE_STEP = re.compile(
-    r"(?:train(?:ing)?[ _-]?)?(?:step|iteration|iter|batch)|run_training_batch|execute_context_generation",
-    re.IGNORECASE,
+    r"(?:train(?:ing)?[ _-]?)?(?:step|iteration|iter|batch)|run_training_batch|step\[…\]|execute…", re.IGNORECASE
 )
 OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")  # PyTorch, torch/optim/optimizer.py: profile_hook_step
-# A step of vLLM says what it consists of, as `execute_32_context_0(…)_generation_32(…)`: such names count as one.
+NUMBER = re.compile(r"[ _#:-]*\d+$")
+# Engines of inference write what a step consists of: vLLM `execute_32_context_0(…)_generation_32(…)`, SGLang
+# `step[DECODE bs=32]`.
 VLLM_STEP = re.compile(r"execute_(?:\d+_)?(?:context|new)_\d.*", re.DOTALL)
-# What tells single steps apart: a number, or SGLang's `[DECODE bs=32]`.
-NUMBER = re.compile(r"(?:[ _#:-]*\d+| ?\[[^\[\]]*\])$")
+SGLANG_STEP = re.compile(r"step\[[^\[\]]*\]")
 
 # Kernels that an optimizer has none of: between two of its kernels they tell two updates apart.
 OF_THE_MODEL = ("attention", "convolution", "matrix_multiply", "normalization", "pooling")
@@ -153,10 +153,12 @@ def _unnumbered(name: str) -> str:
     """Name of a range without what tells single steps apart.
 
     >>> [_unnumbered(name) for name in ("batch 7", "step[DECODE bs=32]", "execute_context_1(512)_generation_31(31)")]
-    ['batch', 'step', 'execute_context_generation']
+    ['batch', 'step[…]', 'execute…']
     """
     if VLLM_STEP.fullmatch(name):
-        return "execute_context_generation"
+        return "execute…"
+    if SGLANG_STEP.fullmatch(name):
+        return "step[…]"
     return NUMBER.sub("", shared_name(name)) or name
 
 
