@@ -120,9 +120,8 @@ class CapturedEvents:
         def one(place: Place) -> Steps:
             own = np.flatnonzero(self._on_streams_of_steps(place))
             call, start, duration = (self.of_device(place, name).take(own) for name in ("call", "start", "duration"))
-            early = np.concatenate(self._launched_before(place)).take(own)
-            if early.any():
-                call = np.where(early, LONG_AGO, call)
+            if early := self._launched_before(place):
+                call = np.where(np.concatenate(early).take(own), LONG_AGO, call)
             return on_device(self.marks.steps[place[:2]], call, start + duration)
 
         return dict(zip(places, in_parallel(one, places), strict=True))
@@ -150,22 +149,23 @@ class CapturedEvents:
         )
 
     def _launched_before(self, place: Place) -> list[npt.NDArray[np.bool_]]:
-        """Which events of a device `launched_before` says to be older than the steps, for each kind."""
+        """Which events of a device were `launched_before` the steps, for each kind; [] if all calls were recorded."""
         sets = [own for _, own in self._on_device()]
-        call, start = (self.of_device(place, name) for name in ("call", "start"))
-        early = np.zeros(len(call), bool)
-        if call.max(initial=0) == UNKNOWN:  # seldom: it costs a few passes
-            names = [own.values("stream") for own in sets]
-            numbers = {name: number for number, name in enumerate(dict.fromkeys(name for of in names for name in of))}
-            streams = [
-                np.array([numbers[name] for name in of], np.int32).take(own.code[own.at(place)])
-                for own, of in zip(sets, names, strict=True)
-            ]
-            steps = self.marks.steps[place[:2]]
-            first_step = int(steps.starts[0]), int(steps.ends[0])
-            early = launched_before(first_step, call, start, np.concatenate(streams))
-        counts = [own.at(place).stop - own.at(place).start for own in sets]
-        return np.split(early, np.cumsum(counts)[:-1])
+        calls = [own.arrays["call"][own.at(place)] for own in sets]
+        if all(call.max(initial=0) != UNKNOWN for call in calls):
+            return []
+        names = [own.values("stream") for own in sets]
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(name for of in names for name in of))}
+        streams = [
+            np.array([numbers[name] for name in of], np.int32).take(own.code[own.at(place)])
+            for own, of in zip(sets, names, strict=True)
+        ]
+        steps = self.marks.steps[place[:2]]
+        first_step = int(steps.starts[0]), int(steps.ends[0])
+        early = launched_before(
+            first_step, np.concatenate(calls), self.of_device(place, "start"), np.concatenate(streams)
+        )
+        return np.split(early, np.cumsum([len(call) for call in calls])[:-1])
 
     def _keep_steps(self) -> None:
         """Drop what belongs to no step."""
@@ -180,7 +180,8 @@ class CapturedEvents:
                 ran = _inside(own, "start", windows | by_device)
                 inside = np.where(own.arrays["call"] == UNKNOWN, ran, _inside(own, "call", windows))
                 for place, masks in early.items():
-                    inside[own.at(place)] &= ~masks[number]
+                    if masks:
+                        inside[own.at(place)] &= ~masks[number]
             setattr(self, kind, own.where(inside))
         for kind in ("ranges", "messages", "api"):
             other: Events | None = getattr(self, kind)
