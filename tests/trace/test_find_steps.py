@@ -11,6 +11,7 @@ import pytest
 
 from adopted_traces import GEMM, UPDATE, Kernels, trace
 from changed_traces import Rows, change_events
+from multicard import read_trace
 from multicard.trace.files import open_trace
 from multicard.trace.find_steps import find_steps, with_steps
 from multicard.trace.tables import STEPS, activity_tables
@@ -93,7 +94,7 @@ def test_updates_of_different_sizes_tell_no_steps(tmp_path: Path) -> None:
 
 def ranges(name: str) -> list[tuple[float, float, str]]:
     """A range around the launches of each iteration."""
-    return [(begin + 0.5, begin + 5, name.format(n)) for n, begin in enumerate(BEGINS[:-1])]
+    return [(begin + 0.5, begin + 5, name.replace("{}", str(n))) for n, begin in enumerate(BEGINS[:-1])]
 
 
 @pytest.mark.parametrize(
@@ -103,6 +104,9 @@ def ranges(name: str) -> list[tuple[float, float, str]]:
         ("Iteration {}", "ranges of steps, such as ProfilerStep#N"),
         ("training_step", "the ranges 'training_step'"),
         ("train_batch_{}", "the ranges 'train_batch'"),
+        ("TRAIN_STEP {}", "the ranges 'TRAIN_STEP'"),
+        ("step[DECODE bs={}]", "the ranges 'step[…]'"),
+        ("execute_3{}_context_0(sq0)_generation_3{}(sq3)", "the ranges 'execute…'"),
     ],
 )
 def test_ranges_of_steps_come_before_kernels(name: str, told_by: str, tmp_path: Path) -> None:
@@ -124,6 +128,54 @@ def test_steps_that_touch_are_all_counted(since_us: float, tmp_path: Path) -> No
     assert len(steps.starts) == len(lengths)
     assert (steps.starts[1:] >= steps.ends[:-1]).all()
     assert ((steps.ends - steps.starts) / 1e6).tolist() == pytest.approx(lengths, abs=1e-3)
+
+
+WARM_UP = [(BEGINS[0], BEGINS[3], "Warmup")]
+
+
+@pytest.mark.parametrize(
+    ("marks", "count"), [(ranges("training_step"), 2), ([], 1)], ids=["ranges", "kernels of an optimizer"]
+)
+def test_steps_within_warm_up_do_not_count(marks: list[tuple[float, float, str]], count: int, tmp_path: Path) -> None:
+    # Three of five iterations warm up. Kernels tell the steps between five updates, the last of which is after these.
+    path = trace(tmp_path / "t.json", LENGTHS, ranges=[*marks, *WARM_UP])
+    found = find_steps([open_trace(path)])
+    assert [len(steps.starts) for steps in found.steps.values()] == [count]
+    assert found.notices == ()
+
+
+@pytest.mark.parametrize("name", ["Warm-up Step {}", "warmup_iter {}", "Training Warm-Up"])
+def test_a_capture_of_nothing_but_warm_up_has_no_steps_and_says_so(name: str, tmp_path: Path) -> None:
+    marks = [(begin, end, name.replace("{}", str(n))) for n, (begin, end) in enumerate(pairwise(BEGINS))]
+    path = trace(tmp_path / "t.json", LENGTHS, ranges=marks)
+    found = find_steps([open_trace(path)])
+    assert (found.source, found.steps) == (None, {})
+    said = "4 steps by kernels of an optimizer not counted: the program's own ranges say that it warmed up then"
+    assert found.notices == (said,)
+    assert read_trace(path, scope="steps", find_steps=True).notices == (said,)
+    # Whoever names the range wants it.
+    if "{}" in name:
+        assert len(find_steps([open_trace(path)], name.replace("{}", "7")).steps[0, PID].starts) == len(LENGTHS)
+
+
+def test_updates_that_were_launched_before_the_capture_tell_no_steps(tmp_path: Path) -> None:
+    """The device lags 40 ms behind the host, so that it works on what it had to do for a while."""
+    path = trace(tmp_path / "t.json", [10.0] * 12)
+
+    def lag(events: Rows) -> None:
+        for event in events:
+            event["ts"] += 40_000 if event["cat"] == "kernel" else 0
+
+    change_events(path, lag)
+    change_events(path, lambda rows: rows.__setitem__(slice(None), [row for row in rows if not is_before(row, 40_000)]))
+    # Of 12 updates the last 8 have calls: 7 steps.
+    found = find_steps([open_trace(path)])
+    assert found.source == "kernels of an optimizer"
+    assert [len(steps.starts) for steps in found.steps.values()] == [7]
+
+
+def is_before(row: dict[str, Any], moment: float) -> bool:
+    return row["cat"] == "cuda_runtime" and row["ts"] < moment
 
 
 def test_other_names_count_only_if_they_repeat_and_not_inside_a_range_of_their_name(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from changed_traces import change
+from changed_traces import change, change_events
 from multicard.trace.files import open_trace
 from multicard.trace.idle import CAUSES
 from multicard.trace.steps import Steps, on_device
@@ -220,6 +220,74 @@ def test_extents_are_the_hosts_where_launches_are_not_known(unknown: int, extent
     change(path, f"DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId < {unknown}")
     assert [row["extent"] for row in timeline_of(path)] == [extent, extent]
     assert kernels_of(path) == {"gemm": 10}
+
+
+# The host marks a step every 2 ms and launches a kernel of 8 ms in each, which the device does one after another.
+LAGGING = [(2.0 * n, 2.0 * n + 2) for n in range(9)]
+QUEUED: list[Work] = [(2.0 * n + 0.5, 8.0 * n + 1, 8.0 * n + 9, "gemm") for n in range(9)]
+
+
+@EITHER
+def test_what_was_launched_before_the_capture_belongs_to_no_step(suffix: str, tmp_path: Path) -> None:
+    path = training_trace(tmp_path / f"t.{suffix}", {PID: LAGGING[3:]}, {PID: QUEUED})
+    # The capture begins with the fourth step, at 6 ms. What was launched before runs until 25 ms, and has no calls.
+    if suffix == "json":
+        change_events(path, lambda rows: rows.__setitem__(slice(None), [row for row in rows if not is_early(row)]))
+    else:
+        change(path, "DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId < 3")
+    together, *steps = timeline_of(path)
+    assert [row["extent"] for row in (together, *steps)] == ["device"] * 7
+    # By hand: the first step waits for the work before it, and each takes the device 8 ms.
+    assert in_ms([together, *steps], "span") == [48, *[8] * 6]
+    assert in_ms([together, *steps], "busy") == [48, *[8] * 6]
+    assert kernels_of(path) == {"gemm": 6}
+    # In the capture it is there.
+    assert of_steps(path, CAPTURE, ["kernels"]).rows["kernels"][0]["calls"] == 9
+
+
+def is_early(row: dict) -> bool:
+    return row["cat"] == "cuda_runtime" and row["args"]["correlation"] < 3
+
+
+def test_calls_that_are_missing_within_steps_still_leave_these_to_the_host(tmp_path: Path) -> None:
+    # The same calls are missing, but the first three steps are marked: nobody can tell them.
+    path = training_trace(tmp_path / "t.sqlite", {PID: LAGGING}, {PID: QUEUED})
+    change(path, "DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId < 3")
+    assert {row["extent"] for row in timeline_of(path)} == {"host"}
+
+
+def marked(path: Path, *ranges: tuple[float, float, str]) -> Path:
+    """A trace with a kernel and these ranges: start and end in milliseconds, name."""
+    training_trace(path, {PID: []}, {PID: [(1.0, 1.5, 2.0, "gemm")]}, lanes={})
+    shape = {"ph": "X", "cat": "user_annotation", "pid": PID, "tid": MARKER}
+    more = [shape | {"name": name, "ts": start * 1e3, "dur": (end - start) * 1e3} for start, end, name in ranges]
+    return change_events(path, lambda rows: rows.extend(more))
+
+
+def phases_of(path: Path) -> list[tuple[str, int | None]]:
+    rows = of_steps(path, CAPTURE, ["phases"]).rows["phases"]
+    return [(row["phase"], row["step"]) for row in rows]
+
+
+def test_steps_that_touch_are_all_counted_though_their_starts_are_rounded(tmp_path: Path) -> None:
+    # Each begins 0.25 µs before the one before ends.
+    touching = [(float(n), n + 1.00025, "step") for n in range(6)]
+    path = marked(tmp_path / "t.json", *touching, (2.5, 2.6, "step"))
+    steps = of_steps(path, CAPTURE, ["phases"]).rows["phases"]
+    assert [row["step"] for row in steps] == [1, 2, 3, 4, 5, 6]
+    assert in_ms(steps, "start") == [0, 1.00025, 2.00025, 3.00025, 4.00025, 5.00025]
+    assert in_ms(steps, "duration") == [1.00025, 1, 1, 1, 1, 1]
+
+
+def test_phases_are_told_whatever_their_capitals(tmp_path: Path) -> None:
+    path = marked(tmp_path / "t.json", (0, 5, "STEP"), (1, 2, "Forward"), (2, 3, "BACKWARD"), (3, 4, "Forward hook"))
+    assert phases_of(path) == [("step", 1), ("forward", 1), ("backward", 1)]
+
+
+def test_warm_up_is_no_step(tmp_path: Path) -> None:
+    warm = [(0, 8, "Warm-up"), (0, 4, "step"), (1, 2, "forward"), (4, 8, "step")]
+    path = marked(tmp_path / "t.json", *warm, (8, 12, "step"), (9, 10, "forward"), (12, 16, "step"))
+    assert phases_of(path) == [("forward", None), ("step", 1), ("forward", 1), ("step", 2)]
 
 
 def test_without_steps_a_process_has_those_of_its_trace_and_a_trace_its_whole_capture(tmp_path: Path) -> None:

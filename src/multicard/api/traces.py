@@ -65,10 +65,14 @@ def read_trace(
     traces = open_capture(path, Path(scratch.name))
     found = activity_tables(traces, tables, scope)
     marked = (row.get("phase") or row["scope"] for of in ("phases", "timeline") for row in found.rows.get(of, []))
-    if find_steps and STEP not in marked and (steps := find_steps_of(traces)).steps:
-        traces = with_steps(traces, steps.steps)
-        found = activity_tables(traces, tables, scope)
-        found = found._replace(notices=(*found.notices, f"steps from {steps.source}"))
+    if find_steps and STEP not in marked:
+        steps = find_steps_of(traces)
+        notices = steps.notices
+        if steps.steps:
+            traces = with_steps(traces, steps.steps)
+            found = activity_tables(traces, tables, scope)
+            notices = (*notices, f"steps from {steps.source}")
+        found = found._replace(notices=(*found.notices, *notices))
     return TraceAnalysis(path, found, traces, scratch, scope)
 
 
@@ -113,7 +117,7 @@ class TraceAnalysis:
         return self._activity.rows[name]
 
     def summary(self, name: str) -> list[dict[str, Any]]:
-        """One table in short: `rows`, but medians over steps and the highest of samples."""
+        """One table in short: `rows`, but means over steps."""
         return summarized(name, self.rows(name))
 
     @property
@@ -166,31 +170,49 @@ class TraceAnalysis:
         -------
         pandas.DataFrame
             Columns `table`, `name`, `a_s` (this trace), `b_s` (the other), `difference_s`, `ratio` (b over a) with
-            its 95% interval `low` to `high`, and `a_calls` and `b_calls`. Seconds and calls are `per step` or of the
-            `whole capture` as `attrs["basis"]` says. The row `step period` comes first: the median time from the
-            start of a step to the start of the next; it alone has an interval, which covers what varies within the
-            captures. Rows of `timeline` count every moment of a device once. The others are means over processes of
-            summed durations, which add up where they overlap; host calls that wait for a device come last.
-            `attrs["periods"]` has the periods of each side, and `attrs["outlying"]` numbers of steps that stand out.
+            its 95% interval `low` to `high`, and `a_calls` and `b_calls`. Seconds and calls are `per step` where both
+            traces show steps, else both of the `whole capture`, as `attrs["basis"]` says. The row `step time` comes
+            first: elapsed time over steps, from the start of the first to that of the last; it alone has an interval,
+            which covers what varies within the captures. Without steps the row `span` stands in its place: the time
+            from a device's first activity to its last. Rows of `timeline` count every moment of a device once. The
+            others are means over processes of summed durations, which add up where they overlap; host calls that wait
+            for a device come last. By side, `attrs["step_times"]` has the `StepTime` of those that show steps,
+            `attrs["periods"]` the times from start to start, `attrs["outlying"]` numbers of steps that stand out;
+            `attrs["gpus"]` has the kinds of GPUs if they differ.
         """
         import pandas as pd
 
-        from multicard.analysis.comparison.trace_comparison import COLUMNS, compare_captures
-        from multicard.analysis.runs.step_periods import outlying, step_periods
+        from multicard.analysis.comparison.trace_comparison import COLUMNS, compare_captures, differing_gpus
+        from multicard.analysis.runs.step_periods import long_steps, step_time
 
-        sides = {"a": self._of_steps(), "b": other._of_steps()}
+        sides = {"a": self._of_scope(STEPS), "b": other._of_scope(STEPS)}
+        times = {side: step_time(tables) for side, tables in sides.items()}
+        if None in times.values():
+            # A trace without steps keeps its whole capture in either scope.
+            traces = {"a": self, "b": other}
+            sides |= {side: traces[side]._of_scope(CAPTURE) for side in sides if times[side] is not None}
         rows, basis = compare_captures(*sides.values())
         found = pd.DataFrame(rows, columns=list(COLUMNS))
-        periods = {side: step_periods(tables) for side, tables in sides.items()}
+        shown = {side: time for side, time in times.items() if time is not None}
         found.attrs["basis"] = basis
-        found.attrs["periods"] = {side: own.tolist() for side, own in periods.items()}
-        found.attrs["outlying"] = {side: outlying(own) if len(own) else [] for side, own in periods.items()}
+        found.attrs["step_times"] = shown
+        found.attrs["periods"] = {side: list(shown[side].periods_s) if side in shown else [] for side in sides}
+        found.attrs["outlying"] = {side: long_steps(shown[side]) if side in shown else [] for side in sides}
+        gpus = differing_gpus(self._gpus(), other._gpus())
+        found.attrs["gpus"] = dict(zip(sides, gpus, strict=True)) if gpus else {}
         return found
 
-    def _of_steps(self) -> ActivityTables:
+    def _of_scope(self, scope: str) -> ActivityTables:
+        """The tables that are compared, of a scope."""
         from multicard.analysis.comparison.trace_comparison import COMPARED
 
-        return self._activity if self.scope == STEPS else activity_tables(self._traces, COMPARED, scope=STEPS)
+        made = {*self._activity.rows, *self._activity.absent}
+        if self.scope == scope and made.issuperset(COMPARED):
+            return self._activity
+        return activity_tables(self._traces, COMPARED, scope=scope)
+
+    def _gpus(self) -> tuple[str, ...]:
+        return tuple(name for trace in self._traces for name in trace.gpus)
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write each recorded table as Parquet and CSV, and a figure of the timeline, if any; give their paths."""

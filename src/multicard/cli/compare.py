@@ -12,21 +12,19 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from multicard.cli._command import UNDERSTAND, Command, refuse_unwritable
-from multicard.cli._console import rows_table, say
+from multicard.cli._compare_traces import CANNOT_TELL_CODE, compare_traces
+from multicard.cli._console import say
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
 from multicard.core.text import counted, first_of, printable
-from multicard.core.units import number, percent, show
+from multicard.core.units import percent, show
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from multicard.analysis.comparison.changes import Change
     from multicard.analysis.comparison.results import Comparison
 
-LONGEST = 20  # names, or outlying steps, in a line
-LONGEST_TABLE = 30  # differences between two traces
-REGRESSION_CODE, CANNOT_TELL_CODE = 1, 2
+LONGEST = 20  # names in a line
+REGRESSION_CODE = 1
 APART = (
     "the sides ran in different sessions (another hour or node), and sessions may differ by more than repeats do: "
     "measure both in one session, or repeat one in another"
@@ -63,8 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
         if is_of_results:
             code = compare_results(arguments)
         else:
-            compare_traces(*arguments.paths)
-            code = 0
+            code = compare_traces(*arguments.paths)
     except UserError as error:
         if arguments.fail_above is None:
             raise
@@ -268,63 +265,6 @@ def _problems(found: "Comparison") -> list[str]:
             f"{counted(len(found.missing), 'configuration')} of the baseline not in the new results: "
             f"{first_of(found.missing, LONGEST)}; run what is missing"
         )
-    return lines
-
-
-# Traces ---------------------------------------------------------------------------------------------------------------
-
-
-def compare_traces(a: Path, b: Path) -> None:
-    """Print what differs between two traces: the step period first, then the largest difference."""
-    from multicard import read_trace
-    from multicard.analysis.comparison.trace_comparison import COMPARED
-
-    before, after = (read_trace(path, tables=COMPARED, scope="steps", find_steps=True) for path in (a, b))
-    found = before.compare(after)
-    if found.empty:
-        say("cannot tell: the two traces have no table in common")
-        return
-    say(*_periods(found), *before.notices, *after.notices, "")
-    of = found.attrs["basis"].replace("whole", "of the whole")
-    caption = (
-        f"Times and numbers of calls are {of}. The step period is the median time from start to start; rows of "
-        "timeline count every moment of a device once; the others are means over processes, in which durations that "
-        "overlap add up. The interval covers what varies within the two captures, not from one run to another."
-    )
-    rows = found.astype(object).where(found.notna(), None).to_dict("records")
-    say(rows_table(rows, f"a: {a}, b: {b}", caption, LONGEST_TABLE))
-
-
-def _periods(found: "pd.DataFrame") -> list[str]:
-    """The answer in lines: how many times as fast, outlying steps, and numbers of collectives that differ."""
-    import pandas as pd
-
-    from multicard.analysis.comparison.trace_comparison import PERIOD
-
-    periods = found[found["name"] == PERIOD]
-    lines = [] if len(periods) else ["step period: cannot tell, since the traces do not both show two steps"]
-    for row in periods.itertuples():
-        change, times = percent(row.ratio - 1, signed=True), f"{show('a_s', row.a_s)} in a, {show('b_s', row.b_s)} in b"
-        if pd.isna(row.low):
-            line = f"{change}; too few steps for an interval"
-        else:
-            line = f"{change} (95% CI {percent(row.low - 1, signed=True)} to {percent(row.high - 1, signed=True)})"
-            line = f"inconclusive: {line}" if row.low <= 1 <= row.high else line
-        if not line.startswith("inconclusive") and row.ratio:
-            line += f"; b is {1 / row.ratio:.2f} times as fast as a, if a step does the same work"
-        lines.append(f"median step period: {times}: {line}")
-    for side, periods in found.attrs["periods"].items():
-        outliers = found.attrs["outlying"][side]
-        if outliers:
-            named = first_of([f"step {at} ({show('a_s', periods[at - 1])})" for at in outliers], LONGEST)
-            lines.append(
-                f"outlying in {side}: {named}; with them the mean is {show('a_s', sum(periods) / len(periods))}"
-            )
-    collectives = found[found["table"] == "collectives"][["a_calls", "b_calls"]].astype(float).sum()
-    if abs(collectives["a_calls"] - collectives["b_calls"]) > 0.005 * collectives.max():
-        one, other = (number(collectives[name]) for name in ("a_calls", "b_calls"))
-        of = found.attrs["basis"].replace("whole", "in the whole")
-        lines.append(f"NCCL calls {of}: {one} → {other}")
     return lines
 
 

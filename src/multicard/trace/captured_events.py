@@ -12,9 +12,9 @@ from multicard.core.units import SECONDS, with_unit
 from multicard.trace.collect import Events, Place, collect, left_out_notices
 from multicard.trace.kernel_classes import collective, kernel_class
 from multicard.trace.launches import UNKNOWN, join_calls
-from multicard.trace.model import Integers, Trace
+from multicard.trace.model import DEVICE, Integers, Trace
 from multicard.trace.statistics import Grouped, Statistics, statistics
-from multicard.trace.steps import Marks, Steps, Window, on_device
+from multicard.trace.steps import LONG_AGO, Marks, Steps, Window, launched_before, on_device
 
 CAPTURE, STEPS = "capture", "steps"
 SCOPES = (CAPTURE, STEPS)
@@ -31,8 +31,8 @@ class CapturedEvents:
     In the scope `CAPTURE` these are all events. In the scope `STEPS` they are those that belong to the steps of their
     process, from the start of the first to the end of the last: what began then, and what runs on a device if it was
     launched then, whenever it ran. Where its launch was not recorded, it belongs to them if it began while the device
-    ran them. A process without steps has those of its trace's other processes; a trace without steps keeps all of its
-    events.
+    ran them; not if `launched_before` says that it is older than they are. A process without steps has those of its
+    trace's other processes; a trace without steps keeps all of its events.
 
     `linked`: whether what ran on devices has the arrays of `join_calls`. `warnings`: lines on what the capture lacks,
     so that an answer may be wrong. `notices`: lines on what was set right.
@@ -142,6 +142,8 @@ class CapturedEvents:
         def one(place: Place) -> Steps:
             own = np.flatnonzero(self._on_streams_of_steps(place))
             call, start, duration = (self.of_device(place, name).take(own) for name in ("call", "start", "duration"))
+            if early := self._launched_before(place):
+                call = np.where(np.concatenate(early).take(own), LONG_AGO, call)
             return on_device(self.marks.steps[place[:2]], call, start + duration)
 
         return dict(zip(places, in_parallel(one, places), strict=True))
@@ -168,15 +170,40 @@ class CapturedEvents:
             ]
         )
 
+    def _launched_before(self, place: Place) -> list[npt.NDArray[np.bool_]]:
+        """Which events of a device were `launched_before` the steps, for each kind; [] if all calls were recorded."""
+        sets = [own for _, own in self.on_device()]
+        calls = [own.arrays["call"][own.at(place)] for own in sets]
+        if all(call.max(initial=0) != UNKNOWN for call in calls):
+            return []
+        names = [own.values("stream") for own in sets]
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(name for of in names for name in of))}
+        streams = [
+            np.array([numbers[name] for name in of], np.int32).take(own.code[own.at(place)])
+            for own, of in zip(sets, names, strict=True)
+        ]
+        steps = self.marks.steps[place[:2]]
+        first_step = int(steps.starts[0]), int(steps.ends[0])
+        early = launched_before(
+            first_step, np.concatenate(calls), self.of_device(place, "start"), np.concatenate(streams)
+        )
+        return np.split(early, np.cumsum([len(call) for call in calls])[:-1])
+
     def _keep_steps(self) -> None:
         """Drop what belongs to no step."""
         by_device = {place: steps.window for place, steps in self.steps.items()}
-        for kind, own in self.on_device():
+        # Where the host tells the steps, launches are not known well enough.
+        told = [place for place, steps in self.steps.items() if steps.extent == DEVICE]
+        early = {place: self._launched_before(place) for place in told}
+        for number, (kind, own) in enumerate(self.on_device()):
             windows = {place: self.marks.window(*place[:2]) for place in own.places}
             inside = _inside(own, "start", windows)
             if self.linked:
                 ran = _inside(own, "start", windows | by_device)
                 inside = np.where(own.arrays["call"] == UNKNOWN, ran, _inside(own, "call", windows))
+                for place, masks in early.items():
+                    if masks:
+                        inside[own.at(place)] &= ~masks[number]
             setattr(self, kind, own.where(inside))
         for kind in ("ranges", "messages", "api"):
             other: Events | None = getattr(self, kind)

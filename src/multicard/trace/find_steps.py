@@ -12,22 +12,26 @@ from typing import NamedTuple
 
 import numpy as np
 
+from multicard.core.text import counted
 from multicard.trace.captured_events import CapturedEvents
 from multicard.trace.kernel_classes import CLASSES
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Integers, Steps, Trace, shared_name
-from multicard.trace.steps import RECORDED, STEP, Owner
+from multicard.trace.steps import LONG_AGO, RECORDED, ROUNDING_NS, STEP, Owner, is_warm_up, warms_up
 
-# Other names of a step, without their number: Lightning's among them.
-LIKE_STEP = re.compile(r"(?:train(?:ing)?[ _-]?)?(?:step|iteration|iter|batch)|run_training_batch", re.IGNORECASE)
+# Other names of a step, without what tells single ones apart: Lightning's among them.
+LIKE_STEP = re.compile(
+    r"(?:train(?:ing)?[ _-]?)?(?:step|iteration|iter|batch)|run_training_batch|step\[…\]|execute…", re.IGNORECASE
+)
 OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")  # PyTorch, torch/optim/optimizer.py: profile_hook_step
 NUMBER = re.compile(r"[ _#:-]*\d+$")
+# Engines of inference write what a step consists of: vLLM `execute_32_context_0(…)_generation_32(…)`, SGLang
+# `step[DECODE bs=32]`.
+VLLM_STEP = re.compile(r"execute_(?:\d+_)?(?:context|new)_\d.*", re.DOTALL)
+SGLANG_STEP = re.compile(r"step\[[^\[\]]*\]")
 
 # Kernels that an optimizer has none of: between two of its kernels they tell two updates apart.
 OF_THE_MODEL = ("attention", "convolution", "matrix_multiply", "normalization", "pooling")
-# By which a range may seem to begin before the one that it touches ends: times since 1970 in microseconds are rounded
-# to a quarter of one.
-ROUNDING_NS = 1000
 ALIKE = 0.1  # difference of two numbers of kernels, as a part
 
 
@@ -39,6 +43,7 @@ class FoundSteps:
     steps: dict[Owner, Steps]  # steps of each process with kernels; empty where nothing tells them
     devices: dict[Owner, list[int | None]]  # devices on which each process ran kernels
     ranges: list[str]  # names of ranges of these processes, the most frequent first
+    notices: tuple[str, ...] = ()  # lines on steps that were found and do not count
 
 
 def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps:
@@ -53,15 +58,14 @@ def find_steps(traces: Sequence[Trace], stated: str | None = None) -> FoundSteps
         return FoundSteps(None, {}, {}, [])
     ranges, processes = _ranges(capture, stated), _processes(capture)
     if stated is not None:
-        found = _by_name(stated, ranges, processes)
+        found, notices = _by_name(stated, ranges, processes), ()
     else:
-        tried = (rule(capture, ranges, processes) for rule in (_by_likely_name, _by_annotations, _by_kernels))
-        found = next((each for each in tried if each[0] is not None), NOT_FOUND)
+        found, notices = _by_rules(capture, ranges, processes)
     counts = Counter[str]()
     for owner in processes:
         counts.update({name: len(own.starts) for name, own in ranges.get(owner, {}).items()})
     devices = {owner: of.devices for owner, of in processes.items()}
-    return FoundSteps(*found, devices, [name for name, _ in counts.most_common()])
+    return FoundSteps(*found, devices, [name for name, _ in counts.most_common()], notices)
 
 
 def with_steps(traces: Sequence[Trace], steps: Mapping[Owner, Steps]) -> list[Trace]:
@@ -84,8 +88,12 @@ class _Process(NamedTuple):
 
     @property
     def launched(self) -> Integers:
-        """When each was launched; where that is not known, when it began."""
-        return np.where(self.call != UNKNOWN, self.call, self.start)
+        """When each was launched; where that is not known, when it began, or `LONG_AGO` before the first known one."""
+        known = self.call != UNKNOWN
+        launched = np.where(known, self.call, self.start)
+        if known.any():
+            launched[: known.argmax()] = LONG_AGO
+        return launched
 
 
 Ranges = Mapping[Owner, Mapping[str, Steps]]
@@ -142,7 +150,47 @@ def _processes(capture: CapturedEvents) -> dict[Owner, _Process]:
 
 
 def _unnumbered(name: str) -> str:
+    """Name of a range without what tells single steps apart.
+
+    >>> [_unnumbered(name) for name in ("batch 7", "step[DECODE bs=32]", "execute_context_1(512)_generation_31(31)")]
+    ['batch', 'step[…]', 'execute…']
+    """
+    if VLLM_STEP.fullmatch(name):
+        return "execute…"
+    if SGLANG_STEP.fullmatch(name):
+        return "step[…]"
     return NUMBER.sub("", shared_name(name)) or name
+
+
+def _by_rules(capture: CapturedEvents, ranges: Ranges, processes: Processes) -> tuple[Found, tuple[str, ...]]:
+    """Steps by the first rule that finds some that do not warm up, and lines on those that do where no rule does."""
+    notices = []
+    for rule in (_by_likely_name, _by_annotations, _by_kernels):
+        source, steps = rule(capture, ranges, processes)
+        measured = {owner: _without_warm_up(own, ranges.get(owner, {})) for owner, own in steps.items()}
+        if source is not None and all(len(own.starts) for own in measured.values()):
+            return (source, measured), ()
+        if source is not None:
+            count = max(len(own.starts) for own in steps.values())
+            notices.append(
+                f"{counted(count, 'step')} by {source} not counted: the program's own ranges say that it warmed up then"
+            )
+    return NOT_FOUND, tuple(notices[:1])
+
+
+def _without_warm_up(steps: Steps, ranges: Mapping[str, Steps]) -> Steps:
+    """The steps of a process that do not lie in its ranges of warm-up."""
+    around = [
+        window
+        for name, own in ranges.items()
+        if is_warm_up(name)
+        for window in zip(own.starts.tolist(), own.ends.tolist(), strict=True)
+    ]
+    if not around:
+        return steps
+    times = list(zip(steps.starts.tolist(), steps.ends.tolist(), strict=True))
+    kept = [number for number, (start, end) in enumerate(times) if not warms_up(start, end, around)]
+    return Steps(steps.starts[kept], steps.ends[kept], steps.extent, [steps.threads[number] for number in kept])
 
 
 def _by_name(name: str, ranges: Ranges, processes: Processes) -> Found:
@@ -190,6 +238,12 @@ def _by_kernels(capture: CapturedEvents, ranges: Ranges, processes: Processes) -
         if not updates.any():
             return None
         on = process.device == np.bincount(process.device[updates]).argmax()
+        recorded = process.call != UNKNOWN
+        if recorded[on].any():
+            # What the device still had to do as the capture began tells no step: its calls are not known.
+            on &= np.arange(len(on)) >= (on & recorded).argmax()
+            if not updates[on].any():
+                return None
         updates, of_model, call, end = updates[on], np.isin(process.kind[on], model), process.call[on], process.end[on]
         at = np.flatnonzero(updates)
         group = np.cumsum(of_model)[at]  # kernels of the model before it: the same of all kernels of a group
