@@ -60,7 +60,7 @@ def test_differences_are_per_step_and_the_largest_comes_first(tmp_path: Path) ->
     period, busy, idle, first, *others = found
     assert (period["name"], period["ratio"]) == (STEP_TIME, 1)
     assert [(row["name"], row["difference_s"]) for row in (busy, idle)] == [
-        ("busy", pytest.approx(0.005)), ("idle_other", pytest.approx(-0.005)),
+        ("busy", pytest.approx(0.005)), ("idle_between_calls", pytest.approx(-0.005)),
     ]  # fmt: skip
     assert (first["table"], first["name"]) == ("kernel_classes", "matrix_multiply")
     assert (first["a_s"], first["b_s"]) == (pytest.approx(0.004), pytest.approx(0.0065))

@@ -194,10 +194,17 @@ def _write_run(traced: Traced, recorded: Sequence[Trace], folder: Path) -> None:
 
 
 def _steps(traced: Traced, run: RunFiles) -> list[dict[str, Any]]:
-    """Rows of steps.csv: times as the traces show them, and the stated samples, shared equally by the ranks."""
+    """Return rows of steps.csv: times as the traces show them, and the stated samples, shared equally by the ranks.
+
+    A step lasts until the next one starts, as in every other number about a trace. How long the last one lasts is
+    known for its work only, so it has a row only where it is alone.
+    """
     if not traced.steps:
         return []
     stated = traced.run.facts["samples_per_step"]
     samples = None if stated is None else stated / len(traced.ranks)
     shown = run.traced_steps[["rank", "step", "start_s", "duration_s"]].sort_values(["rank", "step"])
+    until_next = shown.groupby("rank")["start_s"].shift(-1) - shown["start_s"]
+    if traced.count > 1:
+        shown = shown.assign(duration_s=until_next)[until_next.notna()]
     return [{**row, "epoch": 1, "window": "measured", "samples": samples} for row in shown.to_dict("records")]

@@ -25,9 +25,11 @@ from multicard.trace.model import Integers
 from multicard.trace.steps import Marks
 
 # Waiting for the next batch: multicard's phase, and the range of PyTorch's DataLoader (torch/utils/data/dataloader.py).
-DATA = re.compile(r"data|enumerate\(DataLoader\).*")
+DATA = re.compile(r"data|enumerate\(DataLoader\).*", re.IGNORECASE)
 # Running the model, though some operators launch nothing for a while.
-MODEL = re.compile(r"\W*(?:forward|backward|optimizer)\W*|aten::.*|Optimizer\..*|DistributedDataParallel\.forward")
+MODEL = re.compile(
+    r"\W*(?:forward|backward|optimizer)\W*|aten::.*|Optimizer\..*|DistributedDataParallel\.forward", re.IGNORECASE
+)
 
 # Eager launches follow each other within microseconds. From 1 ms without any call nothing is being launched where the
 # host is outside its steps. Within steps a pause must stand out from those between the program's own operators, which
