@@ -89,6 +89,8 @@ def by_message_size(kernels: Events) -> list[tuple[dict[str, Any], Integers]]:
     found = []
     for key, own_codes in sorted(codes.items(), key=str):
         own = sized[np.isin(kernels.code.take(sized), own_codes)]
+        if not len(own):
+            continue
         size = kernels.arrays["bytes"].take(own)
         order = np.argsort(size, kind="stable")
         sizes, firsts = np.unique(size.take(order), return_index=True)

@@ -14,7 +14,7 @@ from multicard.trace.messages import FIELDS
 from multicard.trace.model import MISSING
 
 _RANGE = re.compile(r"(?:gloo|mpi|ucc):(\w+)")
-_BARRIER = "barrier"
+BARRIER = "barrier"
 
 
 def collective_of(name: str) -> str | None:
@@ -26,7 +26,7 @@ def collective_of(name: str) -> str | None:
     found = _RANGE.fullmatch(name)
     if found is None:
         return None
-    return _BARRIER if found[1] == _BARRIER else collective_call(found[1])
+    return BARRIER if found[1] == BARRIER else collective_call(found[1])
 
 
 def host_collectives(ranges: Events) -> Events | None:

@@ -17,7 +17,7 @@ ENDS_APART, LEAST_APART_NS = 0.05, 20_000
 # How far apart they may be on average, if their clocks are the same.
 OFFSET, LEAST_OFFSET_NS = 0.1, 100_000
 AGREEING = 0.9  # part of the calls whose ends must agree; a rank may be held up for a moment
-# From this multiple of what is allowed on, two ranks are certainly of different groups. Between 1 and this nobody knows.
+# From this multiple of what is allowed on, two ranks are certainly of different groups; below it they may be.
 CERTAIN = 2.0
 TREND_CALLS = 10  # from as many calls on, a steady drift between two clocks is taken out
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from multicard.core.text import plural
 from multicard.trace.collect import Events, Place
 from multicard.trace.model import MISSING, Integers, Trace
 from multicard.trace.process_groups import RankTimes, Unclear, groups_of
@@ -252,7 +253,8 @@ class _Matcher:
         """Return a name for a group of ranks: their numbers, or those of their processes."""
         numbers = [self._traces[trace].ranks.get(process) for trace, process, _ in (m.rank for m in members)]
         if None in numbers:
-            return ", ".join(f"process {process}" for _, process, _ in (member.rank for member in members))
+            processes = [str(process) for _, process, _ in (member.rank for member in members)]
+            return f"{plural(len(processes), 'process')} {', '.join(processes)}"
         return ", ".join(map(str, sorted(numbers)))
 
 

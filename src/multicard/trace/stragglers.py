@@ -1,4 +1,4 @@
-"""Ranks side by side: how long each waited in collectives for the last one to join, and how often it was that itself."""
+"""Ranks side by side: how long each waited in collectives for the last one to join, and how often it came last."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -33,7 +33,7 @@ def straggler_rows(calls: Sequence[MatchedCalls]) -> list[dict[str, Any]]:
 
 
 def transfer_times(events: Events, matching: Matching) -> Integers:
-    """Return how many nanoseconds of each event came after all its ranks had joined; `MISSING` if it was not matched."""
+    """Return how many nanoseconds of each event came after all ranks had joined; `MISSING` if it was not matched."""
     times = np.full(len(events.code), MISSING, np.int64)
     for matched in matching.calls:
         times[matched.events] = matched.transfers
