@@ -87,10 +87,10 @@ def _messages_of(kernels: Events, api: Events | None, messages: Events) -> Integ
         if noted.any():
             carried[own_kernels] = _by_kernel(kernels, own_kernels, messages, sent[noted])
         calls = sent[~noted]
-        if len(calls) and api is not None:
-            carried[own_kernels] = _by_call(kernels, own_kernels, api, owner, messages, calls)
         if len(calls):
-            _by_order(kernels, own_kernels, messages, calls, carried)
+            if api is not None:
+                carried[own_kernels] = _by_call(kernels, own_kernels, api, owner, messages, calls)
+            _ByOrder(kernels, own_kernels, messages, calls, carried).join()
     return carried
 
 
@@ -157,82 +157,70 @@ def _launches(api: Events, owner: Place, correlation: Integers) -> tuple[Integer
     return start, group
 
 
-def _by_order(kernels: Events, own: Integers, messages: Events, sent: Integers, carried: Integers) -> None:
-    """Give kernels of a process that have no message yet one of those that are left, by order.
+class _ByOrder:
+    """Gives the kernels of a process that have no message yet those that are left, by order.
 
     A communicator has a stream of its own, which kernels that have their messages show. Kernels of other streams are
     matched only if all of one collective are on one device, and all its messages of one communicator.
     """
-    collective_of = [collective for _, collective in kernels.values("collective")]
-    place_of = kernels.values("device", "stream") if "stream" in kernels.fields else kernels.values("device", "device")
-    communicator_of = [communicator for _, communicator in messages.values("communicator")]
-    kind_of = [collective for _, collective in messages.values("collective")]
-    streams = _streams(kernels, own, carried, place_of, messages, communicator_of)
 
-    free_kernels = own[carried.take(own) == _NONE]
-    free_messages = sent[~np.isin(sent, carried.take(own))]
-    kernel_codes = np.unique(kernels.code.take(free_kernels)).tolist()
-    message_codes = np.unique(messages.code.take(free_messages)).tolist()
-    for place, communicator in streams.items():
-        # Of a communicator whose ranks are devices of one process nobody can tell which device a message is of.
-        if list(streams.values()).count(communicator) > 1:
-            continue
-        for kind in {kind_of[code] for code in message_codes}:
-            mine = [code for code in kernel_codes if place_of[code] == place and collective_of[code] == kind]
-            theirs = [c for c in message_codes if kind_of[c] == kind and communicator_of[c] == communicator]
-            _pair(kernels, free_kernels, mine, messages, free_messages, theirs, carried)
-    communicators: dict[str, set[Any]] = {}
-    for code in np.unique(messages.code.take(sent)).tolist():
-        communicators.setdefault(kind_of[code], set()).add(communicator_of[code])
-    for kind in {kind_of[code] for code in message_codes}:
-        mine = [code for code in kernel_codes if place_of[code] not in streams and collective_of[code] == kind]
-        theirs = [code for code in message_codes if kind_of[code] == kind]
-        devices = {place_of[code][1] for code in mine}
-        if len(devices) == 1 and len(communicators[kind]) == 1:
-            _pair(kernels, free_kernels, mine, messages, free_messages, theirs, carried)
+    def __init__(self, kernels: Events, own: Integers, messages: Events, sent: Integers, carried: Integers) -> None:
+        """Take the positions of the kernels and messages of a process, and what each kernel carries, to add to it."""
+        self._kernels, self._messages, self._carried = kernels, messages, carried
+        self._free_kernels = own[carried.take(own) == _NONE]
+        self._free_messages = sent[~np.isin(sent, carried.take(own))]
+        # Of each group of kernels, by its code, and of each group of messages.
+        self._collectives = [collective for _, collective in kernels.values("collective")]
+        self._places = kernels.values("device", *(["stream"] if "stream" in kernels.fields else []))
+        self._kinds = [collective for _, collective in messages.values("collective")]
+        self._communicators = [communicator for _, communicator in messages.values("communicator")]
+        self._streams = self._communicator_of_streams(own[carried.take(own) != _NONE])
+        self._communicators_of_kind: dict[str, set[Any]] = {}
+        for code in np.unique(messages.code.take(sent)).tolist():
+            self._communicators_of_kind.setdefault(self._kinds[code], set()).add(self._communicators[code])
 
+    def join(self) -> None:
+        """Match what is left of each communicator, then of each collective."""
+        kernel_codes = np.unique(self._kernels.code.take(self._free_kernels)).tolist()
+        message_codes = np.unique(self._messages.code.take(self._free_messages)).tolist()
+        for kind in {self._kinds[code] for code in message_codes}:
+            kernels = [code for code in kernel_codes if self._collectives[code] == kind]
+            messages = [code for code in message_codes if self._kinds[code] == kind]
+            for place, communicator in self._streams.items():
+                # Where a communicator has two streams, nobody can tell which of them a message is of.
+                if list(self._streams.values()).count(communicator) == 1:
+                    of_stream = [code for code in kernels if self._places[code] == place]
+                    self._pair(of_stream, [code for code in messages if self._communicators[code] == communicator])
+            elsewhere = [code for code in kernels if self._places[code] not in self._streams]
+            devices = {self._places[code][1] for code in elsewhere}
+            if len(devices) == 1 and len(self._communicators_of_kind[kind]) == 1:
+                self._pair(elsewhere, messages)
 
-def _streams(
-    kernels: Events,
-    own: Integers,
-    carried: Integers,
-    place_of: Sequence[tuple[Any, ...]],
-    messages: Events,
-    communicator_of: Sequence[Any],
-) -> dict[tuple[Any, ...], Any]:
-    """Return the communicator of each stream that runs kernels of one communicator alone."""
-    known = own[carried.take(own) != _NONE]
-    pairs = np.stack((kernels.code.take(known), messages.code.take(carried.take(known))))
-    found: dict[tuple[Any, ...], set[Any]] = {}
-    for kernel, message in np.unique(pairs, axis=1).T.tolist():
-        found.setdefault(place_of[kernel], set()).add(communicator_of[message])
-    return {place: next(iter(names)) for place, names in found.items() if len(names) == 1}
+    def _communicator_of_streams(self, known: Integers) -> dict[tuple[Any, ...], Any]:
+        """Return the communicator of each stream all of whose known messages are of one."""
+        pairs = np.stack((self._kernels.code.take(known), self._messages.code.take(self._carried.take(known))))
+        found: dict[tuple[Any, ...], set[Any]] = {}
+        for kernel, message in np.unique(pairs, axis=1).T.tolist():
+            found.setdefault(self._places[kernel], set()).add(self._communicators[message])
+        return {place: next(iter(names)) for place, names in found.items() if len(names) == 1}
 
+    def _pair(self, kernel_codes: list[int], message_codes: list[int]) -> None:
+        """Give the kernels of some groups the messages of some groups in order, where there are as many of both.
 
-def _pair(
-    kernels: Events,
-    free_kernels: Integers,
-    kernel_codes: list[int],
-    messages: Events,
-    free_messages: Integers,
-    message_codes: list[int],
-    carried: Integers,
-) -> None:
-    """Give the kernels of some groups the messages of some groups in order, where there are as many of both.
-
-    A kernel that began before the first of the calls, and a call that began after the last of the kernels, have no
-    partner in the capture.
-    """
-    mine = _in_order(kernels, free_kernels, kernel_codes)
-    calls = _in_order(messages, free_messages, message_codes)
-    if not len(mine) or not len(calls):
-        return
-    starts = kernels.arrays["start"].take(mine).astype(np.int64)
-    begins = messages.arrays["start"].take(calls).astype(np.int64)
-    mine = mine[starts >= begins[0]]
-    calls = calls[begins <= starts[-1]]
-    if len(mine) == len(calls):
-        carried[mine] = calls
+        A kernel that began before the first of the calls, and a call that began after the last of the kernels, have no
+        partner in the capture.
+        """
+        kernels = _in_order(self._kernels, self._free_kernels, kernel_codes)
+        calls = _in_order(self._messages, self._free_messages, message_codes)
+        calls = calls[~np.isin(calls, self._carried)]
+        if not len(kernels) or not len(calls):
+            return
+        starts = self._kernels.arrays["start"].take(kernels).astype(np.int64)
+        begins = self._messages.arrays["start"].take(calls).astype(np.int64)
+        kernels = kernels[starts >= begins[0]]
+        calls = calls[begins <= starts[-1]]
+        if len(kernels) == len(calls):
+            self._carried[kernels] = calls
 
 
 def _in_order(events: Events, among: Integers, codes: list[int]) -> Integers:
