@@ -216,6 +216,23 @@ def test_a_folder_of_traces_is_one_trace_and_what_it_lacks_is_said(tmp_path: Pat
     assert tables["kernels"][0]["process"] == PID
 
 
+def test_files_of_the_ranks_of_one_job_are_one_trace(tmp_path: Path) -> None:
+    # In folders of their own, so that the files have one name; as a shell expands a pattern, a file may occur twice.
+    ranks = [tmp_path / f"rank{rank}" / "trace.json" for rank in (0, 1)]
+    for number, path in enumerate(ranks):
+        path.parent.mkdir()
+        kineto_trace(path, rank=number)
+    shown = multicard("analyze", *ranks, ranks[0], "--json")
+    assert shown.returncode == 0, shown.stderr
+    kernels = json.loads(shown.stdout)["tables"]["kernels"]
+    assert [(row["report"], row["rank"], row["calls"]) for row in kernels] == [
+        ("rank0/trace", 0, 2), ("rank1/trace", 1, 2),
+    ]  # fmt: skip
+    assert multicard("analyze", *ranks).stdout.startswith("2 GPUs")
+    assert refused(ranks[0], tmp_path / "none.json") == f"{tmp_path}/none.json: no such file"
+    assert refused("--as-runs", *ranks) == "--as-runs: found 2 paths, expected one table of traces"
+
+
 @pytest.mark.parametrize(
     ("name", "shown_as"),
     [

@@ -36,6 +36,18 @@ def scenario(folder: Path, *runs: Path) -> ScenarioTables:
     return ScenarioTables(folder)
 
 
+def test_columns_that_a_run_of_an_earlier_version_does_not_have_are_empty(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a")
+    earlier = ACTIVITIES["stragglers"].schema
+    for added in ("group", "ranks", "by"):
+        earlier = earlier.remove(earlier.get_field_index(added))
+    rows = [{"report": "r", "process": 7, "device": 0, "collective": "all_reduce", "calls": 3, "waited_s": 0.5}]
+    pq.write_table(pa.Table.from_pylist(rows, earlier), folder / "activity" / "stragglers.parquet")
+    found = scenario(tmp_path / "s", folder).table("stragglers")
+    assert found["waited_s"].tolist() == [0.5]
+    assert found[["group", "ranks", "by"]].isna().all(axis=None)
+
+
 def test_rows_of_all_completed_runs_are_in_one_table_that_names_the_run(tmp_path: Path) -> None:
     runs = run(tmp_path / "a", calls=1), run(tmp_path / "b", outcome="failed"), run(tmp_path / "c", calls=2)
     found = scenario(tmp_path / "s", *runs)

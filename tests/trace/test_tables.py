@@ -178,11 +178,14 @@ def test_bus_bandwidth_follows_from_the_messages_that_nccl_told(tmp_path: Path) 
 
 
 def test_messages_outside_of_the_steps_do_not_count_for_them(tmp_path: Path) -> None:
-    # After the last step, which ends at 30 ms.
+    # After the last step, which ends at 30 ms, both are called again and run again.
     again = (
         "CREATE TABLE again AS SELECT * FROM NVTX_EVENTS WHERE text = 'ncclAllReduce'",
         f"UPDATE again SET start = {40 * MS}, end = {41 * MS}",
         "INSERT INTO NVTX_EVENTS SELECT * FROM again",
+        "CREATE TABLE rerun AS SELECT * FROM CUPTI_ACTIVITY_KIND_KERNEL",
+        f"UPDATE rerun SET start = start + {50 * MS}, end = end + {50 * MS}, correlationId = correlationId + 100",
+        "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL SELECT * FROM rerun",
     )
     path = changed_export(tmp_path / "t.sqlite", *again, messages=True)
     found = [rows_of(path, scope=scope) for scope in (STEPS, CAPTURE)]

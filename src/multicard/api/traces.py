@@ -1,7 +1,7 @@
 """A trace as tables and figures."""
 
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -29,15 +29,19 @@ class NotRecorded(UserError):
 
 
 def read_trace(
-    path: str | Path, *, tables: Collection[str] | None = None, scope: str = CAPTURE, find_steps: bool = False
+    path: str | Path | Sequence[str | Path],
+    *,
+    tables: Collection[str] | None = None,
+    scope: str = CAPTURE,
+    find_steps: bool = False,
 ) -> "TraceAnalysis":
     """Read a trace of Nsight Systems or of PyTorch's profiler and compute its activity tables.
 
     Parameters
     ----------
     path
-        A `.sqlite`, `.nsys-rep` (which needs `nsys`), `.json` or `.json.gz` file, or a folder with one file per node
-        or rank of the same job.
+        A `.sqlite`, `.nsys-rep` (which needs `nsys`), `.json` or `.json.gz` file, or several or a folder of them, one
+        per node or rank of the same job.
     tables
         Names of the tables to compute, all by default: fewer need less time.
     scope
@@ -55,14 +59,16 @@ def read_trace(
     >>> trace.kernels.nlargest(5, "total_s")[["kernel", "calls", "total_s"]]  # doctest: +SKIP
     >>> trace.figure()  # doctest: +SKIP
     """
-    path = Path(path)
+    paths = [Path(path)] if isinstance(path, str | Path) else [Path(each) for each in path]
+    if not paths:
+        raise UserError("no path of a trace, expected at least one")
     unknown = sorted(set(tables or ()) - set(ACTIVITIES))
     if unknown:
         raise UserError(f"no table {unknown[0]}, expected some of {', '.join(ACTIVITIES)}")
     if scope not in SCOPES:
         raise UserError(f"no scope {scope}, expected {' or '.join(SCOPES)}")
     scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-    traces = open_capture(path, Path(scratch.name))
+    traces = open_capture(paths, Path(scratch.name))
     found = activity_tables(traces, tables, scope)
     marked = (row.get("phase") or row["scope"] for of in ("phases", "timeline") for row in found.rows.get(of, []))
     if find_steps and STEP not in marked:
@@ -73,7 +79,7 @@ def read_trace(
             found = activity_tables(traces, tables, scope)
             notices = (*notices, f"steps from {steps.source}")
         found = found._replace(notices=(*found.notices, *notices))
-    return TraceAnalysis(path, found, traces, scratch, scope)
+    return TraceAnalysis(paths, found, traces, scratch, scope)
 
 
 class TraceAnalysis:
@@ -87,13 +93,14 @@ class TraceAnalysis:
 
     def __init__(
         self,
-        path: Path,
+        paths: Sequence[Path],
         tables: ActivityTables,
         traces: list[Trace],
         scratch: tempfile.TemporaryDirectory[str],
         scope: str,
     ) -> None:
-        self.path = path  # the file or folder
+        self.path = paths[0]  # the file or folder, the first of several
+        self.paths = tuple(paths)
         self.scope = scope  # what the tables are about: the `capture` or its `steps`
         self.absent: Mapping[str, str] = MappingProxyType(tables.absent)  # why a table cannot be told, by its name
         # Lines on what was set right in the capture.

@@ -18,8 +18,10 @@ from multicard.core.secrets import TOKEN
 from multicard.experiment.parameters import ABLATIONS
 from multicard.profilers import PROFILERS
 from multicard.trace.captured_events import SCOPES
+from multicard.trace.host_collectives import BARRIER
 from multicard.trace.kernel_classes import CLASSES, COLLECTIVES
 from multicard.trace.model import OPERATIONS
+from multicard.trace.rank_matching import CLOCK, DURATION
 from multicard.trace.steps import DEVICE, HOST, STEP
 
 REMOVED = "removed"
@@ -208,7 +210,10 @@ COLUMNS: dict[str, Rule] = {
     "class": one_of(*CLASSES),
     "operation": one_of(*OPERATIONS),
     "host_memory": one_of("pageable", "pinned"),
-    "collective": one_of(*COLLECTIVES.values()),
+    "collective": one_of(*COLLECTIVES.values(), BARRIER),
+    # Communicators and ranks are numbers; a process group that a user named is left out.
+    "group": text(r"0x[0-9a-f]{1,16}|(?:process(?:es)? )?\d{1,10}(?:, \d{1,10})*"),
+    "by": one_of(CLOCK, DURATION),
     "scope": one_of(*SCOPES, STEP),
     "extent": one_of(DEVICE, HOST),
     "share": one_of("host_to_device_copies", "kernel_launches", "synchronizations", "nccl"),

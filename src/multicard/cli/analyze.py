@@ -27,8 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the trace, and what to make of it."""
     add = parser.add_argument
     add(
-        "path", type=Path,
-        help="trace (.sqlite, .nsys-rep, .json or .json.gz), or a folder of them; with --as-runs a table of traces",
+        "path", type=Path, nargs="+",
+        help="trace (.sqlite, .nsys-rep, .json or .json.gz), or several or a folder of them, one per node or rank of "
+        "the same job; with --as-runs a table of traces",
     )  # fmt: skip
     add("--out", type=Path, metavar="FOLDER", help="folder for the tables, as Parquet and CSV")
     add("--json", action="store_true", help="print the tables as JSON")
@@ -50,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print a summary of a trace; write its tables and events where that is asked for. Or make runs of traces."""
     if arguments.as_runs:
-        _make_runs(arguments.path, arguments.overwrite, arguments.step_range)
+        if len(arguments.path) > 1:
+            raise UserError(f"--as-runs: found {len(arguments.path)} paths, expected one table of traces")
+        _make_runs(arguments.path[0], arguments.overwrite, arguments.step_range)
         return
     from multicard import read_trace
 

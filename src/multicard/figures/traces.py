@@ -129,8 +129,9 @@ def device_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     "How long do collectives take, and how fast do they move data?",
     "Left: time of NCCL's kernels per profiled step and GPU, by collective; it includes waiting for other ranks. "
     f"{SUMMED} Right: bus bandwidth, as nccl-tests defines it, over the size of a collective's messages, a point per "
-    "configuration, collective and size: over the time of the GPU that waited least, so a lower bound of what the "
-    "links can carry. Medians over repeats. Sizes are known where NCCL told them to the profiler.",
+    "configuration, collective and size, of the GPU that waited least: over the time after all ranks had joined, or "
+    "where that is not known over all of its time. Medians over repeats. Sizes are known where NCCL told them to the "
+    "profiler.",
     profiled=True,
 )
 def collectives(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:

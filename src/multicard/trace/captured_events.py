@@ -10,9 +10,12 @@ import numpy.typing as npt
 from multicard.core.system import in_parallel
 from multicard.core.units import SECONDS, with_unit
 from multicard.trace.collect import Events, Place, collect, left_out_notices
+from multicard.trace.host_collectives import host_collectives
 from multicard.trace.kernel_classes import collective, kernel_class
 from multicard.trace.launches import UNKNOWN, join_calls
-from multicard.trace.model import DEVICE, Integers, Trace
+from multicard.trace.messages import communication_kernels
+from multicard.trace.model import DEVICE, KINDS, Integers, Trace
+from multicard.trace.rank_matching import Matching, match_ranks
 from multicard.trace.statistics import Grouped, Statistics, statistics
 from multicard.trace.steps import LONG_AGO, Marks, Steps, Window, launched_before, on_device
 
@@ -54,14 +57,27 @@ class CapturedEvents:
         self.marks = Marks(self.ranges, traces)
         linked = "launches" in wanted and any(trace.has("api") for trace in traces)
         times = ("start", "duration") if scope == STEPS or wanted & {"launches", "starts"} else ("duration",)
-        times, stream = (("correlation", *times), ("stream",)) if linked else (times, ())
+        messages = read("messages", *KINDS["messages"].numbers)
+        times = ("correlation", *times) if linked or messages is not None else times
+        stream = ("stream",) if linked or "starts" in wanted else ()
         self.kernels = read("kernels", *times, groups=("process", "device", "name", *stream))
         place = ("process", "device", "operation", "host_memory", *stream)
         self.memory = read("memory", *times, "bytes", groups=place)
         self.graphs = read("graphs", *times, groups=("process", "device", *stream))
-        self.messages = read("messages", "start", "bytes", groups=("process", "collective", "ranks"))
         self.api = read("api", *times, groups=("process", "api", "name", *(("thread",) if linked else ())))
         self.host_calls = read("host_calls", "start", "duration", groups=("process", "name", "thread"))
+        if self.kernels:  # two more fields, which the names tell
+            names = [name for _, name in self.kernels.values("name")]
+            self.kernels.groups = [
+                (*group, kernel_class(name), collective(name))
+                for group, name in zip(self.kernels.groups, names, strict=True)
+            ]
+            self.kernels.fields += ("class", "collective")
+        # The kernels of collectives, with what their messages tell.
+        self.communication: Events | None = None
+        if self.kernels:
+            calls = self.api if linked else None
+            self.communication = communication_kernels(self.kernels, calls, messages)
         read_events = {
             "kernels": self.kernels, "memory": self.memory, "graphs": self.graphs, "api": self.api,
             "ranges": self.ranges, "host_calls": self.host_calls,
@@ -78,13 +94,6 @@ class CapturedEvents:
             self._join()
         if scope == STEPS:
             self._keep_steps()
-        if self.kernels:  # two more fields, which the names tell
-            names = [name for _, name in self.kernels.values("name")]
-            self.kernels.groups = [
-                (*group, kernel_class(name), collective(name))
-                for group, name in zip(self.kernels.groups, names, strict=True)
-            ]
-            self.kernels.fields += ("class", "collective")
 
     def _join(self) -> None:
         """Find the calls that launched what ran on devices; where clocks do not agree, nobody can tell these."""
@@ -148,6 +157,14 @@ class CapturedEvents:
 
         return dict(zip(places, in_parallel(one, places), strict=True))
 
+    @cached_property
+    def matching(self) -> Matching:
+        """Calls of collectives, matched between ranks: on devices, or on the host where devices ran none."""
+        if self.communication is not None and len(self.communication.code):
+            return match_ranks(self.communication, self.traces)
+        on_host = None if self.ranges is None else host_collectives(self.ranges)
+        return Matching([], []) if on_host is None else match_ranks(on_host, self.traces, on_host=True)
+
     def _on_streams_of_steps(self, place: Place) -> npt.NDArray[np.bool_]:
         """Which events of a device steps wait for, all kinds one after another.
 
@@ -205,7 +222,10 @@ class CapturedEvents:
                     if masks:
                         inside[own.at(place)] &= ~masks[number]
             setattr(self, kind, own.where(inside))
-        for kind in ("ranges", "messages", "api"):
+            if kind == "kernels" and self.communication is not None:
+                positions = self.communication.arrays["kernel"]
+                self.communication = self.communication.where(inside.take(positions))
+        for kind in ("ranges", "api"):
             other: Events | None = getattr(self, kind)
             if other is not None:
                 windows = {place: self.marks.window(*place) for place in other.places}

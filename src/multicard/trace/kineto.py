@@ -63,6 +63,8 @@ class Arguments(msgspec.Struct, frozen=True, gc=False):
     ranks: Any = msgspec.field(default=None, name="Group size")
     sent: Any = msgspec.field(default=None, name="In msg nelems")
     received: Any = msgspec.field(default=None, name="Out msg nelems")
+    communicator: Any = msgspec.field(default=None, name="Process Group Name")
+    sequence: Any = msgspec.field(default=None, name="Seq")
 
 
 _NO_ARGUMENTS = Arguments()
@@ -87,6 +89,7 @@ class Document(msgspec.Struct):
     traceEvents: list[Event]  # noqa: N815, the name in the file
     deviceProperties: Any = None  # noqa: N815
     distributedInfo: Any = {}  # noqa: N815
+    baseTimeNanoseconds: Any = None  # noqa: N815
 
 
 class _Table(NamedTuple):
@@ -117,7 +120,7 @@ def read(path: Path) -> Trace:
         tables = {
             kind: _table(kind, own, process) for kind, own in events.items() if kind not in ("messages", "graphs")
         }
-        tables["messages"] = _messages(events["kernels"], tables["api"].numbers, process)
+        tables["messages"] = _messages(events["kernels"], process)
         for table in tables.values():
             refuse_absurd(table.numbers)
         gpus = tuple(dict.fromkeys(str(each["name"]) for each in document.deviceProperties or () if "name" in each))
@@ -135,7 +138,10 @@ def read(path: Path) -> Trace:
         raise TraceError(f"{path}: not a readable PyTorch profiler trace: {said}") from error
     absent = {kind: NOT_RECORDED[kind] for kind in KINDS if kind not in tables or not len(tables[kind].code)}
     name = path.name.removesuffix(".gz").removesuffix(".json")
-    return Trace(name, lambda kind, _, groups: _source(kind, tables[kind], groups), absent, ranks, gpus)
+    base = document.baseTimeNanoseconds
+    clock = f"counted from {base} ns" if isinstance(base, int) else None
+    source = lambda kind, _, groups: _source(kind, tables[kind], groups)  # noqa: E731
+    return Trace(name, source, absent, ranks, gpus, clock=clock)
 
 
 def _document(path: Path) -> Document:
@@ -182,30 +188,25 @@ def _described(kind: str, category: str, name: Any, *place: Any) -> tuple[Any, .
     return numbers[0], _operation(category, str(name)), _host_memory(str(name)), numbers[1]
 
 
-def _messages(kernels: list[Event], api: dict[str, Integers], process: int) -> _Table:
-    """Messages of communication kernels, counted as NCCL does: a rank's own part where parts differ.
-
-    Each has the start of the call that sent it, or that of its kernel where the call was not recorded.
-    """
-    of_call: dict[int, int] = {}
-    found, keys = [], {}
+def _messages(kernels: list[Event], process: int) -> _Table:
+    """Messages of communication kernels, counted as NCCL does: a rank's own part where parts differ."""
+    keys: dict[tuple[Any, ...], int] = {}
+    rows = []
     for event in kernels:
         arguments = event.args
-        kind, size = collective_call(str(arguments.collective)), ELEMENT_BYTES.get(str(arguments.dtype))
-        elements = _number(arguments.received if kind in ("reduce_scatter", "recv") else arguments.sent)
-        if kind is None or size is None or elements is None or _number(arguments.received) is None:
+        kind = collective_call(str(arguments.collective))
+        if kind is None:
             continue
-        if not of_call:  # of calls with one correlation the first counts
-            order = np.argsort(-api["start"], kind="stable")
-            of_call = dict(zip(api["correlation"][order].tolist(), api["start"][order].tolist(), strict=True))
-            of_call |= {MISSING: -1}
-        start = of_call.get(_number(arguments.correlation, MISSING), -1)
-        start = _nanoseconds(event.ts) if start == -1 else start
-        key = (process, kind, _number(arguments.ranks), None, None)
-        found.append((keys.setdefault(key, len(keys)), start, elements * size))
-    code, starts, sizes = np.array(found, np.int64).reshape(-1, 3).T
-    lacking = {name: np.full(len(code), MISSING) for name in KINDS["messages"].numbers}
-    return _Table(list(keys), code.astype(np.int32), lacking | {"start": starts, "bytes": sizes})
+        element = ELEMENT_BYTES.get(str(arguments.dtype))
+        elements = _number(arguments.received if kind in ("reduce_scatter", "recv") else arguments.sent)
+        size = MISSING if element is None or elements is None else elements * element
+        group = None if arguments.communicator is None else str(arguments.communicator)
+        code = keys.setdefault((process, kind, _number(arguments.ranks), group, None), len(keys))
+        correlation = _number(arguments.correlation, MISSING)
+        rows.append((code, correlation, _nanoseconds(event.ts), size, _number(arguments.sequence, MISSING)))
+    code, correlation, start, size, sequence = np.array(rows, np.int64).reshape(-1, 5).T
+    numbers = {"correlation": correlation, "kernel_start": start, "start": start, "end": start}
+    return _Table(list(keys), code.astype(np.int32), numbers | {"bytes": size, "sequence": sequence})
 
 
 def _source(kind: str, table: _Table, groups: tuple[str, ...]) -> EventSource:

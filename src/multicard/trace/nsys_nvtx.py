@@ -15,7 +15,7 @@ import numpy as np
 from multicard.core.errors import TraceError
 from multicard.trace.encoding import refuse_absurd
 from multicard.trace.kernel_classes import collective_call
-from multicard.trace.model import Batch, EventSource, Groups, picked, shared_name
+from multicard.trace.model import MISSING, Batch, EventSource, Groups, picked, shared_name
 from multicard.trace.nsys_tables import process_of, thread_of
 from multicard.trace.sqlite_file import SqliteFile
 
@@ -78,7 +78,7 @@ def has_messages(database: SqliteFile) -> bool:
 
 
 def messages(database: SqliteFile, wanted: tuple[str, ...]) -> EventSource:
-    """One event per call of a collective, or of a send or receive."""
+    """One event per call of a collective, or of a send or receive, with the thread and the times of the call."""
     groups = Groups()
     fields: dict[tuple[int, int], dict[str, int]] = {}
     for domain, schema, name, offset in database.ask(
@@ -87,34 +87,49 @@ def messages(database: SqliteFile, wanted: tuple[str, ...]) -> EventSource:
         fields.setdefault((domain, schema), {})[name] = offset or 0
 
     def read_all() -> Iterator[Batch]:
-        text, names = nvtx_text(database.tables["NVTX_EVENTS"])
+        columns = database.tables["NVTX_EVENTS"]
+        text, names = nvtx_text(columns)
+        end_column = 'n."end"' if "end" in columns else "NULL"
         rows = database.ask(
-            f"SELECT globalTid, domainId, {text}, start, binaryData FROM NVTX_EVENTS n {names} "
+            f"SELECT globalTid, domainId, {text}, start, {end_column}, binaryData FROM NVTX_EVENTS n {names} "
             "WHERE binaryData IS NOT NULL"
         )
-        sizes: list[tuple[int, str, int, int, Any]] = []
-        ranks: dict[tuple[int, int | None], int] = {}  # by process and communicator
-        for thread, domain, name, start, payload in rows:
-            if not isinstance(start, int) or not isinstance(payload, bytes) or len(payload) < HEADER_BYTES:
+        calls: list[tuple[tuple[int, int | None], str, int]] = []  # communicator, collective and thread
+        numbers: list[tuple[int, int, int]] = []  # start, end and size
+        ranks: dict[tuple[int, int | None], int] = {}
+        for thread, domain, name, start, end, payload in rows:
+            if not isinstance(payload, bytes) or len(payload) < HEADER_BYTES:
+                continue
+            if not isinstance(start, int) or not isinstance(thread, int):
                 continue
             (schema,) = struct.unpack_from("<I", payload, SCHEMA_AT)
             offsets = fields.get((domain, schema), {})
-            process = process_of(thread)
-            communicator = _field(payload, offsets.get(COMMUNICATOR), "<Q")
+            communicator = (process_of(thread), _field(payload, offsets.get(COMMUNICATOR), "<Q"))
             if RANKS in offsets:
-                number = _field(payload, offsets[RANKS], "<i")
-                if number:
-                    ranks[process, communicator] = number
-            size, call = _field(payload, offsets.get(SIZE), "<Q"), collective_call(str(name))
-            if size is not None and call is not None and size < 1 << 62:
-                sizes.append((process, call, start, size, communicator))
+                rank_count = _field(payload, offsets[RANKS], "<i")
+                if rank_count:
+                    ranks[communicator] = rank_count
+            size = _field(payload, offsets.get(SIZE), "<Q")
+            collective = collective_call(str(name))
+            if size is not None and collective is not None and size < 1 << 62:
+                calls.append((communicator, collective, thread_of(thread)))
+                numbers.append((start, end if isinstance(end, int) else start, size))
+        # The number of ranks is in the call that made the communicator, which may come after in the export.
         keys = [
-            (process, call, ranks.get((process, communicator)), None, None) for process, call, *_, communicator in sizes
+            (communicator[0], collective, ranks.get(communicator), _communicator_name(communicator[1]), thread)
+            for communicator, collective, thread in calls
         ]
-        numbers = np.array([each[2:4] for each in sizes], np.int64).reshape(-1, 2)
-        yield Batch(groups.codes(keys), {"start": numbers[:, 0], "bytes": numbers[:, 1]})
+        start, end, size = np.array(numbers, np.int64).reshape(-1, 3).T
+        missing = np.full(len(keys), MISSING)
+        unknown = {"correlation": missing, "kernel_start": missing, "sequence": missing}
+        yield Batch(groups.codes(keys), {"start": start, "end": end, "bytes": size, **unknown})
 
     return EventSource([read_all], lambda: picked("messages", wanted, groups.keys))
+
+
+def _communicator_name(identity: int | None) -> str | None:
+    """Name of a communicator, which is the same on all of its ranks: NCCL's hash of its unique id."""
+    return None if identity is None else f"{identity:#x}"
 
 
 def _field(payload: bytes, offset: int | None, layout: str) -> int | None:

@@ -12,10 +12,12 @@ from multicard.core.layout import PHASES
 from multicard.trace.api_calls import LAUNCH
 from multicard.trace.captured_events import STEPS, CapturedEvents, summed
 from multicard.trace.collect import Events
-from multicard.trace.collectives import CannotTell, by_message_size, stragglers_of, with_messages
+from multicard.trace.collectives import CannotTell, by_message_size, message_columns
 from multicard.trace.launches import UNKNOWN
+from multicard.trace.model import Integers, why_absent
 from multicard.trace.statistics import Grouped, Statistics, statistics
 from multicard.trace.steps import STEP
+from multicard.trace.stragglers import straggler_rows, transfer_times
 
 Rows = list[dict[str, Any]]
 
@@ -89,14 +91,27 @@ def launches(capture: CapturedEvents) -> Rows:
 
 def collectives(capture: CapturedEvents) -> Rows:
     """Communication kernels per collective."""
-    rows = sums("kernels", {"device": "device", "collective": "collective"}, communicate)(capture)
-    return with_messages(rows, capture.messages)
+    kernels = capture.communication
+    transfer = transfer_times(kernels, capture.matching)
+    keys = kernels.values("process", "device", "collective")
+    rows = _rows(summed(kernels.durations, kernels, lambda code: keys[code]), "device", "collective")
+    for row in rows:
+        key = tuple(row[name] for name in ("trace", "process", "device", "collective"))
+        own = np.flatnonzero(kernels.mask(other == key for other in keys))
+        row |= message_columns(kernels, own, transfer)
+    return rows
 
 
 def message_sizes(capture: CapturedEvents) -> Rows:
-    """Communication kernels per collective and size of their messages."""
-    found = by_message_size(capture.kernels, capture.messages)
-    return [row | _seconds(statistics(times)) for row, times in found]
+    """Communication kernels per collective, communicator and size of their messages."""
+    kernels = capture.communication
+    transfer = transfer_times(kernels, capture.matching)
+
+    def row(place: dict[str, Any], own: Integers) -> dict[str, Any]:
+        of_messages = message_columns(kernels, own, transfer)
+        return place | of_messages | _seconds(statistics(kernels.arrays["duration"].take(own)))
+
+    return [row(place, own) for place, own in by_message_size(kernels)]
 
 
 def memory_operations(capture: CapturedEvents) -> Rows:
@@ -119,7 +134,21 @@ def memory_operations(capture: CapturedEvents) -> Rows:
 
 def stragglers(capture: CapturedEvents) -> Rows:
     """Ranks side by side in each collective."""
-    return stragglers_of(capture.kernels)
+    calls, unmatched = capture.matching
+    if calls:
+        capture.notices += [f"waiting for other ranks: {line}" for line in unmatched]
+        return straggler_rows(calls)
+    if unmatched:
+        raise CannotTell("; ".join(unmatched))
+    raise CannotTell(_why_no_stragglers(capture))
+
+
+def _why_no_stragglers(capture: CapturedEvents) -> str:
+    kernels = capture.communication
+    if kernels is None:
+        return why_absent(capture.traces, ["kernels"])
+    named = any(collective is not None for _, collective in kernels.values("collective"))
+    return "only one rank" if named else "the capture holds no collectives that are named"
 
 
 def shares(capture: CapturedEvents) -> Rows:

@@ -29,11 +29,13 @@ _COUNTS = {
 }  # fmt: skip
 _TEXTS = {
     "report", "phase", "api", "function", "kernel", "class", "operation", "host_memory", "collective", "scope",
-    "extent", "domain", "range", "share", "of",
+    "extent", "domain", "range", "share", "of", "group", "by",
 }  # fmt: skip
 CALLS = tuple(f"{cause}_call" for cause in NAMED)  # of `timeline`: the function in which most of such idle time lies
 _STATISTICS = ("calls", "total_s", "mean_s", "median_s", "min_s", "max_s", "std_s")
 _DELAYS = ("median_latency_s", "max_latency_s", "median_queue_delay_s", "max_queue_delay_s")
+_MESSAGES = ("messages", "message_bytes", "ranks", "transfer_s", "bus_bandwidth_bytes_per_s")
+_WAITS = ("waited_s", "median_wait_s", "max_wait_s")
 _SIZES = ("bytes", "mean_bytes", "median_bytes", "min_bytes", "max_bytes", "std_bytes", "bandwidth_bytes_per_s")
 
 
@@ -128,6 +130,8 @@ def _wanted(traces: Sequence[Trace], only: Collection[str] | None, scope: str) -
     if scope == STEPS and kinds:
         kinds |= {"ranges"}
         kinds |= {"api", "launches"} if kinds & {"kernels", "memory", "graphs"} else set()
+    if "messages" in kinds and any(trace.has("messages") for trace in traces):
+        kinds |= {"api", "launches"}  # which kernel a message is of, the call tells that launched it
     return kinds | {"memory", "graphs"} if "launches" in kinds else kinds
 
 
@@ -183,27 +187,30 @@ ACTIVITIES: dict[str, Activity] = {
     ),
     "collectives": Activity(
         ("kernels",),
-        ("device", "collective", *_STATISTICS, "messages", "message_bytes", "ranks", "bus_bandwidth_bytes_per_s"),
+        ("device", "collective", *_STATISTICS, *_MESSAGES),
         of.collectives,
-        "Time on the device in communication kernels, per collective; empty where the name does not tell which. It "
-        "includes waiting for other ranks, so the bus bandwidth is a lower bound.",
-        needs=("messages",),
+        "Time on the device in communication kernels, per collective; empty where nothing tells which. It includes "
+        "waiting for other ranks. Bytes are of the calls whose messages are known. The bus bandwidth is over the "
+        "transfer time, with all ranks there; where that is not known, over all of the time: then a lower bound.",
+        needs=("messages", "starts"),
     ),
     "message_sizes": Activity(
         ("kernels", "messages"),
-        ("device", "collective", "size_bytes", *_STATISTICS, "ranks", "bus_bandwidth_bytes_per_s"),
+        ("device", "collective", "group", "size_bytes", *_STATISTICS, *_MESSAGES),
         of.message_sizes,
-        "Collectives by the size of their messages: time on the device and bus bandwidth, a lower bound as above. Of "
-        "kinds of which each kernel has one message; they are matched by their order.",
+        "Collectives by the size of their messages and by their group of ranks: time on the device and bus bandwidth, "
+        "as above, of the kernels whose messages are known.",
         needs=("starts",),
     ),
     "stragglers": Activity(
-        ("kernels",),
-        ("device", "collective", "calls", "times_last", "waited_s", "median_wait_s", "max_wait_s", "together_s"),
+        ("kernels", "ranges"),
+        ("device", "collective", "group", "ranks", "calls", "times_last", *_WAITS, "together_s", "by"),
         of.stragglers,
-        "Ranks side by side, on one clock: how long each waited in a collective for the last one, how often it was "
-        "that itself, and its time with all of them there.",
-        needs=("starts",),
+        "Ranks side by side: how long each waited in a collective for the last one to join, how often it was that "
+        "itself, and its time with all of them there; by a common clock of the ranks, or by durations: a collective "
+        "ends on all ranks together, so the shortest has joined last. Groups of ranks reduce among themselves.",
+        needs=("messages", "starts"),
+        requires_any=True,
     ),
     "memory_operations": Activity(
         ("memory",),

@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import pandas as pd
 
 from multicard.analysis.bottlenecks.capture_details import calls_line, collectives_line, copies_line, kernel_rows
+from multicard.analysis.bottlenecks.late_ranks import late_rank, waiting_inside
 from multicard.analysis.runs.breakdown import (
     ALLOCATING,
+    COMMUNICATION,
     ELSEWHERE,
     GRAPHS,
     LAUNCHES,
@@ -81,6 +84,7 @@ def answer(found: ActivityTables) -> Answer:
     over = f" in {counted(time.count, 'step')}" if time else f" in {with_unit(span_s, SECONDS)}"
     functions = _functions(at_work)
     gpus = len(at_work)
+    late = late_rank(found.rows.get("stragglers", []), float(at_work["span_s"].mean()), time.count if time else None)
     lines = [
         *([INSIDE_GRAPHS] if parts[GRAPHS].mean() >= SHOWN else []),
         *collectives_line(found.rows, gpus, over),
@@ -89,7 +93,7 @@ def answer(found: ActivityTables) -> Answer:
         *_idle_gpus(found, len(devices)),
     ]
     return Answer(
-        _sentence(parts, functions, span_s, time, len(devices)),
+        _sentence(parts, functions, span_s, time, len(devices)) + (f"; {late}" if late else ""),
         True,
         list(found.warnings),
         _part_rows(parts, spans, functions, span_s),
@@ -117,8 +121,20 @@ def _of_steps(timeline: pd.DataFrame, at_work: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_ranks(parts: pd.DataFrame, spans: pd.DataFrame, devices: pd.DataFrame, found: ActivityTables) -> pd.DataFrame:
-    """Return the parts with what GPUs waited for other ranks inside collectives as a part of its own."""
-    return parts.assign(**{RANKS: 0.0})
+    """Return the parts with what GPUs waited for other ranks inside collectives as a part of its own.
+
+    It is not communication, which would take that time however early the others came.
+    """
+    waited = waiting_inside(found.rows.get("stragglers", []))
+    total_s = dict(zip(_places(devices), devices["span_s"], strict=True))
+    shares = [waited.get(place, 0.0) / total_s[place] for place in _places(spans)]
+    inside = np.minimum(parts[COMMUNICATION].to_numpy(), shares)
+    return parts.assign(**{COMMUNICATION: parts[COMMUNICATION] - inside, RANKS: inside})
+
+
+def _places(rows: pd.DataFrame) -> list[tuple[str, int, int]]:
+    """Return report, process and device of each row."""
+    return [tuple(place) for place in rows[PLACE].itertuples(index=False)]
 
 
 def _functions(devices: pd.DataFrame) -> dict[str, str]:
@@ -218,4 +234,7 @@ def _without_gpus(found: ActivityTables) -> Answer:
     steps = f"{counted(count, 'step')} of {with_unit(means[STEP], SECONDS)}" if count else "ranges"
     rest = ", ".join(f"{name} {with_unit(seconds, SECONDS)}" for name, seconds in means.items() if name != STEP)
     sentence = f"{none}; {steps}{': ' if rest else ''}{rest}"
+    late = late_rank(found.rows.get("stragglers", []), None, count or None)
+    if late:
+        sentence += f"; {late}"
     return Answer(sentence, warnings=why if launches else [], lines=calls)

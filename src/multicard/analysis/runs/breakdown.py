@@ -217,16 +217,19 @@ def per_pitch(timeline: pd.DataFrame) -> pd.DataFrame:
 
     The time between steps counts, so this is what a step costs the job. With `n` steps, it is the row of all steps less
     that of the last one, over n − 1; of a single step there is no pitch, and it is that step. Devices without steps
-    have no row. Columns: the durations of the timeline, `extent`, and `pitches`, n − 1.
+    have no row. Columns: `report`, `process` and `device`, the durations of the timeline, `extent`, and `pitches`,
+    n − 1.
     """
+    place = ["report", "process", "device"]
     seconds = [name for name in timeline if name.endswith("_s") and name != "start_s"]
     found = []
-    for _, own in timeline.groupby(["report", "process", "device"], sort=False, dropna=False):
+    for where, own in timeline.groupby(place, sort=False, dropna=False):
         together, steps = own[own["scope"] == STEPS], own[own["scope"] == STEP].sort_values("step")
         if together.empty or steps.empty:
             continue
         row, pitches = together.iloc[0][seconds].astype(float), len(steps) - 1
         if pitches:
             row = (row - steps.iloc[-1][seconds].astype(float)) / pitches
-        found.append({**row, "extent": together.iloc[0]["extent"], "pitches": pitches})
-    return pd.DataFrame(found, columns=[*seconds, "extent", "pitches"])
+        of_place = dict(zip(place, where, strict=True))
+        found.append({**of_place, **row, "extent": together.iloc[0]["extent"], "pitches": pitches})
+    return pd.DataFrame(found, columns=[*place, *seconds, "extent", "pitches"])

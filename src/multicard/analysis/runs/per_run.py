@@ -56,13 +56,15 @@ def collectives(tables: ScenarioTables) -> pd.DataFrame:
 def bus_bandwidths(tables: ScenarioTables) -> pd.DataFrame:
     """Bus bandwidth of the collectives of each run by the size of their messages, where these were recorded.
 
-    Columns: `run`, `collective`, `size_bytes` of a message, and `bus_bandwidth_bytes_per_s`, over the time on the GPU
-    that took least, so has waited least for others. Where the trace does not tell how many ranks take part, as one that
-    began after NCCL did, they are all those of the run: its jobs have no smaller groups.
+    Columns: `run`, `collective`, `size_bytes` of a message, and `bus_bandwidth_bytes_per_s` of the fastest GPU: over
+    the time after all ranks had joined, or where ranks could not be matched over all of its time. Where the trace does
+    not tell how many ranks take part, as one that began after NCCL did, they are all those of the run: its jobs have no
+    smaller groups.
     """
     rows = tables.table("message_sizes")
+    seconds = rows["transfer_s"].fillna(rows["total_s"])
     ranks = rows["ranks"].fillna(rows["run"].map(tables.measures.set_index("run")["devices"]))
-    calls = zip(rows["collective"], rows["size_bytes"] * rows["calls"], ranks, rows["total_s"], strict=True)
+    calls = zip(rows["collective"], rows["size_bytes"] * rows["calls"], ranks, seconds, strict=True)
     rate = pd.Series([bus_bandwidth(*each) for each in calls], rows.index, dtype=float)
     rows = rows.assign(collective=rows["collective"].str.replace("_", "-"), bus_bandwidth_bytes_per_s=rate)
     key = ["run", "collective", "size_bytes"]

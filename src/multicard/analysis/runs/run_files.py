@@ -17,7 +17,7 @@ from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, OUTCOMES, RUN
 from multicard.core.prepared import is_unchanged
 from multicard.experiment.workload import WORKLOADS
 from multicard.trace.steps import DEVICE, HOST
-from multicard.trace.tables import STEP, STEPS
+from multicard.trace.tables import ACTIVITIES, STEP, STEPS
 
 _PLACE = ["report", "process", "rank"]
 DURATIONS = ("duration_s", "epoch_time_s")
@@ -151,12 +151,12 @@ class RunFiles:
         return self._path(name).exists()
 
     def activity(self, name: str, columns: list[str]) -> pa.Table:
-        """Columns of an activity table.
+        """Columns of an activity table; those that multicard did not have when it was made are empty.
 
         Raises `UserError` if it is not there, cannot be read or has no such column.
         """
         if name not in self._activities:
-            self._activities[name] = read_parquet(self._path(name))
+            self._activities[name] = _completed(read_parquet(self._path(name)), ACTIVITIES[name].schema)
         return selected(self._activities[name], columns, self._path(name))
 
     @cached_property
@@ -207,6 +207,14 @@ def read_parquet(path: Path) -> pa.Table:
         raise UserError(f"{path}: missing") from None
     except (OSError, pa.ArrowException) as error:
         raise UserError(f"{path}: not a Parquet file that can be read: {str(error).splitlines()[0]}") from None
+
+
+def _completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return a table with all columns of a schema: earlier versions of multicard wrote fewer."""
+    for column in schema:
+        if column.name not in table.column_names:
+            table = table.append_column(column, pa.nulls(table.num_rows, column.type))
+    return table
 
 
 def selected(table: pa.Table, columns: Sequence[str], path: Path) -> pa.Table:

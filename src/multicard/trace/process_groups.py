@@ -1,0 +1,81 @@
+"""Which ranks reduce among themselves, told from the times of their collectives where no communicator was recorded.
+
+A collective such as an all-reduce ends on all of its ranks at about the same time, however early one of them joined.
+So ranks belong together if the ends of their calls agree, one by one. Two groups that happen to run alike agree on
+average only: their calls drift apart and together again.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from multicard.trace.model import Integers
+
+# How far apart the ends of one call may be, as a part of the time that its transfer takes, and at least. NCCL's ranks
+# end within the time of its last chunk of data; GPUs of one machine have clocks that differ by some 10 µs.
+ENDS_APART, LEAST_APART_NS = 0.05, 20_000
+# How far apart they may be on average, if their clocks are the same.
+OFFSET, LEAST_OFFSET_NS = 0.1, 100_000
+AGREEING = 0.9  # part of the calls whose ends must agree; a rank may be held up for a moment
+# From this multiple of what is allowed on, two ranks are certainly of different groups; below it they may be.
+CERTAIN = 2.0
+TREND_CALLS = 10  # from as many calls on, a steady drift between two clocks is taken out
+
+
+class Unclear(Exception):
+    """The times do not tell which ranks belong together."""
+
+
+class RankTimes(NamedTuple):
+    """Starts and ends of the calls of one rank, in order, in nanoseconds, and the name of its clock."""
+
+    starts: Integers
+    ends: Integers
+    clock: str
+
+
+def groups_of(ranks: list[RankTimes]) -> list[list[int]]:
+    """Return the groups of ranks that take part in each other's calls, by position, each in order.
+
+    All ranks have the same number of calls, and the k-th of one belongs to the k-th of the other members of its group.
+    A rank without partner is a group of its own.
+
+    Raises `Unclear` if a rank neither clearly belongs to a group nor clearly does not.
+    """
+    groups: list[list[int]] = []
+    for position, rank in enumerate(ranks):
+        distances = [_distance(ranks[group[0]], rank) for group in groups]
+        if any(1 < distance < CERTAIN for distance in distances) or sum(distance <= 1 for distance in distances) > 1:
+            raise Unclear("the times of their ends do not tell which ranks belong together")
+        partner = next((group for group, distance in zip(groups, distances, strict=True) if distance <= 1), None)
+        if partner is None:
+            groups.append([position])
+        else:
+            partner.append(position)
+    return groups
+
+
+def _distance(first: RankTimes, second: RankTimes) -> float:
+    """Return how far apart the ends of the calls of two ranks are, over how far they may be.
+
+    >>> first = RankTimes(np.array([0, 0]), np.array([1_000_000, 5_000_000]), "a")
+    >>> second = RankTimes(np.array([0, 0]), np.array([1_000_000, 5_040_000]), "a")
+    >>> round(_distance(first, second), 2)  # each is 20 µs from the median, and may be 5 % of 3 ms
+    0.13
+    """
+    apart = (first.ends - second.ends).astype(np.float64)
+    transfer = float(np.median(np.minimum(first.ends - first.starts, second.ends - second.starts)))
+    offset = abs(float(np.median(apart))) / max(LEAST_OFFSET_NS, OFFSET * transfer)
+    spread = float(np.quantile(np.abs(apart - _drift(apart, first.ends)), AGREEING)) / max(
+        LEAST_APART_NS, ENDS_APART * transfer
+    )
+    return max(spread, offset) if first.clock == second.clock else spread
+
+
+def _drift(apart: Integers, times: Integers) -> Integers | float:
+    """Return what two clocks differ by at each call: a line through many differences, the median of few."""
+    if len(apart) < TREND_CALLS:
+        return float(np.median(apart))
+    since = (times - times[0]) / 1e9
+    slope, constant = np.polyfit(since, apart, 1)
+    return slope * since + constant
