@@ -22,9 +22,9 @@ NEVER = np.iinfo(np.int64).max
 class History:
     """All that one process did.
 
-    kernels: start, end, call_start, call_end, recorded, shape, stream, thread; memory: start, end, call_start, call_end,
-    kind, bytes, stream; calls: duration, function; ranges: start, end, name. All have in_steps: whether the host did it in a
-    step.
+    kernels: start, end, call_start, call_end, recorded, shape, stream, thread; memory: start, end, call_start,
+    call_end, kind, bytes, stream; calls: duration, function; ranges: start, end, name. All have in_steps: whether the
+    host did it in a step.
     """
 
     process: int

@@ -18,7 +18,9 @@ from multicard.core.secrets import TOKEN
 from multicard.experiment.parameters import ABLATIONS
 from multicard.profilers import PROFILERS
 from multicard.trace.captured_events import SCOPES
+from multicard.trace.host import FIRST_LAUNCH
 from multicard.trace.host_collectives import BARRIER
+from multicard.trace.idle import ELSEWHERE, NAMED
 from multicard.trace.kernel_classes import CLASSES, COLLECTIVES
 from multicard.trace.model import OPERATIONS
 from multicard.trace.rank_matching import CLOCK, DURATION
@@ -203,10 +205,20 @@ class Allowed:
 
 
 # Columns of text of the activity tables, but for `report`.
+# Functions of the operating system in which a host waits or works while it starts nothing on its GPU.
+_SYSTEM_CALLS = (
+    "accept", "clock_nanosleep", "connect", "epoll_wait", "fopen", "fread", "fsync", "futex", "fwrite", "ioctl", "mmap",
+    "munmap", "nanosleep", "open", "open64", "poll", "ppoll", "pread64", "pthread_cond_timedwait", "pthread_cond_wait",
+    "pthread_join", "pthread_mutex_lock", "read", "recv", "recvmsg", "select", "sem_timedwait", "sem_wait", "send",
+    "sendmsg", "sleep", "usleep", "wait4", "waitpid", "write", "writev",
+)  # fmt: skip
+_FUNCTION = r"(?:cu(?:da)?|hip)[A-Z]\w{1,80}"
 COLUMNS: dict[str, Rule] = {
     "phase": one_of(STEP, *PHASES),
     "api": one_of("runtime", "driver", "backtrace", "other"),
-    "function": text(r"cu(?:da)?[A-Z]\w{1,80}"),
+    "function": text(_FUNCTION),
+    **dict.fromkeys((f"{cause}_call" for cause in NAMED), text(f"{_FUNCTION}|{FIRST_LAUNCH}")),
+    f"{ELSEWHERE}_call": text(rf"MPI_[A-Z][a-z_]{{1,40}}|{'|'.join(_SYSTEM_CALLS)}"),
     "class": one_of(*CLASSES),
     "operation": one_of(*OPERATIONS),
     "host_memory": one_of("pageable", "pinned"),

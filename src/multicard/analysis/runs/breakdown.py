@@ -188,7 +188,8 @@ def device_time(timeline: pd.DataFrame) -> pd.DataFrame:
         for part, names in IDLE_PARTS.items()
     }
     unknown = "idle (unknown)"
-    causes[unknown] = t["idle_s"] - sum(seconds for part, seconds in causes.items() if part != unknown)
+    rest = t["idle_s"] - sum(seconds for part, seconds in causes.items() if part != unknown)
+    causes[unknown] = rest.where(rest.isna() | (rest > 1e-12), 0.0)  # what remains of sums of the others is no time
     graphs = t["graphs_s"].fillna(0.0) if "graphs_s" in t else pd.Series(0.0, t.index)
     seconds = {
         "compute": t["compute_s"] - t["overlapped_s"],
