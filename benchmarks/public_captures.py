@@ -289,8 +289,8 @@ Their verdict is *neutral*: there is less work for the GPUs, but the span is as 
 Both tools read the same kernels. Their span is that of kernels, multicard's that of all activities of a GPU, copies
 included; but for 0.01 ms, that is how the last two rows differ. multicard adds why the GPUs wait: most of their idle
 time, and nearly all that was added, is launching: the host is in launching calls, or between one and the next. The
-authors also compare one iteration by its marker, and find 482.87 → 340.77 ms; multicard finds no range of a name that it
-takes for a step, says so, and compares whole captures. The authors' page does not say what the change was.
+authors also compare one iteration by its marker, and find 482.87 → 340.77 ms; multicard finds no range of a name that
+it takes for a step, says so, and compares whole captures. The authors' page does not say what the change was.
 
 ## Rank 0 of two A100s
 

@@ -20,6 +20,7 @@ Rows = list[dict[str, Any]]
 
 MOST_DEVICES = 8
 NAME_LENGTH = 50
+LEAST = 0.1  # per cent of the time, below which a part is not drawn
 MOST_BARS = 60  # steps side by side
 
 LOOK: Look = {
@@ -66,6 +67,7 @@ def timeline(rows: Rows) -> Figure:
     first, *rest = panels[:, 0]
     spans = [f"{name} ({show('span_s', span)})" for name, span in zip(names, shown["span_s"], strict=True)]
     shares = 100 * device_time(shown).div(shown["span_s"].where(shown["span_s"] > 0), axis=0)
+    shares = shares.loc[:, shares.max() >= LEAST]
     what = "capture" if (shown["scope"] == "capture").all() else "time of all steps"
     left_out = len(every) - len(shown)
     title = f"Share of the {what}{f'; {left_out} more devices not shown' if left_out else ''}"
