@@ -25,7 +25,7 @@ from multicard.trace.kineto import findings as found
 from multicard.trace.kineto import origin
 from multicard.trace.kineto.content import read_text
 from multicard.trace.kineto.document import Document, decode
-from multicard.trace.kineto.events import by_kind, complete_events
+from multicard.trace.kineto.events import by_kind, complete_events, with_times
 from multicard.trace.kineto.messages import messages
 from multicard.trace.kineto.processes import UNKNOWN_PROCESS, divided, numbered, processes_of
 from multicard.trace.kineto.tables import Process, Table, joined, table
@@ -68,11 +68,16 @@ def read(path: Path, large: bool = False) -> Trace:
 
 def _trace(path: Path, document: Document, findings: found.Findings) -> Trace:
     events = complete_events(document.traceEvents, findings)
-    pids = processes_of(events) or [UNKNOWN_PROCESS]
+    kinds = by_kind(events, findings)
+    pids = processes_of(events, kinds["api"]) or [UNKNOWN_PROCESS]
+    if len(pids) == 1:
+        shares = {pids[0]: kinds}
+    else:
+        events = divided(path, with_times(events, findings), pids)
+        shares = {pid: by_kind(own, findings) for pid, own in events.items()}
     numbers = numbered(pids)
-    shares = {pids[0]: events} if len(pids) == 1 else divided(path, events, pids)
     processes = [Process(numbers[pid], pid) for pid in shares]
-    tables = _tables([(process, by_kind(shares[process.pid])) for process in processes], findings)
+    tables = _tables([(process, shares[process.pid]) for process in processes], findings)
     for own in tables.values():
         refuse_absurd(own.numbers)
 

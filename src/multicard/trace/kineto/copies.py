@@ -1,11 +1,9 @@
-"""What a memory operation does, from the names that profilers give it.
+"""What a memory operation does, from the name that its profiler gave it.
 
-| name | written by |
-|---|---|
-| `Memcpy HtoD (Pageable -> Device)` | Kineto on CUDA and HIP; arrays (`A`) are memory of the device |
-| `Memcpy M2D (MEMORY(Unknown) -> DEVICE)` | Kineto on Intel's XPU: `M` is memory that its driver does not know, of the \
-host, `S` is shared and may be on either side |
-| `CopyHostToDevice2D`, `FillBuffer` | Kineto on HIP until PyTorch 2.3 (ROCclr, platform/activity.cpp) |
+- `Memcpy HtoD (Pageable -> Device)`: Kineto on CUDA and HIP. `A` is an array, which is memory of the device.
+- `Memcpy M2D (MEMORY(Unknown) -> DEVICE)`: Kineto on Intel's XPU. `M` is memory that its driver does not know, which is
+  the host's; `S` is shared and may be on either side (pti-gpu, pti_view.h).
+- `CopyHostToDevice2D`, `FillBuffer`: Kineto on HIP until PyTorch 2.3 (ROCclr, platform/activity.cpp).
 """
 
 import re
@@ -18,10 +16,9 @@ _SIDES = {"H": "host", "M": "host", "D": "device", "A": "device", "Host": "host"
 def operation(category: str, name: str) -> str:
     """Return the kind of a memory operation, one of `OPERATIONS` of the model.
 
-    >>> operation("gpu_memcpy", "Memcpy HtoA (Pinned -> Array)"), operation("gpu_memcpy", "Memcpy S2D (SHARED -> DEVICE)")
-    ('host_to_device', 'other')
-    >>> operation("gpu_memcpy", "CopyDeviceToHost"), operation("gpu_memset", "Memset (Device)")
-    ('device_to_host', 'memset')
+    >>> names = ["Memcpy HtoA (Pinned -> Array)", "Memcpy S2D (SHARED -> DEVICE)", "CopyDeviceToHost", "FillBuffer"]
+    >>> [operation("gpu_memcpy", name) for name in names]
+    ['host_to_device', 'other', 'device_to_host', 'memset']
     """
     if _FILL.search(category) or _FILL.search(name):
         return "memset"

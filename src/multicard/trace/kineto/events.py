@@ -39,17 +39,14 @@ _RANGE_OF_PYTORCH = re.compile(r"ProfilerStep|enumerate\(DataLoader\)|Optimizer\
 
 
 def complete_events(events: list[Event], findings: Findings) -> list[Event]:
-    """Return the events that have a start and a duration, in their order."""
-    if any(event.ph == "B" for event in events):
+    """Return the events that have a duration, in their order."""
+    if "B" in {event.ph for event in events}:
         _pair(events, findings)
-    complete = [event for event in events if event.ph == "X"]
-    if all(type(event.ts) in (int, float) and type(event.dur) in (int, float) for event in complete):
-        return complete
-    return [event for event in complete if _has_times(event, findings)]
+    return [event for event in events if event.ph == "X"]
 
 
-def by_kind(events: Iterable[Event]) -> dict[str, list[Event]]:
-    """Return the events of each kind that tables are made of, in their order."""
+def by_kind(events: Iterable[Event], findings: Findings) -> dict[str, list[Event]]:
+    """Return the events of each kind that tables are made of, in their order, with times that are numbers."""
     found: dict[str, list[Event]] = {"ranges": [], "api": [], "kernels": [], "memory": []}
     kinds: dict[str | None, str | None] = {None: None}
     for event in events:
@@ -58,13 +55,24 @@ def by_kind(events: Iterable[Event]) -> dict[str, list[Event]]:
             name = category.lower()
             kinds[category] = OPERATORS if name == OPERATORS else _KINDS.get(name)
         kind = kinds[category]
+        if kind is None:
+            continue
         if kind == OPERATORS:
-            kind = "ranges" if _RANGE_OF_PYTORCH.match(str(event.name)) else None
-        if kind is not None:
-            found[kind].append(event)
-            if event.args is None:
-                event.args = NO_ARGUMENTS
-    return found
+            if not _RANGE_OF_PYTORCH.match(str(event.name)):
+                continue
+            kind = "ranges"
+        if event.args is None:
+            event.args = NO_ARGUMENTS
+        found[kind].append(event)
+    return {kind: with_times(own, findings) for kind, own in found.items()}
+
+
+def with_times(events: list[Event], findings: Findings) -> list[Event]:
+    """Return the events that have a start, and make numbers of their times."""
+    types = set(map(type, [event.ts for event in events])) | set(map(type, [event.dur for event in events]))
+    if types <= {int, float}:
+        return events
+    return [event for event in events if _has_times(event, findings)]
 
 
 def _pair(events: list[Event], findings: Findings) -> None:

@@ -4,7 +4,6 @@ import numpy as np
 
 from multicard.trace.kernel_classes import collective_call
 from multicard.trace.kineto.document import Arguments, Event
-from multicard.trace.kineto.findings import Findings
 from multicard.trace.kineto.tables import Process, Table
 from multicard.trace.kineto.values import nanoseconds, whole
 from multicard.trace.model import KINDS, MISSING

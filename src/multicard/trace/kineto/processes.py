@@ -21,17 +21,16 @@ UNKNOWN_PROCESS = -1
 _OWN = 0.9
 
 
-def processes_of(events: Iterable[Event]) -> list[Scalar]:
+def processes_of(events: Iterable[Event], calls: Iterable[Event]) -> list[Scalar]:
     """Return the ids of the processes as they stand in the events of the host, in the order in which they come first.
 
-    If one of them alone called a device, the others are other numbers of the same, as containers give them.
+    If one of them alone made the calls of a device, the others are other numbers of the same, as containers give them.
     """
-    seen = dict.fromkeys((event.cat, event.pid) for event in events)
-    of_host = [(category.lower(), pid) for category, pid in seen if category and pid is not None]
-    calling = list(dict.fromkeys(pid for category, pid in of_host if category in API_CATEGORIES))
+    calling = list(dict.fromkeys(call.pid for call in calls))
     if len(calling) == 1:
         return calling
-    return list(dict.fromkeys(pid for category, pid in of_host if category in HOST_CATEGORIES))
+    pids = dict.fromkeys(event.pid for event in events if _category(event) in HOST_CATEGORIES)
+    return [pid for pid in pids if pid is not None]
 
 
 def numbered(pids: Sequence[Scalar]) -> dict[Scalar, int]:

@@ -93,15 +93,14 @@ def _described(kind: str, process: Process, category: str, name: Scalar, *place:
 
 def _numbers(values: Iterable[Scalar], findings: Findings) -> Integers:
     """Return numbers, `MISSING` for those that are none or need more than 64 bits."""
-    found = []
-    for value in values:
-        if type(value) is int:
-            found.append(value)
-        else:
-            number = whole(value)
-            found.append(MISSING if number is None else number)
+    found = [value if type(value) is int else _or_missing(value) for value in values]
     try:
         return np.array(found, np.int64)
     except OverflowError:
         findings[TOO_LARGE] += sum(not LEAST <= number <= MOST for number in found)
         return np.array([number if LEAST <= number <= MOST else MISSING for number in found], np.int64)
+
+
+def _or_missing(value: Scalar) -> int:
+    number = whole(value)
+    return MISSING if number is None else number
