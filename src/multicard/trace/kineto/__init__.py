@@ -25,7 +25,7 @@ from multicard.trace.kineto import findings as found
 from multicard.trace.kineto import origin
 from multicard.trace.kineto.content import read_text
 from multicard.trace.kineto.document import Document, decode
-from multicard.trace.kineto.events import by_kind, complete_events, with_times
+from multicard.trace.kineto.events import by_kind, with_times
 from multicard.trace.kineto.messages import messages
 from multicard.trace.kineto.processes import UNKNOWN_PROCESS, divided, numbered, processes_of
 from multicard.trace.kineto.tables import Process, Table, joined, table
@@ -67,13 +67,13 @@ def read(path: Path, large: bool = False) -> Trace:
 
 
 def _trace(path: Path, document: Document, findings: found.Findings) -> Trace:
-    events = complete_events(document.traceEvents, findings)
-    kinds = by_kind(events, findings)
-    pids = processes_of(events, kinds["api"]) or [UNKNOWN_PROCESS]
+    kinds = by_kind(document.traceEvents, findings)
+    pids = processes_of(document.traceEvents, kinds["api"]) or [UNKNOWN_PROCESS]
     if len(pids) == 1:
         shares = {pids[0]: kinds}
     else:
-        events = divided(path, with_times(events, findings), pids)
+        complete = [event for event in document.traceEvents if event.ph == "X"]
+        events = divided(path, with_times(complete, findings), pids)
         shares = {pid: by_kind(own, findings) for pid, own in events.items()}
     numbers = numbered(pids)
     processes = [Process(numbers[pid], pid) for pid in shares]

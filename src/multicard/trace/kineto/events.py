@@ -1,7 +1,6 @@
 """The events of a trace by kind, each with a start and a duration."""
 
 import re
-from collections.abc import Iterable
 
 from multicard.trace.kineto.document import NO_ARGUMENTS, Event
 from multicard.trace.kineto.findings import (
@@ -33,38 +32,33 @@ DEVICE_CATEGORIES = {
     "kernel": "kernels",
     **dict.fromkeys(("gpu_memcpy", "gpu_memset", "memcpy", "memset"), "memory"),
 }
-_KINDS = {"user_annotation": "ranges", **dict.fromkeys(API_CATEGORIES, "api"), **DEVICE_CATEGORIES}
+_KINDS = {"user_annotation": "ranges", OPERATORS: "ranges", **dict.fromkeys(API_CATEGORIES, "api"), **DEVICE_CATEGORIES}
 # Ranges that PyTorch itself marks by record_function: steps, loading data, optimizers, parallel training.
 _RANGE_OF_PYTORCH = re.compile(r"ProfilerStep|enumerate\(DataLoader\)|Optimizer\.|\w*DataParallel\.forward")
 
 
-def complete_events(events: list[Event], findings: Findings) -> list[Event]:
-    """Return the events that have a duration, in their order."""
-    if "B" in {event.ph for event in events}:
-        _pair(events, findings)
-    return [event for event in events if event.ph == "X"]
-
-
-def by_kind(events: Iterable[Event], findings: Findings) -> dict[str, list[Event]]:
+def by_kind(events: list[Event], findings: Findings) -> dict[str, list[Event]]:
     """Return the events of each kind that tables are made of, in their order, with times that are numbers."""
     found: dict[str, list[Event]] = {"ranges": [], "api": [], "kernels": [], "memory": []}
-    kinds: dict[str | None, str | None] = {None: None}
+    lists: dict[str | None, list[Event] | None] = {None: None}
+    has_halves = False
+    # All events of a trace pass here, so this loop does no more than it must.
     for event in events:
-        category = event.cat
-        if category not in kinds:
-            name = category.lower()
-            kinds[category] = OPERATORS if name == OPERATORS else _KINDS.get(name)
-        kind = kinds[category]
-        if kind is None:
-            continue
-        if kind == OPERATORS:
-            if not _RANGE_OF_PYTORCH.match(str(event.name)):
-                continue
-            kind = "ranges"
-        if event.args is None:
-            event.args = NO_ARGUMENTS
-        found[kind].append(event)
-    return {kind: with_times(own, findings) for kind, own in found.items()}
+        if event.ph == "X":
+            category = event.cat
+            if category not in lists:
+                lists[category] = found.get(_KINDS.get(category.lower(), ""))
+            own = lists[category]
+            if own is not None:
+                own.append(event)
+        elif event.ph == "B":
+            has_halves = True
+    if has_halves:
+        _pair(events, findings)
+        return by_kind(events, findings)
+    if any(category and category.lower() == OPERATORS for category in lists):
+        found["ranges"] = [event for event in found["ranges"] if _is_range(event)]
+    return {kind: _sound(own, findings) for kind, own in found.items()}
 
 
 def with_times(events: list[Event], findings: Findings) -> list[Event]:
@@ -75,15 +69,27 @@ def with_times(events: list[Event], findings: Findings) -> list[Event]:
     return [event for event in events if _has_times(event, findings)]
 
 
+def _sound(events: list[Event], findings: Findings) -> list[Event]:
+    """Return the events that have a start, with arguments and with times that are numbers."""
+    for event in events:
+        if event.args is None:
+            event.args = NO_ARGUMENTS
+    return with_times(events, findings)
+
+
+def _is_range(event: Event) -> bool:
+    return event.cat.lower() != OPERATORS or bool(_RANGE_OF_PYTORCH.match(str(event.name)))
+
+
 def _pair(events: list[Event], findings: Findings) -> None:
     """Make one complete event of each begin and end, in the place of the begin.
 
     An end belongs to the last begin before it on its thread (Chrome's "Trace Event Format", duration events).
     """
-    halves = [event for event in events if event.ph in ("B", "E") and _has_times(event, findings)]
+    halves = [event for event in events if event.ph in ("B", "E")]
     opened: dict[tuple[object, object], list[Event]] = {}
     pairs = unpaired = 0
-    for event in sorted(halves, key=lambda event: event.ts):
+    for event in sorted(with_times(halves, findings), key=lambda event: event.ts):
         stack = opened.setdefault((event.pid, event.tid), [])
         if event.ph == "B":
             stack.append(event)
@@ -94,6 +100,9 @@ def _pair(events: list[Event], findings: Findings) -> None:
             pairs += 1
         else:
             unpaired += 1
+    for event in halves:
+        if event.ph == "B":
+            event.ph = None
     unpaired += sum(map(len, opened.values()))
     findings.update({PAIRS: pairs, UNPAIRED: unpaired})
 

@@ -30,12 +30,15 @@ def messages(kernels: list[Event], api: list[Event], process: Process) -> Table:
     was not recorded. Its communicator is the name of the process group, with the ranks if they are recorded: PyTorch's
     "Comms Id" would not do, since it differs from call to call.
     """
-    notes = [(event, kind) for event in kernels if (kind := collective_call(str(event.args.collective or "")))]
-    calls = _first_calls(api) if notes else {}
+    named = [event for event in kernels if event.args.collective]
+    collectives = [collective_call(str(event.args.collective)) for event in named]
+    calls = _first_calls(api) if named else {}
     keys: dict[tuple[object, ...], int] = {}
     code = []
     rows = []
-    for event, collective in notes:
+    for event, collective in zip(named, collectives, strict=True):
+        if collective is None:
+            continue
         arguments = event.args
         correlation = whole(arguments.correlation)
         kernel_start = nanoseconds(event.ts)
