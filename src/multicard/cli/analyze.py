@@ -26,7 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "path", type=Path,
-        help="trace (.sqlite, .nsys-rep, .json or .json.gz), or a folder of them; with --as-runs a table of traces",
+        help="trace (.sqlite, .nsys-rep, .qdrep, .json or .json.gz), or a folder of them; with --as-runs a table of "
+        "traces",
     )  # fmt: skip
     add("--out", type=Path, metavar="FOLDER", help="folder for the tables, as Parquet and CSV")
     add("--json", action="store_true", help="print the tables as JSON")
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only", type=lambda names: names.split(","), metavar="TABLE,...", help="compute only these tables (faster)"
     )  # fmt: skip
     add("--perfetto", type=Path, metavar="FILE", help="write the events for ui.perfetto.dev: .json or .json.gz")
+    add("--large", action="store_true", help="read gzipped files that unpack to very many times their size, too")
     add(
         "--as-runs", action="store_true",
         help="make runs, figures and a report of traces: the path is a CSV with a row per trace, whose columns are "
@@ -48,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print a summary of a trace; write its tables and events where that is asked for. Or make runs of traces."""
     if arguments.as_runs:
-        _make_runs(arguments.path, arguments.overwrite, arguments.step_range)
+        _make_runs(arguments.path, arguments.overwrite, arguments.step_range, arguments.large)
         return
     from multicard import read_trace
 
@@ -63,7 +65,11 @@ def run(arguments: argparse.Namespace) -> None:
     # Tables are of everything recorded, the answer is about the steps.
     tables = arguments.verbose or arguments.only or arguments.json or out is not None
     trace = read_trace(
-        arguments.path, tables=arguments.only, scope="capture" if tables else "steps", find_steps=not arguments.only
+        arguments.path,
+        tables=arguments.only,
+        scope="capture" if tables else "steps",
+        find_steps=not arguments.only,
+        large=arguments.large,
     )
     if arguments.json:
         tables = {name: trace.rows(name) for name in trace}
@@ -108,7 +114,7 @@ def _print_tables(trace: "TraceAnalysis") -> None:
             say(rows_table(rows, f"{name}{more}", of, LONGEST) if rows else f"{name}: none", "")
 
 
-def _make_runs(table: Path, overwrite: bool, step_range: str | None) -> None:
+def _make_runs(table: Path, overwrite: bool, step_range: str | None, large: bool) -> None:
     """Make runs of the traces of a table, draw their figures, and print their results."""
     import yaml
 
@@ -129,7 +135,7 @@ def _make_runs(table: Path, overwrite: bool, step_range: str | None) -> None:
     )
     with tempfile.TemporaryDirectory(prefix="multicard-", ignore_cleanup_errors=True) as name:
         made = Path(name)
-        traced, errors = gather(runs, made, step_range)
+        traced, errors = gather(runs, made, step_range, large)
         for each in traced:
             steps = f"{each.count} steps by {each.source}" if each.steps else "no steps found"
             print(printable("; ".join([f"{each.run.id}: {steps}", *each.notices])), flush=True)

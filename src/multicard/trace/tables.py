@@ -68,7 +68,7 @@ class Activity:
 class ActivityTables(NamedTuple):
     """The rows of the tables that a capture gives, by name, and the reason for each that it does not.
 
-    `notices` are lines on what the capture lacks.
+    `notices` are lines on what reading the traces repaired or left out, and on what the capture lacks.
     """
 
     rows: dict[str, Rows]
@@ -106,7 +106,8 @@ def activity_tables(
                 tables[name] = _complete(activity, activity.make(capture), traces)
             except CannotTell as reason:
                 absent[name] = str(reason)
-    return ActivityTables(tables, {name: absent[name] for name in chosen if name in absent}, tuple(capture.notices))
+    notices = (*(line for trace in traces for line in trace.notices), *capture.notices)
+    return ActivityTables(tables, {name: absent[name] for name in chosen if name in absent}, notices)
 
 
 def _wanted(traces: Sequence[Trace], only: Collection[str] | None, scope: str) -> set[str]:

@@ -31,7 +31,6 @@ class Arguments(msgspec.Struct, frozen=True, gc=False):
     sent: Scalar = msgspec.field(default=None, name="In msg nelems")
     received: Scalar = msgspec.field(default=None, name="Out msg nelems")
     group: Scalar = msgspec.field(default=None, name="Process Group Name")
-    members: Scalar = msgspec.field(default=None, name="Process Group Ranks")
     sequence: Scalar = msgspec.field(default=None, name="Seq")
 
 

@@ -27,8 +27,8 @@ def messages(kernels: list[Event], api: list[Event], process: Process) -> Table:
     """Return one message for each kernel of one process that carries the name of a collective.
 
     Its bytes are counted as NCCL does. It has the start of the call that sent it, or that of its kernel where the call
-    was not recorded. Its communicator is the name of the process group, with the ranks if they are recorded: PyTorch's
-    "Comms Id" would not do, since it differs from call to call.
+    was not recorded. Its communicator is the name of the process group: PyTorch's "Comms Id" would not do, since it
+    differs from call to call.
     """
     named = [event for event in kernels if event.args.collective]
     collectives = [collective_call(str(event.args.collective)) for event in named]
@@ -47,7 +47,8 @@ def messages(kernels: list[Event], api: list[Event], process: Process) -> Table:
         start = nanoseconds(call.ts) if call else kernel_start
         end = start + nanoseconds(call.dur) if call else MISSING
         sequence = whole(arguments.sequence)
-        key = (process.number, collective, whole(arguments.ranks), _communicator(arguments), thread)
+        communicator = None if arguments.group is None else str(arguments.group)
+        key = (process.number, collective, whole(arguments.ranks), communicator, thread)
         code.append(keys.setdefault(key, len(keys)))
         rows.append((
             MISSING if correlation is None else correlation,
@@ -71,12 +72,6 @@ def _first_calls(api: list[Event]) -> dict[int | None, Event]:
         found.setdefault(whole(call.args.correlation), call)
     found.pop(None, None)
     return found
-
-
-def _communicator(arguments: Arguments) -> str | None:
-    """Return the name of the process group and its ranks, as text."""
-    parts = [str(part) for part in (arguments.group, arguments.members) if part not in (None, "")]
-    return " ".join(parts) or None
 
 
 def _bytes(arguments: Arguments, collective: str) -> int:
