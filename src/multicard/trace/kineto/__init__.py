@@ -68,13 +68,14 @@ def read(path: Path, large: bool = False) -> Trace:
 
 def _trace(path: Path, document: Document, findings: found.Findings) -> Trace:
     kinds = by_kind(document.traceEvents, findings)
-    pids = processes_of(document.traceEvents, kinds["api"]) or [UNKNOWN_PROCESS]
-    if len(pids) == 1:
-        shares = {pids[0]: kinds}
-    else:
-        complete = [event for event in document.traceEvents if event.ph == "X"]
-        events = divided(path, with_times(complete, findings), pids)
-        shares = {pid: by_kind(own, findings) for pid, own in events.items()}
+    # If one process alone made calls, other ids are of the same, as containers give a process more than one.
+    pids = list(dict.fromkeys(call.pid for call in kinds["api"]))
+    shares = dict.fromkeys(pids, kinds)
+    if len(pids) != 1:
+        complete = with_times([event for event in document.traceEvents if event.ph == "X"], findings)
+        pids = processes_of(complete) or [UNKNOWN_PROCESS]
+        divisions = {pids[0]: complete} if len(pids) == 1 else divided(path, complete, pids)
+        shares = {pid: by_kind(own, findings) for pid, own in divisions.items()}
     numbers = numbered(pids)
     processes = [Process(numbers[pid], pid) for pid in shares]
     tables = _tables([(process, shares[process.pid]) for process in processes], findings)

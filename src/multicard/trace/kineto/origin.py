@@ -77,4 +77,4 @@ def _devices(document: Document) -> list[dict[str, Any]]:
 
 def _plain(value: Any) -> Any:
     """Return a number or text; None for anything else."""
-    return value if isinstance(value, int | float | str) else None
+    return value if isinstance(value, int | float | str) and not isinstance(value, bool) else None

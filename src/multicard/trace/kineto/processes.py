@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from multicard.core.errors import TraceError
-from multicard.core.text import first_of
+from multicard.core.text import first_of, printable
 from multicard.trace.kineto.document import NO_ARGUMENTS, Event
 from multicard.trace.kineto.events import API_CATEGORIES, DEVICE_CATEGORIES, HOST_CATEGORIES
 from multicard.trace.kineto.values import Scalar, last_number, whole
@@ -21,14 +21,8 @@ UNKNOWN_PROCESS = -1
 _OWN = 0.9
 
 
-def processes_of(events: Iterable[Event], calls: Iterable[Event]) -> list[Scalar]:
-    """Return the ids of the processes as they stand in the events of the host, in the order in which they come first.
-
-    If one of them alone made the calls of a device, the others are other numbers of the same, as containers give them.
-    """
-    calling = list(dict.fromkeys(call.pid for call in calls))
-    if len(calling) == 1:
-        return calling
+def processes_of(events: Iterable[Event]) -> list[Scalar]:
+    """Return the ids of the processes as they stand in the events of the host, in the order of their first events."""
     pids = dict.fromkeys(event.pid for event in events if _category(event) in HOST_CATEGORIES)
     return [pid for pid in pids if pid is not None]
 
@@ -53,7 +47,7 @@ def divided(path: Path, events: list[Event], pids: Sequence[Scalar]) -> dict[Sca
     calls = _first_calls(events)
     found = _by_place(events, pids, calls) or _by_calls(events, pids, calls)
     if found is None:
-        names = first_of([str(pid) for pid in pids], 8)
+        names = first_of([printable(str(pid), 20) for pid in pids], 8)
         raise TraceError(
             f"{path}: holds the events of {len(pids)} processes ({names}) and does not tell which of them used which "
             "device, expected a file for each rank"

@@ -7,8 +7,7 @@ Scalar = int | float | str | None
 
 LEAST, MOST = -(1 << 63), (1 << 63) - 1  # what tables can hold
 
-# Beyond it, an exact conversion of a text such as "1e999999999" would never end.
-_MOST_US = Decimal(10) ** 30
+_MOST_DIGITS = 30  # of a time: an exact conversion of a text such as "1e999999999" would never end
 
 _LAST_NUMBER = re.compile(r"(?:^[^0-9]*|[^0-9A-Za-z])([0-9]{1,18})$")
 
@@ -61,7 +60,7 @@ def microseconds(value: Scalar) -> int | Decimal | float | None:
         time = Decimal(value)
     except InvalidOperation:
         return None
-    return time if time.is_finite() and abs(time) < _MOST_US else None
+    return time if time.is_finite() and time.adjusted() < _MOST_DIGITS else None
 
 
 def nanoseconds(time: int | float | Decimal) -> int:
