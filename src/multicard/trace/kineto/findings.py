@@ -25,7 +25,7 @@ HEAD_LOST = Finding("what stands before its events is damaged and was left out, 
 LIST_AT_TOP = Finding("a bare list of events, so rank and GPUs are unknown")
 CONTROL_CHARACTERS = Finding("control characters inside of texts were read as blanks")
 
-BACKSLASHES = Finding("read as itself, since it escapes nothing", "backslash")
+BACKSLASHES = Finding("taken literally: no escape of JSON", "backslash")
 NO_NUMBERS = Finding("read as unknown: inf, nan, N/A or the like", "number")
 COMMAS = Finding("corrected: a comma too many or a value too few", "place")
 QUOTES = Finding("inside of texts read as part of them", "quote")
@@ -50,4 +50,5 @@ def lines(name: str, findings: Findings) -> tuple[str, ...]:
     return tuple(
         f"{name}: {counted(count, finding.noun)} {finding.words}" if finding.noun else f"{name}: {finding.words}"
         for finding, count in findings.items()
+        if count
     )
