@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,15 +56,20 @@ def traces(*patterns: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("path", [pytest.param(path, id=path.name, marks=slow[path]) for path in found])
 
 
-DATABASES, KINETO = traces("nsys/*.sqlite"), traces("kineto/*.json.gz")
+KINETO_FILES = ("kineto/*.json.gz", "kineto_new/*.json", "kineto_new/*.json.gz")
+DATABASES, KINETO = traces("nsys/*.sqlite"), traces(*KINETO_FILES)
+LISTS = ("kineto_tb_list_at_top.json.gz",)  # without what else a trace says of itself
 
 
-@traces("nsys/*.sqlite", "kineto/*.json.gz")
+@traces("nsys/*.sqlite", *KINETO_FILES)
 def test_every_trace_reads_and_its_clocks_agree(path: Path) -> None:
     assert found(path).rows
     for rows in found(path).rows.values():
         assert all(row["total_s"] >= 0 for row in rows if "total_s" in row)
-    assert [line for line in found(path).notices if "without a kernel" not in line] == []
+    lines = [line for line in found(path).notices if "without a kernel" not in line]
+    assert lines == [
+        f"{name}: a bare list of events, so rank and GPUs are unknown" for name in LISTS if name == path.name
+    ]
 
 
 @pytest.mark.slow
@@ -199,13 +205,20 @@ def test_kernels_are_joined_on_process_and_correlation_and_a_rank_that_mpi_named
 
 
 @functools.lru_cache(1)
-def document(path: Path) -> dict:
-    return json.loads(gzip.decompress(path.read_bytes()))
+def document(path: Path) -> Any:
+    content = path.read_bytes()
+    return json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
 
 
 def events_of(path: Path, category: str) -> list[dict]:
-    """What a direct look at the JSON finds."""
-    return [event for event in document(path)["traceEvents"] if event.get("cat") == category and event.get("ph") == "X"]
+    """What a direct look at the JSON finds; until PyTorch 1.10 categories had other names (`Runtime`, `Memcpy`)."""
+    whole = document(path)
+    old = {"cuda_runtime": "Runtime", "gpu_memcpy": "Memcpy", "gpu_memset": "Memset", "kernel": "Kernel"}
+    return [
+        event
+        for event in (whole if isinstance(whole, list) else whole["traceEvents"])
+        if event.get("cat") in (category, old.get(category, category)) and event.get("ph") == "X"
+    ]
 
 
 @KINETO
@@ -222,7 +235,10 @@ def test_totals_of_a_pytorch_trace_are_those_of_its_json(path: Path) -> None:
     events = events_of(path, "gpu_memcpy") + events_of(path, "gpu_memset")
     copies = rows.get("memory_operations", [])
     assert sum(row["calls"] for row in copies) == len(events)
-    assert sum(row["bytes"] for row in copies) == sum(event["args"]["bytes"] for event in events)
+    # AMD's profilers record sizes since 2024 only. What was not recorded is empty, not zero.
+    sizes = [event["args"]["bytes"] for event in events if "bytes" in event["args"]]
+    assert [row["bytes"] for row in copies if row["bytes"] is not None] or not sizes
+    assert sum(row["bytes"] or 0 for row in copies) == sum(sizes)
     assert round(sum(row["total_s"] for row in copies) * 1e9) == sum(round(event["dur"] * 1000) for event in events)
 
 

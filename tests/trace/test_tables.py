@@ -220,11 +220,11 @@ def test_files_of_several_ranks_make_one_capture(tmp_path: Path) -> None:
     ("name", "content", "says"),
     [
         ("t.sqlite", b"garbage" * 100, "not a readable SQLite database"),
-        ("t.sqlite", b"", "it has no table StringIds"),
+        ("t.sqlite", b"", "is empty"),
         ("t.json", b"{half", "not a readable PyTorch profiler trace"),
         ("t.json", b"[]", "no trace of PyTorch's profiler: its JSON has no list traceEvents of events"),
         ("t.json.gz", b"not gzip", "not a readable PyTorch profiler trace"),
-        ("t.txt", b"", "expected .sqlite, .json or .json.gz"),
+        ("t.txt", b"text", "expected .nsys-rep, .qdrep, .sqlite, .json or .json.gz"),
     ],
 )
 def test_a_file_that_is_no_trace_is_named(tmp_path: Path, name: str, content: bytes, says: str) -> None:

@@ -54,18 +54,18 @@ class Traced:
 
 
 def gather(
-    runs: Sequence[TracedRun], made: Path | None, step_range: str | None = None
+    runs: Sequence[TracedRun], made: Path | None, step_range: str | None = None, large: bool = False
 ) -> tuple[list[Traced], list[str]]:
     """Look into the traces of runs, one run after another; give what they show, and a line per run that cannot be had.
 
     `made`: folder for the run directories; None to write none. `step_range`: name of the ranges that are steps; by
-    default steps are found.
+    default steps are found. `large`: whether gzipped traces may unpack to any size.
     """
     traced, errors = [], []
     for run in runs:
         with tempfile.TemporaryDirectory(prefix="multicard-", ignore_cleanup_errors=True) as exported:
             try:
-                traces = _opened(run, Path(exported))
+                traces = _opened(run, Path(exported), large)
                 found = _look_into(run, traces, step_range)
                 if made is not None:
                     _write_run(found, traces, made / run.id)
@@ -77,13 +77,13 @@ def gather(
     return traced, errors
 
 
-def _opened(run: TracedRun, scratch: Path) -> list[Trace]:
+def _opened(run: TracedRun, scratch: Path, large: bool) -> list[Trace]:
     """The traces of a run, reports exported to `scratch`."""
     traces = []
     for number, path in enumerate(run.files):
         folder = scratch / f"{number}"  # reports of two ranks may share a name
         folder.mkdir(parents=True)
-        traces.append(open_trace(path, folder))
+        traces.append(open_trace(path, folder, large))
     return traces
 
 

@@ -34,14 +34,15 @@ def read_trace(
     tables: Collection[str] | None = None,
     scope: str = CAPTURE,
     find_steps: bool = False,
+    large: bool = False,
 ) -> "TraceAnalysis":
     """Read a trace of Nsight Systems or of PyTorch's profiler and compute its activity tables.
 
     Parameters
     ----------
     path
-        A `.sqlite`, `.nsys-rep` (which needs `nsys`), `.json` or `.json.gz` file, or several or a folder of them, one
-        per node or rank of the same job.
+        A `.sqlite`, `.nsys-rep` or `.qdrep` (which need `nsys`), `.json` or `.json.gz` file, or several or a folder of
+        them, one per node or rank of the same job.
     tables
         Names of the tables to compute, all by default: fewer need less time.
     scope
@@ -49,6 +50,8 @@ def read_trace(
         devices what was launched then; everything, if the trace shows no steps.
     find_steps
         Where no range is named `step`, take as steps what other ranges, PyTorch's optimizers or their kernels tell.
+    large
+        Read a gzipped file even if it unpacks to more than 40 times its size, which few traces do.
 
     Raises `UserError` if there is no trace, it cannot be read, or there is no table or scope of a name.
 
@@ -68,7 +71,7 @@ def read_trace(
     if scope not in SCOPES:
         raise UserError(f"no scope {scope}, expected {' or '.join(SCOPES)}")
     scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-    traces = open_capture(paths, Path(scratch.name))
+    traces = open_capture(paths, Path(scratch.name), large)
     found = activity_tables(traces, tables, scope)
     marked = (row.get("phase") or row["scope"] for of in ("phases", "timeline") for row in found.rows.get(of, []))
     if find_steps and STEP not in marked:

@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "path", type=Path, nargs="+",
-        help="trace (.sqlite, .nsys-rep, .json or .json.gz), or several or a folder of them, one per node or rank of "
-        "the same job; with --as-runs a table of traces",
+        help="trace (.sqlite, .nsys-rep, .qdrep, .json or .json.gz), or several or a folder of them, one per node or "
+        "rank of the same job; with --as-runs a table of traces",
     )  # fmt: skip
     add("--out", type=Path, metavar="FOLDER", help="folder for the tables, as Parquet and CSV")
     add("--json", action="store_true", help="print the tables as JSON")
@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only", type=lambda names: names.split(","), metavar="TABLE,...", help="compute only these tables (faster)"
     )  # fmt: skip
     add("--perfetto", type=Path, metavar="FILE", help="write the events for ui.perfetto.dev: .json or .json.gz")
+    add("--large", action="store_true", help="read gzipped files that unpack to very many times their size, too")
     add(
         "--as-runs", action="store_true",
         help="make runs, figures and a report of traces: the path is a CSV with a row per trace, whose columns are "
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.as_runs:
         if len(arguments.path) > 1:
             raise UserError(f"--as-runs: found {len(arguments.path)} paths, expected one table of traces")
-        _make_runs(arguments.path[0], arguments.overwrite, arguments.step_range)
+        _make_runs(arguments.path[0], arguments.overwrite, arguments.step_range, arguments.large)
         return
     from multicard import read_trace
 
@@ -68,7 +69,11 @@ def run(arguments: argparse.Namespace) -> None:
     # Tables are of everything recorded, the answer is about the steps.
     tables = arguments.verbose or arguments.only or arguments.json or out is not None
     trace = read_trace(
-        arguments.path, tables=arguments.only, scope="capture" if tables else "steps", find_steps=not arguments.only
+        arguments.path,
+        tables=arguments.only,
+        scope="capture" if tables else "steps",
+        find_steps=not arguments.only,
+        large=arguments.large,
     )
     is_known = True
     if arguments.json:
@@ -119,7 +124,7 @@ def _print_tables(trace: "TraceAnalysis") -> None:
             say(rows_table(rows, f"{name}{more}", of, LONGEST) if rows else f"{name}: none", "")
 
 
-def _make_runs(table: Path, overwrite: bool, step_range: str | None) -> None:
+def _make_runs(table: Path, overwrite: bool, step_range: str | None, large: bool) -> None:
     """Make runs of the traces of a table, draw their figures, and print their results."""
     import yaml
 
@@ -140,7 +145,7 @@ def _make_runs(table: Path, overwrite: bool, step_range: str | None) -> None:
     )
     with tempfile.TemporaryDirectory(prefix="multicard-", ignore_cleanup_errors=True) as name:
         made = Path(name)
-        traced, errors = gather(runs, made, step_range)
+        traced, errors = gather(runs, made, step_range, large)
         for each in traced:
             steps = f"{counted(each.count, 'step')} by {each.source}" if each.steps else "no steps found"
             print(printable("; ".join([f"{each.run.id}: {steps}", *each.notices])), flush=True)

@@ -104,8 +104,8 @@ def memory_transfers(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     "Share of the profiled time, in which every moment of a GPU counts once. Communication is exposed where the GPU "
     "computes nothing meanwhile. Idle time is divided by what the host does until it has launched what comes next: "
     "launching, allocating memory, loading code, synchronizing, loading data, or no call; what was launched in time is "
-    "queued. Waiting inside a collective counts as communication. Bars are means over GPUs and repeats; each tick marks "
-    "the busy time of one GPU in one run.",
+    "queued. Waiting inside a collective counts as communication. Bars are means over GPUs and repeats; each tick "
+    "marks the busy time of one GPU in one run.",
     profiled=True,
 )
 def device_time(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:

@@ -54,9 +54,13 @@ class Profiler:
     rank_file: ClassVar[str | None] = None  # left of every `rank` by one that records inside the ranks (`session`)
     exportable: ClassVar[tuple[str, ...]] = ()  # suffixes of what it leaves, of which `export` makes a readable file
     readable: ClassVar[tuple[str, ...]] = ()  # suffixes of the files that its reader takes
+    # What the content of such files begins with, after blanks: a file is opened by it if its suffix is another.
+    exportable_beginnings: ClassVar[tuple[bytes, ...]] = ()
+    readable_beginnings: ClassVar[tuple[bytes, ...]] = ()
     # Module with a function `read(path)` that gives the `multicard.trace.model.Trace` of a file; None where no activity
-    # tables are made of it.
+    # tables are made of it. One that `refuses_large` files does not if it is called as `read(path, large=True)`.
     reader: ClassVar[str | None] = None
+    refuses_large: ClassVar[bool] = False
 
     def is_installed(self) -> bool:
         """Whether its program is on the PATH."""

@@ -21,7 +21,9 @@ class Kineto(Profiler):
     description = "PyTorch's profiler"
     rank_file = "rank{rank}.json.gz"
     readable = (".json", ".json.gz")
+    readable_beginnings = (b"{", b"[", b"\xef\xbb\xbf", b"\x1f\x8b")  # of JSON, with a byte order mark, and of gzip
     reader = "multicard.trace.kineto"
+    refuses_large = True
 
     def session(self, folder: Path, rank: int, device: "torch.device") -> Session:
         """Record this process's CPU operators, and on a GPU its kernels."""

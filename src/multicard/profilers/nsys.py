@@ -46,6 +46,8 @@ NUMERIC = ("INTEGER", "REAL")  # types of columns in which nsys stores nothing e
 DOMAIN_CREATED = 75  # eventType in NVTX_EVENTS
 # What nsys 2023.4 says where it cannot start its agent, where it cannot reach it, and where it loses it.
 FAILURE = re.compile(r"^Agent launcher failed\..*|^.*: Throw in function .*|^Connection to Agent lost\..*", re.M)
+# What nsys says of a report that a newer one wrote, with both versions.
+NEWER = re.compile(r"created in Nsight Systems version \(([\d.]+)[^)]*\), newer than your current version \(([\d.]+)")
 FULL = "disk is full"  # SQLite's message, which nsys prints too, exiting with 0
 
 
@@ -59,8 +61,10 @@ class Nsys(Profiler):
     # The range name that opens the capture is not a registered string in PyTorch.
     environment: ClassVar = {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
     node_file = "report.nsys-rep"
-    exportable = (".nsys-rep",)
+    exportable = (".nsys-rep", ".qdrep")  # the latter before nsys 2021.4
+    exportable_beginnings = (b"NVIDIA Tegra Profiler Report",)
     readable = (".sqlite",)
+    readable_beginnings = (b"SQLite format 3\0",)
     reader = "multicard.trace.nsys_sqlite"
 
     def availability(self, device: str, python: str | None = None) -> Availability:
@@ -155,8 +159,7 @@ class Nsys(Profiler):
                 if FULL in output:
                     raise OSError(errno.ENOSPC, FULL)
                 if not temporary.exists():
-                    output = " ".join(output.split()) or "nothing"
-                    raise TraceError(f"nsys export of {file.name} ended with {code}, saying: {output[-300:]}")
+                    raise TraceError(_why_not_exported(file, code, output))
                 check_database(temporary)
                 try:
                     _scrub(temporary)
@@ -249,6 +252,18 @@ def _run(command: list[str], limit_s: float) -> tuple[int, str]:
             process.wait()
         output.seek(0)
         return process.returncode, output.read()
+
+
+def _why_not_exported(file: Path, code: int, output: str) -> str:
+    """In words, why nsys made no database of a report."""
+    newer = NEWER.search(output)
+    if newer:
+        return (
+            f"{file.name}: written by nsys {newer[1]}, expected at most {newer[2]}, which is on the PATH: export it "
+            f"with the nsys that wrote it: nsys export --type sqlite {file.name}"
+        )
+    output = " ".join(output.split()) or "nothing"
+    return f"nsys export of {file.name} ended with {code}, saying: {output[-300:]}"
 
 
 def check_database(database: Path) -> None:

@@ -1,12 +1,14 @@
 """A SQLite file that is only read."""
 
 import sqlite3
+import struct
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from multicard.core.errors import TraceError
+from multicard.core.text import printable
 
 BATCH_ROWS = 32768
 LOCK_WAIT_S = 2.0
@@ -31,12 +33,20 @@ class SqliteFile:
         """Say which file an error is about: for what is done with its rows, too."""
         try:
             yield
-        except (sqlite3.Error, OSError, ValueError, TypeError, OverflowError) as error:
+        except (sqlite3.Error, OSError) as error:
             if "is locked" in str(error):
                 raise TraceError(f"{self.path}: locked, another program is writing to it") from error
             if "not a database" in str(error):
                 raise TraceError(f"{self.path}: not a readable SQLite database: {error}") from error
             raise TraceError(f"{self.path}: cannot be read: {str(error)[:300]}") from error
+        except OverflowError as error:
+            raise TraceError(f"{self.path}: cannot be read: found a number of more than 64 bits") from error
+        except (ValueError, TypeError, struct.error) as error:
+            # SQLite stores any type in any column, so what is done with a value may not fit it.
+            found = str(error)[:300]
+            if not found.startswith("found"):
+                found = f"found a value of an unexpected type: {found}"
+            raise TraceError(f"{self.path}: cannot be read: {printable(found)}") from error
 
     def ask(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """Rows of a small answer."""
@@ -56,5 +66,5 @@ class SqliteFile:
         found: dict[int | None, str] = {}
         for at in range(0, len(wanted), 500):
             some = ",".join(map(str, wanted[at : at + 500]))
-            found.update(self.ask(f"SELECT id, value FROM StringIds WHERE id IN ({some})"))
-        return found
+            found.update(self.ask(f"SELECT id, CAST(value AS TEXT) FROM StringIds WHERE id IN ({some})"))
+        return {number: text for number, text in found.items() if text is not None}

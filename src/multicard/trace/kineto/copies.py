@@ -1,0 +1,38 @@
+"""What a memory operation does, from the name that its profiler gave it.
+
+- `Memcpy HtoD (Pageable -> Device)`: Kineto on CUDA and HIP. `A` is an array, which is memory of the device.
+- `Memcpy M2D (MEMORY(Unknown) -> DEVICE)`: Kineto on Intel's XPU. `M` is memory that its driver does not know, which is
+  the host's; `S` is shared and may be on either side (pti-gpu, pti_view.h).
+- `CopyHostToDevice2D`, `FillBuffer`: Kineto on HIP until PyTorch 2.3 (ROCclr, platform/activity.cpp).
+"""
+
+import re
+
+_COPY = re.compile(r"\b([HDAPMS])(?:to|2)([HDAPMS])\b|Copy(Host|Device)To(Host|Device)")
+_FILL = re.compile(r"memset|fill", re.IGNORECASE)
+_SIDES = {"H": "host", "M": "host", "D": "device", "A": "device", "Host": "host", "Device": "device"}
+
+
+def operation(category: str, name: str) -> str:
+    """Return the kind of a memory operation, one of `OPERATIONS` of the model.
+
+    >>> names = ["Memcpy HtoA (Pinned -> Array)", "Memcpy S2D (SHARED -> DEVICE)", "CopyDeviceToHost", "FillBuffer"]
+    >>> [operation("gpu_memcpy", name) for name in names]
+    ['host_to_device', 'other', 'device_to_host', 'memset']
+    """
+    if _FILL.search(category) or _FILL.search(name):
+        return "memset"
+    found = _COPY.search(name)
+    if not found:
+        return "other"
+    source, target = [letter for letter in found.groups() if letter]
+    if source == target == "P":
+        return "peer_to_peer"
+    if source not in _SIDES or target not in _SIDES:
+        return "other"
+    return f"{_SIDES[source]}_to_{_SIDES[target]}"
+
+
+def host_memory(name: str) -> str | None:
+    """Return the kind of host memory of a copy, from the same name."""
+    return next((kind.lower() for kind in ("Pageable", "Pinned") if kind in name), None)

@@ -1,0 +1,212 @@
+r"""Repair JSON that is almost JSON, as profilers and their users leave it.
+
+Each repair is for damage that public reports describe: Kineto wrote names and metadata without escaping them (paths of
+Windows, line ends, quotes), put C++'s `inf` and `-nan` for numbers, and forgot or doubled commas; disks filled up, and
+people cut files to a size that they can send. All repairs take time in proportion to the text. They look at the text
+where the parser stopped or for what sound JSON never has, so they do not change what is sound.
+
+>>> from collections import Counter
+>>> found = Counter()
+>>> repair(rb'{"traceEvents": [{"name": "C:\cuda", "dur": inf}, {"na', found)
+b'{"traceEvents": [{"name": "C:\\\\cuda", "dur": null}]}'
+>>> [(count, finding.noun) for finding, count in found.items()]
+[(1, 'backslash'), (1, 'number'), (1, None)]
+"""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from multicard.trace.kineto.findings import (
+    BACKSLASHES,
+    BYTE_ORDER_MARK,
+    COMMAS,
+    CONTROL_CHARACTERS,
+    CUT,
+    HEAD_LOST,
+    NO_NUMBERS,
+    NO_UTF_8,
+    QUOTES,
+    TRAILING,
+    Finding,
+    Findings,
+)
+
+# An event holds few braces, so the last whole event is found within a few tries, each of which parses the text.
+MOST_BRACES_BEFORE_A_CUT = 20
+
+_MARK = b"\xef\xbb\xbf"
+_ESCAPE = re.compile(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|())')
+_NO_NUMBER = re.compile(rb'(":\s*|[\[,]\s*)[-+]?(?:nan(?:\(\w*\))?|inf(?:inity)?|n/a)(?=\s*[,}\]])', re.IGNORECASE)
+_CONTROL_TO_BLANK = bytes.maketrans(bytes(range(32)), b" " * 32)
+_EXTRA_COMMA = re.compile(rb",(?=\s*[,}\]])")
+_LEADING_COMMA = re.compile(rb"([\[{]\s*),")
+_NO_VALUE = re.compile(rb":(?=\s*[,}\]])")
+_NAME = re.compile(rb'"name"\s*:\s*"')
+_AFTER_NAME = re.compile(rb'"\s*,\s*"(?:ph|cat|pid|tid|ts|dur|args|id)"\s*:')
+_BARE_QUOTE = re.compile(rb'(?<!\\)"')
+# A quote that neither follows what a text may follow, nor is followed by what may follow a text.
+_INNER_QUOTE = re.compile(rb'([^\s{\[,:\\]\s*)"(?!\s*(?:[,:}\]]|$))')
+_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+_PLACE = re.compile(r"\(byte (\d+)\)")
+
+
+class _Stop(NamedTuple):
+    """Where and why the parser stopped."""
+
+    error: msgspec.DecodeError
+    place: int  # of the byte that it did not expect; -1 at the end of the text
+    byte: bytes  # that byte
+
+
+def repair(text: bytes, findings: Findings) -> bytes:
+    """Return a text as JSON.
+
+    Raises `msgspec.DecodeError` if it cannot be repaired.
+    """
+    text = as_utf_8(text, findings)
+    if text.startswith(_MARK):
+        findings[BYTE_ORDER_MARK] += 1
+        text = text[len(_MARK) :]
+    while stop := _parse(text):
+        for finding, mend in _REPAIRS:
+            repaired, count = mend(text, stop)
+            if count:
+                findings[finding] += count
+                text = repaired
+                break
+        else:
+            raise stop.error
+    return text
+
+
+def as_utf_8(text: bytes, findings: Findings) -> bytes:
+    """Return a text with a replacement character for what is not UTF-8, such as names in the encoding of a system."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        replaced = text.decode(errors="replace").encode()
+        findings[NO_UTF_8] += replaced.count("\ufffd".encode()) - text.count("\ufffd".encode())
+        return replaced
+    return text
+
+
+def _parse(text: bytes) -> _Stop | None:
+    """Return where a parser stops in a text; None if it does not."""
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except msgspec.DecodeError as error:
+        found = _PLACE.search(str(error))
+        place = int(found[1]) if found else -1
+        return _Stop(error, place, text[place : place + 1])
+    return None
+
+
+def _cut(text: bytes, stop: _Stop) -> tuple[bytes, int]:
+    """Close the list of events after the last whole event of a text that ends too early."""
+    if stop.place >= 0:
+        return text, 0
+    closing = b"]" if text.lstrip().startswith(b"[") else b"]}"
+    end = len(text)
+    for _ in range(MOST_BRACES_BEFORE_A_CUT):
+        end = text.rfind(b"}", 0, end)
+        if end < 0:
+            break
+        whole = text[: end + 1] + closing
+        if _parse(whole) is None:
+            return whole, 1
+    return text, 0
+
+
+def _backslashes(text: bytes, stop: _Stop) -> tuple[bytes, int]:
+    count = 0
+
+    def escaped(found: re.Match[bytes]) -> bytes:
+        nonlocal count
+        if found[1] is None:
+            return found[0]
+        count += 1
+        return rb"\\"
+
+    return _ESCAPE.sub(escaped, text), count
+
+
+def _no_numbers(text: bytes, stop: _Stop) -> tuple[bytes, int]:
+    return _NO_NUMBER.subn(rb"\1null", text)
+
+
+def _control_characters(text: bytes, stop: _Stop) -> tuple[bytes, int]:
+    """Replace them everywhere: between texts, blanks mean the same as line ends and tabs."""
+    if not b"" < stop.byte < b" ":
+        return text, 0
+    return text.translate(_CONTROL_TO_BLANK), 1
+
+
+def _commas(text: bytes, stop: _Stop) -> tuple[bytes, int]:
+    if stop.byte not in (b",", b"]", b"}"):
+        return text, 0
+    text, extra = _EXTRA_COMMA.subn(b"", text)
+    text, leading = _LEADING_COMMA.subn(rb"\1", text)
+    text, missing = _NO_VALUE.subn(b":null", text)
+    return text, extra + leading + missing
+
+
+def _quotes_in_names(text: bytes, stop: _Stop) -> tuple[bytes, int]:
+    """Escape quotes in the names of events, such as those of code that was generated from a dictionary."""
+    pieces: list[bytes] = []
+    done = count = 0
+    afters = _AFTER_NAME.finditer(text)
+    after = next(afters, None)
+    for before in _NAME.finditer(text):
+        start = before.end()
+        while after and after.start() < start:
+            after = next(afters, None)
+        if after is None:
+            break
+        name = text[start : after.start()]
+        # Of a name at the end of an object, the next that is found is the end of another event's.
+        if start < done or b'"ph"' in name or b'"name"' in name:
+            continue
+        escaped, quotes = _BARE_QUOTE.subn(rb'\\"', name)
+        if quotes:
+            pieces += [text[done:start], escaped]
+            done = after.start()
+            count += quotes
+    return b"".join([*pieces, text[done:]]), count
+
+
+def _quotes(text: bytes, stop: _Stop) -> tuple[bytes, int]:
+    return _INNER_QUOTE.subn(rb'\1\\"', text)
+
+
+def _trailing(text: bytes, stop: _Stop) -> tuple[bytes, int]:
+    """Leave out what follows the end, such as the rest of a longer file that was written over."""
+    if "trailing characters" not in str(stop.error):
+        return text, 0
+    # For this error the parser gives the place after the first byte that it did not expect.
+    return text[: stop.place - 1], 1
+
+
+def _head(text: bytes, stop: _Stop) -> tuple[bytes, int]:
+    """Leave out what stands before the events if the parser does not get beyond it."""
+    events = _EVENTS.search(text)
+    if events is None or not 1 < stop.place < events.start():
+        return text, 0
+    return b"{" + text[events.start() :], 1
+
+
+# In the order in which they are tried: those that cannot be wrong first. After one that found something the text is
+# parsed again. None finds the same again, so this ends.
+_REPAIRS: tuple[tuple[Finding, Callable[[bytes, _Stop], tuple[bytes, int]]], ...] = (
+    (CUT, _cut),
+    (BACKSLASHES, _backslashes),
+    (NO_NUMBERS, _no_numbers),
+    (CONTROL_CHARACTERS, _control_characters),
+    (TRAILING, _trailing),
+    (COMMAS, _commas),
+    (QUOTES, _quotes_in_names),
+    (QUOTES, _quotes),
+    (HEAD_LOST, _head),
+)

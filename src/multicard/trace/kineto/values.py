@@ -1,0 +1,68 @@
+"""Numbers of JSON as integers, also where a writer put them down as text or with a decimal point."""
+
+import re
+from decimal import Decimal, InvalidOperation
+
+Scalar = int | float | str | None
+
+LEAST, MOST = -(1 << 63), (1 << 63) - 1  # what tables can hold
+
+_MOST_DIGITS = 30  # of a time: an exact conversion of a text such as "1e999999999" would never end
+
+_LAST_NUMBER = re.compile(r"(?:^[^0-9]*|[^0-9A-Za-z])([0-9]{1,18})$")
+
+
+def whole(value: Scalar) -> int | None:
+    """Return the integer that a value stands for; None if it is none, or needs more than 64 bits.
+
+    >>> whole(7), whole(7.0), whole("7"), whole("7.0"), whole(7.5), whole("stream 7"), whole(1 << 64)
+    (7, 7, 7, 7, None, None, None)
+    """
+    if isinstance(value, str):
+        try:
+            value = int(value)
+        except ValueError:
+            try:
+                value = float(value)
+            except ValueError:
+                return None
+    if isinstance(value, float):
+        if not value.is_integer():
+            return None
+        value = int(value)
+    return value if value is not None and LEAST <= value <= MOST else None
+
+
+def last_number(value: Scalar) -> int | None:
+    """Return the integer that a value stands for, or else the number at the end of its text.
+
+    >>> last_number(3), last_number("GPU 1"), last_number("[TP00] 4242"), last_number("0x5f8"), last_number("Spans")
+    (3, 1, 4242, None, None)
+    """
+    number = whole(value)
+    if number is None and isinstance(value, str):
+        found = _LAST_NUMBER.search(value)
+        number = int(found[1]) if found else None
+    return number
+
+
+def microseconds(value: Scalar) -> int | Decimal | float | None:
+    """Return a time as a number; None if it is none.
+
+    Of text the digits are kept, since a float rounds times since 1970 to a quarter of a microsecond.
+
+    >>> microseconds("1603029046213755.123"), microseconds("soon"), microseconds(2.5)
+    (Decimal('1603029046213755.123'), None, 2.5)
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        time = Decimal(value)
+    except InvalidOperation:
+        return None
+    return time if time.is_finite() and time.adjusted() < _MOST_DIGITS else None
+
+
+def nanoseconds(time: int | float | Decimal) -> int:
+    """Return a time in microseconds as nanoseconds."""
+    return time * 1000 if type(time) is int else round(time * 1000)
