@@ -82,10 +82,10 @@ def test_the_answer_says_where_a_step_goes() -> None:
     assert found.over == " in 2 steps"
     assert found.kernels == [
         ("200 ms", "80%", "8", "matrix multiply", "gemm"),
-        ("100 ms", "20%", "2 (on 1 of 2 GPUs)", "matrix multiply", "other"),
+        ("100 ms", "20%", "2 (only on GPU 0)", "matrix multiply", "other"),
     ]
     assert found.lines == [
-        "Collectives of a GPU in 2 steps: all-reduce 40.0 ms in 2 calls (on 1 of 2 GPUs)",
+        "Collectives of a GPU in 2 steps: all-reduce 40.0 ms in 2 calls (only on GPU 0)",
         "Copies of a GPU in 2 steps: host to device (pinned) 4.00 GB in 500 ms, 8.00 GB/s",
         "CUDA calls of a process in 2 steps: cudaFree 2.00 ms in 1 call",
     ]

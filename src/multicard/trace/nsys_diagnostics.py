@@ -29,7 +29,7 @@ def diagnostics(database: SqliteFile) -> tuple[Diagnostic, ...]:
     )
     found = []
     for (text,) in rows:
-        line = " ".join(str(text).split())[:MOST_CHARACTERS]
+        line = " ".join(str(text).split())[:MOST_CHARACTERS].rstrip(".")
         if _ABOUT.search(line) and not _NOT_ABOUT.search(line) and not _ABOUT_NVTX.search(line):
             found.append(Diagnostic(line, means_loss=bool(_LOSS.search(line))))
     return tuple(found)

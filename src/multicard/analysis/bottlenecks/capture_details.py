@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.core.text import plural
+from multicard.core.text import listed, plural
 from multicard.core.units import BYTES, SECONDS, percent, with_unit
 from multicard.trace.api_names import api_name
 
@@ -69,7 +69,10 @@ def calls_line(rows: dict[str, Rows], over: str) -> list[str]:
 
 
 def _sums(rows: Rows, by: list[str], *more: str) -> list[dict[str, Any]]:
-    """Return sums by some columns, the longest first: `total_s`, `calls`, further columns, and `gpus` that have any."""
+    """Return sums by some columns, the longest first.
+
+    Columns: `total_s`, `calls`, further ones; `gpus`, how many have any, and `devices`, their numbers.
+    """
     if not rows:
         return []
     table = pd.DataFrame(rows)
@@ -77,6 +80,8 @@ def _sums(rows: Rows, by: list[str], *more: str) -> list[dict[str, Any]]:
     groups = table.groupby(by, sort=False, dropna=False)
     sums = groups[["total_s", "calls", *more]].sum()
     sums["gpus"] = groups.apply(lambda own: max(1, len(own[places].drop_duplicates())), include_groups=False)
+    if "device" in table:
+        sums["devices"] = groups["device"].agg(lambda own: sorted(set(own)))
     return sums.sort_values("total_s", ascending=False, kind="stable").reset_index().to_dict("records")
 
 
@@ -87,5 +92,10 @@ def _took(name: object, row: dict[str, Any]) -> str:
 
 
 def _on(row: dict[str, Any], gpus: int) -> str:
-    """Return on how many of the GPUs there is something, where it is not on all."""
-    return f" (on {row['gpus']} of {gpus} GPUs)" if row["gpus"] < gpus else ""
+    """Return on which of the GPUs there is something, where it is not on all."""
+    if row["gpus"] >= gpus:
+        return ""
+    devices = row["devices"]
+    if len(devices) == row["gpus"] <= FEW:  # else several ranks call their own GPU by the same number
+        return f" (only on {plural(len(devices), 'GPU')} {listed([str(device) for device in devices])})"
+    return f" (on {row['gpus']} of {gpus} GPUs)"
