@@ -89,7 +89,7 @@ def test_the_configuration_expands_into_the_runs_and_what_has_no_trace(folder: P
 FAULTS = [
     (["trace,devices", "none.sqlite,1"], "line 2: none.sqlite: no such file"),
     (["trace,devices", "none/*.json,1"], "line 2: none/*.json: no such file"),
-    (["trace,devices", "notes.txt,1"], "line 2: notes.txt: is no trace by its name, expected *.nsys-rep, *.sqlite"),
+    (["trace,devices", "notes.txt,1"], "line 2: notes.txt: is no trace by its name, expected *.nsys-rep, *.qdrep"),
     (["trace,devices", "one.sqlite,two"], "line 2: devices: found 'two', expected a whole number of at least 1"),
     (["trace,devices", "one.sqlite,0"], "line 2: devices: found '0', expected a whole number of at least 1"),
     (["trace,devices", "one.sqlite,"], "line 2: devices: is empty, expected the number of GPUs of the run"),

@@ -65,6 +65,7 @@ def test_an_old_report_and_its_database_in_a_folder_count_once(tmp_path: Path) -
             "a Git LFS pointer, not the file itself: git lfs pull",
         ),
     ],
+    ids=["empty", "pointer"],
 )
 def test_an_empty_file_and_a_pointer_to_one_are_named(name: str, content: bytes, says: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
@@ -73,7 +74,9 @@ def test_an_empty_file_and_a_pointer_to_one_are_named(name: str, content: bytes,
     assert str(refused.value) == f"{tmp_path / name}: {says}"
 
 
-@pytest.mark.parametrize("content", [b" \n", gzip.compress(b""), gzip.compress(b" " * 10)])
+@pytest.mark.parametrize(
+    "content", [b" \n", gzip.compress(b"", mtime=0), gzip.compress(b" " * 10, mtime=0)], ids=["plain", "none", "blanks"]
+)
 def test_a_file_of_blanks_is_empty(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "t.json").write_bytes(content)
     with pytest.raises(TraceError, match=r"t\.json: is empty"):
@@ -107,7 +110,11 @@ def test_a_report_of_a_newer_nsys_is_said_how_to_export(tmp_path: Path, monkeypa
     )
 
 
-@pytest.mark.parametrize("content", [b"\x1f\x8b\x08\x00 not deflate", gzip.compress(b"{}" * 99)[:-8] + bytes(8)])
+@pytest.mark.parametrize(
+    "content",
+    [b"\x1f\x8b\x08\x00 not deflate", gzip.compress(b"{}" * 99, mtime=0)[:-8] + bytes(8)],
+    ids=["data", "checksum"],
+)
 def test_damaged_gzip_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "t.json.gz").write_bytes(content)
     with pytest.raises(TraceError, match=r"t\.json\.gz: .*its gzip is damaged"):

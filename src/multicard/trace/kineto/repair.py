@@ -71,8 +71,8 @@ def repair(text: bytes, findings: Findings) -> bytes:
         findings[BYTE_ORDER_MARK] += 1
         text = text[len(_MARK) :]
     while stop := _parse(text):
-        for finding, mend in _REPAIRS:
-            repaired, count = mend(text, stop)
+        for finding, apply in _REPAIRS:
+            repaired, count = apply(text, stop)
             if count:
                 findings[finding] += count
                 text = repaired
