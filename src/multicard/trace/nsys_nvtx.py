@@ -84,47 +84,54 @@ def messages(database: SqliteFile, wanted: tuple[str, ...]) -> EventSource:
     for domain, schema, name, offset in database.ask(
         "SELECT domainId, schemaId, name, offset FROM NVTX_PAYLOAD_SCHEMA_ENTRIES"
     ):
-        fields.setdefault((domain, schema), {})[name] = offset or 0
+        if offset is None or isinstance(offset, int):
+            fields.setdefault((domain, schema), {})[name] = offset or 0
 
     def read_all() -> Iterator[Batch]:
-        columns = database.tables["NVTX_EVENTS"]
-        text, names = nvtx_text(columns)
-        end_column = 'n."end"' if "end" in columns else "NULL"
-        rows = database.ask(
-            f"SELECT globalTid, domainId, {text}, start, {end_column}, binaryData FROM NVTX_EVENTS n {names} "
-            "WHERE binaryData IS NOT NULL"
-        )
-        calls: list[tuple[tuple[int, int | None], str, int]] = []  # communicator, collective and thread
-        numbers: list[tuple[int, int, int]] = []  # start, end and size
-        ranks: dict[tuple[int, int | None], int] = {}
-        for thread, domain, name, start, end, payload in rows:
-            if not isinstance(payload, bytes) or len(payload) < HEADER_BYTES:
-                continue
-            if not isinstance(start, int) or not isinstance(thread, int):
-                continue
-            (schema,) = struct.unpack_from("<I", payload, SCHEMA_AT)
-            offsets = fields.get((domain, schema), {})
-            communicator = (process_of(thread), _field(payload, offsets.get(COMMUNICATOR), "<Q"))
-            if RANKS in offsets:
-                rank_count = _field(payload, offsets[RANKS], "<i")
-                if rank_count:
-                    ranks[communicator] = rank_count
-            size = _field(payload, offsets.get(SIZE), "<Q")
-            collective = collective_call(str(name))
-            if size is not None and collective is not None and size < 1 << 62:
-                calls.append((communicator, collective, thread_of(thread)))
-                numbers.append((start, end if isinstance(end, int) else start, size))
-        # The number of ranks is in the call that made the communicator, which may come after in the export.
-        keys = [
-            (communicator[0], collective, ranks.get(communicator), _communicator_name(communicator[1]), thread)
-            for communicator, collective, thread in calls
-        ]
-        start, end, size = np.array(numbers, np.int64).reshape(-1, 3).T
-        missing = np.full(len(keys), MISSING)
-        unknown = {"correlation": missing, "kernel_start": missing, "sequence": missing}
-        yield Batch(groups.codes(keys), {"start": start, "end": end, "bytes": size, **unknown})
+        with database.named():
+            yield _calls(database, fields, groups)
 
     return EventSource([read_all], lambda: picked("messages", wanted, groups.keys))
+
+
+def _calls(database: SqliteFile, fields: dict[tuple[int, int], dict[str, int]], groups: Groups) -> Batch:
+    """Return the calls whose payload holds the size of a message; `fields` are offsets by domain and schema."""
+    columns = database.tables["NVTX_EVENTS"]
+    text, names = nvtx_text(columns)
+    end_column = 'n."end"' if "end" in columns else "NULL"
+    rows = database.ask(
+        f"SELECT globalTid, domainId, {text}, start, {end_column}, binaryData FROM NVTX_EVENTS n {names} "
+        "WHERE binaryData IS NOT NULL"
+    )
+    calls: list[tuple[tuple[int, int | None], str, int]] = []  # communicator, collective and thread
+    numbers: list[tuple[int, int, int]] = []  # start, end and size
+    ranks: dict[tuple[int, int | None], int] = {}
+    for thread, domain, name, start, end, payload in rows:
+        if not isinstance(payload, bytes) or len(payload) < HEADER_BYTES:
+            continue
+        if not isinstance(start, int) or not isinstance(thread, int):
+            continue
+        (schema,) = struct.unpack_from("<I", payload, SCHEMA_AT)
+        offsets = fields.get((domain, schema), {})
+        communicator = (process_of(thread), _field(payload, offsets.get(COMMUNICATOR), "<Q"))
+        if RANKS in offsets:
+            rank_count = _field(payload, offsets[RANKS], "<i")
+            if rank_count:
+                ranks[communicator] = rank_count
+        size = _field(payload, offsets.get(SIZE), "<Q")
+        collective = collective_call(str(name))
+        if size is not None and collective is not None and size < 1 << 62:
+            calls.append((communicator, collective, thread_of(thread)))
+            numbers.append((start, end if isinstance(end, int) else start, size))
+    # The number of ranks is in the call that made the communicator, which may come after in the export.
+    keys = [
+        (communicator[0], collective, ranks.get(communicator), _communicator_name(communicator[1]), thread)
+        for communicator, collective, thread in calls
+    ]
+    start, end, size = np.array(numbers, np.int64).reshape(-1, 3).T
+    missing = np.full(len(keys), MISSING)
+    unknown = {"correlation": missing, "kernel_start": missing, "sequence": missing}
+    return Batch(groups.codes(keys), {"start": start, "end": end, "bytes": size, **unknown})
 
 
 def _communicator_name(identity: int | None) -> str | None:
@@ -133,6 +140,6 @@ def _communicator_name(identity: int | None) -> str | None:
 
 
 def _field(payload: bytes, offset: int | None, layout: str) -> int | None:
-    if offset is None or HEADER_BYTES + offset + struct.calcsize(layout) > len(payload):
+    if offset is None or offset < 0 or HEADER_BYTES + offset + struct.calcsize(layout) > len(payload):
         return None
     return struct.unpack_from(layout, payload, HEADER_BYTES + offset)[0]

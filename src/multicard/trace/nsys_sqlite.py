@@ -116,8 +116,9 @@ def _marks(database: SqliteFile) -> list[tuple[int, int | None, int | None, str]
     domain = "n.domainId" if "domainId" in columns else "NULL"
     rows = database.ask(
         f"SELECT n.eventType, n.globalTid, {domain}, {text} FROM NVTX_EVENTS n {names} "
-        f"WHERE n.eventType = {DOMAIN_TYPE} OR n.eventType = {MARK_TYPE} AND {text} LIKE 'rank:%' "
-        f"OR n.eventType = {THREAD_TYPE} AND {text} LIKE 'MPI Rank %'"
+        f"WHERE typeof(n.globalTid) = 'integer' AND (n.eventType = {DOMAIN_TYPE} "
+        f"OR n.eventType = {MARK_TYPE} AND {text} LIKE 'rank:%' "
+        f"OR n.eventType = {THREAD_TYPE} AND {text} LIKE 'MPI Rank %')"
     )
     return [(kind, process_of(thread), domain, str(text)) for kind, thread, domain, text in rows]
 
