@@ -42,7 +42,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
 def test_records_name_the_gpus_and_the_steps_of_the_traces(measured: Measured) -> None:
     found = [((record["versions"] or {}).get("GPU"), record["adopted"]["steps"]) for _, record in measured]
     assert found == [(gpu, steps) for _, _, gpu, steps in RUNS]
-    assert [row["measured_steps"] or 0 for row, _ in measured] == [steps for _, _, _, steps in RUNS]
+    # From the start of each step to the start of the next.
+    assert [row["measured_steps"] or 0 for row, _ in measured] == [max(0, steps - 1) for _, _, _, steps in RUNS]
     assert [record["ranks"][0]["rank"] for _, record in measured[:2]] == [1, 0]  # distributedInfo
 
 

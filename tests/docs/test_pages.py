@@ -267,7 +267,9 @@ def test_what_a_page_tells_to_type_works_in_its_order(page: str, project: Path) 
                 if "report.nsys-rep" in command and not record(project / "report.nsys-rep"):
                     continue  # no nsys
                 done = shell(command, project)
-                assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-2000:])
+                # The report is of a program that uses no GPU: of where its time goes nothing can be told.
+                expected = 2 if "analyze report.nsys-rep" in command else 0
+                assert done.returncode == expected, (command, done.stdout[-2000:], done.stderr[-2000:])
 
 
 def test_the_change_of_the_first_hour_takes_one_run_away_and_asks_for_another(project: Path) -> None:

@@ -51,7 +51,7 @@ def test_reports_of_any_name_are_exported(name: str, tmp_path: Path, monkeypatch
 def test_an_old_report_and_its_database_in_a_folder_count_once(tmp_path: Path) -> None:
     nsys_export(tmp_path / "report.sqlite")
     (tmp_path / "report.qdrep").write_bytes(REPORT)
-    [trace] = open_capture(tmp_path, tmp_path)
+    [trace] = open_capture([tmp_path], tmp_path)
     assert trace.name == "report"
 
 

@@ -134,11 +134,11 @@ def add_host_time(sums: dict[str, int], calls: list[Call], start: int, end: int)
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
 def test_causes_of_idle_time_are_those_of_each_gaps_innermost_calls(path: Path) -> None:
     rows = activity_tables([open_trace(path)], ["timeline"]).rows["timeline"]
-    whole = [row for row in rows if row["scope"] == "capture" and row["busy_s"] is not None]
-    if not whole:
+    captures = [row for row in rows if row["scope"] == "capture" and row["busy_s"] is not None]
+    if not captures:
         pytest.skip("no kernels were recorded")
     expected = causes_of(path)
-    for row in whole:
+    for row in captures:
         found = {name: sum(row[f"{cause}_s"] for cause in causes) for name, causes in CAUSES.items()}
         # Steps of the host may begin before the first activity, and end after the last one.
         edges_s = row["idle_s"] - sum(expected[row["process"], row["device"]].values()) / 1e9

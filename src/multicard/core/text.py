@@ -71,9 +71,9 @@ def _around(text: str, at: int, longest: int) -> str:
     start = max(begin, len(text[:at].rstrip(_OF_NAMES)))
     # A name so long that it would hide the place is cut, too.
     start = max(start, at - longest // 3)
-    room = longest - begin - 1
+    left = longest - begin - 1
     rest = text[start:]
-    return f"{text[:begin]}…{rest if len(rest) <= room else f'{rest[: room - 1]}…'}"
+    return f"{text[:begin]}…{rest if len(rest) <= left else f'{rest[: left - 1]}…'}"
 
 
 def counted(number: int, one: str) -> str:
