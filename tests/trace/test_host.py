@@ -89,7 +89,7 @@ def test_every_moment_of_the_host_is_judged(seed: int) -> None:
 
 def test_of_a_process_without_calls_nothing_is_known() -> None:
     api = events({("runtime", "cudaLaunchKernel", 5): [(0, 1)]}, is_api=True)
-    assert len(Host(api, None, Marks(None), (0, 2)).any_thread.elsewhere) == 0
+    assert len(Host(api, None, Marks(None), (0, 2)).elsewhere) == 0
 
 
 def of_steps(path: Path) -> dict[str, Any]:

@@ -87,8 +87,8 @@ def device_of(activities: list[Activity]) -> Device:
 def causes_of(activities: list[Activity], host: Host, starts: list[int], ends: list[int]) -> list[dict[str, int]]:
     """Return the causes within each window, in units."""
 
-    def thread_of(number: int) -> HostThread:
-        return host.any_thread if number == ANY_THREAD else host.thread(number)
+    def thread_of(number: int, first: int, last: int) -> HostThread:
+        return host.any_thread(first, last) if number == ANY_THREAD else host.thread(number)
 
     edges = (np.array(starts) * UNIT, np.array(ends) * UNIT)
     found = device_of(activities).between(*edges, thread_of)
@@ -224,7 +224,7 @@ def test_the_function_of_each_cause_is_named() -> None:
     activities.append(Activity(41, 42, COMPUTE, calls[4]))
     host = host_of(calls, [], np.array([[30 * UNIT, 40 * UNIT]]))
     device = device_of(activities)
-    device.between(np.array([0]), np.array([42 * UNIT]), lambda number: host.thread(number))
+    device.between(np.array([0]), np.array([42 * UNIT]), lambda number, first, last: host.thread(number))
     assert device.functions == {
         idle.ALLOCATING: "cudaMalloc", idle.LOADING_CODE: FIRST_LAUNCH, idle.LAUNCHING: "cudaLaunchKernel",
     }  # fmt: skip

@@ -86,6 +86,6 @@ def test_sets_of_moments_are_combined_as_sets(seed: int) -> None:
     starts, ends = np.sort(generator.integers(-5, END + 5, (2, 20)), axis=0)
     common = moments(a) & moments(b)
     expected = [len(common & set(range(start, end))) for start, end in zip(starts, ends, strict=True)]
-    assert CommonMeasure(a, b).between(starts, ends).tolist() == expected
-    assert CommonMeasure(b, a).between(starts, ends).tolist() == expected
+    assert CommonMeasure(Measure(a), b).between(starts, ends).tolist() == expected
+    assert CommonMeasure(Measure(b), a).between(starts, ends).tolist() == expected
     assert len(difference(a, complement(NOTHING))) == 0

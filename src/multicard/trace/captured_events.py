@@ -12,7 +12,7 @@ from multicard.core.units import SECONDS, with_unit
 from multicard.trace.collect import Events, Place, collect, left_out_notices
 from multicard.trace.host_collectives import host_collectives
 from multicard.trace.kernel_classes import collective, kernel_class
-from multicard.trace.launches import UNKNOWN, join_calls
+from multicard.trace.launches import NO_THREAD, UNKNOWN, calling_threads, join_calls
 from multicard.trace.messages import communication_kernels
 from multicard.trace.model import DEVICE, KINDS, Integers, Trace
 from multicard.trace.rank_matching import Matching, match_ranks
@@ -98,7 +98,7 @@ class CapturedEvents:
     def _join(self) -> None:
         """Find the calls that launched what ran on devices; where clocks do not agree, nobody can tell these."""
         sets = [own for _, own in self.on_device()]
-        for (trace, process), (lacking, launches) in join_calls(self.api, sets, self.marks.threads).items():
+        for (trace, process), (lacking, launches) in join_calls(self.api, sets).items():
             # A kernel that was left out was there.
             lacking -= self.kernels.left_out.get(trace, 0) if self.kernels else 0
             if lacking > LACKING * launches:
@@ -176,9 +176,13 @@ class CapturedEvents:
         sets = [own for _, own in self.on_device()]
         streams = [[stream for _, stream in own.values("stream")] for own in sets]
         chosen = set()
-        if self.kernels is not None:
+        if self.kernels is not None and self.api is not None:
             mine = self.kernels.at(place)
-            counts = np.bincount(self.kernels.code[mine].take(np.flatnonzero(self.kernels.arrays["by_thread"][mine])))
+            marks_steps = np.zeros(NO_THREAD + 1, bool)
+            callers = calling_threads(self.api)
+            marks_steps[: len(callers)] = [caller in self.marks.threads for caller in callers]
+            by_marking_thread = np.flatnonzero(marks_steps.take(self.kernels.arrays["thread"][mine]))
+            counts = np.bincount(self.kernels.code[mine].take(by_marking_thread))
             chosen = {streams[0][code] for code in np.flatnonzero(counts).tolist()}
         return np.concatenate(
             [

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable, Collection
-from functools import cached_property
+from functools import cached_property, partial
+from operator import eq
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from multicard.trace.intervals import (
     NOTHING,
     CommonMeasure,
     Intervals,
+    Measure,
     complement,
     difference,
     intersection,
@@ -45,6 +47,8 @@ FIRST_LAUNCH = "first launch of a kernel"
 SAMPLE = 10_000  # launching calls that tell the usual one
 
 
+NO_ACTIVITY = -1
+
 Counts = Callable[[int | None], bool]  # whether a thread counts
 
 
@@ -67,38 +71,57 @@ class Host:
         """
         self._api, self._owner, self._host_calls = api, owner, host_calls
         self._loading = loading
-        calls = _moments(api, owner)
-        self._data = NOTHING if ranges is None else difference(_moments(ranges, owner, DATA), calls)
-        self._elsewhere = difference(_long_pauses(calls, ranges, marks, owner), self._data)
+        callers = [thread for *place, thread in api.values("process", "thread") if tuple(place) == owner]
+        self._threads = {thread: self._of_calls(partial(eq, thread), FIRST, LAST) for thread in dict.fromkeys(callers)}
+        calls = [thread.calls for thread in self._threads.values() if len(thread.calls)]
+        self.data = NOTHING if ranges is None else _moments(ranges, owner, DATA)
+        for of_thread in calls:
+            self.data = difference(self.data, of_thread)
+        self.elsewhere = difference(_long_pauses(calls, ranges, marks, owner), self.data)
 
     def thread(self, thread: int | None) -> "HostThread":
-        """Return what one thread does."""
-        return self._of_calls(lambda caller: caller == thread)
+        """Return what one thread does, which makes calls."""
+        return self._threads[thread]
 
-    @cached_property
-    def any_thread(self) -> "HostThread":
-        """What the process does, whichever of its threads."""
-        return self._of_calls(lambda caller: True)
+    def any_thread(self, first: int, last: int) -> "HostThread":
+        """Return what the process does between two moments, whichever of its threads."""
+        return self._of_calls(lambda caller: True, first, last)
 
-    def _of_calls(self, counts: Counts) -> "HostThread":
-        """Return what the threads do that count."""
-        calls = self._calls(counts, set(HostActivity))
+    def _of_calls(self, counts: Counts, first: int, last: int) -> "HostThread":
+        """Return what the threads do that count, by their calls between two moments."""
+        activity_of_code = np.full(len(self._api.groups), NO_ACTIVITY, np.int8)
+        for code, _, activity in self._counted(counts):
+            activity_of_code[code] = activity
+        part = self._api.at(self._owner)
+        start, duration = self._api.arrays["start"][part], self._api.arrays["duration"][part]
+        activities = activity_of_code.take(self._api.code[part])
+        is_counted = activities >= 0
+        if (first, last) != (FIRST, LAST):
+            is_counted &= (start < last) & (start.astype(np.int64) + duration > first)
+        if not is_counted.all():
+            own = np.flatnonzero(is_counted)
+            start, duration, activities = start.take(own), duration.take(own), activities.take(own)
+        start = start.astype(np.int64)
+        end = start + duration
+        calls = union(start, end)
+        is_nested = len(calls) < len(start)  # or some touch, or take no time
+
+        loading = intersection(self._loading, calls)
         covered = NOTHING
         moments: dict[HostActivity, Intervals] = {}
         # Of nested calls, as a launch that loads a library, the inner one counts. Launching calls are by far the most,
         # so they are what remains.
         for activity in (HostActivity.LOADING_CODE, HostActivity.ALLOCATING, HostActivity.WAITING, HostActivity.OTHER):
-            own = self._calls(counts, {activity})
-            if activity is HostActivity.LOADING_CODE:
-                own = together([own, intersection(self._loading, calls)])
-            moments[activity] = difference(own, covered)
-            covered = together([covered, own])
-        return HostThread(self, counts, calls, moments, self._data, self._elsewhere)
-
-    def _calls(self, counts: Counts, activities: set[HostActivity]) -> Intervals:
-        """Return the moments in calls of some kinds by the threads that count."""
-        codes = [code for code, _, activity in self._counted(counts) if activity in activities]
-        return _union_of(self._api, self._owner, codes)
+            own = np.flatnonzero(activities == activity)
+            of_activity = union(start.take(own), end.take(own))
+            if activity is HostActivity.LOADING_CODE and len(loading):
+                of_activity = together([of_activity, loading])
+            if is_nested or len(loading):
+                moments[activity] = difference(of_activity, covered)
+                covered = together([covered, of_activity])
+            else:
+                moments[activity] = of_activity
+        return HostThread(self, counts, calls, moments)
 
     def _counted(self, counts: Counts) -> list[tuple[int, str, HostActivity]]:
         """Return code, function and activity of the groups of calls by the threads that count."""
@@ -113,18 +136,33 @@ class Host:
     def function_in(self, counts: Counts, activity: HostActivity, gaps: Intervals) -> str | None:
         """Return the function in which the threads that count spend most time of some gaps; None if in none.
 
-        Of launching calls, which are many, it is the one with most time in all. Code that a launch loads is named
+        Of launching calls, which are many, it is the one that is called most often. Code that a launch loads is named
         `FIRST_LAUNCH`, whatever the function.
         """
+        if activity is HostActivity.LAUNCHING:
+            return self._most_called_launching(counts)
         of_function: dict[str, list[int]] = {}
         for code, function, its_activity in self._counted(counts):
             if its_activity is activity:
                 of_function.setdefault(function, []).append(code)
-        if activity is HostActivity.LAUNCHING:
-            gaps = ALL_TIME
+        if len(of_function) == 1 and not (activity is HostActivity.LOADING_CODE and len(self._loading)):
+            return next(iter(of_function))
         loaded = {FIRST_LAUNCH: self._loading} if activity is HostActivity.LOADING_CODE else {}
         moments = {name: _union_of(self._api, self._owner, codes) for name, codes in of_function.items()} | loaded
         return _longest(moments, gaps)
+
+    def _most_called_launching(self, counts: Counts) -> str | None:
+        """Return the launching function that the threads that count call most often."""
+        calls: dict[str, int] = {}
+        for code, function, activity in self._counted(counts):
+            if activity is HostActivity.LAUNCHING:
+                calls[function] = calls.get(function, 0) + int(self._calls_of_code[code])
+        return max(calls, key=calls.__getitem__, default=None)
+
+    @cached_property
+    def _calls_of_code(self) -> Integers:
+        """Number of calls of the process in each group."""
+        return np.bincount(self._api.code[self._api.at(self._owner)], minlength=len(self._api.groups))
 
     def library_function_in(self, counts: Counts, gaps: Intervals) -> str | None:
         """Return the function of the operating system or of MPI that takes most of some gaps.
@@ -144,24 +182,23 @@ class Host:
 class HostThread:
     """The moments of one thread, or of all threads of a process, by what the host does in them.
 
-    `calls`: in any call. `moments`: in calls of each kind but launching, disjoint. `data`, `elsewhere`: in no call of
-    the process, while it loads data, or for so long that it is busy with something else than launching.
+    `calls`: in any call. `moments`: in calls of each kind but launching, disjoint.
     """
 
-    def __init__(
-        self,
-        host: Host,
-        counts: Counts,
-        calls: Intervals,
-        moments: dict[HostActivity, Intervals],
-        data: Intervals,
-        elsewhere: Intervals,
-    ) -> None:
+    def __init__(self, host: Host, counts: Counts, calls: Intervals, moments: dict[HostActivity, Intervals]) -> None:
         self._host, self._counts = host, counts
         self.calls = calls
         self.moments = moments
-        self.data = data
-        self.elsewhere = elsewhere
+
+    @property
+    def data(self) -> Intervals:
+        """Moments in which the process loads data and makes no call."""
+        return self._host.data
+
+    @property
+    def elsewhere(self) -> Intervals:
+        """Moments in which the process makes no call for long, and does not load data."""
+        return self._host.elsewhere
 
     def function_in(self, activity: HostActivity, gaps: Intervals) -> str | None:
         """Return the function of an activity with most time in some gaps."""
@@ -212,30 +249,48 @@ def _first_of_name(kernels: Events, part: slice, call: Integers, candidates: Int
     return np.array(first, np.int64)
 
 
-def _long_pauses(calls: Intervals, ranges: Events | None, marks: Marks, owner: Place) -> Intervals:
+def _long_pauses(calls: list[Intervals], ranges: Events | None, marks: Marks, owner: Place) -> Intervals:
     """Return the moments at which a process is in no call for long, so launches nothing.
 
     These are pauses of at least `PAUSE_NS` between calls as far as they lie outside the marked steps, or anywhere in a
     process without steps; and outside ranges of `MODEL` all of a pause that is also `PAUSE_FACTOR` times as long as the
-    median.
+    median pause of the thread with most calls.
+
+    `calls`: the moments in calls of each thread that makes some.
     """
-    if not len(calls):
+    if not calls:
         return NOTHING
-    pauses = complement(calls)[1:-1]  # how long the host paused before the first call and after the last is not known
-    lengths = pauses[:, 1] - pauses[:, 0]
-    outstanding = pauses[lengths >= max(PAUSE_NS, PAUSE_FACTOR * (np.median(lengths) if len(lengths) else 0.0))]
+    pauses = ALL_TIME
+    for of_thread in calls:
+        pauses = intersection(pauses, _pauses(of_thread))
+    # How long the host paused before the first call and after the last is not known.
+    long = pauses[(pauses[:, 1] - pauses[:, 0] >= PAUSE_NS) & (pauses[:, 0] > FIRST) & (pauses[:, 1] < LAST)]
     model = NOTHING if ranges is None else _moments(ranges, owner, MODEL)
     steps = marks.steps.get(owner)
     free = difference(ALL_TIME, model) if steps is None else complement(union(steps.starts, steps.ends))
-    long = pauses[lengths >= PAUSE_NS]
-    return together([intersection(long, free), difference(outstanding, model)])
+    found = intersection(long, free)
+    if len(difference(long, together([free, model]))):
+        busiest = max(calls, key=len)
+        usual = np.median(busiest[1:, 0] - busiest[:-1, 1]) if len(busiest) > 1 else np.inf
+        outstanding = long[long[:, 1] - long[:, 0] >= PAUSE_FACTOR * usual]
+        found = together([found, difference(outstanding, model)])
+    return found
+
+
+def _pauses(calls: Intervals) -> Intervals:
+    """Return the pauses of a thread of at least `PAUSE_NS`, and the time before its first call and after its last."""
+    before = np.flatnonzero(calls[1:, 0] - calls[:-1, 1] >= PAUSE_NS)
+    starts = np.concatenate(([FIRST], calls[before, 1], calls[-1:, 1]))
+    ends = np.concatenate((calls[:1, 0], calls[before + 1, 0], [LAST]))
+    return np.stack((starts, ends)).T
 
 
 def _longest(moments: dict[str, Intervals], gaps: Intervals, at_least: int = 0) -> str | None:
     """Return the name of the set that has most time in some gaps; None if none has more than `at_least`."""
     longest, most = None, at_least
+    of_gaps = Measure(gaps)
     for name, own in moments.items():
-        length = int(CommonMeasure(gaps, own).between([FIRST], [LAST])[0])
+        length = int(CommonMeasure(of_gaps, own).between([FIRST], [LAST])[0])
         if length > most:
             longest, most = name, length
     return longest
@@ -258,6 +313,8 @@ def _union_of(events: Events, owner: Place, codes: Collection[int]) -> Intervals
     """Return the moments of the events of a process that are of some groups."""
     part = events.at(owner)
     start, duration = events.arrays["start"][part], events.arrays["duration"][part]
+    if not len(codes):
+        return NOTHING
     chosen = set(codes)
     is_chosen = events.mask([code in chosen for code in range(len(events.groups))], part)
     if not is_chosen.all():

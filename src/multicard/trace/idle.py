@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from multicard.trace.api_calls import HostActivity
 from multicard.trace.host import HostThread
-from multicard.trace.intervals import FIRST, LAST, NOTHING, CommonMeasure, Intervals, Measure, intersection
+from multicard.trace.intervals import NOTHING, CommonMeasure, Intervals, Measure
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Integers
 
@@ -48,6 +48,10 @@ _CALL_OF_CAUSE = {cause: activity for activity, cause in _CAUSE_OF_CALL.items()}
 # Causes of which the function of the host is named.
 NAMED = (*_CALL_OF_CAUSE, ELSEWHERE)
 
+ThreadOf = Callable[[int, int, int], HostThread]
+
+WORTH_A_NAME = 0.001
+
 ANY_THREAD = -1  # number of a host thread: whichever thread of the process
 
 
@@ -68,51 +72,55 @@ class Openers:
 
 
 class Idleness:
-    """The idle moments of a device by cause."""
+    """The idle moments of a device by cause, within a time."""
 
-    def __init__(self, busy: Intervals, openers: Openers, thread_of: Callable[[int], HostThread]) -> None:
-        """Divide the gaps between busy intervals.
+    def __init__(self, busy: Intervals, openers: Openers, thread_of: ThreadOf, first: int, last: int) -> None:
+        """Divide the gaps between busy intervals, between the first and the last moment that will be asked for.
 
-        `thread_of` gives what a thread does by its number in `openers`, and for `ANY_THREAD` what the process does.
+        `thread_of` gives what a thread does by its number in `openers`, and for `ANY_THREAD` what the process does,
+        between two moments at least.
         """
-        gap_starts = np.append(FIRST, busy[:, 1])
-        gap_ends = np.append(busy[:, 0], LAST)
+        self._window = np.array([first]), np.array([last])
+        gap_starts = np.clip(np.append(first, busy[:, 1]), first, last)
+        gap_ends = np.clip(np.append(busy[:, 0], last), first, last)
         # Nothing follows the last gap; the host may have been doing anything.
         launched = np.append(openers.call != UNKNOWN, False)
         of_host = ~launched & np.append(openers.migrates, True)
         continues = np.append(openers.continues, False)
         returned = np.clip(np.append(openers.returned, UNKNOWN), gap_starts, gap_ends)
         host_ends = np.where(launched & ~continues, returned, np.where(of_host, gap_ends, gap_starts))
-        thread = np.where(launched, np.append(openers.thread, ANY_THREAD), ANY_THREAD)
 
-        self._queued = _measure(host_ends, gap_ends, launched & ~continues)
+        # What remains of the idle time is queued.
         self._in_graph = _measure(gap_starts, gap_ends, continues)
         self._unknown = _measure(gap_starts, gap_ends, ~launched & ~of_host)
         self._by_thread = []
-        has_host_part = host_ends > gap_starts
-        for number in np.unique(thread[has_host_part]).tolist():
-            own = np.flatnonzero(has_host_part & (thread == number))
+        own_gaps = np.flatnonzero(host_ends > gap_starts)
+        own_thread = np.where(launched, np.append(openers.thread, ANY_THREAD), ANY_THREAD).take(own_gaps)
+        for position in np.flatnonzero(np.bincount(own_thread - ANY_THREAD)).tolist():
+            number = position + ANY_THREAD
+            own = own_gaps.take(np.flatnonzero(own_thread == number))
             gaps = np.stack((gap_starts.take(own), host_ends.take(own))).T
-            self._by_thread.append(_HostGaps(gaps, thread_of(number), is_one_thread=number != ANY_THREAD))
+            host = thread_of(number, int(gaps[0, 0]), int(gaps[-1, 1]))
+            self._by_thread.append(_HostGaps(gaps, host, is_one_thread=number != ANY_THREAD))
 
-    def functions(self, start: int, end: int) -> dict[str, str]:
-        """Return for causes within [start, end) the function of the host in which most of that time lies."""
+    def functions(self) -> dict[str, str]:
+        """Return for each cause that takes some time the function of the host in which most of that time lies."""
         longest: dict[str, tuple[int, str]] = {}
         for gaps in self._by_thread:
-            for cause, length, function in gaps.functions(start, end):
+            for cause, length, function in gaps.functions(*self._window):
                 if length > longest.get(cause, (0, ""))[0]:
                     longest[cause] = (length, function)
         return {cause: function for cause, (_, function) in longest.items()}
 
-    def between(self, starts: Integers, ends: Integers) -> dict[str, Integers]:
-        """Return the nanoseconds of each of `CAUSES` within each [start, end)."""
+    def between(self, starts: Integers, ends: Integers, idle: Integers) -> dict[str, Integers]:
+        """Return the nanoseconds of each of `CAUSES` within each [start, end), of which so many are idle."""
         found = {cause: np.zeros(len(starts), np.int64) for cause in CAUSES}
         for gaps in self._by_thread:
             for cause, length in gaps.between(starts, ends).items():
                 found[cause] += length
-        found[QUEUED] += self._queued.between(starts, ends)
         found[IN_GRAPH] += self._in_graph.between(starts, ends)
         found[UNKNOWN_CAUSE] += self._unknown.between(starts, ends)
+        found[QUEUED] = idle - sum(found.values())
         return found
 
 
@@ -122,13 +130,13 @@ class _HostGaps:
     def __init__(self, gaps: Intervals, thread: HostThread, *, is_one_thread: bool) -> None:
         self._gaps, self._thread, self._is_one_thread = gaps, thread, is_one_thread
         self._all = Measure(gaps)
-        self._in_calls = CommonMeasure(gaps, thread.calls)
+        self._in_calls = CommonMeasure(self._all, thread.calls)
         self._by_call = {
-            _CAUSE_OF_CALL[activity]: CommonMeasure(gaps, moments) for activity, moments in thread.moments.items()
+            _CAUSE_OF_CALL[activity]: CommonMeasure(self._all, moments) for activity, moments in thread.moments.items()
         }
         self._outside = {
-            DATA_LOADING: CommonMeasure(gaps, thread.data),
-            ELSEWHERE: CommonMeasure(gaps, thread.elsewhere),
+            DATA_LOADING: CommonMeasure(self._all, thread.data),
+            ELSEWHERE: CommonMeasure(self._all, thread.elsewhere),
         }
 
     def between(self, starts: Integers, ends: Integers) -> dict[str, Integers]:
@@ -144,18 +152,21 @@ class _HostGaps:
             **outside,
         }
 
-    def functions(self, start: int, end: int) -> Iterator[tuple[str, int, str]]:
-        """Yield cause, nanoseconds within [start, end) and function, for each cause of which the function is known."""
-        lengths = self.between(np.array([start]), np.array([end]))
-        gaps = intersection(self._gaps, np.array([[start, end]]))
+    def functions(self, start: Integers, end: Integers) -> Iterator[tuple[str, int, str]]:
+        """Yield cause, nanoseconds and function, for each cause within [start, end) of which the function is known.
+
+        Of causes that take less than a thousandth of the time none is looked for.
+        """
+        least = int((end - start)[0]) * WORTH_A_NAME
+        lengths = self.between(start, end)
         for cause, activity in _CALL_OF_CAUSE.items():
             length = int(lengths[cause][0])
-            function = self._thread.function_in(activity, gaps) if length else None
+            function = self._thread.function_in(activity, self._gaps) if length > least else None
             if function is not None:
                 yield cause, length, function
         # Of several threads some always wait in the operating system, which says nothing.
         away = int(lengths[ELSEWHERE][0]) if self._is_one_thread else 0
-        function = self._thread.library_function_in(gaps) if away else None
+        function = self._thread.library_function_in(self._gaps) if away > least else None
         if function is not None:
             yield ELSEWHERE, away, function
 

@@ -28,6 +28,8 @@ def union(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
     if (starts[1:] < starts[:-1]).any():
         order = np.argsort(starts, kind="stable")
         starts, ends = starts.take(order), ends.take(order)
+    if (starts[1:] > ends[:-1]).all():  # disjoint already, as the calls of one thread
+        return np.array((starts, ends)).T
     return merged(starts, ends)[0]
 
 
@@ -87,6 +89,7 @@ class Measure:
     """The length of a set between any two moments, found in logarithmic time."""
 
     def __init__(self, moments: Intervals) -> None:
+        self.moments = moments
         self._starts, self._ends = moments.T
         self._before = np.concatenate(([0], np.cumsum(self._ends - self._starts)))
 
@@ -108,9 +111,11 @@ class CommonMeasure:
     Built with one look-up in the larger set for each row of the smaller one.
     """
 
-    def __init__(self, a: Intervals, b: Intervals) -> None:
-        self._few, many = sorted((a, b), key=len)
-        self._many = Measure(many)
+    def __init__(self, a: Measure, b: Intervals) -> None:
+        if len(a.moments) < len(b):
+            self._few, self._many = a.moments, Measure(b)
+        else:
+            self._few, self._many = b, a
         lengths = self._many.between(*self._few.T) if len(self._few) else np.empty(0, np.int64)
         self._before = np.concatenate(([0], np.cumsum(lengths)))
 

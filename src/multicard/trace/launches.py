@@ -1,6 +1,6 @@
 """The calls that launched what ran on a device: joined on process and correlation, which alone is not unique."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,28 +11,24 @@ from multicard.trace.collect import Events, Place
 from multicard.trace.model import Integers
 
 UNKNOWN = np.iinfo(np.int64).max
+NO_THREAD = np.iinfo(np.uint16).max
 
 
-def join_calls(
-    api: Events, sets: Sequence[Events], threads: Collection[tuple[Any, ...]]
-) -> dict[tuple[Any, ...], tuple[int, int]]:
+def join_calls(api: Events, sets: Sequence[Events]) -> dict[tuple[Any, ...], tuple[int, int]]:
     """Give device events the arrays `call` and `returned`: start and end of their launching calls, or `UNKNOWN`.
 
-    The array `thread` has the position in `calling_threads` of the thread that made the call, `by_thread` whether it is
-    one of `threads`, each with its trace and process. Where graphs were launched, the array `by_graph` has whether the
-    call launched one. Of calls with one correlation the one that began first counts: a runtime call comes before the
-    driver call inside.
+    The array `thread` has the position in `calling_threads` of the thread that made the call, or `NO_THREAD`. Where
+    graphs were launched, the array `by_graph` has whether the call launched one. Of calls with one correlation the one
+    that began first counts: a runtime call comes before the driver call inside.
 
     Return by trace and process how many launches of kernels have none recorded, and how many there are.
     """
     for own in sets:
         own.arrays |= {name: np.full(len(own.code), UNKNOWN) for name in ("call", "returned")}
-        own.arrays["by_thread"] = np.zeros(len(own.code), bool)
-        own.arrays["thread"] = np.zeros(len(own.code), np.uint16)
+        own.arrays["thread"] = np.full(len(own.code), NO_THREAD, np.uint16)
     groups = api.values("process", "api", "name", "thread")
     calls_once = [kind != "backtrace" for _, _, kind, _, _ in groups]
     launches = [kind != "backtrace" and bool(KERNEL_LAUNCH.match(name)) for _, _, kind, name, _ in groups]
-    by_thread = np.array([(trace, process, thread) in threads for trace, process, _, _, thread in groups], bool)
     known_threads = calling_threads(api)
     thread_number = np.array(
         [known_threads.index((trace, process, thread)) for trace, process, _, _, thread in groups], np.uint16
@@ -58,7 +54,6 @@ def join_calls(
             events, call = joined + own.at(place).start, calls.take(at.take(joined))
             begun, code = start.take(call), api.code.take(call)
             own.arrays["call"][events] = begun
-            own.arrays["by_thread"][events] = by_thread.take(code)
             own.arrays["thread"][events] = thread_number.take(code)
             if of_graph.any():
                 own.arrays["by_graph"][events] = of_graph.take(code)

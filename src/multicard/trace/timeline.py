@@ -1,7 +1,7 @@
 """Where each device's time goes: unions of intervals, never sums over streams."""
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from multicard.core.system import in_parallel
 from multicard.trace.captured_events import CAPTURE, STEPS, CapturedEvents
 from multicard.trace.collect import Events, Place
 from multicard.trace.host import Host, HostThread, loading_launches
-from multicard.trace.idle import ANY_THREAD, CAUSES, Idleness, Openers
+from multicard.trace.idle import ANY_THREAD, CAUSES, Idleness, Openers, ThreadOf
 from multicard.trace.intervals import NOTHING, Intervals, Measure, merged
 from multicard.trace.launches import calling_threads
 from multicard.trace.model import Integers
@@ -19,6 +19,8 @@ from multicard.trace.steps import ALWAYS, HOST, STEP, Steps
 SHARES = (
     "span", "busy", "compute", "communication", "memory", "graphs", "overlapped", "exposed_communication", "idle",
 )  # fmt: skip
+
+KEPT = 2
 
 # Kinds of activity on a device.
 COMPUTE, COMMUNICATION, MEMORY, GRAPH, MIGRATION = range(5)
@@ -39,14 +41,17 @@ class Device:
         if (starts[1:] < starts[:-1]).any():
             order = order.take(np.argsort(starts, kind="stable"))
             starts = start.take(order)
-        if launches is not None and (starts[1:] == starts[:-1]).any():
+        together = np.flatnonzero(starts[1:] == starts[:-1])
+        if launches is not None and len(together):
             # Of those that begin together, the one launched first comes first.
-            order = order.take(np.lexsort((launches.call.take(order), starts)))
+            tied = np.union1d(together, together + 1)
+            own = order.take(tied)
+            order[tied] = own.take(np.lexsort((launches.call.take(own), starts.take(tied))))
         self._start, self._end, self._kind = starts, end.take(order), kind.take(order)
-        self._launches = None if launches is None else launches.take(order)
+        self._launches, self._order = launches, order
 
     def between(
-        self, starts: Integers, ends: Integers, thread_of: Callable[[int], HostThread] | None = None
+        self, starts: Integers, ends: Integers, thread_of: ThreadOf | None = None
     ) -> dict[str, list[int] | list[None]]:
         """Return the nanoseconds of each of `SHARES` and `CAUSES` within each [start, end).
 
@@ -84,10 +89,11 @@ class Device:
         found["idle"] = found["span"] - found["busy"]
         self.functions: dict[str, str] = {}
         if self._launches is not None and thread_of is not None:
-            openers = self._launches.openers(firsts, self._kind.take(firsts) == MIGRATION)
-            idleness = Idleness(busy, openers, thread_of)
-            found |= idleness.between(starts, ends)
-            self.functions = idleness.functions(int(starts[0]), int(ends[0]))
+            openers = self._launches.openers(self._order, firsts, self._kind.take(firsts) == MIGRATION)
+            first, last = int(starts.min()), int(ends.max())
+            idleness = Idleness(busy, openers, thread_of, first, last)
+            found |= idleness.between(starts, ends, found["idle"])
+            self.functions = idleness.functions()
         listed = {name: values.tolist() for name, values in found.items()}
         return listed | {name: [None] * len(starts) for name in CAUSES if name not in listed}
 
@@ -106,25 +112,21 @@ class Launches:
     def __init__(self, call: Integers, returned: Integers, thread: Integers, by_graph: Integers | None = None) -> None:
         self.call, self.returned, self.thread, self.by_graph = call, returned, thread, by_graph
 
-    def take(self, order: Integers) -> "Launches":
-        """Return the launches in another order."""
-        by_graph = None if self.by_graph is None else self.by_graph.take(order)
-        return Launches(self.call.take(order), self.returned.take(order), self.thread.take(order), by_graph)
+    def openers(self, order: Integers, firsts: Integers, migrates: Integers) -> Openers:
+        """Return the launches of those activities that open a busy interval.
 
-    def openers(self, firsts: Integers, migrates: Integers) -> Openers:
-        """Return the launches of those activities that open a busy interval, given by their positions.
-
-        The activities of one replay are those whose call began in the same nanosecond.
+        `order`: positions of the activities in order of time. `firsts`: which of these open an interval. The
+        activities of one replay of a graph are those whose call began in the same nanosecond.
         """
         continues = np.zeros(len(firsts), bool)
         if self.by_graph is not None and self.by_graph.any():
-            of_graph = np.flatnonzero(self.by_graph)
-            _, begins = np.unique(self.call.take(of_graph), return_index=True)
-            is_later = self.by_graph.copy()
+            is_later = self.by_graph.take(order)
+            of_graph = np.flatnonzero(is_later)
+            _, begins = np.unique(self.call.take(order.take(of_graph)), return_index=True)
             is_later[of_graph.take(begins)] = False  # the first activity of each replay
             continues = is_later.take(firsts)
-        call, returned, thread = self.call.take(firsts), self.returned.take(firsts), self.thread.take(firsts)
-        return Openers(call, returned, thread, migrates, continues)
+        own = order.take(firsts)
+        return Openers(self.call.take(own), self.returned.take(own), self.thread.take(own), migrates, continues)
 
 
 def timeline(capture: CapturedEvents) -> list[dict[str, Any]]:
@@ -142,16 +144,12 @@ def timeline(capture: CapturedEvents) -> list[dict[str, Any]]:
         origins[trace] = min(origins.get(trace, own.window[0]), own.window[0])
     threads = [] if capture.api is None else calling_threads(capture.api)
 
-    @cache
+    # What a process does takes as much memory as its calls, so only that of a few is kept.
+    @lru_cache(KEPT)
     def host(owner: Place) -> Host:
         assert capture.api is not None
         loading = loading_launches(capture.kernels, owner)
         return Host(capture.api, capture.ranges, marks, owner, loading, capture.host_calls)
-
-    @cache
-    def calling_thread(number: int) -> HostThread:
-        *owner, thread = threads[number]
-        return host(tuple(owner)).thread(thread)
 
     def rows(places: tuple[Place, ...]) -> list[dict[str, Any]]:
         place = places[0]
@@ -165,8 +163,11 @@ def timeline(capture: CapturedEvents) -> list[dict[str, Any]]:
             if capture.has_graph_launches:
                 launches.by_graph = _joined(capture, places, "by_graph")
 
-        def thread_of(number: int) -> HostThread:
-            return host(place[:2]).any_thread if number == ANY_THREAD else calling_thread(number)
+        def thread_of(number: int, first: int, last: int) -> HostThread:
+            if number == ANY_THREAD:
+                return host(place[:2]).any_thread(first, last)
+            *owner, thread = threads[number]
+            return host(tuple(owner)).thread(thread)
 
         device = Device(start, start + duration, kind, launches)
         own = steps.get(place, _NO_STEPS)
