@@ -26,7 +26,7 @@ from recorded_runs import add_run, experiment, manifest_of
 pytestmark = pytest.mark.slow
 
 HOST, USER, VARIABLE = "zeta9.planted.example", "uplanted", "planted-by-variable"
-LACKING = "2 of 30 kernel launches without a kernel; 1 of 3 steps, held in part, are left out"
+LACKING = "2 of 30 kernel launches have no kernel: 2 failed (error 700); 1 of 3 steps, held in part, are left out"
 
 
 def contents(path: Path) -> dict[str, bytes]:

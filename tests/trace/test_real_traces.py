@@ -66,7 +66,7 @@ def test_every_trace_reads_and_its_clocks_agree(path: Path) -> None:
     assert found(path).rows
     for rows in found(path).rows.values():
         assert all(row["total_s"] >= 0 for row in rows if "total_s" in row)
-    lines = [line for line in found(path).notices if "without a kernel" not in line]
+    lines = list(found(path).notices)
     assert lines == [
         f"{name}: a bare list of events, so rank and GPUs are unknown" for name in LISTS if name == path.name
     ]

@@ -47,7 +47,7 @@ from multicard.experiment.workload import WORKLOADS, parameters_of
 from multicard.trace.tables import ACTIVITIES
 
 WINDOWS = (b"warmup", b"measured", b"profiled")
-NOTICE = text(r"process [0-9]+(, device [0-9]+)?: [\w ,;.]+(: [\w ,;.]+)?")  # of a trace, without the trace's name
+NOTICE = text(r"process [0-9]+(, device [0-9]+)?: [\w ,;.()]+(: [\w ,;.()]+)?")  # of a trace, without the trace's name
 NUMBERS = b"0123456789+-.,einfa\r\n"  # of CSV, with those that are not finite
 SPOOLED_BYTES = 64 << 20
 

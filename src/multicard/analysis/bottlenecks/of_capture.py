@@ -16,6 +16,7 @@ from multicard.analysis.runs.breakdown import (
     LOADING_CODE,
     MOSTLY,
     OF_TRACE,
+    OTHER,
     RANKS,
     SYNCHRONIZING,
     device_time,
@@ -43,6 +44,7 @@ OF_LAUNCHES = {
     "in launching calls": idle.LAUNCHING, "between calls": idle.BETWEEN_CALLS, "in other calls": idle.OTHER_CALLS,
 }  # fmt: skip
 
+UNKNOWN = "idle for an unknown reason"  # the launch of what ended it was not recorded
 INSIDE_GRAPHS = (
     "What runs inside CUDA graphs was not recorded, and may be anything: nsys profile --cuda-graph-trace=node shows it"
 )
@@ -162,7 +164,7 @@ def _sentence(
     else:
         of = "time"
         where = f"{gpus} in {with_unit(span_s, SECONDS)} from first to last activity, no steps found"
-    means = parts.mean().sort_values(ascending=False, kind="stable")
+    means = parts.rename(columns={OTHER: UNKNOWN}).mean().sort_values(ascending=False, kind="stable")
     (first, share), (second, rest) = list(means.items())[:2]
     how = "mostly" if share >= MOSTLY else "largest part"
     sentence = f"{where}: {how} {first} ({percent(share)} of the {of}{_in_call(first, functions)})"
@@ -188,7 +190,8 @@ def _part_rows(
         if mean < SHOWN:
             continue
         function = functions.get(CALL_OF_PART.get(str(part), ""), "")
-        rows.append((str(part), with_unit(mean * span_s, SECONDS), _range(parts[part]), function))
+        name = UNKNOWN if part == OTHER else str(part)
+        rows.append((name, with_unit(mean * span_s, SECONDS), _range(parts[part]), function))
         if part == LAUNCHES:
             for what, cause in OF_LAUNCHES.items():
                 share = (spans[f"{cause}_s"].astype(float) / spans["span_s"]).fillna(0.0)
