@@ -120,6 +120,14 @@ def test_the_ranks_of_a_merged_file_keep_their_own_kernels(
     )
 
 
+def test_a_merged_file_that_lists_all_of_the_host_first_is_divided_by_the_calls(tmp_path: Path) -> None:
+    events = [*rank_events(100, 0), *rank_events(200, 1, late=100)]
+    events.sort(key=lambda each: each["cat"] == "kernel")
+    rows = rows_of(trace_file(tmp_path / "t.json", events))
+    assert [(row["process"], row["device"], row["joined"]) for row in rows["launches"]] == [(100, 0, 8), (200, 1, 8)]
+    assert [row["median_latency_s"] for row in rows["launches"]] == [pytest.approx(20e-6)] * 2
+
+
 def test_a_merged_file_that_does_not_tell_whose_the_kernels_are_is_refused(tmp_path: Path) -> None:
     events = [*rank_events(100, 0), *rank_events(200, 0, late=100)]
     events.sort(key=lambda each: each["ts"])  # both on one stream of a device 0, side by side

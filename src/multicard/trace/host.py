@@ -109,8 +109,9 @@ class Host:
         loading = intersection(self._loading, calls)
         covered = NOTHING
         moments: dict[HostActivity, Intervals] = {}
-        # Of nested calls, as a launch that loads a library, the inner one counts. Launching calls are by far the most,
-        # so they are what remains.
+        # Where calls of several kinds overlap, the first kind of this list counts, so that the moments are disjoint. It
+        # is usually that of the inner call, as of a library that is loaded within a launch. Launching calls are by far
+        # the most, so they are what remains of `calls`.
         for activity in (HostActivity.LOADING_CODE, HostActivity.ALLOCATING, HostActivity.WAITING, HostActivity.OTHER):
             own = np.flatnonzero(activities == activity)
             of_activity = union(start.take(own), end.take(own))
@@ -134,10 +135,11 @@ class Host:
         ]
 
     def function_in(self, counts: Counts, activity: HostActivity, gaps: Intervals) -> str | None:
-        """Return the function in which the threads that count spend most time of some gaps; None if in none.
+        """Return the function of an activity in which the threads that count spend most time of some gaps.
 
-        Of launching calls, which are many, it is the one that is called most often. Code that a launch loads is named
-        `FIRST_LAUNCH`, whatever the function.
+        Where they call only one such function, it is returned without a look at the gaps. Of launching calls, which are
+        many, it is the one that is called most often in all. Code that a launch loads is named `FIRST_LAUNCH`, whatever
+        the function. None if there is no such call.
         """
         if activity is HostActivity.LAUNCHING:
             return self._most_called_launching(counts)
@@ -176,7 +178,7 @@ class Host:
             if (trace, process) == self._owner and counts(thread):
                 of_function.setdefault(function, []).append(code)
         moments = {name: _union_of(self._host_calls, self._owner, codes) for name, codes in of_function.items()}
-        return _longest(moments, gaps, at_least=_length(gaps) // 2)
+        return _longest(moments, gaps, more_than=_length(gaps) // 2)
 
 
 class HostThread:
@@ -230,7 +232,8 @@ def loading_launches(kernels: Events | None, owner: Place) -> Intervals:
         first = _first_of_name(kernels, part, call, long)
         repeated = np.ones(len(lasting), bool)
         repeated[first] = False
-        others = lasting[:: len(lasting) // SAMPLE + 1][repeated[:: len(lasting) // SAMPLE + 1]]
+        sample = slice(None, None, len(lasting) // SAMPLE + 1)
+        others = lasting[sample][repeated[sample]]
         usual = np.median(others) if len(others) else 0
         outstanding = first[lasting.take(first) >= LOADING_LAUNCH_FACTOR * usual]
         found.append(union(call.take(outstanding), returned.take(outstanding)))
@@ -252,9 +255,9 @@ def _first_of_name(kernels: Events, part: slice, call: Integers, candidates: Int
 def _long_pauses(calls: list[Intervals], ranges: Events | None, marks: Marks, owner: Place) -> Intervals:
     """Return the moments at which a process is in no call for long, so launches nothing.
 
-    These are pauses of at least `PAUSE_NS` between calls as far as they lie outside the marked steps, or anywhere in a
-    process without steps; and outside ranges of `MODEL` all of a pause that is also `PAUSE_FACTOR` times as long as the
-    median pause of the thread with most calls.
+    Pauses between calls of at least `PAUSE_NS` count as far as they lie outside the marked steps; in a process without
+    steps, outside ranges of `MODEL`. Anywhere else outside ranges of `MODEL` a pause counts only if it also lasts
+    `PAUSE_FACTOR` times as long as the median pause of the thread with most calls.
 
     `calls`: the moments in calls of each thread that makes some.
     """
@@ -285,9 +288,9 @@ def _pauses(calls: Intervals) -> Intervals:
     return np.stack((starts, ends)).T
 
 
-def _longest(moments: dict[str, Intervals], gaps: Intervals, at_least: int = 0) -> str | None:
-    """Return the name of the set that has most time in some gaps; None if none has more than `at_least`."""
-    longest, most = None, at_least
+def _longest(moments: dict[str, Intervals], gaps: Intervals, more_than: int = 0) -> str | None:
+    """Return the name of the set that has most time in some gaps; None if none has more time than `more_than`."""
+    longest, most = None, more_than
     of_gaps = Measure(gaps)
     for name, own in moments.items():
         length = int(CommonMeasure(of_gaps, own).between([FIRST], [LAST])[0])

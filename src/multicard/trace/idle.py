@@ -23,7 +23,7 @@ ALLOCATING = "idle_allocating"  # in a call that allocates, frees or registers m
 LOADING_CODE = "idle_loading_code"  # in a call that loads code onto the device
 WAITING = "idle_waiting"  # in a synchronization or a blocking copy
 OTHER_CALLS = "idle_other_calls"  # in another call
-BETWEEN_CALLS = "idle_between_calls"  # in no call, but shortly: between one call and the next
+BETWEEN_CALLS = "idle_between_calls"  # in no call for a short time, between one call and the next
 DATA_LOADING = "idle_data_loading"  # in no call, while it loads data
 ELSEWHERE = "idle_host_elsewhere"  # in no call for long
 # Idle although the next activity was launched in time:
@@ -50,7 +50,7 @@ NAMED = (*_CALL_OF_CAUSE, ELSEWHERE)
 
 ThreadOf = Callable[[int, int, int], HostThread]
 
-WORTH_A_NAME = 0.001
+WORTH_A_NAME = 0.001  # share of the time, above which the function of a cause is looked for
 
 ANY_THREAD = -1  # number of a host thread: whichever thread of the process
 
@@ -86,9 +86,10 @@ class Idleness:
         # Nothing follows the last gap; the host may have been doing anything.
         launched = np.append(openers.call != UNKNOWN, False)
         of_host = ~launched & np.append(openers.migrates, True)
-        continues = np.append(openers.continues, False)
+        continues = np.append(openers.continues, False) & launched
         returned = np.clip(np.append(openers.returned, UNKNOWN), gap_starts, gap_ends)
-        host_ends = np.where(launched & ~continues, returned, np.where(of_host, gap_ends, gap_starts))
+        # The host is responsible for a gap from its start to this moment.
+        host_ends = np.select([launched & ~continues, of_host], [returned, gap_ends], default=gap_starts)
 
         # What remains of the idle time is queued.
         self._in_graph = _measure(gap_starts, gap_ends, continues)
@@ -104,7 +105,10 @@ class Idleness:
             self._by_thread.append(_HostGaps(gaps, host, is_one_thread=number != ANY_THREAD))
 
     def functions(self) -> dict[str, str]:
-        """Return for each cause that takes some time the function of the host in which most of that time lies."""
+        """Return the host's function of each cause in `NAMED` that takes more than `WORTH_A_NAME` of the time.
+
+        It is the function in which most of that time lies. A cause of which it is not known is left out.
+        """
         longest: dict[str, tuple[int, str]] = {}
         for gaps in self._by_thread:
             for cause, length, function in gaps.functions(*self._window):
@@ -145,6 +149,7 @@ class _HostGaps:
         by_call = {cause: common.between(starts, ends) for cause, common in self._by_call.items()}
         outside = {cause: common.between(starts, ends) for cause, common in self._outside.items()}
         whole = self._all.between(starts, ends)
+        # The moments of calls leave launching calls out, so these are what remains.
         return {
             LAUNCHING: in_calls - sum(by_call.values()),
             BETWEEN_CALLS: whole - in_calls - sum(outside.values()),

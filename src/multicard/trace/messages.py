@@ -16,7 +16,7 @@ from multicard.trace.model import MISSING, Integers
 # Fields of the groups of communication kernels.
 FIELDS = ("process", "device", "stream", "name", "class", "collective", "ranks", "communicator")
 
-_NONE = -1  # position of a message that no kernel has, or of a kernel's message that is not known
+_NONE = -1  # no position: a kernel's message is not known, or the call that launched it was not recorded
 
 
 def communication_kernels(kernels: Events, api: Events | None, messages: Events | None) -> Events:
@@ -88,8 +88,9 @@ def _messages_of(kernels: Events, api: Events | None, messages: Events) -> Integ
             carried[own_kernels] = _by_kernel(kernels, own_kernels, messages, sent[noted])
         calls = sent[~noted]
         if len(calls):
+            without = own_kernels[carried.take(own_kernels) == _NONE]
             if api is not None:
-                carried[own_kernels] = _by_call(kernels, own_kernels, api, owner, messages, calls)
+                carried[without] = _by_call(kernels, without, api, owner, messages, calls)
             _ByOrder(kernels, own_kernels, messages, calls, carried).join()
     return carried
 
@@ -98,7 +99,7 @@ def _by_kernel(kernels: Events, own: Integers, messages: Events, sent: Integers)
     """Return the messages that were noted on the very kernels: those of the same correlation and start."""
     kernel_keys = [kernels.arrays[name].take(own).astype(np.int64) for name in ("correlation", "start")]
     message_keys = [messages.arrays[name].take(sent).astype(np.int64) for name in ("correlation", "kernel_start")]
-    # Two numbers become one: the first in units of the number of different values of the second.
+    # Both columns are combined into one key that sorts as they do: digits of a number with mixed bases.
     kernel_key, message_key = np.zeros(len(own), np.int64), np.zeros(len(sent), np.int64)
     for of_kernels, of_messages in zip(kernel_keys, message_keys, strict=True):
         values, code = np.unique(np.concatenate((of_kernels, of_messages)), return_inverse=True)

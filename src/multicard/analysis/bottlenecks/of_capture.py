@@ -35,8 +35,8 @@ UNEQUAL = 0.01  # difference of the shares of GPUs from which on they are shown 
 
 PLACE = ["report", "process", "device"]
 
-# Causes of idle time in whose calls of the host it lies, and the causes that make up launch overhead.
-CALL_OF_PART = {
+# Cause of idle time whose function of the host is shown next to a part; and the causes that make up launch overhead.
+CAUSE_OF_PART = {
     ALLOCATING: idle.ALLOCATING, LOADING_CODE: idle.LOADING_CODE, SYNCHRONIZING: idle.WAITING,
     ELSEWHERE: idle.ELSEWHERE,
 }  # fmt: skip
@@ -55,10 +55,11 @@ class Answer:
     """Where the time of a capture goes, and in `sentence` the answer.
 
     `is_known` is False where the capture does not tell. `warnings` are lines on what is missing from it, which come
-    before the answer. `parts`: name, seconds, share and call of the host of each part of the step, or of the time from
-    the first to the last activity of GPUs, the largest first; means over GPUs, and of the shares their range where GPUs
-    differ. `over` says what the other lists are about. `kernels`: seconds, share of the time in kernels, calls, class
-    and name of the longest, per GPU. `lines`: what else took long, as collectives, copies, calls.
+    before the answer. `parts` holds rows of text: name, time, share and function of the host of each part of the step,
+    or of the time from the first to the last activity of GPUs, the largest first, without those below `SHOWN`; what
+    launch overhead is made of follows it, with indented names. They are means over GPUs, and of the shares their range
+    where GPUs differ. `over` says what the other lists are about. `kernels`: seconds, share of the time in kernels,
+    calls, class and name of the longest, per GPU. `lines`: what else took long, as collectives, copies, calls.
     """
 
     sentence: str
@@ -112,7 +113,7 @@ def _at_work(devices: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_steps(timeline: pd.DataFrame, at_work: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean durations of a step of each GPU at work, from start to start; those of the step if it is one."""
+    """Return the mean durations of each GPU at work from one step's start to the next; of a single step, its own."""
     mine = timeline.merge(at_work[PLACE], on=PLACE)
     found = per_pitch(mine)
     if len(found):
@@ -125,7 +126,7 @@ def _of_steps(timeline: pd.DataFrame, at_work: pd.DataFrame) -> pd.DataFrame:
 def _with_ranks(parts: pd.DataFrame, spans: pd.DataFrame, devices: pd.DataFrame, found: ActivityTables) -> pd.DataFrame:
     """Return the parts with what GPUs waited for other ranks inside collectives as a part of its own.
 
-    It is not communication, which would take that time however early the others came.
+    This time is split from communication because it would vanish if the other ranks arrived in time.
     """
     waited = waiting_inside(found.rows.get("stragglers", []))
     total_s = dict(zip(_places(devices), devices["span_s"], strict=True))
@@ -177,7 +178,7 @@ def _sentence(
 
 
 def _in_call(part: str, functions: dict[str, str]) -> str:
-    function = functions.get(CALL_OF_PART.get(part, ""))
+    function = functions.get(CAUSE_OF_PART.get(part, ""))
     return f", in {function}" if function else ""
 
 
@@ -189,7 +190,7 @@ def _part_rows(
     for part, mean in parts.mean().sort_values(ascending=False, kind="stable").items():
         if mean < SHOWN:
             continue
-        function = functions.get(CALL_OF_PART.get(str(part), ""), "")
+        function = functions.get(CAUSE_OF_PART.get(str(part), ""), "")
         name = UNKNOWN if part == OTHER else str(part)
         rows.append((name, with_unit(mean * span_s, SECONDS), _range(parts[part]), function))
         if part == LAUNCHES:

@@ -1,4 +1,4 @@
-"""Whose events they are: of one process, or of several where somebody merged the traces of ranks into one file.
+"""Assign events to processes: to one, or to several where somebody merged the traces of ranks into one file.
 
 Kineto writes the process id on what the host did, but the number of the device on what a device did. In a file of one
 process that is enough. In a merged file the process of a device's event must be found: by its place in the list, as
@@ -17,7 +17,7 @@ from multicard.trace.kineto.values import Scalar, last_number, whole
 
 UNKNOWN_PROCESS = -1
 
-# Part of the events of devices that a process must have launched to be the one whose they are.
+# Smallest share of the events of a device with a known call that one process must have launched.
 _OWN = 0.9
 
 
@@ -28,7 +28,7 @@ def processes_of(events: Iterable[Event]) -> list[Scalar]:
 
 
 def numbered(pids: Sequence[Scalar]) -> dict[Scalar, int]:
-    """Return the process id as a number, or where these are not told apart by numbers, the place in the list.
+    """Return a number for each process id: its own, or its place in the list where these do not tell them apart.
 
     >>> numbered([4242]), numbered(["[TP00] 70", "[TP01] 71"]), numbered(["rank a", "rank b"])
     ({4242: 4242}, {'[TP00] 70': 70, '[TP01] 71': 71}, {'rank a': 0, 'rank b': 1})
@@ -44,7 +44,7 @@ def divided(path: Path, events: list[Event], pids: Sequence[Scalar]) -> dict[Sca
 
     Raises `TraceError` if it cannot be told whose the events of devices are.
     """
-    calls = _first_calls(events)
+    calls = {pid: own for pid, own in _first_calls(events).items() if pid in pids}
     found = _by_place(events, pids, calls) or _by_calls(events, pids, calls)
     if found is None:
         names = first_of([printable(str(pid), 20) for pid in pids], 8)
@@ -83,8 +83,11 @@ def _by_place(events: list[Event], pids: Sequence[Scalar], calls: _Calls) -> dic
     if any(lasts[pid] >= end for pid, end in zip(order, ends, strict=True)):
         return None
     found = {pid: events[start:end] for pid, start, end in zip(order, starts, ends, strict=True)}
+    has_devices = any(_category(event) in DEVICE_CATEGORIES for event in events)
     for pid, own in found.items():
         launched = {_correlation(event) for event in own if _category(event) in DEVICE_CATEGORIES}
+        if has_devices and pid in calls and not launched:
+            return None  # its list was not appended as a whole
         known = {number for number in launched if any(number in of for of in calls.values())}
         if len(known & calls.get(pid, {}).keys()) < _OWN * len(known):
             return None
@@ -94,8 +97,8 @@ def _by_place(events: list[Event], pids: Sequence[Scalar], calls: _Calls) -> dic
 def _by_calls(events: list[Event], pids: Sequence[Scalar], calls: _Calls) -> dict[Scalar, list[Event]] | None:
     """Divide a list by which process launched what ran on each stream; None if that is not clear.
 
-    Processes number their calls alike. So of the calls with the number of an event the last one before it counts, and
-    every process that made calls must be found to have a stream.
+    Processes number their calls alike. So each process stands with its first call of an event's number; of those that
+    began before the event the latest counts. Every process that made calls must be found to have a stream.
     """
     votes: dict[tuple[Scalar, ...], Counter[Scalar]] = {}
     for event in events:
