@@ -75,21 +75,22 @@ def test_every_moment_of_the_host_is_judged(seed: int) -> None:
     model, where = [(300, 500), (600, 650)], ("forward", "aten::mm", "Optimizer.step#SGD.step", "epoch")[seed % 4]
     ranges = events({("step", 5): steps, (name, 5): waits, (where, 5): model})
     api = events({("runtime", "cudaLaunchKernel", 5): calls}, is_api=True)
-    host = Host(api, ranges, Marks(ranges), (0, 1)).thread(5)
+    host = Host(api, ranges, Marks(ranges), (0, 1))
+    data, elsewhere = host.outside()
 
     def listed(found: np.ndarray) -> set[int]:
         return {m for start, end in found.tolist() for m in range(max(0, start // UNIT), min(END, end // UNIT))}
 
     in_calls = {m for start, end in calls for m in range(start, end)}
-    assert listed(host.calls) == in_calls
-    assert listed(host.elsewhere) == counted(calls, steps, waits, model if where != "epoch" else [])
+    assert listed(host.thread(5).calls) == in_calls
+    assert listed(elsewhere) == counted(calls, steps, waits, model if where != "epoch" else [])
     loading = {m for start, end in waits for m in range(start, min(END, end))}
-    assert listed(host.data) == loading - in_calls
+    assert listed(data) == loading - in_calls
 
 
 def test_of_a_process_without_calls_nothing_is_known() -> None:
     api = events({("runtime", "cudaLaunchKernel", 5): [(0, 1)]}, is_api=True)
-    assert len(Host(api, None, Marks(None), (0, 2)).elsewhere) == 0
+    assert [len(moments) for moments in Host(api, None, Marks(None), (0, 2)).outside()] == [0, 0]
 
 
 def of_steps(path: Path) -> dict[str, Any]:

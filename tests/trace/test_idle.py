@@ -9,8 +9,8 @@ import pytest
 from multicard.trace import idle
 from multicard.trace.api_calls import HostActivity, host_activity
 from multicard.trace.collect import Events
-from multicard.trace.host import FIRST_LAUNCH, Host, HostThread, loading_launches
-from multicard.trace.idle import ANY_THREAD, CAUSES
+from multicard.trace.host import FIRST_LAUNCH, Host, loading_launches
+from multicard.trace.idle import ANY_THREAD, CAUSES, Doing
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.steps import Marks
 from multicard.trace.timeline import COMMUNICATION, COMPUTE, MEMORY, MIGRATION, Device, Launches
@@ -86,9 +86,12 @@ def device_of(activities: list[Activity]) -> Device:
 
 def causes_of(activities: list[Activity], host: Host, starts: list[int], ends: list[int]) -> list[dict[str, int]]:
     """Return the causes within each window, in units."""
+    launching = {activity.call.thread for activity in activities if activity.call is not None}
 
-    def thread_of(number: int, first: int, last: int) -> HostThread:
-        return host.any_thread(first, last) if number == ANY_THREAD else host.thread(number)
+    def thread_of(number: int, first: int, last: int) -> Doing:
+        if number == ANY_THREAD:
+            return Doing(host.any_thread(first, last), *host.outside())
+        return Doing(host.thread(number), *host.outside(launching))
 
     edges = (np.array(starts) * UNIT, np.array(ends) * UNIT)
     found = device_of(activities).between(*edges, thread_of)
@@ -111,11 +114,13 @@ def judged(moment: int, activities: list[Activity], calls: list[Call], data: lis
         return idle.IN_GRAPH
     if moment >= opener.call.end:
         return idle.QUEUED
-    return of_host(moment, [call for call in calls if call.thread == opener.call.thread], calls, data)
+    launching = {a.call.thread for a in activities if a.call is not None}
+    own = [call for call in calls if call.thread == opener.call.thread]
+    return of_host(moment, own, [call for call in calls if call.thread in launching], data)
 
 
 def of_host(moment: int, own: list[Call], calls: list[Call], data: list[tuple[int, int]]) -> str:
-    """Return what the host does in a moment, by a thread's own calls and those of all threads."""
+    """Return what the host does in a moment, by a thread's own calls and those of all threads that count."""
     in_progress = {FUNCTIONS[call.function] for call in own if call.start <= moment < call.end}
     for cause in INNER_FIRST:
         if cause in in_progress:
@@ -190,6 +195,16 @@ def test_a_call_that_began_before_the_device_ran_dry_is_launching_until_it_retur
     assert found == {idle.LAUNCHING: 4}
 
 
+def test_calls_of_threads_that_launch_nothing_do_not_hide_what_the_launching_thread_does() -> None:
+    # Another thread pins memory while the launching one loads data at 3-23, and asks for an event each unit later on.
+    first, second, third = (Call(at, at + 1, "cudaLaunchKernel", 1) for at in (0, 23, 53))
+    pinning = Call(4, 22, "cudaMalloc", 2)
+    asking = [Call(at, at + 1, "cudaEventRecord", 3) for at in range(28, 50, 2)]
+    activities = [Activity(at + 1, at + 3, COMPUTE, call) for at, call in ((0, first), (23, second), (53, third))]
+    [found] = causes_of(activities, host_of([first, second, third, pinning, *asking], [(3, 23)]), [1], [56])
+    assert found == {idle.DATA_LOADING: 20, idle.ELSEWHERE: 27, idle.LAUNCHING: 2}
+
+
 def kernels_of(launches: list[tuple[int, int, str]]) -> Events:
     """Return kernels with their launching calls in nanoseconds."""
     names = list(dict.fromkeys(name for _, _, name in launches))
@@ -224,7 +239,11 @@ def test_the_function_of_each_cause_is_named() -> None:
     activities.append(Activity(41, 42, COMPUTE, calls[4]))
     host = host_of(calls, [], np.array([[30 * UNIT, 40 * UNIT]]))
     device = device_of(activities)
-    device.between(np.array([0]), np.array([42 * UNIT]), lambda number, first, last: host.thread(number))
+
+    def thread_of(number: int, first: int, last: int) -> Doing:
+        return Doing(host.thread(number), *host.outside())
+
+    device.between(np.array([0]), np.array([42 * UNIT]), thread_of)
     assert device.functions == {
         idle.ALLOCATING: "cudaMalloc", idle.LOADING_CODE: FIRST_LAUNCH, idle.LAUNCHING: "cudaLaunchKernel",
     }  # fmt: skip

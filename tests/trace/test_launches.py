@@ -7,7 +7,7 @@ import pytest
 from changed_traces import change, rows_of
 from multicard.trace.files import open_trace
 from multicard.trace.tables import STEPS, ActivityTables, activity_tables
-from synthetic import MS, PID, Work, global_id, nsys_export, training_trace
+from synthetic import COPY, MS, PID, Work, global_id, kineto_trace, nsys_export, training_trace
 from test_cli import multicard
 
 
@@ -89,3 +89,37 @@ def test_launches_without_a_kernel_are_counted(tmp_path: Path) -> None:
     lacking = 20 - found.rows["kernels"][0]["calls"]
     assert found.warnings == (f"t: process {PID}: {lacking} of 20 kernel launches have no kernel",)
     assert lacking > 0
+
+
+FAILED = ("ALTER TABLE CUPTI_ACTIVITY_KIND_RUNTIME ADD COLUMN returnValue INT DEFAULT 0",)
+
+
+def test_launches_that_failed_are_named_with_their_error(tmp_path: Path) -> None:
+    some = training_trace(tmp_path / "some.sqlite", {PID: STEP_TIMES}, {PID: KERNELS})
+    of_some = "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 700 WHERE correlationId >= 18"
+    # The call of the driver inside that of the runtime fails with it.
+    inside = (
+        "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME SELECT * FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId >= 18"
+    )
+    gone = "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE correlationId >= 18"
+    [warning] = tables(change(some, *FAILED, of_some, inside, gone)).warnings
+    assert warning.endswith("kernel launches have no kernel: 2 launches failed (error 700)")
+    every = training_trace(tmp_path / "every.sqlite", {PID: STEP_TIMES}, {PID: KERNELS})
+    of_all = "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 209"
+    found = tables(change(every, *FAILED, of_all, "DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL"))
+    assert found.diagnostics == ("20 launches failed (error 209)",)
+
+
+def test_without_a_launch_of_kernels_it_is_known_that_there_are_none(tmp_path: Path) -> None:
+    copies: list[Work] = [(call, start, end, COPY) for call, start, end, _ in KERNELS]
+    path = training_trace(tmp_path / "t.sqlite", {PID: STEP_TIMES}, {PID: copies}, lanes={})
+    change(path, "DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL", "UPDATE StringIds SET value = 'cudaMemcpyAsync' WHERE id = 1")
+    first, *_ = tables(path).rows["timeline"]
+    # 1 ms of each 2 ms.
+    assert (first["busy_s"], first["memory_s"]) == (pytest.approx(0.020), pytest.approx(0.020))
+
+
+def test_two_captures_of_one_rank_are_said(tmp_path: Path) -> None:
+    paths = [kineto_trace(tmp_path / f"{number}.json") for number in range(2)]
+    found = activity_tables([open_trace(path) for path in paths], scope=STEPS)
+    assert "rank 1 is in 2 traces: captures of one rank count as GPUs of their own" in found.warnings

@@ -1,5 +1,6 @@
 """All events of a capture that the wanted tables are made of, each table of the traces read once."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -89,11 +90,22 @@ class CapturedEvents:
             for diagnostic in trace.diagnostics
             if diagnostic.means_loss
         ]
+        self.warnings += self._repeated_ranks()
         self.linked = linked and self.api is not None and bool(self.on_device())
         if self.linked:
             self._join()
         if scope == STEPS:
             self._keep_steps()
+
+    def _repeated_ranks(self) -> list[str]:
+        """Return a line for each rank of which several traces hold what it ran on devices."""
+        owners = {place[:2] for place in self.places() if len(place) > 1}
+        ranks = Counter(self.traces[trace].ranks.get(process) for trace, process in owners)
+        return [
+            f"rank {rank} is in {count} traces: captures of one rank count as GPUs of their own"
+            for rank, count in ranks.items()
+            if rank is not None and count > 1
+        ]
 
     def _join(self) -> None:
         """Find the calls that launched what ran on devices; where clocks do not agree, nobody can tell these."""

@@ -1,7 +1,7 @@
 """What the host does in each moment: which kind of call it is in, or, between calls, whether it loads data."""
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property, partial
 from operator import eq
 
@@ -73,15 +73,28 @@ class Host:
         self._loading = loading
         callers = [thread for *place, thread in api.values("process", "thread") if tuple(place) == owner]
         self._threads = {thread: self._of_calls(partial(eq, thread), FIRST, LAST) for thread in dict.fromkeys(callers)}
-        calls = [thread.calls for thread in self._threads.values() if len(thread.calls)]
-        self.data = NOTHING if ranges is None else _moments(ranges, owner, DATA)
-        for of_thread in calls:
-            self.data = difference(self.data, of_thread)
-        self.elsewhere = difference(_long_pauses(calls, ranges, marks, owner), self.data)
+        self._ranges, self._marks = ranges, marks
+        self._outside: dict[frozenset[int | None], tuple[Intervals, Intervals]] = {}
 
     def thread(self, thread: int | None) -> "HostThread":
         """Return what one thread does, which makes calls."""
         return self._threads[thread]
+
+    def outside(self, threads: Iterable[int | None] | None = None) -> tuple[Intervals, Intervals]:
+        """Return the moments in which some threads make no call: while data is loaded, and otherwise for long.
+
+        These are the threads that launch onto a device: what others do, such as pinning memory or asking for events,
+        keeps none of these from launching. By default they are all threads that make calls.
+        """
+        chosen = frozenset(self._threads if threads is None else threads)
+        if chosen not in self._outside:
+            calls = [self._threads[thread].calls for thread in chosen if len(self._threads[thread].calls)]
+            data = NOTHING if self._ranges is None else _moments(self._ranges, self._owner, DATA)
+            for of_thread in calls:
+                data = difference(data, of_thread)
+            pauses = _long_pauses(calls, self._ranges, self._marks, self._owner)
+            self._outside[chosen] = (data, difference(pauses, data))
+        return self._outside[chosen]
 
     def any_thread(self, first: int, last: int) -> "HostThread":
         """Return what the process does between two moments, whichever of its threads."""
@@ -192,23 +205,13 @@ class HostThread:
         self.calls = calls
         self.moments = moments
 
-    @property
-    def data(self) -> Intervals:
-        """Moments in which the process loads data and makes no call."""
-        return self._host.data
-
-    @property
-    def elsewhere(self) -> Intervals:
-        """Moments in which the process makes no call for long, and does not load data."""
-        return self._host.elsewhere
-
     def function_in(self, activity: HostActivity, gaps: Intervals) -> str | None:
         """Return the function of an activity with most time in some gaps."""
         return self._host.function_in(self._counts, activity, gaps)
 
     def library_function_in(self, gaps: Intervals) -> str | None:
-        """Return the function of the operating system or of MPI with most time in some gaps outside of all calls."""
-        return self._host.library_function_in(self._counts, intersection(gaps, self.elsewhere))
+        """Return the function of the operating system or of MPI with most time in some gaps."""
+        return self._host.library_function_in(self._counts, gaps)
 
 
 def loading_launches(kernels: Events | None, owner: Place) -> Intervals:

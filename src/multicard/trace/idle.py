@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from multicard.trace.api_calls import HostActivity
 from multicard.trace.host import HostThread
-from multicard.trace.intervals import NOTHING, CommonMeasure, Intervals, Measure
+from multicard.trace.intervals import NOTHING, CommonMeasure, Intervals, Measure, intersection
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Integers
 
@@ -48,7 +48,21 @@ _CALL_OF_CAUSE = {cause: activity for activity, cause in _CAUSE_OF_CALL.items()}
 # Causes of which the function of the host is named.
 NAMED = (*_CALL_OF_CAUSE, ELSEWHERE)
 
-ThreadOf = Callable[[int, int, int], HostThread]
+
+@dataclass(frozen=True)
+class Doing:
+    """What a thread of the host does.
+
+    `data`, `elsewhere`: moments in which no thread that launches onto the device is in a call, while data is loaded,
+    and otherwise for long.
+    """
+
+    thread: HostThread
+    data: Intervals
+    elsewhere: Intervals
+
+
+ThreadOf = Callable[[int, int, int], Doing]
 
 WORTH_A_NAME = 0.001  # share of the time, above which the function of a cause is looked for
 
@@ -101,8 +115,8 @@ class Idleness:
             number = position + ANY_THREAD
             own = own_gaps.take(np.flatnonzero(own_thread == number))
             gaps = np.stack((gap_starts.take(own), host_ends.take(own))).T
-            host = thread_of(number, int(gaps[0, 0]), int(gaps[-1, 1]))
-            self._by_thread.append(_HostGaps(gaps, host, is_one_thread=number != ANY_THREAD))
+            doing = thread_of(number, int(gaps[0, 0]), int(gaps[-1, 1]))
+            self._by_thread.append(_HostGaps(gaps, doing, is_one_thread=number != ANY_THREAD))
 
     def functions(self) -> dict[str, str]:
         """Return the host's function of each cause in `NAMED` that takes more than `WORTH_A_NAME` of the time.
@@ -131,16 +145,17 @@ class Idleness:
 class _HostGaps:
     """The parts of idle gaps that one thread of the host is responsible for."""
 
-    def __init__(self, gaps: Intervals, thread: HostThread, *, is_one_thread: bool) -> None:
-        self._gaps, self._thread, self._is_one_thread = gaps, thread, is_one_thread
+    def __init__(self, gaps: Intervals, doing: Doing, *, is_one_thread: bool) -> None:
+        self._gaps, self._doing, self._is_one_thread = gaps, doing, is_one_thread
         self._all = Measure(gaps)
+        thread = doing.thread
         self._in_calls = CommonMeasure(self._all, thread.calls)
         self._by_call = {
             _CAUSE_OF_CALL[activity]: CommonMeasure(self._all, moments) for activity, moments in thread.moments.items()
         }
         self._outside = {
-            DATA_LOADING: CommonMeasure(self._all, thread.data),
-            ELSEWHERE: CommonMeasure(self._all, thread.elsewhere),
+            DATA_LOADING: CommonMeasure(self._all, doing.data),
+            ELSEWHERE: CommonMeasure(self._all, doing.elsewhere),
         }
 
     def between(self, starts: Integers, ends: Integers) -> dict[str, Integers]:
@@ -166,12 +181,14 @@ class _HostGaps:
         lengths = self.between(start, end)
         for cause, activity in _CALL_OF_CAUSE.items():
             length = int(lengths[cause][0])
-            function = self._thread.function_in(activity, self._gaps) if length > least else None
+            function = self._doing.thread.function_in(activity, self._gaps) if length > least else None
             if function is not None:
                 yield cause, length, function
         # Of several threads some always wait in the operating system, which says nothing.
         away = int(lengths[ELSEWHERE][0]) if self._is_one_thread else 0
-        function = self._thread.library_function_in(self._gaps) if away > least else None
+        function = None
+        if away > least:
+            function = self._doing.thread.library_function_in(intersection(self._gaps, self._doing.elsewhere))
         if function is not None:
             yield ELSEWHERE, away, function
 

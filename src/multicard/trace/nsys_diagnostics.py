@@ -36,12 +36,16 @@ def diagnostics(database: SqliteFile) -> tuple[Diagnostic, ...]:
 
 
 def failed_launches(database: SqliteFile) -> list[str]:
-    """Return a line for each error that launching calls returned: how many calls failed with it."""
-    if not {"returnValue", "nameId"} <= database.tables.get("CUPTI_ACTIVITY_KIND_RUNTIME", set()):
+    """Return a line for each error that launching calls returned: how many launches failed with it.
+
+    A call of the runtime and the call of the driver inside it are one launch, with one correlation.
+    """
+    if not {"returnValue", "nameId", "correlationId"} <= database.tables.get("CUPTI_ACTIVITY_KIND_RUNTIME", set()):
         return []
     rows = database.ask(
-        "SELECT r.returnValue, COUNT(*) FROM CUPTI_ACTIVITY_KIND_RUNTIME r JOIN StringIds s ON s.id = r.nameId "
-        "WHERE r.returnValue NOT IN (0, ?) AND s.value LIKE '%Launch%' GROUP BY r.returnValue ORDER BY 2 DESC",
+        "SELECT r.returnValue, COUNT(DISTINCT COALESCE(r.correlationId, -r.rowid)) FROM CUPTI_ACTIVITY_KIND_RUNTIME r "
+        "JOIN StringIds s ON s.id = r.nameId WHERE r.returnValue NOT IN (0, ?) AND s.value LIKE '%Launch%' "
+        "GROUP BY r.returnValue ORDER BY 2 DESC",
         NOT_READY,
     )
     return [f"{counted(count, 'launch')} failed (error {error})" for error, count in rows]

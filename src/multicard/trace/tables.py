@@ -6,8 +6,9 @@ to the steps that the capture shows, as `CapturedEvents` defines it; what is div
 scope. Without steps in the capture the two are the same.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from multicard.trace.idle import CAUSES, NAMED
 from multicard.trace.model import Trace, why_absent
 from multicard.trace.rows import Rows
 from multicard.trace.steps import STEP
-from multicard.trace.timeline import SHARES, timeline
+from multicard.trace.timeline import SHARES, gpus_of, timeline
 
 __all__ = ["ACTIVITIES", "CAPTURE", "SCOPES", "STEP", "STEPS", "Activity", "ActivityTables", "activity_tables"]
 
@@ -74,7 +75,8 @@ class ActivityTables(NamedTuple):
 
     `warnings` are lines on what the capture lacks, so that what the tables say may be wrong; `notices` are lines on
     what was set right. `diagnostics` is what the profiler recorded about events that it could not record. `gpu_count`
-    is the number of GPUs of the machine, where one trace tells it.
+    is the number of GPUs of the machine, where one trace tells it. `shared`: of processes that share a GPU, by report,
+    process and device, the process whose row of `timeline` is about all of them.
     """
 
     rows: dict[str, Rows]
@@ -83,6 +85,7 @@ class ActivityTables(NamedTuple):
     warnings: tuple[str, ...] = ()
     diagnostics: tuple[str, ...] = ()
     gpu_count: int | None = None
+    shared: Mapping[tuple[str, int, int], int] = MappingProxyType({})
 
     def table(self, name: str) -> pa.Table:
         """One table with its columns; empty if the capture does not give it."""
@@ -117,9 +120,22 @@ def activity_tables(
                 absent[name] = str(reason)
     why_absent = {name: absent[name] for name in chosen if name in absent}
     diagnostics = dict.fromkeys(diagnostic.text for trace in traces for diagnostic in trace.diagnostics)
+    if capture.api is not None and not capture.on_device():  # else a warning says how many launches failed
+        failures = [line for trace in traces for line in trace.failed_launches()]
+        diagnostics = dict.fromkeys([*failures, *diagnostics])
     gpu_count = traces[0].gpu_count if len(traces) == 1 else None
     return ActivityTables(
-        tables, why_absent, tuple(capture.notices), tuple(capture.warnings), tuple(diagnostics), gpu_count
+        tables,
+        why_absent,
+        tuple(capture.notices),
+        tuple(capture.warnings),
+        tuple(diagnostics),
+        gpu_count,
+        {
+            (traces[trace].name, process, device): places[0][1]
+            for places in gpus_of(capture)
+            for trace, process, device in places[1:]
+        },
     )
 
 

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from multicard.core.system import in_parallel
+from multicard.trace.api_calls import GRAPH_LAUNCH, KERNEL_LAUNCH
 from multicard.trace.captured_events import CAPTURE, STEPS, CapturedEvents
 from multicard.trace.collect import Events, Place
-from multicard.trace.host import Host, HostThread, loading_launches
-from multicard.trace.idle import ANY_THREAD, CAUSES, Idleness, Openers, ThreadOf
+from multicard.trace.host import Host, loading_launches
+from multicard.trace.idle import ANY_THREAD, CAUSES, Doing, Idleness, Openers, ThreadOf
 from multicard.trace.intervals import NOTHING, Intervals, Measure, merged
-from multicard.trace.launches import calling_threads
+from multicard.trace.launches import UNKNOWN, calling_threads
 from multicard.trace.model import Integers
 from multicard.trace.steps import ALWAYS, HOST, STEP, Steps
 
@@ -144,6 +145,8 @@ def timeline(capture: CapturedEvents) -> list[dict[str, Any]]:
         origins[trace] = min(origins.get(trace, own.window[0]), own.window[0])
     threads = [] if capture.api is None else calling_threads(capture.api)
 
+    launching_nothing = _without_launches(capture)
+
     # What a process does takes as much memory as its calls, so only that of a few is kept.
     @lru_cache(KEPT)
     def host(owner: Place) -> Host:
@@ -158,16 +161,22 @@ def timeline(capture: CapturedEvents) -> list[dict[str, Any]]:
             [kind_of_group.take(own.code[own.at(place)]) for place in places for own, kind_of_group in kinds]
         )
         launches = None
+        launching_threads: list[tuple[Any, ...]] = []  # onto this GPU
         if capture.linked:
             launches = Launches(*(_joined(capture, places, name) for name in ("call", "returned", "thread")))
             if capture.has_graph_launches:
                 launches.by_graph = _joined(capture, places, "by_graph")
+            used = np.flatnonzero(np.bincount(launches.thread[launches.call != UNKNOWN], minlength=1))
+            launching_threads = [threads[number] for number in used.tolist()]
 
-        def thread_of(number: int, first: int, last: int) -> HostThread:
+        def thread_of(number: int, first: int, last: int) -> Doing:
             if number == ANY_THREAD:
-                return host(place[:2]).any_thread(first, last)
+                of_process = host(place[:2])
+                return Doing(of_process.any_thread(first, last), *of_process.outside())
             *owner, thread = threads[number]
-            return host(tuple(owner)).thread(thread)
+            of_process = host(tuple(owner))
+            launching = [other for *process, other in launching_threads if process == owner]
+            return Doing(of_process.thread(thread), *of_process.outside(launching))
 
         device = Device(start, start + duration, kind, launches)
         own = steps.get(place, _NO_STEPS)
@@ -183,6 +192,8 @@ def timeline(capture: CapturedEvents) -> list[dict[str, Any]]:
         origin = origins.get(place[0])
         starts = [None if origin is None else (start - origin) / 1e9 for start in (first, *own.starts.tolist())]
         for needed, shares in _NEED.items():
+            if "kernels" in needed and place[0] in launching_nothing:
+                continue  # that there are no kernels is known
             if not any(traces[place[0]].has(kind) for kind in needed):
                 found |= {share: [None] * len(found["span"]) for share in shares}
         overall = {"scope": CAPTURE, "extent": None} if around == ALWAYS else {"scope": STEPS, "extent": own.extent}
@@ -194,7 +205,7 @@ def timeline(capture: CapturedEvents) -> list[dict[str, Any]]:
             for i in range(1 + len(own.starts))
         ]
 
-    return [row for table in in_parallel(rows, _gpus(capture)) for row in table]
+    return [row for table in in_parallel(rows, gpus_of(capture)) for row in table]
 
 
 _NO_STEPS = Steps(np.empty(0, np.int64), np.empty(0, np.int64), HOST)
@@ -208,14 +219,25 @@ _NEED = {
 }
 
 
-def _gpus(capture: CapturedEvents) -> list[tuple[Place, ...]]:
+def gpus_of(capture: CapturedEvents) -> list[tuple[Place, ...]]:
     """Return the places of each GPU: more than one where processes share it, as far as the trace tells."""
     found: dict[Any, list[Place]] = {}
     for place in capture.places():
+        if len(place) < 3:  # only durations were read
+            continue
         trace, process, device = place
         identity = capture.traces[trace].gpu_identities.get((process, device))
         found.setdefault(place if identity is None else (trace, identity), []).append(place)
     return [tuple(places) for places in found.values()]
+
+
+def _without_launches(capture: CapturedEvents) -> set[int]:
+    """Return the traces whose calls were recorded and launched neither a kernel nor a graph."""
+    if capture.api is None:
+        return set()
+    groups = capture.api.values("name")
+    launching = {trace for trace, name in groups if KERNEL_LAUNCH.match(name) or GRAPH_LAUNCH.match(name)}
+    return {trace for trace, _ in groups} - launching
 
 
 def _kinds_of(name: str, events: Events) -> Integers:

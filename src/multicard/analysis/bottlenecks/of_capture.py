@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from multicard.analysis.bottlenecks.capture_details import calls_line, collectives_line, copies_line, kernel_rows
+from multicard.analysis.bottlenecks.capture_details import Rows, calls_line, collectives_line, copies_line, kernel_rows
 from multicard.analysis.bottlenecks.late_ranks import late_rank, waiting_inside
 from multicard.analysis.runs.breakdown import (
     ALLOCATING,
@@ -87,11 +87,12 @@ def answer(found: ActivityTables) -> Answer:
     over = f" in {counted(time.count, 'step')}" if time else f" in {with_unit(span_s, SECONDS)}"
     functions = _functions(at_work)
     gpus = len(at_work)
+    rows = _by_gpu(found)
     late = late_rank(found.rows.get("stragglers", []), float(at_work["span_s"].mean()), time.count if time else None)
     lines = [
         *([INSIDE_GRAPHS] if parts[GRAPHS].mean() >= SHOWN else []),
-        *collectives_line(found.rows, gpus, over),
-        *copies_line(found.rows, gpus, over),
+        *collectives_line(rows, gpus, over),
+        *copies_line(rows, gpus, over),
         *calls_line(found.rows, over if time else " in the whole capture"),
         *_idle_gpus(found, len(devices)),
     ]
@@ -101,9 +102,22 @@ def answer(found: ActivityTables) -> Answer:
         list(found.warnings),
         _part_rows(parts, spans, functions, span_s),
         over,
-        kernel_rows(found.rows, gpus),
+        kernel_rows(rows, gpus),
         lines,
     )
+
+
+def _by_gpu(found: ActivityTables) -> dict[str, Rows]:
+    """Return the rows of the tables of devices, those of processes that share a GPU as of one of them."""
+    if not found.shared:
+        return found.rows
+    return {
+        name: [
+            row | {"process": found.shared.get((row["report"], row["process"], row["device"]), row["process"])}
+            for row in found.rows.get(name, [])
+        ]
+        for name in ("kernels", "collectives", "memory_operations")
+    }
 
 
 def _at_work(devices: pd.DataFrame) -> pd.DataFrame:
@@ -161,7 +175,8 @@ def _sentence(
         where = f"{gpus}, {counted(time.count, 'step')} of {with_unit(span_s, SECONDS)}"
         if time.is_skewed:
             low, high = (with_unit(quartile, SECONDS) for quartile in time.quartiles_s)
-            where += f" (median {with_unit(time.median_s, SECONDS)}, quartiles {low} and {high})"
+            spread = f"quartiles {low} and {high}" if low != high else "few take far longer"
+            where += f" (median {with_unit(time.median_s, SECONDS)}, {spread})"
     else:
         of = "time"
         where = f"{gpus} in {with_unit(span_s, SECONDS)} from first to last activity, no steps found"
@@ -230,8 +245,8 @@ def _without_gpus(found: ActivityTables) -> Answer:
         )
     calls = calls_line(found.rows, " in the whole capture")
     phases = pd.DataFrame(found.rows.get("phases", []))
+    reason = f": {'; '.join(why)}" if why else ""
     if phases.empty:
-        reason = f": {'; '.join(why)}" if why else ""
         return Answer(f"cannot tell: {none}, and no step{reason}", is_known=False, lines=calls)
     means = phases.groupby("phase", sort=False)["duration_s"].mean().sort_values(ascending=False)
     count = int(phases["phase"].eq(STEP).sum())
@@ -241,4 +256,6 @@ def _without_gpus(found: ActivityTables) -> Answer:
     late = late_rank(found.rows.get("stragglers", []), None, count or None)
     if late:
         sentence += f"; {late}"
-    return Answer(sentence, warnings=why if launches else [], lines=calls)
+    if launches:  # where the time of the GPU goes, nobody can tell from the steps of the host
+        return Answer(f"cannot tell: {sentence}{reason}", is_known=False, lines=calls)
+    return Answer(sentence, lines=calls)

@@ -16,7 +16,9 @@ PARTS = {
     "phases": "phase", "kernel_classes": "class", "collectives": "collective", "memory_operations": "operation",
     "cuda_api": "function",
 }  # fmt: skip
-TIMES = ("busy", "exposed_communication", "idle", *CAUSES)
+TIMES = ("busy", "exposed_communication", "graphs", "idle", *CAUSES)
+# Tables of what ran on devices: a side that lacks one ran nothing of that kind, as kernels that now lie in graphs.
+ON_DEVICE = ("kernel_classes", "collectives", "memory_operations")
 COMPARED = ("timeline", *PARTS)  # activity tables that the comparison is made of
 
 STEP_TIME, SPAN = "step time", "span"  # names of the first row
@@ -60,7 +62,8 @@ def compare_captures(a: ActivityTables, b: ActivityTables) -> tuple[Rows, str]:
             "timeline", *({name: (side[name], None) for name in side if name not in left_out} for side in devices)
         )
     for table, name in PARTS.items():
-        if table in a.rows and table in b.rows:
+        either = (table in a.rows or table in b.rows) and table in ON_DEVICE and all(devices)
+        if either or (table in a.rows and table in b.rows):
             sums = [_sums(side, table, name, _steps_per_process(side) if per_step else 1.0) for side in (a, b)]
             rows += _rows_of(table, *(_without_vendor(*sums) if table == "cuda_api" else sums))
     rows.sort(key=_order)
@@ -131,7 +134,7 @@ def _processes(rows: Rows) -> int:
 
 def _sums(found: ActivityTables, table: str, name: str, steps: float) -> Sums:
     """Mean over processes of the seconds and calls per name, both by step."""
-    rows = found.rows[table]
+    rows = found.rows.get(table, [])
     if not rows:
         return {}
     value = "duration_s" if name == "phase" else "total_s"
