@@ -40,11 +40,12 @@ def _unpacked(path: Path, large: bool, findings: Findings) -> bytes:
     """Return what a gzipped file unpacks to, of one that was cut as much as is there."""
     most = max(SMALL_BYTES, MOST_TIMES * path.stat().st_size)
     try:
-        with gzip.open(path) as file:
-            text = file.read() if large else file.read(most + 1)
-    except EOFError:
-        findings[CUT] += 1
-        text = _up_to_its_end(path, None if large else most + 1)
+        try:
+            with gzip.open(path) as file:
+                text = file.read() if large else file.read(most + 1)
+        except EOFError:
+            findings[CUT] += 1
+            text = _up_to_its_end(path, None if large else most + 1)
     except (zlib.error, gzip.BadGzipFile) as error:
         raise TraceError(f"{path}: not a readable PyTorch profiler trace: its gzip is damaged: {error}") from error
     if len(text) > most and not large:
