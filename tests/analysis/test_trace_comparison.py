@@ -11,7 +11,7 @@ import pytest
 from adopted_traces import trace
 from multicard import read_trace
 from multicard.analysis.comparison.trace_comparison import SPAN, STEP_TIME, compare_captures
-from multicard.analysis.runs.step_periods import StepTime, long_steps, ratio_of_step_times, step_periods, step_time
+from multicard.analysis.runs.step_periods import StepTime, long_steps, ratio_of_step_times, step_time
 from multicard.cli._compare_traces import compare_traces
 from multicard.trace.files import open_trace
 from multicard.trace.tables import STEPS, ActivityTables, activity_tables
@@ -68,6 +68,12 @@ def test_differences_are_per_step_and_the_largest_comes_first(tmp_path: Path) ->
     assert {row["difference_s"] for row in others} == {0}
 
 
+def periods_of(path: Path) -> tuple[float, ...]:
+    """Seconds from the start of each step to the start of the next."""
+    time = step_time(tables(path))
+    return () if time is None else time.periods_s
+
+
 def training(path: Path, pitch: float, device: bool = True) -> Path:
     """Four steps of 10 ms, one each `pitch`; a kernel that is launched 1 ms into it runs from 2 to 9 ms."""
     begins = [pitch * number for number in range(4)]
@@ -99,10 +105,10 @@ def test_the_period_is_that_of_the_host_on_cpus_and_of_the_device_where_the_host
     kernels = [(2.0 * n + 0.5, 8.0 * n + 1, 8.0 * n + 9, "gemm") for n in range(4)]
     path = training_trace(tmp_path / "ahead.json", {PID: steps}, {PID: kernels})
     # The steps begin at 0, 9, 17 and 25 ms.
-    assert step_periods(tables(path)).tolist() == pytest.approx([0.009, 0.008, 0.008])
+    assert periods_of(path) == pytest.approx([0.009, 0.008, 0.008])
     # One step has no period: it takes as long as it lasts, and there is no interval.
     path = training_trace(tmp_path / "one.json", {PID: [(0, 10)]}, {PID: [(1, 2, 9, "gemm")]})
-    assert len(step_periods(tables(path))) == 0
+    assert periods_of(path) == ()
     time = step_time(tables(path))
     assert (time.count, time.mean_s, time.median_s, time.periods_s) == (1, pytest.approx(0.010), time.mean_s, ())
     found = by_name(compare_captures(tables(path), tables(training(tmp_path / "u.json", 12.0)))[0])
@@ -133,7 +139,7 @@ def test_one_slow_step_is_named_and_leaves_the_comparison_open(
     a, b = job(tmp_path / "a.json", 12.0, {30: 69.6}, 8, 1), job(tmp_path / "b.json", 12.12, {}, 5, 2)
     [period, *others] = compare_captures(tables(a), tables(b))[0]
     assert period["name"] == STEP_TIME
-    periods = [step_periods(tables(path)) for path in (a, b)]
+    periods = [np.array(periods_of(path)) for path in (a, b)]
     assert [period["a_s"], period["b_s"]] == [pytest.approx(own.mean()) for own in periods]
     assert period["b_s"] < period["a_s"]
     assert period["low"] < 1 < period["high"]

@@ -74,12 +74,6 @@ def _by_place(rows: list[dict[str, object]], names: tuple[str, ...], length: str
     return [tuple(np.array(sorted(steps)).T) for steps in places.values()]
 
 
-def step_periods(found: ActivityTables) -> np.ndarray:
-    """Return the seconds from the start of each step to the start of the next; empty without two steps."""
-    time = step_time(found)
-    return np.array([] if time is None else time.periods_s)
-
-
 def long_steps(time: StepTime) -> list[int]:
     """Return the numbers, from 1, of the few steps that took far longer than the others.
 
