@@ -8,7 +8,8 @@ from scipy.stats import binom, ttest_ind
 from scipy.stats import t as student
 
 from multicard.analysis.comparison.changes import MEASURES, Pair, judge
-from multicard.analysis.comparison.results import compare, sessions_of
+from multicard.analysis.comparison.results import compare
+from multicard.analysis.comparison.sessions import sessions_of
 from multicard.analysis.comparison.sides import Side
 from multicard.analysis.evidence import Configuration, MeasuredRun, Provenance
 

@@ -4,7 +4,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -15,13 +14,14 @@ from multicard.analysis.choice.applied import Request
 from multicard.analysis.choice.choices import as_table, choices
 from multicard.analysis.choice.recommend import as_markdown
 from multicard.analysis.comparison.results import Comparison, compare
-from multicard.analysis.comparison.sides import MACHINE, Side, read_side
+from multicard.analysis.comparison.sides import Side, read_side
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.scaling.prediction import Check
 from multicard.analysis.scaling.series import checked_line, checks_table, predictions_table, series
 from multicard.analysis.scenario_tables import MEASURES
 from multicard.api.display import Markdown, titled
 from multicard.api.scenario import ScenarioResults
+from multicard.archive.allowed import Allowed
 from multicard.archive.manifest import experiment_of
 from multicard.archive.unpack import unpack
 from multicard.core.errors import UserError
@@ -209,7 +209,8 @@ class Results:
         Parameters
         ----------
         new
-            Results; archives hold no names of machines.
+            Results. Archives have digests of machines in place of their names, and of versions and variables only what
+            cannot name anybody; where one side is an archive, this is what is compared.
         tolerance
             Share by which a measure may be worse; None to tell every difference. With one, of sides that were measured
             in different sessions (days, nodes) nothing is told without repeats that span sessions.
@@ -217,10 +218,8 @@ class Results:
             Some of `iteration_time`, `throughput`, `speedup`, `memory`, `energy`, `accuracy`, `loss`; by default all,
             throughput only without iteration times.
         """
-        found = compare(self._side, new._side, tolerance, measures)
-        if any(_is_archive(each.path) for each in (self, new)):
-            found = replace(found, environment=[row for row in found.environment if row[0] != MACHINE])
-        return found
+        from_archive = any(_is_archive(each.path) for each in (self, new))
+        return compare(self._side, new._side, tolerance, measures, Allowed().record if from_archive else None)
 
     def draw(self, out: str | Path) -> Drawn:
         """Write all tables, figures, conclusions and the report, as the workflow does after its runs.

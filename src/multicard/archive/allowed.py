@@ -161,6 +161,7 @@ class Allowed:
             "files.name": one_of("steps.csv", "epochs.csv"), "traces.name": self.own, "steps_from": self.own,
             "sha256": text(r"[0-9a-f]{64}"),
             "host.name": self.hosts, "nodes.name": self.hosts,
+            "machine_digest": text(r"[0-9a-f]{32}"),
             "system": begins(r"(?:Linux|macOS|Darwin|Windows)(?:-\d+(?:\.\d+)*)?"),
             "processor": HARDWARE, "gpus.name": HARDWARE, "versions.GPU": HARDWARE, "capability": text(r"\d+\.\d+"),
             "versions.": VERSION, "variables.": lambda value: setting(value) or "set", "uuid": Numbered("gpu"),

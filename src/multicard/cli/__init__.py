@@ -13,7 +13,7 @@ COMMANDS: Registry[Command] = Registry("multicard.cli", "COMMAND")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; exit with 1, or 2 of an option's value, and a line per fault where the input is refused."""
+    """Run the command line; exit with 1 and a line per fault where the input is refused."""
     os.environ["MPLBACKEND"] = "Agg"  # figures go to files
     given = sys.argv[1:] if arguments is None else arguments
     own, rest = given, []

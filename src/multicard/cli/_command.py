@@ -17,14 +17,19 @@ OF_SCALE, SHIPPED = Path("multicard.yaml"), Path("config/config.yaml")  # config
 MEASURE, UNDERSTAND, PREPARE = "Measure", "Understand", "Prepare and share"  # groups of commands
 
 
+# Exit codes of every command; 0 where all is well.
+BAD_NEWS_CODE = 1  # of wrong usage, an error, a failed run or a regression
+CANNOT_TELL_CODE = 2  # of a question that what was measured does not answer
+
+
 class Parser(argparse.ArgumentParser):
     """A parser that names a bad value in one line, as `UserError` does; what is missing comes with the usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Exit with 2; argparse begins what it says of an argument's value with the word."""
-        if message.startswith("argument "):
-            self.exit(2, f"{self.prog}: error: {message}\n")
-        super().error(message)
+        """Exit as `UserError` does; argparse begins what it says of an argument's value with the word."""
+        if not message.startswith("argument "):
+            self.print_usage(sys.stderr)
+        self.exit(BAD_NEWS_CODE, f"{self.prog}: error: {message}\n")
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Command:
     group: str
     example: str  # a command line that uses it
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], None]  # raises `UserError` for bad input; exits with 1 where the news are bad
+    run: Callable[[argparse.Namespace], None]  # raises `UserError` for bad input; exits with a code of those above
     # What stands after `--`, as its usage shows it, which it gets as the list `rest`. None where that means what it
     # means to argparse.
     rest: str | None = None

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from multicard.cli._command import CANNOT_TELL_CODE
 from multicard.cli._console import rows_table, say
 from multicard.core.text import counted, first_of
 from multicard.core.units import number, percent, show
@@ -10,7 +11,6 @@ from multicard.core.units import number, percent, show
 if TYPE_CHECKING:
     import pandas as pd
 
-CANNOT_TELL_CODE = 2
 LONGEST = 20  # long steps in a line
 LONGEST_TABLE = 30  # differences
 STEPS_CAPTION = (

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from multicard.cli._command import UNDERSTAND, Command, refuse_unwritable
+from multicard.cli._command import CANNOT_TELL_CODE, UNDERSTAND, Command, refuse_unwritable
 from multicard.cli._console import NAME_WIDTH, rows_table, say, text_table
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write, unwritable
@@ -18,7 +18,6 @@ from multicard.core.text import counted, printable
 if TYPE_CHECKING:
     from multicard.api.traces import TraceAnalysis
 
-CANNOT_TELL_CODE = 2
 LONGEST = 10  # rows of a table on the terminal
 CONFIG, RESULTS = Path("adopted.yaml"), "results-adopted"  # of --as-runs
 

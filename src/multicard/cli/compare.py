@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from multicard.cli._command import UNDERSTAND, Command, refuse_unwritable
-from multicard.cli._compare_traces import CANNOT_TELL_CODE, compare_traces
+from multicard.cli._command import BAD_NEWS_CODE, CANNOT_TELL_CODE, UNDERSTAND, Command, refuse_unwritable
+from multicard.cli._compare_traces import compare_traces
 from multicard.cli._console import say
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     from multicard.analysis.comparison.results import Comparison
 
 LONGEST = 20  # names in a line
-REGRESSION_CODE = 1
 APART = (
     "the sides ran in different sessions (another hour or node), and sessions may differ by more than repeats do: "
-    "measure both in one session, or repeat one in another"
+    "measure both on one machine within the hour, or one of them again in a second session, which shows by how much"
 )
 
 
@@ -39,7 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "which is compared with the one before",
     )  # fmt: skip
     add = parser.add_argument_group("of results").add_argument
-    add("--fail-above", metavar="X%", help="exit with 1 if a measure is worse by more, with 2 if that is unknown")
+    add(
+        "--fail-above", metavar="X%",
+        help="exit with 1 if a measure is worse by more, else with 2 if that cannot be told of some configuration",
+    )  # fmt: skip
     add("--junit", type=Path, metavar="FILE", help="with --fail-above: write it as JUnit's XML, which CI systems show")
     add(
         "--measure", metavar="NAME,...",
@@ -51,22 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print what differs; with --fail-above exit with 1 for a regression, with 2 where that cannot be told."""
+    """Print what differs; exit with 1 for a regression beyond --fail-above, else with 2 where something is not told."""
     from multicard.api.results import holds_results
 
-    try:
-        is_of_results = any(map(holds_results, arguments.paths))
-        if len(arguments.paths) < 2 or (len(arguments.paths) > 2 and not is_of_results):
-            raise UserError(f"PATH: found {counted(len(arguments.paths), 'path')}, expected two traces, or two results")
-        if is_of_results:
-            code = compare_results(arguments)
-        else:
-            code = compare_traces(*arguments.paths)
-    except UserError as error:
-        if arguments.fail_above is None:
-            raise
-        print(error, file=sys.stderr)  # whose usual code is that of a regression
-        code = CANNOT_TELL_CODE
+    is_of_results = any(map(holds_results, arguments.paths))
+    if len(arguments.paths) < 2 or (len(arguments.paths) > 2 and not is_of_results):
+        raise UserError(f"PATH: found {counted(len(arguments.paths), 'path')}, expected two traces, or two results")
+    code = compare_results(arguments) if is_of_results else compare_traces(*arguments.paths)
     if code:
         sys.exit(code)
 
@@ -77,7 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
 def compare_results(arguments: argparse.Namespace) -> int:
     """Print what changed from one set of results to the next; give the exit code.
 
-    Raises `UserError` if an option is faulty, or results cannot be read or, with a tolerance, not be compared.
+    Raises `UserError` if an option is faulty, or results cannot be read.
     """
     from multicard.analysis.comparison.changes import MEASURES
     from multicard.api.results import holds_results, read_results
@@ -108,19 +101,16 @@ def compare_results(arguments: argparse.Namespace) -> int:
     if arguments.junit:
         with atomic_write(arguments.junit) as temporary:
             ElementTree.ElementTree(suites).write(temporary, encoding="utf-8", xml_declaration=True)
-    return REGRESSION_CODE if REGRESSION_CODE in codes else max(codes)
+    return BAD_NEWS_CODE if BAD_NEWS_CODE in codes else max(codes)
 
 
 def _compared(
     found: "Comparison", paths: Sequence[Path], arguments: argparse.Namespace, suites: ElementTree.Element
 ) -> int:
     """Print a comparison, and add it to the suites of tests; give the exit code."""
-    from multicard.analysis.comparison.changes import REGRESSION
+    from multicard.analysis.comparison.changes import CANNOT_TELL, REGRESSION
 
     judged = found.tolerance is not None
-    if found.hardware and judged:
-        listed = "; ".join(f"{what}: {one} and {other}" for what, one, other in found.hardware)
-        raise UserError(f"measured on different hardware ({listed}): measure both on one machine")
     problems = _problems(found) if judged else []
     if arguments.json:
         print(json.dumps(asdict(found) | {"problems": problems}, indent=2))
@@ -131,19 +121,23 @@ def _compared(
         print(printable(problem), file=sys.stderr)
     _add_suite(suites, found, " → ".join(map(str, paths)), problems)
     if judged and found.of(REGRESSION):
-        return REGRESSION_CODE
-    return CANNOT_TELL_CODE if problems else 0
+        return BAD_NEWS_CODE
+    is_untold = problems or (judged and found.of(CANNOT_TELL)) or not found.changes
+    return CANNOT_TELL_CODE if is_untold else 0
 
 
 def _add_suite(suites: ElementTree.Element, found: "Comparison", name: str, problems: Sequence[str]) -> None:
-    """A test case per configuration and measure: a regression fails, what is not decided is skipped."""
-    from multicard.analysis.comparison.changes import REGRESSION, WITHIN
+    """Add a test case per configuration and measure.
+
+    A regression is a failure, what cannot be told an error, and what is undecided is skipped, as by the exit code.
+    """
+    from multicard.analysis.comparison.changes import CANNOT_TELL, REGRESSION, WITHIN
 
     suite = ElementTree.SubElement(suites, "testsuite", name=printable(name))
     for each in found.changes:
         case = ElementTree.SubElement(suite, "testcase", classname=printable(each.configuration), name=each.measure)
         if each.verdict != WITHIN:
-            kind = "failure" if each.verdict == REGRESSION else "skipped"
+            kind = {REGRESSION: "failure", CANNOT_TELL: "error"}.get(each.verdict, "skipped")
             ElementTree.SubElement(case, kind, message=printable(worded(each)))
     for problem in problems:
         case = ElementTree.SubElement(suite, "testcase", classname="multicard compare", name="results")
@@ -201,17 +195,22 @@ def _summary(found: "Comparison") -> Iterable[str]:
         BETTER: "better",
         UNDECIDED: UNDECIDED,
         WITHIN: f"within the tolerance of {100 * (tolerance or 0):g}%",
-        CANNOT_TELL: CANNOT_TELL,
     }
     alike = []
     for measure in dict.fromkeys(each.measure for each in found.changes):
         own = [each.verdict for each in found.changes if each.measure == measure]
+        named, configurations = measure.replace("_", " "), counted(len(own), "configuration")
+        untold = own.count(CANNOT_TELL)
+        if untold == len(own):
+            yield f"{named}: {untold} of {configurations} cannot be judged"
+            continue
         if tolerance is None and not {REGRESSION, BETTER} & set(own):
-            alike.append(measure.replace("_", " "))
+            alike.append(named)
             continue
         shown = [kind for kind in words if kind in own or (kind == REGRESSION and tolerance is not None)]
         counts = ", ".join(f"{own.count(kind)} {words[kind]}" for kind in shown)
-        yield f"{measure.replace('_', ' ')}: {counts} of {counted(len(own), 'configuration')}"
+        more = f"; {untold} cannot be judged" if untold else ""
+        yield f"{named}: {counts} of {configurations}{more}"
     if alike:
         yield f"no difference shown: {', '.join(alike)}"
 
@@ -221,7 +220,8 @@ def _changes(found: "Comparison", verbose: bool) -> Iterable[str]:
     from multicard.analysis.comparison.changes import BETTER, CANNOT_TELL, REGRESSION, UNDECIDED, WITHIN
 
     judged = found.tolerance is not None
-    hidden = [each for each in found.in_one_session if not each.change.low > (found.tolerance or 0.0)]
+    in_doubt = [each for each in found.in_one_session if not each.change.low > (found.tolerance or 0.0)]
+    hidden = [*in_doubt, *found.on_other_hardware]
     kinds = [REGRESSION, BETTER, *([UNDECIDED, CANNOT_TELL] if verbose or judged else []), *([WITHIN] * verbose)]
     for each in (change for kind in kinds for change in found.of(kind)):
         if each not in hidden or verbose:
@@ -240,10 +240,14 @@ def _remarks(found: "Comparison", paths: Sequence[Path], verbose: bool) -> Itera
     before, after = paths
     differences = [*found.hardware, *found.environment]
     yield from (f"differs: {what}: {a} in {before}, {b} in {after}" for what, a, b in differences)
+    # Of one set of results, given twice, a line says it.
+    for path in dict.fromkeys(path for side, path in (("a", before), ("b", after)) if side in found.unknown_machines):
+        if found.apart or found.in_one_session:
+            yield f"the machine of {path} is not recorded, so its runs count as those of another session"
     for listed, where in ((found.missing, f"in {before} only"), (found.added, f"in {after} only")):
         if listed:
             yield f"{counted(len(listed), 'configuration')} {where}: {first_of(listed, LONGEST)}"
-    for side, path in (("a", before), ("b", after)):
+    for path, side in {before: "a", after: "b"}.items():
         doubts = [f"{run}: {why}" for of, run, why in found.doubts if of == side]
         if verbose or len(doubts) == 1:
             yield from (f"in doubt: {path} {each}" for each in doubts)
@@ -254,6 +258,10 @@ def _remarks(found: "Comparison", paths: Sequence[Path], verbose: bool) -> Itera
 def _problems(found: "Comparison") -> list[str]:
     """What keeps the comparison from telling, a line each."""
     lines = []
+    if found.hardware:
+        listed = "; ".join(f"{what}: {one} and {other}" for what, one, other in found.hardware)
+        lines.append(f"cannot tell: measured on different hardware ({listed}): measure both on one machine")
+        return lines
     if not found.changes:
         lines.append(
             "cannot tell: no configuration that completed in the baseline is in the new results: a configuration is "

@@ -1,9 +1,11 @@
 """Where a run takes place: hardware, host and versions."""
 
+import hashlib
 import os
 import platform
 import re
 import socket
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,9 @@ from multicard.record.visible import visible_gpus
 
 DRIVER = Path("/proc/driver/nvidia/version")
 PACKAGES = ("torch", "torchvision", "torchtune", "torchao", "numpy")
+# Files with 128 random bits each: the id of the installation, see machine-id(5), and that of the kernel's last start.
+MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def versions() -> dict[str, str | None]:
@@ -58,6 +63,28 @@ def hardware() -> dict[str, Any]:
     }
 
 
-def host() -> dict[str, str]:
-    """Name and operating system of this machine."""
-    return {"name": socket.gethostname(), "system": platform.platform()}
+def host() -> dict[str, str | None]:
+    """Name, operating system and digest of this machine."""
+    name = socket.gethostname()
+    return {"name": name, "system": platform.platform(), "machine_digest": machine_digest(name)}
+
+
+def machine_digest(name: str, machine_ids: Sequence[Path] = MACHINE_IDS, boot_id: Path = BOOT_ID) -> str | None:
+    """Return 32 hexadecimal digits that all runs on this machine share, and no others; None if nothing identifies it.
+
+    Archives contain the digest, so that results of one machine are recognized without its name. Their readers may guess
+    host names: `node001` to `node999` are a thousand guesses, and no hash of the name alone withstands them. Therefore
+    the hash is keyed with 128 random bits of the machine, which are in no archive: a guess cannot be tested without
+    them. Nor do the digits reveal the machine-id, which other programs may use; machine-id(5) asks for such a hash.
+    Users of the machine can read the key, and so can anybody if it is part of a public image: they can test a guess.
+
+    The host name is part of it because nodes that start from one image share its machine-id. Containers often have no
+    machine-id; then the key is the kernel's boot id, with which a machine counts as another one after a restart.
+    """
+    ids = [(read_or_none(path.read_text) or "").strip() for path in (*machine_ids, boot_id)]
+    key = next((each for each in ids if re.fullmatch(r"(?=.*[1-9a-f])[0-9a-f]{32}|[0-9a-f-]{36}", each)), None)
+    if key is None:
+        return None
+    short_name = name.lower().partition(".")[0]  # which programs give with the domain or without it
+    purpose = b"multicard host"  # the digests of other programs differ
+    return hashlib.blake2b(short_name.encode(), key=key.encode(), person=purpose, digest_size=16).hexdigest()

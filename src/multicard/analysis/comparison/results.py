@@ -1,9 +1,7 @@
 """Two sets of results compared: what changed, what is missing, and what else differs."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -18,13 +16,14 @@ from multicard.analysis.comparison.changes import (
     Verdict,
     judge,
 )
+from multicard.analysis.comparison.sessions import Record, sessions_of, tells_machine
 from multicard.analysis.comparison.sides import COLUMNS, HARDWARE, NOT_RECORDED, Side, environment_differences, name_of
 from multicard.analysis.evidence import Configuration
 from multicard.analysis.runs.notices import PROFILED, notices
 from multicard.analysis.statistics import Interval
 from multicard.core.text import counted
 
-PAUSE_S = 3600.0  # between the end of a run and the start of the next, from which on it is another session
+OTHER_HARDWARE = "measured on different hardware"
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,7 @@ class Comparison:
     environment: list[tuple[str, str, str]]  # the same of versions, variables, data, the name of the machine
     doubts: list[tuple[str, str, str]]  # runs whose numbers are in doubt: `a` or `b`, their id, and why
     apart: bool  # whether verdicts leave out that sessions differ
+    unknown_machines: list[str]  # the sides, `a` or `b`, whose records do not identify their machines
 
     def of(self, verdict: Verdict) -> list[Change]:
         """The changes with a verdict."""
@@ -56,6 +56,11 @@ class Comparison:
     def in_one_session(self) -> list[Change]:
         """Changes that only repeats in further sessions could decide."""
         return [each for each in self.changes if each.reason == ONE_SESSION]
+
+    @property
+    def on_other_hardware(self) -> list[Change]:
+        """Changes that are not judged since the sides were measured on different hardware."""
+        return [each for each in self.changes if each.reason == OTHER_HARDWARE]
 
     @property
     def table(self) -> pd.DataFrame:
@@ -83,11 +88,14 @@ def compare(
     after: Side,
     tolerance: float | None = None,
     measures: Sequence[str] | None = None,
+    as_archived: Callable[[Record], Record] | None = None,
 ) -> Comparison:
     """Compare two sets of results. Their repeats did not run in turn, so they are not paired.
 
     `tolerance`: share by which a measure may be worse, from 0 to below 1; None to tell every difference.
     `measures`: some of `MEASURES`; by default those that were measured, throughput only without iteration times.
+    `as_archived`: gives what an archive contains of a record; needed where one of the sides is an archive, which else
+    would differ from the folder that it was made of, by names and versions in full.
     """
     sessions = sessions_of([before.records, after.records])
     changes: list[Change] = []
@@ -105,13 +113,17 @@ def compare(
     records = [
         [side.records[run.run] for key in shared for run in side.configurations[key].runs] for side in (before, after)
     ]
-    differences = environment_differences(*records)
+    shown = [list(map(as_archived, own)) for own in records] if as_archived else records
+    differences = environment_differences(*shown, by_name=as_archived is None)
+    hardware = [row for row in differences if row[0] in HARDWARE and NOT_RECORDED not in row]
+    if hardware and tolerance is not None:
+        changes = [replace(each, verdict=CANNOT_TELL, reason=OTHER_HARDWARE) for each in changes]
     return Comparison(
         tolerance=tolerance,
         changes=sorted(changes, key=lambda each: place[each.configuration]),
         missing=[name_of(each) for key, each in before.configurations.items() if key not in shared],
         added=[name_of(each) for key, each in after.configurations.items() if key not in shared],
-        hardware=[row for row in differences if row[0] in HARDWARE and NOT_RECORDED not in row],
+        hardware=hardware,
         environment=[row for row in differences if row[0] not in HARDWARE],
         doubts=[
             (name, run.run, "; ".join(why))
@@ -122,6 +134,7 @@ def compare(
         ],
         apart=tolerance is None
         and any(pair.sessions is None or set(pair.sessions[0]) != set(pair.sessions[1]) for pair in pairs),
+        unknown_machines=[side for side, own in zip("ab", records, strict=True) if not all(map(tells_machine, own))],
     )
 
 
@@ -154,32 +167,3 @@ def _failures(before: Configuration, after: Configuration) -> str | None:
     kinds = ", ".join(dict.fromkeys(ended[1]))
     of = counted(len(after.runs), "run")
     return f"{kinds} in {len(ended[1])} of {of}; {len(before.completed)} completed before"
-
-
-def sessions_of(sides: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[dict[str, int]]:
-    """Number of the session of each run that says when it ran, by its id, for each set of records.
-
-    Runs of a session, on one node without a long pause, have in common what repeats within it do not show: where a node
-    placed memory, how warm it was, what else it did that day.
-    """
-    found: list[dict[str, int]] = [{} for _ in sides]
-    timed = sorted(
-        (str((record.get("host") or {}).get("name")), start, end, side, run)
-        for side, records in enumerate(sides)
-        for run, record in records.items()
-        if (start := _time(record, "started")) is not None and (end := _time(record, "ended")) is not None
-    )
-    session, before, until = 0, None, 0.0
-    for host, start, end, side, run in timed:
-        if host != before or start - until > PAUSE_S:
-            session, until = session + 1, end
-        before, until = host, max(until, end)
-        found[side][run] = session
-    return found
-
-
-def _time(record: Mapping[str, Any], name: str) -> float | None:
-    try:
-        return datetime.fromisoformat(record[name]).timestamp()
-    except (KeyError, TypeError, ValueError):
-        return None

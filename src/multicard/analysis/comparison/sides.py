@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from multicard.analysis.comparison.sessions import Record
 from multicard.analysis.evidence import Configuration, Evidence, MeasuredRun, Provenance
 from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.runs.notices import without_empty
@@ -26,7 +27,8 @@ COLUMNS = (
     "iteration_time_s", *RATES, "speedup", "peak_memory_bytes", "energy_per_sample_j", "energy_per_token_j",
     "test_accuracy", "test_loss", "loss_at_end",
 )  # fmt: skip
-MACHINE = "machine"  # the entry of the environment that is its name
+MACHINE, DIGEST = "machine", "digest of the machine"  # the entries of the environment that are its name and its digest
+SHOWN = 8  # digits of a digest
 HARDWARE = ("processor", "logical_cpus", "usable_cpus", "GPUs", "number of GPUs")  # the entries that set the speed
 NOT_RECORDED = "not recorded"
 REPEAT = re.compile(r"_r\d+(?=$|_[0-9a-f]{12}$)")
@@ -73,16 +75,26 @@ def _stated(record: dict[str, Any]) -> dict[str, Any]:
         return record["parameters"]
 
 
-def environment_differences(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
-    """What differs between the machines, versions, variables and data of two sets of records, see `environment`."""
+def environment_differences(
+    a: Sequence[Record], b: Sequence[Record], by_name: bool = True
+) -> list[tuple[str, str, str]]:
+    """Return what differs between the machines, versions, variables and data of two sets of records.
+
+    Each row has what it is, and the values of both. `by_name`: whether the names of machines can be compared, which
+    archives replace. The digests of machines are told where the names are equal or do not count.
+    """
     variables = sorted({name for record in [*a, *b] for name in record.get("variables") or {}})
     sides = [_facts(records, variables) for records in (a, b)]
     names = dict.fromkeys(name for side in sides for name in side)
     rows = [(name, *(", ".join(sorted(side.get(name, ()))) or NOT_RECORDED for side in sides)) for name in names]
-    return [(name, before, after) for name, before, after in rows if before != after]
+    differences = [(name, before, after) for name, before, after in rows if before != after]
+    if not by_name:
+        differences = [row for row in differences if row[0] != MACHINE]
+    is_named = any(name == MACHINE for name, _, _ in differences)
+    return [row for row in differences if row[0] != DIGEST or not (is_named or NOT_RECORDED in row)]
 
 
-def _facts(records: list[dict[str, Any]], variables: Sequence[str]) -> dict[str, set[str]]:
+def _facts(records: Sequence[Record], variables: Sequence[str]) -> dict[str, set[str]]:
     """Where and on what the runs ran, and with which environment variables: all values of each fact."""
     facts: dict[str, set[str]] = {}
     for record in records:
@@ -90,6 +102,7 @@ def _facts(records: list[dict[str, Any]], variables: Sequence[str]) -> dict[str,
         gpus, script, set_to = hardware.get("gpus") or [], record.get("script") or {}, record.get("variables")
         found = [
             (MACHINE, host.get("name")),
+            (DIGEST, (host.get("machine_digest") or "")[:SHOWN] or None),
             ("system", host.get("system")),
             *((name, hardware.get(name)) for name in ("processor", "logical_cpus", "usable_cpus", "memory_bytes")),
             *(("GPUs", _gpu(each)) for each in gpus),
