@@ -40,7 +40,14 @@ def side(*lost: str, **values: Sequence[float]) -> Side:
 
 @pytest.mark.parametrize(
     ("times", "verdict"),
-    [(1.2, "regression"), (1.04, "undecided"), (1.0, "within tolerance"), (0.7, "within tolerance")],
+    # 1.02 is below the tolerance, and the end of its interval is not.
+    [
+        (1.2, "regression"),
+        (1.04, "undecided"),
+        (1.02, "undecided"),
+        (1.0, "within tolerance"),
+        (0.7, "within tolerance"),
+    ],
 )
 def test_a_change_beyond_the_tolerance_is_told_from_one_within_it(times: float, verdict: str) -> None:
     [found] = judge([pair(times)], TOLERANCE)
@@ -179,6 +186,39 @@ def test_a_session_ends_with_a_pause_or_at_another_node() -> None:
     before, after = sessions_of([old, new])
     assert before["a"] == before["b"] == after["e"]
     assert len({before["a"], before["c"], after["f"]}) == 3 and "d" not in before
+
+
+def on(*hosts: dict[str, str], start: str = "10:00", end: str = "10:10") -> dict[str, object]:
+    """The record of a run on these nodes, as far as it tells the session."""
+    times = {"started": f"2026-11-22T{start}:00+00:00", "ended": f"2026-11-22T{end}:00+00:00"}
+    return times | {"host": hosts[0], "nodes": [{"host": host} for host in hosts] if len(hosts) > 1 else None}
+
+
+def test_a_run_that_ends_while_another_goes_on_does_not_end_the_session() -> None:
+    node = {"name": "n1"}
+    runs = {"long": on(node, end="14:00"), "short": on(node, start="10:30", end="10:40")}  # on other GPUs of the node
+    runs |= {"next": on(node, start="14:10", end="14:20")}
+    [sessions] = sessions_of([runs])
+    assert len(set(sessions.values())) == 1
+
+
+def test_machines_are_known_by_their_digests_else_by_names_that_are_no_numbers_of_an_archive() -> None:
+    def is_one_session(one: dict[str, object], other: dict[str, object]) -> bool:
+        [first], [second] = (each.values() for each in sessions_of([{"a": one}, {"b": other}]))
+        return first == second
+
+    first = {"name": "n1", "machine_digest": "1" * 32}
+    assert is_one_session(on(first), on(first | {"name": "host-1"}))
+    assert not is_one_session(on(first), on(first | {"machine_digest": "2" * 32}))
+    assert is_one_session(on({"name": "n1"}), on({"name": "n1"}))
+    for unknown in ({"name": "host-1"}, {}):  # of an archive without digests, and of a record without a host
+        assert not is_one_session(on(unknown), on(unknown))
+        [own] = sessions_of([{"a": on(unknown), "b": on(unknown)}])
+        assert own["a"] == own["b"]
+    # A job on two nodes is not in the session of one on the first of them and on a third.
+    second, third = ({"name": name, "machine_digest": digit * 32} for name, digit in (("n2", "2"), ("n3", "3")))
+    assert is_one_session(on(first, second), on(second, first))
+    assert not is_one_session(on(first, second), on(first, third))
 
 
 @pytest.mark.slow
