@@ -109,8 +109,9 @@ def test_a_change_within_the_tolerance_and_an_archive_as_baseline(baseline: Path
     code, printed = check(tmp_path / "v1.tar.gz", slower, "--measure", "throughput,memory")
     assert code == 0
     assert f"1 configuration in {slower} only: " in printed
-    assert "may differ by more than repeats do" in printed, "an archive does not tell when runs were"
-    assert "machine:" not in printed, "an archive holds no names of machines"
+    for measure in ("throughput", "memory"):
+        assert f"{measure}: 0 regressions, 1 within the tolerance of 3% of 1 configuration\n" in printed
+    assert "differs: " not in printed, "a real run's machine and versions are those of its archive"
 
 
 def test_without_tolerance_differences_are_listed(
@@ -136,6 +137,12 @@ def test_each_of_several_results_is_compared_with_the_one_before(baseline: Path,
     assert all(len(suite) == 2 for suite in (first, second))
 
 
+def test_of_results_that_are_compared_with_themselves_a_doubt_is_one_line(slower: Path) -> None:
+    printed = check(slower, slower, "--verbose")[1]
+    doubts = [line for line in printed.splitlines() if line.startswith("in doubt: ")]
+    assert doubts and len(doubts) == len(set(doubts))
+
+
 def test_runs_that_end_otherwise_are_a_regression(extracted_run: Path, tmp_path: Path) -> None:
     def lost(record: dict[str, Any]) -> None:
         record["outcome"] = "out_of_memory"
@@ -151,9 +158,9 @@ def test_what_cannot_be_told_has_a_code_of_its_own(extracted_run: Path, tmp_path
     def other(record: dict[str, Any]) -> None:
         record["hardware"]["processor"] = "another"
 
-    def said(*arguments: object) -> list[str]:
+    def said(*arguments: object, code: int = 2) -> list[str]:
         done = compared(*arguments)
-        assert done.returncode == 2
+        assert done.returncode == code
         return done.stderr.splitlines()
 
     old = results(extracted_run, tmp_path / "old", repeats=2)
@@ -163,7 +170,9 @@ def test_what_cannot_be_told_has_a_code_of_its_own(extracted_run: Path, tmp_path
     interval = "cannot tell: no configuration has an interval of "
     assert said(old, one) == [f"{interval}iteration_time"]
     assert said(old, old, "--measure", "energy,iteration_time") == [f"{interval}energy"]
-    assert said(old, unlike)[0].startswith("measured on different hardware (processor: ")
+    [line] = said(old, unlike)
+    assert line.startswith("cannot tell: measured on different hardware (processor: ")
+    assert compared(old, unlike).stdout.startswith("iteration time: 1 of 1 configuration cannot be judged\n")
     assert "differs: processor: " in multicard("compare", old, unlike).stdout
     none, missing = said(old, apart)
     assert none.startswith("cannot tell: no configuration that completed")
@@ -174,10 +183,10 @@ def test_what_cannot_be_told_has_a_code_of_its_own(extracted_run: Path, tmp_path
         ([old, old, "--fail-above=100%"], "--fail-above: found '100%', expected a percentage"),
         ([old, old, "--measure", "speed"], "--measure: found 'speed', expected some of "),
     ):
-        [found] = said(*arguments)
+        [found] = said(*arguments, code=1)  # an error, not an answer
         assert found.startswith(line)
     (tmp_path / "x.tar.gz").write_bytes(b"no")
-    assert "x.tar.gz: cut, damaged or no archive" in multicard("compare", old, tmp_path / "x.tar.gz").stderr
+    assert "x.tar.gz: cut, damaged or no archive" in said(old, tmp_path / "x.tar.gz", code=1)[0]
 
 
 @pytest.mark.parametrize(
@@ -201,10 +210,12 @@ def test_a_damaged_file_is_named(file: str, content: str, says: str, extracted_r
     assert line.startswith(f"{path}: ") and says in line
 
 
-def test_the_github_action_says_what_became_slower(baseline: Path, slower: Path, tmp_path: Path) -> None:
+def test_the_github_action_says_what_became_slower_and_what_cannot_be_told(
+    baseline: Path, slower: Path, extracted_run: Path, tmp_path: Path
+) -> None:
     action = yaml.safe_load((ROOT / ".github/actions/compare/action.yml").read_text())
     install, judge = action["runs"]["steps"]
-    given = {"baseline": baseline, "results": slower, "fail-above": "3%", "junit": "speed.xml"}
+    given = {"baseline": baseline, "results": slower, "fail-above": "3%", "cannot-tell": "fail", "junit": "speed.xml"}
     assert set(given) == set(action["inputs"])
     stated = {name: re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda found: str(given[found[1]]), value)
               for name, value in judge["env"].items()}  # fmt: skip
@@ -221,3 +232,11 @@ def test_the_github_action_says_what_became_slower(baseline: Path, slower: Path,
     assert (tmp_path / "summary.md").read_text() == f"```text\n{found.stdout}```\n"
     assert {path.name for path in tmp_path.iterdir()} == {"summary.md", "speed.xml"}
     assert step(judge["run"], **stated | {"RESULTS": str(baseline)}).returncode == 0
+
+    one = results(extracted_run, results(extracted_run, tmp_path / "one", repeats=1), repeats=1, seed=7)
+    stated["RESULTS"] = str(one)
+    assert step(judge["run"], **stated).returncode == 2
+    let_through = step(judge["run"], **stated | {"CANNOT_TELL": "pass"})
+    assert let_through.returncode == 0 and "::warning::multicard compare cannot tell" in let_through.stdout
+    assert step(judge["run"], **stated | {"CANNOT_TELL": "pass", "RESULTS": str(slower)}).returncode == 1
+    assert step(judge["run"], **stated | {"CANNOT_TELL": "maybe"}).returncode == 1

@@ -193,7 +193,7 @@ def test_what_cannot_be_parsed_is_told_in_the_last_line(
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(command.split())
-    assert stopped.value.code == 2
+    assert stopped.value.code == 1
     assert capsys.readouterr().err.splitlines()[-1].endswith(line)
 
 

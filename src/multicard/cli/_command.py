@@ -18,7 +18,7 @@ MEASURE, UNDERSTAND, PREPARE = "Measure", "Understand", "Prepare and share"  # g
 
 
 # Exit codes of every command; 0 where all is well.
-BAD_NEWS_CODE = 1  # of wrong usage, an error, a failed run or a regression
+FAILURE_CODE = 1  # of wrong usage, an error, a failed run or a regression
 CANNOT_TELL_CODE = 2  # of a question that what was measured does not answer
 
 
@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
         """Exit as `UserError` does; argparse begins what it says of an argument's value with the word."""
         if not message.startswith("argument "):
             self.print_usage(sys.stderr)
-        self.exit(BAD_NEWS_CODE, f"{self.prog}: error: {message}\n")
+        self.exit(FAILURE_CODE, f"{self.prog}: error: {message}\n")
 
 
 @dataclass(frozen=True)

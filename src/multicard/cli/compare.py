@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from multicard.cli._command import BAD_NEWS_CODE, CANNOT_TELL_CODE, UNDERSTAND, Command, refuse_unwritable
+from multicard.cli._command import CANNOT_TELL_CODE, FAILURE_CODE, UNDERSTAND, Command, refuse_unwritable
 from multicard.cli._compare_traces import compare_traces
 from multicard.cli._console import say
 from multicard.core.errors import UserError
@@ -101,7 +101,7 @@ def compare_results(arguments: argparse.Namespace) -> int:
     if arguments.junit:
         with atomic_write(arguments.junit) as temporary:
             ElementTree.ElementTree(suites).write(temporary, encoding="utf-8", xml_declaration=True)
-    return BAD_NEWS_CODE if BAD_NEWS_CODE in codes else max(codes)
+    return FAILURE_CODE if FAILURE_CODE in codes else max(codes)
 
 
 def _compared(
@@ -121,7 +121,7 @@ def _compared(
         print(printable(problem), file=sys.stderr)
     _add_suite(suites, found, " → ".join(map(str, paths)), problems)
     if judged and found.of(REGRESSION):
-        return BAD_NEWS_CODE
+        return FAILURE_CODE
     is_untold = problems or (judged and found.of(CANNOT_TELL)) or not found.changes
     return CANNOT_TELL_CODE if is_untold else 0
 
