@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from multicard.analysis.runs.run_files import RunFiles, check_unchanged, read_parquet, selected
+from multicard.analysis.runs.run_files import RunFiles, check_unchanged, read_csv, read_parquet, selected
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write, read_object
 from multicard.core.layout import EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, SCENARIO_INDEX, STEP_COLUMNS
@@ -45,12 +45,24 @@ SCHEMAS: dict[str, pa.Schema] = {
 }
 
 
+def read_checked(path: Path, **options: Any) -> pd.DataFrame:
+    """Read a CSV file of a scenario, or of all scenarios, with options of pandas.
+
+    Raises `UserError` if it is not there, was cut or altered, or does not parse.
+    """
+    check_whole(path)
+    return read_csv(path, **options)
+
+
 def read_columns(path: Path) -> pd.DataFrame:
-    """Read a CSV with parameters and measures. Of a user's own parameters only an empty cell is empty, not "None"."""
-    table = pd.read_csv(path)
+    """Read the measures of a scenario. Of a user's own parameters only an empty cell is empty, not "None".
+
+    Raises `UserError` as `read_checked`.
+    """
+    table = read_checked(path)
     own = [name for name in table if name.startswith(ARGS_PREFIX)]
     if own:
-        cells = pd.read_csv(path, usecols=own, dtype=str, keep_default_na=False)
+        cells = read_csv(path, usecols=own, dtype=str, keep_default_na=False)
         values = {name: [own_value(cell) if cell else None for cell in cells[name]] for name in own}
         table = table.assign(**{name: pd.Series(each, dtype=object).infer_objects() for name, each in values.items()})
     return table
@@ -62,8 +74,8 @@ def check_whole(path: Path) -> None:
     Raises `UserError` if it was cut or altered.
     """
     index = path.parent / SCENARIO_INDEX
-    files = read_object(index).get("files") if index.is_file() else None
-    check_unchanged(path, files or (), "since it was made; delete it to have it made again")
+    if index.is_file():
+        check_unchanged(path, index, read_object(index), "since it was made; delete it to have it made again")
 
 
 class ScenarioTables:
@@ -92,7 +104,6 @@ class ScenarioTables:
         path = self.folder / MEASURES
         if not path.is_file():
             raise UserError(f"{path}: not found; expected the folder of a scenario that was measured")
-        check_whole(path)
         return read_columns(path)
 
     @property
@@ -107,12 +118,17 @@ class ScenarioTables:
     @cached_property
     def reasons_not_run(self) -> list[str]:
         """Why runs of the scenario cannot run here, of each; none where the table of outcomes is not there."""
-        path = self.folder / OUTCOME_TABLE
-        if not path.is_file():
+        if not (self.folder / OUTCOME_TABLE).is_file():
             return []
-        check_whole(path)
-        outcomes = pd.read_csv(path, dtype=str)
-        return outcomes.loc[outcomes["outcome"] == NOT_RUN, "reason"].tolist()
+        return self.runs.loc[self.runs["outcome"] == NOT_RUN, "reason"].tolist()
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """One row per run: its `outcome` and the `reason` for it; those that were not run, too.
+
+        Raises `UserError` if the table is not there, or was cut or altered.
+        """
+        return read_checked(self.folder / OUTCOME_TABLE)
 
     def table(self, name: str) -> pd.DataFrame:
         """Rows of one table of all completed runs with `measures`, `run` in the first column; `runs_info` of all.
@@ -220,4 +236,5 @@ def _read(path: Path, schema: pa.Schema) -> pd.DataFrame:
         if (path.parent / SCENARIO_INDEX).exists():
             raise UserError(f"{path}: missing; delete {path.parent / MEASURES} to have the tables made again")
         return expected.empty_table().to_pandas()
+    check_whole(path)
     return selected(read_parquet(path), expected.names, path).to_pandas()

@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from multicard.analysis.scaling.speedup import speedup_table
-from multicard.analysis.scenario_tables import OUTCOME_TABLE, ScenarioTables
+from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.api.display import titled, unmanaged
 from multicard.core.errors import UserError
 from multicard.core.layout import SCENARIO_TABLES
@@ -23,11 +23,6 @@ class ScenarioResults(ScenarioTables):
     def name(self) -> str:
         """Name of the scenario."""
         return self.folder.name
-
-    @property
-    def runs(self) -> pd.DataFrame:
-        """One row per run: its `outcome` and the `reason` for it; those that were not run, too."""
-        return pd.read_csv(self.folder / OUTCOME_TABLE)
 
     @property
     def speedup(self) -> pd.DataFrame:

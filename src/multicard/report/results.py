@@ -11,8 +11,7 @@ import pandas as pd
 from multicard.analysis.choice.recommend import Recommendations, advise
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.provenance import notes
-from multicard.analysis.runs.run_files import read_csv
-from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables, check_whole
+from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables, read_checked
 from multicard.core.errors import UserError
 from multicard.core.files import read_object
 from multicard.core.layout import CLAIM_TESTS, CLAIMS, RUN, RUN_NAME
@@ -120,8 +119,7 @@ def read_records(results: Path, runs: Iterable[str]) -> dict[str, dict[str, Any]
 
 def _table(path: Path, *words: str) -> pd.DataFrame:
     """Read a CSV file. With `words`, columns that it must have, every cell stays the text that it is."""
-    check_whole(path)
-    table = read_csv(path, **({"dtype": str, "keep_default_na": False} if words else {"low_memory": False}))
+    table = read_checked(path, **({"dtype": str, "keep_default_na": False} if words else {"low_memory": False}))
     for column in words:
         if column not in table:
             raise UserError(f"{path}: no column {column}")

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from multicard.core.errors import TraceError
-from multicard.core.files import atomic_write, read_object, write_json
+from multicard.core.files import atomic_write, described, read_object, write_json
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, EXPORTED, RUN, TRACE
 from multicard.profilers import PROFILERS
 from multicard.trace.files import open_trace
@@ -40,11 +40,12 @@ def extract_run(folder: Path) -> None:
 
 
 def write_tables(found: ActivityTables, folder: Path, profiler: str, missing: str | None = None) -> None:
-    """Write activity tables into a run directory, the index last.
+    """Write activity tables into a run directory, the index with their checksums last.
 
     `missing`: why there is no trace, for tables that were not made.
     """
     index: dict[str, Any] = {}
+    files = []
     for name, activity in ACTIVITIES.items():
         table = found.table(name)
         absent = None if name in found.rows else missing or found.absent[name]
@@ -52,7 +53,8 @@ def write_tables(found: ActivityTables, folder: Path, profiler: str, missing: st
         table = table.replace_schema_metadata({"multicard": json.dumps({"description": activity.description})})
         with atomic_write(folder / ACTIVITY / f"{name}.parquet") as temporary:
             pq.write_table(table, temporary)
+        files.append(described(folder / ACTIVITY / f"{name}.parquet"))
     write_json(
         folder / ACTIVITY / ACTIVITY_INDEX,
-        {"profiler": profiler, "tables": index, "notices": [*found.warnings, *found.notices]},
+        {"profiler": profiler, "tables": index, "files": files, "notices": [*found.warnings, *found.notices]},
     )

@@ -37,6 +37,12 @@ class _File(BaseModel):
     sha256: str
 
 
+class _Index(BaseModel):
+    """The form of a list of files, each with its checksum."""
+
+    files: list[_File] = []
+
+
 class _Record(BaseModel):
     """The form of run.json, as far as it is read here; None is what a job that ended early could not record."""
 
@@ -120,31 +126,57 @@ class RunFiles:
         return table
 
     def check(self, name: str) -> None:
-        """Check a file that the job wrote against what its record says of it.
+        """Check a file that the job wrote, or a table of its activity, by the checksum in the record or in the index.
+
+        A file that is listed nowhere is not checked: archives list theirs in the manifest.
 
         Raises `UserError` if it was cut or altered.
         """
-        made = f"since the run wrote it; delete {self.folder} to run it again"
-        check_unchanged(self.folder / name, self.record.get("files") or (), made)
+        path = self.folder / name
+        if path.parent != self._index_path.parent:
+            made = f"since the run wrote it; delete {self.folder} to run it again"
+            check_unchanged(path, self.folder / RUN, self.record, made)
+        elif self._index_path.exists():
+            made = f"since it was made; delete {self._index_path} to have it made again"
+            check_unchanged(path, self._index_path, self._index, made)
+
+    def written(self) -> list[str]:
+        """Return the names of files with a checksum: of those that the job wrote, and of the tables of its activity.
+
+        Raises `UserError` if the index of the tables is damaged.
+        """
+        by_job = [file["name"] for file in self.record.get("files") or ()]
+        tables = _files_in(self._index_path, self._index) if self._index_path.exists() else []
+        return [*by_job, *(f"{ACTIVITY}/{file.name}" for file in tables)]
 
     def trace_notices(self) -> list[str]:
         """Lines on what the trace lacks, or what was set right in it; none where it was not read.
 
         Raises `UserError` if the index of the tables is damaged.
         """
-        path = self.folder / ACTIVITY / ACTIVITY_INDEX
-        return read_object(path).get("notices", []) if path.exists() else []
+        return self._index.get("notices", []) if self._index_path.exists() else []
 
     def why_absent(self, activity: str) -> str | None:
         """Why there is no activity table, by the index of the tables; None where there is one.
 
         Raises `UserError` if the index is damaged.
         """
-        path = self.folder / ACTIVITY / ACTIVITY_INDEX
-        tables = read_object(path).get("tables")
+        tables = self._index.get("tables")
         if not isinstance(tables, dict) or not isinstance(tables.get(activity), dict):
-            raise UserError(f"{path}: found no entry of {activity}; delete the file to have it made again")
+            raise UserError(f"{self._index_path}: found no entry of {activity}; delete the file to have it made again")
         return tables[activity].get("absent")
+
+    @property
+    def _index_path(self) -> Path:
+        return self.folder / ACTIVITY / ACTIVITY_INDEX
+
+    @cached_property
+    def _index(self) -> dict[str, Any]:
+        """The index of the activity tables.
+
+        Raises `UserError` if it is not there, or does not parse.
+        """
+        return read_object(self._index_path)
 
     def has_activity(self, name: str) -> bool:
         """Whether there is an activity table of that name."""
@@ -153,9 +185,10 @@ class RunFiles:
     def activity(self, name: str, columns: list[str]) -> pa.Table:
         """Columns of an activity table; those that multicard did not have when it was made are empty.
 
-        Raises `UserError` if it is not there, cannot be read or has no such column.
+        Raises `UserError` if it is not there, was cut or altered, cannot be read or has no such column.
         """
         if name not in self._activities:
+            self.check(f"{ACTIVITY}/{name}.parquet")
             self._activities[name] = _completed(read_parquet(self._path(name)), ACTIVITIES[name].schema)
         return selected(self._activities[name], columns, self._path(name))
 
@@ -225,8 +258,18 @@ def selected(table: pa.Table, columns: Sequence[str], path: Path) -> pa.Table:
     return table.select(columns)
 
 
-def check_unchanged(path: Path, entries: Iterable[Mapping[str, Any]], made: str) -> None:
-    """Refuse a file that is listed with its size and checksum, and was cut or altered since it was `made`."""
-    entry = next((entry for entry in entries if entry.get("name") == path.name), None)
-    if entry and path.exists() and not is_unchanged(path, entry):
+def _files_in(index: Path, content: Mapping[str, Any]) -> list[_File]:
+    try:
+        return _Index.model_validate(content).files
+    except ValidationError as error:
+        raise UserError(f"{index}: {first_fault(error)}; delete the file to have it made again") from None
+
+
+def check_unchanged(path: Path, listed_in: Path, content: Mapping[str, Any], made: str) -> None:
+    """Refuse a file that is listed with its size and checksum, and was cut or altered since it was `made`.
+
+    `content`: what the file `listed_in` holds.
+    """
+    entry = next((file for file in _files_in(listed_in, content) if file.name == path.name), None)
+    if entry and path.exists() and not is_unchanged(path, entry.model_dump()):
         raise UserError(f"{path}: cut or altered {made}")
