@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from generate import generate
 from nsys_export import FIRST_PID
 
-from multicard.core.files import described, write_json
+from multicard.core.files import described, read_object, write_json
 from multicard.core.layout import (
     ACTIVITY,
     ACTIVITY_INDEX,
@@ -75,7 +75,7 @@ def _activity(folder: Path, devices: int, steps: int = 20) -> Tables:
     write_json(folder / RUN, {"ranks": [{"pid": FIRST_PID + rank, "rank": rank} for rank in range(devices)]})
     extract_run(folder)
     tables: Tables = {path.name: pq.read_table(path) for path in (folder / ACTIVITY).glob("*.parquet")}
-    tables[ACTIVITY_INDEX] = (folder / ACTIVITY / ACTIVITY_INDEX).read_text()
+    tables[ACTIVITY_INDEX] = read_object(folder / ACTIVITY / ACTIVITY_INDEX)
     return tables
 
 
@@ -94,12 +94,12 @@ def _write_run(folder: Path, run: Run, tables: Tables, seed: list[int]) -> None:
     # Last, as the workflow makes them: what is older than what it is made of is made again.
     (folder / ACTIVITY).mkdir()
     sizes = _message_sizes(p, tables["collectives.parquet"])
-    for name, table in (tables | {"message_sizes.parquet": sizes}).items():
-        path = folder / ACTIVITY / name
-        if name == ACTIVITY_INDEX:
-            path.write_text(table)
-        else:
-            pq.write_table(table, path)
+    of_run = tables | {"message_sizes.parquet": sizes}
+    index, files = of_run.pop(ACTIVITY_INDEX), []
+    for name, table in of_run.items():
+        pq.write_table(table, folder / ACTIVITY / name)
+        files.append(described(folder / ACTIVITY / name))
+    write_json(folder / ACTIVITY / ACTIVITY_INDEX, index | {"files": files})
 
 
 def _step_time(p: JobParameters) -> float:

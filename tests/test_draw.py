@@ -124,5 +124,5 @@ def test_an_incomplete_run_is_listed_and_a_damaged_one_is_named(
     assert reason == "incomplete: activity/cuda_api.parquet is missing"
     (third / "activity" / "cuda_api.parquet").write_bytes(b"PAR1")
     assert refused(config, "--out", tmp_path / "again").startswith(
-        f"{third}/activity/cuda_api.parquet: not a Parquet file that can be read"
+        f"{third}/activity/cuda_api.parquet: cut or altered since it was made"
     )

@@ -19,7 +19,7 @@ from multicard.analysis.outputs import write_scenario
 from multicard.analysis.runs.measures import measure_run
 from multicard.archive.pack import pack
 from multicard.archive.unpack import unpack
-from multicard.core.files import write_json
+from multicard.core.files import described, write_json
 from multicard.core.layout import MEMORY_SNAPSHOT
 from recorded_runs import add_run, experiment, manifest_of
 
@@ -79,7 +79,8 @@ def test_no_text_of_a_record_or_a_table_leaves_that_is_not_of_a_listed_form(
         pq.write_table(table, path)
     index = json.loads((folder / "activity/tables.json").read_text())
     index["tables"]["kernel_classes"]["absent"] = canary
-    index = plant(index, canary) | {"notices": [canary, f"{canary}: process 1: {LACKING}"]}
+    files = [described(path) for path in (folder / "activity").glob("*.parquet")]
+    index = plant(index, canary) | {"files": files} | {"notices": [canary, f"{canary}: process 1: {LACKING}"]}
     (folder / "activity/tables.json").write_text(json.dumps(index))
     write_json(tmp_path / "results/machine/zeta9-cuda.json", plant_machine(canary))
 
@@ -223,4 +224,4 @@ def test_what_cannot_be_archived_is_one_line(extracted_run: Path, recorded_resul
 
     folder = add_run(extracted_run, tmp_path / "d")
     (folder / "activity" / "phases.parquet").write_bytes(b"PAR1 no")
-    assert "phases.parquet: not a Parquet file that can be read" in refused(tmp_path / "d", tmp_path / "x.tar.gz")
+    assert "phases.parquet: cut or altered since it was made" in refused(tmp_path / "d", tmp_path / "x.tar.gz")

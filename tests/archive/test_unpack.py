@@ -8,6 +8,7 @@ import random
 import resource
 import shutil
 import tarfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -157,9 +158,38 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     header.type, header.size = tarfile.XHDTYPE, 7 << 30
     path.write_bytes(gzip.compress(header.tobuf(tarfile.GNU_FORMAT) + large))
     assert says in refused(path, tmp_path / "runs")
-    # A manifest that has no end.
-    write(path, [("manifest.json", b" " * len(large))])
-    assert says in refused(path, tmp_path / "runs")
+    # A manifest that has no end, or that says so and has one.
+    endless = tarfile.TarInfo("manifest.json")
+    endless.size = 7 << 30
+    path.write_bytes(gzip.compress(endless.tobuf() + large))
+    assert f"manifest.json: found {7 << 30} bytes, expected at most 1048576" in refused(path, tmp_path / "runs")
+
+
+@pytest.mark.parametrize(
+    ("entry", "count", "says"),
+    [
+        ({"name": f"runs/{RUN}/run.json", "bytes": 3, "sha256": "0" * 64}, 500_000, "bytes, expected at most 1048576"),
+        ({}, 5_000_000, "bytes, expected at most 1048576"),
+        # As many as fit.
+        ({"name": f"runs/{RUN}/run.json", "bytes": 3, "sha256": "0" * 64}, 7_000, "Value error, it lists a file twice"),
+        ({}, 200_000, "files.0.name: Field required"),
+    ],
+)
+def test_a_manifest_of_very_many_entries_is_refused_before_it_takes_memory(
+    entry: dict[str, Any], count: int, says: str, tmp_path: Path
+) -> None:
+    entries = ",".join([json.dumps(entry)] * count)
+    content = f'{{"format": {FORMAT}, "multicard": "0", "experiment": {{}}, "files": [{entries}]}}'.encode()
+    path = write(tmp_path / "x.tar.gz", [("manifest.json", content)])
+    del entries, content
+    tracemalloc.start()
+    try:
+        said = refused(path, tmp_path / "runs")
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert says in said
+    assert most_bytes < 100 << 20
 
 
 def test_what_is_no_manifest_is_refused(tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import FailFast, Field, model_validator
 
 from multicard.core.errors import UserError
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, ARCHIVED_TABLES, EPOCHS, MACHINES, RUN, STEPS
@@ -48,7 +48,7 @@ class Manifest(Strict):
     format: Literal[FORMAT]
     multicard: str
     experiment: dict[str, Any]
-    files: list[Member]
+    files: Annotated[list[Member], FailFast()]  # only the first fault is told, and there may be millions
 
     @property
     def runs(self) -> list[str]:

@@ -23,6 +23,9 @@ from multicard.core.text import printable
 
 PIECE_BYTES = 1 << 20
 SMALL_BYTES, MOST_TIMES = 64 << 20, 200  # what an archive may unpack to at least, and how many times its size
+# How large a manifest may be at least, and how many times the size of its archive: it lists each run in about 3 kB,
+# which takes 5 kB of the archive or more, so that this is several times what multicard writes.
+SMALL_MANIFEST_BYTES, MANIFEST_TIMES = 1 << 20, 4
 DAMAGE = (OSError, EOFError, zlib.error, tarfile.TarError, ValueError)
 
 
@@ -115,6 +118,9 @@ def _manifest(path: Path, tar: tarfile.TarFile) -> Manifest:
     entry = tar.next()
     if entry is None or entry.name != MANIFEST or not entry.isreg():
         raise UserError(f"{path}: {MANIFEST}: missing, expected the first member of an archive made by multicard")
+    most = max(SMALL_MANIFEST_BYTES, MANIFEST_TIMES * path.stat().st_size)
+    if entry.size > most:  # a file that lists itself a million times would take a minute and a gigabyte to parse
+        raise UserError(f"{path}: {MANIFEST}: found {entry.size} bytes, expected at most {most} in such an archive")
     text = tar.extractfile(entry).read()
     try:
         return Manifest.model_validate(parse_json(text))

@@ -44,6 +44,8 @@ def write_tables(found: ActivityTables, folder: Path, profiler: str, missing: st
 
     `missing`: why there is no trace, for tables that were not made.
     """
+    path = folder / ACTIVITY / ACTIVITY_INDEX
+    path.unlink(missing_ok=True)  # of tables that are about to be replaced
     index: dict[str, Any] = {}
     files = []
     for name, activity in ACTIVITIES.items():
@@ -54,7 +56,5 @@ def write_tables(found: ActivityTables, folder: Path, profiler: str, missing: st
         with atomic_write(folder / ACTIVITY / f"{name}.parquet") as temporary:
             pq.write_table(table, temporary)
         files.append(described(folder / ACTIVITY / f"{name}.parquet"))
-    write_json(
-        folder / ACTIVITY / ACTIVITY_INDEX,
-        {"profiler": profiler, "tables": index, "files": files, "notices": [*found.warnings, *found.notices]},
-    )
+    notices = [*found.warnings, *found.notices]
+    write_json(path, {"profiler": profiler, "tables": index, "files": files, "notices": notices})
