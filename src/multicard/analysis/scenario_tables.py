@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from multicard.analysis.runs.run_files import RunFiles, check_unchanged, read_csv, read_parquet, selected
+from multicard.analysis.runs.run_files import RunFiles, check_unchanged, files_in, read_csv, read_parquet, selected
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write, read_object
 from multicard.core.layout import EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, SCENARIO_INDEX, STEP_COLUMNS
@@ -75,7 +75,8 @@ def check_whole(path: Path) -> None:
     """
     index = path.parent / SCENARIO_INDEX
     if index.is_file():
-        check_unchanged(path, index, read_object(index), "since it was made; delete it to have it made again")
+        files = files_in(read_object(index), index)
+        check_unchanged(path, files, "since it was made; delete it to have it made again")
 
 
 class ScenarioTables:

@@ -31,7 +31,9 @@ class _Parameters(BaseModel):
     workload: Literal[tuple(WORKLOADS)]
 
 
-class _File(BaseModel):
+class ListedFile(BaseModel):
+    """A file as a record or an index lists it."""
+
     name: str
     bytes: int
     sha256: str
@@ -40,7 +42,7 @@ class _File(BaseModel):
 class _Index(BaseModel):
     """The form of a list of files, each with its checksum."""
 
-    files: list[_File] = []
+    files: list[ListedFile] = []
 
 
 class _Record(BaseModel):
@@ -51,7 +53,7 @@ class _Record(BaseModel):
     reason: dict[str, Any] | str | None = None
     parameters: _Parameters
     profiler: _Profiler
-    files: list[_File] = []
+    files: list[ListedFile] = []
     conditions: list[dict[str, Any] | None] = []
     host: dict[str, Any] | None = None
     hardware: dict[str, Any] | None = None
@@ -135,19 +137,26 @@ class RunFiles:
         path = self.folder / name
         if path.parent != self._index_path.parent:
             made = f"since the run wrote it; delete {self.folder} to run it again"
-            check_unchanged(path, self.folder / RUN, self.record, made)
-        elif self._index_path.exists():
+            check_unchanged(path, self._files_of_job, made)
+        else:
             made = f"since it was made; delete {self._index_path} to have it made again"
-            check_unchanged(path, self._index_path, self._index, made)
+            check_unchanged(path, self._files_of_activity, made)
 
     def written(self) -> list[str]:
         """Return the names of files with a checksum: of those that the job wrote, and of the tables of its activity.
 
         Raises `UserError` if the index of the tables is damaged.
         """
-        by_job = [file["name"] for file in self.record.get("files") or ()]
-        tables = _files_in(self._index_path, self._index) if self._index_path.exists() else []
-        return [*by_job, *(f"{ACTIVITY}/{file.name}" for file in tables)]
+        by_job = [file.name for file in self._files_of_job]
+        return [*by_job, *(f"{ACTIVITY}/{file.name}" for file in self._files_of_activity)]
+
+    @cached_property
+    def _files_of_job(self) -> list[ListedFile]:
+        return files_in(self.record, self.folder / RUN)
+
+    @cached_property
+    def _files_of_activity(self) -> list[ListedFile]:
+        return files_in(self._index, self._index_path) if self._index_path.exists() else []
 
     def trace_notices(self) -> list[str]:
         """Lines on what the trace lacks, or what was set right in it; none where it was not read.
@@ -258,18 +267,19 @@ def selected(table: pa.Table, columns: Sequence[str], path: Path) -> pa.Table:
     return table.select(columns)
 
 
-def _files_in(index: Path, content: Mapping[str, Any]) -> list[_File]:
+def files_in(content: Mapping[str, Any], path: Path) -> list[ListedFile]:
+    """Return the files that an index or a record lists with their checksums; `content` is what `path` holds.
+
+    Raises `UserError` if the list is damaged.
+    """
     try:
         return _Index.model_validate(content).files
     except ValidationError as error:
-        raise UserError(f"{index}: {first_fault(error)}; delete the file to have it made again") from None
+        raise UserError(f"{path}: {first_fault(error)}; delete the file to have it made again") from None
 
 
-def check_unchanged(path: Path, listed_in: Path, content: Mapping[str, Any], made: str) -> None:
-    """Refuse a file that is listed with its size and checksum, and was cut or altered since it was `made`.
-
-    `content`: what the file `listed_in` holds.
-    """
-    entry = next((file for file in _files_in(listed_in, content) if file.name == path.name), None)
+def check_unchanged(path: Path, files: Iterable[ListedFile], made: str) -> None:
+    """Refuse a file that is listed with its size and checksum, and was cut or altered since it was `made`."""
+    entry = next((file for file in files if file.name == path.name), None)
     if entry and path.exists() and not is_unchanged(path, entry.model_dump()):
         raise UserError(f"{path}: cut or altered {made}")
