@@ -53,4 +53,5 @@ def _groups() -> str:
             if command.group == group:
                 lines += [f"  {command.name:<10} {command.help}", f"{'':13}{command.example}"]
         lines.append("")
+    lines += ["exit codes: 0 all is well; 1 an error, wrong usage or a regression; 2 what was asked cannot be told", ""]
     return "\n".join([*lines, "multicard COMMAND --help says more."])

@@ -17,7 +17,7 @@ OF_SCALE, SHIPPED = Path("multicard.yaml"), Path("config/config.yaml")  # config
 MEASURE, UNDERSTAND, PREPARE = "Measure", "Understand", "Prepare and share"  # groups of commands
 
 
-# Exit codes of every command; 0 where all is well.
+# Exit codes that mean the same of every command; 0 where all is well.
 FAILURE_CODE = 1  # of wrong usage, an error, a failed run or a regression
 CANNOT_TELL_CODE = 2  # of a question that what was measured does not answer
 
