@@ -1,5 +1,6 @@
 """A table whose content was altered is refused by whatever reads it, though it may still be one that can be read."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,6 +61,17 @@ def test_status_finds_an_altered_or_lost_table_that_no_measure_needs(run: Path) 
     assert refusal(lambda: check_files(RunFiles(run), traced=True)).startswith(f"{path}: cut or altered")
     path.unlink()
     assert refusal(lambda: check_files(RunFiles(run), traced=True)).startswith(f"{path}: missing; delete ")
+
+
+def test_status_finds_an_altered_record_by_its_second_copy(run: Path) -> None:
+    record = run / "run.json"
+    (run / ".outcome").mkdir()
+    shutil.copy(record, run / ".outcome")
+    check_files(RunFiles(run), traced=True)
+    record.write_text(record.read_text().replace('"wall_time_s": 60.0', '"wall_time_s": 61.0'))
+    assert refusal(lambda: check_files(RunFiles(run), traced=True)).startswith(
+        f"{record}: altered since the run wrote it"
+    )
 
 
 @pytest.mark.parametrize("name", ARCHIVED_TABLES)

@@ -5,7 +5,7 @@ from pathlib import Path
 from multicard.analysis.runs.run_files import RunFiles
 from multicard.archive.manifest import FILES
 from multicard.core.errors import UserError
-from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX
+from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, KEPT, RUN
 
 
 def first_missing(folder: Path) -> str | None:
@@ -21,6 +21,11 @@ def check_files(run: RunFiles, traced: bool) -> None:
     Raises `UserError` at the first file that is missing, cut or altered.
     """
     folder = run.folder
+    kept = folder / KEPT / RUN  # the record has no checksum, but a second copy where the workflow made the run
+    if kept.is_file() and kept.read_bytes() != (folder / RUN).read_bytes():
+        raise UserError(
+            f"{folder / RUN}: altered since the run wrote it: {kept} differs; delete {folder} to run it again"
+        )
     for name in dict.fromkeys((*run.written(), *(FILES if traced else ()))):
         path, again = folder / name, f"{folder} to run it again"
         if name.startswith(ACTIVITY):
