@@ -35,6 +35,46 @@ def test_yaml_that_is_nested_without_end_is_refused(text: str, tmp_path: Path) -
     assert str(stopped.value).startswith(f"{path}: ")
 
 
+def aliases(levels: int, most: str = "scenarios") -> str:
+    """YAML in which a list of nine is nine times in one that is nine times in one, and so on."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    for level in range(1, levels):
+        nine = ", ".join([f"*a{level - 1}"] * 9)
+        lines.append(f"a{level}: &a{level} [{nine}]")
+    return "\n".join([*lines, f"{most}: *a{levels - 1}"])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (aliases(4), "scenarios: found [[[[...], [...]"),  # 9^4 values, which may be written
+        (aliases(7), "its aliases (*name) stand for more than 100000 values"),
+        (aliases(40), "its aliases (*name) stand for more than 100000 values"),
+        ("scenarios: {a: 7}\n" * 300_000, "more than 4 MB"),
+        (f"order_seed: {'1' * 5000}", "found a number of 5000 digits"),
+        (f"order_seed: {'1' * 900}.5\nscenarios: {{a: {{}}}}", "order_seed: found "),
+        (f"scenarios: {{a: {'x' * 100_000}}}", "scenarios.a: found 'xxx"),
+        (f"scenarios: {{{'x' * 300}: {{}}}}", "scenarios.xxxx"),
+        (f"{'x' * 1000}: 1", "unknown key"),
+        (
+            f"scenarios: {{a: [{'{}, ' * 1000}]}}\n" + "".join(f"k{number}: 1\n" for number in range(1000)),
+            "951 more errors",
+        ),
+        ("order_seed: 2026-13-41", "does not parse as YAML"),
+    ],
+    ids=["4", "7", "40", "large", "digits", "float", "text", "name", "key", "many", "date"],
+)
+def test_a_small_configuration_has_a_short_answer(text: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as stopped:
+        check(read_yaml(path), str(path), outside=False)
+    lines = str(stopped.value).splitlines()
+    assert says in "\n".join(lines)
+    assert len(lines) <= 51 and max(map(len, lines)) < 700 + len(str(path))
+    assert all(line.startswith(str(path)) for line in lines)
+
+
 @pytest.mark.parametrize("depth", [300, 100_000], ids=["parses", "does not parse"])
 def test_a_record_that_is_nested_too_deeply_is_refused_wherever_it_is_read(depth: int, tmp_path: Path) -> None:
     path = tmp_path / "run.json"

@@ -12,7 +12,7 @@ from snakemake.utils import update_config, validate
 from conftest import ROOT, refusal
 from multicard.core.errors import UserError
 from multicard.experiment.config import json_schema
-from multicard.experiment.load import check, read_experiment, read_profile
+from multicard.experiment.load import check, read_experiment, read_profile, read_yaml
 
 SIZES: dict[str, Any] = {
     "question": "Does it scale?",
@@ -119,6 +119,59 @@ def tuning(**fixed: Any) -> dict[str, Any]:
 )
 def test_an_error_is_named_in_one_line(config: Any, line: str) -> None:
     assert any(each.startswith(f"mine.yaml: {line}") for each in errors_of(config))
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("010", "'010' is a number to base 8"),
+        ("-07", "'-07' is a number to base 8"),
+        ("08", None),  # which no version takes for a number
+        ("1:30", "'1:30' is a number to base 60"),
+        ("1:30.5", "'1:30.5' is a number to base 60"),
+        ("on", "'on' is a boolean"),
+        ("No", "'No' is a boolean"),
+        ("true", None),
+        ("10", None),
+        ("0", None),
+        ("0.5", None),
+        ("'010'", None),
+        ("'no'", None),
+    ],
+)
+def test_what_versions_of_yaml_read_differently_is_refused(value: str, says: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"args: {{n: {value}}}\n")
+    if says is None:
+        read_yaml(path)
+    else:
+        assert refusal(lambda: read_yaml(path)).startswith(f"{path}, line 1, column 11: does not parse as YAML: {says}")
+
+
+def test_a_profile_of_snakemake_means_what_it_means_to_snakemake(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("printshellcmds: yes\n")
+    assert read_profile(tmp_path) == {"printshellcmds": True}
+
+
+def test_names_that_are_options_or_longer_than_those_of_files_are_refused() -> None:
+    assert errors_of(having(results="-rf"))[0].startswith("mine.yaml: results: found '-rf', string should match")
+    for too_long in (f"{'x' * 300}/y", "x" * 300):
+        assert errors_of(having(results=too_long))[0].startswith("mine.yaml: results: cannot write to xxx")
+    long = "s" * 300
+    [line] = errors_of(having(scenarios={long: SIZES}))
+    assert line.startswith(f"mine.yaml: scenarios.{long[:99]}…: found 's") and "at most 100 characters" in line
+    assert "at most 100 characters" in errors_of(having(datasets={long: {"source": "digits"}}))[0]
+
+
+def test_names_and_texts_that_look_like_secrets_are_refused() -> None:
+    token = f"sk-{'planted' * 3}1"
+    assert errors_of(having(scenarios={token: SIZES})) == [
+        "mine.yaml: scenarios: a name holds what looks like a secret, which would be recorded; leave it out"
+    ]
+    [line] = errors_of(sizes(question=f"Is {token} good?"))
+    assert (
+        line.startswith("mine.yaml: scenarios.sizes.question: it holds what looks like a secret") and token not in line
+    )
 
 
 def test_every_fault_gets_a_line_of_its_own() -> None:

@@ -131,11 +131,11 @@ def described(path: Path) -> dict[str, Any]:
 def unwritable(folder: Path) -> str | None:
     """Say why files cannot be made in `folder`, which need not exist yet; None when they can."""
     folder = folder.absolute()
-    while not folder.exists():
-        folder = folder.parent
-    if not folder.is_dir():
-        return f"{folder} is not a folder"
     try:
+        while not folder.exists():
+            folder = folder.parent
+        if not folder.is_dir():
+            return f"{folder} is not a folder"
         with tempfile.TemporaryDirectory(dir=folder):
             return None
     except OSError as error:

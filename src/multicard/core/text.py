@@ -1,6 +1,7 @@
 """Text from files, as it may be shown: one function per place where it is shown."""
 
 import re
+import reprlib
 import string
 from collections.abc import Mapping, Sequence
 
@@ -19,6 +20,33 @@ def printable(text: str, longest: int | None = None) -> str:
         return shown
     words, _, rest = shown[:longest].rpartition(" ")
     return f"{words} …" if len(words) > len(rest) and len(words) + 2 <= longest else f"{shown[: longest - 1]}…"
+
+
+LONGEST_QUOTED = 120  # characters
+
+
+class _Quoter(reprlib.Repr):
+    """The representation of a value, of which little is made where it is large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 3
+        self.maxstring = self.maxother = LONGEST_QUOTED
+
+    def repr_int(self, value: int, level: int) -> str:
+        # Python makes no text of a number of thousands of digits.
+        return repr(value) if value.bit_length() < 128 else f"a number of {value.bit_length()} bits"
+
+
+def quoted(value: object) -> str:
+    """A value that was found, as a message quotes it: cut to a readable length before it is made into text.
+
+    >>> quoted("abc"), quoted([1, 2]), quoted(10**5000), len(quoted("x" * 10**6))
+    ("'abc'", '[1, 2]', 'a number of 16610 bits', 120)
+    >>> quoted([[[["a"] * 9] * 9] * 9] * 9)[:40]
+    '[[[[...], [...], [...], [...], [...], [.'
+    """
+    return printable(_Quoter().repr(value), LONGEST_QUOTED)
 
 
 def cut_apart(texts: Sequence[str], longest: int) -> list[str]:

@@ -8,6 +8,7 @@ from pydantic import Field, StringConstraints, create_model, model_validator
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
+from multicard.core.text import quoted
 from multicard.experiment.cluster import Cluster
 from multicard.experiment.datasets import Dataset, Digits, Strict
 from multicard.experiment.figures import FIGURES
@@ -18,8 +19,8 @@ from multicard.experiment.workload import WORKLOADS
 MOST_RUNS = 100_000  # of a scenario
 # Snakemake puts the names of modules into a command line as they are.
 MODULE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.+/-]*$"
-# Make and Snakemake put these into commands and patterns of file names.
-RESULTS_PATH = r"^[\w./+@=,-]+( +[\w./+@=,-]+)*$"
+# Make and Snakemake put these into commands and patterns of file names; one that begins with a dash would be an option.
+RESULTS_PATH = r"^[\w./+@=,][\w./+@=,-]*( +[\w./+@=,-]+)*$"
 ARCHIVE = ".tar.gz"  # how the name of an archive of recorded runs ends
 
 FigureName = Literal[tuple(FIGURES)]
@@ -124,7 +125,7 @@ class Scenario(Strict):
             raise ValueError(f"{both[0]} is both fixed and varied")
         for name, values in self.varied.items():
             if len(set(values)) < len(values):
-                raise ValueError(f"vary.{name} lists a value twice: {values}")
+                raise ValueError(f"vary.{name} lists a value twice: {quoted(values)}")
         if "scaling" in self.varied:
             raise ValueError("weak and strong scaling are two questions: give each a scenario of its own")
         if len(set(self.figures)) < len(self.figures):
@@ -141,15 +142,18 @@ class Scenario(Strict):
         return flat(self.vary.model_dump(exclude_none=True))
 
 
-ScenarioName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$")]
-InputName = Annotated[str, StringConstraints(pattern=DATASET_NAME)]
+LONGEST_NAME = 100  # characters: they name files, and temporary ones beside these, which may have 255
+ScenarioName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$", max_length=LONGEST_NAME)]
+InputName = Annotated[str, StringConstraints(pattern=DATASET_NAME, max_length=LONGEST_NAME)]
 
 
 class Experiment(Strict):
     """One configuration file."""
 
     results: str = Field(
-        "results", pattern=RESULTS_PATH, description="Folder for all results: letters, digits, spaces and `_./+@=,-`."
+        "results",
+        pattern=RESULTS_PATH,
+        description="Folder for all results: letters, digits, spaces and `_./+@=,-`, no dash first.",
     )
     time_limit_min: int = Field(
         60, ge=1, description="Time limit per run in minutes; a run that exceeds it is ended as timed_out."

@@ -3,61 +3,31 @@
 import difflib
 import json
 import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
+from multicard.core.secrets import STANDALONE_TOKEN
+from multicard.core.text import counted, printable, quoted
 from multicard.experiment.cluster import Cluster
 from multicard.experiment.config import Experiment, Fixed, Scenario
 from multicard.experiment.datasets import SOURCES
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.machine import Machine
 from multicard.experiment.models import Model
-from multicard.experiment.parameters import ARGS, ARGS_PREFIX, JobParameters, run_id
+from multicard.experiment.parameters import ARGS, ARGS_PREFIX, JobParameters, as_columns, run_id
 from multicard.experiment.runs import Run, expand_scenario
+from multicard.experiment.strict_yaml import read_yaml
 from multicard.experiment.workload import WORKLOADS, parameters_of
 
+COMMAND = "command"
+LIKE_SECRET = "holds what looks like a secret, which would be recorded; leave it out"
+LONGEST_KEY, LONGEST_ERROR, MOST_ERRORS = 100, 500, 50  # characters of a key and of a line, and lines
 UNDER_ARGS = "a parameter of your own script goes under args"
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML that refuses a key which stands twice in one mapping, instead of keeping the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge" or not isinstance(key_node, yaml.ScalarNode):
-                continue
-            if key_node.value in seen:
-                mark = key_node.start_mark
-                raise yaml.MarkedYAMLError(problem=f"the key {key_node.value!r} stands here twice", problem_mark=mark)
-            seen.add(key_node.value)
-        return super().construct_mapping(node, deep)
-
-
-def read_yaml(path: Path) -> Any:
-    """Parse a YAML file strictly.
-
-    Raises `UserError` if the file is missing, is not valid YAML, or repeats a key.
-    """
-    try:
-        return yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506, it is a SafeLoader
-    except IsADirectoryError as error:
-        raise UserError(f"{path}: found a folder, expected a configuration file (.yaml)") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    except RecursionError as error:
-        raise UserError(f"{path}: nested too deeply, or an alias (*name) contains itself") from error
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise UserError(f"{path}{where}: does not parse as YAML: {error.problem}") from error
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: does not parse as YAML: {' '.join(str(error).split())}") from error
 
 
 def read_experiment(path: Path, profile: Path | None = None, outside: bool = True) -> Experiment:
@@ -77,7 +47,7 @@ def read_config(path: Path, profile: Path | None = None) -> tuple[Any, str]:
         return config, str(path)
     stated = read_profile(profile).get("config") or {}
     if not isinstance(stated, dict):
-        raise UserError(f"{profile}: config: found {stated!r}, expected a mapping")
+        raise UserError(f"{profile}: config: found {quoted(stated)}, expected a mapping")
     return _merged(config, stated), f"{path} + {profile}"
 
 
@@ -94,7 +64,7 @@ def read_profile(folder: Path) -> dict[str, Any]:
     Raises `UserError` if there is none, or it is no mapping that parses.
     """
     file = folder if folder.is_file() else folder / "config.yaml"
-    profile = read_yaml(file)
+    profile = read_yaml(file, of_snakemake=True)
     if not isinstance(profile, dict):
         raise UserError(f"{file}: found no mapping of options to values")
     return profile
@@ -108,12 +78,41 @@ def check(config: Any, source: str, outside: bool = True) -> Experiment:
     try:
         experiment = Experiment.model_validate(config)
     except ValidationError as error:
-        raise UserError(*(f"{source}: {_message(e)}" for e in error.errors())) from error
-    found = [error for name in experiment.scenarios for error in _scenario_errors(experiment, name)]
-    errors = [f"{source}: {error}" for error in (*found, *(_outside_errors(experiment) if outside else ()))]
+        raise UserError(*_lines(source, map(_message, error.errors()))) from error
+    errors = [
+        *_secret_errors(config),
+        *(error for name in experiment.scenarios for error in _scenario_errors(experiment, name)),
+    ]
+    if outside:
+        errors += _outside_errors(experiment)
     if errors:
-        raise UserError(*errors)
+        raise UserError(*_lines(source, errors))
     return experiment
+
+
+def _lines(source: str, errors: Iterable[str]) -> list[str]:
+    """Lines of some errors, each cut to a readable length, and how many more there are."""
+    lines = [f"{source}: {printable(error, LONGEST_ERROR)}" for error in errors]
+    more = [f"{source}: {counted(len(lines) - MOST_ERRORS, 'more error')}"] if len(lines) > MOST_ERRORS else []
+    return lines[:MOST_ERRORS] + more
+
+
+def _secret_errors(value: Any, place: tuple[str, ...] = ()) -> Iterator[str]:
+    """Refuse names and texts that have the form of a secret: they name folders, and stand in reports.
+
+    A command and its parameters are looked at with its values in place (`Workload.config_error`).
+    """
+    if isinstance(value, dict):
+        for key, each in value.items():
+            if STANDALONE_TOKEN.search(str(key)):
+                yield f"{'.'.join(place)}: a name {LIKE_SECRET}"
+            elif key not in (COMMAND, ARGS):
+                yield from _secret_errors(each, (*place, str(key)))
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from _secret_errors(each, (*place, str(number)))
+    elif isinstance(value, str) and STANDALONE_TOKEN.search(value):
+        yield f"{'.'.join(place)}: it {LIKE_SECRET}"
 
 
 def read_job(parameters: str, data: Path | None, model: Path | None, machine: Machine | None) -> JobParameters:
@@ -125,11 +124,13 @@ def read_job(parameters: str, data: Path | None, model: Path | None, machine: Ma
         values = json.loads(parameters)
         p = parameters_of(values)
     except ValidationError as error:
-        raise UserError(*(f"parameters: {_message(e)}" for e in error.errors())) from error
+        raise UserError(*_lines("parameters", map(_message, error.errors()))) from error
     except ValueError as error:
         raise UserError(f"parameters: do not parse as JSON: {error}") from error
     except (AttributeError, KeyError, TypeError):
-        raise UserError(f"parameters: found {parameters}, expected a mapping of one workload's parameters") from None
+        raise UserError(
+            f"parameters: found {quoted(values)}, expected a mapping of one workload's parameters"
+        ) from None
     errors = []
     for name, folder, parameter in (("data", data, "dataset"), ("model", model, "model")):
         if parameter in WORKLOADS[p.workload].inputs and (folder is None or not folder.is_dir()):
@@ -148,7 +149,7 @@ def _message(error: Any) -> str:
     source = None
     if location[:1] == ["datasets"] and len(location) > 2:
         source = SOURCES[location.pop(2)]  # pydantic places the kind of a data set between its name and its keys
-    key = ".".join(location)
+    key = ".".join(printable(part, LONGEST_KEY) for part in location)
     match kind:
         case "extra_forbidden":
             own = f"; {UNDER_ARGS}" if {"fixed", "vary"} & set(location) else ""
@@ -157,26 +158,26 @@ def _message(error: Any) -> str:
             return f"{key}: missing"
         case "literal_error":
             choices = re.findall(r"'([^']*)'", error["ctx"]["expected"])
-            return f"{key}: found {found!r}, expected one of {', '.join(choices)}{_hint(str(found), choices)}"
+            return f"{key}: found {quoted(found)}, expected one of {', '.join(choices)}{_hint(found, choices)}"
         case "value_error":
             return f"{key}: {error['ctx']['error']}" if key else str(error["ctx"]["error"])
         case "model_type" | "dict_type":
-            return f"{key}: found {'nothing' if found is None else repr(found)}, expected a mapping"
+            return f"{key}: found {'nothing' if found is None else quoted(found)}, expected a mapping"
         case "union_tag_not_found" | "union_tag_invalid":
             tag = error["ctx"].get("tag", "nothing")
-            return f"{key}.source: found {tag!r}, expected one of {', '.join(SOURCES)}{_hint(tag, list(SOURCES))}"
+            return f"{key}.source: found {quoted(tag)}, expected one of {', '.join(SOURCES)}{_hint(tag, list(SOURCES))}"
     expected = error["msg"][0].lower() + error["msg"][1:]
     if kind == "float_type" and isinstance(found, str) and re.fullmatch(r"\d+e[+-]?\d+", found):
         expected += f" (YAML wants a point: {found.replace('e', '.0e')})"
-    return f"{key}: found {found!r}, {expected}"
+    return f"{key}: found {quoted(found)}, {expected}"
 
 
 # Of all sections that are not data sets.
 _KEYS = [name for section in (Experiment, Scenario, Fixed, Cluster, Model) for name in section.model_fields]
 
 
-def _hint(word: str, choices: list[str]) -> str:
-    close = difflib.get_close_matches(word, choices, n=1)
+def _hint(word: object, choices: list[str]) -> str:
+    close = difflib.get_close_matches(word, choices, n=1) if isinstance(word, str) and len(word) < 100 else []
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
@@ -223,10 +224,20 @@ def _scenario_errors(experiment: Experiment, name: str) -> list[str]:
             if value not in entries:
                 what = key.replace("dataset", "data set")
                 hint = _hint(value, list(entries))
-                errors.append(f"{_place(experiment, name, key)}: no {what} {value!r} under {key}s{hint}")
+                errors.append(f"{_place(experiment, name, key)}: no {what} {quoted(value)} under {key}s{hint}")
     if not errors:
         errors = list(dict.fromkeys(f"{where}: {error}" for run in runs if (error := run.config_error())))
+    if not errors and _differ_in_secrets(runs, scenario.varied):
+        errors.append(f"{where}: configurations differ only in what looks like a secret, which tables leave out")
     return errors
+
+
+def _differ_in_secrets(runs: Sequence[Run], varied: Collection[str]) -> bool:
+    """True if several configurations would have the same row in tables."""
+    if not any(name == COMMAND or name.startswith(ARGS_PREFIX) for name in varied):
+        return False
+    rows = [as_columns(run.parameters.model_dump()) for run in runs if run.parameters.repeat == 1]
+    return len({tuple(row.items()) for row in rows}) < len(rows)
 
 
 def _place(experiment: Experiment, name: str, key: str) -> str:

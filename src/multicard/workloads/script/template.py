@@ -4,6 +4,8 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 
+from multicard.core.text import quoted
+
 # One name in braces, an escaped brace, or a brace that is neither.
 _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
@@ -23,7 +25,7 @@ def names_in(command: Iterable[str]) -> list[str]:
     for text in command:
         for part in _PART.finditer(text):
             if part[0] in "{}":
-                raise ValueError(f"{text!r} has a single {part[0]}; write {2 * part[0]} for a brace")
+                raise ValueError(f"{quoted(text)} has a single {part[0]}; write {2 * part[0]} for a brace")
             if part[1] is not None:
                 names.append(part[1])
     return list(dict.fromkeys(names))

@@ -1,0 +1,115 @@
+"""Read a YAML file that may come from anybody: what means two things is refused, and so is what grows without end."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from multicard.core.errors import UserError
+from multicard.core.text import quoted
+
+MOST_BYTES = 4 << 20  # of a file
+MOST_VALUES = 100_000  # that a file's aliases may stand for; the largest configurations here have some hundred
+MOST_DIGITS = 1000  # of a whole number: Python refuses to make text of one that is much longer
+# What YAML 1.1, which Python's reader follows, takes for something else than YAML 1.2 and most people do.
+OCTAL = re.compile(r"[-+]?0[0-9_]+")
+SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
+SWITCH = re.compile(r"(?i)yes|no|on|off")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML that refuses a key which stands twice in one mapping, instead of keeping the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge" or not isinstance(key_node, yaml.ScalarNode):
+                continue
+            if key_node.value in seen:
+                raise _fault(key_node, f"the key {quoted(key_node.value)} stands here twice")
+            seen.add(key_node.value)
+        return super().construct_mapping(node, deep)
+
+
+class _UnambiguousLoader(_Loader):
+    """The same, which refuses plain text that YAML 1.1 and 1.2 read as different things."""
+
+    def construct_scalar(self, node: yaml.Node) -> Any:
+        """Refuse what is ambiguous."""
+        kind = node.tag.rpartition(":")[2]
+        text = node.value
+        if not isinstance(text, str) or getattr(node, "style", None):
+            return super().construct_scalar(node)
+        if kind == "int" and len(text) > MOST_DIGITS:
+            raise _fault(node, f"found a number of {len(text)} digits, expected at most {MOST_DIGITS}")
+        if kind in ("int", "float") and SEXAGESIMAL.fullmatch(text):
+            raise _fault(node, f"{quoted(text)} is a number to base 60 in YAML 1.1; put text in quotes")
+        if kind == "int" and OCTAL.fullmatch(text):
+            raise _fault(
+                node, f"{quoted(text)} is a number to base 8 in YAML 1.1; leave out the 0, or put it in quotes"
+            )
+        if kind == "bool" and SWITCH.fullmatch(text):
+            raise _fault(node, f"{quoted(text)} is a boolean in YAML 1.1; write true or false, or put it in quotes")
+        return super().construct_scalar(node)
+
+
+def _fault(node: yaml.Node, problem: str) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+
+
+def read_yaml(path: Path, of_snakemake: bool = False) -> Any:
+    """Parse a YAML file strictly.
+
+    `of_snakemake`: whether it is a file of Snakemake's, which means what it means in YAML 1.1.
+
+    Raises `UserError` if the file is missing, too large or not valid YAML, repeats a key, has aliases that stand for
+    too much, or has a value that YAML 1.1 and 1.2 read differently.
+    """
+    try:
+        return _parse(path, _Loader if of_snakemake else _UnambiguousLoader)
+    except IsADirectoryError as error:
+        raise UserError(f"{path}: found a folder, expected a configuration file (.yaml)") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    except RecursionError as error:
+        raise UserError(f"{path}: nested too deeply, or an alias (*name) contains itself") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise UserError(f"{path}{where}: does not parse as YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: does not parse as YAML: {' '.join(str(error).split())}") from error
+    except ValueError as error:  # of a date, such as 2026-13-01
+        raise UserError(f"{path}: does not parse as YAML: {quoted(str(error))}") from error
+
+
+def _parse(path: Path, kind: type[yaml.SafeLoader]) -> Any:
+    with path.open("rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise UserError(f"{path}: more than {MOST_BYTES >> 20} MB, expected a configuration")
+    loader = kind(content.decode("utf-8"))
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        if _expanded(root, {}) > MOST_VALUES:
+            raise UserError(f"{path}: its aliases (*name) stand for more than {MOST_VALUES} values; write less")
+        return loader.construct_document(root)
+    finally:
+        loader.dispose()
+
+
+def _expanded(node: yaml.Node, known: dict[int, int]) -> int:
+    """Count the values that a node stands for, an alias for all of its own; `known`: counts by the node's id.
+
+    Raises `RecursionError` if a node contains itself.
+    """
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    if known.setdefault(id(node), 0):
+        return known[id(node)]
+    children = node.value if isinstance(node, yaml.SequenceNode) else [each for pair in node.value for each in pair]
+    known[id(node)] = 1 + sum(_expanded(each, known) for each in children)
+    return known[id(node)]
