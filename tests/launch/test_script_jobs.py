@@ -180,6 +180,15 @@ def test_an_interpreter_without_torch_and_a_program_without_steps_are_said_in_on
     assert code == "no_torch" and line.startswith(f"python: {python} has no torch; set the interpreter")
 
 
+def test_a_token_in_an_exception_is_in_no_record(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    program = "import torch; raise RuntimeError('401 for hf_' + 'Ab1' * 6 + ', password=' + 'hunter' + '2')"
+    code, line = ended(job(tmp_path, "-c", program, script=sys.executable, launcher="command"))
+    assert (code, line) == ("error", "rank 0: RuntimeError: 401 for removed, password=removed")
+    recorded = (tmp_path / "run.json").read_text() + capfd.readouterr().err
+    assert "Ab1Ab1" not in recorded and "hunter2" not in recorded
+    assert "Ab1Ab1" in (tmp_path / "log.txt").read_text()  # which is the script's own
+
+
 FORKING = {"devices": 1, "launcher": "command"}
 
 

@@ -2,19 +2,20 @@
 
 Nothing is searched for and replaced in these, so no word of a user's name can change a kernel class, a phase or a
 parameter. Text that users wrote themselves (commands, parameters, questions) leaves without places, keys and
-addresses: see `without_places`.
+addresses: see `own_text`.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from multicard.analysis.evidence import SYNTHETIC
 from multicard.analysis.machine.limits import NAMES
 from multicard.analysis.runs.conditions import SLOWDOWNS
+from multicard.archive.own_text import argument_without_places, arguments_without_places, without_places
 from multicard.core.layout import OUTCOMES, PHASES
 from multicard.core.reasons import WORDINGS
-from multicard.core.secrets import TOKEN
+from multicard.core.secrets import REMOVED, is_secret_argument, secret_parameters
 from multicard.experiment.parameters import ABLATIONS
 from multicard.profilers import PROFILERS
 from multicard.trace.captured_events import SCOPES
@@ -26,7 +27,8 @@ from multicard.trace.model import OPERATIONS
 from multicard.trace.rank_matching import CLOCK, DURATION
 from multicard.trace.steps import DEVICE, HOST, STEP
 
-REMOVED = "removed"
+COMMAND = "command"  # the key of a command, or under `vary` of several
+PROSE = ("", "question")  # keys of running text
 UNSAID = "for a reason that archives leave out"
 Rule = Callable[[Any], Any]
 
@@ -90,36 +92,6 @@ def message(value: str) -> str:
     return f"text {REMOVED}" if known is None else known if known == value else f"{known}: text {REMOVED}"
 
 
-# Of text that users wrote. In quotes a path may hold spaces. A slash after a word belongs to a ratio or a path below
-# this folder, unless what it begins is somebody's home; `://` belongs to a URL.
-PATH = re.compile(
-    r"""(["'])(?:~[\w.-]*)?/[^"'\n]*\1"""
-    r"""|(?:(?:(?<![\w.:/~])|(?<=:)(?!//))(?:~[\w.-]*)?/|/(?:home|Users|root)/)[^\s"',;:()<>|\[\]{}]+"""
-    r"""|file://\S+|[A-Za-z]:\\[^\s"',;]*"""
-)
-FILE_NAME = re.compile(r"(?<=[/\\])[\w.+-]*\w\.[a-z]{1,6}(?=[\"']?$)")
-FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"\b(\w+)://[^\s/@]*@"), r"\1://"),  # name and password in a URL
-    (re.compile(r"(\w+://[^\s?]*)\?\S*"), r"\1"),  # what a URL asks for, such as a signature
-    (re.compile(r"\b([A-Z][A-Z0-9_]{2,})=(?:\"[^\"]*\"|'[^']*'|\S+)"), rf"\1={REMOVED}"),  # environment variables
-    (
-        re.compile(r"(?i)([\w-]*(?:token|secret|passw(?:or)?d|api[_-]?key|credentials?))\b[\"']?\s*[=:]\s*\S+"),
-        rf"\1={REMOVED}",
-    ),
-    (TOKEN, REMOVED),
-    (re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*\b|(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])"), "address"),
-    # Long words of mixed letters and digits are keys more often than words.
-    (re.compile(r"\b(?=\w*\d)(?=\w*[a-z])(?=\w*[A-Z])\w{24,}\b|\b(?=\w*[a-f])(?=\w*\d)[0-9a-f]{32,}\b"), REMOVED),
-)
-
-
-def without_places(value: str) -> str:
-    """Text that a user wrote: of absolute paths the name of a file, no addresses and no keys."""
-    for form, instead in FORMS:
-        value = form.sub(instead, value)
-    return PATH.sub(lambda found: name[0] if (name := FILE_NAME.search(found[0])) else "path", value)
-
-
 # Keys of run.json and of the limits of a machine that leave. In them numbers do, and text by the rules of `Allowed`.
 RECORD = (
     "run", "outcome", "reason", "parameters", "order", "started", "ended", "wall_time_s", "exit_code",
@@ -131,6 +103,21 @@ KEY = re.compile(r"[a-z][a-z0-9_]{0,31}|GPU|\d{1,3}")
 VARIABLE = re.compile(
     r"(?:NCCL|GLOO|OMP|MKL|KMP|TORCH|TORCHINDUCTOR|TRITON|PYTORCH|NVIDIA|CUDA|CUBLAS|CUDNN|UCX|FI)_[A-Z0-9_]{1,60}"
 )
+
+
+def _commands(value: Any, name: str = "") -> Iterator[Sequence[str]]:
+    """Yield the commands that stand anywhere in JSON."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _commands(each, key)
+    elif isinstance(value, list | tuple) and name == COMMAND:
+        if all(isinstance(each, str) for each in value):
+            yield value
+        for each in value:
+            yield from _commands(each, name)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _commands(each)
 
 
 class Allowed:
@@ -172,14 +159,28 @@ class Allowed:
         missing = one_of("no profiler was used", *(f"the run ended as {outcome}" for outcome in OUTCOMES))
 
     def own(self, value: Any) -> Any:
-        """JSON with text that a user wrote: without places, and machines by their numbers."""
+        """JSON with text that a user wrote: without places and secrets, and machines by their numbers."""
+        secrets = {name for command in _commands(value) for name in secret_parameters(command)}
+        return self._own(value, "", secrets)
+
+    def _own(self, value: Any, name: str, secrets: Collection[str]) -> Any:
+        """Return the same of what stands under a name; `secrets`: names of parameters that are secrets."""
         if isinstance(value, Mapping):
-            return {name: self.own(each) for name, each in value.items()}
+            return {key: self._own(each, key, secrets) for key, each in value.items()}
         if isinstance(value, list | tuple):
-            return [self.own(each) for each in value]
+            if name == COMMAND and all(isinstance(each, str) for each in value):
+                return [self._without_hosts(each) for each in arguments_without_places(value)]
+            return [self._own(each, name, secrets) for each in value]
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            return value
+        if name in secrets or is_secret_argument(name, str(value)):
+            return REMOVED
         if not isinstance(value, str):
             return value
-        return self._host.sub(lambda found: str(self.hosts(found[0])), without_places(value))
+        return self._without_hosts(without_places(value) if name in PROSE else argument_without_places(value))
+
+    def _without_hosts(self, text: str) -> str:
+        return self._host.sub(lambda found: str(self.hosts(found[0])), text)
 
     def record(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """What leaves of a run's record, whose parameters were checked and may leave."""

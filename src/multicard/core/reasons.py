@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from multicard.core.secrets import without_secrets
 from multicard.core.units import BYTES, with_unit
 
 LONGEST_MESSAGE = 300  # characters that a reason quotes
@@ -68,8 +69,9 @@ class Reason:
     held: dict[str, Any] | None = None  # of a GPU whose memory ran out: see `multicard.record.memory_held.sum_up`
 
     def record(self) -> dict[str, Any]:
-        """For JSON."""
-        return {name: value for name, value in asdict(self).items() if value not in (None, [])}
+        """For JSON, without what looks like a secret in the message: it goes into tables and reports."""
+        facts = {name: value for name, value in asdict(self).items() if value not in (None, [])}
+        return facts | ({"message": without_secrets(self.message)} if self.message else {})
 
 
 def describe_reason(reason: Mapping[str, Any] | str | None) -> str | None:

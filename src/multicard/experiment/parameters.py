@@ -3,12 +3,14 @@
 import hashlib
 import math
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
+from multicard.core.secrets import REMOVED, arguments_without_secrets, is_secret_argument, secret_parameters
+from multicard.core.text import quoted
 from multicard.core.units import ARGS_PREFIX
 from multicard.profilers import PROFILERS
 
@@ -53,7 +55,7 @@ def own_value(value: Any) -> Any:
             if str(number) == value and math.isfinite(number):
                 return number
     elif not isinstance(value, (int, float)):
-        raise ValueError(f"found {value!r}, expected text, a number or a boolean")
+        raise ValueError(f"found {quoted(value)}, expected text, a number or a boolean")
     return value
 
 
@@ -83,13 +85,27 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_columns(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters as tables have them: the user's own one by one, and words as one text.
+    """Parameters as tables have them: the user's own one by one, words as one text, and no secrets.
 
-    >>> as_columns({"command": ("train.py", "-b {b}"), "args": {"b": 32}})
-    {'command': "train.py '-b {b}'", 'args.b': 32}
+    >>> as_columns({"command": ("train.py", "-b {b}", "--token=hunter2"), "args": {"b": 32}})
+    {'command': "train.py '-b {b}' --token=removed", 'args.b': 32}
     """
-    lists = (list, tuple)
-    return {name: shlex.join(value) if isinstance(value, lists) else value for name, value in flat(values).items()}
+    own = values.get(ARGS)
+    if own and (secret := secret_own(values.get("command") or (), own)):
+        values = {**values, ARGS: {**own, **dict.fromkeys(secret, REMOVED)}}
+    return {
+        name: shlex.join(arguments_without_secrets(value)) if isinstance(value, list | tuple) else value
+        for name, value in flat(values).items()
+    }
+
+
+_placed_as_secrets = cache(secret_parameters)  # of thousands of runs each asks
+
+
+def secret_own(command: Sequence[str], own: Mapping[str, Any]) -> set[str]:
+    """Names of the user's own parameters that look like secrets: by their names, or by their place in the command."""
+    placed = _placed_as_secrets(tuple(command))
+    return {name for name, value in own.items() if name in placed or is_secret_argument(name, str(value))}
 
 
 # Parts that a run may go without, and several; see `multicard.record.observe.ablation`.

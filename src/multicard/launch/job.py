@@ -38,6 +38,7 @@ from multicard.core.layout import (
 from multicard.core.pipeline import full_version
 from multicard.core.reasons import Reason, describe_reason
 from multicard.core.rendezvous import free_port
+from multicard.core.secrets import arguments_without_secrets
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, with_unit
 from multicard.experiment.machine import slurm_job
@@ -158,7 +159,7 @@ def run_job(
             "exit_code": ended.exit_code,
             "ended_at_time_limit": ended.timed_out,
             "files": [described(folder / name) for name in (STEPS, EPOCHS)],
-            "command": [part.replace(str(scratch), "$SCRATCH") for part in command],
+            "command": arguments_without_secrets([part.replace(str(scratch), "$SCRATCH") for part in command]),
             "variables": settings(),
             "withheld": secrets,
             "conditions": _conditions(scratch, parameters.nodes, ranks),

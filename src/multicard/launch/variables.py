@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from multicard.core.secrets import TOKEN, is_secret
+from multicard.core.secrets import is_secret, without_secrets
 from multicard.core.system import SHARED_GPU
 from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workload import WORKLOADS
@@ -73,7 +73,7 @@ def settings(source: Mapping[str, str] = os.environ) -> dict[str, str]:
     Of libraries that are loaded first (`LD_PRELOAD`), their names.
     """
     found = {
-        name: TOKEN.sub("removed", value)
+        name: without_secrets(value)
         for name, value in sorted(job_environment(source).items())
         if (name in RECORDED or name.startswith(RECORDED_PREFIXES))
         and name not in NO_SETTINGS

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from multicard.experiment.parameters import TEXT, JobParameters, OwnName, OwnValue, labelled
+from multicard.experiment.parameters import TEXT, JobParameters, OwnName, OwnValue, labelled, secret_own
 from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.template import command_error, fill, names_in
 
@@ -108,8 +108,10 @@ class ScriptParameters(JobParameters):
 
     @property
     def id_parts(self) -> list[str]:
-        """The script's own parameters, in the order of the command."""
-        return [f"{name}-{slug(self.args[name])}" for name in names_in(self.command) if name in self.args]
+        """The script's own parameters, in the order of the command; of one that looks like a secret a digest."""
+        secret = secret_own(self.command, self.args)
+        values = {name: _digest(str(value)) if name in secret else slug(value) for name, value in self.args.items()}
+        return [f"{name}-{values[name]}" for name in names_in(self.command) if name in values]
 
     @property
     def launched_by(self) -> str:

@@ -1,0 +1,79 @@
+"""Text that users wrote, without places, keys and addresses: a running text, or the arguments of a command."""
+
+import re
+from collections.abc import Sequence
+
+from multicard.core.secrets import NAME_IN_BRACES, REMOVED, arguments_without_secrets, removed, without_secrets
+
+# In quotes, or behind a backslash, a path may hold blanks, and so it does where the word after one has a slash of its
+# own. A slash after a word belongs to a ratio or a path below this folder, unless what it begins is somebody's home;
+# `://` belongs to a URL.
+_OF_PATH = r"""(?:\\.|[^\s"',;:()<>|\[\]{}\\])"""
+PATH = re.compile(
+    r"""(["'])(?:~[\w.-]*)?/[^"'\n]*\1"""
+    r"""|(?:(?:(?<![\w.:/~])|(?<=:)(?!//))(?:~[\w.-]*)?/|/(?:home|Users|root)/)"""
+    rf"""{_OF_PATH}+(?: {_OF_PATH}+/{_OF_PATH}*)*"""
+    r"""|file://\S+|[A-Za-z]:\\[^\s"',;]*"""
+)
+FILE_NAME = re.compile(r"(?<=[/\\])[\w.+-]*\w\.[a-z]{1,6}(?=[\"']?$)")
+# An argument that is a path, or several, or an option with such a value: to its end, since no shell divides it.
+PATH_ARGUMENT = re.compile(
+    r"""(?P<option>[-+]{0,2}[A-Za-z][\w./-]*=|-[A-Za-z](?=/))?(?P<quote>["']?)"""
+    r"""(?P<paths>(?:file://|(?:~[\w.-]*)?/(?!/)|[A-Za-z]:\\).*?)(?P=quote)""",
+    re.DOTALL,
+)
+BETWEEN_PATHS = re.compile(r"(?<=[,:;])(?=~?/)")  # of a list of paths
+SHELL = re.compile(r"(?:.*/)?(?:(?:ba|da|z|k|fi)?sh|python[\d.]*)")
+FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"(\w+://[^\s?]*)\?\S*"), r"\1"),  # what a URL asks for, such as a signature
+    (re.compile(r"\b([A-Z][A-Z0-9_]{2,})=(?:\"[^\"]*\"|'[^']*'|\S+)"), rf"\1={REMOVED}"),  # environment variables
+    (
+        re.compile(r"(?i)([\w-]*(?:token|secret|passw(?:or)?d|api[_-]?key|credentials?))\b[\"']?\s*[=:]\s*\S+"),
+        rf"\1={REMOVED}",
+    ),
+    (re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*\b|(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])"), "address"),
+    # Long words of mixed letters and digits are keys more often than words.
+    (re.compile(r"\b(?=\w*\d)(?=\w*[a-z])(?=\w*[A-Z])\w{24,}\b|\b(?=\w*[a-f])(?=\w*\d)[0-9a-f]{32,}\b"), REMOVED),
+)
+
+
+def without_places(value: str) -> str:
+    """Running text that a user wrote: of absolute paths the name of a file, no addresses and no keys."""
+    value = without_secrets(value)
+    for form, instead in FORMS:
+        value = form.sub(lambda found, instead=instead: removed(found[0], found.expand(instead)), value)
+    return PATH.sub(lambda found: _instead_of_path(found[0]), value)
+
+
+def argument_without_places(value: str) -> str:
+    """The same of one argument of a command, or of a value: nothing in it is quoted for a shell.
+
+    >>> argument_without_places("--data=/srv/joe/my secret/x.csv"), argument_without_places("/a b/{n}/c d:/e")
+    ('--data=x.csv', 'path{n}:path')
+    """
+    found = PATH_ARGUMENT.fullmatch(value)
+    if not found:
+        return without_places(value)
+    paths = BETWEEN_PATHS.split(found["paths"])
+    instead = "".join(_instead_of_path(path.rstrip(",:;")) + path[len(path.rstrip(",:;")) :] for path in paths)
+    return f"{found['option'] or ''}{found['quote']}{instead}{found['quote']}"
+
+
+def _instead_of_path(path: str) -> str:
+    """What stands for a path: the name of the file if it has the form of one; names in braces stay."""
+    name = FILE_NAME.search(path)
+    folder = path[: name.start()] if name else path
+    names = "".join(NAME_IN_BRACES.findall(folder))
+    if names:
+        return f"path{names}" + (f"/{name[0]}" if name else "")
+    return name[0] if name else "path"
+
+
+def arguments_without_places(arguments: Sequence[str]) -> list[str]:
+    """Arguments of a command without places, addresses and keys; a program for a shell is running text."""
+    found = []
+    for position, argument in enumerate(arguments_without_secrets(arguments)):
+        before = arguments[:position]
+        is_program = before and re.fullmatch(r"-[a-z]*c", before[-1]) and any(map(SHELL.fullmatch, before))
+        found.append(without_places(argument) if is_program else argument_without_places(argument))
+    return found
