@@ -1,15 +1,19 @@
 """Small files that are made to grow without end are refused in one line, before they do."""
 
 import gzip
+import random
 import resource
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from conftest import ran, refusal
-from multicard.analysis.runs.run_files import read_record
+from multicard.analysis.runs.run_files import read_parquet, read_record
 from multicard.archive.pack import _read_record
 from multicard.archive.unpack import unpack
 from multicard.core.errors import TraceError, UserError
@@ -95,6 +99,53 @@ def test_runs_are_counted_before_they_are_made() -> None:
     scenario = {"question": "?", "fixed": {"device": "cpu"}, "vary": vary, "repeats": 5, "figures": ["step_breakdown"]}
     with pytest.raises(UserError, match=f"scenarios.many: asks for 40000000 runs, expected {MOST_RUNS} at most"):
         check({"scenarios": {"many": scenario}}, "mine.yaml", outside=False)
+
+
+TABLE = pa.schema([("report", pa.string()), ("rank", pa.int64()), ("start_s", pa.float64())])
+
+
+def repeated(path: Path, rows: int, groups: int = 1, text: str = "x") -> Path:
+    """A Parquet file of equal rows."""
+    table = pa.table([[text] * rows, [1] * rows, [0.5] * rows], TABLE)
+    with pq.ParquetWriter(path, TABLE) as writer:
+        for _ in range(groups):
+            writer.write_table(table)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ({"rows": 100_000, "groups": 20}, "holds 2000000 rows in "),
+        ({"rows": 1000, "text": "y" * 1_000_000}, "1000 rows have texts of 1000000 bytes in the column report"),
+    ],
+    ids=["rows", "texts"],
+)
+def test_a_table_that_repeats_itself_is_refused_before_it_is_read(
+    content: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    path = repeated(tmp_path / "phases.parquet", **content)
+    assert path.stat().st_size < 1 << 20
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert refusal(lambda: read_parquet(path)).startswith(f"{path}: {says}")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
+
+
+@pytest.mark.parametrize("rows", [0, 1, 100_000])
+def test_a_table_of_measurements_is_read_as_it_was_written(rows: int, tmp_path: Path) -> None:
+    report = [None if row % 3 else f"rank{row % 7}" for row in range(rows)]
+    table = pa.table([report, list(range(rows)), [row / 7 for row in range(rows)]], TABLE)
+    pq.write_table(table, tmp_path / "phases.parquet")
+    found = read_parquet(tmp_path / "phases.parquet")
+    assert found.equals(table) and found.schema.equals(table.schema)
+
+
+def test_more_rows_than_are_free_take_a_byte_each(tmp_path: Path) -> None:
+    chance = random.Random(0)
+    times = pa.array([chance.random() for _ in range(200_000)])
+    table = pa.table([times, pa.array([0] * len(times))], ["start_s", "rank"])
+    pq.write_table(table, tmp_path / "x.parquet", compression="zstd")
+    assert read_parquet(tmp_path / "x.parquet").equals(table)
 
 
 @pytest.mark.slow

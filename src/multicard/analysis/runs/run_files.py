@@ -20,6 +20,12 @@ from multicard.trace.steps import DEVICE, HOST
 from multicard.trace.tables import ACTIVITIES, STEP, STEPS
 
 _PLACE = ["report", "process", "rank"]
+# A Parquet file that repeats one value holds any number of rows in a few bytes. Every row of a table of a run has a
+# time that was measured, which takes more than a byte, so a larger table than this has no more rows than bytes.
+FREE_ROWS = 100_000
+MOST_COLUMNS = 200  # the widest table has some 40
+MOST_TEXT = 1 << 28  # bytes of a file's texts, each row's counted
+FREE_BYTES, MOST_TIMES = 64 << 20, 200  # what a file may unpack to at least, and how many times its size
 DURATIONS = ("duration_s", "epoch_time_s")
 
 
@@ -240,15 +246,49 @@ class RunFiles:
 def read_parquet(path: Path) -> pa.Table:
     """Read a Parquet file.
 
-    Raises `UserError` if it is not there, or damaged.
+    Raises `UserError` if it is not there or damaged, or would grow by more than a table that was measured.
     """
     try:
         with pq.ParquetFile(path) as file:
-            return file.read(use_threads=False)  # of small files, of which there are many
+            _refuse_growth(path, file.metadata)
+            texts = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
+        # As codes, so that a long text which all rows have is there once.
+        with pq.ParquetFile(path, read_dictionary=texts) as file:
+            table = file.read(use_threads=False)  # of small files, of which there are many
+        return _decoded(path, table, texts)
     except FileNotFoundError:
         raise UserError(f"{path}: missing") from None
     except (OSError, pa.ArrowException) as error:
         raise UserError(f"{path}: not a Parquet file that can be read: {str(error).splitlines()[0]}") from None
+
+
+def _refuse_growth(path: Path, footer: pq.FileMetaData) -> None:
+    """Raise `UserError` if a file has more rows or columns than a table of that size can have."""
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    rows, size = sum(group.num_rows for group in groups), path.stat().st_size
+    if sum(group.total_byte_size for group in groups) > max(FREE_BYTES, MOST_TIMES * size):
+        raise UserError(f"{path}: unpacks to more than {MOST_TIMES} times its size")
+    if rows > max(FREE_ROWS, size):
+        raise UserError(f"{path}: holds {rows} rows in {size} bytes, which no table of measurements does")
+    if footer.num_columns > MOST_COLUMNS:
+        raise UserError(f"{path}: found {footer.num_columns} columns, expected at most {MOST_COLUMNS}")
+
+
+def _decoded(path: Path, table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Return a table whose columns of codes are columns of text.
+
+    Raises `UserError` if that would take more than `MOST_TEXT`.
+    """
+    total = 0
+    for name in names:
+        column = table[name]
+        longest = max((pc.max(pc.binary_length(part.dictionary)).as_py() or 0 for part in column.chunks), default=0)
+        total += longest * len(column)
+        if total > MOST_TEXT:
+            raise UserError(f"{path}: {len(column)} rows have texts of {longest} bytes in the column {name}")
+        place = table.column_names.index(name)
+        table = table.set_column(place, pa.field(name, pa.string()), column.cast(pa.string()))
+    return table
 
 
 def _completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
