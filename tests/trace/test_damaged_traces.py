@@ -1,12 +1,20 @@
 """Damaged traces are read or refused, soon; times that no capture holds are refused in one line that names the file."""
 
+import contextlib
+import json
 import random
+import shutil
+import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from changed_traces import Rows, change, change_events, rows_of
+from multicard import read_trace
 from multicard.core.errors import TraceError
 from multicard.trace.files import open_trace
 from multicard.trace.find_steps import find_steps
@@ -103,3 +111,91 @@ def test_a_damaged_trace_is_read_or_refused_in_bounded_time(inputs: int, seed: i
             refused += 1
         assert time.process_time() - started < LONGEST_S
     assert 0 < refused < inputs
+
+
+ODD = ["10000000000000000000000000", "-1", "NaN", "Infinity", "1e308", '"x"', "null", "true"]  # in place of a number
+ODD_IN_SQLITE = ["1e25", "-1", "9e999", "'x'", "NULL", "9223372036854775807", "x'00ff'"]
+
+
+def look(path: Path) -> None:
+    """Ask all that is asked of a trace; refusals are in one line."""
+    try:
+        for scope in SCOPES:
+            trace = read_trace(path, scope=scope)
+            assert trace.answer().sentence
+            json.dumps({name: trace.rows(name) for name in trace})
+            assert all(trace[name] is not None for name in trace)
+    except TraceError as refused:
+        assert str(refused).startswith(f"{path}: ") and "\n" not in str(refused)
+
+
+def numbers_in(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Places of the numbers in JSON."""
+    if isinstance(value, dict | list):
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from numbers_in(each, (*place, key))
+    elif isinstance(value, int | float):
+        yield place
+
+
+def with_number(path: Path, place: tuple[Any, ...], value: str) -> Path:
+    """Write another trace, with JSON in the place of a number of this one."""
+    document = json.loads(path.read_text())
+    within = document
+    for key in place[:-1]:
+        within = within[key]
+    within[place[-1]] = "THE NUMBER"
+    other = path.with_name("odd.json")
+    other.write_text(json.dumps(document).replace('"THE NUMBER"', value))
+    return other
+
+
+@pytest.mark.parametrize("value", ODD)
+@pytest.mark.parametrize("key", ["device", "dur", "ts", "rank"])
+def test_an_odd_number_of_pytorchs_profiler_gives_no_traceback(key: str, value: str, tmp_path: Path) -> None:
+    path = kineto_trace(tmp_path / "t.json")
+    document = json.loads(path.read_text())
+    of_kernel = [
+        place
+        for place in numbers_in(document)
+        if place[-1] == key and (key == "rank" or document["traceEvents"][place[1]].get("cat") == "kernel")
+    ]
+    look(with_number(path, of_kernel[0], value))
+
+
+@pytest.mark.rare
+def test_each_odd_number_in_turn_gives_no_traceback(tmp_path: Path) -> None:
+    path = kineto_trace(tmp_path / "t.json")
+    events = json.loads(path.read_text())["traceEvents"]
+    kinds = {}
+    for place in numbers_in(json.loads(path.read_text())):
+        kind = events[place[1]].get("cat") if place[0] == "traceEvents" else place[1]
+        kinds.setdefault((kind, place[2:]), place)
+    assert len(kinds) > 20
+    for place in kinds.values():
+        for value in ODD:
+            look(with_number(path, place, value))
+
+
+@pytest.mark.parametrize("value", ODD_IN_SQLITE)
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [(TIMED[0], "deviceId"), (TIMED[0], "start"), (TIMED[2], "bytes"), ("NVTX_EVENTS", "globalTid")],
+)
+def test_an_odd_number_of_nsys_gives_no_traceback(table: str, column: str, value: str, tmp_path: Path) -> None:
+    look(change(nsys_export(tmp_path / "t.sqlite"), f'UPDATE {table} SET "{column}" = {value} WHERE rowid = 1'))
+
+
+@pytest.mark.rare
+def test_each_odd_number_of_nsys_in_turn_gives_no_traceback(tmp_path: Path) -> None:
+    sound = nsys_export(tmp_path / "sound.sqlite", text_column=False, other_calls=True)
+    add_messages(sound)
+    with closing(sqlite3.connect(sound)) as db:
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        columns = [(table, row[1]) for table in tables for row in db.execute(f"PRAGMA table_info({table})")]
+    for table, column in columns:
+        for value in ODD_IN_SQLITE:
+            odd = Path(shutil.copy(sound, tmp_path / "odd.sqlite"))
+            with contextlib.suppress(sqlite3.Error):  # not every column takes any value
+                change(odd, f'UPDATE {table} SET "{column}" = {value} WHERE rowid = 1')
+            look(odd)

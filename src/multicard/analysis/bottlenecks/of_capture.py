@@ -149,9 +149,10 @@ def _with_ranks(parts: pd.DataFrame, spans: pd.DataFrame, devices: pd.DataFrame,
     return parts.assign(**{COMMUNICATION: parts[COMMUNICATION] - inside, RANKS: inside})
 
 
-def _places(rows: pd.DataFrame) -> list[tuple[str, int, int]]:
-    """Return report, process and device of each row."""
-    return [tuple(place) for place in rows[PLACE].itertuples(index=False)]
+def _places(rows: pd.DataFrame) -> list[tuple[str, int, int | None]]:
+    """Return report, process and device of each row; None for a device that the trace does not tell."""
+    known = rows[PLACE].astype(object)  # NaN equals nothing, so it finds no entry
+    return [tuple(place) for place in known.where(known.notna(), None).itertuples(index=False)]
 
 
 def _functions(devices: pd.DataFrame) -> dict[str, str]:
