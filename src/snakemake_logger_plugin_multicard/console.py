@@ -18,7 +18,7 @@ from multicard.core.errors import UserError
 from multicard.core.files import read_json
 from multicard.core.layout import HEADLINE, LAUNCHES, LOG, PROGRESS, RUN, STEPS
 from multicard.core.reasons import describe_reason
-from multicard.core.text import counted, printable
+from multicard.core.text import counted, printable, printable_lines
 from multicard.core.units import ARGS_PREFIX, SECONDS, with_unit
 from multicard.experiment.estimate import estimate_cost
 from multicard.launch.judge import measured_step_s
@@ -109,7 +109,7 @@ class Console:
         """Print a warning, or what failed, beside the output."""
         self.has_failed = self.has_failed or failed
         self._show("")
-        print(_plain(text, sys.stderr), file=sys.stderr, flush=True)
+        print(_plain(printable_lines(text), sys.stderr), file=sys.stderr, flush=True)
 
     def line(self, text: str | None) -> None:
         """Print a line that stays."""

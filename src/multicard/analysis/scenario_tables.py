@@ -4,7 +4,7 @@ Whoever draws or judges a scenario reads these and opens neither run directories
 """
 
 import json
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from multicard.analysis.runs.run_files import RunFiles, check_unchanged, files_i
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write, read_object
 from multicard.core.layout import EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, SCENARIO_INDEX, STEP_COLUMNS
-from multicard.core.text import gpu_name
+from multicard.core.text import for_csv, from_csv, gpu_name
 from multicard.experiment.parameters import ARGS_PREFIX, own_value
 from multicard.trace.tables import ACTIVITIES
 
@@ -51,7 +51,7 @@ def read_checked(path: Path, **options: Any) -> pd.DataFrame:
     Raises `UserError` if it is not there, was cut or altered, or does not parse.
     """
     check_whole(path)
-    return read_csv(path, **options)
+    return from_cells(read_csv(path, **options))
 
 
 def read_columns(path: Path) -> pd.DataFrame:
@@ -63,7 +63,7 @@ def read_columns(path: Path) -> pd.DataFrame:
     own = [name for name in table if name.startswith(ARGS_PREFIX)]
     if own:
         cells = read_csv(path, usecols=own, dtype=str, keep_default_na=False)
-        values = {name: [own_value(cell) if cell else None for cell in cells[name]] for name in own}
+        values = {name: [own_value(from_csv(cell)) if cell else None for cell in cells[name]] for name in own}
         table = table.assign(**{name: pd.Series(each, dtype=object).infer_objects() for name, each in values.items()})
     return table
 
@@ -190,9 +190,23 @@ def store(tables: dict[str, pa.Table], folder: Path) -> None:
 
 
 def write_csv(table: pd.DataFrame, path: Path) -> None:
-    """Write a table as CSV, whole or not at all."""
+    """Write a table as CSV, whole or not at all; `from_cells` gives its text back as it was."""
     with atomic_write(path) as temporary:
-        table.to_csv(temporary, index=False)
+        _with_texts(table, for_csv).to_csv(temporary, index=False)
+
+
+def from_cells(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table that `write_csv` wrote, of its cells."""
+    return _with_texts(table, from_csv)
+
+
+def _with_texts(table: pd.DataFrame, function: Callable[[str], str]) -> pd.DataFrame:
+    """Return a table with a function of its texts; numbers stay what they are."""
+    changed = {}
+    for name, column in table.items():
+        if pd.api.types.is_object_dtype(column) or isinstance(column.dtype, pd.StringDtype):
+            changed[str(name)] = column.map(lambda cell: function(cell) if isinstance(cell, str) else cell)
+    return table.assign(**changed)
 
 
 def machine(hardware: dict[str, Any]) -> str:

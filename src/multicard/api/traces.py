@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
+from multicard.core.text import for_csv, printable
 from multicard.trace.files import open_capture
 from multicard.trace.find_steps import find_steps as find_steps_of
 from multicard.trace.find_steps import with_steps
@@ -236,7 +237,7 @@ class TraceAnalysis:
             with atomic_write(written[-2]) as temporary:
                 pyarrow.parquet.write_table(table, temporary)
             with atomic_write(written[-1]) as temporary:
-                pyarrow.csv.write_csv(table, temporary)
+                pyarrow.csv.write_csv(_for_people(table), temporary)
         if self._shows_devices():
             from multicard.figures.timeline import draw_timeline
 
@@ -268,3 +269,15 @@ class TraceAnalysis:
         rows = [(name, len(self._activity.rows[name]), text) for name, text in known.items()]
         rows += [(name, "", f"cannot tell: {why}") for name, why in self.absent.items()]
         return titled(f"Trace {self.path}", pd.DataFrame(rows, columns=["table", "rows", "description"]))
+
+
+def _for_people(table: pa.Table) -> pa.Table:
+    """Return a table whose text a terminal and a spreadsheet may show, as names of kernels may be anything."""
+    import pyarrow.compute as pc
+
+    for place, column in enumerate(table.schema):
+        if pa.types.is_string(column.type):
+            coded = pc.dictionary_encode(table[column.name].combine_chunks())
+            shown = [word if word is None else for_csv(printable(word)) for word in coded.dictionary.to_pylist()]
+            table = table.set_column(place, column, pc.take(pa.array(shown, pa.string()), coded.indices))
+    return table

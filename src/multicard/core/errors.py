@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from multicard.core.text import printable_lines
+
 
 class UserError(Exception):
     """Bad input, named in one line; several faults make several lines."""
@@ -43,8 +45,8 @@ def reported() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes what is left when it exits
         sys.exit(141)  # as a shell reports an end by SIGPIPE
     except UserError as error:
-        sys.exit(str(error))
+        sys.exit(printable_lines(str(error)))
     except KeyboardInterrupt as error:
         with suppress(OSError):  # the terminal may be gone
-            print(str(error) or "interrupted", file=sys.stderr, flush=True)
+            print(printable_lines(str(error)) or "interrupted", file=sys.stderr, flush=True)
         sys.exit(130)  # as a shell reports an end by Ctrl-C

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from multicard.core.secrets import without_secrets
+from multicard.core.text import printable
 from multicard.core.units import BYTES, with_unit
 
 LONGEST_MESSAGE = 300  # characters that a reason quotes
@@ -75,13 +76,13 @@ class Reason:
 
 
 def describe_reason(reason: Mapping[str, Any] | str | None) -> str | None:
-    """Word the reason of a run.json; one from before reasons had fields is a text already.
+    """Word the reason of a run.json in a line that may be shown; one from before reasons had fields is a text already.
 
     >>> describe_reason({"code": "killed", "rank": 1, "node": "n2", "signal": "SIGSEGV"})
     'rank 1 on n2: killed by SIGSEGV'
     """
     if reason is None or isinstance(reason, str):
-        return reason
+        return reason and printable(reason)
     fields, code = defaultdict(lambda: "?", reason), str(reason.get("code", "unknown"))
     if reason.get("time_limit_s") is not None:
         fields["limit_min"] = f"{reason['time_limit_s'] / 60:g}"
@@ -92,7 +93,7 @@ def describe_reason(reason: Mapping[str, Any] | str | None) -> str | None:
         text = f"rank {_place(reason)}: {text}"
     if reason.get("unreported"):
         text += f"; rank {', '.join(map(_place, reason['unreported']))} exited without reporting"
-    return text
+    return printable(text)
 
 
 def _held(reason: Mapping[str, Any]) -> str:

@@ -22,6 +22,42 @@ def printable(text: str, longest: int | None = None) -> str:
     return f"{words} …" if len(words) > len(rest) and len(words) + 2 <= longest else f"{shown[: longest - 1]}…"
 
 
+def printable_lines(text: str) -> str:
+    r"""Text of several lines as a terminal may show it: each `printable`.
+
+    >>> printable_lines("a\x1b[31m\nb\x07")
+    'a�[31m\nb�'
+    """
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def visible(text: str) -> str:
+    r"""Text with a mark in the place of control characters, which HTML may not hold, but for blanks and line ends.
+
+    >>> visible("a\x1b[31m\x07\tb\nc")
+    'a�[31m�\tb\nc'
+    """
+    return _CONTROL.sub("�", text)
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def for_csv(text: str) -> str:
+    """Text as a cell of CSV that no spreadsheet takes for a formula, by a quote before it (OWASP, "CSV Injection").
+
+    >>> for_csv("=1+1"), for_csv("'-x"), for_csv("it's"), from_csv(for_csv("'-x")), from_csv(for_csv("=1+1"))
+    ("'=1+1", "''-x", "it's", "'-x", '=1+1')
+    """
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def from_csv(text: str) -> str:
+    """The inverse of `for_csv`."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
+_FORMULA = re.compile(r"'*[=+@\t\r\n-]")
 LONGEST_QUOTED = 120  # characters
 
 

@@ -11,7 +11,7 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from multicard.analysis.provenance import notes, synthetic
-from multicard.analysis.scenario_tables import ScenarioTables
+from multicard.analysis.scenario_tables import ScenarioTables, write_csv
 from multicard.core.files import atomic_write
 from multicard.figures.catalog import catalog
 from multicard.figures.style import WIDTH_IN, NothingToShow, note_above, styled
@@ -42,8 +42,7 @@ def save(figure: Figure, data: pd.DataFrame, stem: Path) -> None:
         for suffix in FORMATS:
             with atomic_write(stem.with_name(f"{stem.name}.{suffix}")) as temporary:
                 figure.savefig(temporary, metadata=UNDATED.get(suffix))
-        with atomic_write(stem.with_name(f"{stem.name}.csv")) as temporary:
-            data.to_csv(temporary, index=False)
+        write_csv(data, stem.with_name(f"{stem.name}.csv"))
         plt.close(figure)
 
 

@@ -39,7 +39,7 @@ from multicard.core.pipeline import full_version
 from multicard.core.reasons import Reason, describe_reason
 from multicard.core.rendezvous import free_port
 from multicard.core.secrets import arguments_without_secrets
-from multicard.core.text import counted
+from multicard.core.text import counted, printable
 from multicard.core.units import SECONDS, with_unit
 from multicard.experiment.machine import slurm_job
 from multicard.experiment.parameters import JobParameters, run_id
@@ -337,4 +337,4 @@ def _follow(line: str) -> None:
 
 def _print(line: str) -> None:
     with contextlib.suppress(OSError):  # a closed terminal must not end the run
-        print(line, file=sys.stderr, flush=True)
+        print(printable(line), file=sys.stderr, flush=True)

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from multicard.core.files import atomic_write
 from multicard.core.layout import NOT_RUN, OUTCOMES, SEARCHES, machine_records, search_tables
-from multicard.core.text import counted
+from multicard.core.text import counted, visible
 from multicard.figures.catalog import catalog
 from multicard.papers.judge import NOT_MEASURED
 from multicard.report.environment import environment, machine_page
@@ -63,6 +63,7 @@ def template_environment(autoescape: bool) -> jinja2.Environment:
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), undefined=jinja2.StrictUndefined,
         autoescape=autoescape, trim_blocks=True, lstrip_blocks=True,
+        finalize=lambda value: visible(value) if type(value) is str else value,  # which Markup is not
     )  # fmt: skip
 
 

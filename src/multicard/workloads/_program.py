@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from multicard.core.errors import UserError
 from multicard.core.files import read_json
+from multicard.core.text import printable_lines
 
 
 def run_program(train: Callable[[dict[str, Any]], None]) -> None:
@@ -20,7 +21,7 @@ def run_program(train: Callable[[dict[str, Any]], None]) -> None:
     try:
         train(job)
     except UserError as error:  # to take the process group down could wait for the other ranks
-        sys.exit(str(error))
+        sys.exit(printable_lines(str(error)))
     except SystemExit:  # it is observed, and all is measured
         _leave_group()
         raise
