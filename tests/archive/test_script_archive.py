@@ -50,6 +50,15 @@ def test_what_command_and_args_hold_is_scrubbed_and_the_archive_stays_whole(tmp_
     assert row["iteration_time_s"] == pytest.approx(0.1)
 
 
+def test_an_archive_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
+    config = configuration(vary={"args": {"batch_size": [32], "amp": ["/srv/a", "/srv/b"]}}, figures=["step_breakdown"])
+    write_run(tmp_path / "results", parameters_of_all(config)[0], 0.1)
+    experiment = check({"results": str(tmp_path / "results"), **config}, "mine.yaml", outside=False)
+    with pytest.raises(UserError, match=r"cannot be archived: with private text removed, .*lists a value twice"):
+        pack(experiment, tmp_path / "runs.tar.gz")
+    assert not (tmp_path / "runs.tar.gz").exists()
+
+
 def test_runs_that_differ_in_a_place_only_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="differ only in what an archive leaves out, such as paths"):
         packed(tmp_path, [*COMMAND, "{out}"], out=["/srv/a", "/srv/b"])

@@ -101,15 +101,22 @@ def experiment_of(manifest: Manifest, archive: Path) -> Experiment:
 
     Raises `UserError` if it is no configuration of this version, one line per fault.
     """
-    stated = manifest.experiment
-    datasets = stated.get("datasets")
-    if isinstance(datasets, dict):
-        stated = stated | {"datasets": {name: _placed(entry) for name, entry in datasets.items()}}
     try:
-        return check(stated, "experiment", outside=False)
+        return configured(manifest.experiment)
     except UserError as error:
         lines = [f"{archive}: {MANIFEST}: {printable(line, LONGEST)}" for line in str(error).splitlines()]
         raise UserError(*lines) from None
+
+
+def configured(stated: dict[str, Any]) -> Experiment:
+    """The configuration that an archive states; its data sets lie nowhere.
+
+    Raises `UserError` if it is none, one line per fault.
+    """
+    datasets = stated.get("datasets")
+    if isinstance(datasets, dict):
+        stated = stated | {"datasets": {name: _placed(entry) for name, entry in datasets.items()}}
+    return check(stated, "experiment", outside=False)
 
 
 def _placed(dataset: Any) -> Any:

@@ -24,7 +24,7 @@ from multicard import __version__
 from multicard.analysis.machine.limits import read_machine
 from multicard.analysis.runs.run_files import RunFiles
 from multicard.archive.allowed import COLUMNS, UNSAID, Allowed, Numbered, given, text
-from multicard.archive.manifest import FORMAT, MANIFEST, check_suffix, configuration_of
+from multicard.archive.manifest import FORMAT, MANIFEST, check_suffix, configuration_of, configured
 from multicard.archive.whole import first_missing
 from multicard.core.errors import UserError, first_fault
 from multicard.core.files import atomic_write, read_json, unwritable
@@ -103,6 +103,7 @@ def pack(experiment: Experiment, out: Path) -> Packed:
             for name, content in _members(folder, record):
                 add(f"runs/{record['run']}/{name}", content)
         stated = allowed.own(configuration_of(experiment))
+        _check_stated(stated)
         packed.names = _names_in(json.dumps([stated, [record["parameters"] for record in records]], ensure_ascii=False))
         manifest = {"format": FORMAT, "multicard": __version__, "experiment": stated, "files": files}
         spool.seek(0)
@@ -110,6 +111,15 @@ def pack(experiment: Experiment, out: Path) -> Packed:
         with atomic_write(out) as temporary, temporary.open("wb") as target:
             _write(target, chain([(MANIFEST, _json(manifest))], members))
     return packed
+
+
+def _check_stated(stated: dict[str, Any]) -> None:
+    """Raise `UserError` if a configuration without private text is none that an archive's reader takes."""
+    try:
+        configured(stated)
+    except UserError as error:
+        why = str(error).splitlines()[0]
+        raise UserError(f"the configuration cannot be archived: with private text removed, {why}") from None
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
