@@ -163,6 +163,21 @@ def test_an_odd_number_of_pytorchs_profiler_gives_no_traceback(key: str, value: 
     look(with_number(path, of_kernel[0], value))
 
 
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("device", "1 event on an unknown device: args.device is no whole number of 64 bits"),
+        ("rank", "its rank is unknown: distributedInfo.rank is no whole number of 64 bits"),
+    ],
+)
+def test_a_number_that_needs_more_than_64_bits_is_told(key: str, says: str, tmp_path: Path) -> None:
+    path = kineto_trace(tmp_path / "t.json")
+    numbers = numbers_in(json.loads(path.read_text()))
+    odd = with_number(path, next(place for place in numbers if place[-1] == key), str(1 << 70))
+    assert f"odd.json: {says}" in read_trace(odd).notices
+    assert not any("64 bits" in line for line in read_trace(path).notices)
+
+
 @pytest.mark.rare
 def test_each_odd_number_in_turn_gives_no_traceback(tmp_path: Path) -> None:
     path = kineto_trace(tmp_path / "t.json")

@@ -82,11 +82,11 @@ def _trace(path: Path, document: Document, findings: found.Findings) -> Trace:
     for own in tables.values():
         refuse_absurd(own.numbers)
 
+    rank = origin.rank(document, findings)
     notices = found.lines(path.name, findings)
     ranks = rank_marks([(process, name) for process, _, name, _ in tables["ranges"].groups])
     first = processes[0].number
     if len(processes) == 1:
-        rank = origin.rank(document)
         ranks = ranks if rank is None else {first: rank}
     else:
         several = listed([str(process.number) for process in processes])

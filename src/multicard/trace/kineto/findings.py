@@ -37,6 +37,8 @@ NO_DURATIONS = Finding("read as 0: no number", "duration")
 PAIRS = Finding("put together from begin and end", "event")
 UNPAIRED = Finding("left out: a begin without an end, or an end without a begin", "event")
 TOO_LARGE = Finding("read as unknown: more than 64 bits", "number")
+NO_DEVICE = Finding("on an unknown device: args.device is no whole number of 64 bits", "event")
+NO_RANK = Finding("its rank is unknown: distributedInfo.rank is no whole number of 64 bits")
 
 Findings = Counter[Finding]
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from multicard.trace.kineto.document import Document
+from multicard.trace.kineto.findings import NO_RANK, Findings
 from multicard.trace.kineto.values import whole
 
 # The name that torch.profiler.tensorboard_trace_handler gives a file: host, process id, and time.
@@ -13,10 +14,13 @@ _HANDLED = re.compile(r"(.+)_([0-9]+)\.[0-9]+\.pt\.trace\.json(?:\.gz)?")
 _SURELY_SINCE_1970_NS = 10**18
 
 
-def rank(document: Document) -> int | None:
-    """Return the rank of the process that wrote a trace; None if it was not recorded."""
+def rank(document: Document, findings: Findings) -> int | None:
+    """Return the rank of the process that wrote a trace; None if it was not recorded, or is no number."""
     information = document.distributedInfo
-    return whole(_plain(information.get("rank"))) if isinstance(information, dict) else None
+    stated = information.get("rank") if isinstance(information, dict) else None
+    found = whole(_plain(stated))
+    findings[NO_RANK] += stated is not None and found is None
+    return found
 
 
 def gpus(document: Document, used: set[int | None]) -> tuple[str, ...]:

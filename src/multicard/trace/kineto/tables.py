@@ -8,7 +8,7 @@ import numpy as np
 from multicard.trace.kineto.copies import host_memory, operation
 from multicard.trace.kineto.document import Event
 from multicard.trace.kineto.events import API_CATEGORIES
-from multicard.trace.kineto.findings import TOO_LARGE, Findings
+from multicard.trace.kineto.findings import NO_DEVICE, TOO_LARGE, Findings
 from multicard.trace.kineto.values import LEAST, MOST, Scalar, last_number, nanoseconds, whole
 from multicard.trace.model import KINDS, MISSING, Integers, shared_name
 
@@ -41,7 +41,13 @@ def table(kind: str, events: list[Event], process: Process, findings: Findings) 
     for name in set(KINDS[kind].numbers) - numbers.keys():
         numbers[name] = _numbers([getattr(event.args, name) for event in events], findings)
     groups = [(process.number, *_described(kind, process, *key)) for key in keys]
-    return Table(groups, np.array(code, np.int32), numbers)
+    codes = np.array(code, np.int32)
+    if key_of is _device_key:
+        unknown = [
+            number for (_, _, device, *_), number in keys.items() if device is not None and whole(device) is None
+        ]
+        findings[NO_DEVICE] += int(np.isin(codes, unknown).sum())
+    return Table(groups, codes, numbers)
 
 
 def joined(tables: list[Table]) -> Table:
