@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from multicard.core.errors import UserError, reported
+from multicard.core.files import report_unwritable
 from multicard.core.layout import PROGRESS
 from multicard.core.reasons import Reason
 from multicard.experiment.load import read_job
@@ -29,7 +30,7 @@ parser.add_argument("--attempt", type=int, default=1, help="which attempt of Sna
 parser.add_argument("--memory-mb", type=int, help="memory of a node that the job requests, in Slurm's MB")
 parser.add_argument("--order", type=json.loads, help="place of the run in the planned order, as JSON, for run.json")
 arguments = parser.parse_args()
-with reported():
+with reported(), report_unwritable(arguments.out):
     here = Machine.here()
     parameters = read_job(arguments.parameters, arguments.data, arguments.model, None if slurm_job() else here)
     of = made_of(parameters, arguments.data, arguments.model)

@@ -14,7 +14,15 @@ from typing import Any
 from multicard.core.errors import UserError
 
 MOST_DEPTH = 100  # of JSON
+PROBE_BYTES = 1 << 20
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# What to do about a file that cannot be written, by the error.
+REMEDIES = {
+    **dict.fromkeys(DISK_FULL, "free space"),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "make its folder writable, or choose another one,"),
+    errno.ENAMETOOLONG: "choose a shorter path",
+    **dict.fromkeys((errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.EHOSTDOWN), "check the file system"),
+}
 
 
 @contextmanager
@@ -25,13 +33,46 @@ def report_full_disk(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
-        reason = os.strerror(error.errno)
-        raise UserError(f"{path}: cannot be written: {reason}; free space and start again") from error
+        raise _not_written(path, error) from error
+
+
+@contextmanager
+def report_unwritable(path: Path) -> Iterator[None]:
+    """Raise a `UserError` that names the file where the block cannot write `path`, or what is in or beside it.
+
+    The block writes nothing else. An error that names another file, which it may read, stays as it is.
+    """
+    try:
+        yield
+    except OSError as error:
+        named = Path(error.filename) if isinstance(error.filename, str) else None
+        is_other = named is not None and not named.absolute().is_relative_to(path.absolute().parent)
+        if error.errno in DISK_FULL:
+            raise _not_written(path, error) from error
+        if error.errno not in REMEDIES or is_other:
+            raise
+        raise _not_written(named or path, error) from error
+
+
+def _not_written(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path}: cannot be written: {os.strerror(error.errno)}; {REMEDIES[error.errno]} and start again")
 
 
 def mentions_full_disk(text: str) -> bool:
     """Whether a message says that a disk, a quota or a file is full."""
     return any(os.strerror(code) in text for code in DISK_FULL)
+
+
+def is_full(folder: Path) -> bool:
+    """True if the disk of a folder, or the user's quota there, has no space for another `PROBE_BYTES`."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(os.urandom(PROBE_BYTES))  # which no file system makes smaller
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.errno in DISK_FULL
+    return False
 
 
 @contextmanager
@@ -40,9 +81,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
     The temporary name keeps the suffix of `path`, since some writers choose the format by it.
 
-    Raises `UserError` if there is no space left for the file.
+    Raises `UserError` if the file cannot be written, such as on a full disk.
     """
-    with report_full_disk(path):
+    with report_unwritable(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
     os.close(handle)
@@ -52,7 +93,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     os.umask(umask)
     temporary.chmod(0o666 & ~umask)
     try:
-        with report_full_disk(path):
+        with report_unwritable(path):
             yield temporary
             temporary.replace(path)
     finally:

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from multicard.core.errors import UserError
-from multicard.core.files import described, mentions_full_disk, read_json, report_full_disk, write_csv, write_json
+from multicard.core.files import (
+    described,
+    is_full,
+    mentions_full_disk,
+    read_json,
+    report_unwritable,
+    write_csv,
+    write_json,
+)
 from multicard.core.layout import (
     CHECKPOINT,
     CPU_SAMPLES,
@@ -78,7 +86,8 @@ def run_job(
     directory, from which all is removed that an earlier attempt left but its checkpoint; `order`: the run's place in
     the planned order, for run.json; see `multicard.experiment.runs.Place`.
 
-    Raises `UserError` if the configured profiler cannot be used, or a disk is full: that is no outcome of the job.
+    Raises `UserError` if the configured profiler cannot be used, or `folder` cannot be written, such as on a full disk:
+    that is no outcome of the job.
     """
     name, several = run_id(parameters), parameters.nodes > 1
     work = WORKLOADS[parameters.workload]
@@ -92,7 +101,7 @@ def run_job(
     # several nodes each makes its own and copies it to the shared one.
     is_near = slurm_job() and not several
     with (
-        report_full_disk(folder),
+        report_unwritable(folder),
         scratch_in(folder) as shared,
         tempfile.TemporaryDirectory(prefix="multicard-") if is_near else contextlib.nullcontext(shared) as near,
     ):
@@ -145,8 +154,8 @@ def run_job(
         if outcome == "completed" and parameters.device == "cuda":
             outcome, reason = judge_gpus(ranks, parameters.devices)
         outcome, reason = work.judge(parameters, outcome, reason, ranks, scratch)
-        if outcome == "failed" and _ran_out_of_space(reason, folder / LOG):
-            raise UserError(f"{folder}: cannot be written: No space left on device; free space and start again")
+        if outcome == "failed" and (full := _full_folder(reason, folder / LOG, folder, scratch)):
+            raise UserError(f"{full}: cannot be written: No space left on device; free space and start again")
         _join_parts(scratch, folder, parameters.ranks)
         if reason and reason.held and (snapshot := scratch / rank_file(MEMORY_SNAPSHOT, reason.rank)).exists():
             shutil.move(snapshot, folder / MEMORY_SNAPSHOT)  # of the rank that the reason tells of
@@ -189,7 +198,7 @@ def refuse_job(
     """Leave the run directory of a job that this machine cannot run, for a reason or by a message: it has `failed`."""
     reason = Reason("cannot_run", node=socket.gethostname(), message=why) if isinstance(why, str) else why
     text, now = describe_reason(reason.record()), datetime.now(UTC)
-    with scratch_in(folder) as scratch:
+    with report_unwritable(folder), scratch_in(folder) as scratch:
         (folder / LOG).write_text(f"{text}\n", encoding="utf-8")
         _join_parts(scratch, folder, 0)
         missing = keep_trace(scratch, folder / TRACE, "none", "failed", parameters)
@@ -269,8 +278,19 @@ def choose_profiler(wanted: str, device: str, hidden: str | None = None, python:
     raise UserError(f"profiler: {what} be used: {'; '.join(reasons)}")
 
 
-def _ran_out_of_space(reason: Reason, log: Path) -> bool:
-    return mentions_full_disk(reason.message or "") or mentions_full_disk(text_of(log)[-20_000:])
+def _full_folder(reason: Reason, log: Path, *folders: Path) -> Path | None:
+    """Return the folder whose disk was full when a job failed; None if none was.
+
+    What a job prints is no proof: a script may say so of another disk. It has to name the folder, or the folder has to
+    be full now.
+    """
+    lines = [reason.message or "", *text_of(log)[-20_000:].splitlines()]
+    complaints = [line for line in lines if mentions_full_disk(line)]
+    for folder in folders:
+        named = any(str(folder) in line or str(folder.absolute()) in line for line in complaints)
+        if named or (complaints and is_full(folder)):
+            return folder
+    return None
 
 
 def _rank_records(scratch: Path, parameters: JobParameters) -> list[dict[str, Any]]:
