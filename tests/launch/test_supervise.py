@@ -67,16 +67,43 @@ def test_a_detached_child_is_killed_with_the_job(tmp_path: Path) -> None:
     assert gone(int(pid))
 
 
-def test_a_process_without_the_mark_that_holds_the_output_keeps_no_launcher(
+@pytest.mark.parametrize(
+    "detaches",
+    [
+        "import subprocess\nchild = subprocess.Popen(['setsid', 'sleep', '600'], env={}, **quiet)\nprint(child.pid)\n",
+        # Twice forked, in a session of its own, deaf to SIGTERM.
+        "import os, signal, time\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    if os.fork() == 0:\n"
+        "        signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "        print(os.getpid(), flush=True)\n"
+        "        os.execve('/bin/sleep', ['sleep', '600'], {})\n"
+        "    os._exit(0)\n"
+        "os.wait()\n",
+    ],
+    ids=["cleared", "daemon"],
+)
+def test_a_child_that_cleared_its_environment_is_ended_with_the_job(detaches: str, tmp_path: Path) -> None:
+    quiet = "import subprocess\nquiet = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
+    ended, [pid] = run(quiet + detaches, tmp_path, grace_s=0.5)
+    assert ended.exit_code == 0
+    assert gone(int(pid))
+
+
+def test_a_process_of_no_descent_that_holds_the_output_keeps_no_launcher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervise, "READ_LIMIT_S", 0.1)
-    ended, [pid] = run(DETACH.replace("start_new", "env={}, start_new"), tmp_path)
-    try:
-        assert ended.exit_code == 0
-        assert not gone(int(pid))
-    finally:
-        os.kill(int(pid), signal.SIGKILL)
+    held: list[int] = []
+
+    def hold(line: str) -> None:
+        held.append(os.open(f"/proc/{line}/fd/1", os.O_WRONLY))
+
+    job = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read(); import time; time.sleep(1)"
+    ended = supervise.run([sys.executable, "-c", job], dict(os.environ), tmp_path / "log.txt", 600, hold)
+    assert ended.exit_code == 0 and held
+    os.close(held[0])
 
 
 def reported(tmp_path: Path) -> supervise.Ranks:
@@ -166,23 +193,62 @@ def test_a_job_gets_the_variables_that_it_was_given_and_its_mark(tmp_path: Path)
     assert {line.partition("=")[0] for line in lines} == {*given, supervise.JOB_MARK}
 
 
-@pytest.mark.slow
+# A rank, as a profiler starts it that does not end it, and a child of the rank that is deaf and has no mark.
+DEAF = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+rank = "import os, time; os.write(1, b'%d\\\\n' % os.getpid()); time.sleep(600)"
+if os.fork() == 0:
+    os.execvpe(sys.executable, [sys.executable, "-c", rank], os.environ)
+subprocess.Popen([sys.executable, "-c", rank], env={}, start_new_session=True)
+os.write(1, b"%d\\n" % os.getpid())
+time.sleep(600)
+"""
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + 300
+    while not all(map(gone, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert all(map(gone, pids))
+
+
 @pytest.mark.parametrize("how", ["terminate", "kill"])
 def test_a_job_does_not_outlive_its_launcher(tmp_path: Path, how: str) -> None:
     launcher = (
         "import os, sys; from pathlib import Path; from multicard.launch import supervise\n"
-        "code = 'import os, time; print(os.getpid(), flush=True); time.sleep(600)'\n"
-        f"supervise.run([sys.executable, '-c', code], dict(os.environ), Path({str(tmp_path / 'log.txt')!r}), 600, "
-        "lambda line: print(line, flush=True))\n"
+        f"supervise.run([sys.executable, '-c', {DEAF!r}], dict(os.environ), Path({str(tmp_path / 'log.txt')!r}), 600, "
+        "lambda line: print(line, flush=True), grace_s=0.5)\n"
     )
     started = subprocess.Popen([sys.executable, "-c", launcher], stdout=subprocess.PIPE, text=True)
-    job = int(started.stdout.readline())
+    job = [int(started.stdout.readline()) for _ in range(3)]
     getattr(started, how)()
     started.wait(timeout=300)
-    deadline = time.monotonic() + 300
-    while not gone(job) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert gone(job)
+    wait_until_gone(job)
+
+
+def test_a_job_whose_keeper_is_killed_is_ended_and_not_waited_for(tmp_path: Path) -> None:
+    lines: list[str] = []
+
+    def kill_keeper(line: str) -> None:
+        lines.append(line)
+        psutil.Process(int(line)).parent().kill()
+
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    ended = supervise.run([sys.executable, "-c", code], dict(os.environ), tmp_path / "log.txt", 600, kill_keeper)
+    assert ended.exit_code == -signal.SIGKILL and not ended.timed_out
+    assert gone(int(lines[0]))
+
+
+def test_a_script_that_signals_its_own_group_reaches_the_job_alone(tmp_path: Path) -> None:
+    ended, lines = run("import os, signal; print('x', flush=True); os.killpg(0, signal.SIGKILL)", tmp_path)
+    assert (ended.exit_code, lines) == (-signal.SIGKILL, ["x"])
+
+
+def test_a_command_that_cannot_be_started_says_so_in_one_line(tmp_path: Path) -> None:
+    lines: list[str] = []
+    ended = supervise.run(["/no/such/program"], dict(os.environ), tmp_path / "log.txt", 600, lines.append)
+    assert (ended.exit_code, lines) == (127, ["/no/such/program: No such file or directory"])
 
 
 def tell(number: signal.Signals) -> None:

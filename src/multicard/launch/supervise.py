@@ -1,21 +1,25 @@
 """Run one command under a time limit and leave none of its processes behind."""
 
+import codecs
 import contextlib
-import ctypes
+import io
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from multicard.core.files import report_full_disk
+from multicard.core.files import report_unwritable
+from multicard.launch import keeper
+from multicard.launch.bounded_log import BoundedLog
 from multicard.launch.interruptible import interruptible, undisturbed
 
 GRACE_S = 15.0
@@ -25,25 +29,11 @@ LOOK_S = 1.0
 LEFT_S = 10.0  # that what a job started may go on after all ranks have exited
 EXIT_S = 90.0  # that a rank may take to exit after it has reported; it ends itself sooner (`multicard.record.observe`)
 TOLD_S = 2.0  # by which a signal to a whole job, as Slurm sends it, may reach this process after it ended the job
-LONGEST_LINE = 1 << 20  # characters that are read at once, where a job prints no end of a line
+READ_BYTES = 1 << 16  # of the output of a job, at once
+LONGEST_LINE = 1 << 16  # characters, where a job prints no end of a line
 JOB_MARK = "MULTICARD_JOB"
 # Set for a job that runs as the child of a profiler, and not for the profiler.
 WRAPPED_MARK = "MULTICARD_WRAPPED"
-PR_SET_CHILD_SUBREAPER = 36  # of Linux
-# Has Linux send SIGTERM to this process when its parent dies, even by SIGKILL, and becomes the command. It is a program
-# of its own, since `preexec_fn` may deadlock where there are threads. Python ignores some signals; a command must not.
-ENDING_WITH_PARENT = """
-import ctypes, os, signal, sys
-pr_set_pdeathsig = 1
-ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
-if os.getppid() != int(sys.argv[1]):
-    sys.exit(128 + signal.SIGTERM)
-for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
-    signal.signal(ignored, signal.SIG_DFL)
-with open("/proc/self/environ", "rb") as file:  # as it was given, without what Python adds in the C locale
-    given = dict(each.split(b"=", 1) for each in file.read().split(b"\\0") if each)
-os.execvpe(sys.argv[2], sys.argv[2:], given)
-"""
 
 
 @dataclass(frozen=True)
@@ -75,104 +65,160 @@ def run(
     is_wrapped: bool = False,
     folder: Path | None = None,
 ) -> Ended:
-    """Run `command`, write its output to `log`, and hand each line to `on_line`.
+    """Run `command`, write its output to `log`, as `BoundedLog` does, and hand each line to `on_line`.
 
-    Every process of the job carries a mark in its environment, children that detach included (the nsys
-    agent does). Processes that still carry it when the command has exited, or when this process is told to exit,
-    get SIGTERM, and SIGKILL `grace_s` later. What a process without the mark writes later than `READ_LIMIT_S` after
-    that is not read.
+    Every process of the job is found, those that detach or clear their environment included: see
+    `multicard.launch.keeper`. What is left when the command has exited, or when this process is told to exit or is
+    killed, gets SIGTERM, and SIGKILL `grace_s` later. What a process of no descent writes later than `READ_LIMIT_S`
+    after that is not read.
 
     `ranks` tells whether the job is done: it gives the process ids of the ranks once all have written their record, and
     None before. What goes on for longer than `LEFT_S` after all ranks have exited is ended. `is_wrapped`: the command
     is a profiler that runs the job as its child, started by `in_profiler`. If it runs `FINISH_LIMIT_S` longer than its
     job it is killed; if it exits before the job it does not take that with it. `folder`: where the command runs.
 
-    Raises `UserError` if there is no space for the log. The job is ended.
+    Raises `UserError` if the log cannot be written. The job is ended.
     """
-    mark = uuid.uuid4().hex
     started = time.monotonic()
     unwritten: list[OSError] = []
-    # Descendants become children of this process when their parent ends. Those of a profiler that detach, and the job
-    # that they start, would become children of init, and their CPU time look as if it were not of this run.
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-    with report_full_disk(log), log.open("wb") as file, undisturbed():
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", ENDING_WITH_PARENT, str(os.getpid()), *command],
-            cwd=folder,
-            env=environment | {JOB_MARK: mark},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
+    with report_unwritable(log), BoundedLog(log) as file, undisturbed():
+        job = Job(command, environment, folder, grace_s)
 
         def follow() -> None:
             # To its end, whatever happens: a job that writes to a full pipe hangs.
-            for line in iter(lambda: process.stdout.readline(LONGEST_LINE), ""):
+            begun = ""  # of a line
+            for text in job.output():
                 try:
                     if not unwritten:
-                        file.write(line.encode(errors="replace"))
-                        file.flush()
+                        file.write(text.encode(errors="replace"))
                 except OSError as error:
                     unwritten.append(error)
-                    process.terminate()
+                    job.end()
                 except ValueError:  # the log is closed: the run is over
                     return
-                on_line(line.rstrip("\n"))
+                *lines, begun = (begun + text).split("\n")
+                if len(begun) > LONGEST_LINE:
+                    lines, begun = [*lines, begun], ""
+                for line in lines:
+                    on_line(line)
+            if begun:
+                on_line(begun)
 
-        # A thread, because a child that outlives the command can hold the pipe open.
+        # A thread, because a process of no descent can hold the pipe open.
         reader = threading.Thread(target=follow, daemon=True)
         reader.start()
         timed_out = lingered = False
         try:
             with interruptible():
                 if ranks is None:
-                    process.wait(timeout=time_limit_s)
+                    job.wait(time_limit_s)
                 else:
-                    lingered = _wait(process, mark, started + time_limit_s, ranks, is_wrapped, grace_s)
-                if process.returncode:
+                    lingered = _wait(job, started + time_limit_s, ranks, is_wrapped, grace_s)
+                if job.exit_code:
                     time.sleep(TOLD_S)
-        except subprocess.TimeoutExpired:
+        except TimeoutError:
             timed_out = True
         finally:
-            _end(lambda: _marked(mark), grace_s)
-            process.kill()  # if it is left
-            with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel may never end
-                process.wait(GRACE_S)
-            reader.join(READ_LIMIT_S)  # a process without the mark may hold the pipe open for ever
+            _end(job.processes, grace_s)
+            job.close()
+            reader.join(READ_LIMIT_S)
         if unwritten:
             raise unwritten[0]
-    exit_code = -signal.SIGKILL if process.returncode is None else process.returncode
+    exit_code = -signal.SIGKILL if job.exit_code is None else job.exit_code
     return Ended(exit_code, timed_out, time.monotonic() - started, lingered)
 
 
-def _wait(
-    process: subprocess.Popen[str], mark: str, deadline: float, done: Ranks, is_wrapped: bool, grace_s: float
-) -> bool:
+class Job:
+    """A command and all that it starts, kept together by `multicard.launch.keeper`.
+
+    They carry a mark in their environment too, by which they are found if something killed the keeper.
+    """
+
+    def __init__(self, command: list[str], environment: Mapping[str, str], folder: Path | None, grace_s: float):
+        self._mark = uuid.uuid4().hex
+        self._status, given = os.pipe()
+        try:
+            self._keeper = subprocess.Popen(
+                [sys.executable, "-I", "-S", keeper.__file__, str(given), str(grace_s), *command],
+                cwd=folder,
+                env={**environment, JOB_MARK: self._mark},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=[given],
+                start_new_session=True,
+            )
+        finally:
+            os.close(given)
+        self.exit_code: int | None = None  # of the command, negative for a signal; None while it runs
+
+    def wait(self, limit_s: float) -> None:
+        """Wait until the command has exited; what it started may go on. Raises `TimeoutError` after the limit."""
+        if self.exit_code is not None:
+            return
+        ready, _, _ = select.select([self._status], [], [], limit_s)
+        if not ready:
+            raise TimeoutError
+        code = os.read(self._status, 64)
+        self.exit_code = int(code) if code else self._keeper.wait()  # something killed the keeper
+
+    def output(self) -> Iterator[str]:
+        """Yield what the job prints as it comes, with line feeds for all ends of lines."""
+        decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
+        while content := os.read(self._keeper.stdout.fileno(), READ_BYTES):
+            yield decoder.decode(content)
+        yield decoder.decode(b"", final=True)
+
+    def end(self) -> None:
+        """Have the keeper end all processes, without waiting for it."""
+        with contextlib.suppress(BrokenPipeError):
+            self._keeper.stdin.close()
+
+    def close(self) -> None:
+        """End what is left, and wait for it."""
+        self.end()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel may never end
+            self._keeper.wait(GRACE_S)
+        self._keeper.kill()
+        self._keeper.wait()
+        with contextlib.suppress(TimeoutError):
+            self.wait(0)
+        os.close(self._status)
+
+    def processes(self) -> list[psutil.Process]:
+        """Return the processes but the keeper, each with its environment in `info`, which may be None."""
+        try:
+            descendants = {each.pid for each in psutil.Process(self._keeper.pid).children(recursive=True)}
+        except psutil.NoSuchProcess:
+            descendants = set()
+        found = psutil.process_iter(["environ"])
+        own = [each for each in found if each.pid in descendants or _variable(each, JOB_MARK) == self._mark]
+        return [each for each in own if each.pid != self._keeper.pid and not _has_ended(each)]
+
+
+def _wait(job: Job, deadline: float, done: Ranks, is_wrapped: bool, grace_s: float) -> bool:
     """Wait until a command and the job that it runs have exited; end what goes on too long after the job is done.
 
-    Returns whether a profiler lingered after the job. Raises `subprocess.TimeoutExpired` at the deadline.
+    Returns whether a profiler lingered after the job. Raises `TimeoutError` at the deadline.
     """
 
     def at_work() -> list[psutil.Process]:
-        return [each for each in _marked(mark) if not is_wrapped or WRAPPED_MARK in each.info["environ"]]
+        return [each for each in job.processes() if not is_wrapped or not _is_of_profiler(each)]
 
     orphaned, reported, exited, finished, ranks = False, None, None, None, set[int]()
     while (now := time.monotonic()) < deadline:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=min(LOOK_S, deadline - now))
+        with contextlib.suppress(TimeoutError):
+            job.wait(min(LOOK_S, deadline - now))
         now = time.monotonic()
         if reported is None and (found := done()) is not None:
             reported, ranks = now, found
         finished = finished or (reported if is_wrapped else None)
-        if process.returncode is not None:
+        if job.exit_code is not None:
             if reported is None and not is_wrapped:
                 return False
             remaining = at_work()
             orphaned = orphaned or (reported is None and bool(remaining))
-            if not (_marked(mark) if orphaned else remaining):
+            if not (job.processes() if orphaned else remaining):
                 return False
             finished = finished or (None if remaining else now)  # what else is left may still write the report
             time.sleep(LOOK_S / 5)
@@ -183,22 +229,37 @@ def _wait(
                 _end(at_work, grace_s)
         if finished and now - finished > FINISH_LIMIT_S:
             return True
-    raise subprocess.TimeoutExpired(process.args, deadline)
+    raise TimeoutError
+
+
+def _is_of_profiler(process: psutil.Process) -> bool:
+    """True if a process belongs to the profiler around a job: it has the mark of all, and not that of the job.
+
+    A process that is just being started has no environment yet; one that has cleared it is the job's.
+    """
+    if _variable(process, JOB_MARK) is not None:
+        return _variable(process, WRAPPED_MARK) is None
+    return time.time() - process.create_time() < LOOK_S
 
 
 def _end(find: Callable[[], list[psutil.Process]], grace_s: float) -> None:
     """End the processes that are found, by SIGTERM and, those that are found still, by SIGKILL."""
     processes = find()
     for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with contextlib.suppress(psutil.Error):
             process.terminate()
     _, alive = psutil.wait_procs(processes, timeout=grace_s)
     for process in {*alive, *find()}:
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with contextlib.suppress(psutil.Error):
             process.kill()
 
 
-def _marked(mark: str) -> list[psutil.Process]:
-    """Processes that carry a mark, with their `info`: environ."""
-    found = psutil.process_iter(["environ"])
-    return [each for each in found if (each.info["environ"] or {}).get(JOB_MARK) == mark and each.pid != os.getpid()]
+def _has_ended(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _variable(process: psutil.Process, name: str) -> str | None:
+    return (process.info["environ"] or {}).get(name)
