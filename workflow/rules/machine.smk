@@ -39,4 +39,4 @@ rule measure_machine:
         "measure the limits of {wildcards.host} ({wildcards.device})"
     shell:
         'python "$SCRIPTS/measure_machine.py" --device {wildcards.device:q} --host={params.host:q}'
-        " --out {output:q} > {log:q} 2>&1"
+        " --parent $PPID --out {output:q} > {log:q} 2>&1"

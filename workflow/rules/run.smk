@@ -86,4 +86,6 @@ rule launch_run:
         'python "$SCRIPTS/launch_run.py"'
         " --parameters {params.parameters:q} {params.inputs:q} --out {params.folder:q}"
         " --time-limit-min {resources.time_limit_min}"
+        # Of this shell it is Snakemake, which may be killed.
+        " --parent $PPID"
         " 2> {log.launcher:q}"

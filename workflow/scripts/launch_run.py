@@ -15,6 +15,7 @@ from multicard.experiment.machine import Machine, slurm_job
 from multicard.experiment.parameters import run_id
 from multicard.experiment.resources import ATTEMPTS
 from multicard.experiment.runs import Run
+from multicard.launch.interruptible import end_with
 from multicard.launch.job import refuse_job, run_job
 from multicard.workflow.kept_outcomes import keep, made_of, restore
 
@@ -25,11 +26,13 @@ parser.add_argument(
 parser.add_argument("--data", type=Path, help="folder of the prepared data set, for a run that has one")
 parser.add_argument("--model", type=Path, help="folder of the prepared language model, for a run that tunes one")
 parser.add_argument("--out", type=Path, required=True, help="the run directory")
+parser.add_argument("--parent", type=int, default=0, help="id of the process that this one ends with")
 parser.add_argument("--time-limit-min", type=float, default=60, help="minutes after which the job is ended")
 parser.add_argument("--attempt", type=int, default=1, help="which attempt of Snakemake's this is")
 parser.add_argument("--memory-mb", type=int, help="memory of a node that the job requests, in Slurm's MB")
 parser.add_argument("--order", type=json.loads, help="place of the run in the planned order, as JSON, for run.json")
 arguments = parser.parse_args()
+end_with(arguments.parent)
 with reported(), report_unwritable(arguments.out):
     here = Machine.here()
     parameters = read_job(arguments.parameters, arguments.data, arguments.model, None if slurm_job() else here)

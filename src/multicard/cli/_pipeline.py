@@ -1,5 +1,6 @@
 """Running the pipeline by Snakemake in the current folder."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from multicard.core.pipeline import pipeline_folder
+from multicard.core.pipeline import PARENT_PIPE, pipeline_folder
 
 
 def run_pipeline(
@@ -30,7 +31,10 @@ def run_pipeline(
 
 
 def _run(command: Sequence[str]) -> int:
-    """Exit code of Snakemake, which ends with all that it started when this process is told to, by Ctrl-C or not."""
+    """Return the exit code of Snakemake.
+
+    It ends with all that it started when this process is told to, by Ctrl-C or not, and when this process is killed.
+    """
     received: list[int] = []
     started: list[subprocess.Popen] = []
 
@@ -41,14 +45,18 @@ def _run(command: Sequence[str]) -> int:
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, end) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
+    watched, held = os.pipe()
     try:
         # In a session of its own: Ctrl-C is to reach it once, as the signal on which it ends its jobs too.
-        with subprocess.Popen(command, start_new_session=True) as process:
+        environment = os.environ | {PARENT_PIPE: f"{watched}:{os.fstat(watched).st_ino}"}
+        with subprocess.Popen(command, env=environment, pass_fds=[watched], start_new_session=True) as process:
             started.append(process)
             if received:  # while it started
                 process.send_signal(signal.SIGTERM)
             code = process.wait()
     finally:
+        os.close(watched)
+        os.close(held)
         for number, handler in before.items():
             signal.signal(number, handler)
     if received:

@@ -7,6 +7,9 @@ from multicard.core.system import ask, read_or_none
 
 PACKAGE = Path(__file__).parents[1]
 COMMIT = "commit.txt"  # in a wheel: hatch_build.py
+# Variable that names a pipe by its file descriptor and inode: its other end is held by the process that started the
+# pipeline, so that it closes when that ends, even by SIGKILL.
+PARENT_PIPE = "MULTICARD_PARENT_PIPE"
 
 
 def pipeline_folder() -> Path:

@@ -1,12 +1,17 @@
-"""End a launcher that is told to end, once it has cleaned up."""
+"""End a launcher that is told to end, or whose pipeline has ended, once it has cleaned up."""
 
 import contextlib
+import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 
+import psutil
+
+LOOK_S = 1.0
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -80,3 +85,25 @@ def _putting_off(put_off: bool) -> Iterator[None]:
     finally:
         told.put_off = before
         told.obey()
+
+
+def end_with(parent: int) -> None:
+    """Have this process get SIGTERM when another one, that waits for it, has ended, even by SIGKILL.
+
+    A signal that Linux sends at a parent's death reaches children only, and a shell may stand between.
+
+    `parent`: its process id; 0, as a container shows a process outside, for none.
+    """
+    if parent == 0:
+        return
+
+    def watch() -> None:
+        try:
+            process = psutil.Process(parent)
+            while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                time.sleep(LOOK_S)
+        except psutil.NoSuchProcess:
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()

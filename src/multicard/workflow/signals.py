@@ -9,6 +9,8 @@ from types import FrameType
 
 import psutil
 
+from multicard.core.pipeline import PARENT_PIPE
+
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 ON_SLURM = (
@@ -21,8 +23,9 @@ def end_as_by_ctrl_c(on_slurm: bool = False) -> threading.Event:
     """Let SIGTERM and SIGHUP do what Ctrl-C does, to this process and to its descendants in its session.
 
     Snakemake ends its jobs on Ctrl-C only: on SIGTERM it waits for them, possibly for hours, and on SIGHUP it leaves
-    them running. A signal that is ignored (`nohup`) stays ignored. A second signal would interrupt the cleaning up,
-    and leave jobs queued: it only says how to stop at once.
+    them running. The death of a command that started the pipeline (`PARENT_PIPE`) counts as SIGTERM. A signal that is
+    ignored (`nohup`) stays ignored. A second signal would interrupt the cleaning up, and leave jobs queued: it only
+    says how to stop at once.
 
     `on_slurm`: jobs run in Slurm: say what takes so long.
 
@@ -32,6 +35,8 @@ def end_as_by_ctrl_c(on_slurm: bool = False) -> threading.Event:
         Set when the pipeline is told to end.
     """
     ending = threading.Event()
+    # A shell that runs a script has what it starts in the background ignore SIGINT, and so all of its descendants.
+    told = signal.SIGTERM if signal.getsignal(signal.SIGINT) == signal.SIG_IGN else signal.SIGINT
 
     def end(number: int, _frame: FrameType | None) -> None:
         if ending.is_set():
@@ -46,10 +51,28 @@ def end_as_by_ctrl_c(on_slurm: bool = False) -> threading.Event:
             for process in psutil.Process().children(recursive=True):
                 with contextlib.suppress(psutil.Error, ProcessLookupError):
                     if os.getsid(process.pid) == session:
-                        process.send_signal(signal.SIGINT)
+                        process.send_signal(told)
         raise KeyboardInterrupt
 
     for number in ENDING:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, end)
+    _end_with_parent()
     return ending
+
+
+def _end_with_parent() -> None:
+    """Get SIGTERM when the process that started this pipeline has ended, if it left a pipe to tell by."""
+    descriptor, _, inode = os.environ.pop(PARENT_PIPE, "").partition(":")
+    try:
+        # A process that inherits the variable without the pipe, such as a job of Slurm, may have another file there.
+        is_there = os.fstat(int(descriptor)).st_ino == int(inode)
+    except (ValueError, OSError):
+        return
+
+    def watch() -> None:
+        os.read(int(descriptor), 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if is_there:
+        threading.Thread(target=watch, daemon=True).start()
