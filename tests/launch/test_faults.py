@@ -119,30 +119,77 @@ def test_an_nsys_that_does_not_reach_its_agent_is_started_again_and_its_truncate
 
 
 @pytest.mark.parametrize(
-    ("output", "starts"),
+    ("output", "says"),
     [
-        (NO_AGENT, node_ranks.STARTS),
-        ("Agent launcher failed.\n", node_ranks.STARTS),
-        (LOST, 1),
-        (f"working\n{NO_AGENT}", 1),
-        ("", 1),
+        (NO_AGENT, NO_AGENT.splitlines()[0]),
+        ("Agent launcher failed.\n", "Agent launcher failed."),
+        ("End of file\n", "End of file"),  # by which nothing tells that nsys printed it
+        ("", None),
     ],
-    ids=["no agent", "no launcher", "lost", "job", "nothing"],
+    ids=["no agent", "no launcher", "lost", "nothing"],
 )
-def test_nsys_is_started_again_only_where_it_has_not_started_the_job(
-    output: str, starts: int, digits: Path, fake_nsys: Any, tmp_path: Path
+def test_an_nsys_that_never_starts_its_job_is_started_again_and_then_the_reason(
+    output: str, says: str | None, digits: Path, fake_nsys: Any, tmp_path: Path
 ) -> None:
-    started = fake_nsys(f"sys.exit({output!r})\n")
-    assert watched(digits, tmp_path / "run")["outcome"] == "failed"
-    assert len(started.read_text()) == starts
-    assert (tmp_path / "run" / "log.txt").read_text().rstrip() == output.rstrip()
+    started = fake_nsys(f"print({output!r}, end=''); sys.exit(1)\n")
+    record = watched(digits, tmp_path / "run")
+    assert record["reason"]["code"] == "profiler_failed"
+    said = ["nsys: it exited with 1 before it had started the job", *filter(None, [says])]
+    assert record["reason"]["message"].startswith("; ".join(said)[:200])
+    assert len(started.read_text()) == node_ranks.STARTS
+    assert (tmp_path / "run" / "log.txt").read_text() == output
+
+
+# Stands for a real nsys that dies and takes the job along, which waits in place of training, some time later.
+DIES = """
+import os, signal
+dies = Path(__file__).with_name("starts").stat().st_size <= {times}
+job = subprocess.Popen(command[:6] + ["sleep", "600"] if dies else command)  # as `in_profiler` begins it
+while not Path(report).with_name("first_process").exists():
+    time.sleep(0.01)
+if dies:
+    if os.fork() == 0:
+        time.sleep(8)
+        os.kill(job.pid, signal.SIGKILL)
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+sys.exit(job.wait())
+"""
+
+
+@pytest.mark.parametrize(("times", "outcome"), [(1, "completed"), (2, "failed")])
+def test_a_job_whose_nsys_dies_is_started_once_more(
+    times: int, outcome: str, digits: Path, fake_nsys: Any, tmp_path: Path
+) -> None:
+    started = fake_nsys(DIES.format(times=times))
+    record = watched(digits, tmp_path / "run")
+    assert (record["outcome"], len(started.read_text())) == (outcome, 2)
+    failure = "nsys: it was killed by SIGKILL while the job ran"
+    if outcome == "completed":
+        assert failure in record["profiler"]["why"]
+    else:
+        assert record["reason"]["code"] == "profiler_failed"
+        assert record["reason"]["message"].startswith(failure)
+
+
+def test_an_nsys_that_goes_on_without_its_job_is_ended(
+    digits: Path, fake_nsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "UNUSED_S", 1.0)
+    monkeypatch.setattr(node_ranks, "STARTS", 2)
+    started = fake_nsys("time.sleep(1000)\n")
+    record = watched(digits, tmp_path / "run")
+    assert record["reason"]["code"] == "profiler_failed" and len(started.read_text()) == 2
+    assert record["reason"]["message"].startswith("nsys: it did not start the job")
 
 
 def test_an_nsys_that_loses_its_agent_is_the_reason(digits: Path, fake_nsys: Any, tmp_path: Path) -> None:
     for exit_code in (0, 137):
-        fake_nsys(f"print('an error of a step is 0.1')\nprint({LOST!r})\nsys.exit({exit_code})")
+        job = "subprocess.run(command[:6] + ['true'])\n"
+        fake_nsys(f"{job}print('an error of a step is 0.1')\nprint({LOST!r})\nsys.exit({exit_code})")
         reason = watched(digits, tmp_path / "run")["reason"]
-        assert reason == {"code": "profiler_failed", "message": f"nsys: {LOST.splitlines()[0]}"}
+        assert reason["code"] == "profiler_failed"
+        assert reason["message"].startswith(f"nsys: {LOST.splitlines()[0]}")
     # And one that never starts its job costs no more than the time limit.
     fake_nsys("time.sleep(1000)\n")
     record = watched(digits, tmp_path / "run", limit=2)

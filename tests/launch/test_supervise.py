@@ -39,7 +39,8 @@ def run(code: str, tmp_path: Path, limit: float = 600, **options: Any) -> tuple[
     lines: list[str] = []
     command = [sys.executable, "-c", code]
     if launcher := options.pop("launcher", None):
-        command = [sys.executable, "-c", launcher, *supervise.in_profiler(command)]
+        first = options.setdefault("first_process", tmp_path / "first_process")
+        command = [sys.executable, "-c", launcher, *supervise.in_profiler(command, first)]
     ended = supervise.run(
         command, dict(os.environ), tmp_path / "log.txt", limit, lines.append, folder=tmp_path, **options
     )
@@ -135,7 +136,7 @@ def test_what_a_script_leaves_running_is_ended_soon_after_it_has_reported(
     code = f"import subprocess, threading, time\nfrom concurrent.futures import ProcessPoolExecutor\n{leaves}\n{REPORT}"
     profiler = "import subprocess, sys, time; subprocess.run(sys.argv[1:]); time.sleep(3); print('report')"
     launcher = profiler if is_wrapped else None
-    ended, lines = run(code, tmp_path, launcher=launcher, ranks=reported(tmp_path), is_wrapped=is_wrapped)
+    ended, lines = run(code, tmp_path, launcher=launcher, ranks=reported(tmp_path))
     assert ended.wall_time_s < 300
     assert not ended.timed_out
     assert ("report" in lines) == is_wrapped, "the profiler itself is not ended"
@@ -144,7 +145,7 @@ def test_what_a_script_leaves_running_is_ended_soon_after_it_has_reported(
 def test_a_profiler_that_exits_before_its_job_does_not_take_it_with_it(tmp_path: Path) -> None:
     profiler = "import subprocess, sys; subprocess.Popen(sys.argv[1:])"
     job = f"import time; time.sleep(2); print('done', flush=True); {REPORT}"
-    _, lines = run(job, tmp_path, launcher=profiler, ranks=reported(tmp_path), is_wrapped=True)
+    _, lines = run(job, tmp_path, launcher=profiler, ranks=reported(tmp_path))
     assert lines == ["done"]
 
 

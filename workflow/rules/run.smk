@@ -85,7 +85,7 @@ rule launch_run:
     shell:
         'python "$SCRIPTS/launch_run.py"'
         " --parameters {params.parameters:q} {params.inputs:q} --out {params.folder:q}"
-        " --time-limit-min {resources.time_limit_min}"
-        # Of this shell it is Snakemake, which may be killed.
+        # The parent of this shell is Snakemake, which may be killed.
         " --parent $PPID"
+        " --time-limit-min {resources.time_limit_min}"
         " 2> {log.launcher:q}"

@@ -150,7 +150,7 @@ def run_job(
         node_of = {rank: node["name"] for node in nodes for rank in node["ranks"]}
         outcome, reason = judge(ended, ranks, parameters.ranks, time_limit_s, folder / LOG, node_of)
         if outcome == "failed":
-            reason = judge_profiler(reason, PROFILERS[choice.name], folder / LOG)
+            reason = judge_profiler(reason, PROFILERS[choice.name], ended, folder / LOG)
         if outcome == "completed" and parameters.device == "cuda":
             outcome, reason = judge_gpus(ranks, parameters.devices)
         outcome, reason = work.judge(parameters, outcome, reason, ranks, scratch)
@@ -159,6 +159,8 @@ def run_job(
         _join_parts(scratch, folder, parameters.ranks)
         if reason and reason.held and (snapshot := scratch / rank_file(MEMORY_SNAPSHOT, reason.rank)).exists():
             shutil.move(snapshot, folder / MEMORY_SNAPSHOT)  # of the rank that the reason tells of
+        if ended.profiler_failed_before:
+            choice = choice._replace(why=f"{choice.why}; the job was started again: {ended.profiler_failed_before}")
         failed = ((each["rank"], each.get("trace_problem")) for each in ranks)
         problem = next((f"rank {rank}: {found}" for rank, found in failed if found), None)
         missing = keep_trace(scratch, folder / TRACE, choice.name, outcome, parameters, ended, problem)

@@ -82,10 +82,21 @@ def judge(
     return "failed", Reason("exited", exit_code=ended.exit_code, unreported=unreported, message=_last_words(log))
 
 
-def judge_profiler(reason: Reason, profiler: Profiler, log: Path) -> Reason:
+def judge_profiler(reason: Reason, profiler: Profiler, ended: Ended, log: Path) -> Reason:
     """The reason of a failed job of which no rank reported an error: the profiler's, where that failed itself."""
-    said = profiler.failure(text_of(log)) if reason.code in ("exited", "killed") else None
-    return Reason("profiler_failed", message=f"{profiler.name}: {printable(said, LONGEST_MESSAGE)}") if said else reason
+    failure = profiler_failure(profiler, ended, log) if reason.code in ("exited", "killed") else None
+    return Reason("profiler_failed", message=failure) if failure else reason
+
+
+def profiler_failure(profiler: Profiler, ended: Ended, log: Path) -> str | None:
+    """In words, how a profiler that wraps a job failed itself, with what it printed; None if it did not."""
+    printed = profiler.failure(text_of(log))
+    if ended.profiler_failure is None and printed is None:
+        return None
+    parts = [ended.profiler_failure, printed or _last_words(log)]
+    if ended.profiler_failed_before:
+        parts.append("at an earlier start it failed too")
+    return printable(f"{profiler.name}: {'; '.join(filter(None, parts))}", LONGEST_MESSAGE)
 
 
 def judge_gpus(ranks: list[dict[str, Any]], devices: int) -> tuple[str, Reason | None]:

@@ -1,24 +1,29 @@
 """Start the ranks of one node, sampling the node meanwhile; several nodes are started by srun."""
 
+import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from multicard.core.files import read_json
-from multicard.core.layout import CPU_SAMPLES, GPU_SAMPLES, JOB, rank_file
+from multicard.core.layout import CPU_SAMPLES, GPU_SAMPLES, JOB, PROCESS, PROGRESS, rank_file
 from multicard.core.rendezvous import Rendezvous, torchrun_options
 from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workload import WORKLOADS
 from multicard.launch.cpu_samples import sample_cpus
 from multicard.launch.gpu_samples import sample_gpus
+from multicard.launch.judge import profiler_failure
 from multicard.launch.supervise import Ended, Ranks, in_profiler, run
 from multicard.launch.variables import variables_of_ranks
 from multicard.profilers import PROFILERS
 from multicard.record.observe import observer_variables
 
-STARTS = 5  # of a profiler that ends before it has started the job
+STARTS = 5  # of a profiler that fails before it has started the job; once it has, the job is started once more
+FIRST_PROCESS = "first_process"  # file in the scratch folder: the process that a profiler has started the job by
 # srun takes Slurm's variables for options, so it gets no others than those that say which job this is, and where
 # Slurm's configuration is if not in the usual place. Its tasks get all of theirs from it.
 NOT_FOR_SRUN = r"SLURM_(?!(JOB_ID|CLUSTER_NAME|CONF)$).*"
@@ -52,16 +57,39 @@ def run_ranks(
             stack.enter_context(sample_gpus(scratch / GPU_SAMPLES))
         if not launching.hidden_from_profilers:
             stack.enter_context(sample_cpus(scratch / CPU_SAMPLES))
-        is_wrapped, done = PROFILERS[profiler].node_file is not None, reported_ranks(scratch, ranks)
-        for _ in range(STARTS):
+        entry, started = PROFILERS[profiler], time.monotonic()
+        first_process = scratch / FIRST_PROCESS if entry.node_file else None
+        failure, starts, was_at_work = None, 0, False
+        while True:
+            left_s = started + time_limit_s - time.monotonic()
             ended = run(
-                command, environment, log, time_limit_s, on_line,
-                ranks=done, is_wrapped=is_wrapped, folder=launching.folder,
+                command, environment, log, left_s, on_line,
+                ranks=reported_ranks(scratch, ranks), first_process=first_process, folder=launching.folder,
             )  # fmt: skip
-            output = log.read_text(encoding="utf-8", errors="replace")
-            if ended.exit_code == 0 or not PROFILERS[profiler].never_started(output):
-                break
-        return command, ended
+            ended = replace(ended, profiler_failed_before=failure, wall_time_s=time.monotonic() - started)
+            starts += 1
+            has_failed = ended.profiler_failure is not None and not ended.timed_out
+            has_started = first_process is not None and first_process.exists()
+            # Ranks of other nodes do not wait for those of this one once these have met.
+            may_restart = starts < STARTS if not has_started else rendezvous is None and not was_at_work
+            if not (has_failed and may_restart) or any(scratch.glob(rank_file("rank.json", "*"))):
+                return command, ended
+            failure, was_at_work = profiler_failure(entry, ended, log), was_at_work or has_started
+            on_line(f"{PROGRESS}  {failure}; starting again")
+            _clear(scratch)
+
+
+def _clear(scratch: Path) -> None:
+    """Remove what a job and its script left, before it is started again; the node goes on being sampled."""
+    for pattern in (FIRST_PROCESS, "*.rank[0-9]*", f"{PROCESS}.*", "report*"):
+        for leftover in scratch.glob(pattern):
+            leftover.unlink()
+    kept = Path(read_json(scratch / JOB)["keep"])
+    for leftover in kept.iterdir() if kept.is_dir() else []:
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink()
 
 
 def node_command(p: JobParameters, profiler: str, scratch: Path, rendezvous: Rendezvous | None = None) -> list[str]:
@@ -72,7 +100,9 @@ def node_command(p: JobParameters, profiler: str, scratch: Path, rendezvous: Ren
     )
     if entry.node_file is None:
         return command
-    return entry.wrap(in_profiler(command), (scratch / entry.node_file).absolute(), p.device)
+    return entry.wrap(
+        in_profiler(command, (scratch / FIRST_PROCESS).absolute()), (scratch / entry.node_file).absolute(), p.device
+    )
 
 
 def training_command(module: str, arguments: list[str], ranks: int, rendezvous: Rendezvous | None = None) -> list[str]:

@@ -28,6 +28,7 @@ READ_LIMIT_S = 60.0  # that the last output of a job may take to be read once it
 LOOK_S = 1.0
 LEFT_S = 10.0  # that what a job started may go on after all ranks have exited
 EXIT_S = 90.0  # that a rank may take to exit after it has reported; it ends itself sooner (`multicard.record.observe`)
+UNUSED_S = 120.0  # that a profiler may go on without a process of its job, of which not all ranks have reported
 TOLD_S = 2.0  # by which a signal to a whole job, as Slurm sends it, may reach this process after it ended the job
 READ_BYTES = 1 << 16  # of the output of a job, at once
 LONGEST_LINE = 1 << 16  # characters, where a job prints no end of a line
@@ -44,14 +45,28 @@ class Ended:
     timed_out: bool
     wall_time_s: float
     lingered: bool = False  # of a profiler that wraps a job: it did not exit after that, and was killed
+    # Of a profiler that wraps a job of which not all ranks reported: how it failed by itself, if it did.
+    profiler_failure: str | None = None
+    profiler_failed_before: str | None = None  # why the job was started again, if it was
+
+    @property
+    def how(self) -> str:
+        """In words, how the command ended."""
+        if self.exit_code < 0:
+            return f"was killed by {signal.Signals(-self.exit_code).name}"
+        return f"exited with {self.exit_code}"
 
 
 Ranks = Callable[[], set[int] | None]
 
 
-def in_profiler(command: list[str]) -> list[str]:
-    """The command of a job, by which its processes can be told from those of a profiler that wraps it."""
-    return ["env", f"{WRAPPED_MARK}=1", *command]
+def in_profiler(command: list[str], first_process: Path) -> list[str]:
+    """The command of a job, by which its processes can be told from those of a profiler that wraps it.
+
+    Its process writes its id to a file, which shows that the profiler has started the job.
+    """
+    noted = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(first_process)]
+    return ["env", f"{WRAPPED_MARK}=1", *noted, *command]
 
 
 def run(
@@ -62,7 +77,7 @@ def run(
     on_line: Callable[[str], None],
     grace_s: float = GRACE_S,
     ranks: Ranks | None = None,
-    is_wrapped: bool = False,
+    first_process: Path | None = None,
     folder: Path | None = None,
 ) -> Ended:
     """Run `command`, write its output to `log`, as `BoundedLog` does, and hand each line to `on_line`.
@@ -73,9 +88,10 @@ def run(
     after that is not read.
 
     `ranks` tells whether the job is done: it gives the process ids of the ranks once all have written their record, and
-    None before. What goes on for longer than `LEFT_S` after all ranks have exited is ended. `is_wrapped`: the command
-    is a profiler that runs the job as its child, started by `in_profiler`. If it runs `FINISH_LIMIT_S` longer than its
-    job it is killed; if it exits before the job it does not take that with it. `folder`: where the command runs.
+    None before. What goes on for longer than `LEFT_S` after all ranks have exited is ended. `first_process`: the
+    command is a profiler that runs the job as its child, started by `in_profiler` with this file. If it runs
+    `FINISH_LIMIT_S` longer than its job it is killed; if it exits before the job it does not take that with it.
+    `folder`: where the command runs.
 
     Raises `UserError` if the log cannot be written. The job is ended.
     """
@@ -107,13 +123,13 @@ def run(
         # A thread, because a process of no descent can hold the pipe open.
         reader = threading.Thread(target=follow, daemon=True)
         reader.start()
-        timed_out = lingered = False
+        timed_out, watch = False, Watch(job, ranks, first_process, grace_s)
         try:
             with interruptible():
                 if ranks is None:
                     job.wait(time_limit_s)
                 else:
-                    lingered = _wait(job, started + time_limit_s, ranks, is_wrapped, grace_s)
+                    watch.wait(started + time_limit_s)
                 if job.exit_code:
                     time.sleep(TOLD_S)
         except TimeoutError:
@@ -125,7 +141,7 @@ def run(
         if unwritten:
             raise unwritten[0]
     exit_code = -signal.SIGKILL if job.exit_code is None else job.exit_code
-    return Ended(exit_code, timed_out, time.monotonic() - started, lingered)
+    return Ended(exit_code, timed_out, time.monotonic() - started, watch.lingered, watch.failure)
 
 
 class Job:
@@ -196,40 +212,74 @@ class Job:
         return [each for each in own if each.pid != self._keeper.pid and not _has_ended(each)]
 
 
-def _wait(job: Job, deadline: float, done: Ranks, is_wrapped: bool, grace_s: float) -> bool:
-    """Wait until a command and the job that it runs have exited; end what goes on too long after the job is done.
+class Watch:
+    """Waiting for a command and the job that it runs, which may be wrapped by a profiler."""
 
-    Returns whether a profiler lingered after the job. Raises `TimeoutError` at the deadline.
-    """
+    def __init__(self, job: Job, ranks: Ranks | None, first_process: Path | None, grace_s: float):
+        self._job, self._ranks, self._first_process, self._grace_s = job, ranks, first_process, grace_s
+        self.lingered = False  # the profiler did not exit after the job
+        self.failure: str | None = None  # of the profiler, while not all ranks had reported
 
-    def at_work() -> list[psutil.Process]:
-        return [each for each in job.processes() if not is_wrapped or not _is_of_profiler(each)]
+    def wait(self, deadline: float) -> None:
+        """Wait until both have exited; end what goes on too long after the job is done.
 
-    orphaned, reported, exited, finished, ranks = False, None, None, None, set[int]()
-    while (now := time.monotonic()) < deadline:
-        with contextlib.suppress(TimeoutError):
-            job.wait(min(LOOK_S, deadline - now))
-        now = time.monotonic()
-        if reported is None and (found := done()) is not None:
-            reported, ranks = now, found
-        finished = finished or (reported if is_wrapped else None)
-        if job.exit_code is not None:
-            if reported is None and not is_wrapped:
-                return False
-            remaining = at_work()
-            orphaned = orphaned or (reported is None and bool(remaining))
-            if not (job.processes() if orphaned else remaining):
-                return False
-            finished = finished or (None if remaining else now)  # what else is left may still write the report
-            time.sleep(LOOK_S / 5)
-        if reported:
-            if not any(each.pid in ranks for each in at_work()):
-                exited = exited or now
-            if now - (exited or reported + EXIT_S) > LEFT_S:
-                _end(at_work, grace_s)
-        if finished and now - finished > FINISH_LIMIT_S:
-            return True
-    raise TimeoutError
+        Raises `TimeoutError` at the deadline.
+        """
+        job, is_wrapped = self._job, self._first_process is not None
+        orphaned, reported, exited, finished, ranks = False, None, None, None, set[int]()
+        used, known = time.monotonic(), list[psutil.Process]()
+        while (now := time.monotonic()) < deadline:
+            with contextlib.suppress(TimeoutError):
+                job.wait(min(LOOK_S, deadline - now))
+            now = time.monotonic()
+            if reported is None and (found := self._ranks()) is not None:
+                reported, ranks, self.failure = now, found, None
+            finished = finished or (reported if is_wrapped else None)
+            if job.exit_code is not None:
+                if reported is None and not is_wrapped:
+                    return
+                remaining = self._at_work()
+                if reported is None and self.failure is None:
+                    self.failure = self._why_it_exited()
+                orphaned = orphaned or (reported is None and bool(remaining))
+                if not (job.processes() if orphaned else remaining):
+                    return
+                finished = finished or (None if remaining else now)  # what else is left may still write the report
+                time.sleep(LOOK_S / 5)
+            elif is_wrapped and reported is None:
+                known = [each for each in known if not _has_ended(each)] or self._at_work()
+                used = now if known else used
+                if now - used > UNUSED_S:
+                    self.failure = "it went on without the job" if self._started() else "it did not start the job"
+                    return
+            if reported:
+                if not any(each.pid in ranks for each in self._at_work()):
+                    exited = exited or now
+                if now - (exited or reported + EXIT_S) > LEFT_S:
+                    _end(self._at_work, self._grace_s)
+            if finished and now - finished > FINISH_LIMIT_S:
+                self.lingered = True
+                return
+        raise TimeoutError
+
+    def _at_work(self) -> list[psutil.Process]:
+        """Return the processes of the job that are not the profiler's."""
+        processes = self._job.processes()
+        return [each for each in processes if self._first_process is None or not _is_of_profiler(each)]
+
+    def _started(self) -> bool:
+        return self._first_process is not None and self._first_process.exists()
+
+    def _why_it_exited(self) -> str | None:
+        """In words, how the profiler that has just exited failed; None if its job had ended before."""
+        how = Ended(self._job.exit_code, False, 0.0).how
+        if not self._started():
+            return f"it {how} before it had started the job"
+        first = self._first_process.read_text(encoding="ascii").strip()
+        with contextlib.suppress(psutil.NoSuchProcess, ValueError):
+            if not _has_ended(psutil.Process(int(first))):
+                return f"it {how} while the job ran"
+        return None
 
 
 def _is_of_profiler(process: psutil.Process) -> bool:

@@ -6,8 +6,11 @@ from pathlib import Path
 
 from multicard.core.errors import TraceError
 from multicard.core.files import described, write_json
-from multicard.core.layout import CAPTURED, node_files
+from multicard.core.layout import CAPTURED, LOG, node_files
+from multicard.core.reasons import LONGEST_MESSAGE
+from multicard.core.text import printable
 from multicard.experiment.parameters import JobParameters
+from multicard.launch.judge import text_of
 from multicard.launch.supervise import FINISH_LIMIT_S, Ended
 from multicard.profilers import PROFILERS
 
@@ -46,7 +49,8 @@ def keep_trace(
                 entry.check(scratch / name)
         except TraceError as error:
             # Of several nodes it is srun that ended, not the profiler.
-            missing = str(error)
+            printed = entry.failure(text_of(target.parent / LOG))
+            missing = "; ".join(filter(None, (str(error), printed and printable(printed, LONGEST_MESSAGE))))
             if ended and ended.lingered:
                 missing += f": it did not exit within {FINISH_LIMIT_S:g} s after the job, and was killed"
             elif ended and ended.exit_code < 0 and entry.node_file is not None and parameters.nodes == 1:

@@ -77,10 +77,6 @@ class Profiler:
         """Command that runs `command`, whose processes compute on `device` (cpu, cuda), and leaves `file`."""
         return command
 
-    def never_started(self, output: str) -> bool:
-        """Whether it ended before it had started the command that it wraps, as its output says."""
-        return False
-
     def failure(self, output: str) -> str | None:
         """The line of a job's output in which it says that it failed itself; None where there is none."""
         return None

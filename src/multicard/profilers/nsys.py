@@ -111,12 +111,6 @@ class Nsys(Profiler):
             "--force-overwrite=true", f"--output={file}", *command,
         ]  # fmt: skip
 
-    def never_started(self, output: str) -> bool:
-        """Whether nsys could not start or reach its own agent: on a busy machine about one start in a hundred."""
-        first, *others = output.strip().splitlines() or [""]
-        ends = others[-1].endswith("Local Endpoint is not available.") if others else first.startswith("Agent launcher")
-        return bool(FAILURE.match(first)) and ends
-
     def failure(self, output: str) -> str | None:
         """What nsys says of its agent, which is no fault of the job."""
         found = FAILURE.search(output)
