@@ -9,10 +9,14 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from conftest import ROOT, TINY, path_without_nsys, ran
@@ -172,11 +176,39 @@ def test_a_job_whose_nsys_dies_is_started_once_more(
         assert record["reason"]["message"].startswith(failure)
 
 
+@pytest.mark.nsys
+@pytest.mark.rare
+def test_a_real_nsys_that_is_killed_as_it_starts_is_started_again(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "TOLD_S", 0.0)
+    killed: list[int] = []
+
+    def kill_first() -> None:
+        while not killed:
+            for process in psutil.Process().children(recursive=True):
+                with suppress(psutil.Error):
+                    if process.cmdline()[:2] == ["nsys", "profile"] and "--trace=nvtx" in process.cmdline():
+                        process.kill()
+                        killed.append(process.pid)
+            time.sleep(0.005)
+
+    watcher = threading.Thread(target=kill_first, daemon=True)
+    watcher.start()
+    record = watched(digits, tmp_path / "run")
+    watcher.join()
+    assert (record["outcome"], record["profiler"]["trace_missing"]) == ("completed", None)
+    # It takes half a second from its start to the job's.
+    assert (
+        "the job was started again: nsys: it was killed by SIGKILL before it had started" in record["profiler"]["why"]
+    )
+
+
 def test_an_nsys_that_goes_on_without_its_job_is_ended(
     digits: Path, fake_nsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervise, "UNUSED_S", 1.0)
-    monkeypatch.setattr(node_ranks, "STARTS", 2)
+    for module in (supervise, node_ranks):
+        monkeypatch.setattr(module, "UNUSED_S", 1.0)
     started = fake_nsys("time.sleep(1000)\n")
     record = watched(digits, tmp_path / "run")
     assert record["reason"]["code"] == "profiler_failed" and len(started.read_text()) == 2

@@ -88,7 +88,7 @@ def test_all_of_a_pipeline_ends_when_a_part_of_it_is_killed(
 ) -> None:
     script, child = map(int, (tmp_path / "waiting").read_text().split())
     assert {script, child} <= {each.pid for each in pipeline}
-    # Snakemake goes on after a job that failed, and reports that.
+    # Snakemake reports a job that failed, and does not end because of it.
     stays = ("multicard run", "snakemake") if killed == "launch_run.py" else ()
     doomed = [each for each in pipeline if not any(word in " ".join(each.cmdline()) for word in stays)]
     assert len(doomed) >= 4

@@ -17,12 +17,13 @@ from multicard.experiment.workload import WORKLOADS
 from multicard.launch.cpu_samples import sample_cpus
 from multicard.launch.gpu_samples import sample_gpus
 from multicard.launch.judge import profiler_failure
-from multicard.launch.supervise import Ended, Ranks, in_profiler, run
+from multicard.launch.supervise import UNUSED_S, Ended, Ranks, in_profiler, run
 from multicard.launch.variables import variables_of_ranks
 from multicard.profilers import PROFILERS
 from multicard.record.observe import observer_variables
 
-STARTS = 5  # of a profiler that fails before it has started the job; once it has, the job is started once more
+STARTS = 5  # of a profiler that fails before it has started the job
+STARTS_AT_WORK = 2  # where one took long to fail: the job was at work, or it hung
 FIRST_PROCESS = "first_process"  # file in the scratch folder: the process that a profiler has started the job by
 # srun takes Slurm's variables for options, so it gets no others than those that say which job this is, and where
 # Slurm's configuration is if not in the usual place. Its tasks get all of theirs from it.
@@ -59,22 +60,24 @@ def run_ranks(
             stack.enter_context(sample_cpus(scratch / CPU_SAMPLES))
         entry, started = PROFILERS[profiler], time.monotonic()
         first_process = scratch / FIRST_PROCESS if entry.node_file else None
-        failure, starts, was_at_work = None, 0, False
+        failure, starts = None, 0
         while True:
-            left_s = started + time_limit_s - time.monotonic()
+            begun = time.monotonic()
             ended = run(
-                command, environment, log, left_s, on_line,
+                command, environment, log, started + time_limit_s - begun, on_line,
                 ranks=reported_ranks(scratch, ranks), first_process=first_process, folder=launching.folder,
             )  # fmt: skip
-            ended = replace(ended, profiler_failed_before=failure, wall_time_s=time.monotonic() - started)
+            now = time.monotonic()
+            ended = replace(ended, profiler_failed_before=failure, wall_time_s=now - started)
             starts += 1
-            has_failed = ended.profiler_failure is not None and not ended.timed_out
-            has_started = first_process is not None and first_process.exists()
+            was_at_work = first_process is not None and first_process.exists()
             # Ranks of other nodes do not wait for those of this one once these have met.
-            may_restart = starts < STARTS if not has_started else rendezvous is None and not was_at_work
-            if not (has_failed and may_restart) or any(scratch.glob(rank_file("rank.json", "*"))):
+            is_joined = was_at_work and rendezvous is not None
+            most = STARTS_AT_WORK if was_at_work or now - begun > UNUSED_S else STARTS
+            has_failed = ended.profiler_failure is not None and not ended.timed_out
+            if not has_failed or is_joined or starts >= most or any(scratch.glob(rank_file("rank.json", "*"))):
                 return command, ended
-            failure, was_at_work = profiler_failure(entry, ended, log), was_at_work or has_started
+            failure = profiler_failure(entry, ended, log)
             on_line(f"{PROGRESS}  {failure}; starting again")
             _clear(scratch)
 
