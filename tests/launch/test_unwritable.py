@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from conftest import ran, refusal
 from multicard.core.files import atomic_write, is_full, report_unwritable
 from multicard.launch import attempts
 from multicard.launch.job import refuse_job, run_job
+from multicard.launch.judge import profiler_failure
+from multicard.launch.supervise import Ended
+from multicard.profilers import PROFILERS
 from multicard.workloads.script.parameters import ScriptParameters
 
 NO_SPACE = os.strerror(errno.ENOSPC)
@@ -135,3 +139,16 @@ def test_an_error_of_another_file_is_not_taken_for_a_failed_write(tmp_path: Path
     with pytest.raises(PermissionError) as caught, report_unwritable(tmp_path / "run"):
         raise other
     assert caught.value is other
+
+
+def test_of_a_profiler_without_space_for_its_temporary_files_that_is_said(
+    tmp_path: Path, mounted: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = Ended(1, False, 1.0, profiler_failure="it exited with 1 before it had started the job")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    plain = f"nsys: {ended.profiler_failure}"
+    assert profiler_failure(PROFILERS["nsys"], ended, tmp_path / "log.txt") == plain
+    monkeypatch.setattr(tempfile, "tempdir", str(mounted("size=64k")))
+    said = profiler_failure(PROFILERS["nsys"], ended, tmp_path / "log.txt")
+    assert said == f"{plain}; the disk of its temporary files (TMPDIR) is full"
+    assert profiler_failure(PROFILERS["nsys"], Ended(1, False, 1.0), tmp_path / "log.txt") is None

@@ -3,11 +3,13 @@
 import itertools
 import re
 import signal
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from multicard.core.files import is_full
 from multicard.core.layout import PROGRESS
 from multicard.core.reasons import LONGEST_MESSAGE, Reason
 from multicard.core.system import ranks_may_share_gpus
@@ -94,6 +96,8 @@ def profiler_failure(profiler: Profiler, ended: Ended, log: Path) -> str | None:
     if ended.profiler_failure is None and printed is None:
         return None
     parts = [ended.profiler_failure, printed or _last_words(log)]
+    if is_full(Path(tempfile.gettempdir())):  # without space there nsys hangs, or says nothing of that
+        parts.append("the disk of its temporary files (TMPDIR) is full")
     if ended.profiler_failed_before:
         parts.append("at an earlier start it failed too")
     return printable(f"{profiler.name}: {'; '.join(filter(None, parts))}", LONGEST_MESSAGE)
