@@ -74,10 +74,10 @@ def run_ranks(
             # Ranks of other nodes do not wait for those of this one once these have met.
             is_joined = was_at_work and rendezvous is not None
             most = STARTS_AT_WORK if was_at_work or now - begun > UNUSED_S else STARTS
-            has_failed = ended.profiler_failure is not None and not ended.timed_out
-            if not has_failed or is_joined or starts >= most or any(scratch.glob(rank_file("rank.json", "*"))):
+            has_reported = any(scratch.glob(rank_file("rank.json", "*")))
+            failure = None if ended.timed_out or has_reported else profiler_failure(entry, ended, log)
+            if failure is None or is_joined or starts >= most:
                 return command, ended
-            failure = profiler_failure(entry, ended, log)
             on_line(f"{PROGRESS}  {failure}; starting again")
             _clear(scratch)
 

@@ -289,7 +289,10 @@ def _is_of_profiler(process: psutil.Process) -> bool:
     """
     if _variable(process, JOB_MARK) is not None:
         return _variable(process, WRAPPED_MARK) is None
-    return time.time() - process.create_time() < LOOK_S
+    try:
+        return time.time() - process.create_time() < LOOK_S
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _end(find: Callable[[], list[psutil.Process]], grace_s: float) -> None:
@@ -309,6 +312,8 @@ def _has_ended(process: psutil.Process) -> bool:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+    except psutil.AccessDenied:  # of another user, as by sudo
+        return False
 
 
 def _variable(process: psutil.Process, name: str) -> str | None:
