@@ -74,5 +74,20 @@ lock:
 	uv pip compile --quiet --universal --python-version 3.11 --no-deps \
 	    --generate-hashes --no-annotate --custom-compile-command "make lock" $(UPGRADE) --output-file envs/uv.lock envs/uv.in
 
+# What was made here, and nothing that you put beside it: data/raw and any other file in data or results stays.
+RESULT_FOLDERS := runs scenarios figures logs benchmarks machine search
+RESULT_FILES := report.html recommendations.md claims.csv claims_tests.csv
+DIGEST := [0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]
+
 clean:
-	rm -rf results data site bundle .snakemake .emulated
+	rm -rf site bundle .snakemake .emulated
+	rm -rf $(addprefix results/,$(RESULT_FOLDERS) $(RESULT_FILES))
+	@# Preparing leaves log.txt first and provenance.json last; what has neither is not ours, whatever its name.
+	@for folder in data/*-$(DIGEST) data/models/*-$(DIGEST); do \
+	    if [ -e "$$folder/log.txt" ] || [ -e "$$folder/provenance.json" ]; then \
+	        echo "rm -rf $$folder"; rm -rf "$$folder"; \
+	    fi; \
+	done
+	@for folder in data/models data results; do \
+	    if [ -d "$$folder" ] && [ ! -L "$$folder" ]; then rmdir --ignore-fail-on-non-empty "$$folder"; fi; \
+	done
