@@ -271,7 +271,7 @@ def test_a_profile_that_states_no_mapping_is_refused_in_one_line(tmp_path: Path,
 
 def test_a_profile_is_merged_into_the_configuration_as_snakemake_merges_it(tmp_path: Path) -> None:
     cluster = {"gpu_memory_gb": 80, "nodes": 1, "cpus_per_node": 8}
-    config = having(cluster=cluster)
+    config = having(cluster=cluster, results="measured")
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
     (tmp_path / "config.yaml").write_text("config: {cluster: {nodes: 2, cpus_per_node: 16}}\n")
     read = read_experiment(tmp_path / "mine.yaml", tmp_path)

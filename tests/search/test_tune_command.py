@@ -17,6 +17,7 @@ from multicard.experiment.workload import WORKLOADS, Resources
 from multicard.search.scenario import Result, ScenarioSpace
 
 CONFIG: dict[str, Any] = {
+    "results": "results",
     "fixed": TINY,
     "scenarios": {
         "formats": {

@@ -21,7 +21,7 @@ LONG_AGO = 1_000_000_000
 
 
 def configuration(folder: Path, **changes: Any) -> dict[str, Any]:
-    experiment = {"scenarios": {"one": SCENARIO | changes}}
+    experiment = {"results": "results", "scenarios": {"one": SCENARIO | changes}}
     (folder / "mine.yaml").write_text(yaml.safe_dump(experiment))
     return experiment
 

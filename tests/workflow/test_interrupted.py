@@ -26,6 +26,7 @@ pytestmark = pytest.mark.slow
 
 SNAKEMAKE = [str(Path(sys.prefix) / "bin" / "snakemake"), "--profile", "profiles/local", "--configfile", CONFIG]
 EXPERIMENT: dict[str, Any] = {
+    "results": "results",
     "fixed": TINY | {"profiler": "none"},
     "scenarios": {
         "seeds": {"question": "Which seed?", "vary": {"seed": [0, 1]}, "figures": ["step_times"]},

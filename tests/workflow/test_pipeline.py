@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slow
 
 CONFIG = "config/tiny.yaml"
 EXPERIMENT: dict[str, Any] = {
+    "results": "results",
     "fixed": TINY | {"strategy": "ddp-ds"},
     "scenarios": {
         "processes": {

@@ -13,6 +13,7 @@ from conftest import ROOT, TINY
 from multicard.core.layout import machine_file
 from multicard.core.prepared import folder_name
 from multicard.experiment.datasets import Digits
+from multicard.experiment.load import read_experiment
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +29,7 @@ use rule * from profiling as profiling_*
 
 rule mine:
     default_target: True
-    input: "results/report.html"
+    input: "results-mine/report.html"
 """
 
 
@@ -78,7 +79,7 @@ def test_the_limits_of_this_machine_are_a_target(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"scenarios": {"a": SCENARIO}}))
     command = ("--snakefile", str(ROOT / "workflow/Snakefile"), "--configfile", "mine.yaml")
     dry = snakemake(tmp_path, *command, "--dry-run", "--", "machine")
-    assert str(machine_file(Path("results"), "cpu")) in dry
+    assert str(machine_file(Path("results-mine"), "cpu")) in dry
     rules = set(re.findall(r"^(\w+) +1$", dry, re.M))
     assert rules == {"machine", "measure_machine"}
 
@@ -88,3 +89,25 @@ def test_every_rule_that_a_cluster_runs_asks_for_time_and_memory_and_can_be_name
     listed = snakemake(ROOT, "--list-rules", "--configfile", "config/config.yaml")
     after_runs = {"extract_activity", "measure_scenario", "draw_figures", "conclude", "write_report"}
     assert set(listed.split()) >= after_runs >= set(profile["groups"])
+
+
+def test_every_configuration_has_results_of_its_own_which_commands_find_too(tmp_path: Path) -> None:
+    """The report of a configuration does not take the place of another one's."""
+    stated = yaml.safe_dump({"scenarios": {"a": SCENARIO}})
+    for name in ("config/config.yaml", "config/mine.yaml", "other.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(stated)
+    (tmp_path / "site.yaml").write_text("time_limit_min: 5\n")
+    at = ("--snakefile", str(ROOT / "workflow/Snakefile"), "--dry-run")
+
+    def report(*configuration: str) -> set[str]:
+        return set(re.findall(r"Missing output files: (\S+report\.html)", snakemake(tmp_path, *at, *configuration)))
+
+    assert report() == {"results/report.html"}
+    assert report("--configfile", "config/config.yaml") == {"results/report.html"}
+    assert report("--configfile", "config/mine.yaml") == {"results-mine/report.html"}
+    assert report("--configfile", "other.yaml", "site.yaml") == {"results-other/report.html"}
+    for name in ("config/config.yaml", "config/mine.yaml", "other.yaml"):
+        file = tmp_path / name
+        [folder] = report("--configfile", name)
+        assert folder == f"{read_experiment(file).results}/report.html"

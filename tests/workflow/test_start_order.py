@@ -17,6 +17,7 @@ from multicard.experiment.load import check
 pytestmark = pytest.mark.slow
 
 EXPERIMENT: dict[str, Any] = {
+    "results": "results",
     "order_seed": 3,
     "datasets": {"digits": {"source": "digits"}, "other": {"source": "digits", "limit": 500}},
     "fixed": TINY,

@@ -24,6 +24,7 @@ from multicard.core.layout import (
     search_tables,
 )
 from multicard.core.pipeline import pipeline_folder
+from multicard.experiment.config import default_results
 from multicard.experiment.load import check, read_yaml
 from multicard.core.prepared import folder_name
 from multicard.experiment.resources import (
@@ -41,6 +42,9 @@ from snakemake.settings.types import DeploymentMethod
 with reported():
     for path in workflow.configfiles:
         read_yaml(Path(path))
+    # Of several files the first one names the results; the others change it.
+    for path in workflow.configfiles[:1]:
+        config.setdefault("results", default_results(Path(path)))
     EXPERIMENT = check(config, " + ".join(str(path) for path in workflow.configfiles))
     if not EXPERIMENT.cluster and "slurm_partition" in (
         workflow.resource_settings.default_resources or ()

@@ -11,6 +11,7 @@ from typing import Any
 from multicard.cli._command import (
     MEASURE,
     OF_SCALE,
+    SHIPPED,
     Command,
     add_device,
     device_of,
@@ -116,6 +117,7 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
 
     Raises `UserError` if the arguments do not fit together.
     """
+    from multicard.experiment.config import RESULTS, default_results
     from multicard.workloads.script.parameters import GIVEN, program
     from multicard.workloads.script.template import command_error, renamed
     from multicard.workloads.script.workload import default_figures
@@ -152,8 +154,9 @@ def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
         "repeats": arguments.repeats,
         "figures": list(default_figures(several, device, bool(arguments.ablate))),
     }
-    own = re.sub("[^A-Za-z0-9._-]+", "-", arguments.config_out.stem)
-    results = "results" if arguments.config_out.name == OF_SCALE.name else f"results-{own}"
+    # In a clone the demo has the folder.
+    alone = arguments.config_out.name == OF_SCALE.name and not SHIPPED.exists()
+    results = RESULTS if alone else default_results(arguments.config_out)
     return {"results": results, "time_limit_min": arguments.time_limit_min, "scenarios": {"scale": scenario}}
 
 

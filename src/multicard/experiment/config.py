@@ -1,7 +1,9 @@
 """The configuration model: the single source of truth for what a configuration file may say."""
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, create_model, model_validator
@@ -21,6 +23,8 @@ MOST_RUNS = 100_000  # of a scenario
 MODULE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.+/-]*$"
 # Make and Snakemake put these into commands and patterns of file names; one that begins with a dash would be an option.
 RESULTS_PATH = r"^[\w./+@=,][\w./+@=,-]*( +[\w./+@=,-]+)*$"
+SHIPPED = Path("config/config.yaml")  # the configuration of the demo, which the pipeline takes by default
+RESULTS = "results"
 ARCHIVE = ".tar.gz"  # how the name of an archive of recorded runs ends
 
 FigureName = Literal[tuple(FIGURES)]
@@ -151,9 +155,10 @@ class Experiment(Strict):
     """One configuration file."""
 
     results: str = Field(
-        "results",
+        RESULTS,
         pattern=RESULTS_PATH,
-        description="Folder for all results: letters, digits, spaces and `_./+@=,-`, no dash first.",
+        description="Folder for all results: letters, digits, spaces and `_./+@=,-`, no dash first; default: "
+        "`results-NAME` for NAME.yaml, and `results` for config/config.yaml.",
     )
     time_limit_min: int = Field(
         60, ge=1, description="Time limit per run in minutes; a run that exceeds it is ended as timed_out."
@@ -196,6 +201,20 @@ class Experiment(Strict):
         return self.scenarios[name].fixed.workload or self.fixed.workload or DEFAULT_WORKLOAD
 
 
+def default_results(file: Path) -> str:
+    """Return the results folder of a configuration file that states none.
+
+    Every file has a folder of its own, so that an experiment does not replace the report of another one.
+
+    >>> default_results(Path("config/config.yaml")), default_results(Path("config/my birds.yaml"))
+    ('results', 'results-my-birds')
+    """
+    if file.parts[-2:] == SHIPPED.parts:
+        return RESULTS
+    name = re.sub(r"[^\w.-]+", "-", file.stem)
+    return f"{RESULTS}-{name}"
+
+
 class _Schema(GenerateJsonSchema):
     """Without the titles that only repeat the keys."""
 
@@ -209,6 +228,7 @@ def json_schema() -> dict[str, Any]:
     A list under `vary` holds what `fixed` takes, by reference, so that an editor shows there too what that means.
     """
     schema = Experiment.model_json_schema(schema_generator=_Schema)
+    del schema["properties"]["results"]["default"]  # it depends on the name of the file
     for parameter in schema["$defs"]["Fixed"]["properties"].values():
         del parameter["default"]
     for name, listed in schema["$defs"]["Vary"]["properties"].items():

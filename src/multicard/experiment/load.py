@@ -14,7 +14,7 @@ from multicard.core.files import unwritable
 from multicard.core.secrets import STANDALONE_TOKEN
 from multicard.core.text import counted, printable, quoted
 from multicard.experiment.cluster import Cluster
-from multicard.experiment.config import Experiment, Fixed, Scenario
+from multicard.experiment.config import Experiment, Fixed, Scenario, default_results
 from multicard.experiment.datasets import SOURCES
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.machine import Machine
@@ -43,7 +43,10 @@ def read_experiment(path: Path, profile: Path | None = None, outside: bool = Tru
 def read_config(path: Path, profile: Path | None = None) -> tuple[Any, str]:
     """Parse a configuration file, with what a profile states, and name both for messages; it is not checked."""
     config = read_yaml(path)
-    if profile is None or not isinstance(config, dict):
+    if not isinstance(config, dict):
+        return config, str(path)
+    config = {"results": default_results(path)} | config
+    if profile is None:
         return config, str(path)
     stated = read_profile(profile).get("config") or {}
     if not isinstance(stated, dict):
