@@ -93,7 +93,7 @@ FAULTS = [
     (["trace,devices", "one.sqlite,two"], "line 2: devices: found 'two', expected a whole number of at least 1"),
     (["trace,devices", "one.sqlite,0"], "line 2: devices: found '0', expected a whole number of at least 1"),
     (["trace,devices", "one.sqlite,"], "line 2: devices: is empty, expected the number of GPUs of the run"),
-    (["trace,devices", "one.sqlite,9999"], "line 2: devices: found 9999: Input should be less than or equal to 1024"),
+    (["trace,devices", "one.sqlite,9999"], "line 2: devices: found 9999, expected 1024 or less"),
     (["trace,devices,nodes", "two.sqlite,2,3"], "line 2: 2 devices cannot be shared equally by 3 nodes"),
     (["trace,devices", "one.sqlite,1", "short.json,1"], "line 3: is the same run as {table}, line 2"),
     (["trace,devices,lr", "one.sqlite,1,"], "line 2: lr: is empty; state the value of every row"),

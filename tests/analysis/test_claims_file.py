@@ -21,9 +21,9 @@ from multicard.papers.judge import judge
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("claims: 3", "valid list"),
-        ([{"id": "a"}], "0.claim: Field required"),
-        ({"colour": "red"}, "0.colour: Extra inputs"),
+        ("claims: 3", "expected a list"),
+        ([{"id": "a"}], "0.claim: missing"),
+        ({"colour": "red"}, "0.colour: unknown key"),
         ({"above": None}, "expected a limit"),
         ({"where": {"colour": 1}}, "'colour' is neither a parameter nor a measure"),
         ({"kind": "api_time", "functions": "("}, "valid regular expression"),

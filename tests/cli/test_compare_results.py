@@ -195,7 +195,7 @@ def test_what_cannot_be_told_has_a_code_of_its_own(extracted_run: Path, tmp_path
         ("steps.csv", "rank,epoch\n0,1\n", "found no column step"),
         ("epochs.csv", "epoch,train_loss,test_loss,test_accuracy,epoch_time_s\n", "found no epoch"),
         ("activity/phases.parquet", "PAR1", "cut or altered since it was made"),
-        ("run.json", "{}", "not the record of a run: run: Field required"),
+        ("run.json", "{}", "not the record of a run: run: missing"),
     ],
 )
 def test_a_damaged_file_is_named(file: str, content: str, says: str, extracted_run: Path, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Bad input gets one line that names file and key."""
 
+import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from snakemake.utils import update_config, validate
 
 from conftest import ROOT, refusal
 from multicard.core.errors import UserError
-from multicard.experiment.config import json_schema
+from multicard.experiment.config import Experiment, Fixed, Scenario, json_schema
 from multicard.experiment.load import check, read_experiment, read_profile, read_yaml
 
 SIZES: dict[str, Any] = {
@@ -35,6 +37,15 @@ def errors_of(config: Any) -> list[str]:
     with pytest.raises(UserError) as caught:
         check(config, "mine.yaml")
     return str(caught.value).splitlines()
+
+
+def any_errors_of(config: Any) -> list[str]:
+    """The same of what may be right."""
+    try:
+        check(config, "mine.yaml")
+    except UserError as error:
+        return str(error).splitlines()
+    return []
 
 
 def having(**keys: Any) -> dict[str, Any]:
@@ -64,18 +75,17 @@ def tuning(**fixed: Any) -> dict[str, Any]:
         (having(resluts="x"), "resluts: unknown key (did you mean 'results'?)"),
         (
             sizes({"strategy": "ddpp"}),
-            "scenarios.sizes.fixed.strategy: found 'ddpp', expected one of single, dp, ddp, ddp-ds, fsdp "
-            "(did you mean 'ddp'?)",
+            "scenarios.sizes.fixed.strategy: found 'ddpp' (did you mean 'ddp'?), expected one of single, dp, ddp, "
+            "ddp-ds, fsdp",
         ),
-        (sizes(vary={"image_size": [0]}), "scenarios.sizes.vary.image_size.0: found 0, input should be greater than"),
+        (sizes(vary={"image_size": [0]}), "scenarios.sizes.vary.image_size.0: found 0, expected 8 or more"),
         (
             sizes({"learning_rate": "1e-3"}),
-            "scenarios.sizes.fixed.learning_rate: found '1e-3', input should be a valid number "
-            "(YAML wants a point: 1.0e-3)",
+            "scenarios.sizes.fixed.learning_rate: found '1e-3', expected a number (YAML wants a point: 1.0e-3)",
         ),
         (having(scenarios={"empty": None}), "scenarios.empty: found nothing, expected a mapping"),
         (having(scenarios={"empty": {"question": "?", "figures": ["memory"]}}), "scenarios.empty: an empty scenario: "),
-        (having(scenarios={}), "scenarios: found {}, dictionary should have at least 1 item"),
+        (having(scenarios={}), "scenarios: is empty, expected at least one"),
         (sizes({"devices": 1}), "scenarios.sizes: devices is both fixed and varied"),
         (sizes(vary={"devices": [2, 2]}), "scenarios.sizes: vary.devices lists a value twice: [2, 2]"),
         (sizes(figures=["gain_precision"]), "scenarios.sizes: the figure gain_precision needs two or more values of"),
@@ -92,10 +102,22 @@ def tuning(**fixed: Any) -> dict[str, Any]:
         ),
         (
             having(modules=["cuda/13.0", "cuda; touch x"]),
-            "modules.1: found 'cuda; touch x', string should match pattern",
+            "modules.1: found 'cuda; touch x', expected text that matches ^",
         ),
         (None, "expected a mapping with the key scenarios, found nothing"),
         ([1], "expected a mapping with the key scenarios, found list"),
+        (sizes({"device": "gpu"}), "scenarios.sizes.fixed.device: found 'gpu' (did you mean 'cuda'?), expected one of"),
+        (
+            sizes({"device": "CUDA"}),
+            "scenarios.sizes.fixed.device: found 'CUDA' (did you mean 'cuda'?), expected one of",
+        ),
+        (sizes({"precision": "float16"}), "scenarios.sizes.fixed.precision: found 'float16' (did you mean 'fp16'?), "),
+        (sizes(vary={"devices": 2}), "scenarios.sizes.vary.devices: found 2, expected a list such as [2]"),
+        (sizes(vary={"devices": ["one"]}), "scenarios.sizes.vary.devices.0: found 'one', expected a whole number"),
+        (
+            sizes(figures=["speed_up"]),
+            "scenarios.sizes.figures.0: found 'speed_up' (did you mean 'speedup'?), expected",
+        ),
         # Others begin alike.
         ({}, "scenarios: missing"),
         (sizes({"presicion": "fp32"}), "scenarios.sizes.fixed.presicion: unknown key (did you mean 'precision'?)"),
@@ -154,13 +176,13 @@ def test_a_profile_of_snakemake_means_what_it_means_to_snakemake(tmp_path: Path)
 
 
 def test_names_that_are_options_or_longer_than_those_of_files_are_refused() -> None:
-    assert errors_of(having(results="-rf"))[0].startswith("mine.yaml: results: found '-rf', string should match")
+    assert errors_of(having(results="-rf"))[0].startswith("mine.yaml: results: found '-rf', expected text that matches")
     for too_long in (f"{'x' * 300}/y", "x" * 300):
         assert errors_of(having(results=too_long))[0].startswith("mine.yaml: results: cannot write to xxx")
     long = "s" * 300
     [line] = errors_of(having(scenarios={long: SIZES}))
-    assert line.startswith(f"mine.yaml: scenarios.{long[:99]}…: found 's") and "at most 100 characters" in line
-    assert "at most 100 characters" in errors_of(having(datasets={long: {"source": "digits"}}))[0]
+    assert line.startswith(f"mine.yaml: scenarios.{long[:99]}…: found 's") and "100 characters at most" in line
+    assert "100 characters at most" in errors_of(having(datasets={long: {"source": "digits"}}))[0]
 
 
 def test_names_and_texts_that_look_like_secrets_are_refused() -> None:
@@ -172,6 +194,30 @@ def test_names_and_texts_that_look_like_secrets_are_refused() -> None:
     assert (
         line.startswith("mine.yaml: scenarios.sizes.question: it holds what looks like a secret") and token not in line
     )
+
+
+def test_a_misspelt_key_is_one_fault_and_not_a_missing_one_too() -> None:
+    assert errors_of({"scenarois": {"sizes": SIZES}}) == [
+        "mine.yaml: scenarois: unknown key (did you mean 'scenarios'?)"
+    ]
+    assert errors_of({"x": 1}) == ["mine.yaml: scenarios: missing", "mine.yaml: x: unknown key"]
+
+
+def test_no_fault_is_told_in_the_words_of_pydantic() -> None:
+    """Those of `error.msg`, which speak of inputs, dictionaries and validation."""
+    odd = [None, "x", "", -1, 10**9, 1.5, float("nan"), True, [], {}, [None], {"x": None}, [[1]], {1: 2}]
+    own = re.compile(r"[Ii]nput|valid |dictionar|tuple|instance|Field|finite|should")
+    lines = []
+    for name, value in itertools.product(Fixed.model_fields, odd):
+        lines += any_errors_of(sizes({name: value})) + any_errors_of(sizes(vary={name: value}))
+    for name, value in itertools.product(Experiment.model_fields, odd):
+        lines += any_errors_of(having(**{name: value}))
+    for name, value in itertools.product(Scenario.model_fields, odd):
+        lines += any_errors_of(having(scenarios={"sizes": SIZES | {name: value}}))
+    for name, value in itertools.product(("datasets", "models"), odd):
+        lines += any_errors_of(having(**{name: {"mine": value}}))
+    assert len(lines) > 500
+    assert [line for line in lines if own.search(line.replace("finite number", ""))] == []
 
 
 def test_every_fault_gets_a_line_of_its_own() -> None:

@@ -82,7 +82,7 @@ def test_samples_of_a_published_set_that_are_empty_are_left_out_and_counted(tmp_
     facts = made(tmp_path / "out", **definition, limit=3)
     assert rows(tmp_path / "out" / "train.jsonl") == [good, good]
     assert (facts["train_samples"], facts["left_out"]) == (2, 1)
-    assert facts["first_left_out"] == f"{tmp_path}/in, sample 2: dialogue: Input should be a valid string"
+    assert facts["first_left_out"] == f"{tmp_path}/in, sample 2: dialogue: expected text"
 
 
 NO_ROWS = BytesIO()
@@ -96,7 +96,7 @@ pq.write_table(pa.table({"input": pa.array([], pa.string())}), NO_ROWS)
         ({"train.parquet": b"PAR1"}, "{folder}: cannot be read after 0 samples: Parquet"),
         ({"train.jsonl": b'{"input": \n'}, "{folder}: cannot be read after 0 samples: "),
         ({"test.jsonl": line(input="a", output="b")}, "{folder}: cannot be read after 0 samples: "),
-        ({"train.jsonl": GOOD}, "{folder}, sample 1: input: Field required"),
+        ({"train.jsonl": GOOD}, "{folder}, sample 1: input: missing"),
         ({"train.jsonl": line(input="", output="b")}, "{folder}, sample 1: input: empty, expected text"),
         ({"train.parquet": NO_ROWS.getvalue()}, "{folder}: found no samples, expected some"),
     ],
@@ -144,7 +144,7 @@ def test_ending_before_the_end_of_parquet_does_not_abort_python(tmp_path: Path, 
     done = script(tmp_path / "out", source="published-text", texts=name, folder=str(folder), limit=2)
     assert done.returncode == code, done.stderr
     if code:
-        assert done.stderr == f"{folder}, sample 1: input: Field required\n"
+        assert done.stderr == f"{folder}, sample 1: input: missing\n"
         assert not list((tmp_path / "out").iterdir())
 
 

@@ -99,7 +99,7 @@ def with_row(row: dict[str, Any]) -> str:
     ("content", "says"),
     [
         ("{", "does not parse as JSON"),
-        (json.dumps(record() | {"device": "tpu"}), "device: Input should be 'cpu' or 'cuda'"),
+        (json.dumps(record() | {"device": "tpu"}), "device: expected one of cpu, cuda"),
         (with_row({"measure": "matmul", "times_s": []}), "times_s: "),
         (with_row({"measure": "matmul", "times_s": [1]}), "found no work"),
         (with_row({"measure": "?", "times_s": [1]}), "measure: "),

@@ -57,7 +57,7 @@ def test_clean_leaves_what_the_user_made(tmp_path: Path) -> None:
 def test_clean_removes_folders_that_are_empty_then(tmp_path: Path) -> None:
     shutil.copy(ROOT / "Makefile", tmp_path)
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "results").symlink_to("elsewhere")  # on a disk with room
+    (tmp_path / "results").symlink_to("elsewhere")
     write(tmp_path / "results/report.html")
     write(tmp_path / "data/digits-0123abcd" / PROVENANCE)
     assert ran("make", "--no-print-directory", "clean", cwd=tmp_path).returncode == 0

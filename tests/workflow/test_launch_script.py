@@ -48,8 +48,8 @@ def launch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Launch:
         (
             TINY | {"devices": 0, "batch_size": "8"},
             [
-                "devices: found 0, input should be greater than or equal to 1",
-                "batch_size: found '8', input should be a valid integer",
+                "devices: found 0, expected 1 or more",
+                "batch_size: found '8', expected a whole number",
             ],
         ),
         ('{"devices": 1', ["do not parse as JSON: Expecting ',' delimiter: line 1 column 14 (char 13)"]),

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from multicard.core.errors import UserError
 from multicard.core.text import natural
+from multicard.core.validation import expectation
 from multicard.experiment.parameters import OwnName, run_id
 from multicard.experiment.workload import parameters_of
 from multicard.profilers.interface import Profiler
@@ -100,7 +101,7 @@ def _run(stated: Mapping[str, str], where: str, program: str, folder: Path) -> T
         checked = parameters_of(parameters | {"workload": "adopted", "program": program, "args": own})
     except ValidationError as error:
         fault = error.errors()[0]
-        raise UserError(f"{where}: {fault['loc'][0]}: found {fault['input']!r}: {fault['msg']}") from error
+        raise UserError(f"{where}: {fault['loc'][0]}: found {fault['input']!r}, {expectation(fault)}") from error
     if checked.devices % checked.nodes:
         raise UserError(f"{where}: {checked.devices} devices cannot be shared equally by {checked.nodes} nodes")
     facts = {"samples_per_step": numbers.get("samples_per_step"), "warmup_steps": numbers.get("warmup_steps", 0)}

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from multicard.core.text import printable_lines
+from multicard.core.validation import expectation
 
 
 class UserError(Exception):
@@ -26,8 +27,8 @@ class TraceError(UserError):
 def first_fault(error: Any) -> str:
     """Place and message of the first fault of a `pydantic.ValidationError`; the message alone where it has no place."""
     fault = error.errors()[0]
-    place = ".".join(map(str, fault["loc"]))
-    return f"{place}: {fault['msg']}" if place else fault["msg"]
+    place, expected = ".".join(map(str, fault["loc"])), expectation(fault)
+    return f"{place}: {expected}" if place else expected
 
 
 def in_one_line(error: Exception) -> str:

@@ -1,6 +1,5 @@
 """Reading a configuration file; every error is one line with file, key, what was found and what was expected."""
 
-import difflib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -13,6 +12,7 @@ from multicard.core.errors import UserError
 from multicard.core.files import unwritable
 from multicard.core.secrets import STANDALONE_TOKEN
 from multicard.core.text import counted, printable, quoted
+from multicard.core.validation import choices_of, did_you_mean, expectation, is_empty, meant
 from multicard.experiment.cluster import Cluster
 from multicard.experiment.config import Experiment, Fixed, Scenario, default_results
 from multicard.experiment.datasets import SOURCES
@@ -81,7 +81,7 @@ def check(config: Any, source: str, outside: bool = True) -> Experiment:
     try:
         experiment = Experiment.model_validate(config)
     except ValidationError as error:
-        raise UserError(*_lines(source, map(_message, error.errors()))) from error
+        raise UserError(*_lines(source, map(_message, _without_misspelt(error.errors())))) from error
     errors = [
         *_secret_errors(config),
         *(error for name in experiment.scenarios for error in _scenario_errors(experiment, name)),
@@ -156,32 +156,40 @@ def _message(error: Any) -> str:
     match kind:
         case "extra_forbidden":
             own = f"; {UNDER_ARGS}" if {"fixed", "vary"} & set(location) else ""
-            return f"{key}: unknown key{_hint(location[-1], list(source.model_fields) if source else _KEYS)}{own}"
+            return f"{key}: unknown key{did_you_mean(location[-1], source.model_fields if source else _KEYS)}{own}"
         case "missing":
             return f"{key}: missing"
-        case "literal_error":
-            choices = re.findall(r"'([^']*)'", error["ctx"]["expected"])
-            return f"{key}: found {quoted(found)}, expected one of {', '.join(choices)}{_hint(found, choices)}"
         case "value_error":
-            return f"{key}: {error['ctx']['error']}" if key else str(error["ctx"]["error"])
-        case "model_type" | "dict_type":
-            return f"{key}: found {'nothing' if found is None else quoted(found)}, expected a mapping"
+            return f"{key}: {expectation(error)}" if key else expectation(error)
         case "union_tag_not_found" | "union_tag_invalid":
             tag = error["ctx"].get("tag", "nothing")
-            return f"{key}.source: found {quoted(tag)}, expected one of {', '.join(SOURCES)}{_hint(tag, list(SOURCES))}"
-    expected = error["msg"][0].lower() + error["msg"][1:]
-    if kind == "float_type" and isinstance(found, str) and re.fullmatch(r"\d+e[+-]?\d+", found):
+            return (
+                f"{key}.source: found {quoted(tag)}{did_you_mean(tag, SOURCES)}, expected one of {', '.join(SOURCES)}"
+            )
+    if kind in ("too_short", "string_too_short") and is_empty(found):
+        return f"{key}: is empty, expected {'text' if isinstance(found, str) else 'at least one'}"
+    hint, expected = "", expectation(error)
+    if kind == "literal_error":
+        hint = did_you_mean(found, choices_of(error)) if isinstance(found, str) else ""
+    elif kind in ("list_type", "tuple_type") and isinstance(found, (str, int, float)):
+        expected += f" such as [{printable(str(found), LONGEST_KEY)}]"
+    elif kind == "float_type" and isinstance(found, str) and re.fullmatch(r"\d+e[+-]?\d+", found):
         expected += f" (YAML wants a point: {found.replace('e', '.0e')})"
-    return f"{key}: found {quoted(found)}, {expected}"
+    return f"{key}: found {'nothing' if found is None else quoted(found)}{hint}, {expected}"
+
+
+def _without_misspelt(errors: Sequence[Any]) -> list[Any]:
+    """Leave out that a key is missing where an unknown one stands in its place that was probably meant to be it."""
+    misspelt = {
+        (*error["loc"][:-1], meant(str(error["loc"][-1]), _KEYS))
+        for error in errors
+        if error["type"] == "extra_forbidden"
+    }
+    return [error for error in errors if error["type"] != "missing" or error["loc"] not in misspelt]
 
 
 # Of all sections that are not data sets.
 _KEYS = [name for section in (Experiment, Scenario, Fixed, Cluster, Model) for name in section.model_fields]
-
-
-def _hint(word: object, choices: list[str]) -> str:
-    close = difflib.get_close_matches(word, choices, n=1) if isinstance(word, str) and len(word) < 100 else []
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _outside_errors(experiment: Experiment) -> list[str]:
@@ -226,7 +234,7 @@ def _scenario_errors(experiment: Experiment, name: str) -> list[str]:
         for value in dict.fromkeys(getattr(run.parameters, key) for run in runs):
             if value not in entries:
                 what = key.replace("dataset", "data set")
-                hint = _hint(value, list(entries))
+                hint = did_you_mean(value, entries)
                 errors.append(f"{_place(experiment, name, key)}: no {what} {quoted(value)} under {key}s{hint}")
     if not errors:
         errors = list(dict.fromkeys(f"{where}: {error}" for run in runs if (error := run.config_error())))

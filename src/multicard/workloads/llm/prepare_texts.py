@@ -67,7 +67,7 @@ def _write(place: str, rows: Iterator[Any], dataset: Text, path: Path) -> dict[s
             except (ValidationError, UnicodeEncodeError) as error:
                 is_of_row = isinstance(error, UnicodeEncodeError) or error.errors()[0]["type"] != "missing"
                 why = first_fault(error) if isinstance(error, ValidationError) else error
-                first_error = first_error or f"{place}, sample {number}: {why}".replace("Value error, ", "")
+                first_error = first_error or f"{place}, sample {number}: {why}"
                 if not is_published or not is_of_row:  # probably no row has the column
                     raise UserError(first_error) from None
                 skipped += 1

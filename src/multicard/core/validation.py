@@ -1,0 +1,108 @@
+"""Faults that pydantic finds, in words: what was expected, and what was probably meant."""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from multicard.core.text import counted
+
+# By pydantic's type of the fault.
+_KINDS = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "invalid_key": "a name that is text",
+}
+# With the limit that pydantic states beside the type.
+_LIMITS = {
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "{ge} or more",
+    "less_than": "less than {lt}",
+    "less_than_equal": "{le} or less",
+    "too_long": "{max_length} values at most",
+    "string_too_long": "{max_length} characters at most",
+    "string_pattern_mismatch": "text that matches {pattern}",
+}
+# What people write for a value: difflib would take gpu for cpu.
+_SYNONYMS = {
+    "gpu": "cuda",
+    "gpus": "cuda",
+    "half": "fp16",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float32": "fp32",
+    "float64": "fp64",
+    "double": "fp64",
+}
+
+
+def expectation(fault: Mapping[str, Any]) -> str:
+    """Return what was expected where pydantic found a fault; `fault`: an entry of `ValidationError.errors()`.
+
+    >>> expectation({"type": "greater_than_equal", "ctx": {"ge": 1}})
+    'expected 1 or more'
+    """
+    kind, context = fault["type"], fault.get("ctx", {})
+    if kind in _KINDS:
+        return f"expected {_KINDS[kind]}"
+    if kind in _LIMITS:
+        return f"expected {_LIMITS[kind].format(**context)}"
+    match kind:
+        case "missing":
+            return "missing"
+        case "extra_forbidden":
+            return "unknown key"
+        case "value_error":
+            return str(context["error"])
+        case "literal_error" | "union_tag_invalid":
+            return f"expected {_one_of(choices_of(fault))}"
+        case "too_short":
+            return f"expected {counted(context['min_length'], 'value')} or more"
+        case "string_too_short":
+            return f"expected {counted(context['min_length'], 'character')} or more"
+    return fault["msg"][0].lower() + fault["msg"][1:]
+
+
+def choices_of(fault: Mapping[str, Any]) -> list[str]:
+    """Return the values that pydantic would have accepted instead, of a fault that lists them."""
+    context = fault["ctx"]
+    listed = context.get("expected") or context["expected_tags"]
+    return re.findall(r"'([^']*)'", listed) or [listed]
+
+
+def _one_of(choices: list[str]) -> str:
+    return choices[0] if len(choices) == 1 else f"one of {', '.join(choices)}"
+
+
+def is_empty(value: Any) -> bool:
+    """Return whether a value is text, a list or a mapping with nothing in it."""
+    return isinstance(value, (str, list, tuple, dict)) and not value
+
+
+def meant(word: str, choices: Iterable[str]) -> str | None:
+    """Return the choice that a word was probably meant to be, or None.
+
+    >>> meant("gpu", ["cpu", "cuda"]), meant("sclae", ["scale", "run"]), meant("xyz", ["scale"])
+    ('cuda', 'scale', None)
+    """
+    known = {choice.lower(): choice for choice in choices}
+    written = word.lower()
+    if (synonym := _SYNONYMS.get(written)) in known:
+        return known[synonym]
+    close = difflib.get_close_matches(written, known, n=1) if len(written) < 100 else []
+    return known[close[0]] if close else None
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """Return a hint at what was probably meant, which follows a word in a message; empty where nothing is like it."""
+    choice = meant(word, choices)
+    return f" (did you mean {choice!r}?)" if choice else ""
