@@ -172,7 +172,7 @@ def test_an_interpreter_without_torch_and_a_program_without_steps_are_said_in_on
 ) -> None:
     for name, program, says in (("a", "pass", "imported torch"), ("b", "import torch", "multicard.marks.step()")):
         code, line = ended(job(tmp_path / name, "-c", program, script=sys.executable, launcher="command"))
-        assert code == "no_steps" and "1 of Python 3." in line and says in line
+        assert code == "no_steps" and "(1 process, Python 3." in line and says in line
     monkeypatch.delenv("PYTHONPATH", raising=False)
     venv.create(tmp_path / "empty", with_pip=False)
     python = str(tmp_path / "empty" / "bin" / "python")

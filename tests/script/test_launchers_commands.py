@@ -246,6 +246,38 @@ def test_an_interpreter_is_asked_once_whether_it_will_do(
     assert found is None if problem is None else found.startswith(problem)
 
 
+@pytest.mark.parametrize(
+    ("program", "fault"),
+    [
+        (b"import torch\nprint(torch\n", "line 2: '(' was never closed"),
+        (b"for x in ():\n\tpass\n        pass\n", "line 3: inconsistent use of tabs"),
+        ('size = "Größe"\n'.encode("latin-1"), "line 1: "),
+        (b"import warnings\nassert (1, 'always')\n", None),  # Python warns of it
+    ],
+)
+def test_a_script_that_python_cannot_compile_is_refused_before_a_job_starts(
+    program: bytes, fault: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_bytes(program)
+    found = start.refusal(parameters(command=["train.py"], folder=str(tmp_path), python=sys.executable))
+    assert (found and str(found.message)) is None if fault is None else fault in str(found.message)
+    if fault:
+        line = refusal(lambda: main(["scale", "--device", "cpu", "--devices", "1", "--", "train.py"]), SystemExit)
+        assert "train.py does not compile: " in line and not Path("multicard.yaml").exists()
+
+
+def test_what_a_sitecustomize_prints_is_no_fault_of_a_script(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    put(
+        tmp_path,
+        "python",
+        f'echo hello; case "$*" in *find_spec*) echo 3.11; echo 2.5.0;; *) exec {sys.executable} "$@";; esac',
+    )
+    found = start.refusal(parameters(command=["train.py"], folder=str(tmp_path), python=str(tmp_path / "python")))
+    assert found is None
+
+
 def test_a_launcher_that_the_interpreter_does_not_have_is_named_with_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

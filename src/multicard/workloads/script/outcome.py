@@ -11,6 +11,7 @@ from typing import Any
 from multicard.core.files import read_json
 from multicard.core.layout import MADE, PROCESS, rank_file
 from multicard.core.reasons import Reason
+from multicard.core.text import counted
 from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
@@ -108,16 +109,20 @@ def _no_steps(processes: Sequence[Mapping[str, Any]]) -> Reason:
             "with -I, -E or -S"
         )
     elif not versions:
-        message = f"none of its processes ({_counted(processes)}) imported torch; see `command`"
+        message = (
+            f"it did not train by PyTorch: nothing imported torch ({_counted(processes)}); check that the command "
+            "starts your training"
+        )
     else:
         message = (
-            f"its processes ({_counted(processes)}, torch {', '.join(versions)}) called no optimizer of PyTorch; "
-            "log.txt may say why, and a loop that hides its steps needs `import multicard.marks` and, after each step, "
+            f"it called no optimizer of PyTorch ({_counted(processes)}, torch {', '.join(versions)}); log.txt may say "
+            "why, and a loop that hides its steps needs `import multicard.marks` and, after each step, "
             "`multicard.marks.step()`"
         )
     return Reason("no_steps", message=message)
 
 
 def _counted(processes: Sequence[Mapping[str, Any]]) -> str:
-    python = sorted({each["python"] for each in processes})
-    return f"{len(processes)} of Python {', '.join(python)}"
+    """Count the processes, and name their versions of Python."""
+    versions = sorted({each["python"] for each in processes})
+    return f"{counted(len(processes), 'process')}, Python {', '.join(versions)}"

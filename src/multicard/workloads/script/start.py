@@ -25,6 +25,18 @@ QUESTION = (
     "import sys, importlib.metadata as m, importlib.util as u; print(*sys.version_info[:2], sep='.'); "
     "print(m.version('torch') if u.find_spec('torch') else 'none')"
 )
+# Prints why an interpreter cannot compile a file. The mark tells that from what a sitecustomize prints.
+FAULT_MARK = "does not compile: "
+FAULT = f"""import sys, warnings
+warnings.simplefilter("ignore")
+path = sys.argv[1]
+try:
+    compile(open(path, "rb").read(), path, "exec", dont_inherit=True)
+except SyntaxError as error:
+    print(f"{FAULT_MARK}line {{error.lineno}}: {{error.msg}}")
+except ValueError as error:
+    print("{FAULT_MARK}", error)
+"""
 # A folder of that name in the script's is no package without an __init__.py.
 HAS_PACKAGE = "import importlib.util as u; s = u.find_spec({!r}); print(bool(s and s.origin))"
 
@@ -95,6 +107,9 @@ def refusal(p: ScriptParameters, source: Mapping[str, str] = os.environ) -> Reas
         return Reason("cannot_run", node=socket.gethostname(), message=problem)
     if problem := _interpreter_problem(interpreter(p)):
         return Reason("no_torch", message=problem)
+    script = script_file(p)
+    if script and script.suffix == ".py" and (fault := _syntax_fault(interpreter(p), script)):
+        return Reason("cannot_run", node=socket.gethostname(), message=f"command: {script} {fault}")
     launcher = LAUNCHERS[p.launched_by]
     if launcher.package and not _has_package(interpreter(p), launcher.package):
         problem = f"launcher: {launcher.name} is not installed for {interpreter(p)}; install it: "
@@ -107,6 +122,15 @@ def refusal(p: ScriptParameters, source: Mapping[str, str] = os.environ) -> Reas
 def _has_package(python: str, package: str) -> bool:
     """Whether an interpreter that answers finds a package."""
     return ask([python, "-c", HAS_PACKAGE.format(package)], INTERPRETER_LIMIT_S).lines[-1:] == ["True"]
+
+
+@cache
+def _syntax_fault(python: str, script: Path) -> str | None:
+    """Why an interpreter cannot compile a script, such as "does not compile: line 3: …"; None where it can."""
+    # -I: the current folder may hold a warnings.py of its own.
+    lines = ask([python, "-I", "-c", FAULT, str(script)], INTERPRETER_LIMIT_S).lines
+    fault = next((line for line in lines if line.startswith(FAULT_MARK)), None)
+    return printable(fault, LONGEST_ANSWER) if fault else None
 
 
 def _missing(p: ScriptParameters, source: Mapping[str, str]) -> str | None:
