@@ -20,6 +20,9 @@ from conftest import ROOT, ran
 from machine.faked_programs import put
 from multicard.archive.manifest import FILES
 from multicard.cli import main
+from multicard.core.files import write_json
+from multicard.experiment.load import read_experiment
+from multicard.experiment.runs import expand_scenario
 from multicard.launch.attempts import scratch_in
 from synthetic import PID, kineto_trace, nsys_export
 
@@ -65,15 +68,36 @@ def test_runs_lists_what_can_run_here_and_why_the_rest_cannot(tmp_path: Path) ->
     assert "vision_digits_32px_single_cpu1_fp32_r1" in listed.stdout
     assert "the strategy single uses one device, not 999" in listed.stdout
     assert "needs 999 devices, " in listed.stdout
-    assert "4 runs, 2 can run here" in listed.stdout
+    assert "4 runs: 2 would run (" in listed.stdout
     # Those that can run come with their place in the order.
     rows = [[cell.strip() for cell in line.split("│")] for line in listed.stdout.splitlines() if "vision_" in line]
-    assert sorted(order for _, _, order, _, here, *_ in rows if here == "runs") == ["1", "2"]
-    assert {order for _, _, order, _, here, *_ in rows if here != "runs"} == {""}
+    assert sorted(order for _, _, order, _, here, *_ in rows if here == "would run") == ["1", "2"]
+    assert {order for _, _, order, _, here, *_ in rows if here != "would run"} == {""}
     cluster = {"cpus_per_node": 16, "gpus_per_node": 4}
     listed = multicard("run", "--dry-run", config(tmp_path, cluster, fixed={"num_workers": 20}, repeats=2))
-    assert "2 runs, 0 can run here" in listed.stdout
+    assert "2 runs: none would run (" in listed.stdout
     assert "2 cannot: needs 21 CPUs of a node for its ranks and loader workers, 16 found" in listed.stdout
+
+
+def test_a_dry_run_tells_what_is_done_and_what_failed_from_what_would_run(tmp_path: Path) -> None:
+    path = config(tmp_path, vary={"seed": [0, 1, 2, 3]})
+
+    def listed(*options: str) -> tuple[list[str], str]:
+        out = multicard("run", "--dry-run", path, *options).stdout
+        rows = [[cell.strip() for cell in line.split("│")] for line in out.splitlines() if "vision_" in line]
+        return sorted(row[4] for row in rows), out
+
+    ids = sorted(run.id for run in expand_scenario(read_experiment(path), "a"))
+    for run, outcome in zip(ids, ("completed", "failed"), strict=False):
+        write_json(tmp_path / "results/runs" / run / "run.json", {"outcome": outcome})
+    states, out = listed()
+    assert states == ["done", "failed before", "would run", "would run"]
+    assert "4 runs: 2 would run, 1 done, 1 failed before (" in out
+    assert "\n--retry-failed runs again what failed before\n" in out
+    assert "4 runs: 3 would run, 1 done (" in listed("--retry-failed")[1]
+    for run in ids:
+        write_json(tmp_path / "results/runs" / run / "run.json", {"outcome": "completed"})
+    assert "4 runs: none would run, 4 done (" in listed()[1]
 
 
 def test_a_matrix_for_gpus_is_listed_with_an_estimate_of_its_hours(tmp_path: Path) -> None:

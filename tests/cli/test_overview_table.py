@@ -72,7 +72,9 @@ def test_several_scenarios_have_no_tables(tmp_path: Path) -> None:
     assert caveats == ["s1: 1 cannot run here: needs 8 GPUs", "s1: Without numbers: 1 not run here"]
     assert report == f"report: {tmp_path}/report.html"
     assert (
-        following == "next: for intervals, set repeats: 3 in mine.yaml and run the same command; finished runs are kept"
+        following
+        == "next, for intervals, set repeats: 3 in mine.yaml (finished runs are kept) and run it again: "
+        "multicard run mine.yaml"
     )
 
 
@@ -126,10 +128,11 @@ def test_what_to_do_next_comes_last(tmp_path: Path) -> None:
     text = printed(tmp_path / "a", row(1, 0.1), row(2, 0.1), row(4, None, outcome="failed"))
     assert text.splitlines()[-2:] == [
         f"report: {tmp_path}/a/report.html",
-        "next: 1 of 3 runs did not complete: see their log.txt; multicard run mine.yaml --retry-failed runs them again",
+        "next, as 1 of 3 runs did not complete, read their log.txt and run them again: "
+        "multicard run mine.yaml --retry-failed",
     ]
     make_results(tmp_path / "b", repeated(row(1, 0.1)))
-    said = f"next: multicard recommend {tmp_path}/b, for the best configuration and what to try"
+    said = f"next, for the best configuration and what to try: multicard recommend {tmp_path}/b"
     assert shown(tmp_path / "b", repeats=3).splitlines()[-1] == said
 
 
@@ -178,7 +181,8 @@ def test_next_steps_of_adopted_traces_are_those_of_their_table(tmp_path: Path) -
     make_results(tmp_path, [adopted])
     *lines, following = shown(tmp_path, fixed={"workload": "adopted"}).splitlines()
     add = "add rows with a column repeat to the table of traces"
-    assert following == f"next: for intervals, {add}, then multicard analyze --as-runs TABLE --overwrite"
+    command = "multicard analyze --as-runs TABLE --overwrite"
+    assert following == f"next, for intervals, {add}, and read it again: {command}"
     assert any(line.endswith("state them by the column samples_per_step of the table of traces") for line in lines)
     # Without steps there is no throughput in steps either.
     make_results(tmp_path / "b", [adopted | {"iteration_time_s": None, "steps_per_s": None}])

@@ -64,7 +64,7 @@ def test_the_table_has_a_row_of_each_configuration_and_what_two_processes_gain(f
         (devices, batch, "completed") for devices in "12" for batch in ("16", "64")
     ]
     report, following = printed.splitlines()[-2:]
-    assert report == "report: results/report.html" and following.startswith("next: for intervals, set repeats: 3 in ")
+    assert report == "report: results/report.html" and following.startswith("next, for intervals, set repeats: 3 in ")
     assert (folder / "results" / "report.html").stat().st_size > 0
     found = measures(folder)
     slowest, fastest = found[found["devices"] == 2]["speedup"].sort_values()

@@ -276,7 +276,7 @@ def test_a_dry_run_lists_the_runs_of_the_readmes_command_and_writes_nothing(
     main(["scale", "--device", "cpu", "--dry-run", *shlex.split(first)[2:]])
     listed = capsys.readouterr().out
     assert all(f"cpu{devices}_batch_size-{batch}_" in listed for devices in (1, 2, 4) for batch in (32, 64))
-    assert "6 runs, " in listed
+    assert "6 runs: " in listed
     assert sorted(path.name for path in folder.iterdir()) == ["package", "train.py"]
 
 
@@ -288,7 +288,7 @@ def test_a_file_is_written_and_nothing_run_where_jobs_are_only_submitted(
     stated = scenario("--device", "cuda", *asked)
     assert (stated["fixed"]["launcher"], stated["fixed"]["device"]) == ("srun", "cuda")
     assert stated["vary"] == {"devices": [4, 1024]}
-    assert "next: multicard run multicard.yaml" in capsys.readouterr().out
+    assert "next, to run it: multicard run multicard.yaml\n" in capsys.readouterr().out
     Path("multicard.yaml").unlink()
     monkeypatch.setattr("multicard.experiment.machine.Machine.here", lambda: Machine(cpus=2, gpus=0))
     assert "set --device cuda or --device cpu" in refused("--device", "auto", *asked)

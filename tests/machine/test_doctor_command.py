@@ -92,7 +92,7 @@ def test_doctor_and_runs_give_one_answer_about_a_cluster(doctor: Doctor, fake: F
     arguments = (str(asked), "--profile", "profile")
     found = doctor(*arguments)[1]["runs"]
     assert (found["verdict"], found["found"]) == ("ok", "2 of 2 can run on the cluster")
-    assert "2 runs, 2 can run here" in multicard("run", "--dry-run", *arguments).stdout
+    assert "2 runs: 2 would run (" in multicard("run", "--dry-run", *arguments).stdout
 
 
 @pytest.mark.slow

@@ -296,4 +296,4 @@ def test_a_launcher_that_the_interpreter_does_not_have_is_named_with_what_to_ins
     Path("deepspeed/__init__.py").touch()
     start._has_package.cache_clear()
     main([*command, "--dry-run", "--", "train.py"])
-    assert "2 runs" in capsys.readouterr().out
+    assert "2 runs: 2 would run" in capsys.readouterr().out

@@ -133,7 +133,7 @@ def test_the_demo_says_what_it_found(finished: Path) -> None:
     assert re.search(r"^formats: [\d.]+ m?s \(n=1\) per step → results/figures/formats/step_times\.png$", said, re.M)
     report, following = said.splitlines()[-2:]
     assert report == "report: results/report.html"
-    assert following.startswith(f"next: for intervals, set repeats: 3 in {CONFIG}")
+    assert following.startswith(f"next, for intervals, set repeats: 3 in {CONFIG}")
     assert len(said.splitlines()) < 20
 
 

@@ -12,8 +12,10 @@ from typing import NoReturn
 from multicard.core.errors import UserError
 from multicard.core.files import unwritable
 from multicard.core.pipeline import pipeline_folder
+from multicard.core.validation import did_you_mean
 
-OF_SCALE, SHIPPED = Path("multicard.yaml"), Path("config/config.yaml")  # configuration files that need no naming
+# Configuration files that need no naming: that of `multicard scale`, and the one of `multicard.experiment.config`.
+OF_SCALE, SHIPPED = Path("multicard.yaml"), Path("config/config.yaml")
 MEASURE, UNDERSTAND, PREPARE = "Measure", "Understand", "Prepare and share"  # groups of commands
 
 
@@ -27,9 +29,25 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit as `UserError` does; argparse begins what it says of an argument's value with the word."""
-        if not message.startswith("argument "):
+        if message.endswith("required: COMMAND"):
+            message = f"the command is missing; {self.prog} --help lists them"
+        elif not message.startswith("argument "):
             self.print_usage(sys.stderr)
-        self.exit(FAILURE_CODE, f"{self.prog}: error: {message}\n")
+        self.exit(FAILURE_CODE, f"{self.prog}: error: {_with_hint(message)}\n")
+
+
+def _with_hint(message: str) -> str:
+    """Word a value that is none of the choices as a configuration's is, with what was probably meant.
+
+    >>> _with_hint("argument COMMAND: invalid choice: 'sclae' (choose from 'scale', 'run')")
+    "argument COMMAND: found 'sclae' (did you mean 'scale'?), expected one of scale, run"
+    """
+    refused = re.fullmatch(r"(.*): invalid choice: '(.*)' \(choose from (.*)\)", message)
+    if refused is None:
+        return message
+    place, found, listed = refused.groups()
+    choices = [choice.strip(" '") for choice in listed.split(",")]
+    return f"{place}: found {found!r}{did_you_mean(found, choices)}, expected one of {', '.join(choices)}"
 
 
 @dataclass(frozen=True)

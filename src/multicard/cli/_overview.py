@@ -1,12 +1,12 @@
 """What comes last on the console of a finished experiment: caveats, where the report is, and what to do next."""
 
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from multicard.cli._console import console, say
+from multicard.cli._next_step import next_step
 from multicard.core.errors import UserError
 from multicard.core.terminal import plain
 from multicard.core.text import counted
@@ -72,7 +72,7 @@ def print_results(experiment: "Experiment", config: Path) -> None:
         lines += notes(tables, profiled=True)
         said += [line if alone else f"{name}: {line}" for line in lines]
     said += [*_changed_scripts(experiment), f"report: {results / 'report.html'}"]
-    say(*dict.fromkeys(said), f"next: {_next_step(experiment, config, outcomes)}")
+    say(*dict.fromkeys(said), _next_step(experiment, config, outcomes))
 
 
 def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
@@ -96,17 +96,18 @@ def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
 
 
 def _next_step(experiment: "Experiment", config: Path, outcomes: Mapping[str, str]) -> str:
-    """What to do next, with what for; `outcomes` by run."""
+    """Return what to do next, what for, and by which command; `outcomes` by run."""
     failed = sum(outcome != "completed" for outcome in outcomes.values())
     if failed:
-        lost = f"{failed} of {counted(len(outcomes), 'run')} did not complete: see their log.txt"
-        return f"{lost}; multicard run {shlex.quote(str(config))} --retry-failed runs them again"
+        lost = f"{failed} of {counted(len(outcomes), 'run')} did not complete"
+        return next_step(f"as {lost}, read their log.txt and run them again", "run", config, "--retry-failed")
     if all(scenario.repeats == 1 for scenario in experiment.scenarios.values()):
         if not _launches(experiment):
-            add = "add rows with a column repeat to the table of traces"
-            return f"for intervals, {add}, then multicard analyze --as-runs TABLE --overwrite"
-        return f"for intervals, set repeats: 3 in {config} and run the same command; finished runs are kept"
-    return f"multicard recommend {shlex.quote(experiment.results)}, for the best configuration and what to try"
+            add = "for intervals, add rows with a column repeat to the table of traces, and read it again"
+            return next_step(add, "analyze", "--as-runs", "TABLE", "--overwrite")
+        change = f"for intervals, set repeats: 3 in {config} (finished runs are kept) and run it again"
+        return next_step(change, "run", config)
+    return next_step("for the best configuration and what to try", "recommend", experiment.results)
 
 
 def _launches(experiment: "Experiment") -> bool:

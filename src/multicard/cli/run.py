@@ -13,6 +13,8 @@ from multicard.core.terminal import plain
 from multicard.core.text import counted
 
 SOME_FAILED = 3  # exit code
+# What `--dry-run` says of a run.
+WOULD_RUN, DONE, FAILED, ELSEWHERE, CANNOT = "would run", "done", "failed before", "measured elsewhere", "cannot run"
 
 if TYPE_CHECKING:
     from multicard.archive.matrix import Matrix
@@ -48,17 +50,18 @@ def run(arguments: argparse.Namespace) -> None:
         sys.exit(0 if run_pipeline(arguments.config, arguments.profile, arguments.rest) else 1)
     matrix = Matrix.plan(experiment)
     if arguments.dry_run:
-        print_runs(matrix)
+        print_runs(matrix, arguments.retry_failed)
         return
     if arguments.profile is None:
         check_start(matrix)
     run_and_print(matrix, arguments.config, arguments.profile, arguments.retry_failed)
 
 
-def check_start(matrix: "Matrix", planning: bool = False) -> None:
+def check_start(matrix: "Matrix", planning: bool = False, by_option: bool = False) -> None:
     """Refuse an experiment that has measured nothing yet and of which no run can start on this machine.
 
-    `planning`: that this machine has too few devices is no reason.
+    `planning`: that this machine has too few devices is no reason. `by_option`: whether options state the runs, rather
+    than a file that the user wrote.
 
     Raises `UserError` with a line for each reason.
     """
@@ -82,8 +85,11 @@ def check_start(matrix: "Matrix", planning: bool = False) -> None:
         if reason is None:
             return
         refused.append(reason)
-    unsupported = [f"cannot run here: {reason}" for reason in matrix.not_runnable().values()]
-    raise UserError(*dict.fromkeys([*refused, *unsupported]))
+    processes = f"; {'--device cpu' if by_option else 'device: cpu'} runs it on CPU processes"
+    for run, reason in matrix.not_runnable().items():
+        lacks_gpu = matrix.runs[run].parameters.device == "cuda" and matrix.machine.gpus == 0
+        refused.append(f"cannot run here: {reason}{processes if lacks_gpu else ''}")
+    raise UserError(*dict.fromkeys(refused))
 
 
 def _refusal(p: "JobParameters") -> str | None:
@@ -134,14 +140,15 @@ def read_record(folder: Path) -> dict[str, Any]:
     return read_or_none(lambda: read_json(folder / RUN)) or {}
 
 
-def print_runs(matrix: "Matrix") -> None:
-    """Print the run table: what would run, in which order, what cannot and why, and what it costs."""
+def print_runs(matrix: "Matrix", retry_failed: bool = False) -> None:
+    """Print the run table: what would run, in which order, what is done, what cannot run and why, and what it costs."""
     from rich.table import Table
 
     from multicard.experiment.estimate import estimate_cost
     from multicard.profilers import PROFILERS
 
     unique, machine = matrix.runs, matrix.machine
+    states = {run: _state(matrix, run, retry_failed) for run in unique}
     possible = {n: run for n, run in unique.items() if run.unsupported_reason(machine.hypothetical()) is None}
     memory = {name: _memory_needed(run, machine) for name, run in possible.items()}
     table = Table("Scenario", "Order", "Run", "Here", *(["Memory per GPU"] if any(memory.values()) else []))
@@ -149,20 +156,21 @@ def print_runs(matrix: "Matrix") -> None:
     places = {run: number for number, run in enumerate(matrix.order)}
     for scenario, expanded in matrix.scenarios.items():
         for number, run in enumerate(sorted(expanded, key=lambda run: places[run.id])):
-            here = matrix.reasons[run.id] or "runs"
-            if run.id in matrix.measured:
-                here = "measured elsewhere"
+            here = matrix.reasons[run.id] or states[run.id]
             needed = [memory.get(run.id, "")] if any(memory.values()) else []
             name, place = scenario if number == 0 else "", str(numbers.get(run.id, ""))
             table.add_row(name, place, run.id, plain(here), *needed)
         table.add_section()
     programs = [n if n in machine.profilers else f"no {n}" for n, profiler in PROFILERS.items() if profiler.program]
     has = [counted(machine.cpus, "CPU"), counted(machine.gpus, "GPU"), *programs]
-    lines = [
-        f"{counted(len(unique), 'run')}, {len(matrix.planned())} can run here"
-        f"{f', {len(matrix.measured)} measured elsewhere' if matrix.measured else ''} "
-        f"({f'{machine.nodes} nodes, each with ' if machine.nodes > 1 else ''}{', '.join(has)})"
-    ]
+    nodes = f"{machine.nodes} nodes, each with " if machine.nodes > 1 else ""
+    counts = Counter(states.values())
+    found = [f"{counts[state]} {state}" for state in (WOULD_RUN, DONE, FAILED, ELSEWHERE) if counts[state]]
+    if not counts[WOULD_RUN]:
+        found.insert(0, "none would run")
+    lines = [f"{counted(len(unique), 'run')}: {', '.join(found)} ({nodes}{', '.join(has)})"]
+    if counts[FAILED]:
+        lines.append("--retry-failed runs again what failed before")
     reasons = Counter(matrix.not_runnable().values())
     lines += [f"{count} cannot: {reason}" for reason, count in reasons.most_common()]
     if unlikely := sum(run.exceeds_memory(machine) for run in possible.values()):
@@ -172,12 +180,26 @@ def print_runs(matrix: "Matrix") -> None:
         for name, model in matrix.experiment.models.items()
         if model.missing_files()
     ]
-    cost = estimate_cost(possible.values(), matrix.experiment.time_limit_min, machine.gpus)
+    # What cannot run here may run on another machine.
+    ahead = [run for name, run in possible.items() if states[name] in (WOULD_RUN, CANNOT)]
+    cost = estimate_cost(ahead, matrix.experiment.time_limit_min, machine.gpus)
     if cost.wall_h:
         unknown = f"; not counted: {counted(cost.unknown, 'run')} of unknown length" if cost.unknown else ""
         hours = f"{cost.wall_h:.3g} h, one run after another, {cost.node_gpu_h:.3g} GPU hours of whole nodes"
         lines.append(f"about {hours}{unknown}")
     say(table, *lines)
+
+
+def _state(matrix: "Matrix", run: str, retry_failed: bool) -> str:
+    """Return what the pipeline would do about a run."""
+    if run in matrix.measured:
+        return ELSEWHERE
+    if matrix.reasons[run]:
+        return CANNOT
+    outcome = read_record(Path(matrix.experiment.results) / "runs" / run).get("outcome")
+    if outcome == "completed":
+        return DONE
+    return FAILED if outcome and not retry_failed else WOULD_RUN
 
 
 def _memory_needed(run: "Run", machine: "Machine") -> str:

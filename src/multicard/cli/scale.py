@@ -18,6 +18,7 @@ from multicard.cli._command import (
     numbers_of_devices,
     refuse_unwritable,
 )
+from multicard.cli._next_step import command_line, next_step
 from multicard.cli.run import add_retry
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
@@ -80,24 +81,48 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.experiment.load import check
 
     config, path = configuration(arguments), arguments.config_out
-    matrix = Matrix.plan(check(config, "multicard scale"))
+    try:
+        experiment = check(config, "multicard scale")
+    except UserError as error:
+        raise UserError(*map(_by_option, str(error).splitlines())) from None
+    matrix = Matrix.plan(experiment)
     if warning := _same_samples(config):
         print(warning, flush=True)
     results = Path(config["results"])
     if not path.exists() and results.is_dir() and any(results.iterdir()) and not any(results.glob("runs/*/run.json")):
         raise UserError(f"{results}: not results of multicard; choose another folder with --config-out NAME.yaml")
     if not arguments.write_only:
-        check_start(matrix, planning=arguments.dry_run)
+        check_start(matrix, planning=arguments.dry_run, by_option=True)
     if arguments.dry_run:
-        print_runs(matrix)
+        print_runs(matrix, arguments.retry_failed)
         return
     _write(path, as_yaml(config, arguments.rest), arguments.overwrite)
     print(f"configuration: {path}", flush=True)
     print(f"interpreter: {config['scenarios']['scale']['fixed'].get('python', sys.executable)}", flush=True)
     if arguments.write_only:
-        print(f"next: multicard run {shlex.quote(str(path))}, on a cluster with --profile slurm")
+        print(next_step("to run it", "run", path))
+        print(next_step("to run it on a cluster", "run", path, "--profile", "slurm"))
         return
     run_and_print(matrix, path, retry_failed=arguments.retry_failed)
+
+
+def _by_option(line: str) -> str:
+    """Name the option where a line names the key that `configuration` makes of it.
+
+    >>> _by_option("multicard scale: scenarios.scale.repeats: found -1, expected 1 or more")
+    'multicard scale: --repeats: found -1, expected 1 or more'
+    """
+    key = r"multicard scale: (?:scenarios\.scale\.)?(?:fixed\.|vary\.)?(\w+)[^:]*: "
+    named = re.match(key, line)
+    options = {
+        "repeats": "repeats", "steps": "steps", "warmup_steps": "warmup", "profiled_steps": "profiled-steps",
+        "samples_per_step": "samples-per-step", "samples_per_device": "samples-per-device", "launcher": "launcher",
+        "time_limit_min": "time-limit-min", "devices": "devices", "args": "vary", "python": "python",
+        "results": "config-out",
+    }  # fmt: skip
+    if named is None or named[1] not in options:
+        return line
+    return f"multicard scale: --{options[named[1]]}: {line[named.end() :]}"
 
 
 def _write(path: Path, text: str, overwrite: bool) -> None:
@@ -106,7 +131,7 @@ def _write(path: Path, text: str, overwrite: bool) -> None:
     if path.exists() and not overwrite and path.read_bytes() != text.encode():
         raise UserError(
             f"{path}: exists and differs; --overwrite replaces it and keeps finished runs whose parameters are the "
-            f"same, --config-out FILE writes another, and multicard run {path} runs it as it is"
+            f"same, --config-out FILE writes another; to run it as it is: {command_line('run', path)}"
         )
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

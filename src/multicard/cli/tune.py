@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from multicard.cli._command import MEASURE, Command, add_profile
+from multicard.cli._next_step import command_line
 from multicard.cli.scale import parse_vary
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write
@@ -283,7 +284,7 @@ def _conclude(search: "Search", space: "ScenarioSpace", trials: list[dict[str, A
     took += with_unit(search.spent, SECONDS)
     rest = "all that there are" if len(trials) == all_runs else f"about {share} of all {all_runs} runs"
     print(took if isinstance(search, BatchSearch) else f"{took}, {rest}")
-    print(f"bottlenecks and other choices: multicard recommend {config}")
+    print(f"bottlenecks and other choices: {command_line('recommend', config)}")
     print("to use it, set under fixed:")
     stated = yaml.safe_dump(nested(space.values(best)), sort_keys=False)
     print(*(f"  {line}" for line in stated.splitlines()), sep="\n")

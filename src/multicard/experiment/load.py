@@ -14,7 +14,7 @@ from multicard.core.secrets import STANDALONE_TOKEN
 from multicard.core.text import counted, printable, quoted
 from multicard.core.validation import choices_of, did_you_mean, expectation, is_empty, meant
 from multicard.experiment.cluster import Cluster
-from multicard.experiment.config import Experiment, Fixed, Scenario, default_results
+from multicard.experiment.config import SHIPPED, Experiment, Fixed, Scenario, default_results
 from multicard.experiment.datasets import SOURCES
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.machine import Machine
@@ -42,6 +42,11 @@ def read_experiment(path: Path, profile: Path | None = None, outside: bool = Tru
 
 def read_config(path: Path, profile: Path | None = None) -> tuple[Any, str]:
     """Parse a configuration file, with what a profile states, and name both for messages; it is not checked."""
+    if path == SHIPPED and not path.exists():
+        raise UserError(
+            "found no multicard.yaml or config/config.yaml in this folder, expected the name of a configuration file; "
+            "multicard scale --devices 1,2 -- SCRIPT.py writes one"
+        )
     config = read_yaml(path)
     if not isinstance(config, dict):
         return config, str(path)

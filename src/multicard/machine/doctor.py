@@ -1,6 +1,7 @@
 """All checks, in the order in which one needs the other, as text or as JSON."""
 
 import json
+import shlex
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -39,10 +40,10 @@ def examine(config: Path | None, profile: Path | None) -> list[Check]:
         *slurm.checks(values, demanded=profile is not None),
         *disk.checks(Path(matrix.experiment.results if matrix else "results"), somewhere, loading),
     ]
-    return [*found, _runs(matrix)] if matrix else found
+    return [*found, _runs(matrix, config)] if matrix else found
 
 
-def _runs(matrix: Matrix) -> Check:
+def _runs(matrix: Matrix, config: Path) -> Check:
     """Count the runs that can run, and why the others cannot."""
     experiment, lost = matrix.experiment, matrix.not_runnable()
     where = "on the cluster" if experiment.cluster else "here"
@@ -51,11 +52,12 @@ def _runs(matrix: Matrix) -> Check:
     found += "".join(f"; {count}: {reason}" for reason, count in reasons[:SHOWN])
     if reasons[SHOWN:]:
         found += f"; {sum(count for _, count in reasons[SHOWN:])} for other reasons"
-    verdict, do = ("warning", "multicard run --dry-run lists each with its reason") if lost else ("ok", "")
+    named = shlex.quote(str(config))
+    verdict, do = ("warning", f"multicard run {named} --dry-run lists each with its reason") if lost else ("ok", "")
     if any(matrix.runs[run].parameters.device == "cuda" for run in lost) and matrix.machine.gpus == 0:
         verdict, do = "error", "run it where GPUs are"
         if slurm.here() and not experiment.cluster:
-            verdict, do = "warning", "multicard doctor --profile slurm checks them for the cluster's nodes"
+            verdict, do = "warning", f"multicard doctor {named} --profile slurm checks them for the cluster"
     return Check("runs", found, verdict, do)
 
 

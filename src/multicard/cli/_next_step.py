@@ -1,0 +1,22 @@
+"""Command lines that messages name, as a shell takes them."""
+
+import shlex
+from pathlib import Path
+
+
+def command_line(*arguments: str | Path) -> str:
+    """Return a command of multicard with its arguments, quoted as a shell needs it.
+
+    >>> command_line("run", Path("mein versuch.yaml"), "--retry-failed")
+    "multicard run 'mein versuch.yaml' --retry-failed"
+    """
+    return shlex.join(["multicard", *map(str, arguments)])
+
+
+def next_step(purpose: str, *arguments: str | Path) -> str:
+    """Return the line that says what to do next; the command is its end, so that it can be copied.
+
+    >>> next_step("for the best configuration", "recommend", "results")
+    'next, for the best configuration: multicard recommend results'
+    """
+    return f"next, {purpose}: {command_line(*arguments)}"
