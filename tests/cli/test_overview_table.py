@@ -72,8 +72,7 @@ def test_several_scenarios_have_no_tables(tmp_path: Path) -> None:
     assert caveats == ["s1: 1 cannot run here: needs 8 GPUs", "s1: Without numbers: 1 not run here"]
     assert report == f"report: {tmp_path}/report.html"
     assert (
-        following
-        == "next, for intervals, set repeats: 3 in mine.yaml (finished runs are kept) and run it again: "
+        following == "next, for intervals, set repeats: 3 in mine.yaml (finished runs are kept) and run it again: "
         "multicard run mine.yaml"
     )
 

@@ -88,6 +88,16 @@ def test_the_commands_that_go_on_from_there_work(folder: Path, printed: str) -> 
     assert all(run.removesuffix("_r1") in compared for run in measures(folder).index)
 
 
+def test_the_next_step_that_is_named_adds_repeats_to_the_finished_runs(folder: Path, printed: str) -> None:
+    file = folder / "multicard.yaml"
+    before = file.read_text()
+    file.write_text(before.replace("repeats: 1", "repeats: 3"))
+    command = printed.splitlines()[-1].rpartition(": multicard ")[2]
+    listed = multicard(*shlex.split(command), "--dry-run", folder=folder).stdout
+    file.write_text(before)
+    assert "12 runs: 8 would run, 4 done (" in listed
+
+
 def test_a_second_start_measures_nothing_again(folder: Path, printed: str) -> None:
     before = {path: path.stat().st_mtime_ns for path in folder.glob("results/runs/*/run.json")}
     *_, again = shell_commands("docs/own-training.md")
