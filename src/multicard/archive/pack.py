@@ -26,7 +26,7 @@ from multicard.analysis.runs.run_files import RunFiles
 from multicard.archive.allowed import COLUMNS, UNSAID, Allowed, Numbered, given, text
 from multicard.archive.manifest import FORMAT, MANIFEST, check_suffix, configuration_of, configured
 from multicard.archive.whole import first_missing
-from multicard.core.errors import UserError, first_fault
+from multicard.core.errors import UserError
 from multicard.core.files import atomic_write, read_json, unwritable
 from multicard.core.layout import (
     ACTIVITY,
@@ -40,6 +40,7 @@ from multicard.core.layout import (
     STEPS,
     machine_records,
 )
+from multicard.core.validation import first_fault
 from multicard.experiment.config import Experiment
 from multicard.experiment.parameters import run_id
 from multicard.experiment.runs import distinct, expand

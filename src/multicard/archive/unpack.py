@@ -16,10 +16,11 @@ from typing import IO
 from pydantic import ValidationError
 
 from multicard.archive.manifest import LONGEST, MANIFEST, MEMBER, Manifest, Member, check_suffix
-from multicard.core.errors import UserError, first_fault
+from multicard.core.errors import UserError
 from multicard.core.files import DISK_FULL, parse_json, read_json, report_full_disk
 from multicard.core.layout import RUN
 from multicard.core.text import printable
+from multicard.core.validation import first_fault
 
 PIECE_BYTES = 1 << 20
 SMALL_BYTES, MOST_TIMES = 64 << 20, 200  # what an archive may unpack to at least, and how many times its size

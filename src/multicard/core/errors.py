@@ -4,10 +4,8 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from multicard.core.text import printable_lines
-from multicard.core.validation import expectation
 
 
 class UserError(Exception):
@@ -22,13 +20,6 @@ class TraceError(UserError):
 
     def __init__(self, message: str):
         super().__init__(" ".join(message.split()))
-
-
-def first_fault(error: Any) -> str:
-    """Place and message of the first fault of a `pydantic.ValidationError`; the message alone where it has no place."""
-    fault = error.errors()[0]
-    place, expected = ".".join(map(str, fault["loc"])), expectation(fault)
-    return f"{place}: {expected}" if place else expected
 
 
 def in_one_line(error: Exception) -> str:

@@ -72,6 +72,13 @@ def expectation(fault: Mapping[str, Any]) -> str:
     return fault["msg"][0].lower() + fault["msg"][1:]
 
 
+def first_fault(error: Any) -> str:
+    """Return where the first fault of a `ValidationError` is, and what was expected there; no place where it has none."""
+    fault = error.errors()[0]
+    place, expected = ".".join(map(str, fault["loc"])), expectation(fault)
+    return f"{place}: {expected}" if place else expected
+
+
 def choices_of(fault: Mapping[str, Any]) -> list[str]:
     """Return the values that pydantic would have accepted instead, of a fault that lists them."""
     context = fault["ctx"]

@@ -5,8 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from multicard.core.errors import UserError, first_fault
+from multicard.core.errors import UserError
 from multicard.core.pipeline import pipeline_folder
+from multicard.core.validation import first_fault
 from multicard.experiment.datasets import Strict
 from multicard.experiment.load import read_yaml
 from multicard.experiment.workload import WORKLOADS

@@ -12,9 +12,10 @@ from multicard.analysis.pooling import mean_of_logs
 from multicard.analysis.runs.conditions import disturbance
 from multicard.analysis.runs.run_files import read_object
 from multicard.analysis.statistics import Interval
-from multicard.core.errors import UserError, first_fault
+from multicard.core.errors import UserError
 from multicard.core.text import counted
 from multicard.core.units import BYTES, BYTES_PER_S, OPERATIONS_PER_S, Units, with_unit
+from multicard.core.validation import first_fault
 
 NAMES = {
     "matmul": "matrix multiplication",

@@ -11,10 +11,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
-from multicard.core.errors import UserError, first_fault
+from multicard.core.errors import UserError
 from multicard.core.files import read_object
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, OUTCOMES, RUN
 from multicard.core.prepared import is_unchanged
+from multicard.core.validation import first_fault
 from multicard.experiment.workload import WORKLOADS
 from multicard.trace.steps import DEVICE, HOST
 from multicard.trace.tables import ACTIVITIES, STEP, STEPS

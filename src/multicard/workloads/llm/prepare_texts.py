@@ -11,9 +11,10 @@ from typing import Any, BinaryIO
 import pandas as pd
 from pydantic import ValidationError
 
-from multicard.core.errors import UserError, first_fault, in_one_line
+from multicard.core.errors import UserError, in_one_line
 from multicard.core.files import atomic_write, described, write_json
 from multicard.core.prepared import PROVENANCE
+from multicard.core.validation import first_fault
 from multicard.experiment.datasets import PUBLISHED, PublishedText, ShippedText, Text
 from multicard.workloads.llm.samples import FORMS
 
