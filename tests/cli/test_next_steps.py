@@ -72,7 +72,7 @@ def test_the_next_step_of_a_finished_experiment(folder: Path, capsys: pytest.Cap
 
 def test_the_next_step_after_failures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [run] = images(100.0, devices=1, strategy="ddp")[:1]
-    lost = dict.fromkeys((name for name in run if name.endswith("_s")))
+    lost = dict.fromkeys(name for name in run if name.endswith("_s"))
     said = concluded(1, run | lost | {"outcome": "failed"}, capsys=capsys)
     [command] = commands_in(said)
     assert command.endswith(" --retry-failed")

@@ -127,7 +127,7 @@ def test_what_to_do_next_comes_last(tmp_path: Path) -> None:
     text = printed(tmp_path / "a", row(1, 0.1), row(2, 0.1), row(4, None, outcome="failed"))
     assert text.splitlines()[-2:] == [
         f"report: {tmp_path}/a/report.html",
-        "next, as 1 of 3 runs did not complete, read their log.txt and run them again: "
+        "next, as 1 of 3 runs did not complete, see why in log.txt and run them again: "
         "multicard run mine.yaml --retry-failed",
     ]
     make_results(tmp_path / "b", repeated(row(1, 0.1)))

@@ -1,5 +1,8 @@
 """Every strategy gets its samples, whoever loads them."""
 
+import itertools
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,8 @@ from conftest import TINY
 from multicard.core.errors import UserError
 from multicard.core.prepared import read_unchanged
 from multicard.experiment.datasets import Synthetic
+from multicard.experiment.workload import WORKLOADS
+from multicard.record.observe.plan import Plan
 from multicard.workloads.vision.data import open_split
 from multicard.workloads.vision.loaders import evaluation_loader, evaluation_passes, training_loader
 from multicard.workloads.vision.parameters import VisionParameters
@@ -74,6 +79,41 @@ def test_batches_and_workers_are_those_of_the_devices_of_a_rank() -> None:
     assert {len(batch) for batch in loaded(p, 100, 1)} == {4}
     with pytest.raises(UserError, match="batch_size: 8 needs 8 training samples per rank, found 3"):
         loaded(parameters(strategy="ddp-ds", devices=2), 7)
+
+
+def has_steps_to_measure(p: VisionParameters, samples: int) -> bool:
+    """Whether a rank with these samples gets as far as to measure a step, by its loader and the plan of its windows."""
+    try:
+        batches = len(loaded(p, samples))
+        Plan(WORKLOADS["vision"].observed(p), p.epochs * min(batches, p.steps_per_epoch or batches))
+    except UserError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("strategy", ["single", "ddp", "ddp-ds"])
+@pytest.mark.parametrize("scaling", ["weak", "strong"])
+@pytest.mark.parametrize("steps_per_epoch", [None, 4])
+def test_too_few_samples_are_told_beforehand_with_values_that_suffice(
+    strategy: str, scaling: str, steps_per_epoch: int | None
+) -> None:
+    said = Counter()
+    devices = 1 if strategy == "single" else 2
+    for samples, batch, epochs, warmup in itertools.product((7, 54, 60), (2, 8, 14, 64), (1, 3), (0, 2, 10)):
+        stated = {"strategy": strategy, "devices": devices, "scaling": scaling, "steps_per_epoch": steps_per_epoch}
+        p = parameters(batch_size=batch, epochs=epochs, warmup_steps=warmup, **stated)
+        why = WORKLOADS["vision"].data_error(p, samples)
+        assert (why is None) == has_steps_to_measure(p, samples), (p, samples, why)
+        for remedy in (why or "").partition("; set ")[2].split(", or "):
+            values = {name: int(value) for name, value in re.findall(r"(\w+): (\d+) or", remedy)}
+            said.update(values.keys())
+            assert not values or has_steps_to_measure(p.model_copy(update=values), samples), (p, samples, why)
+            for name, value in values.items():
+                # Strong scaling shares a batch equally.
+                more = devices if name == "batch_size" and scaling == "strong" else 1
+                beyond = value + more if name == "batch_size" else value - more
+                assert not has_steps_to_measure(p.model_copy(update=values | {name: beyond}), samples), (p, why)
+    assert said["batch_size"] > 4 and said["epochs"] > 4
 
 
 def test_synthetic_batches_are_on_the_device_and_as_many_as_their_samples(tmp_path: Path) -> None:

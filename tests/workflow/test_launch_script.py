@@ -135,3 +135,14 @@ def test_an_outcome_that_snakemake_deleted_is_put_back_and_a_job_that_slurm_ende
     written = json.loads((tmp_path / "lost" / "run.json").read_text())
     assert (written["outcome"], written["reason"]) == ("failed", {"code": "job_lost"})
     assert all((tmp_path / "lost" / name).exists() for name in WITH_RECORD)
+
+
+def test_too_few_samples_are_an_outcome_before_the_job_starts(
+    launch: Launch, tmp_path: Path, given: dict[str, Any]
+) -> None:
+    """Where Snakemake is started by itself, the run was planned before its data were prepared."""
+    (tmp_path / "provenance.json").write_text(json.dumps({"train_samples": 7}))
+    assert launch(TINY) == [] and not given
+    record = json.loads((tmp_path / "run/run.json").read_text())
+    assert record["outcome"] == "failed" and record["reason"]["code"] == "cannot_run"
+    assert record["reason"]["message"].startswith("batch_size: 8 needs 8 training samples per rank, found 7; set ")

@@ -41,12 +41,15 @@ with reported(), report_unwritable(arguments.out):
         print(f"{PROGRESS}{run_id(parameters)}: finished before, its outcome is kept", file=sys.stderr)
         sys.exit()
     # On a cluster the run was planned elsewhere, and other runs follow: what its node does not have is an outcome.
-    unsupported = Run(run_id(parameters), parameters).unsupported_reason(here)
+    run = Run(run_id(parameters), parameters)
+    unsupported = run.unsupported_reason(here)
+    # Where Snakemake is started by itself, runs are planned before their data are there.
+    lacks_data = run.data_error(arguments.data)
     if unsupported and here.unanswered:
         # It may have been busy for a moment: no outcome, so that the run is tried again.
         raise UserError(f"cannot tell whether {socket.gethostname()} can run this: {here.unanswered}")
-    if unsupported:
-        refuse_job(parameters, arguments.out, unsupported, arguments.order)
+    if unsupported or lacks_data:
+        refuse_job(parameters, arguments.out, unsupported or lacks_data, arguments.order)
     elif arguments.attempt > ATTEMPTS and slurm_job():
         refuse_job(parameters, arguments.out, Reason("job_lost"), arguments.order)
     else:

@@ -13,7 +13,7 @@ from multicard.experiment.cluster import machine_for
 from multicard.experiment.config import Experiment
 from multicard.experiment.machine import Machine
 from multicard.experiment.runs import Place, Run, distinct, expand, planned_order
-from multicard.experiment.workload import parameters_of
+from multicard.experiment.workload import WORKLOADS, parameters_of
 
 # Of each input of a run: what it is called as an input of the run's job, and where it is prepared.
 FOLDERS = {"dataset": ("data", "data"), "model": ("model", "data/models")}
@@ -35,7 +35,9 @@ class Matrix:
         """Expand an experiment, and plan it for the cluster that it states, else for this machine."""
         scenarios = expand(experiment)
         runs, machine = distinct(scenarios), machine_for(experiment.cluster)
-        reasons = {name: run.unsupported_reason(machine) for name, run in runs.items()}
+        reasons = {
+            name: run.unsupported_reason(machine) or run.data_error(_data_folder(run)) for name, run in runs.items()
+        }
         results = Path(experiment.results) / "runs"
         measured = frozenset(run for run, why in reasons.items() if why and _has_record(results / run, runs[run]))
         return cls(experiment, scenarios, runs, machine, reasons | dict.fromkeys(measured), measured)
@@ -52,11 +54,19 @@ class Matrix:
 
     def prepared(self, run: str) -> dict[str, str]:
         """What a run is made of: `data` and, if it tunes one, `model`, each by the provenance file of its folder."""
-        files, parameters = {}, self.runs[run].parameters
-        for kind, definition in self.runs[run].inputs.items():
-            key, folder = FOLDERS[kind]
-            files[key] = f"{folder}/{folder_name(getattr(parameters, kind), definition)}/{PROVENANCE}"
-        return files
+        return {FOLDERS[kind][0]: f"{folder}/{PROVENANCE}" for kind, folder in _folders(self.runs[run]).items()}
+
+    def undecided_data(self) -> list[str]:
+        """Provenance files that are not there of data sets whose number of samples may decide that runs cannot run."""
+        undecided = set()
+        for run in map(self.runs.get, self.planned()):
+            folder = _data_folder(run)
+            if folder is None or (Path(self.experiment.results) / "runs" / run.id / RUN).exists():
+                continue
+            is_known = WORKLOADS[run.parameters.workload].sample_count(run.inputs["dataset"]) is not None
+            if not is_known and not (folder / PROVENANCE).exists():
+                undecided.add(str(folder / PROVENANCE))
+        return sorted(undecided)
 
     def all_prepared(self) -> list[str]:
         """Provenance files of all data sets and models that are needed, but for runs measured elsewhere."""
@@ -120,6 +130,18 @@ class Matrix:
         ran = f"{counted(len(runs) - lost, 'run')}, {self.experiment.scenarios[scenario].repeats} of each configuration"
         where = "the cluster's nodes" if self.experiment.cluster else "this machine"
         return f"{ran}; {lost} more could not run on {where}" if lost else ran
+
+
+def _folders(run: Run) -> dict[str, str]:
+    """Folders in which the inputs of a run are prepared, by the parameter that names each."""
+    named = {kind: folder_name(getattr(run.parameters, kind), definition) for kind, definition in run.inputs.items()}
+    return {kind: f"{FOLDERS[kind][1]}/{name}" for kind, name in named.items()}
+
+
+def _data_folder(run: Run) -> Path | None:
+    """Folder of a run's data set; None where it has none."""
+    folder = _folders(run).get("dataset")
+    return Path(folder) if folder else None
 
 
 def _has_record(folder: Path, run: Run) -> bool:

@@ -52,9 +52,31 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.dry_run:
         print_runs(matrix, arguments.retry_failed)
         return
+    matrix = prepare_undecided(matrix, arguments.config, arguments.profile)
     if arguments.profile is None:
         check_start(matrix)
     run_and_print(matrix, arguments.config, arguments.profile, arguments.retry_failed)
+
+
+def prepare_undecided(matrix: "Matrix", config: Path, profile: Path | None) -> "Matrix":
+    """Prepare the data sets that decide which runs can run, and plan again; print what cannot run for its data.
+
+    What a run needs of its data is then known before the first run starts, and not after each has failed.
+    Exits with 1 if they cannot be prepared.
+    """
+    from multicard.archive.matrix import Matrix
+    from multicard.cli._pipeline import run_pipeline
+
+    undecided = matrix.undecided_data()
+    if not undecided:
+        return matrix
+    print("prepare data sets, whose size decides which runs can run", flush=True)
+    if not run_pipeline(config, profile, targets=undecided):
+        sys.exit(1)
+    planned = Matrix.plan(matrix.experiment)
+    found = Counter(why for run, why in planned.not_runnable().items() if matrix.reasons[run] is None)
+    say(*(f"{counted(count, 'run')} cannot run: {why}" for why, count in found.items()))
+    return planned
 
 
 def check_start(matrix: "Matrix", planning: bool = False, by_option: bool = False) -> None:

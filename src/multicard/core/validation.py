@@ -73,7 +73,7 @@ def expectation(fault: Mapping[str, Any]) -> str:
 
 
 def first_fault(error: Any) -> str:
-    """Return where the first fault of a `ValidationError` is, and what was expected there; no place where it has none."""
+    """Return the place of the first fault of a `ValidationError`, if it has one, and what was expected there."""
     fault = error.errors()[0]
     place, expected = ".".join(map(str, fault["loc"])), expectation(fault)
     return f"{place}: {expected}" if place else expected

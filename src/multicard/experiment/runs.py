@@ -5,8 +5,13 @@ import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from multicard.core.files import read_object
+from multicard.core.prepared import PROVENANCE
+from multicard.core.system import read_or_none
 from multicard.core.text import counted
 from multicard.experiment.config import Experiment
 from multicard.experiment.machine import Machine
@@ -59,6 +64,18 @@ class Run:
             return f"needs {PROFILERS[p.profiler].program} on the PATH, not found"
         return None
 
+    def data_error(self, prepared: Path | None = None) -> str | None:
+        """Return why the run's data set has too few samples for it, and what would fit; None where it has enough.
+
+        `prepared`: the data set's folder. Where there is none, and the definition does not state their number, no
+        reason is known.
+        """
+        work, dataset = WORKLOADS[self.parameters.workload], self.inputs.get("dataset")
+        samples = _prepared_samples(prepared / PROVENANCE) if prepared else None
+        if samples is None and dataset is not None:
+            samples = work.sample_count(dataset)
+        return None if samples is None else work.data_error(self.parameters, samples)
+
     def config_error(self) -> str | None:
         """What about the run is wrong on every machine: an input is not of its workload's kind, or does not fit."""
         p = self.parameters
@@ -83,6 +100,21 @@ class Run:
         if self.parameters.device != "cuda" or machine.gpu_memory_bytes is None:
             return False
         return (self.device_memory_bytes() or 0) > machine.gpu_memory_bytes
+
+
+def _prepared_samples(provenance: Path) -> int | None:
+    """Number of training samples of a data set that was prepared; None where it was not."""
+    try:
+        changed_ns = provenance.stat().st_mtime_ns
+    except OSError:
+        return None
+    return _samples_in(provenance, changed_ns)
+
+
+@cache
+def _samples_in(provenance: Path, changed_ns: int) -> int | None:  # the time only tells one version from the next
+    samples = (read_or_none(lambda: read_object(provenance)) or {}).get("train_samples")
+    return samples if isinstance(samples, int) else None
 
 
 def expand(experiment: Experiment) -> dict[str, list[Run]]:

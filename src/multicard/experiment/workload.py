@@ -120,6 +120,14 @@ class Workload(ABC):
         """Why a run cannot run on a machine, for the workload's own reasons; inputs may be unknown."""
         return None
 
+    def sample_count(self, definition: Any) -> int | None:
+        """Return the number of training samples of a data set that is not prepared; None where it is not known yet."""
+        return None
+
+    def data_error(self, p: Any, samples: int) -> str | None:
+        """Return why so many training samples do not suffice for a run, and what would; None where they do."""
+        return None
+
     def prepare(self, name: str, definition: Any, folder: Path, resources: Path) -> None:
         """Make one of its inputs ready in `folder`, whose provenance.json comes last; `resources`: what is shipped.
 

@@ -64,6 +64,15 @@ class Llm(Workload):
             )
         return technique.config_error(p, model and model.shape)
 
+    def data_error(self, p: LlmParameters, samples: int) -> str | None:
+        """Return that a step needs more samples than there are; how many packs they make is not known before."""
+        of_batch = p.gradient_accumulation_steps * p.devices
+        needed = p.batch_size * of_batch
+        if p.packed or samples >= needed:
+            return None
+        found = f"batch_size: a step of all devices needs {needed} samples, found {samples}"
+        return found + (f"; set batch_size: {samples // of_batch} or less" if samples >= of_batch else "")
+
     def applies(self, parameter: str, values: Mapping[str, Any]) -> bool:
         """Ask the techniques."""
         technique = values.get("technique", LlmParameters.model_fields["technique"].default)

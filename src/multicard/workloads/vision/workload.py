@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from multicard.core.prepared import read_prepared
+from multicard.core.text import counted
 from multicard.experiment.datasets import ImageSource
 from multicard.experiment.machine import Machine
 from multicard.experiment.workload import BATCH, Inputs, Resources, Unit, Workload
@@ -60,6 +61,26 @@ class Vision(Workload):
         if p.loader == "dali" and not machine.dali:
             return 'the loader dali needs the package nvidia-dali-cuda130 (pip install "multicard[dali]")'
         return None
+
+    def sample_count(self, definition: Any) -> int | None:
+        """Return the number of training images, where the source or the definition states it."""
+        return samples_of(definition)[0]
+
+    def data_error(self, p: VisionParameters, samples: int) -> str | None:
+        """Return why a run has no full batch, or no step to measure, and the values with which it would have some."""
+        share = samples // p.ranks if STRATEGIES[p.strategy].distributed_sampler else samples
+        batches = share // p.batch_of_rank
+        if not batches:
+            found = f"batch_size: {p.batch_size} needs {p.batch_of_rank} training samples per rank, found {share}"
+            remedy = _smaller_batch(p, share)
+            return f"{found}; set {remedy}" if remedy else found
+        in_epoch = min(batches, p.steps_per_epoch or batches)
+        steps = p.epochs * in_epoch
+        if steps > p.warmup_steps:
+            return None
+        found = f"warmup_steps: {p.warmup_steps}, but the run has only {counted(steps, 'step')}"
+        remedies = (f"epochs: {p.warmup_steps // in_epoch + 1} or more", _smaller_batch(p, share))
+        return f"{found}; set {', or '.join(filter(None, remedies))}"
 
     def prepare(self, name: str, definition: Any, folder: Path, resources: Path) -> None:
         """Prepare a set of images."""
@@ -152,6 +173,19 @@ class Vision(Workload):
         if "prefetch_factor" in changes and not values["num_workers"]:
             return False
         return "num_workers" not in changes or "loader" in changes or values["loader"] != "dali"
+
+
+def _smaller_batch(p: VisionParameters, share: int) -> str | None:
+    """Name the largest batch size with which a rank's `share` of the samples outlasts the warm-up, if there is one."""
+    steps_in_epoch = p.warmup_steps // p.epochs + 1
+    of_device = share // steps_in_epoch * p.ranks // p.devices
+    largest = of_device * p.devices if p.scaling == "strong" else of_device
+    if not largest:
+        return None
+    remedy = f"batch_size: {largest} or less"
+    if p.steps_per_epoch and p.steps_per_epoch < steps_in_epoch:
+        remedy += f" and steps_per_epoch: {steps_in_epoch} or more"
+    return remedy
 
 
 def samples_of(dataset: ImageSource) -> tuple[int | None, int | None]:
