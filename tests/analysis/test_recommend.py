@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 from synthetic_results import GPU, OTHERWISE, STEADY, Row, images, made, make_results, repeated, texts
 from synthetic_results import with_provenance as placed
 
@@ -365,6 +366,16 @@ def test_cpu_and_synthetic_timings_are_marked_and_text_from_files_is_escaped(tmp
     # Those of synthetic images on a GPU are real.
     rows = images(100, dataset="synthetic", estimated_epoch_time_s=60.0)
     assert "synthetic timings" not in as_markdown(made(tmp_path / "c", rows, source="synthetic"))
+
+
+def test_what_is_code_is_code_wherever_it_is_read(tmp_path: Path) -> None:
+    rows = images(100, devices=1, data_share=0.3) + images(190, devices=2, data_share=0.3)
+    text = as_markdown(made(tmp_path, rows))
+    assert "- Try next: `" in text
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    pieces = [piece for token in tokens for piece in token.children or ()]
+    assert any("num_workers" in piece.content for piece in pieces if piece.type == "code_inline")
+    assert [piece.content for piece in pieces if piece.type == "text" and "`" in piece.content] == []
 
 
 def test_the_answer_has_few_lines_however_many_jobs_there_are(

@@ -193,6 +193,16 @@ def for_markdown(text: str) -> str:
     return printable(text).translate(_MARKDOWN)
 
 
+def code_in_markdown(text: str) -> str:
+    r"""Text that Markdown shows literally, but for what stands in backticks, which it shows as code.
+
+    >>> code_in_markdown("set `batch_size: 8`, a_b or `")
+    'set `batch_size: 8`, a\\_b or \\`'
+    """
+    parts = re.split(r"`([^`]+)`", printable(text))
+    return "".join(f"`{part}`" if at % 2 else part.translate(_MARKDOWN) for at, part in enumerate(parts))
+
+
 _LATEX = {
     **{character: f"\\{character}" for character in "&%$#_{}"}, "\\": r"\textbackslash{}", "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",

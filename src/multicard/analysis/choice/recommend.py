@@ -23,7 +23,7 @@ from multicard.analysis.evidence import Configuration, Evidence, place_words
 from multicard.analysis.runs.notices import NOTICES, told
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.analysis.statistics import Interval, corrected, verdict
-from multicard.core.text import counted, for_markdown, listed, plural
+from multicard.core.text import code_in_markdown, counted, for_markdown, listed, plural
 from multicard.core.units import BYTES, UNKNOWN, number, percent, with_unit
 from multicard.experiment.workload import BATCH
 
@@ -141,13 +141,13 @@ def as_markdown(evidence: Evidence, verbose: bool = True) -> str:
 
 @cache
 def _template() -> jinja2.Template:
-    templates = jinja2.Environment(  # Markdown, which the filter `md` escapes
+    templates = jinja2.Environment(  # Markdown, which the filters `md` and `code` escape
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters |= {"md": for_markdown}
+    templates.filters |= {"md": for_markdown, "code": code_in_markdown}
     return templates.get_template("recommendations.md.j2")
 
 
