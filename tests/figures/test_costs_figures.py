@@ -135,6 +135,27 @@ def test_points_lie_at_the_hours_and_time_of_the_training(tmp_path: Path) -> Non
     assert data["time_s"].tolist() == pytest.approx([360, 200, 400, 150], rel=1e-4)
 
 
+def test_the_fastest_are_joined_and_what_another_beats_in_time_and_hours_is_hollow(tmp_path: Path) -> None:
+    rows = training(1, 100) + training(2, 180) + training(2, 90, num_workers=2) + training(2, 240, precision="bf16")
+    figure, data = draw("tradeoff", gathered(tmp_path, measured("vision", *rows)))
+    [axes] = closed(figure).axes
+    marks = axes.collections[0]
+    hollow = {
+        round(x, 4)
+        for (x, _), fill in zip(marks.get_offsets().tolist(), marks.get_facecolors().tolist(), strict=True)
+        if fill == [1.0, 1.0, 1.0, 1.0]
+    }
+    # 6 min and 0.1 h beat 6.67 min and 0.2222 h; what bf16 takes is another training's.
+    assert hollow == {0.2222}
+    joined = [[round(x, 4) for x in line.get_xdata()] for line in axes.lines]
+    assert [0.1, 0.1111] in joined and [0.0833] in joined
+    # Hours are devices × time, so the ends of a whisker lie on the ray from the origin through its mark.
+    of_pair = data[(data["devices"] == 2) & (data["time_s"].round() == 200)].iloc[0]
+    ends = [of_pair["time_s_low"] * 2 / 3600, of_pair["time_s_high"] * 2 / 3600]
+    whiskers = [line.get_xdata() for line in axes.lines if len(line.get_xdata()) == 2]
+    assert any(list(xs) == pytest.approx(ends) for xs in whiskers)
+
+
 def test_each_machine_has_a_panel(tmp_path: Path) -> None:
     measures = measured("vision", *training(1, 100), *training(2, 180))
     info = [

@@ -1,8 +1,12 @@
 """What a result costs: techniques of tuning in time and memory, a training's time against device-hours, energy."""
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 
 from multicard.analysis.choice.choices import as_table, choices
@@ -69,9 +73,11 @@ def techniques(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     "How many devices: what does a shorter training cost in device-hours?",
     "Time of the whole training (as many samples, or tokens, for all: the most epochs of the runs) at the measured "
     "throughput, against the hours of all its devices together; start, tests and saving are not in it. A mark per "
-    "configuration, geometric mean over repeats. What learns otherwise (global batch size, precision, learning rate, "
-    "technique) has another colour, and is not the same training. Each job has a panel. Where the length of a pass is "
-    "not known, the training has a million samples.",
+    "configuration, geometric mean over repeats. A line joins the fastest on each number of devices; a hollow mark is "
+    "no better in time or in hours than another one of the same training. Whiskers are 95% confidence intervals: time "
+    "and hours are uncertain together, so they point at the origin. What learns otherwise (global batch size, "
+    "precision, learning rate, technique) has another colour, and is not the same training. Each job has a panel. "
+    "Where the length of a pass is not known, the training has a million samples.",
 )
 def tradeoff(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     """Time of a whole training against its device-hours, a point per configuration, a panel per job."""
@@ -103,15 +109,53 @@ def tradeoff(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
             style_order=list(counts.values()), s=60, ax=axes, **apart, **look,
         )  # fmt: skip
         axes.get_legend().remove()
+        _fill_the_best(axes.collections[0], own)
+        for training, alike in own.groupby("_training", sort=False):
+            colour = look["palette"][trainings.index(training)] if apart else look["color"]
+            _join_the_fastest(axes, alike, scale, colour)
+        # A whisker that would more than double the axes is cut.
+        widest = (own["time_s_high"] / own["time_s"]).fillna(1.0).max()
+        room = 1.1 * min(2.0, widest)
         axes.set(
-            title=for_figure(f"{job} ({place})" if place else job, 45), xlim=(0, 1.1 * own["device_hours"].max()),
-            ylim=(0, 1.1 * scale * own["time_s"].max()),
+            title=for_figure(f"{job} ({place})" if place else job, 45), xlim=(0, room * own["device_hours"].max()),
+            ylim=(0, room * scale * own["time_s"].max()),
             xlabel=f"{HOURS_OF[own['device'].iloc[0]]} of the training", ylabel=f"Time of the training ({unit})",
         )  # fmt: skip
     for axes in grid.flat[len(panels) :]:
         axes.remove()
     legend_below(figure, *grid.flat[: len(panels)])
     return figure, data
+
+
+def is_dominated(rows: pd.DataFrame) -> list[bool]:
+    """Return of each row whether another of the same training takes less time or hours, and no more of the other."""
+    costs = rows[["time_s", "device_hours"]].to_numpy()
+    trainings = rows["_training"].to_numpy()
+    dominated = []
+    for training, cost in zip(trainings, costs, strict=True):
+        rivals = costs[trainings == training]
+        dominated.append(bool(((rivals <= cost).all(axis=1) & (rivals < cost).any(axis=1)).any()))
+    return dominated
+
+
+def _fill_the_best(marks: PathCollection, rows: pd.DataFrame) -> None:
+    """Leave the marks of dominated configurations hollow; `marks` are those of the rows, in their order."""
+    fills = np.broadcast_to(marks.get_facecolors(), (len(rows), 4)).copy()
+    marks.set_edgecolors(fills)
+    fills[is_dominated(rows)] = 1.0, 1.0, 1.0, 1.0
+    marks.set_facecolors(fills)
+    marks.set_linewidths(1.2)
+    marks.set_zorder(3)
+
+
+def _join_the_fastest(axes: Axes, rows: pd.DataFrame, scale: float, colour: Any) -> None:
+    """Draw a line through the fastest row of each number of devices, and the interval of every row's time."""
+    fastest = rows.loc[rows.groupby("devices")["time_s"].idxmin()].sort_values("devices")
+    axes.plot(fastest["device_hours"], fastest["time_s"] * scale, color=colour, linewidth=0.9, zorder=2)
+    for row in rows.dropna(subset=["time_s_low", "time_s_high"]).itertuples():
+        bounds_s = np.array([row.time_s_low, row.time_s_high])
+        hours = row.device_hours * bounds_s / row.time_s
+        axes.plot(hours, scale * bounds_s, color=colour, linewidth=0.9, alpha=0.6, zorder=1)
 
 
 @figure(
