@@ -145,6 +145,7 @@ def test_the_fastest_are_joined_and_what_another_beats_in_time_and_hours_is_holl
         for (x, _), fill in zip(marks.get_offsets().tolist(), marks.get_facecolors().tolist(), strict=True)
         if fill == [1.0, 1.0, 1.0, 1.0]
     }
+    assert [1.0, 1.0, 1.0, 1.0] not in marks.get_edgecolors().tolist()
     # 6 min and 0.1 h beat 6.67 min and 0.2222 h; what bf16 takes is another training's.
     assert hollow == {0.2222}
     joined = [[round(x, 4) for x in line.get_xdata()] for line in axes.lines]

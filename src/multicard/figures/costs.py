@@ -140,10 +140,10 @@ def is_dominated(rows: pd.DataFrame) -> list[bool]:
 
 def _fill_the_best(marks: PathCollection, rows: pd.DataFrame) -> None:
     """Leave the marks of dominated configurations hollow; `marks` are those of the rows, in their order."""
-    fills = np.broadcast_to(marks.get_facecolors(), (len(rows), 4)).copy()
-    marks.set_edgecolors(fills)
+    colours_of_rows = np.broadcast_to(marks.get_facecolors(), (len(rows), 4))
+    fills = colours_of_rows.copy()
     fills[is_dominated(rows)] = 1.0, 1.0, 1.0, 1.0
-    marks.set_facecolors(fills)
+    marks.set(facecolors=fills, edgecolors=colours_of_rows.copy())
     marks.set_linewidths(1.2)
     marks.set_zorder(3)
 
