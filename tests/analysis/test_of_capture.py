@@ -173,7 +173,25 @@ DRIVER = "Installed CUDA driver version (13.3) is not supported by this build of
 def test_without_a_gpu_the_answer_is_about_ranges_and_says_why(
     phases: dict[str, list[float]], calls: Rows, diagnostics: tuple[str, ...], says: str, is_known: bool
 ) -> None:
-    rows = [{"phase": phase, "duration_s": each} for phase, seconds in phases.items() for each in seconds]
+    rows = [
+        {"report": "t", "process": 0, "phase": phase, "duration_s": each}
+        for phase, seconds in phases.items()
+        for each in seconds
+    ]
     tables = {"phases": rows} if rows else {}
     found = answer(ActivityTables(tables | {"cuda_api": calls}, {}, diagnostics=diagnostics))
     assert (found.sentence, found.is_known) == (says, is_known)
+
+
+@pytest.mark.parametrize(
+    ("of_ranks", "says"),
+    [((5, 5), "2 ranks × 5 steps of 100 ms"), ((5, 4), "9 steps in 2 ranks of 100 ms"), ((5,), "5 steps of 100 ms")],
+)
+def test_steps_without_a_gpu_are_counted_by_rank(of_ranks: tuple[int, ...], says: str) -> None:
+    """A step that two ranks make together is one step of the job."""
+    rows = [
+        {"report": f"rank{rank}", "process": 0, "phase": "step", "duration_s": 0.1}
+        for rank, steps in enumerate(of_ranks)
+        for _ in range(steps)
+    ]
+    assert answer(ActivityTables({"phases": rows}, {})).sentence == f"no kernels of a GPU were recorded; {says}"

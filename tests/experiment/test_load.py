@@ -230,7 +230,7 @@ def test_a_results_folder_that_cannot_be_written_to_is_refused(tmp_path: Path) -
         f"mine.yaml: results: cannot write to {tmp_path}/taken/results: {tmp_path}/taken is not a folder"
     ]
     [line] = errors_of(having(results="/proc/results"))  # which takes no folders, whoever asks
-    assert line.startswith("mine.yaml: results: cannot write to /proc/results: ")
+    assert line == "mine.yaml: results: cannot write to /proc/results: /proc: not writable"
 
 
 def test_of_a_data_set_only_what_is_missing_is_named(tmp_path: Path) -> None:

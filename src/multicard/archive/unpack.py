@@ -22,6 +22,7 @@ from multicard.core.layout import RUN
 from multicard.core.text import printable
 from multicard.core.validation import first_fault
 
+GZIP = b"\x1f\x8b"  # how a gzipped file begins: RFC 1952
 PIECE_BYTES = 1 << 20
 SMALL_BYTES, MOST_TIMES = 64 << 20, 200  # what an archive may unpack to at least, and how many times its size
 # How large a manifest may be at least, and how many times the size of its archive: it lists each run in about 3 kB,
@@ -103,6 +104,9 @@ def _opened(path: Path) -> Iterator[tuple[Manifest, tarfile.TarFile, _Bounded]]:
     check_suffix(path)
     if not path.is_file():
         raise UserError(f"{path}: no such file")
+    with path.open("rb") as file:
+        if file.read(len(GZIP)) not in (GZIP, b""):
+            raise UserError(f"{path}: not an archive of multicard: found no gzipped file")
     try:
         with gzip.open(path) as packed:
             stream = _Bounded(packed, max(SMALL_BYTES, MOST_TIMES * path.stat().st_size))

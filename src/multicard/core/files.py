@@ -170,7 +170,7 @@ def described(path: Path) -> dict[str, Any]:
 
 
 def unwritable(folder: Path) -> str | None:
-    """Say why files cannot be made in `folder`, which need not exist yet; None when they can."""
+    """Return why files cannot be made in `folder`, which need not exist yet; None where they can."""
     folder = folder.absolute()
     try:
         while not folder.exists():
@@ -179,5 +179,7 @@ def unwritable(folder: Path) -> str | None:
             return f"{folder} is not a folder"
         with tempfile.TemporaryDirectory(dir=folder):
             return None
+    except FileNotFoundError:  # /proc is there, and takes no files
+        return f"{folder}: not writable"
     except OSError as error:
         return f"{folder}: {error.strerror}"

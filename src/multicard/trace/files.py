@@ -7,6 +7,7 @@ from pathlib import Path
 
 from multicard.core.errors import TraceError, UserError
 from multicard.core.layout import CAPTURED, EXPORTED
+from multicard.core.text import listed
 from multicard.profilers import PROFILERS, Profiler
 from multicard.trace.model import Trace
 
@@ -58,7 +59,8 @@ def open_trace(path: Path, scratch: Path | None = None, large: bool = False) -> 
         path, is_report = profiler.export(path, scratch), False
     if profiler is None or profiler.reader is None or is_report:
         expected = [suffix for each in PROFILERS.values() if each.reader for suffix in each.exportable + each.readable]
-        raise TraceError(f"{path}: cannot be read as a trace, expected {', '.join(expected[:-1])} or {expected[-1]}")
+        table = "; a table of traces is read by --as-runs" if path.suffix == ".csv" else ""
+        raise TraceError(f"{path}: cannot be read as a trace, expected {listed(expected, 'or')}{table}")
     reader = importlib.import_module(profiler.reader)
     return reader.read(path, large=large) if profiler.refuses_large else reader.read(path)
 

@@ -231,6 +231,16 @@ def _idle_gpus(found: ActivityTables, devices: int) -> list[str]:
     return [f"{found.gpu_count - devices} of the machine's {found.gpu_count} GPUs ran nothing"]
 
 
+def _steps_of_ranks(phases: pd.DataFrame) -> str:
+    """Count steps in words, by rank: "5 steps", "2 ranks × 5 steps", "9 steps in 2 ranks"."""
+    steps = phases[phases["phase"] == STEP]
+    counts = steps.groupby(["report", "process"], dropna=False).size()
+    if len(counts) == 1:
+        return counted(len(steps), "step")
+    ranks = counted(len(counts), "rank")
+    return f"{ranks} × {counted(counts.iloc[0], 'step')}" if counts.nunique() == 1 else f"{len(steps)} steps in {ranks}"
+
+
 def _without_gpus(found: ActivityTables) -> Answer:
     """Return what a capture without activity of GPUs tells: the phases of its steps, and why there is no more."""
     why = list(found.diagnostics)
@@ -251,7 +261,7 @@ def _without_gpus(found: ActivityTables) -> Answer:
         return Answer(f"cannot tell: {none}, and no step{reason}", is_known=False, lines=calls)
     means = phases.groupby("phase", sort=False)["duration_s"].mean().sort_values(ascending=False)
     count = int(phases["phase"].eq(STEP).sum())
-    steps = f"{counted(count, 'step')} of {with_unit(means[STEP], SECONDS)}" if count else "ranges"
+    steps = f"{_steps_of_ranks(phases)} of {with_unit(means[STEP], SECONDS)}" if count else "ranges"
     rest = ", ".join(f"{name} {with_unit(seconds, SECONDS)}" for name, seconds in means.items() if name != STEP)
     sentence = f"{none}; {steps}{': ' if rest else ''}{rest}"
     late = late_rank(found.rows.get("stragglers", []), None, count or None)

@@ -53,9 +53,9 @@ def read(path: Path, large: bool = False) -> Trace:
         document = decode(read_text(path, large, findings), findings)
         return _trace(path, document, findings)
     except msgspec.ValidationError as error:
-        why = "cut before its events" if findings[found.CUT] else str(error)
+        cut = ": cut before its events" if findings[found.CUT] else ""
         raise TraceError(
-            f"{path}: no trace of PyTorch's profiler: its JSON has no list traceEvents of events: {why}"
+            f"{path}: no trace of PyTorch's profiler: its JSON has no list traceEvents of events{cut}"
         ) from error
     except OverflowError as error:
         raise TraceError(
