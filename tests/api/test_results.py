@@ -25,6 +25,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return multicard.read_results(folder)
 
 
+def test_a_parameter_that_tells_scenarios_apart_has_its_value_in_every_row(tmp_path: Path) -> None:
+    """One scenario varies the strategy, all runs of the other have the same."""
+    several = [row for name in ("ddp", "ddp-ds") for row in images(90.0, devices=1, strategy=name)]
+    make_results(tmp_path, several, images(80.0, devices=1, strategy="single"))
+    table = multicard.read_results(tmp_path).speedup
+    assert set(table.groupby("scenario")["strategy"].agg(set)["s0"]) == {"ddp", "ddp-ds"}
+    assert table.loc[table["scenario"] == "s1", "strategy"].tolist() == ["single"]
+
+
 def test_tables_name_their_scenario(results: Results) -> None:
     assert results.scenarios == ["s0", "s1"]
     assert results.measures.columns[:2].tolist() == ["scenario", "run"]

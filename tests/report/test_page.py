@@ -160,6 +160,19 @@ def test_a_run_that_scenarios_share_has_one_row(copy: Path) -> None:
     assert lora[table.headings.index("Scenario")] == "techniques, again"
 
 
+def test_a_run_with_a_default_is_named_by_it_beside_those_that_differ(tmp_path: Path) -> None:
+    """An id leaves the default out: r1 beside nhwc r1 says nothing."""
+    rows = [row for layout in ("nchw", "nhwc") for row in images(90.0, layout=layout, device="cpu")]
+    runs = [f"vision_digits_cpu1{'_nhwc' if at >= 3 else ''}_r{at % 3 + 1}" for at in range(6)]
+    make_results(tmp_path, rows, gpu=None)
+    for name in ("measures.csv", "runs.csv"):
+        path = tmp_path / "scenarios/s0" / name
+        table = pd.read_csv(path)
+        table.assign(run=runs).to_csv(path, index=False)
+    named = [row[0] for row in run_table(read_results(tmp_path, {"s0": Plan()})).rows]
+    assert named == ["nchw r1", "nchw r2", "nchw r3", "nhwc r1", "nhwc r2", "nhwc r3"]
+
+
 def test_a_run_named_like_a_path_is_not_followed(copy: Path) -> None:
     path = copy / "scenarios" / "techniques" / "runs.csv"
     path.write_text(path.read_text().replace("llm_tiny_lora_cpu1_r1", "../runs/llm_tiny_lora_cpu1_r1"))

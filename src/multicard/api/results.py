@@ -18,6 +18,7 @@ from multicard.analysis.comparison.sides import Side, read_side
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.scaling.prediction import Check
 from multicard.analysis.scaling.series import checked_line, checks_table, predictions_table, series
+from multicard.analysis.scaling.speedup import speedup_table
 from multicard.analysis.scenario_tables import MEASURES
 from multicard.api.display import Markdown, titled
 from multicard.api.scenario import ScenarioResults
@@ -27,7 +28,7 @@ from multicard.archive.unpack import unpack
 from multicard.core.errors import UserError
 from multicard.core.files import sha256
 from multicard.core.layout import MACHINES, RUN
-from multicard.experiment.config import ARCHIVE, Experiment
+from multicard.experiment.config import ARCHIVE, Experiment, parameters_in
 from multicard.experiment.load import read_experiment
 from multicard.papers.claims import SHIPPED, read_claims
 from multicard.papers.judge import claims_table, judge
@@ -155,7 +156,9 @@ class Results:
     @property
     def speedup(self) -> pd.DataFrame:
         """Speed-up and efficiency with their intervals, per scenario, configuration and number of devices."""
-        return self._of_scenarios(lambda each: each.speedup)
+        # What all rows of a scenario share may be what tells it from another one.
+        parameters = {name for each in self.scenarios for name in parameters_in(self.scenario(each).speedup)}
+        return self._of_scenarios(lambda each: speedup_table(each.measures, parameters))
 
     @property
     def steps(self) -> pd.DataFrame:

@@ -63,7 +63,7 @@ def numbers_table(data: pd.DataFrame, most: int = MOST_ROWS) -> Table:
 
 def run_table(results: Results) -> Table:
     """One row per run in the order of the scenarios: where it belongs, its outcome and main measures, what to mind."""
-    tables = [each.measures for each in results.scenarios if len(each.measures)]
+    tables = [each.measures.assign(_scenario=each.name) for each in results.scenarios if len(each.measures)]
     measures = (
         pd.concat(tables, ignore_index=True).drop_duplicates("run").set_index("run") if tables else pd.DataFrame()
     )
@@ -74,8 +74,26 @@ def run_table(results: Results) -> Table:
     data["wall_time_s"] = pd.to_numeric(runs.get("wall_time_s"), errors="coerce")
     data["notices"] = pd.Series(words, dtype=object).reindex(data.index).replace("", None)
     names = data.index.to_series()
-    data.index = names.groupby(data["scenario"]).transform(_short).rename("run")
+    defaults = _unnamed_values(measures).reindex(names.index).fillna("")
+    short = names.groupby(data["scenario"]).transform(_short)
+    data.index = (defaults + short).rename("run")
     return replace(numbers_table(data.reset_index(), len(data)), whole=list(names))
+
+
+def _unnamed_values(measures: pd.DataFrame) -> pd.Series:
+    """Words that tell a run from others of its scenario and that its id leaves out, as it does with defaults."""
+    words = pd.Series("", measures.index, dtype=object)
+    if measures.empty:
+        return words
+    for _, runs in measures.groupby("_scenario", sort=False):
+        for name in runs:
+            is_text = is_parameter(name) and runs[name].map(lambda value: isinstance(value, str)).any()
+            if not is_text or runs[name].nunique() < 2:
+                continue
+            for run, value in runs[name].dropna().items():
+                if str(value) not in str(run).split("_"):
+                    words[run] += f"{value} "
+    return words
 
 
 def _short(names: pd.Series) -> list[str]:

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
@@ -173,14 +173,15 @@ def speedups(measures: pd.DataFrame) -> pd.DataFrame:
     return table[repeats > 0].reset_index(drop=True)
 
 
-def speedup_table(measures: pd.DataFrame) -> pd.DataFrame:
-    """Give `speedups` without the parameters that all rows share, or that follow the preset."""
+def speedup_table(measures: pd.DataFrame, always: Collection[str] = ()) -> pd.DataFrame:
+    """Return `speedups` without the parameters that all rows share, or that follow the preset, but for `always`."""
     table = speedups(measures)
     if table.empty:
         return table
     names, work = parameters_in(table), workload_of(table)
     found = work.varying(table, [name for name in names if name not in ("devices", "scaling")])
-    shown = [*(found or [work.default_label]), "devices", "scaling"]
+    chosen = {*(found or [work.default_label]), *always} - {"devices", "scaling"}
+    shown = [*(name for name in names if name in chosen), "devices", "scaling"]
     return table[[*shown, *(name for name in table if name not in {*names, "scaling"})]]
 
 
