@@ -8,7 +8,7 @@ python=${2:-python3}
 root=$(cd "$(dirname "$0")/.." && pwd)
 
 "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || {
-    echo "$python is $("$python" --version 2>&1); multicard needs Python 3.11 or 3.12 (make PYTHON=python3.12 …)" >&2
+    echo "$python is $("$python" --version 2>&1); the locked packages need Python 3.11 or 3.12 (make PYTHON=python3.12 …)" >&2
     exit 1
 }
 pip() { "$folder/bin/python" -m pip --disable-pip-version-check "$@"; }

@@ -14,9 +14,10 @@ from conftest import refusal
 from machine.machine_record import record as machine_record
 from multicard.analysis.choice.recommend import advise
 from multicard.analysis.evidence import read_evidence
+from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.analysis.statistics import Interval
 from multicard.core.files import write_json
-from multicard.figures.draw import save
+from multicard.figures.draw import draw, save
 from multicard.figures.search import draw_search
 from multicard.report.environment import environment
 from multicard.report.page import for_the_dark, write_report
@@ -171,6 +172,19 @@ def test_a_run_with_a_default_is_named_by_it_beside_those_that_differ(tmp_path: 
         table.assign(run=runs).to_csv(path, index=False)
     named = [row[0] for row in run_table(read_results(tmp_path, {"s0": Plan()})).rows]
     assert named == ["nchw r1", "nchw r2", "nchw r3", "nhwc r1", "nhwc r2", "nhwc r3"]
+
+
+@pytest.mark.parametrize("workload", ["vision", "script"])
+def test_figures_of_the_papers_own_jobs_name_the_paper_and_link_to_it(tmp_path: Path, workload: str) -> None:
+    own = {"strategy": "ddp"} if workload == "vision" else {"command": ["train.py"], "steps": 1}
+    rows = [{"workload": workload, "device": "cpu", "devices": n, "iteration_time_s": 0.1 / n, **own} for n in (1, 2)]
+    make_results(tmp_path, rows, gpu=None)
+    drawn = draw("iteration_time", ScenarioTables(tmp_path / "scenarios/s0"))
+    save(*drawn, tmp_path / "figures/s0/iteration_time")
+    text = section(written(tmp_path, {"s0": Plan(question="?", figures=["iteration_time"])}), "figures")
+    link = '<a href="https://arxiv.org/abs/2503.15252">Lawenda et al., arXiv 2503.15252</a>'
+    assert (f"Compare figures 1 and 4 of {link}." in text) is (workload == "vision")
+    assert "paper A" not in text
 
 
 def test_a_run_named_like_a_path_is_not_followed(copy: Path) -> None:

@@ -27,6 +27,8 @@ BARS = f"Bars are means over repeats, small dots single repeats. Whiskers {REPEA
 HOLLOW = "A hollow mark is not significant at the 5% level, corrected by Holm's method for all points of the figure."
 SUMMED = "Overlapping durations add up, so this is not wall time. Bars are means over repeats."
 
+PAPER = "Lawenda et al., arXiv 2503.15252", "https://arxiv.org/abs/2503.15252"  # paper A of `Entry.answers`
+
 Draw = Callable[[ScenarioTables], tuple[Figure, pd.DataFrame]]
 
 

@@ -13,7 +13,8 @@ from markupsafe import Markup, escape
 from multicard.core.files import atomic_write
 from multicard.core.layout import NOT_RUN, OUTCOMES, SEARCHES, machine_records, search_tables
 from multicard.core.text import counted, visible
-from multicard.figures.catalog import catalog
+from multicard.experiment.workload import workload_of
+from multicard.figures.catalog import PAPER, catalog
 from multicard.papers.judge import NOT_MEASURED
 from multicard.report.environment import environment, machine_page
 from multicard.report.results import FigureFiles, Plan, Results, Scenario, figure_files, read_results
@@ -44,6 +45,7 @@ def write_report(folder: Path, out: Path, plans: Mapping[str, Plan]) -> None:
         style=Markup(Path(__file__).with_name("page.css").read_text(encoding="utf-8")),
         scenarios=scenarios,
         most_answers=MOST_ANSWERS,
+        paper=PAPER,
         runs=run_table(results),
         incomplete=_incomplete(results.runs),
         claims=_claims(results),
@@ -83,16 +85,24 @@ def _scenario(scenario: Scenario, records: Mapping[str, dict[str, Any]]) -> dict
         "mixed": where.mixed,
         "jobs": jobs,
         "answers": answers,
-        "figures": [_figure(each, answers, steps) for each in scenario.figures],
+        "figures": [_figure(each, answers, steps, _is_of_papers(scenario)) for each in scenario.figures],
     }
 
 
-def _figure(figure: FigureFiles, answers: Sequence[str], steps: Sequence[str]) -> dict[str, Any]:
+def _is_of_papers(scenario: Scenario) -> bool:
+    """Return whether the papers ran such jobs: their figures say nothing about a user's own program."""
+    has_runs = "workload" in scenario.measures and len(scenario.measures)
+    return bool(has_runs) and not workload_of(scenario.measures).is_user_program
+
+
+def _figure(figure: FigureFiles, answers: Sequence[str], steps: Sequence[str], is_of_papers: bool) -> dict[str, Any]:
     entry = catalog()[figure.name]
+    is_alike = is_of_papers and entry.answers and entry.answers.startswith("A, ")
     of_step = entry.profiled or figure.name in ("step_breakdown", "step_times")
     return {
         "finding": f"{'; '.join(steps)}." if of_step and steps else " ".join(answers),
         "entry": entry,
+        "of_paper": entry.answers.removeprefix("A, ") if is_alike else None,
         "nothing": nothing_to_show(figure.numbers),
         "files": figure,
     }
