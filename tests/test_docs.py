@@ -2,13 +2,17 @@
 
 import doctest
 import re
+from collections.abc import Callable
 from importlib import import_module
+
+import pytest
 
 from conftest import ROOT
 from multicard.analysis.runs.measures import MEASURES, outcome_table
 from multicard.analysis.scenario_tables import SCHEMAS
 from multicard.core.layout import EPOCH_COLUMNS, FROM_FIRST_RANK, OUTCOMES, STEP_COLUMNS
 from multicard.core.reasons import WORDINGS
+from multicard.experiment.parameters_page import page as parameters_page
 from multicard.figures.__main__ import page
 from multicard.figures.catalog import catalog
 from multicard.launch.job import OF_EVERY_RANK
@@ -49,6 +53,20 @@ def test_the_page_says_of_each_figure_what_its_catalog_does() -> None:
         assert all(need.removeprefix("workload ") in heading for need in entry.needs.split(" and "))
         assert (entry.answers or "") in heading
         assert caption == entry.caption
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "command"),
+    [
+        ("figures", page, "python -m multicard.figures > docs/figures.md"),
+        ("parameters", lambda: f"{parameters_page()}\n", "python -m multicard.experiment --docs > docs/parameters.md"),
+    ],
+)
+def test_pages_that_follow_from_the_code_are_in_the_repository_as_it_makes_them(
+    name: str, made: Callable[[], str], command: str
+) -> None:
+    """So that links to them lead somewhere in a clone and on a forge, too."""
+    assert (ROOT / f"docs/{name}.md").read_text(encoding="utf-8") == made(), f"run: {command}"
 
 
 def test_every_test_that_the_definitions_name_is_there() -> None:

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.rare
 PHONE, DESK = 390, 1280
 WIDER_THAN_THE_SCREEN = "document.documentElement.scrollWidth > window.innerWidth"
 BROKEN = ("nowhere.md", "files.md#nowhere", "../README.md")
-GENERATED = {"parameters", "figures"}
 Built = tuple[Path, subprocess.CompletedProcess[str]]
 
 
@@ -42,9 +41,8 @@ def test_a_link_that_leads_nowhere_stops_the_build_and_nothing_else_does(built: 
     for link in BROKEN:
         assert sum(f"'{link}'" in line for line in warnings) == 1, done.stderr
     assert "mkdocs build --strict\n" in (ROOT / "Makefile").read_text(encoding="utf-8")
-    # Every document is a page, and so is what follows from the code.
     pages = {path.stem for path in site.glob("*.html")} - {"404"}
-    assert pages == {path.stem for path in (ROOT / "docs").glob("*.md")} | GENERATED
+    assert pages == {path.stem for path in (ROOT / "docs").glob("*.md")}
     assert "image_size_scaling" in (site / "figures.html").read_text(encoding="utf-8")
 
 

@@ -1,7 +1,7 @@
 """Write what follows from the code: the JSON schema of configuration files, or the page about their parameters.
 
 python -m multicard.experiment > workflow/schemas/config.schema.json
-python -m multicard.experiment --docs
+python -m multicard.experiment --docs > docs/parameters.md
 """
 
 import argparse

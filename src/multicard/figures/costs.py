@@ -115,10 +115,10 @@ def tradeoff(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
             _join_the_fastest(axes, alike, scale, colour)
         # A whisker that would more than double the axes is cut.
         widest = (own["time_s_high"] / own["time_s"]).fillna(1.0).max()
-        room = 1.1 * min(2.0, widest)
+        margin = 1.1 * min(2.0, widest)
         axes.set(
-            title=for_figure(f"{job} ({place})" if place else job, 45), xlim=(0, room * own["device_hours"].max()),
-            ylim=(0, room * scale * own["time_s"].max()),
+            title=for_figure(f"{job} ({place})" if place else job, 45), xlim=(0, margin * own["device_hours"].max()),
+            ylim=(0, margin * scale * own["time_s"].max()),
             xlabel=f"{HOURS_OF[own['device'].iloc[0]]} of the training", ylabel=f"Time of the training ({unit})",
         )  # fmt: skip
     for axes in grid.flat[len(panels) :]:
