@@ -62,6 +62,35 @@ def words(text: str) -> str:
     return " ".join(text.replace("│", " ").split())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "multicard: error: the command is missing; multicard --help lists them"),
+        (
+            ["sclae"],
+            "multicard: error: argument COMMAND: found 'sclae' (did you mean 'scale'?), expected one of scale, ",
+        ),
+        (
+            ["doctor", "--device", "gpu"],
+            "multicard doctor: error: argument --device: found 'gpu' (did you mean 'cuda'?), expected one of auto, cpu",
+        ),
+    ],
+)
+def test_a_mistyped_word_is_told_with_what_was_probably_meant(arguments: list[str], says: str) -> None:
+    stopped = multicard(*arguments)
+    [line] = stopped.stderr.splitlines()
+    assert stopped.returncode == 1 and line.startswith(says)
+
+
+@pytest.mark.parametrize("command", ["run", "status", "archive"])
+def test_outside_of_a_project_what_to_do_is_named(tmp_path: Path, command: str) -> None:
+    stopped = multicard(command, folder=tmp_path)
+    [line] = stopped.stderr.splitlines()
+    assert stopped.returncode == 1 and line.startswith("found no multicard.yaml or config/config.yaml in this folder, ")
+    assert line.endswith("; multicard scale --devices 1,2 -- SCRIPT.py writes one")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_runs_lists_what_can_run_here_and_why_the_rest_cannot(tmp_path: Path) -> None:
     listed = multicard("run", "--dry-run", config(tmp_path, vary={"strategy": ["single", "ddp"], "devices": [1, 999]}))
     assert listed.returncode == 0

@@ -197,6 +197,37 @@ def test_what_cannot_be_parsed_is_told_in_the_last_line(
     assert capsys.readouterr().err.splitlines()[-1].endswith(line)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("--repeats -1", "multicard scale: --repeats: found -1, expected 1 or more"),
+        ("--steps 0", "multicard scale: --steps: found 0, expected 1 or more"),
+        ("--warmup -1", "multicard scale: --warmup: found -1, expected 0 or more"),
+        ("--profiled-steps 0", "multicard scale: --profiled-steps: found 0, expected 1 or more"),
+        ("--time-limit-min 0", "multicard scale: --time-limit-min: found 0, expected 1 or more"),
+        (
+            "--launcher torchrum",
+            "multicard scale: --launcher: found 'torchrum' (did you mean 'torchrun'?), expected one",
+        ),
+    ],
+)
+def test_a_value_that_is_refused_is_named_by_its_option(folder: Path, arguments: str, line: str) -> None:
+    """And not by the key of a file that the user never wrote."""
+    assert refused(*arguments.split(), *ONE).startswith(line)
+
+
+def test_no_gpu_is_told_with_what_runs_without_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("multicard.experiment.machine.Machine.here", lambda: Machine(cpus=2, gpus=0))
+    line = "cannot run here: needs a CUDA GPU, none found; --device cpu runs it on CPU processes"
+    assert refused("--device", "cuda", *ONE) == line
+
+
+def test_beside_the_demo_results_have_a_folder_of_their_own(folder: Path) -> None:
+    (folder / "config").mkdir()
+    (folder / "config/config.yaml").touch()
+    assert written(*ONE)["results"] == "results-multicard"
+
+
 def test_a_folder_that_cannot_be_written_to_is_one_line_and_leaves_nothing(folder: Path) -> None:
     (folder / ".snakemake").write_text("a file where Snakemake needs a folder")
     assert "cannot write to this folder, where Snakemake keeps its state: " in refused(*ONE)
