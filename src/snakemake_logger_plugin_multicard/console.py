@@ -162,7 +162,8 @@ class Console:
         if runs and self.ended:
             left = (self._last_end - self._began) / self.ended * (self.total - self.ended)
             left -= time.monotonic() - self._last_end
-            text += f", about {counted(max(1, round(left / 60)), 'minute')} left"
+            # First, as a narrow terminal cuts the end.
+            text = f"about {counted(max(1, round(left / 60)), 'minute')} left; {text}"
         return text
 
     def _show(self, state: str) -> None:

@@ -249,7 +249,7 @@ def test_on_a_terminal_the_last_line_is_the_current_run_with_its_step_and_the_ti
     output.wait_for("step 7 of 60")
     pipeline.handler.close()
     p = pipeline.matrix.runs[second].parameters
-    state = f"run 2 of 2: formats precision={p.precision} repeat {p.repeat}: step 7 of 60, about 1 minute left"
+    state = f"about 1 minute left; run 2 of 2: formats precision={p.precision} repeat {p.repeat}: step 7 of 60"
     assert f"\r\x1b[K{state}" in output.getvalue()
     assert output.getvalue().endswith("\r\x1b[K"), "it does not stay"
 
