@@ -59,7 +59,7 @@ RUN_HERE = (
 RUN_ELSEWHERE = (
     (r"make (demo|lint|docs)", ".ci/run", "part {1}"),
     (r"make test", ".ci/run", "make test"),
-    (r"multicard export results --to mlflow", "tests/api/test_export.py", '"mlflow": of_mlflow'),
+    (r"multicard export results(-mine)? --to mlflow", "tests/api/test_export.py", '"mlflow": of_mlflow'),
     (r"pip install \.", "tests/cli/test_wheel.py", "build_wheel"),
     (r"make (test-fast|emulated-gpu)", "Makefile", "{1}: "),
     (r"\.ci/run", ".ci/run", "make test"),
@@ -197,7 +197,8 @@ def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "four-h100.tar.gz").touch()
     for name in ("before.sqlite", "after.sqlite", "report.sqlite"):
         nsys_export(folder / name)
-    make_results(folder / "results", images(100.0))
+    for results in ("results", "results-mine"):
+        make_results(folder / results, images(100.0))
     return folder
 
 
