@@ -62,7 +62,7 @@ def project(
     shutil.copytree(ROOT, folder, symlinks=True, ignore=lambda _, names: made & set(names))
     if digits:
         add_digits(folder, digits)
-    (folder / CONFIG).write_text(yaml.safe_dump(experiment, sort_keys=False))
+    (folder / CONFIG).write_text(yaml.safe_dump({"results": "results"} | experiment, sort_keys=False))
     profile = folder / "profiles/slurm/config.yaml"
     text = profile.read_text()
     assert text.count("slurm_partition: gpu\n") == 1

@@ -24,7 +24,6 @@ ON_TWO_NODES = f"vision_digits_32px_ddp-ds_cpu2_fp32_nodes2_{SUFFIX}"
 ON_A_GPU = f"vision_digits_32px_ddp-ds_cuda1_fp32_{SUFFIX}"
 # What only a cluster can run.
 EXPERIMENT: dict[str, Any] = {
-    "results": "results",
     "time_limit_min": 15,
     "datasets": EMBEDDED["datasets"],
     "models": EMBEDDED["models"],

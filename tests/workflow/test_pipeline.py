@@ -24,7 +24,6 @@ pytestmark = pytest.mark.slow
 
 CONFIG = "config/tiny.yaml"
 EXPERIMENT: dict[str, Any] = {
-    "results": "results",
     "fixed": TINY | {"strategy": "ddp-ds"},
     "scenarios": {
         "processes": {
@@ -70,7 +69,7 @@ def project(folder: Path, experiment: dict[str, Any] = EXPERIMENT) -> Path:
 
 
 def write(folder: Path, experiment: dict[str, Any]) -> None:
-    (folder / CONFIG).write_text(yaml.safe_dump(experiment, sort_keys=False))
+    (folder / CONFIG).write_text(yaml.safe_dump({"results": "results"} | experiment, sort_keys=False))
 
 
 @contextmanager

@@ -17,7 +17,6 @@ from multicard.experiment.load import check
 pytestmark = pytest.mark.slow
 
 EXPERIMENT: dict[str, Any] = {
-    "results": "results",
     "order_seed": 3,
     "datasets": {"digits": {"source": "digits"}, "other": {"source": "digits", "limit": 500}},
     "fixed": TINY,
@@ -70,7 +69,7 @@ def project(folder: Path, experiment: dict[str, Any]) -> None:
     (folder / "workflow/scripts/launch_run.py").write_text(LAUNCHER)
     (folder / "workflow/scripts/prepare_data.py").write_text(PREPARER)
     (folder / "workflow/scripts/extract_activity.py").write_text(READER.format(files=["activity/tables.json"]))
-    (folder / "mine.yaml").write_text(yaml.safe_dump(experiment, sort_keys=False))
+    (folder / "mine.yaml").write_text(yaml.safe_dump({"results": "results"} | experiment, sort_keys=False))
 
 
 def started(folder: Path) -> list[tuple[str, Any]]:
@@ -97,7 +96,9 @@ def test_runs_start_block_by_block_in_the_planned_order(tmp_path: Path) -> None:
     place = {"seed": 3, "group": ["data", "formats"], "block": 3, "position": 8}
     assert lines[-1][1] == place
 
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(EXPERIMENT | {"order_seed": 4}, sort_keys=False))
+    (tmp_path / "mine.yaml").write_text(
+        yaml.safe_dump(EXPERIMENT | {"results": "results", "order_seed": 4}, sort_keys=False)
+    )
     assert not re.findall(r"^Job \d+:", snakemake(tmp_path, "--cores", "1", "--dry-run"), re.M)
 
 
