@@ -171,8 +171,8 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ({"name": f"runs/{RUN}/run.json", "bytes": 3, "sha256": "0" * 64}, 500_000, "bytes, expected at most 1048576"),
         ({}, 5_000_000, "bytes, expected at most 1048576"),
         # As many as fit.
-        ({"name": f"runs/{RUN}/run.json", "bytes": 3, "sha256": "0" * 64}, 7_000, "Value error, it lists a file twice"),
-        ({}, 200_000, "files.0.name: Field required"),
+        ({"name": f"runs/{RUN}/run.json", "bytes": 3, "sha256": "0" * 64}, 7_000, "it lists a file twice"),
+        ({}, 200_000, "files.0.name: missing"),
     ],
 )
 def test_a_manifest_of_very_many_entries_is_refused_before_it_takes_memory(
