@@ -108,7 +108,7 @@ def refusal(p: ScriptParameters, source: Mapping[str, str] = os.environ) -> Reas
     if problem := _interpreter_problem(interpreter(p)):
         return Reason("no_torch", message=problem)
     script = script_file(p)
-    if script and script.suffix == ".py" and (fault := _syntax_fault(interpreter(p), script)):
+    if script and script.suffix == ".py" and (fault := _syntax_fault(interpreter(p), script.absolute())):
         return Reason("cannot_run", node=socket.gethostname(), message=f"command: {script} {fault}")
     launcher = LAUNCHERS[p.launched_by]
     if launcher.package and not _has_package(interpreter(p), launcher.package):
