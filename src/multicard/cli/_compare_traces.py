@@ -64,7 +64,7 @@ def _step_times(found: "pd.DataFrame") -> list[str]:
     shown = [f"{show('a_s', time.mean_s)} in {side} ({counted(time.count, 'step')})" for side, time in times.items()]
     judged = _change(row.ratio)
     if pd.isna(row.low):
-        judged += f", too few steps for an interval, which needs {FEWEST + 1}"
+        judged += f", too few steps for an interval: capture {FEWEST + 1} or more"
     else:
         judged += f" (95% CI {_change(row.low)} to {_change(row.high)})"
         judged = f"inconclusive: {judged}" if row.low <= 1 <= row.high else judged
