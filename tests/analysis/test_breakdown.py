@@ -60,6 +60,12 @@ def test_a_periodic_stall_is_named_with_its_steps(where: str) -> None:
     assert sum(parts_of(found).values()) == pytest.approx(1.0)
 
 
+def test_a_stall_is_what_a_step_takes_beyond_the_median_of_the_others() -> None:
+    # Of the nine usual steps five take 10 ms, so the tenth stalls for 990 ms of 5 * 10 + 4 * 14 + 1000.
+    forward = np.array([0.010] * 5 + [0.014] * 4 + [1.0])
+    assert parts(steps(forward, forward=forward))["stalls"] == pytest.approx(0.990 / 1.106)
+
+
 def test_bursts_of_the_loader_evaluation_and_steps_that_merely_vary_are_no_stalls() -> None:
     waits, tests = np.zeros(64), np.zeros(64)
     waits[::8], tests[31] = 0.4, 3.0

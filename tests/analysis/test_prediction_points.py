@@ -91,6 +91,23 @@ def test_ranks_that_share_a_loader_wait_longer_the_more_they_are() -> None:
     assert holds(own.step_s, 0.16, within=0.05)
 
 
+def test_the_ranks_of_a_node_share_its_loader_and_not_those_of_others() -> None:
+    # Each node loads 800 samples/s: of eight devices on two nodes four share a loader, as four on one node do.
+    shared = [point(1, 0.1), point(2, 0.16, waited=0.06), point(4, 0.32, waited=0.22)]
+    assert holds(predict(shared, 8, 4, 64.0).step_s, 0.32, within=0.05)
+
+
+def test_communication_that_two_counts_hide_shows_beyond_two_thirds_of_the_compute() -> None:
+    # A ring's communication of 1/2 of the compute on two devices is (1 - 1/8) of it on eight, of which 2/3 are hidden.
+    known = Prior(
+        growth=1e-5, growth_spread=1e-6, hidden=0.5, hidden_spread=1e-6, deviation=1e-5, deviation_spread=1e-6,
+        noise=1e-5, noise_freedom=1e6,
+    )  # fmt: skip
+    alike = [Point(count, count, 64.0, (0.1, 0.1, 0.1), (0.0, 0.0, 0.0)) for count in (1, 2)]
+    found = predict(alike, 8, 8, 64.0, known).step_s
+    assert found.value == pytest.approx(0.1 * (1 + 7 / 8 - 2 / 3), rel=1e-3)
+
+
 def test_one_run_of_each_count_has_an_interval_by_the_scatter_of_public_tables_and_says_so() -> None:
     single = [replace(point(n, 0.1), step_s=(0.1,), waited_s=(0.0,)) for n in (1, 2, 4)]
     found = predict(single, 8, 8, 64.0)

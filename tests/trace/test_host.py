@@ -88,6 +88,15 @@ def test_every_moment_of_the_host_is_judged(seed: int) -> None:
     assert listed(data) == loading - in_calls
 
 
+def test_the_median_pause_is_of_those_between_calls() -> None:
+    # Pauses of 1, 2 and 200 within a step: the last is 100 times the median. What lies before and after is unknown.
+    calls = [(100, 101), (102, 103), (105, 106), (306, 307)]
+    ranges = events({("step", 5): [(0, 400)]})
+    api = events({("runtime", "cudaLaunchKernel", 5): calls}, is_api=True)
+    _, elsewhere = Host(api, ranges, Marks(ranges), (0, 1)).outside()
+    assert (elsewhere / UNIT).tolist() == [[106, 306]]
+
+
 def test_of_a_process_without_calls_nothing_is_known() -> None:
     api = events({("runtime", "cudaLaunchKernel", 5): [(0, 1)]}, is_api=True)
     assert [len(moments) for moments in Host(api, None, Marks(None), (0, 2)).outside()] == [0, 0]

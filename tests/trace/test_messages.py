@@ -51,6 +51,8 @@ def test_the_collective_that_the_event_names_decides_over_the_name_of_the_kernel
     }
     assert rows["all_reduce"]["bus_bandwidth_bytes_per_s"] == pytest.approx(12e6 * 1.5 / 40e-6)
     assert rows["all_to_all"]["bus_bandwidth_bytes_per_s"] == pytest.approx(2e6 * 7 / 8 / 10e-6)
+    # To nccl-tests the size of an all-gather is that of all ranks together: 4 MB each time, of which links carry 3/4.
+    assert rows["all_gather"]["bus_bandwidth_bytes_per_s"] == pytest.approx(4e6 * 3 / 4 / 10e-6)
 
 
 def test_a_kernel_without_a_message_counts_without_size(tmp_path: Path) -> None:

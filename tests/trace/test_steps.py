@@ -82,6 +82,13 @@ def test_what_is_launched_outside_of_the_steps_is_in_no_table_of_them(
     assert sum(row["calls"] for row in rows["collectives"]) == 2 * len(ranks) + len(who)
 
 
+@EITHER
+def test_what_is_launched_as_the_steps_begin_is_theirs_and_as_they_end_is_not(suffix: str, tmp_path: Path) -> None:
+    work: list[Work] = [(1000.0, 1001.0, 1002.0, "first"), (1045.0, 1046.0, 1047.0, "after")]
+    path = training_trace(tmp_path / f"t.{suffix}", {PID: STEP_TIMES}, {PID: [*work, *rank(0.0)]})
+    assert kernels_of(path) == {"first": 1, "gemm": 2, ALL_REDUCE: 2}
+
+
 def test_steps_of_ranks_have_the_sums_of_a_hand_count(tmp_path: Path) -> None:
     path = training_trace(
         tmp_path / "t.sqlite", dict.fromkeys(RANKS, STEP_TIMES), {**RANKS, PID: [*RANKS[PID], BEFORE]}
