@@ -1,9 +1,14 @@
 """Which batch sizes to run next: doubled until one runs out of memory, bisected, then repeated to tell which one pays.
 
 Between two doublings lie steps of an eighth of the smaller one, so 64 is followed by 72, 80, … 128. To run out of
-memory is a result. A batch *pays* if no larger or smaller one that fits is faster by more than a tolerance, and it is
-the smallest such: where it is the smallest that ran, it is halved too. What is undecided by the interval of its ratio
-to the fastest is repeated, and so is what may be faster than that.
+memory is a result. A batch *pays* if it is the smallest that ran of those whose throughput is within a tolerance of the
+fastest that ran: where it is the smallest of all, it is halved too. What is undecided by the interval of its ratio to
+the fastest is repeated, and so is what may be faster than that.
+
+Batches between those that ran run too, until none may be faster than the fastest by more than `RESOLUTION` and than
+noise explains. This takes the curve to bend down: over the logarithm of the batch, the logarithm of the throughput
+rises ever less or falls ever more. So it lies below the line through any two batches everywhere but between these.
+Nothing is promised of a batch that is far faster than those beside it.
 """
 
 import itertools
@@ -19,6 +24,7 @@ from multicard.core.units import BYTES, percent, with_unit
 from multicard.search.core import REACH, Search, Space, Tried
 
 TOLERANCE = 0.03  # of the throughput of the fastest, which is nothing to gain
+RESOLUTION = 0.01  # of the throughput of the fastest: what a batch between others has to gain to be worth a run
 PARTS = 8  # of a doubling, which are its steps
 LEAST_REPEATS, MOST_REPEATS = 3, 5  # of the fastest batch and of the one that pays; of any
 FLAT = 2  # doublings without a gain, after which a machine whose memory is not to be filled has shown enough
@@ -141,7 +147,7 @@ class BatchSearch(Search):
         return [key]
 
     def _next(self) -> Hashable | None:
-        """Double or halve until the limit lies between two batches, bisect, then halve until it does not pay."""
+        """Double or halve until the limit lies between two batches, bisect, find the fastest, halve while it pays."""
         fitting, limit = self.fitting, self.too_large
         if not self.tried:
             return min(self._doublings, key=lambda key: abs(self.size[key] - self._start))
@@ -156,8 +162,47 @@ class BatchSearch(Search):
             larger = [key for key in self._doublings if self.size[key] > self.size[top]]
             if larger:
                 return larger[0]
+        if (between := self._between()) is not None:
+            return between
         smaller = [key for key in self._doublings if self.size[key] < self.size[bottom]]
         return smaller[-1] if smaller and self.side(self.ratios()[bottom]) >= 0 else None
+
+    def _between(self) -> Hashable | None:
+        """Return a batch between two that fit which may be faster than the fastest; None if none may.
+
+        It is halfway between the two whose bound is highest.
+        """
+        fitting = self.fitting
+        # What noise alone makes seem possible is worth no run.
+        enough = max(map(self._score, fitting)) + max(RESOLUTION, REACH * self.noise)
+        halfway = {}
+        for low in range(len(fitting) - 1):
+            first, last = (self._allowed.index(fitting[at]) for at in (low, low + 1))
+            if between := self._allowed[first + 1 : last]:
+                bound = max(self._bound(low, math.log(self.size[key])) for key in between)
+                halfway[bound] = between[len(between) // 2]
+        highest = max(halfway, default=-math.inf)
+        return halfway[highest] if highest > enough else None
+
+    def _bound(self, low: int, place: float) -> float:
+        """Return what the logarithm of the throughput is at most between two neighbours among the batches that fit.
+
+        It is below the line through the smaller of the two and the next smaller one, and below that through the larger
+        and the next larger one. Where the curve bends up at an end, as after a sudden fall, the line there bounds
+        nothing. Where it bends up at both, nothing speaks for more than the two have.
+
+        `low`: the place of the smaller one among them; `place`: the logarithm of the batch.
+        """
+        fitting = self.fitting
+        x = [math.log(self.size[key]) for key in fitting]
+        y = [self._score(key) for key in fitting]
+        slopes = [(y[at + 1] - y[at]) / (x[at + 1] - x[at]) for at in range(len(x) - 1)]
+        bounds = []
+        if low > 0 and slopes[low - 1] >= slopes[low]:
+            bounds.append(y[low] + slopes[low - 1] * (place - x[low]))
+        if low + 2 < len(x) and slopes[low] >= slopes[low + 1]:
+            bounds.append(y[low + 1] + slopes[low + 1] * (place - x[low + 1]))
+        return min(bounds, default=max(y[low], y[low + 1]))
 
     def _is_flat(self) -> bool:
         """Whether the last doublings gained nothing."""
@@ -208,7 +253,7 @@ class BatchSearch(Search):
         else:
             lines = [f"largest batch that fits{so_far}: {size[top]}{needs(top)}; {size[limit]} ran out of memory"]
         found = f"{ratios[pays].format(lambda value: percent(value, decimals=1))} as fast as the fastest, {size[best]}"
-        larger = "" if pays == top else f"; larger ones gain less than {within}"
+        larger = "" if pays == top else f"; of those that ran, larger ones gain less than {within}"
         if pays == best:
             lines.append(f"batch that pays{so_far}: {size[pays]}, the fastest{larger}")
         elif self.side(ratios[pays]) > 0:
