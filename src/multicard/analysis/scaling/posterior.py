@@ -6,7 +6,7 @@ often the devices double. So an extrapolation is the less certain the further it
 
 All unknowns are functions of standard normal numbers. These are drawn by adaptive importance sampling: Olivier Cappé,
 Arnaud Guillin, Jean-Michel Marin and Christian Robert, Population Monte Carlo, JCGS 13(4), 2004. Level and walk are
-normal given the rest, and drawn exactly.
+normal given the rest, and drawn exactly, but for the walk beyond the runs (`Prior.freedom_beyond`).
 """
 
 from collections.abc import Callable, Sequence
@@ -37,8 +37,12 @@ class Prior:
     hidden_spread: float = 1.0
     # The random walk's standard deviation over one doubling, beside the scatter of repeats: jobs whose repeats scatter
     # more deviate more, so that both add up in squares.
-    deviation: float = 0.01
+    deviation: float = 0.005
     deviation_spread: float = 1.0
+    # What the walk does beyond the runs is as of a t distribution with so many degrees of freedom, with tails far
+    # heavier than a normal one's: one doubling may bring what no smaller number of devices showed, as a slower link
+    # between more devices.
+    freedom_beyond: float = 2.0
     noise: float = 0.01  # relative scatter of repeats, and the degrees of freedom that this is worth
     noise_freedom: float = 2.0
 
@@ -100,7 +104,9 @@ def draw(
     if z is None:
         return None
     _, expected, deviation, steps, variance, left, precision, level = parts(z)
-    of_level, of_walk = np.random.default_rng(1).standard_normal((2, DRAWS))
+    chance = np.random.default_rng(1)
+    of_level = chance.standard_normal(DRAWS)
+    of_walk = chance.standard_t(prior.freedom_beyond, DRAWS)
     level = level + of_level / np.sqrt(precision)
     left = left - level[:, None] * ones
     known = deviation**2 * (toward * left / variance).sum(axis=1)

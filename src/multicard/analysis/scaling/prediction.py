@@ -119,11 +119,24 @@ def predict(points: Sequence[Point], count: int, local: int, samples: float, pri
     if loaded is None:
         caveats.append(NEVER_WAITED)
     sizes = [each.samples for each in points]
-    if len(points) < SHOWN_BY and not np.allclose([*sizes, samples], samples, rtol=SAME):
-        caveats.append("two numbers of devices do not show communication that both hide: run a third")
+    if len(points) < SHOWN_BY:
+        stays = np.allclose([*sizes, samples], samples, rtol=SAME)
+        also = "" if stays else ", and do not show communication that both hide"
+        third = _third_count(points[0].count, points[1].count, count)
+        caveats.append(f"two numbers of devices leave the interval wide{also}: run {third}, too")
     if not min(sizes) * (1 - SAME) <= samples <= max(sizes) * (1 + SAME):
         caveats.append(f"each of {count} devices gets fewer or more samples than in any run: its time is extrapolated")
     return Prediction(count, _interval(target, runs), _interval(base - target, runs), tuple(caveats))
+
+
+def _third_count(smaller: int, larger: int, target: int) -> str:
+    """Return which number of devices to run beside two, to narrow the interval of a third.
+
+    >>> _third_count(1, 2, 8), _third_count(1, 8, 16), _third_count(1, 2, 4)
+    ('4 devices', '2 devices', 'a third number')
+    """
+    between = range(2 * larger, target, larger) or range(2 * smaller, larger, smaller)
+    return counted(between[0], "device") if between else "a third number"
 
 
 def superlinear(points: Sequence[Point], prior: Prior) -> dict[int, float]:
