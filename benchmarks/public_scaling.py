@@ -10,15 +10,15 @@ of all devices. Of every job each two, or three, numbers of devices that follow 
 came out: a caveat is counted where the tool gives one by what it was given. What the tool refuses is refused here, too:
 jobs whose samples neither stay nor shrink with the devices.
 
-Where a table has several measurements of a number of devices (`node`, `repeat`), three of them, drawn anew by
-`--resamplings` with a fixed seed, are three repeats, and the truth is the geometric mean of all. Each prediction of a
-job has the same weight.
+Where a table has several measurements of a number of devices (`node`, `repeat`), three of them, drawn `--resamplings`
+times with a fixed seed, are three repeats, and the truth is the geometric mean of all. Each prediction of a job has the
+same weight.
 
 Simple predictors stand beside it: the time of the largest number of devices that was given (`last`), and curves through
 all that were given, by least squares. They have no intervals of their own, so they get the 95% quantile of their
 absolute errors of the other jobs.
 
-With `--refit` the constants of the prior in `GRID` are chosen anew by the least mean interval score of all tables but
+With `--refit` the constants of the prior in `GRID` are chosen by the least mean interval score of all tables but
 those of one source, which is then predicted, and likewise of all jobs but an eighth.
 """
 
@@ -48,7 +48,7 @@ NO_NAMES = (
 SOURCES = ("lambda", "nvidia_examples")
 SAME = 0.05  # relative difference up to which samples are the same
 REPEATS = 3
-NEAR = 2.3  # a target is near if it has at most so many times as many devices as the largest number that was given
+NEAR = 2.0  # times as many devices as the largest number that was given: a target is near up to this
 FOLDS = 8
 GRID = {
     "deviation": (0.005, 0.01, 0.02),
