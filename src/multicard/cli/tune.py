@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--vary", action="append", default=[], metavar="NAME=VALUE,...",
         help=f"other values of a parameter than the scenario's; batch-size={AUTO}: find the largest that fits, and "
-        "the one from which larger ones gain nothing",
+        "the smallest that ran within 3%% of the throughput of the fastest",
     )  # fmt: skip
     add("--largest", type=int, metavar="N", help=f"with --vary NAME={AUTO}: largest batch to try (default: {LARGEST})")
     add_profile(parser, "to run by")
