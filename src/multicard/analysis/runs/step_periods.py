@@ -13,7 +13,7 @@ from multicard.trace.steps import STEP
 from multicard.trace.tables import ActivityTables
 
 # Periods that an interval needs. Of fewer the correlation cannot be seen: where neighbours have one of 0.9, intervals
-# from 8 periods hold in 91%, from 12 on in 94% or more.
+# from 8 periods hold in 91%, from 12 on in 93% or more.
 FEWEST = 12
 
 # Steps that stand out are beyond Tukey's outer fence of the logarithms, far longer than the median, and rare.
