@@ -1,10 +1,12 @@
 """Results folders of synthetic runs, whose truth is known."""
 
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
@@ -28,15 +30,25 @@ STEADY, SCATTERED, OTHERWISE = (0.997, 1.0, 1.003), (0.8, 1.0, 1.25), (1.25, 1.0
 
 
 def repeated(row: Row, factors: Sequence[float] = STEADY) -> list[Row]:
-    """Repeats of a run: its measures times a factor each."""
+    """Repeats of a run: its measures times a factor each, and those of STEADY noise of 0.1%, whose geometric mean is 1.
+
+    Without noise the ratios of two steady runs would be equal in all repeats, which is no evidence of anything. Times
+    have the inverse of it, since they and rates are of the same work.
+    """
     measures = MEASURES_OF[row["workload"]]
+    chance = np.random.default_rng(zlib.crc32(repr(sorted(row.items())).encode()))
+    noise = chance.normal(0, 0.001 if tuple(factors) == STEADY else 0.0, len(factors))
+    noise -= noise.mean()
+
+    def noisy(name: str, value: Any, factor: float, noise: float) -> Any:
+        if name not in measures or isinstance(value, bool):
+            return value
+        is_time = name.endswith("_s") and not name.endswith("_per_s")
+        return value * factor * np.exp(-noise if is_time else noise)
+
     return [
-        {
-            name: value * factor if name in measures and not isinstance(value, bool) else value
-            for name, value in row.items()
-        }
-        | {"repeat": number}
-        for number, factor in enumerate(factors, 1)
+        {name: noisy(name, value, *of_repeat) for name, value in row.items()} | {"repeat": number}
+        for number, of_repeat in enumerate(zip(factors, noise.tolist(), strict=True), 1)
     ]
 
 

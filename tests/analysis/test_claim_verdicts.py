@@ -9,10 +9,12 @@ from multicard.papers.judge import Verdict, holm_levels, judge_together
 from multicard.papers.tests import Compare, Comparison, Reaches, same_blocks
 
 
-def gain(above: float | None = None, below: float | None = None) -> Compare:
+def gain(
+    above: float | None = None, below: float | None = None, measure: str = "throughput_samples_per_s"
+) -> Compare:
     return Compare(
         statement="It is faster.", kind="compare", where={}, parameter="layout", of=["nhwc"], against=["nchw"],
-        measure="throughput_samples_per_s", above=above, below=below,
+        measure=measure, above=above, below=below,
     )  # fmt: skip
 
 
@@ -61,8 +63,9 @@ def test_in_five_of_a_hundred_families_at_most_chance_decides_a_test_whose_numbe
         (gain(above=1.16), (1.10, 1.25, 1.40), "not decided"),
         (gain(below=1.30), (1.10, 1.25, 1.40), "not decided"),
         (gain(above=1.16), (1.20,), "not decided"),
-        (gain(below=1.0), (0.9, 0.9, 0.9), "confirmed"),
+        (gain(below=1.0), (0.9, 0.9, 0.9), "not decided"),
         (gain(below=1.0), (1.0, 1.0, 1.0), "not decided"),
+        (gain(below=1.0, measure="peak_memory_bytes"), (0.9, 0.9, 0.9), "confirmed"),
     ],
 )
 def test_an_interval_confirms_inside_the_limits_and_refutes_outside(
@@ -91,8 +94,8 @@ def test_levels_follow_holm() -> None:
 
 def test_shares_are_averaged_as_they_are_and_may_be_zero() -> None:
     test = Reaches(statement="It is high.", kind="reaches", where={}, epochs=20, above=0.5)
-    [result] = judge_together([(test, [comparison(0.0, 0.1, 0.2), comparison(0.2, 0.1, 0.0)])])
-    assert result.verdict == "refuted" and result.found.value == pytest.approx(0.1)
+    [result] = judge_together([(test, [comparison(0.0, 0.1, 0.2), comparison(0.2, 0.1, 0.03)])])
+    assert result.verdict == "refuted" and result.found.value == pytest.approx(0.105)
 
 
 def test_series_are_compared_in_the_blocks_that_all_have() -> None:
@@ -101,7 +104,7 @@ def test_series_are_compared_in_the_blocks_that_all_have() -> None:
     assert same_blocks([Comparison({1: 1.0}, ()), Comparison({2: 1.0}, ())]) == []
     assert same_blocks([]) == same_blocks([Comparison({}, ())]) == []
     assert decided([(gain(above=1.0), [])]) == ["not measured here"]
-    few, full = comparison(1.2, 1.2), comparison(1.2, 1.2, 9.0)
+    few, full = comparison(1.21, 1.2), comparison(1.21, 1.2, 9.0)
     [result] = judge_together([(gain(above=1.0), [full, few])])
-    assert result.verdict == "confirmed" and result.found.value == pytest.approx(1.2)
+    assert result.verdict == "confirmed" and result.found.value == pytest.approx(math.sqrt(1.21 * 1.2))
     assert result.comparisons == [few, few]

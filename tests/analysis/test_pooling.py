@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import t as student
 from scipy.stats import ttest_rel
 
 from multicard.analysis.pooling import Pool, pooled, ratio_of
@@ -39,25 +40,52 @@ def beaten(pool: Pool, count: int) -> bool:
 def test_what_two_repeats_show_is_told_by_the_scatter_of_all_configurations() -> None:
     # 55.7 against 39.3 ms, repeats 5% apart: alone, a t test with one degree of freedom cannot tell.
     times = [[54.3, 57.1], [40.5, 38.1]]
-    others = [[50.0 + n, 51.0 + n + (-1) ** n] for n in range(6)]
+    others = [[50.0 + n, 51.0 + n + 3 * (-1) ** n] for n in range(6)]
     alone = ratio_of(*(blocks(np.array(each)) for each in times))
     pooled = Pool([blocks(np.array(each)) for each in times + others]).ratio(0, 1)
     assert (verdict(alone), verdict(pooled)) == ("none", "more")
     assert pooled.value == pytest.approx(alone.value)
 
 
-def test_a_single_repeat_has_no_interval_whatever_others_scatter() -> None:
-    pool = Pool([{1: 1.0}, {1: 2.0, 2: 2.1}, {1: 3.0, 2: 3.1}])
+def test_single_repeats_of_both_sides_have_no_interval_whatever_others_scatter() -> None:
+    pool = Pool([{1: 1.0}, {1: 2.0}, {1: 2.0, 2: 2.1}, {1: 3.0, 2: 3.1}])
     assert pool.mean(0).low is None and pool.ratio(0, 1).p_value is None
     assert Pool([[], [0.0, 1.0], [1.0, 2.0]]).ratio(1, 2).value is None
 
 
-def test_equal_repeats_keep_their_digits_within_their_bounds() -> None:
+def test_a_baseline_of_one_repeat_is_compared_with_all_of_the_other_side() -> None:
+    found = Pool([{1: 1.0}, {1: 2.2, 2: 2.0, 3: 1.8}]).ratio(1, 0)
+    logs = np.log([2.2, 2.0, 1.8])
+    # Student's interval of two samples with equal variances, of which one value tells nothing.
+    reach = student.ppf(0.975, 2) * np.std(logs, ddof=1) * np.sqrt(1 + 1 / 3)
+    assert found.value == pytest.approx((2.2 * 2.0 * 1.8) ** (1 / 3)) == pytest.approx(1.993, abs=5e-4)
+    assert [found.low, found.high] == pytest.approx(np.exp([logs.mean() - reach, logs.mean() + reach]).tolist())
+    assert found.format() == "1.99 (95% CI 1.21 to 3.28, n=3 and 1)"
+    # Of 2 and 3 repeats those without a partner are left out, and that is said.
+    pair = Pool([{1: 1.0, 2: 1.1}, {1: 2.0, 2: 2.1, 3: 9.0}]).ratio(1, 0)
+    assert pair.value == pytest.approx((2.0 * 2.1 / 1.1) ** 0.5) and pair.format().endswith("n=2 of 3)")
+
+
+def test_equal_repeats_have_no_interval_but_that_of_others_scatter() -> None:
+    for pool in (Pool([{1: 1.0, 2: 1.0}, {1: 1.9, 2: 1.9}]), Pool([[1.0, 1.0], [1.9, 1.9]])):
+        found = pool.ratio(1, 0)
+        assert (found.value, found.low, found.p_value, verdict(found)) == (1.9, None, None, "unknown")
+        assert found.format() == "1.90 (n=2, equal to the last digit)"
+        assert pool.mean(1).low is None
+    others = [[3.0, 3.1], [5.0, 5.2], [7.0, 7.1]]
+    among = Pool([[1.0, 1.0], [1.9, 1.9], *others]).ratio(1, 0)
+    # The others have 3 degrees of freedom, or fewer as far as their variances differ.
+    least = 2 * student.ppf(0.975, 3) * np.sqrt(np.mean([np.var(np.log(each), ddof=1) for each in others]))
+    assert least <= np.log(among.high / among.low) < 2 * least
+
+
+def test_equal_repeats_keep_their_digits() -> None:
     values = [8e9 / n for n in range(1, 50)]  # of some the exponential of the logarithm is another number
-    pool = Pool([{1: value, 2: value} for value in values])
-    found = [pool.mean(index) for index in range(len(values))]
-    assert [each.value for each in found] == values
-    assert all(each.low <= each.value <= each.high for each in found)
+    for exact in (False, True):
+        pool = Pool([{1: value, 2: value} for value in values], exact=exact)
+        found = [pool.mean(index) for index in range(len(values))]
+        assert [each.value for each in found] == values
+        assert [each.low for each in found] == (values if exact else [None] * len(values))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -52,6 +52,7 @@ class Provenance:
     numa_nodes: frozenset[int] = frozenset()  # that its ranks ran on, so there are at least as many
     usable_cpus: int | None = None  # of a node, that its job could use
     data_source: str | None = None  # kind of the data set
+    group: tuple[str, ...] = ()  # scenarios whose runs it ran among, block by block; empty where it is not known
 
     @property
     def kind(self) -> str | None:
@@ -95,6 +96,13 @@ def place_words(places: Sequence[tuple[str | None, str | None]]) -> list[str]:
     return [", ".join([each for each in own if each not in common] or own[:1] * several) for own in parts]
 
 
+class Block(NamedTuple):
+    """Runs that ran in turn, each of another configuration: a repeat of a group of scenarios that share runs."""
+
+    group: tuple[str, ...]
+    repeat: int
+
+
 @dataclass(frozen=True)
 class MeasuredRun:
     """One run: `values` holds its outcome, parameters and measures, without those that are empty."""
@@ -110,8 +118,13 @@ class MeasuredRun:
 
     @property
     def repeat(self) -> int:
-        """Its number among the repeats of its configuration, which is that of its block."""
+        """Its number among the repeats of its configuration."""
         return self.values.get("repeat", 1)
+
+    @property
+    def block(self) -> Block:
+        """The block in which it ran: that of its repeat, in its group."""
+        return Block(self.provenance.group, self.repeat)
 
     def number(self, name: str) -> float | None:
         """A measure; None where there is none."""
@@ -142,9 +155,13 @@ class Configuration:
         """Values of a measure over the completed repeats that have it."""
         return list(self.blocks(measure).values())
 
-    def blocks(self, measure: str) -> dict[int, float]:
-        """Values of a measure by repeat, over the completed repeats that have it."""
-        return {run.repeat: value for run in self.completed if (value := run.number(measure)) is not None}
+    def blocks(self, measure: str) -> dict[Block, float]:
+        """Values of a measure by block, over the completed repeats that have it."""
+        return {run.block: value for run in self.completed if (value := run.number(measure)) is not None}
+
+    def by_repeat(self, measure: str) -> dict[int, float]:
+        """Values of a measure by number of the repeat, which other groups have too."""
+        return {block.repeat: value for block, value in self.blocks(measure).items()}
 
     def mean(self, measure: str) -> float | None:
         """Geometric mean of a measure over the completed repeats that have it, as tables show it; None without one."""
@@ -327,6 +344,7 @@ def _provenance(runs: Path, run: str) -> Provenance:
         numa_nodes=frozenset(node for rank in nodes for node in rank),
         usable_cpus=hardware.get("usable_cpus"),
         data_source=(record.get("data") or {}).get("source"),
+        group=tuple((record.get("order") or {}).get("group") or ()),
     )
 
 

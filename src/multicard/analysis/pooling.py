@@ -1,18 +1,22 @@
 """Means and ratios of configurations that were measured together, by the scatter that they share.
 
-Two or three repeats tell little of their own scatter, those of all configurations together tell it well. Logarithms of
-values are taken to be a configuration, a block (repeats that ran in turn share their round) and scatter. The variance
-of a configuration is its own, drawn towards that of all as far as they agree (moderated t): wholly where variances
-differ no more than those of equal scatter do, hardly at all where one configuration scatters as no other does. Degrees
-of freedom are Satterthwaite's, at most those of all configurations together.
+The model: the logarithm of a value is that of its configuration, plus the effect of its block, plus noise. A block is a
+repeat of a group of runs, in which every configuration ran once; its effect is common to all of them and has the
+variance σ_b².
 
-The best of several is chosen by the same values that it is then compared by. Comparisons with it are tested by the
-studentized range, which holds whichever two are compared: where all are equal and scatter alike, the best beats
-another in at most 5% of families. Where one of four or eight with two to five repeats scatters 3 to 10 times as much as
-the rest, it does in 7 to 11%; with ten repeats in 3% (simulated).
+- Two configurations with common blocks are compared within these, where block effects cancel.
+- Without two of them the geometric means are compared. Over r blocks a mean has a block effect of variance σ_b²/r,
+  which cancels as far as blocks are common to both sides. σ_b² is estimated by the effects of all blocks, which have
+  few degrees of freedom, however many configurations ran in each: one less than the blocks of a group.
+- Where noise and blocks cannot be told apart, since no block has several configurations, or samples have no blocks, the
+  scatter over repeats stands for both.
 
-Gordon Smyth, Statistical Applications in Genetics and Molecular Biology 3(1), 2004. John Tukey, The Problem of Multiple
-Comparisons, 1953; Paul Games and John Howell, Journal of Educational Statistics 1(2), 1976.
+Variances of configurations are drawn towards each other (`scatter`). Degrees of freedom are Satterthwaite's, at most
+those of all configurations together. Repeats that are equal to the last digit are no evidence that nothing scatters,
+as those of a coarse clock: their configuration has the scatter of the others, and no interval without such.
+
+The best of several is chosen by the same values that it is then compared by: see `selection`. Where all are equal and
+scatter alike, the best beats another in at most 5% of families.
 """
 
 import math
@@ -22,8 +26,10 @@ from functools import cached_property
 from statistics import fmean
 
 import numpy as np
-from scipy.special import digamma, polygamma, stdtr, stdtrit
+from scipy.special import stdtr, stdtrit
 
+from multicard.analysis.scatter import Scatter, moderated
+from multicard.analysis.selection import of_range
 from multicard.analysis.statistics import (
     LEVEL,
     Blocks,
@@ -36,17 +42,22 @@ from multicard.analysis.statistics import (
 )
 
 ROUNDING = 1e-9  # how far from the expected ratio one of equals may come out
-DOUBT = 0.5  # standard errors by which variances may differ more than they seem to
-FLOOR = 1e-5  # of the mean variance: one of equal values tells as much as that it is as small
 
 
 @dataclass(frozen=True)
-class _Scatter:
-    """Variances of the logarithms by configuration, their degrees of freedom, and those of all together."""
+class _Blocks:
+    """What is left of values without their configurations' means and their blocks' effects."""
 
-    variances: np.ndarray
-    freedom: np.ndarray
-    of_all: float
+    residuals: list[np.ndarray]  # by configuration that takes part
+    freedom: np.ndarray  # degrees of freedom of these
+    variance: float  # of the effects of blocks, with the noise that their estimates have
+    of_variance: float  # degrees of freedom of that
+    configurations: float  # how many configurations a block has in the mean: noise / this is in the variance
+
+    @property
+    def are_told_from_noise(self) -> bool:
+        """Whether both blocks and noise have degrees of freedom."""
+        return self.of_variance > 0 and bool((self.freedom > 1e-6).any())
 
 
 class Pool:
@@ -58,12 +69,13 @@ class Pool:
     (2.0, 2)
     """
 
-    def __init__(self, samples: Sequence[Blocks | Values], logs: bool = True) -> None:
+    def __init__(self, samples: Sequence[Blocks | Values], logs: bool = True, exact: bool = False) -> None:
         """Take samples by block, or without blocks.
 
         Those with a value that has no logarithm take no part; without `logs` values are taken as they are, for `mean`.
+        `exact`: equal repeats show that nothing scatters, as of bytes, which are counted.
         """
-        self._of_logs = logs
+        self._of_logs, self._exact = logs, exact
         self._samples = [each if isinstance(each, Mapping) else list(each) for each in samples]
         self._numbers = [known(each) for each in self._samples]
         self._logs = [
@@ -82,10 +94,9 @@ class Pool:
         first = float(self._numbers[index][0])
         if count == 1:
             return Interval(first, None, None, 1)
-        freedom = min(self._total.freedom[index], self._freedom_of_blocks)
-        error = math.sqrt(self._total.variances[index] / count)
-        found = _interval(float(logs.mean()), error, freedom, count, against, level, self._of_logs)
-        if not self._of_logs or np.ptp(logs) > 0:
+        variance, freedom = self._error({index: count}, self._unshared([index]))
+        found = self._interval(float(logs.mean()), variance, freedom, count, against, level)
+        if np.ptp(logs) > 0:
             return found
         # Equal values keep their digits.
         return found.map(lambda end: first if math.isclose(end, first, rel_tol=ROUNDING) else end)
@@ -93,155 +104,143 @@ class Pool:
     def ratio(self, index: int, base: int, against: float = 1.0, single: bool = False) -> Interval:
         """Geometric mean of the ratios of a sample to another, paired by the blocks that both have.
 
-        The p-value is that of a ratio of `against`. With `single` the scatter of others gives a single value an
-        interval.
+        With fewer than two such blocks it is the ratio of the geometric means. The p-value is that of a ratio of
+        `against`. A single value has the scatter of the others; where both sides have one, only with `single`.
         """
-        return self._compared(index, base, against, single)[0]
+        sides = [index, base]
+        fewest, most = sorted(len(self._numbers[side]) for side in sides)
+        if any(self._logs[side] is None for side in sides):
+            return Interval(None, None, None, fewest)
+        blocks = shared_blocks([self._samples[side] for side in sides])
+        is_paired = len(blocks) >= 2 or (len(blocks) == 1 and most == 1)
+        if is_paired:
+            logs = [np.log([float(self._samples[side][block]) for block in blocks]) for side in sides]
+            unshared, counts = 0.0, None if most == len(blocks) else f"{len(blocks)} of {most}"
+        else:
+            logs = [self._logs[side] for side in sides]
+            unshared, counts = self._unshared(sides), None if fewest == most else f"{len(logs[0])} and {len(logs[1])}"
+        estimate, repeats = float(logs[0].mean() - logs[1].mean()), min(map(len, logs))
+        if most == 1 and not single:
+            return Interval(math.exp(estimate), None, None, repeats)
+        variance, freedom = self._error({side: len(own) for side, own in zip(sides, logs, strict=True)}, unshared)
+        found = self._interval(estimate, variance, freedom, repeats, against)
+        return found if found.low is None else replace(found, counts=counts)
 
     def against_best(self, best: int, others: Sequence[int], among: int | None = None) -> list[Interval]:
-        """Ratios to the best of `among` samples, by default of these, which their own values chose: see the module."""
-        compared = [self._compared(each, best) for each in others]
-        count = among or 1 + sum(ratio.p_value is not None for ratio, _ in compared)
-        return [replace(ratio, p_value=_of_range(ratio.p_value, freedom, count)) for ratio, freedom in compared]
+        """Ratios to the best of `among` samples, by default of these, which their own values chose."""
+        ratios = [self.ratio(each, best) for each in others]
+        count = among or 1 + sum(ratio.p_value is not None for ratio in ratios)
+        return [replace(ratio, p_value=of_range(ratio.p_value, ratio.freedom, count)) for ratio in ratios]
 
-    def _compared(self, index: int, base: int, against: float = 1.0, single: bool = False) -> tuple[Interval, float]:
-        """A ratio, and its degrees of freedom."""
-        samples, logs = ([of[index], of[base]] for of in (self._samples, self._logs))
-        fewest = min(len(self._numbers[index]), len(self._numbers[base]))
-        if any(each is None for each in logs):
-            return Interval(None, None, None, fewest), math.nan
-        blocks = shared_blocks(samples)
-        paired = len(blocks) >= 2 or (len(blocks) == 1 and fewest == 1)
-        if paired:
-            logs = [np.log([float(each[block]) for block in blocks]) for each in samples]
-        estimate = float(logs[0].mean() - logs[1].mean())
-        repeats = min(map(len, logs))
-        scatter = self._within if paired else self._total
-        if (repeats == 1 and not single) or scatter.of_all <= 0:
-            return Interval(math.exp(estimate), None, None, repeats), math.nan
-        parts = np.array([scatter.variances[i] / len(own) for i, own in zip((index, base), logs, strict=True)])
-        freedom = scatter.of_all
-        if parts.sum() > 0:
-            own = scatter.freedom[[index, base]]
-            freedom = min(freedom, float(parts.sum() ** 2 / (parts**2 / own).sum()))
-        error = math.sqrt(parts.sum())
-        return _interval(estimate, error, freedom, repeats, against), freedom
+    def _interval(
+        self, estimate: float, variance: float, freedom: float, repeats: int, against: float, level: float = LEVEL
+    ) -> Interval:
+        """The interval of a mean, or of what a mean is the logarithm of, by its variance and degrees of freedom."""
+        error = math.sqrt(variance) if variance > 0 else 0.0
+        if not variance >= 0 or (error <= ROUNDING * max(1.0, abs(estimate)) and not self._exact):
+            value = math.exp(estimate) if self._of_logs else estimate
+            return Interval(value, None, None, repeats, counts=f"{repeats}, equal to the last digit")
+        reach = float(stdtrit(freedom, (1 + level) / 2)) * error
+        difference = estimate - (math.log(against) if self._of_logs else against)
+        p_value = 1.0 if abs(difference) <= ROUNDING else 0.0  # a difference of rounding is none
+        if error > 0 and not p_value:
+            p_value = 2 * float(stdtr(freedom, -abs(difference) / error))
+        found = Interval(estimate, estimate - reach, estimate + reach, repeats, level, p_value, freedom)
+        with np.errstate(over="ignore"):
+            return found.map(lambda end: float(np.exp(end))) if self._of_logs else found
+
+    def _error(self, counts: Mapping[int, int], unshared: float) -> tuple[float, float]:
+        """Variance of a mean, or of a difference of means, and its degrees of freedom; not a number where unknown.
+
+        `counts`: how many values of each configuration it has. `unshared`: see there.
+        """
+        blocks = self._blocks
+        has_block_effects = unshared > 0 and blocks is not None and blocks.are_told_from_noise
+        scatter = self._within if unshared == 0 or has_block_effects else self._total
+        parts, weights, freedoms, limit = [], [], [], scatter.of_all
+        if scatter.of_all > 0:
+            parts = [scatter.variances[index] / count for index, count in counts.items()]
+            weights, freedoms = list(parts), [scatter.freedom[index] for index in counts]
+        if has_block_effects:
+            noise = float(scatter.variances[self._observed].mean()) if scatter.of_all > 0 else 0.0
+            parts.append(unshared * max(0.0, blocks.variance - noise / blocks.configurations))
+            # The noise stays in what its degrees of freedom are weighted by: if blocks happen to differ little, they
+            # still tell no more than their number.
+            weights.append(unshared * blocks.variance)
+            freedoms.append(blocks.of_variance)
+            limit += blocks.of_variance
+        if sum(weights) <= 0:
+            return (0.0, limit) if self._exact and limit > 0 else (math.nan, math.nan)
+        satterthwaite = sum(weights) ** 2 / sum(w**2 / df for w, df in zip(weights, freedoms, strict=True))
+        return float(sum(parts)), float(min(limit, satterthwaite))
+
+    def _unshared(self, sides: Sequence[int]) -> float:
+        """Sum over blocks of the squares of their weights in a mean, or in a difference of means.
+
+        Over r blocks it is 1/r of a mean, and of a difference 2/r without common blocks, 0 where all are common.
+        """
+        weights: dict[object, float] = {}
+        for side, sign in zip(sides, (1, -1), strict=False):
+            if not isinstance(self._samples[side], Mapping):
+                return 1.0
+            own = [block for block, value in self._samples[side].items() if is_number(value)]
+            for block in own:
+                weights[block] = weights.get(block, 0.0) + sign / len(own)
+        return sum(weight**2 for weight in weights.values())
 
     @cached_property
     def _observed(self) -> list[int]:
         return [index for index, logs in enumerate(self._logs) if logs is not None]
 
     @cached_property
-    def _residuals(self) -> tuple[list[np.ndarray], int]:
-        """Deviations from configuration and block, and the degrees of freedom that blocks take."""
-        centred = [self._logs[i] - self._logs[i].mean() for i in self._observed]
-        names = sorted({block for i in self._observed for block in self._samples[i]}, key=repr)
-        place = {name: number for number, name in enumerate(names)}
-        columns = []
-        for i in self._observed:
-            own = [place[block] for block, value in self._samples[i].items() if is_number(value)]
-            columns.append(np.eye(len(names))[own] - np.eye(len(names))[own].mean(axis=0))
-        matrix, values = np.vstack(columns), np.concatenate(centred)
-        effects, _, rank, _ = np.linalg.lstsq(matrix, values, rcond=1e-9)
-        left = values - matrix @ effects
-        return np.split(left, np.cumsum([len(each) for each in centred])[:-1]), int(rank)
+    def _deviations(self) -> list[np.ndarray]:
+        """Deviations from the means of the configurations."""
+        return [self._logs[index] - self._logs[index].mean() for index in self._observed]
 
     @cached_property
-    def _within(self) -> _Scatter:
-        """Scatter within blocks."""
-        residuals, taken = self._residuals
-        return self._moderated(residuals, taken)
+    def _blocks(self) -> _Blocks | None:
+        """Effects of blocks by least squares; None where a sample has no blocks."""
+        if not self._observed or not all(isinstance(self._samples[index], Mapping) for index in self._observed):
+            return None
+        own = [[name for name, value in self._samples[i].items() if is_number(value)] for i in self._observed]
+        place = {name: number for number, name in enumerate(dict.fromkeys(name for names in own for name in names))}
+        indicators = [np.eye(len(place))[[place[name] for name in names]] for names in own]
+        design = np.vstack([each - each.mean(axis=0) for each in indicators])
+        values = np.concatenate(self._deviations)
+        inverse = np.linalg.pinv(design.T @ design, rcond=1e-9, hermitian=True)
+        effects = inverse @ design.T @ values
+        taken = int(round(float(np.trace(inverse @ design.T @ design))))
+        leverages = np.einsum("ij,jk,ik->i", design, inverse, design)
+        ends = np.cumsum([len(names) for names in own])[:-1]
+        return _Blocks(
+            residuals=np.split(values - design @ effects, ends),
+            freedom=np.array([max(0.0, len(each) - 1 - each.sum()) for each in np.split(leverages, ends)]),
+            variance=float(effects @ effects) / taken if taken else 0.0,
+            of_variance=float(taken),
+            configurations=taken / float(np.trace(inverse)) if taken else math.inf,
+        )
 
     @cached_property
-    def _total(self) -> _Scatter:
+    def _within(self) -> Scatter:
+        """Scatter within blocks; that over repeats where there are no blocks."""
+        if self._blocks is None:
+            return self._total
+        return self._moderated(self._blocks.residuals, self._blocks.freedom)
+
+    @cached_property
+    def _total(self) -> Scatter:
         """Scatter over repeats, blocks included."""
-        return self._moderated([self._logs[i] - self._logs[i].mean() for i in self._observed], 0)
+        return self._moderated(self._deviations, np.array([len(each) - 1.0 for each in self._deviations]))
 
-    def _moderated(self, residuals: Sequence[np.ndarray], taken: int) -> _Scatter:
-        counts = np.array([len(each) - 1 for each in residuals], dtype=float)
-        free = counts.sum() - taken
-        own = counts * free / max(counts.sum(), 1)
-        squares = np.array([(each**2).sum() for each in residuals])
-        variances, freedom = np.full(len(self._logs), math.nan), np.full(len(self._logs), math.nan)
-        if free > 0:
-            prior, of_prior = _prior(squares, own)
-            if math.isinf(of_prior):
-                variances[self._observed], freedom[self._observed] = prior, free
-            else:
-                # A single value has what the others have.
-                alone = own + of_prior == 0
-                freedom[self._observed] = np.where(alone, free, own + of_prior)
-                variances[self._observed] = np.where(
-                    alone, prior, (of_prior * prior + squares) / np.where(alone, 1.0, own + of_prior)
-                )
-        return _Scatter(variances, freedom, float(free))
-
-    @cached_property
-    def _freedom_of_blocks(self) -> float:
-        """Degrees of freedom of the scatter over repeats, which configurations of a block may have in common."""
-        if not all(isinstance(self._samples[i], Mapping) for i in self._observed):
-            return math.inf
-        residuals, taken = self._residuals
-        total = sum(((self._logs[i] - self._logs[i].mean()) ** 2).sum() for i in self._observed)
-        free = sum(len(each) - 1 for each in residuals)
-        left, own = sum((each**2).sum() for each in residuals), free - taken
-        if own <= 0 or taken == 0 or total == 0:
-            return float(free)
-        # The parts of the variance that blocks and the rest have, each with its degrees of freedom. Blocks count as in
-        # the sum over configurations: a few that differ little by chance would else give far too many.
-        parts, freedoms = np.array([(total - left) / taken, left / free]), np.array([taken, own])
-        return float(parts.sum() ** 2 / (parts**2 / freedoms).sum())
-
-
-def _prior(squares: np.ndarray, freedom: np.ndarray) -> tuple[float, float]:
-    """Variance that all have in common and its degrees of freedom, infinite where their own agree with it."""
-    used = freedom > 0
-    pooled = float(squares.sum() / freedom.sum())
-    if used.sum() < 3:  # Welch's
-        return pooled, 0.0
-    if pooled == 0:
-        return 0.0, math.inf
-    from scipy.optimize import brentq  # slow to import, as is scipy.stats
-
-    half = freedom[used] / 2
-    logs = np.log(np.maximum(squares[used] / freedom[used], FLOOR * pooled)) - digamma(half) + np.log(half)
-    beyond = max(0.0, float(logs.var(ddof=1) - polygamma(1, half).mean()))
-    beyond += DOUBT * math.sqrt(float((polygamma(3, half) + 2 * polygamma(1, half) ** 2).mean()) / len(logs))
-    half_prior = brentq(lambda x: float(polygamma(1, x)) - beyond, 1e-6, 1e9)
-    return pooled, 2 * half_prior
-
-
-def _of_range(p_value: float | None, freedom: float, count: int) -> float | None:
-    """The p-value of a t test as that of one between any two of so many."""
-    if p_value is None or p_value > 1 - LEVEL:
-        return p_value
-    pairs = count * (count - 1) / 2
-    if pairs * p_value <= 1 - LEVEL:  # Bonferroni's bound is enough
-        return pairs * p_value
-    from scipy.stats import studentized_range
-
-    statistic = -float(stdtrit(freedom, p_value / 2))
-    return float(studentized_range.sf(math.sqrt(2) * statistic, count, max(freedom, 1.0)))
-
-
-def _interval(
-    estimate: float,
-    error: float,
-    freedom: float,
-    repeats: int,
-    against: float,
-    level: float = LEVEL,
-    of_log: bool = True,
-) -> Interval:
-    """The interval of a mean, or of what a mean is the logarithm of, by its standard error and degrees of freedom."""
-    reach = float(stdtrit(freedom, (1 + level) / 2)) * error
-    difference = estimate - (math.log(against) if of_log else against)
-    p_value = 1.0 if abs(difference) <= ROUNDING else 0.0  # a difference of rounding is none
-    if error > 0 and not p_value:
-        p_value = 2 * float(stdtr(freedom, -abs(difference) / error))
-    found = Interval(estimate, estimate - reach, estimate + reach, repeats, level, p_value)
-    with np.errstate(over="ignore"):
-        return found.map(lambda end: float(np.exp(end))) if of_log else found
+    def _moderated(self, residuals: Sequence[np.ndarray], freedom: np.ndarray) -> Scatter:
+        squares = np.array([float(each @ each) for each in residuals])
+        own = np.where(freedom > 1e-6, freedom, 0.0)
+        if not self._exact:
+            own = np.where(squares > ROUNDING**2, own, 0.0)  # equal repeats tell nothing
+        variances, freedoms = (np.full(len(self._logs), math.nan) for _ in range(2))
+        scatter = moderated(squares, own)
+        variances[self._observed], freedoms[self._observed] = scatter.variances, scatter.freedom
+        return Scatter(variances, freedoms, scatter.of_all)
 
 
 def ratio_of(values: Blocks | Values, base: Blocks | Values, against: float = 1.0) -> Interval:
@@ -259,7 +258,9 @@ def mean_of_logs(values: Blocks | Values) -> Interval:
     return Pool([values]).mean(0)
 
 
-def pooled(samples: Sequence[Blocks], logs: bool = True, against: float = 1.0, level: float = LEVEL) -> Interval:
+def pooled(
+    samples: Sequence[Blocks], logs: bool = True, against: float = 1.0, level: float = LEVEL, exact: bool = False
+) -> Interval:
     """Mean of several samples, without `logs` the arithmetic one: one number, however many configurations there are.
 
     Per block the samples are averaged, and the interval is that over blocks, so it holds whatever samples of a block
@@ -271,4 +272,4 @@ def pooled(samples: Sequence[Blocks], logs: bool = True, against: float = 1.0, l
     """
     mean = geometric_mean if logs else fmean
     blocks = shared_blocks(samples)
-    return Pool([{block: mean([each[block] for each in samples]) for block in blocks}], logs).mean(0, against, level)
+    return Pool([{block: mean([each[block] for each in samples]) for block in blocks}], logs, exact).mean(0, against, level)

@@ -6,7 +6,7 @@ Statistics 6, 1979).
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from multicard.core.units import in_digits
 
 LEVEL = 0.95
+EQUAL_REPEATS = "repeats are equal to the last digit, so there is no interval"
 
 Values = Iterable[float | None]
 Blocks = Mapping[Hashable, float | None]  # values by block; ratios of such are paired
@@ -31,6 +32,11 @@ class Interval:
     coverage: float | None = None  # the probability with which the bounds contain the truth
     # Of a ratio, two-sided: how likely one so far from 1 is between equals, or from `against`.
     p_value: float | None = None
+    # Of the t distribution that bounds and p-value are of; None without these.
+    freedom: float | None = field(default=None, repr=False, compare=False)
+    # How many repeats, in words, where `repeats` does not tell: that some have no partner, or those of both sides, or that
+    # they are equal.
+    counts: str | None = field(default=None, repr=False, compare=False)
 
     def map(self, of: Callable[[float], float]) -> "Interval":
         """The interval of a function of the value that only rises, or only falls.
@@ -56,7 +62,7 @@ class Interval:
         ends = self.value, self.low, self.high
         value, low, high = in_digits(*ends) if show is None else (None if each is None else show(each) for each in ends)
         interval = "" if low is None else f"{100 * (self.coverage or LEVEL):.3g}% CI {low} to {high}, "
-        return f"{value}{unit} ({interval}n={self.repeats})"
+        return f"{value}{unit} ({interval}n={self.counts or self.repeats})"
 
 
 def geometric_mean(values: Blocks | Values) -> float | None:

@@ -220,10 +220,14 @@ def holm_levels(p_values: Sequence[float | None]) -> list[float]:
 
 
 def pooled_interval(
-    comparisons: Sequence[Comparison], quantity: Quantity, against: float = 1.0, level: float = LEVEL
+    comparisons: Sequence[Comparison],
+    quantity: Quantity,
+    against: float = 1.0,
+    level: float = LEVEL,
+    exact: bool = False,
 ) -> Interval:
     """Mean of comparisons, of ratios the geometric one; of a share, bounds are from 0 to 1."""
-    found = pooled([each.by_block for each in comparisons], quantity == "ratio", against, level)
+    found = pooled([each.by_block for each in comparisons], quantity == "ratio", against, level, exact)
     return found if quantity == "ratio" else found.map(lambda end: min(1.0, max(0.0, end)))
 
 
@@ -233,7 +237,7 @@ def _found(test: AnyTest, comparisons: Sequence[Comparison], level: float = LEVE
     limits = [limit for limit in (test.above, test.below) if limit is not None]
     violated = [limit for limit in limits if (value < limit if limit == test.above else value > limit)]
     # Inside the limits all of them must be excluded, outside the one that is violated.
-    found = [pooled_interval(comparisons, test.quantity, limit, level) for limit in violated or limits]
+    found = [pooled_interval(comparisons, test.quantity, limit, level, test.exact) for limit in violated or limits]
     return max(found, key=lambda each: each.p_value or 0.0)
 
 

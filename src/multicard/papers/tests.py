@@ -13,7 +13,7 @@ from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence, Me
 from multicard.analysis.runs.measures import MEASURES
 from multicard.analysis.scaling.speedup import speedups_of
 from multicard.analysis.statistics import ratio_by_block, shared_blocks
-from multicard.core.units import percent
+from multicard.core.units import BYTES, percent, units_of
 from multicard.experiment.config import PARAMETERS, is_parameter
 from multicard.experiment.datasets import Strict
 
@@ -60,13 +60,15 @@ Where = dict[Name, Value | list[Value] | Range | None]
 class Test(Strict):
     """Base of the tests: which runs it is about, and the limits between which its number must be.
 
-    Of `quantity` ratios logarithms are averaged. Whether it is `timed` decides if disturbed runs count.
+    Of `quantity` ratios logarithms are averaged. Whether it is `timed` decides if disturbed runs count, and whether it
+    is `exact` if equal repeats show that nothing scatters (`pooling.Pool`).
     """
 
     __test__ = False  # not for pytest
 
     quantity: ClassVar[Quantity] = "ratio"
     timed: ClassVar[bool] = True
+    exact: ClassVar[bool] = False
 
     statement: Annotated[str, Field(min_length=1)]
     where: Where
@@ -111,6 +113,11 @@ class Compare(Test):
         """Whether it compares times, rates or energy, by the unit in the measure's name."""
         return self.measure.endswith(("_s", "_j"))
 
+    @property
+    def exact(self) -> bool:
+        """Whether it compares bytes, which are counted."""
+        return units_of(self.measure) is BYTES
+
     def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
         """One per pair, or per series of pairs over devices."""
         groups = defaultdict(list)
@@ -124,7 +131,7 @@ class Compare(Test):
             for one in alike
             for base in alike
             if one[self.parameter] in self.of and base[self.parameter] in self.against and fits(one, self.of_where)
-            if (ratio := ratio_by_block(one.blocks(self.measure), base.blocks(self.measure)))
+            if (ratio := ratio_by_block(one.by_repeat(self.measure), base.by_repeat(self.measure)))
         ]
         return once(pairs) if self.kind == "compare" else self._trends(once(pairs))
 
@@ -269,9 +276,9 @@ def _value(configuration: Configuration, name: str) -> Any:
 def _speedups(configurations: Sequence[Configuration], where: Where) -> list[Comparison]:
     """Speed-up of each configuration on several devices that has a baseline, which is its second side."""
     return [
-        Comparison(each.by_block, (each.configuration, each.baseline))
+        Comparison(each.by_repeat, (each.configuration, each.baseline))
         for each in speedups_of(configurations)
-        if each.configuration["devices"] > 1 and fits(each.configuration, where) and each.by_block
+        if each.configuration["devices"] > 1 and fits(each.configuration, where) and each.by_repeat
     ]
 
 

@@ -109,7 +109,6 @@ class Choices:
 def choices(evidence: Evidence) -> list[Choices]:
     """Give the table of choices of each job; of a job of which no run completed one without rows."""
     found = evidence.configurations
-    speedups = {id(each.configuration): each.over_blocks for each in speedups_of(found)}
     completed, lost = ([each for each in found if bool(each.completed) is ended] for ended in (True, False))
     jobs = _together(completed, lambda each: (*_job(each), each.provenance.kind or "", each.provenance.software or ""))
     lost_of = _together(lost, _job)
@@ -117,7 +116,7 @@ def choices(evidence: Evidence) -> list[Choices]:
     for (name, job, device, machine, versions), alike in sorted(jobs.items(), key=lambda entry: entry[0]):
         # A run that was killed may have left no record of its machine.
         own = [each for each in lost_of.get((name, job, device), []) if each.provenance.kind in (None, machine)]
-        tables.append(_choices((job, device, machine or None, versions or None), alike, own, speedups))
+        tables.append(_choices((job, device, machine or None, versions or None), alike, own))
     for key in lost_of.keys() - {key[:3] for key in jobs}:
         own = lost_of[key]
         tables.append(Choices(*key[1:], None, None, own[0].workload.unit.name, ANY_WORK, [], lost=tuple(own)))
@@ -182,8 +181,8 @@ def _choices(
     where: tuple[str, str, str | None, str | None],
     alike: list[Configuration],
     lost: list[Configuration],
-    speedups: Mapping[int, Interval],
 ) -> Choices:
+    speedups = {id(each.configuration): each.over_blocks for each in speedups_of(alike)}
     rated = [each for each in alike if (rates := each.values(each.rate)) and min(rates) > 0]
     passes = [
         rate * seconds

@@ -23,7 +23,7 @@ import pandas as pd
 from multicard.analysis.evidence import Configuration
 from multicard.analysis.pooling import Pool
 from multicard.analysis.scaling.speedup import RATES
-from multicard.analysis.statistics import LEVEL, Interval, corrected, geometric_mean
+from multicard.analysis.statistics import EQUAL_REPEATS, LEVEL, Interval, corrected, geometric_mean
 
 REGRESSION, BETTER, UNDECIDED, WITHIN = "regression", "better", "undecided", "within tolerance"
 CANNOT_TELL = "cannot tell"
@@ -42,6 +42,7 @@ class Measure:
     worse: str
     better: str
     of_session: bool = True  # whether sessions differ in it
+    exact: bool = False  # whether equal repeats show that it does not scatter, as of bytes, which are counted
 
     def of(self, configuration: Configuration) -> str | None:
         """The column that a configuration has, that of its workload's unit first."""
@@ -54,7 +55,7 @@ MEASURES: dict[str, Measure] = {
     "iteration_time": Measure(("iteration_time_s",), 1, "slower", "faster"),
     "throughput": Measure(RATES, -1, "less throughput", "more throughput"),
     "speedup": Measure(("speedup",), -1, "less speed-up", "more speed-up"),
-    "memory": Measure(("peak_memory_bytes",), 1, "more memory", "less memory", False),
+    "memory": Measure(("peak_memory_bytes",), 1, "more memory", "less memory", False, exact=True),
     "energy": Measure(("energy_per_sample_j", "energy_per_token_j"), 1, "more energy", "less energy"),
     "accuracy": Measure(("test_accuracy",), -1, "lower accuracy", "higher accuracy", False),
     "loss": Measure(("test_loss", "loss_at_end"), 1, "higher loss", "lower loss", False),
@@ -121,7 +122,8 @@ def _ratios(pairs: Sequence[Pair], limit: float, by_session: bool) -> list[tuple
 
     Such a ratio has the interval of the repeats within its sessions, and no p-value.
     """
-    within = Pool([values for pair in pairs for values in (pair.a, pair.b)])
+    exact = MEASURES[pairs[0].measure].exact
+    within = Pool([values for pair in pairs for values in (pair.a, pair.b)], exact=exact)
     means = Pool([each for pair in pairs for each in _by_session(pair)])
     found = []
     for place, pair in enumerate(pairs):
@@ -129,13 +131,20 @@ def _ratios(pairs: Sequence[Pair], limit: float, by_session: bool) -> list[tuple
         sets = [set(own) for own in pair.sessions] if pair.sessions else None
         together = sets and sets[0] == sets[1] and len(sets[0]) == 1
         if not by_session or not MEASURES[pair.measure].of_session or together:
-            found.append((within.ratio(*at, limit), False))
+            found.append((_of_repeats(within.ratio(*at, limit), pair), False))
         elif sets and (ratio := means.ratio(*at, limit, single=True)).p_value is not None:
             found.append((ratio, False))
         else:
-            ratio = within.ratio(*at, limit)
+            ratio = _of_repeats(within.ratio(*at, limit), pair)
             found.append((replace(ratio, p_value=None), ratio.p_value is not None))
     return found
+
+
+def _of_repeats(ratio: Interval, pair: Pair) -> Interval:
+    """Return a ratio, without an interval where a side has one repeat: that may have been disturbed."""
+    if min(len(pair.a), len(pair.b)) > 1:
+        return ratio
+    return replace(ratio, low=None, high=None, coverage=None, p_value=None)
 
 
 def _by_session(pair: Pair) -> list[dict[int, float]]:
@@ -170,5 +179,7 @@ def _why_unknown(pair: Pair) -> str:
             return f"{pair.measure} was not measured in {side}"
     if min(*pair.a, *pair.b) <= 0:  # as of a meter that counts in steps longer than the window
         return f"{pair.measure} is 0 in a repeat, so there is no ratio"
+    if min(len(pair.a), len(pair.b)) > 1:  # as of a clock that counts in coarse steps
+        return f"{pair.measure}: {EQUAL_REPEATS}"
     sides = [side for side, values in (("a", pair.a), ("b", pair.b)) if len(values) == 1]
     return f"one repeat ({' and '.join(sides)}), so no spread is known: run {FEWEST_REPEATS} or more of each"

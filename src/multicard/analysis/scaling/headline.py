@@ -57,7 +57,7 @@ def _speedup(done: Sequence[Configuration]) -> Headline | None:
     devices, device = max((devices, device) for devices, device, _ in known)
     found = [each for *kind, each in known if kind == [devices, device]]
     ratios = [each.over_blocks.value for each in found]
-    value = found[0].over_blocks if len(found) == 1 else pooled([each.by_block for each in found])
+    value = found[0].over_blocks if len(found) == 1 else pooled([each.by_repeat for each in found])
     if value.value is None:  # no block is in all of them
         value = Interval(geometric_mean(ratios), None, None, 0)
     words = f"{_devices(devices, device)} {value.format(unit='×')}"

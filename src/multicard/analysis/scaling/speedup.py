@@ -15,7 +15,7 @@ from multicard.analysis.evidence import Configuration, configurations_in, parame
 from multicard.analysis.pooling import Pool
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.analysis.statistics import Interval, geometric_mean, ratio_by_block
-from multicard.core.units import PERCENT, units_of
+from multicard.core.units import BYTES, PERCENT, units_of
 from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import workload_of
 
@@ -37,21 +37,21 @@ class Speedup:
 
     @cached_property
     def rates(self) -> dict[int, float]:
-        """Work per second by block."""
-        return self.configuration.blocks(self.configuration.rate)
+        """Work per second by repeat."""
+        return self.configuration.by_repeat(self.configuration.rate)
 
     @cached_property
     def base(self) -> dict[int, float]:
         """The same of the baseline; empty without one."""
-        return self.baseline.blocks(self.configuration.rate) if self.baseline else {}
+        return self.baseline.by_repeat(self.configuration.rate) if self.baseline else {}
 
     @property
-    def by_block(self) -> dict[int, float]:
-        """Speed-up in each block that both have."""
+    def by_repeat(self) -> dict[int, float]:
+        """Speed-up in each repeat that both have."""
         return ratio_by_block(self.rates, self.base)
 
     def of_repeat(self, repeat: int) -> float | None:
-        """Speed-up of one repeat, over the baseline's mean where its block has none; None if unknown."""
+        """Speed-up of one repeat, over the baseline's mean where that has no such repeat; None if unknown."""
         rate, base = self.rates.get(repeat), self.base.get(repeat, geometric_mean(self.base))
         return rate / base if rate is not None and base else None
 
@@ -68,26 +68,37 @@ class Speedup:
 
 
 def speedups_of(configurations: Sequence[Configuration]) -> list[Speedup]:
-    """Compare each configuration with its baseline, which differs at most in `BASELINE_DIFFERS`."""
-    together: dict[Hashable, list[Configuration]] = defaultdict(list)
-    for each in configurations:
-        together[each.rest(BASELINE_DIFFERS)].append(each)
+    """Compare each configuration with its baseline, which differs at most in `BASELINE_DIFFERS`.
+
+    Intervals are by the scatter of all that are given, as those of a scenario, or of a job on one kind of machine.
+    """
+    together: dict[Hashable, list[int]] = defaultdict(list)
+    for index, each in enumerate(configurations):
+        together[each.rest(BASELINE_DIFFERS)].append(index)
+    pool = Pool([*(each.blocks(each.rate) for each in configurations), {}])
+    without_baseline = len(configurations)
     found: dict[int, Speedup] = {}
     for alike in together.values():
-        work, none = alike[0].workload, len(alike)
-        samples = [each.blocks(each.rate) for each in alike]
-        rated = [index for index, rates in enumerate(samples) if rates]
-        on_one = {alike[index][work.method]: index for index in rated if alike[index]["devices"] == 1}
-        bases = [
-            next((on_one[name] for name in work.baselines(each[work.method]) if name in on_one), none) for each in alike
+        work = configurations[alike[0]].workload
+        rated = [index for index in alike if configurations[index].blocks(configurations[index].rate)]
+        on_one = {configurations[i][work.method]: i for i in rated if configurations[i]["devices"] == 1}
+        bases = [_baseline(configurations[index], on_one) for index in alike]
+        several = len({configurations[index]["devices"] for index in rated}) > 1
+        pairs = [
+            (configurations[index], None if base is None else configurations[base])
+            for index, base in zip(alike, bases, strict=True)
         ]
-        several = len({alike[index]["devices"] for index in rated}) > 1
-        pool, sides = Pool([*samples, {}]), [*alike, None]
-        kind = _kind([(each, sides[base]) for each, base in zip(alike, bases, strict=True)])
-        for index, base in enumerate(bases):
-            ratio = pool.ratio(index, base)
-            found[id(alike[index])] = Speedup(alike[index], sides[base], ratio, kind, several)
-    return [found[id(each)] for each in configurations]
+        kind = _kind(pairs)
+        for index, base, (each, baseline) in zip(alike, bases, pairs, strict=True):
+            ratio = pool.ratio(index, without_baseline if base is None else base)
+            found[index] = Speedup(each, baseline, ratio, kind, several)
+    return [found[index] for index in range(len(configurations))]
+
+
+def _baseline(configuration: Configuration, on_one: Mapping[Any, int]) -> int | None:
+    """Return the index of the baseline among those `on_one` device, by their method; None where it did not run."""
+    work = configuration.workload
+    return next((on_one[name] for name in work.baselines(configuration[work.method]) if name in on_one), None)
 
 
 def _kind(pairs: Sequence[tuple[Configuration, Configuration | None]]) -> str:
@@ -219,7 +230,8 @@ def _scaling(found: Sequence[Speedup]) -> dict[str, list[Interval]]:
 def _means(value: str, samples: Sequence[Mapping[int, float]]) -> list[Interval]:
     """Means of the samples of a value; those of shares stay within 0 and 1."""
     is_share = units_of(value) is PERCENT
-    pool = Pool(samples, logs=not is_share and all(number > 0 for own in samples for number in own.values()))
+    logs = not is_share and all(number > 0 for own in samples for number in own.values())
+    pool = Pool(samples, logs, exact=units_of(value) is BYTES)
     found = [pool.mean(index) for index in range(len(samples))]
     if not is_share or not all(0 <= number <= 1 for own in samples for number in own.values()):
         return found

@@ -1,0 +1,91 @@
+"""Tests and intervals of comparisons that their own values chose: the best of several, and one chosen from several.
+
+Between any two of several configurations the studentized range holds, whichever two are compared (John Tukey, The
+Problem of Multiple Comparisons, 1953; for unequal variances Paul Games and John Howell, Journal of Educational
+Statistics 1(2), 1976). Between one that was chosen from several, and a baseline that was not, Dunnett's test of many to
+one does (Charles Dunnett, Journal of the American Statistical Association 50(272), 1955).
+"""
+
+import math
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+from scipy.special import chdtri, ndtr, stdtrit
+
+from multicard.analysis.statistics import LEVEL, Interval
+
+NODES = 64  # of Gauss-Legendre quadrature, which gives p-values to six digits
+
+
+def of_range(p_value: float | None, freedom: float, count: int) -> float | None:
+    """Return the p-value of a t test as that of one between any two of so many."""
+    if p_value is None or p_value > 1 - LEVEL:
+        return p_value
+    pairs = count * (count - 1) / 2
+    if pairs * p_value <= 1 - LEVEL:  # Bonferroni's bound is enough
+        return pairs * p_value
+    from scipy.stats import studentized_range
+
+    statistic = -float(stdtrit(freedom, p_value / 2))
+    return float(studentized_range.sf(math.sqrt(2) * statistic, count, max(freedom, 1.0)))
+
+
+def chosen_among(ratio: Interval, count: int) -> Interval:
+    """Return a ratio to a baseline, of the configuration that its own value chose from so many.
+
+    Interval and p-value hold for the ratios of all of them to their baselines at once, and so for whichever was chosen.
+    The value stays as measured: it is the best of so many, which is more than the truth in the mean.
+
+    >>> alone = Interval(1.02, 1.0, 1.0404, 3, LEVEL, 0.0496, freedom=10.0)
+    >>> chosen_among(alone, 1) is alone
+    True
+    >>> chosen = chosen_among(alone, 2)
+    >>> round(math.log(chosen.high / chosen.low) / math.log(alone.high / alone.low), 3)  # 2.568 / 2.228
+    1.153
+    """
+    if count <= 1 or ratio.p_value is None or ratio.freedom is None or ratio.low == ratio.high:
+        return ratio
+    reach = math.log(ratio.high / ratio.value)
+    of_one = float(stdtrit(ratio.freedom, (1 + (ratio.coverage or LEVEL)) / 2))
+    wider = reach * critical_value(count, ratio.freedom, ratio.coverage or LEVEL) / of_one
+    statistic = -float(stdtrit(ratio.freedom, ratio.p_value / 2))
+    return replace(
+        ratio,
+        low=ratio.value * math.exp(-wider),
+        high=ratio.value * math.exp(wider),
+        p_value=float(np.clip(many_to_one(statistic, count, ratio.freedom), ratio.p_value, count * ratio.p_value)),
+    )
+
+
+@cache
+def critical_value(count: int, freedom: float, level: float = LEVEL) -> float:
+    """Return what the largest of so many t values against one baseline exceeds with a probability of 1 − `level`.
+
+    >>> round(critical_value(4, 20.0), 2)  # Dunnett's table of 1964, two-sided, 5%
+    2.65
+    """
+    from scipy.optimize import brentq
+
+    of_one, of_bonferroni = (float(stdtrit(freedom, 1 - (1 - level) / 2 / number)) for number in (1, count))
+
+    def excess(statistic: float) -> float:
+        return many_to_one(statistic, count, freedom) - (1 - level)
+
+    return float(brentq(excess, 0.99 * of_one, 1.01 * of_bonferroni))
+
+
+def many_to_one(statistic: float, count: int, freedom: float) -> float:
+    """Return the p-value, two-sided, of the largest of so many t values against one baseline.
+
+    The values and the baseline have equal variances, and the t values thus correlations of a half. Given the baseline
+    and the standard deviation that was estimated, they are independent: the integral is over these two.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(NODES)
+    shares, weights = (nodes + 1) / 2, weights / 2
+    deviations = np.sqrt(chdtri(freedom, 1 - shares) / freedom)
+    baseline, step = 8 * nodes, 8 * 2 * weights
+    density = np.exp(-(baseline**2) / 2) / math.sqrt(2 * math.pi) * step
+    reach = math.sqrt(2) * abs(statistic) * deviations[:, np.newaxis]
+    inside = (ndtr(baseline + reach) - ndtr(baseline - reach)) ** count
+    return float(min(1.0, max(0.0, 1 - weights @ (inside @ density))))
