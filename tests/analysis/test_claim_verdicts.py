@@ -9,9 +9,7 @@ from multicard.papers.judge import Verdict, holm_levels, judge_together
 from multicard.papers.tests import Compare, Comparison, Reaches, same_blocks
 
 
-def gain(
-    above: float | None = None, below: float | None = None, measure: str = "throughput_samples_per_s"
-) -> Compare:
+def gain(above: float | None = None, below: float | None = None, measure: str = "throughput_samples_per_s") -> Compare:
     return Compare(
         statement="It is faster.", kind="compare", where={}, parameter="layout", of=["nhwc"], against=["nchw"],
         measure=measure, above=above, below=below,

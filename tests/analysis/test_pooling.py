@@ -2,10 +2,14 @@
 
 import numpy as np
 import pytest
+from scipy.special import polygamma
+from scipy.stats import chi2, ttest_rel
+from scipy.stats import f as f_distribution
 from scipy.stats import t as student
-from scipy.stats import ttest_rel
 
 from multicard.analysis.pooling import Pool, pooled, ratio_of
+from multicard.analysis.scatter import prior_of
+from multicard.analysis.selection import chosen_among, critical_value, of_range
 from multicard.analysis.statistics import Interval, corrected, holm, ratio_by_block, verdict
 
 SPREAD = 0.01
@@ -175,3 +179,114 @@ def test_of_thirty_equal_pairs_one_differs_in_at_most_one_family_of_twenty(repea
     assert wrong <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / FAMILIES)
     # Without the correction nearly all families have one that differs.
     assert np.mean((p_values <= 0.05).any(axis=1)) == pytest.approx(1 - 0.95**30, abs=0.03)
+
+
+# Groups, selection and outliers ---------------------------------------------------------------------------------------
+
+
+def grouped(generator: np.random.Generator, sizes: tuple[int, ...], of_block: float, noise: float) -> list[dict]:
+    """Equal configurations of groups that share no block, three repeats each."""
+    samples = []
+    for group, size in enumerate(sizes):
+        effects = generator.normal(0, of_block, 3)
+        for _ in range(size):
+            values = np.exp(effects + generator.normal(0, noise, 3)).tolist()
+            samples.append({(group, repeat): value for repeat, value in enumerate(values)})
+    return samples
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), pytest.param((4, 4), marks=pytest.mark.slow), (1, 3)])
+def test_configurations_of_groups_without_common_blocks_are_compared_by_what_blocks_scatter(
+    sizes: tuple[int, int],
+) -> None:
+    generator, families = np.random.default_rng(sum(sizes)), 150
+    pools = [Pool(grouped(generator, sizes, 0.03, 0.005)) for _ in range(families)]
+    across = [pool.ratio(0, sum(sizes) - 1) for pool in pools]
+    # Paired by the number of the repeat it was 70 to 84%.
+    assert coverage(across, 1) >= 0.95 - 3 * np.sqrt(0.05 * 0.95 / families)
+    # Two groups of three blocks have four degrees of freedom, however many configurations ran in each: half the width
+    # is 2.78 standard errors of 3% × √(2/3).
+    assert np.median([found.freedom for found in across]) == pytest.approx(4, abs=0.5)
+    half = np.median([np.log(found.high / found.low) / 2 for found in across])
+    assert half == pytest.approx(2.776 * 0.03 * np.sqrt(2 / 3), rel=0.25)
+    # Within a group blocks cancel.
+    inside = [pool.ratio(sum(sizes) - 2, sum(sizes) - 1) for pool in pools]
+    assert coverage(inside, 1) >= 0.95 - 3 * np.sqrt(0.05 * 0.95 / families)
+    assert np.median([np.log(found.high / found.low) / 2 for found in inside]) < 0.03
+    wrong = np.mean([beaten(pool, sum(sizes)) for pool in pools])
+    assert wrong <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / families)
+
+
+def test_the_best_of_eight_is_shown_where_it_is_better_by_five_standard_errors() -> None:
+    # Of three repeats with 1% of scatter the standard error of a ratio is 0.82%. The studentized range of eight with 14
+    # degrees of freedom is 4.99 (tables of Harter, 1960), so 3.5 standard errors show a difference, and five do mostly.
+    generator, families = np.random.default_rng(3), 60
+    samples = np.exp(generator.normal(0, 0.01, (families, 8, 3)))
+    samples[:, 0] /= 1.041
+    pools = [Pool([blocks(each) for each in family]) for family in samples]
+    shown = [any(verdict(ratio) == "more" for ratio in pool.against_best(0, range(1, 8))) for pool in pools]
+    assert np.mean(shown) >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("count", "freedom", "quantile"), [(2, 10, 3.15), (3, 10, 3.88), (4, 20, 3.96), (8, 14, 4.99), (10, 60, 4.65)]
+)
+def test_quantiles_of_the_studentized_range_are_those_of_published_tables(
+    count: int, freedom: int, quantile: float
+) -> None:
+    # H. Leon Harter, Annals of Mathematical Statistics 31(4), 1960: upper 5% points.
+    p_value = 2 * student.sf(quantile / np.sqrt(2), freedom)
+    assert of_range(p_value, freedom, count) == pytest.approx(0.05, abs=0.0006)
+
+
+@pytest.mark.parametrize(
+    ("count", "freedom", "critical"),
+    [(1, 10, 2.23), (2, 10, 2.57), (4, 10, 2.89), (9, 10, 3.24), (2, 20, 2.38), (4, 20, 2.65), (9, 20, 2.95)],
+)
+def test_critical_values_of_many_to_one_are_those_of_dunnetts_table(
+    count: int, freedom: float, critical: float
+) -> None:
+    # Charles Dunnett, Biometrics 20(3), 1964: two-sided, joint coverage of 95%.
+    assert critical_value(count, freedom) == pytest.approx(critical, abs=0.006)
+
+
+@pytest.mark.parametrize(("count", "repeats"), [(20, 3), pytest.param(4, 5, marks=pytest.mark.slow)])
+def test_a_speed_up_of_the_best_of_many_is_as_rarely_wrong_as_that_of_one(count: int, repeats: int) -> None:
+    generator, families = np.random.default_rng(count), 100
+    told, found = 0, []
+    for _ in range(families):
+        logs = generator.normal(0, SPREAD, (2 * count, repeats)) + generator.normal(0, 0.03, (1, repeats))
+        best = int(np.argmax(logs[:count].mean(axis=1)))
+        ratio = Pool([blocks(each) for each in np.exp(logs)]).ratio(best, count + best)
+        assert chosen_among(ratio, 1) == ratio
+        found.append(chosen_among(ratio, count))
+        told += verdict(found[-1]) == "more"
+    # By the interval of one it is "faster" in 12%, and the coverage is 88%.
+    assert told / families <= 0.025 + 3 * np.sqrt(0.025 * 0.975 / families)
+    assert coverage(found, 1) >= 0.95 - 3 * np.sqrt(0.05 * 0.95 / families)
+
+
+def test_one_run_in_120_neither_widens_the_others_nor_looks_sure() -> None:
+    generator = np.random.default_rng(1)
+    logs = generator.normal(0, SPREAD, (40, 3))
+    disturbed = logs.copy()
+    disturbed[39, 0] += 0.15
+    before, after = (Pool([each.tolist() for each in np.exp(of)]) for of in (logs, disturbed))
+    widths = [np.log(pool.ratio(0, 1).high / pool.ratio(0, 1).low) for pool in (before, after)]
+    assert widths[1] == pytest.approx(widths[0], rel=0.1)
+    # The disturbed one has the interval of its own repeats.
+    own = after.mean(39)
+    alone = Pool([np.exp(disturbed[39]).tolist()]).mean(0)
+    assert (own.low, own.high) == pytest.approx((alone.low, alone.high))
+
+
+def test_degrees_of_freedom_of_the_prior_are_those_of_smyths_equation() -> None:
+    # Variances as s₀² F(3, 6) draws them. By Smyth 2004, section 6.2, the variance of their logarithms is the sum of the
+    # trigamma functions of 3/2 and 6/2.
+    variances = 1e-4 * f_distribution(3, 6).rvs(4000, random_state=np.random.default_rng(2))
+    found = prior_of(3 * variances, np.full(4000, 3.0))
+    excess = np.var(np.log(variances), ddof=1) - polygamma(1, 1.5)
+    assert polygamma(1, found.freedom / 2) == pytest.approx(excess, rel=0.1)
+    assert found.freedom == pytest.approx(6, rel=0.15)
+    equal = prior_of(3e-4 * chi2(3).rvs(4000, random_state=np.random.default_rng(3)) / 3, np.full(4000, 3.0))
+    assert equal.freedom > 50 and equal.variance == pytest.approx(1e-4, rel=0.05)

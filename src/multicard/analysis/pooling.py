@@ -1,13 +1,13 @@
 """Means and ratios of configurations that were measured together, by the scatter that they share.
 
 The model: the logarithm of a value is that of its configuration, plus the effect of its block, plus noise. A block is a
-repeat of a group of runs, in which every configuration ran once; its effect is common to all of them and has the
-variance σ_b².
+repeat of a group of runs, in which every configuration ran once. Its effect is common to all of them; the variance of
+such effects is B.
 
 - Two configurations with common blocks are compared within these, where block effects cancel.
-- Without two of them the geometric means are compared. Over r blocks a mean has a block effect of variance σ_b²/r,
-  which cancels as far as blocks are common to both sides. σ_b² is estimated by the effects of all blocks, which have
-  few degrees of freedom, however many configurations ran in each: one less than the blocks of a group.
+- Without two of them the geometric means are compared. Over r blocks a mean has a block effect of variance B/r,
+  which cancels as far as blocks are common to both sides. B is estimated by the effects of all blocks, which have few
+  degrees of freedom, however many configurations ran in each: one less than the blocks of a group.
 - Where noise and blocks cannot be told apart, since no block has several configurations, or samples have no blocks, the
   scatter over repeats stands for both.
 
@@ -209,7 +209,7 @@ class Pool:
         values = np.concatenate(self._deviations)
         inverse = np.linalg.pinv(design.T @ design, rcond=1e-9, hermitian=True)
         effects = inverse @ design.T @ values
-        taken = int(round(float(np.trace(inverse @ design.T @ design))))
+        taken = round(float(np.trace(inverse @ design.T @ design)))
         leverages = np.einsum("ij,jk,ik->i", design, inverse, design)
         ends = np.cumsum([len(names) for names in own])[:-1]
         return _Blocks(
@@ -271,5 +271,5 @@ def pooled(
     4.0
     """
     mean = geometric_mean if logs else fmean
-    blocks = shared_blocks(samples)
-    return Pool([{block: mean([each[block] for each in samples]) for block in blocks}], logs, exact).mean(0, against, level)
+    means = {block: mean([each[block] for each in samples]) for block in shared_blocks(samples)}
+    return Pool([means], logs, exact).mean(0, against, level)

@@ -16,7 +16,7 @@ from multicard.analysis.bottlenecks.bottlenecks import peak_memory, report_of, s
 from multicard.analysis.choice.applied import WORK, Request, asked_of, job_of, kind_of, other_series, series_of
 from multicard.analysis.choice.choices import HOUR_S, NO_CHOICE, Choice, Choices, outcomes_of
 from multicard.analysis.choice.learning import words_of
-from multicard.analysis.choice.recommend import HOURS, doubts
+from multicard.analysis.choice.recommend import HOURS, doubts, speedups
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence
 from multicard.analysis.pooling import Pool
 from multicard.analysis.runs.per_run import trace_shares
@@ -181,7 +181,9 @@ class _Page:
         rate = self.mean(row, measure if is_tokens else self.of.rate)
         text = f"{asked}: {self.runs} of {self.work} on {self.devices()} at {rate.format(unit=f' {unit} per second')}"
         if row.devices > 1 and row.speedup.value is not None:
-            efficiency = row.speedup.map(lambda ratio: ratio / row.devices)
+            # Of the fastest of several the interval allows for its having been chosen.
+            speedup = next((ratio for each, ratio in speedups(self.job) if each is row), row.speedup)
+            efficiency = speedup.map(lambda ratio: ratio / row.devices)
             text += f", {efficiency.format(partial(percent, decimals=0), ' efficient')}"
         return f"{text}."
 

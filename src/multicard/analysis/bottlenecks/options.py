@@ -10,7 +10,8 @@ import yaml
 from pydantic import ValidationError
 
 from multicard.analysis.bottlenecks.bottlenecks import LEAST, Bottleneck
-from multicard.analysis.evidence import Configuration
+from multicard.analysis.evidence import OBSERVATION, Configuration
+from multicard.analysis.pooling import ratio_of
 from multicard.experiment.machine import Machine
 from multicard.experiment.runs import Run
 
@@ -78,32 +79,71 @@ def options() -> tuple[dict[str, list[TuningOption]], dict[str, list[ProgramOpti
 
 
 def untried(configuration: Configuration, bottleneck: Bottleneck, measured: Sequence[Configuration]) -> list[str]:
-    """Options in Markdown that may help and were not measured, those last that change what is learned from a sample.
+    """Options in Markdown that may help and that no run has tried here, those last that were measured elsewhere.
 
-    `measured`: all configurations; what some of them show is in the table of choices.
+    Before these come the ones that change what is learned from a sample. `measured`: all configurations; what some of
+    them show is in the table of choices.
     """
-    found: list[tuple[bool, str]] = []
+    found: list[tuple[tuple[bool, bool], str]] = []
     learning = configuration.workload.learning
     for option in options()[0].get(bottleneck.kind, ()):
         values = _with_option(configuration, option)
         if values is None or _was_measured(configuration, option, measured):
             continue
         otherwise = learning(configuration.parameters) != learning(values)
-        notes = ", ".join(filter(None, (option.description, LEARNS_OTHERWISE if otherwise else "")))
-        found.append((otherwise, f"`{option.name}`{f' ({notes})' if notes else ''}"))
+        elsewhere = _gain_elsewhere(configuration, option, measured)
+        notes = ", ".join(filter(None, (option.description, LEARNS_OTHERWISE if otherwise else "", elsewhere)))
+        found.append(((bool(elsewhere), otherwise), f"`{option.name}`{f' ({notes})' if notes else ''}"))
     if configuration.workload.is_user_program:
-        found += [
-            (each.learns_otherwise, f"{each.description}{f' ({LEARNS_OTHERWISE})' if each.learns_otherwise else ''}")
-            for each in options()[1][bottleneck.kind]
-            if each.applies(configuration, bottleneck.pageable)
-        ]
+        for each in options()[1][bottleneck.kind]:
+            if each.applies(configuration, bottleneck.pageable):
+                notes = f" ({LEARNS_OTHERWISE})" if each.learns_otherwise else ""
+                found.append(((False, each.learns_otherwise), f"{each.description}{notes}"))
     return [text for _, text in sorted(found, key=lambda each: each[0])]
+
+
+def _gain_elsewhere(configuration: Configuration, option: TuningOption, measured: Sequence[Configuration]) -> str:
+    """Return what an option gave in the most similar configuration of the job that was measured with and without it.
+
+    It is empty where there is none.
+    """
+    names = _changed_by(configuration, option)
+    of_job = [each for each in measured if each.completed and _job(each) == _job(configuration)]
+    pairs = [
+        (_unlike(configuration, without, names), without, with_it)
+        for without in of_job
+        if all(without[name] == configuration[name] for name in option.changes)
+        for with_it in of_job
+        if all(_is(with_it[name], change, without[name]) for name, change in option.changes.items())
+        and with_it.rest(names) == without.rest(names)
+    ]
+    if not pairs:
+        return ""
+    unlike, without, with_it = min(pairs, key=lambda pair: len(pair[0]))
+    gain = ratio_of(with_it.blocks(without.rate), without.blocks(without.rate))
+    return f"measured with {without.naming(unlike)}: {gain.format(unit='×')}"
+
+
+def _unlike(configuration: Configuration, other: Configuration, besides: set[str]) -> list[str]:
+    """Return the parameters in which another configuration differs, without those of how a run is observed."""
+    names = [name for name in configuration.parameters if name not in {*besides, *OBSERVATION}]
+    return [name for name in names if other[name] != configuration[name]]
+
+
+def _job(configuration: Configuration) -> tuple[str, str, str]:
+    work = configuration.workload
+    return work.name, work.job(configuration.parameters), configuration["device"]
+
+
+def _changed_by(configuration: Configuration, option: TuningOption) -> set[str]:
+    """Return the parameters of an option, and those that follow from them."""
+    implied = configuration.workload.implied
+    return {*option.changes, *(each for name in option.changes for each in implied.get(name, ()))}
 
 
 def _was_measured(configuration: Configuration, option: TuningOption, measured: Sequence[Configuration]) -> bool:
     """Whether another configuration differs only in the option, and in what this implies."""
-    implied = configuration.workload.implied
-    names = {*option.changes, *(each for name in option.changes for each in implied.get(name, ()))}
+    names = _changed_by(configuration, option)
     return any(
         each is not configuration
         and each["workload"] == configuration["workload"]

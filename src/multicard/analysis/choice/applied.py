@@ -7,7 +7,7 @@ from multicard.analysis.choice.choices import Choice, Choices, choices
 from multicard.analysis.choice.recommend import speedups
 from multicard.analysis.evidence import Evidence
 from multicard.analysis.scaling.headline import STEP_TIME
-from multicard.analysis.scaling.speedup import BASELINE_DIFFERS
+from multicard.analysis.scaling.speedup import BASELINE_DIFFERS, implausible
 from multicard.analysis.statistics import verdict
 from multicard.core.errors import UserError
 from multicard.core.text import listed
@@ -71,7 +71,8 @@ def asked_of(job: Choices, request: Request) -> tuple[Choice, str]:
     measure = WORK[request.of][0]
     if not row.configuration.values(measure):
         raise UserError(f"--{request.of}: no run on {job.on(row.devices)} tells {measure}, expected other work")
-    return row, reason
+    doubt = row.speedup.value and implausible(row.speedup.value, row.devices)
+    return row, f"{reason} It is {doubt}." if doubt else reason
 
 
 def _recommended(job: Choices, least: float) -> tuple[Choice, str]:

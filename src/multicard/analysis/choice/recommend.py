@@ -22,7 +22,9 @@ from multicard.analysis.choice.learning import changes_from, words_of
 from multicard.analysis.evidence import Configuration, Evidence, place_words
 from multicard.analysis.runs.notices import NOTICES, told
 from multicard.analysis.runs.per_run import trace_shares
-from multicard.analysis.statistics import Interval, corrected, verdict
+from multicard.analysis.scaling.speedup import implausible
+from multicard.analysis.selection import chosen_among
+from multicard.analysis.statistics import EQUAL_REPEATS, Interval, corrected, verdict
 from multicard.core.text import code_in_markdown, counted, for_markdown, listed, plural
 from multicard.core.units import BYTES, UNKNOWN, number, percent, with_unit
 from multicard.experiment.workload import BATCH
@@ -34,7 +36,7 @@ MOST_CHANGES = 3
 MOST_OPTIONS = 3
 MOST_DOUBTS = 3
 MOST_COSTS = 4
-SURE = {"more": "Significant", "less": "Significantly slower", "none": "Not significant", "unknown": "One repeat"}
+SURE = {"more": "Significant", "less": "Significantly slower", "none": "Not significant", "unknown": "No interval"}
 MANY, WHICH, CHANGE = "How many devices", "Which configuration", "If you may change"
 NOT_KNOWN = "not known"
 NO_THROUGHPUT = f"{NOT_KNOWN}: no completed run says its throughput"
@@ -197,12 +199,21 @@ def _job(
 def speedups(job: Choices) -> list[tuple[Choice, Interval]]:
     """The fastest row of each number of devices that has a speed-up and learns as the reference does, with that.
 
-    The p-values are corrected for their number.
+    Intervals and p-values allow for its own values having chosen it among those on as many devices
+    (`selection.chosen_among`). The p-values are corrected for the number of numbers of devices as well.
     """
     alike = [each for each in job.rows if each.is_alike and each.speedup.value and each.devices > 1]
     fastest = {each.devices: each for each in sorted(alike, key=lambda each: -each.time_s.value)}
     rows = [fastest[count] for count in sorted(fastest)]
-    return list(zip(rows, corrected([each.speedup for each in rows]), strict=True))
+    rivals = Counter(each.devices for each in alike)
+    ratios = [chosen_among(each.speedup, rivals[each.devices]) for each in rows]
+    return list(zip(rows, corrected(ratios), strict=True))
+
+
+def of_many(job: Choices, devices: int) -> str:
+    """Return among how many configurations the fastest on so many devices was chosen, in words; empty of one."""
+    count = sum(bool(each.is_alike and each.speedup.value and each.devices == devices) for each in job.rows)
+    return f"the best of {count}" if count > 1 else ""
 
 
 def _how_many(job: Choices) -> str:
@@ -212,7 +223,8 @@ def _how_many(job: Choices) -> str:
         one = "1 GPU" if job.device == "cuda" else "1"
         of = job.on(row.devices) + (" (weak scaling)" if BATCH in row.changes else "")
         hours = f"{number(row.devices / ratio.value)}× the {HOURS[job.device]}"
-        told.append((f"{of}: {ratio.format(unit=f'{FASTER} as {one}')}", _doubt(ratio) or hours))
+        notes = (of_many(job, row.devices), _doubt(ratio) or hours, implausible(ratio.value, row.devices))
+        told.append((f"{of}: {ratio.format(unit=f'{FASTER} as {one}')}", ", ".join(filter(None, notes))))
     counts = {each.devices for each in job.rows}
     if told:
         return _joined(told)
@@ -273,7 +285,7 @@ def _doubt(ratio: Interval) -> str:
     ('not significant among so many comparisons', 'no significant difference')
     """
     if verdict(ratio) == "unknown":
-        return "one repeat, so it may be noise"
+        return "one repeat, so it may be noise" if ratio.repeats < 2 else EQUAL_REPEATS
     if verdict(ratio) != "none":
         return ""
     return "no significant difference" if ratio.low <= 1 <= ratio.high else "not significant among so many comparisons"
@@ -341,7 +353,8 @@ def _tiles(job: Choices, report: BottleneckReport, measured: Mapping[str, Cost],
     for row, ratio in speedups(job):
         if row.configuration is report.configuration:
             value, _, rest = ratio.format().partition(" ")
-            notes = f"{rest[1:-1]}; {percent(ratio.value / row.devices)} efficient"
+            efficiency = implausible(ratio.value, row.devices) or f"{percent(ratio.value / row.devices)} efficient"
+            notes = "; ".join(filter(None, (rest[1:-1], of_many(job, row.devices), efficiency)))
             tiles.append(Tile(f"Speed-up of {job.on(row.devices)} over 1", f"{value}×", notes))
             sure = SURE[verdict(ratio)]
     on = job.on(report.configuration["devices"])
@@ -377,5 +390,5 @@ def _standing(row: Choice) -> str:
     if row.is_worse:
         return "slower"
     if row.ratio.p_value is None:
-        return "one repeat, so not compared"
+        return f"{'one repeat' if row.ratio.repeats < 2 else 'equal repeats'}, so not compared"
     return f"not significantly slower{' among so many comparisons' if row.ratio.high < 1 else ''}"

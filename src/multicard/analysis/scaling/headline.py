@@ -7,7 +7,7 @@ import pandas as pd
 
 from multicard.analysis.evidence import Configuration, Evidence
 from multicard.analysis.pooling import Pool, pooled
-from multicard.analysis.scaling.speedup import speedups_of
+from multicard.analysis.scaling.speedup import implausible, speedups_of
 from multicard.analysis.statistics import Interval, geometric_mean, verdict
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, number, percent, with_unit
@@ -63,7 +63,7 @@ def _speedup(done: Sequence[Configuration]) -> Headline | None:
     words = f"{_devices(devices, device)} {value.format(unit='×')}"
     if len(found) > 1:
         words += f" on average over {len(found)} configurations ({number(min(ratios))}× to {number(max(ratios))}×)"
-    words += f", {percent(value.value / devices)} efficient"
+    words += f", {implausible(value.value, devices) or f'{percent(value.value / devices)} efficient'}"
     return Headline(words + (", no difference shown" if verdict(value) == "none" else ""), ("devices",), value)
 
 

@@ -15,13 +15,15 @@ from multicard.analysis.evidence import Configuration, configurations_in, parame
 from multicard.analysis.pooling import Pool
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.analysis.statistics import Interval, geometric_mean, ratio_by_block
-from multicard.core.units import BYTES, PERCENT, units_of
+from multicard.core.units import BYTES, PERCENT, percent, units_of
 from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import workload_of
 
 RATES = ("throughput_samples_per_s", "tokens_per_s", "steps_per_s")  # work over time, by what counts it
 ENDS = ("", "_low", "_high")
 SAME_WORK = 0.05  # relative difference of the samples of a step up to which they are the same
+# Shares of ideal scaling outside of which both sides may not have done the same work.
+LEAST_EFFICIENCY, MOST_EFFICIENCY = 0.02, 1.1
 BASELINE_DIFFERS = ("strategy", "devices", "nodes")  # parameters in which a baseline may differ
 
 
@@ -65,6 +67,23 @@ class Speedup:
         """Name of the baseline."""
         work = self.configuration.workload
         return work.baseline_words(self.baseline[work.method]) if self.baseline else None
+
+
+def implausible(speedup: float, devices: int) -> str | None:
+    """Return the doubt of a speed-up far above or below ideal scaling, in words; None of any other.
+
+    >>> implausible(5.0, 4)
+    '125% efficient: above ideal; check that both sides do the same work'
+    >>> implausible(0.05, 4)
+    '1.3% efficient: almost nothing of ideal; check that both sides do the same work'
+    >>> implausible(4.3, 4), implausible(0.1, 4)
+    (None, None)
+    """
+    efficiency = speedup / devices
+    if devices == 1 or LEAST_EFFICIENCY <= efficiency <= MOST_EFFICIENCY:
+        return None
+    how = "above ideal" if efficiency > 1 else "almost nothing of ideal"
+    return f"{percent(efficiency)} efficient: {how}; check that both sides do the same work"
 
 
 def speedups_of(configurations: Sequence[Configuration]) -> list[Speedup]:

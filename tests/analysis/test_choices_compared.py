@@ -1,0 +1,92 @@
+"""What recommendations compare, and how sure that is: groups of runs, choices among many, results beyond belief."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from synthetic_results import images, made
+from synthetic_results import with_provenance as placed
+from test_recommend import said, trained
+
+from multicard.analysis.bottlenecks.bottlenecks import Bottleneck
+from multicard.analysis.bottlenecks.options import untried
+from multicard.analysis.choice.applied import Request, asked_of
+from multicard.analysis.choice.choices import choices
+from multicard.analysis.choice.recommend import advise, speedups
+from multicard.analysis.evidence import Block, Evidence, MeasuredRun, read_evidence
+from multicard.analysis.scaling.headline import headline
+from multicard.analysis.selection import critical_value
+from multicard.core.files import write_json
+
+
+def in_groups(evidence: Evidence, group_of: Callable[[MeasuredRun], tuple[str, ...]]) -> Evidence:
+    return placed(evidence, group=group_of)
+
+
+def test_configurations_of_two_groups_are_not_paired_by_the_number_of_their_repeat(tmp_path: Path) -> None:
+    # Each group has blocks of its own, which happen to differ alike; the layouts are 2% apart in each repeat.
+    blocks = (0.96, 1.0, 1.04)
+    rows = trained(2, 100, blocks) + trained(2, 100.3, (0.961, 1.0, 1.039), num_workers=1)
+    rows += trained(2, 102, blocks, layout="nhwc") + trained(
+        2, 102.2, (0.959, 1.0, 1.041), layout="nhwc", num_workers=1
+    )
+    evidence = made(tmp_path, rows)
+
+    def worse(evidence: Evidence) -> set[tuple[str, bool]]:
+        [job] = choices(evidence)
+        return {(row.configuration["layout"], row.is_worse) for row in job.rows}
+
+    together = in_groups(evidence, lambda run: ("scaling", "layouts"))
+    apart = in_groups(evidence, lambda run: ("layouts",) if run.values["layout"] == "nhwc" else ("scaling",))
+    assert ("nchw", True) in worse(together)
+    assert worse(apart) == {("nchw", False), ("nhwc", False)}
+    record = tmp_path / "runs" / evidence.runs[0].run / "run.json"
+    write_json(record, json.loads(record.read_text()) | {"order": {"group": ["a", "b"], "block": 1}})
+    assert read_evidence(tmp_path).runs[0].block == Block(("a", "b"), 1)
+
+
+def test_a_speed_up_says_among_how_many_it_is_the_best(tmp_path: Path) -> None:
+    few = trained(1, 100) + trained(2, 190)
+    many = few + [row for workers in range(1, 8) for row in trained(2, 189, num_workers=workers)]
+    many += [row for workers in range(1, 8) for row in trained(1, 100, num_workers=workers)]
+    alone, chosen = (choices(made(tmp_path / str(len(rows)), rows))[0] for rows in (few, many))
+    assert "best of" not in said(made(tmp_path / "few", few))
+    assert "2 GPUs: 1.90× as fast as 1 GPU (95% CI " in said(made(tmp_path / "many", many))
+    assert "the best of 8" in said(made(tmp_path / "again", many))
+    for job, count in ((alone, 1), (chosen, 8)):
+        [(row, ratio)] = speedups(job)
+        widths = [math.log(each.high / each.low) for each in (row.speedup, ratio)]
+        by_dunnett = critical_value(count, ratio.freedom) / critical_value(1, ratio.freedom)
+        assert widths[1] / widths[0] == pytest.approx(by_dunnett) and (count == 1) == (row.speedup == ratio)
+
+
+def test_a_speed_up_beyond_ideal_or_of_almost_nothing_is_doubted_where_it_is_told(tmp_path: Path) -> None:
+    for name, rate, doubt in (
+        ("above", 500, "125% efficient: above ideal; check that both sides do the same work"),
+        ("below", 4, "1.0% efficient: almost nothing of ideal; check that both sides do the same work"),
+    ):
+        rows = trained(1, 100) + trained(2, 190) + trained(4, rate)
+        evidence = made(tmp_path / name, rows)
+        [many] = [line for line in said(evidence).splitlines() if line.startswith("- How many devices")]
+        assert doubt in many
+        own = [row for row in rows if row["devices"] != 2]
+        assert doubt in headline(made(tmp_path / f"{name} alone", own)).words
+        job = advise(made(tmp_path / f"{name} tile", own)).jobs[0]
+        assert any(doubt in tile.notes for tile in job.tiles)
+    row, reason = asked_of(
+        choices(made(tmp_path / "applied", trained(1, 100) + trained(4, 500)))[0], Request(1e6, "samples")
+    )
+    assert row.devices == 4 and "It is 125% efficient: above ideal" in reason
+
+
+def test_an_option_that_was_measured_elsewhere_says_what_it_gave_there(tmp_path: Path) -> None:
+    rows = images(100, (1.0, 1.01), strategy="ddp-ds", devices=2) + images(60, (1.0, 1.01), strategy="single")
+    rows += images(45, (1.01, 1.0), strategy="single", layout="nhwc")
+    two, *_ = found = made(tmp_path, rows).configurations
+    named = untried(two, Bottleneck("compute", 0.5, ""), found)
+    [layout] = [each for each in named if "layout: nhwc" in each]
+    assert layout.startswith("`layout: nhwc` (measured with strategy: single, devices: 1: 0.750× (95% CI ")
+    assert named.index(layout) == len(named) - 1  # what no run has tried comes first
+    assert "measured with" not in "".join(untried(two, Bottleneck("compute", 0.5, ""), [two]))
