@@ -281,8 +281,8 @@ def test_one_run_in_120_neither_widens_the_others_nor_looks_sure() -> None:
 
 
 def test_degrees_of_freedom_of_the_prior_are_those_of_smyths_equation() -> None:
-    # Variances as s₀² F(3, 6) draws them. By Smyth 2004, section 6.2, the variance of their logarithms is the sum of the
-    # trigamma functions of 3/2 and 6/2.
+    # Variances as s₀² F(3, 6) draws them. By Smyth 2004, section 6.2, the variance of their logarithms is the sum of
+    # the trigamma functions of 3/2 and 6/2.
     variances = 1e-4 * f_distribution(3, 6).rvs(4000, random_state=np.random.default_rng(2))
     found = prior_of(3 * variances, np.full(4000, 3.0))
     excess = np.var(np.log(variances), ddof=1) - polygamma(1, 1.5)

@@ -67,8 +67,8 @@ def test_time_and_hours_follow_from_the_rates(tmp_path: Path) -> None:
         1: pytest.approx(2000, rel=1e-4), 2: pytest.approx(1052.63, rel=1e-4), 4: pytest.approx(588.235, rel=1e-4),
     }  # fmt: skip
     assert job.rows[2].device_hours == pytest.approx(4 * 588.235 / 3600, rel=1e-4)
-    # Logarithms of 0.996, 1 and 1.004 have a deviation of 0.004, and a mean of three reaches 4.303 / √3 of it. All three
-    # rows show the same blocks.
+    # Logarithms of 0.996, 1 and 1.004 have a deviation of 0.004, and a mean of three reaches 4.303 / √3 of it. All rows
+    # show the same blocks.
     assert job.rows[0].time_s.high == pytest.approx(2000 * (1 + 0.004 * 4.303 / 3**0.5), rel=1e-4)
     assert all(each.ratio is None for each in job.rows)
 

@@ -206,7 +206,7 @@ def test_a_speed_up_has_the_scatter_of_all_configurations_of_the_scenario() -> N
 
 
 def test_a_baseline_that_lost_repeats_is_compared_with_the_mean_of_all_dots() -> None:
-    one = repeats(100.0, strategy="ddp") + [{"strategy": "ddp", "repeat": 2, "outcome": "out_of_memory"}]
+    one = [*repeats(100.0, strategy="ddp"), {"strategy": "ddp", "repeat": 2, "outcome": "out_of_memory"}]
     table = measures(*one, *repeats(220.0, 200.0, 180.0, strategy="ddp", devices=2))
     assert add_scaling(table)["speedup"].dropna().tolist() == pytest.approx([1.0, 2.2, 2.0, 1.8])
     row = speedups(table).set_index("devices").loc[2]

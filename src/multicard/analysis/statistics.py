@@ -34,8 +34,8 @@ class Interval:
     p_value: float | None = None
     # Of the t distribution that bounds and p-value are of; None without these.
     freedom: float | None = field(default=None, repr=False, compare=False)
-    # How many repeats, in words, where `repeats` does not tell: that some have no partner, how many each side has, or that
-    # they are equal.
+    # How many repeats, in words, where `repeats` does not tell: that some have no partner, how many each side has, or
+    # that they are equal.
     counts: str | None = field(default=None, repr=False, compare=False)
 
     def map(self, of: Callable[[float], float]) -> "Interval":

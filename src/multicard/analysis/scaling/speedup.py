@@ -75,7 +75,7 @@ def implausible(speedup: float, devices: int) -> str | None:
     >>> implausible(5.0, 4)
     '125% efficient: above ideal; check that both sides do the same work'
     >>> implausible(0.05, 4)
-    '1.3% efficient: almost nothing of ideal; check that both sides do the same work'
+    '1.2% efficient: almost nothing of ideal; check that both sides do the same work'
     >>> implausible(4.3, 4), implausible(0.1, 4)
     (None, None)
     """
