@@ -124,7 +124,7 @@ class Pool:
             return Interval(math.exp(estimate), None, None, repeats)
         variance, freedom = self._error({side: len(own) for side, own in zip(sides, logs, strict=True)}, unshared)
         found = self._interval(estimate, variance, freedom, repeats, against)
-        return found if found.low is None else replace(found, counts=counts)
+        return replace(found, counts=found.counts or counts)
 
     def against_best(self, best: int, others: Sequence[int], among: int | None = None) -> list[Interval]:
         """Ratios to the best of `among` samples, by default of these, which their own values chose."""
@@ -139,7 +139,8 @@ class Pool:
         error = math.sqrt(variance) if variance > 0 else 0.0
         if not variance >= 0 or (error <= ROUNDING * max(1.0, abs(estimate)) and not self._exact):
             value = math.exp(estimate) if self._of_logs else estimate
-            return Interval(value, None, None, repeats, counts=f"{repeats}, equal to the last digit")
+            are_equal = f"{repeats}, equal to the last digit" if repeats > 1 else None
+            return Interval(value, None, None, repeats, counts=are_equal)
         reach = float(stdtrit(freedom, (1 + level) / 2)) * error
         difference = estimate - (math.log(against) if self._of_logs else against)
         p_value = 1.0 if abs(difference) <= ROUNDING else 0.0  # a difference of rounding is none
