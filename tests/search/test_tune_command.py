@@ -214,7 +214,8 @@ def test_the_largest_batch_and_the_one_that_pays_are_told_and_their_runs_are_kep
     # 1 / (1 + 10/b) of 96 is 0.906; within 3% of it, from 0.879 on, are steps from 73 to 96 which no doubling meets.
     assert "batch that pays: 96, the fastest" in lines
     [row] = [line for line in lines if line.startswith("  48: ")]
-    assert "91.4% of the fastest (480 MB)" in row  # (1 + 10/96) / (1 + 10/48)
+    # (1 + 10/96) / (1 + 10/48) = 0.914, and the three repeats of 96 differ by up to 1%.
+    assert re.search(r"91\.[2-6]% of the fastest \(480 MB\)", row)
     at = lines.index("to use it, set under fixed:")
     assert yaml.safe_load("\n".join(lines[at + 1 : -1])) == {"batch_size": 96}
     assert len([line for line in lines if "learning rate" in line]) == 1

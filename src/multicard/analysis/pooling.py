@@ -94,8 +94,10 @@ class Pool:
         first = float(self._numbers[index][0])
         if count == 1:
             return Interval(first, None, None, 1)
-        variance, freedom = self._error({index: count}, self._unshared([index]))
-        found = self._interval(float(logs.mean()), variance, freedom, count, against, level)
+        # Blocks and noise of one configuration need not be told apart, but for how much is known of them.
+        _, freedom = self._error({index: count}, self._unshared([index]))
+        freedom = min(freedom, float(self._total.freedom[index]))
+        found = self._interval(float(logs.mean()), self._total.variances[index] / count, freedom, count, against, level)
         if np.ptp(logs) > 0:
             return found
         # Equal values keep their digits.

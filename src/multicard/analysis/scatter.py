@@ -15,13 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import digamma, fdtrc, gammaincc, polygamma
+from scipy.special import chdtri, digamma, fdtrc, gammaincc, polygamma
 
 DOUBT = 0.5  # standard errors by which variances may differ more than they seem to
 FLOOR = 1e-5  # of the mean variance: a smaller one counts as so large when logarithms are compared
 FEWEST = 3  # variances that tell how far variances differ
 OUTLIER = 0.05  # probability that the largest of equal variances is taken for an outlier
 TRIMMED = 0.1  # share of the variances, the largest ones, that the first fit leaves out
+SMALLEST = 0.1  # share of equal variances that count as larger than they are when outliers are looked for
 MOST_FITS = 20
 
 
@@ -92,17 +93,19 @@ def _within_the_rest(variances: np.ndarray, freedom: np.ndarray) -> np.ndarray:
     """Return which variances are no larger than the scaled F distribution of the others explains.
 
     The first fit is without the largest ones, which would hide themselves. Each further fit is of those that the last
-    one explains.
+    one explains. A variance that is small by chance has a very small logarithm, which would make any large one look
+    possible: none counts as smaller than a tenth of equal variances are.
     """
     count = len(variances)
+    least = chdtri(freedom, 1 - SMALLEST) / freedom
     kept = np.ones(count, bool)
     kept[np.argsort(variances)[count - math.ceil(TRIMMED * count) :]] = False
     if kept.sum() < FEWEST - 1:
         return np.ones(count, bool)
     for _ in range(MOST_FITS):
-        beyond, _ = _excess(variances[kept], freedom[kept])
-        of_prior = _freedom_of(beyond)
         ratios = variances / _mean(variances[kept], freedom[kept])
+        beyond, _ = _excess(np.maximum(ratios, least)[kept], freedom[kept])
+        of_prior = _freedom_of(beyond)
         explained = count * _upper_tail(ratios, freedom, of_prior) > OUTLIER
         if (explained == kept).all() or explained.sum() < FEWEST - 1:
             break

@@ -19,7 +19,7 @@ FAMILIES = ("scaling", "steps", "traces", "gains", "costs")  # modules that have
 
 # Sentences that several captions share. The bounds are those of `analysis.pooling`.
 REPEATS = "are 95% confidence intervals, by the scatter of all configurations of the figure; a single repeat has none"
-RATIOS = "are 95% confidence intervals, of ratios paired by repeat where both sides have it; two single repeats have none"
+RATIOS = "are 95% confidence intervals, of ratios paired by repeat if both sides have it; two single repeats have none"
 POINTS = (
     f"Marks are means over repeats, small dots single repeats. Whiskers {REPEATS}; an arrow marks one that goes on."
 )
