@@ -77,7 +77,7 @@ def prior_of(squares: np.ndarray, freedom: np.ndarray) -> Prior:
     """
     used = freedom > 0
     pooled = float(squares[used].sum() / freedom[used].sum())
-    if used.sum() < FEWEST:  # each keeps its own, which is Welch's test
+    if used.sum() < FEWEST or pooled == 0:  # each keeps its own, which is Welch's test
         return Prior(pooled, 0.0, np.ones(len(freedom), bool))
     own, variances = freedom[used], squares[used] / freedom[used]
     variances = np.maximum(variances, FLOOR * variances.mean())
