@@ -71,9 +71,9 @@ def prior_of(squares: np.ndarray, freedom: np.ndarray) -> Prior:
     """Return what variances have in common.
 
     d₀ is Smyth's: the trigamma function of d₀/2 is the variance of log s² less the mean of the trigamma functions of
-    d/2, with `DOUBT` added to that difference. s₀² is the mean of the variances that are explained. Smyth's is by the
-    mean of their logarithms, of which outliers move less; with these left out, and few variances of one or two degrees
-    of freedom, the mean tells twice as much, and intervals by it hold where Smyth's hold in 90 to 92% (simulated).
+    d/2, with `DOUBT` added to that difference. s₀² is the mean of the variances that are explained, which are without
+    outliers. By Smyth's, from the mean of the logarithms, intervals would be 2 to 11% narrower, but hold in 94% where
+    these hold in 95 to 98% (8 configurations of equal scatter with two to five repeats, simulated).
     """
     used = freedom > 0
     pooled = float(squares[used].sum() / freedom[used].sum())
