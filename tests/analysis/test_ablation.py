@@ -1,5 +1,6 @@
 """What parts of a step cost, by runs that went without them; and that such runs count nowhere else."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from multicard.analysis.ablation import as_table, costs, lines, not_measured, wi
 from multicard.analysis.choice.choices import choices
 from multicard.analysis.choice.recommend import advise, as_markdown
 from multicard.analysis.evidence import Evidence, evidence_of
-from multicard.analysis.runs.breakdown import COLUMNS, COMPUTE, EITHER
+from multicard.analysis.runs.breakdown import COLUMNS, COMPUTE, EITHER, OTHER
 from multicard.analysis.runs.notices import notices
 from multicard.analysis.scaling.headline import headline
 from multicard.analysis.scenario_tables import ScenarioTables
@@ -154,3 +155,57 @@ def test_without_such_runs_nothing_is_said(tmp_path: Path) -> None:
     rows = [{"command": ["train.py"], "devices": each, "iteration_time_s": 0.1} for each in (1, 2)]
     found = costs(evidence_of(gathered(tmp_path, measured("script", *rows))))
     assert found == [] and lines(found) == [] and as_table(found).empty
+
+
+def advised(folder: Path, parts: dict[str, float], ablate: str, *times: tuple[float, float]) -> list[str]:
+    """What to try next for a script on two processes, by its parts and step times of its repeats, with and without."""
+    rows = [
+        {
+            "command": ["train.py"], "devices": 2, "ablate": part, "repeat": repeat, "iteration_time_s": step_s,
+            "throughput_samples_per_s": 16 / step_s, "data_share": parts.get("data loading", 0.0),
+            **{COLUMNS[name]: share for name, share in parts.items()},
+        }
+        for repeat, both in enumerate(times, 1)
+        for part, step_s in zip(("none", ablate), both, strict=True)
+    ]  # fmt: skip
+    evidence = evidence_of(gathered(folder / "scenarios/mine", measured("script", *rows)))
+    [job] = advise(evidence).jobs
+    return [text for label, text in job.points if label == "Try next"]
+
+
+LOADING = {"data loading": 0.73, EITHER: 0.27}
+
+
+@pytest.mark.parametrize(
+    ("times", "is_advised"),
+    [
+        ([(0.120, 0.0253)], True),  # 4.74 times as fast, of one repeat
+        ([(0.120, 0.0253), (0.050, 0.0400)], True),  # an interval that leaves everything open
+        ([(0.120, 0.1199), (0.140, 0.1399), (0.110, 0.1099)], False),  # nothing is gained
+        ([(0.120, 0.0253), (0.124, 0.0260)], True),
+    ],
+)
+def test_advice_against_a_part_goes_only_where_it_is_shown_that_nothing_can_be_gained(
+    times: list[tuple[float, float]], is_advised: bool, tmp_path: Path
+) -> None:
+    said = advised(tmp_path, LOADING, "loader", *times)
+    assert any("more loader workers" in text for text in said) == is_advised, said
+    assert said[0].startswith("more loader workers") == is_advised
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [{OTHER: 0.90, EITHER: 0.10}, {EITHER: 0.93, "stalls": 0.07}],
+    ids=["gradients averaged by hand", "synchronized batch norm"],
+)
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_advice_is_about_communication_where_runs_without_it_show_that_most_of_the_step_is(
+    parts: dict[str, float], repeats: int, tmp_path: Path
+) -> None:
+    times = [(0.400, 0.052), (0.404, 0.0525)][:repeats]  # 87% of the time
+    first, *others = advised(tmp_path, parts, "communication", *times)
+    assert "larger batch per device" in first and "communication costs 87% of the time" in first
+    # What is left of 90% in no phase is too little for advice; a tenth of the step, or less, is of computing.
+    assert not any("py-spy" in each for each in others)
+    shares = [float(re.search(r"since ([\d.]+)% of", each)[1]) for each in others]
+    assert all(share <= 10 for share in shares), others

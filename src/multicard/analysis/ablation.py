@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean
 
 import pandas as pd
@@ -10,7 +10,7 @@ import pandas as pd
 from multicard.analysis.bottlenecks.bottlenecks import LEAST, Bottleneck, BottleneckReport
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence
 from multicard.analysis.pooling import Pool
-from multicard.analysis.runs.breakdown import COLUMNS, COMMUNICATION, DATA, EITHER, ELSEWHERE, LAUNCHES
+from multicard.analysis.runs.breakdown import COLUMNS, COMMUNICATION, DATA, EITHER, ELSEWHERE, LAUNCHES, OTHER
 from multicard.analysis.scaling.headline import STEP_TIME
 from multicard.analysis.statistics import Interval, verdict
 from multicard.core.text import counted
@@ -25,6 +25,8 @@ WORDS = {
     "communication+host": "loading, communication and the host's work",
 }
 ALL_PARTS, NO_LOADING = "all parts", "without loading"  # that runs are compared with
+WORTHWHILE = 1.02  # times as fast, below which nothing is worth a change
+HIDING = (EITHER, OTHER)  # parts of a step without a trace that communication may be in
 # What runs go without to measure a part of the step.
 ABLATED = {DATA: "loader", COMMUNICATION: "communication", LAUNCHES: "host"}
 
@@ -51,6 +53,21 @@ class Cost:
     def is_shown(self) -> bool:
         """Whether it shows that the part costs anything."""
         return verdict(self.ratio) == "more"
+
+    @property
+    def may_matter(self) -> bool:
+        """Whether it shows that the part costs anything, or seems to and too few repeats tell."""
+        return self.is_shown or (verdict(self.ratio) == "unknown" and self.ratio.value > 1)
+
+    @property
+    def is_excluded(self) -> bool:
+        """Whether it shows that nothing worth a change is gained without the part."""
+        return self.ratio.high is not None and self.ratio.high < WORTHWHILE
+
+    @property
+    def runs(self) -> str:
+        """By what it is known, in words."""
+        return "one run" if self.ratio.repeats == 1 else "runs"
 
     @property
     def is_of_rest(self) -> bool:
@@ -154,28 +171,39 @@ def not_measured(evidence: Evidence) -> list[tuple[Configuration, str]]:
     return found
 
 
-def unseen(measured: Mapping[str, Cost], report: BottleneckReport) -> list[Bottleneck]:
-    """What the step does not tell apart, as communication on CPUs, but runs without it show to cost time.
+def with_unseen(measured: Mapping[str, Cost], report: BottleneckReport) -> list[Bottleneck]:
+    """The bottlenecks of a report, with what its step does not tell apart, as communication on CPUs, at its place.
 
-    `measured`: what parts cost in the configuration of the report, by part.
+    A run without such a part shows what it costs; that time is then no longer of the parts that it is hidden in, the
+    largest first. `measured`: what parts cost in the configuration of the report, by part.
     """
     seen = {each.kind for each in report.bottlenecks}
-    costs = {kind: measured[part] for kind, part in ABLATED.items() if part in measured and kind not in seen}
-    return [
-        Bottleneck(kind, cost.share.value, f"{cost.sentence}, by runs without it")
-        for kind, cost in costs.items()
-        if cost.is_shown and cost.share.value >= LEAST
+    hidden = {kind: measured[part] for kind, part in ABLATED.items() if part in measured and kind not in seen}
+    found = [
+        Bottleneck(kind, cost.share.value, f"{cost.sentence}, by {cost.runs} without it")
+        for kind, cost in hidden.items()
+        if cost.may_matter and cost.share.value >= LEAST
     ]
+    left = sum(each.share for each in found)
+    others = []
+    for each in sorted(report.bottlenecks, key=lambda each: -each.share):
+        taken = min(left, each.share) if each.kind in HIDING else 0.0
+        left -= taken
+        if taken:
+            less = f"{each.evidence}; {percent(each.share - taken)} without what was measured"
+            each = replace(each, share=each.share - taken, evidence=less)
+        others += [each] if each.share >= LEAST else []
+    return [*found, *others]
 
 
 def of_largest(measured: Mapping[str, Cost], report: BottleneckReport) -> Cost | None:
     """What the largest part of the step was measured to cost, also where it is most of one that is not told apart."""
-    is_either = report.largest == EITHER
-    kind = COMMUNICATION if is_either else report.largest
+    is_hidden = report.largest in HIDING
+    kind = COMMUNICATION if is_hidden else report.largest
     cost = measured.get(ABLATED.get(kind or "", ""))
     if cost is None or not cost.is_shown:
         return None
-    return None if is_either and 2 * cost.share.value < report.parts[EITHER] else cost
+    return None if is_hidden and 2 * cost.share.value < report.parts[report.largest] else cost
 
 
 def lines(found: Sequence[Cost]) -> list[str]:

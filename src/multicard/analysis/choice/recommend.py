@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jinja2
 
 from multicard.analysis import ablation
-from multicard.analysis.ablation import ABLATED, Cost
+from multicard.analysis.ablation import ABLATED, WORTHWHILE, Cost
 from multicard.analysis.bottlenecks.bottlenecks import Bottleneck, BottleneckReport, report_of, summary
 from multicard.analysis.bottlenecks.options import untried
 from multicard.analysis.choice.choices import Choice, Choices, choices, outcomes_of
@@ -29,7 +29,6 @@ from multicard.core.text import code_in_markdown, counted, for_markdown, listed,
 from multicard.core.units import BYTES, UNKNOWN, number, percent, with_unit
 from multicard.experiment.workload import BATCH
 
-WORTHWHILE = 1.02  # gain below which options against a bottleneck are not named
 MOST_JOBS = 2  # that are answered at once
 MOST_NEXT = 2
 MOST_CHANGES = 3
@@ -164,7 +163,7 @@ def _job(
 ) -> JobAdvice:
     about = report.configuration
     measured = {each.part: each for each in costs if each.configuration is about}
-    report = replace(report, bottlenecks=[*ablation.unseen(measured, report), *report.bottlenecks])
+    report = replace(report, bottlenecks=ablation.with_unseen(measured, report))
     parts = [_part(each, about, evidence, measured.get(ABLATED.get(each.kind, ""))) for each in report.bottlenecks]
     step = summary(report) or ("where the step goes was not recorded" if about.completed else "")
     step = f"{job.on(about['devices'])}: {step}" if step else ""
@@ -297,15 +296,18 @@ def _doubt(ratio: Interval) -> str:
 def _part(bottleneck: Bottleneck, about: Configuration, evidence: Evidence, cost: Cost | None) -> Part:
     """What can be done about a bottleneck; nothing where that can gain almost nothing.
 
-    `cost`: what it was measured to cost, which counts in place of its share of the step.
+    `cost`: what it was measured to cost. Where that shows a cost, it counts in place of the share of the step; where
+    one repeat or a wide interval leaves it open, the share does.
     """
-    gain = bottleneck.gain if cost is None else cost.ratio.value if cost.is_shown else 1.0
+    gain, measured = bottleneck.gain, ""
+    if cost is not None and cost.is_shown:
+        gain, measured = cost.ratio.value, f"{cost.sentence}, measured"
+    elif cost is not None and cost.is_excluded:
+        gain = 1.0
     options = untried(about, bottleneck, evidence.configurations) if gain is None or gain >= WORTHWHILE else []
     bound = "" if gain is None else f"about {gain:.2f} times as fast if it took no time"
-    measured = ""
     if cost is not None:
         bound = f"measured: {cost.words()}"
-        measured = f"{cost.sentence}, measured"
     return Part(bottleneck.kind.capitalize(), bottleneck.evidence, options, bound, measured)
 
 
