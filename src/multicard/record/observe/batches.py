@@ -49,10 +49,10 @@ class Pass:
         stated = asked or self.loader.batch_size
         if stated is None:
             return made_by_data_set(batch)
+        if stated == 1:  # a loader of single items, each of which may be a sample or a batch
+            sizes = first_sizes(batch)
+            return 1 if 1 in sizes or not sizes else None
         sizes = shared_sizes(batch)
-        if stated == 1:  # a loader of single items, each of which is a batch or a sample as it may be
-            is_list_of_one = isinstance(batch, list | tuple) and len(batch) == 1
-            return 1 if 1 in sizes or not sizes or is_list_of_one else None
         if self._shows is None:
             self._shows = stated in sizes
         smaller = {size for size in sizes if size < stated}
@@ -154,6 +154,24 @@ def made_by_data_set(batch: Any) -> int | None:
 
 def _is_single(part: Any) -> bool:
     return isinstance(part, int | float | str | bytes) or getattr(part, "shape", None) == ()
+
+
+def first_sizes(batch: Any, levels: int = DEEPEST) -> set[int]:
+    """First dimensions of all tensors of a batch, and 1 where there is a list of one.
+
+    A batch of one sample shows a 1 somewhere, unless it shows nothing.
+
+    >>> first_sizes((torch.zeros(8, 3), torch.zeros(3, 8))), first_sizes([torch.zeros(8, 3)]), first_sizes("a text")
+    ({8, 3}, {8, 1}, set())
+    """
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return {int(shape[0])} if len(shape) else set()
+    found: set[int] = set()
+    for part in _parts(batch) if levels else ():
+        found |= first_sizes(part, levels - 1)
+    is_list = isinstance(batch, list | tuple)
+    return found | {len(batch)} if is_list and len(batch) == 1 else found
 
 
 def shared_sizes(batch: Any, levels: int = DEEPEST) -> set[int]:
