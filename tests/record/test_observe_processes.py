@@ -1,16 +1,18 @@
 """Which processes of a script the observer takes for ranks, however they are started, and how ranks end together."""
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from observed_scripts import Server, run
+from observed_scripts import LIMIT_S, Server, environment, run, site, write_job
 
 pytestmark = pytest.mark.slow
 
 TRAINING = """
 import os
+import subprocess
 import sys
 import time
 import torch
@@ -194,3 +196,21 @@ def test_ranks_know_whether_they_exchanged_anything_in_the_measured_steps(
     found = server.run(tmp_path, script(tmp_path, f"start(lambda RANK: {main})", WAYS), devices=2)
     assert [rank["outcome"] for rank in found.ranks] == 2 * ["completed"], found.output
     assert [rank["observed"]["exchanged"] for rank in found.ranks] == 2 * [exchanged]
+
+
+@pytest.mark.parametrize(
+    "reads",
+    ["sys.stdin.read()", "sys.stdin.readline()", "list(sys.stdin)", "input()"],
+)
+def test_a_script_that_reads_its_empty_input_is_told_so_in_a_line(reads: str, tmp_path: Path) -> None:
+    job, command = write_job(
+        tmp_path, f"import contextlib, sys\nwith contextlib.suppress(EOFError):\n    {reads}\n" * 2
+    )
+    own = {"env": environment(site(tmp_path / "observer"), job), "cwd": tmp_path, "text": True, "timeout": LIMIT_S}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    given = subprocess.run([sys.executable, *command], input="a\nb\n", **streams, **own)
+    assert (given.returncode, given.stdout) == (0, "")
+    empty = subprocess.run([sys.executable, *command], stdin=subprocess.DEVNULL, **streams, **own)
+    assert empty.returncode == 0
+    [line] = empty.stdout.splitlines()
+    assert line.startswith("multicard:   the script reads its standard input, which is empty: ")

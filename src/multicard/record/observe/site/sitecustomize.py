@@ -4,6 +4,7 @@ import atexit
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import io
 import json
 import os
 import sys
@@ -64,6 +65,36 @@ def program():
             if argument == "-m":
                 return value
     return ""
+
+
+class EmptyInput(io.TextIOWrapper):
+    """Standard input of a job, which is empty. A script that reads it might go on with nothing, so it says so once."""
+
+    is_told = False
+
+    def read(self, *arguments):
+        """Read nothing."""
+        self.tell_once()
+        return super().read(*arguments)
+
+    def readline(self, *arguments):
+        """Read nothing; `input` and iteration call this, too."""
+        self.tell_once()
+        return super().readline(*arguments)
+
+    def tell_once(self):
+        """Print that there is nothing to read, unless another rank does."""
+        if not self.is_told and told_rank() in (None, 0):
+            self.is_told = True
+            what = "the script reads its standard input, which is empty: give it arguments or a file instead"
+            print("multicard:   " + what, file=sys.stderr, flush=True)
+
+
+def watch_input():
+    """Have a script told that its standard input is empty, if it is."""
+    null, own = Path(os.devnull).stat(), os.fstat(0)
+    if sys.stdin is not None and sys.stdin.fileno() == 0 and (null.st_dev, null.st_ino) == (own.st_dev, own.st_ino):
+        sys.stdin = EmptyInput(sys.stdin.buffer, sys.stdin.encoding, sys.stdin.errors)
 
 
 class TorchFinder(importlib.abc.MetaPathFinder):
@@ -146,6 +177,7 @@ def begin():
     if not is_helper():
         note_process()
         atexit.register(guarded, note_error)
+        guarded(watch_input)
     if sys.version_info >= (3, 10):  # noqa: UP036 - it is the script's Python
         sys.meta_path.insert(0, TorchFinder())
 
