@@ -130,7 +130,7 @@ def write_job(tmp_path: Path, script: str, **stated: Any) -> tuple[Path, list[st
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     (tmp_path / "script.py").write_text(textwrap.dedent(script), encoding="utf-8")
-    profiler = stated.pop("profiler", "none")
+    profiler, time_limit_s = stated.pop("profiler", "none"), stated.pop("time_limit_s", None)
     observe = {
         "device": "cpu", "devices": 1, "samples_per_step": None, "program": ["script.py"], "is_user_program": True,
         **WINDOWS, **stated,
@@ -138,7 +138,9 @@ def write_job(tmp_path: Path, script: str, **stated: Any) -> tuple[Path, list[st
     observe["ranks"] = observe["ranks_per_node"] = observe["devices_per_node"] = observe["devices"]
     job = tmp_path / "job.json"
     content = {"parameters": {"workload": "script", "command": ["script.py"]}, "profiler": profiler}
-    job.write_text(json.dumps({**content, "scratch": str(scratch), "observe": observe}), encoding="utf-8")
+    written = json.dumps({**content, "scratch": str(scratch), "time_limit_s": time_limit_s, "observe": observe})
+    job.write_text(written, encoding="utf-8")
+    (scratch / "job.json").write_text(written, encoding="utf-8")
     return job, [str(tmp_path / "script.py")]
 
 

@@ -47,6 +47,7 @@ def boxes_of_all(samples: int, boxes: int) -> Any:
 
 
 VIEWS = torch.zeros(16, 3, 4, 4), torch.zeros(16)  # two of each of eight samples
+OFFSETS_FIRST = torch.zeros(8, 13), torch.zeros(3, 8, dtype=torch.int64), torch.zeros(8, 1)  # of eight samples
 LENGTH_FIRST = torch.zeros(6, 8, dtype=torch.int64), torch.zeros(6, 8)  # eight texts of six tokens
 
 
@@ -60,8 +61,9 @@ def test_a_batch_of_one_is_one_sample_unless_it_looks_like_more() -> None:
     for asked in (1, None):
         for batch in (IMAGES[:1], [IMAGES[:1], LABELS[:1]], boxes_of_all(1, 7), object(), [("a text", 1)]):
             assert samples_in(1, batch, batch, asked=asked) == [1, 1]
-        # A batch that the data set made, or one sample with a dimension that is shared.
-        assert samples_in(1, (IMAGES, LABELS), (IMAGES, LABELS), asked=asked) == [None, None]
+        # A batch that the data set made, or one sample with dimensions of its own, some of which may be shared.
+        for batch in ((IMAGES, LABELS), OFFSETS_FIRST, (IMAGES[0], IMAGES[0, 0]), {"x": IMAGES, "note": "a text"}):
+            assert samples_in(1, batch, batch, asked=asked) == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -300,7 +302,10 @@ def test_a_loader_is_described_by_its_innermost_sampler_its_length_and_what_its_
     each = loader(), loader(sampler=distributed(2)), loader(Stream()), in_batches(BatchSampler(range(20), 4, False))
     assert [loader_of(one, 2).length for one in each] == [5, 3, None, 5]
     assert {loader_of(one, 2).batch_size for one in each} == {4}
-    assert [loader_of(loader(), 1).ahead, loader_of(loader(num_workers=3, prefetch_factor=4), 1).ahead] == [0, 12]
+    assert [loader_of(loader(), 1).ahead, loader_of(loader(num_workers=2, prefetch_factor=2), 1).ahead] == [0, 4]
+    # A pass has five batches, and nothing of the next one is prepared; a stream has any number.
+    many = {"num_workers": 2, "prefetch_factor": 8}
+    assert [loader_of(loader(**many), 1).ahead, loader_of(loader(Stream(), **many), 1).ahead] == [5, 16]
 
 
 def training(batches: int, per_step: int, ahead: int, together: bool) -> tuple[list[Pass], dict[int, list[int]]]:
@@ -363,12 +368,20 @@ def test_where_later_steps_ask_for_no_steady_number_batches_are_used_where_asked
         (Pace(steps_in_pass=3, batches_per_step=1, pass_batches=8), (0, 2, 10, True)),
         (Pace(steps_in_pass=3, batches_per_step=1, pass_batches=None, ahead=8), (0, 16, 32, False)),
         (Pace(steps_in_pass=30, batches_per_step=4, pass_batches=400, ahead=8), (0, 4, 10, False)),
+        # Passes of five steps, all of which the workers read ahead: from the end of the one that goes on.
+        (Pace(steps_in_pass=2, batches_per_step=1, pass_batches=5, ahead=5), (0, 3, 10, True)),
+        (Pace(steps_in_pass=4, batches_per_step=1, pass_batches=5, ahead=5), (0, 2, 10, True)),
     ],
 )
 def test_the_profiled_window_follows_the_measured_one_within_a_pass(
     pace: Pace, placed: tuple[int, int, int, bool]
 ) -> None:
     assert tuple(place(pace, profiled=10)) == placed
+
+
+def test_without_a_profiler_there_is_no_window_for_it() -> None:
+    plan = Plan({"warmup_steps": 2, "measured_steps": 3, "profiled_steps": 0})
+    assert [plan.window(step) for step in range(1, plan.steps + 1)] == 2 * ["warmup"] + 3 * ["measured"]
 
 
 def test_windows_follow_each_other() -> None:

@@ -50,6 +50,7 @@ def test_a_plain_loop_is_counted_profiled_and_ended_after_its_last_window(server
     assert found.rank["steps_per_pass"] == 4
     assert found.rank["observed"] == {
         "optimizers": ["SGD"],
+        "steps_by": "optimizer",
         "loaders": [
             {"kind": "DataLoader", "sampler": "RandomSampler", "distinct": True, "batch_size": 8, "num_workers": 0}
         ],
@@ -259,7 +260,7 @@ def test_an_error_is_recorded_though_a_gpu_never_gets_there(server: Server, tmp_
 def test_a_script_that_ends_too_early_says_how_many_steps_it_made(server: Server, tmp_path: Path) -> None:
     found = server.run(tmp_path, after_head(LOOP.replace("while True", "if True")))
     assert (found.exit_code, found.rank["outcome"]) == (0, "failed")
-    assert found.rank["reason"] == {"code": "too_few_steps", "rank": 0, "steps": 4, "needed_steps": 9}
+    assert found.rank["reason"] == {"code": "too_few_steps", "rank": 0, "steps": 4, "needed_steps": 5}
     assert len(found.steps[0]) == 3
 
 
@@ -305,3 +306,79 @@ def test_a_process_that_trains_nothing_is_no_rank(server: Server, tmp_path: Path
     found = server.run(tmp_path, after_head("print(sum(float(loss_of(x, y)) for x, y in loader))"))
     assert (found.exit_code, found.ranks) == (0, [])
     assert not any(process["steps"] for process in found.processes)
+
+
+SHORT = """
+loader = DataLoader(data, batch_size=8, num_workers=2)
+for epoch in range({passes}):
+    for x, y in loader:
+        loss_of(x, y).backward()
+        optimizer.step()
+"""
+
+
+def test_a_script_that_ends_after_its_measured_steps_has_completed_without_a_trace(
+    server: Server, tmp_path: Path
+) -> None:
+    """Two passes of four steps: 1 to warm up and 3 measured, of which the first update ends none."""
+    found = server.run(tmp_path, after_head(SHORT.format(passes=2)), profiler="kineto")
+    assert (found.exit_code, found.rank["outcome"], found.rank["reason"]) == (0, "completed", None), found.output
+    assert [step["samples"] for step in found.of("measured")] == 3 * ["8"]
+    assert found.rank["trace_problem"] == (
+        "the script ended after 8 steps, and a trace needs 12 since its loader reads 4 batches ahead; train longer, "
+        "with fewer workers or a smaller prefetch_factor"
+    )
+    assert found.rank["ended_early"] is True
+
+
+def test_a_pass_that_is_shorter_than_what_workers_read_ahead_needs_no_more_than_another_pass(
+    server: Server, tmp_path: Path
+) -> None:
+    """Four batches a pass, all of which two workers read ahead; the window is the pass after the measured one."""
+    found = server.run(tmp_path, after_head(SHORT.format(passes=3)), profiler="kineto")
+    assert found.rank["trace_problem"] is None, found.output
+    windows = [step["window"] for step in found.steps[0]]
+    assert windows == ["warmup"] + 3 * ["measured"] + 3 * ["warmup"] + 4 * ["profiled"]
+
+
+def test_without_a_profiler_the_last_measured_step_is_the_last(server: Server, tmp_path: Path) -> None:
+    found = server.run(tmp_path, after_head(LOOP), profiled_steps=0)
+    assert (found.exit_code, found.rank["outcome"]) == (0, "completed"), found.output
+    assert [step["window"] for step in found.steps[0]] == ["warmup"] + 3 * ["measured"]
+    assert (found.rank["profiled_window"], found.rank["observed"]["exchanged"]) == (None, False)
+
+
+def test_steps_are_there_whatever_ends_a_process_after_its_measured_ones(server: Server, tmp_path: Path) -> None:
+    script = """
+    import os
+    for number in range(6):
+        for x, y in loader:
+            loss_of(x, y).backward()
+            optimizer.step()
+            if number == 1 and y is not None:
+                os._exit(3)
+    """
+    found = server.run(tmp_path, after_head(script))
+    assert (found.exit_code, found.ranks) == (3, [])
+    assert [step["window"] for step in found.steps[0]] == ["warmup"] + 3 * ["measured"]
+
+
+def test_steps_so_far_are_there_where_a_time_limit_ends_a_process(server: Server, tmp_path: Path) -> None:
+    script = """
+    import os, signal
+    began = time.monotonic()
+    while True:
+        for x, y in loader:
+            time.sleep(0.1)
+            loss_of(x, y).backward()
+            optimizer.step()
+            if time.monotonic() - began > 7:
+                os.kill(os.getpid(), signal.SIGKILL)
+    """
+    found = server.run(tmp_path, after_head(script), measured_steps=1000, time_limit_s=6.0)
+    assert (found.exit_code, found.ranks) == (-9, [])
+    measured = found.of("measured")
+    # They are written after three seconds or so, less what it took to begin.
+    assert 1 <= len(measured) <= 40
+    assert all(float(step["duration_s"]) >= 0.1 and float(step["data_s"]) > 0 for step in measured)
+    assert [int(step["step"]) for step in measured] == list(range(2, len(measured) + 2))

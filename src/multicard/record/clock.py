@@ -14,7 +14,8 @@ class HostClock:
 
     Clocks mark moments now, and give the time between them later: `settle` waits until every mark can be read, outside
     measured steps; `now` gives a mark of this moment and the moment by the clock that processes of a machine share;
-    `reserve` makes ready for so many steps; `forget` lets marks so far be used again, all but one.
+    `reserve` makes ready for so many steps; `forget` lets marks so far be used again, all but one; `has_reached` tells,
+    without a wait, whether a mark can be read.
     """
 
     mark = staticmethod(time.perf_counter)
@@ -35,6 +36,10 @@ class HostClock:
 
     def forget(self, kept: float | None) -> None:
         """Nothing to use again."""
+
+    def has_reached(self, mark: float) -> bool:
+        """A mark is a moment that has passed."""
+        return True
 
 
 class CudaClock:
@@ -69,6 +74,10 @@ class CudaClock:
         """Use the events so far again, all but the one that is kept."""
         self._free += [event for event in self._used if event is not kept]
         self._used = [event for event in self._used if event is kept]
+
+    def has_reached(self, mark: torch.cuda.Event) -> bool:
+        """Whether the GPU has."""
+        return mark.query()
 
     def settle(self) -> None:
         """Wait for the GPUs."""

@@ -128,6 +128,22 @@ class Recorder:
         """Write the settled steps as CSV."""
         write_csv(path, STEP_COLUMNS, self.rows)
 
+    def write_ended(self, path: Path) -> None:
+        """Write all steps that have ended as CSV, without losses, and leave everything as it is.
+
+        For another thread than the one that trains, which it does not make wait: of a GPU it takes the steps that it
+        has reached.
+        """
+        rows, start_s, start = list(self.rows), self._start_s, self._start
+        for step in list(self._pending):
+            if not self.clock.has_reached(step.end):
+                break
+            if start is not None:
+                start_s += self.clock.seconds(start, step.start)
+            start = step.start
+            rows.append(step.row(self.rank, self.clock, start_s, has_values=False))
+        write_csv(path, STEP_COLUMNS, rows)
+
 
 class Step:
     """Marks of one step, not yet read."""
@@ -142,8 +158,8 @@ class Step:
         self.settled: dict[str, Any] | None = None  # its row
         self.peaks: PeakMemory | None = None
 
-    def row(self, rank: int, clock: Any, start_s: float) -> dict[str, Any]:
-        """Of steps.csv."""
+    def row(self, rank: int, clock: Any, start_s: float, has_values: bool = True) -> dict[str, Any]:
+        """Of steps.csv; to read values of a GPU is to wait for it."""
         times: dict[str, float | None] = {f"{name}_s": None for name in (*PHASES, "evaluation")}
         for name, start, end in self.phases:
             times[f"{name}_s"] = (times[f"{name}_s"] or 0.0) + clock.seconds(start, end)
@@ -157,14 +173,29 @@ class Step:
             **times,
             **self.counts,
             **dict.fromkeys(self.values),
-            **self.means(),
-            "peak_memory_bytes": self.peaks.allocated,
-            "peak_reserved_bytes": self.peaks.reserved,
+            **(self.means() if has_values else {}),
+            "peak_memory_bytes": self.peaks and self.peaks.allocated,
+            "peak_reserved_bytes": self.peaks and self.peaks.reserved,
         }
 
     def means(self) -> dict[str, float]:
         """Of each value that it has."""
         return {name: _mean(found) for name, found in self.values.items() if found}
+
+
+def first_not_finite(losses: Any) -> float | None:
+    """The first of the tensors that a backward pass began from which is no finite number; None where there is none.
+
+    Only single numbers count that a process has by itself, and not in 16 bits, whose range a scaled loss may leave.
+
+    >>> first_not_finite([torch.tensor(1.0), torch.tensor(float("inf"))]), first_not_finite(torch.ones(2) / 0)
+    (inf, None)
+    """
+    for loss in losses if isinstance(losses, list | tuple) else [losses]:
+        is_number = type(loss) is torch.Tensor and loss.numel() == 1 and loss.is_floating_point()
+        if is_number and loss.dtype != torch.float16 and not math.isfinite(value := loss.item()):
+            return value
+    return None
 
 
 def _mean(parts: Sequence[tuple[float, Value]]) -> float:

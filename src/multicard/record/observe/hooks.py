@@ -4,11 +4,14 @@ PyTorch has hooks for optimizers alone; an update that a gradient scaler skips, 
 have none. So functions of PyTorch are replaced by ones that call them and tell the observer.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable
+from inspect import isgeneratorfunction
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -23,6 +26,7 @@ from multicard.record.observe.ranks import BETWEEN_TWO, messages, world_size
 from multicard.record.observe.replace import is_compiling, replace
 
 COMPILER = torch._C._dynamo.eval_frame
+DESCRIBED = WeakKeyDictionary[Any, tuple[Loader | None, int]]()  # loaders, and for how many ranks
 
 
 def install(note_process: Callable[..., None], job: str) -> None:
@@ -106,6 +110,7 @@ def _watch_scalers() -> None:
     begins, ends = apart(OBSERVER.update_begins), apart(OBSERVER.update_ends)
 
     def step(plain: Callable[..., Any], scaler: Any, optimizer: Any, *arguments: Any, **options: Any) -> Any:
+        OBSERVER.has_scaler = True
         begins(callable(options.get("closure", arguments[0] if arguments else None)))
         given = (scaler, optimizer, *arguments)
         return _call(plain, given, options, lambda done: ends(optimizer if done else None))
@@ -114,14 +119,20 @@ def _watch_scalers() -> None:
 
 
 def _watch_backward() -> None:
-    """Watch the backward pass, which `Tensor.backward` calls by this name."""
+    """Watch the backward pass, which `Tensor.backward` calls by this name, and that of gradients alone."""
     begins, ends = apart(OBSERVER.backward_begins), apart(OBSERVER.backward_ends)
+    gradients_end = apart(OBSERVER.gradients_end)
 
     def backward(plain: Callable[..., Any], *arguments: Any, **options: Any) -> None:
-        begins()
+        begins(options.get("tensors", arguments[0] if arguments else None))
         _call(plain, arguments, options, ends)
 
+    def grad(plain: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        begins(None, True)
+        return _call(plain, arguments, options, lambda _: gradients_end())
+
     replace(torch.autograd, "backward", backward)
+    replace(torch.autograd, "grad", grad)
 
 
 def _watch_loaders() -> None:
@@ -129,8 +140,28 @@ def _watch_loaders() -> None:
     base = dataloader._BaseDataLoaderIter
     asks, gets, take = apart(OBSERVER.batch_asked), apart(OBSERVER.batch_given), apart(Replay.take)
     drop, note, describe = apart(samples_asked), apart(note_index), apart(_described)
+    asks_iterator, gets_iterator = apart(OBSERVER.iterator_asked), apart(OBSERVER.iterator_given)
+    watched: set[type] = {dataloader.DataLoader}
+
+    def iterate(plain: Callable[..., Any], loader: Any, is_plain: bool) -> Any:
+        if not asks_iterator(describe(loader), is_plain):
+            return plain(loader)
+        try:
+            return plain(loader)
+        finally:
+            gets_iterator()
+
+    def watch_iter(kind: type) -> None:
+        """Watch `__iter__` of loaders that have one of their own, such as torchdata's, from their second pass on."""
+        for each in kind.__mro__:
+            own = vars(each).get("__iter__")
+            if issubclass(each, dataloader.DataLoader) and each not in watched and isinstance(own, FunctionType):
+                watched.add(each)
+                if not isgeneratorfunction(own):  # which does nothing yet
+                    replace(each, "__iter__", lambda plain, loader: iterate(plain, loader, False))
 
     def begin(plain: Callable[..., Any], iterator: Any, loader: Any, *arguments: Any, **options: Any) -> None:
+        watch_iter(type(loader))
         plain(iterator, loader, *arguments, **options)
         iterator._multicard_loader = describe(loader)
         if OBSERVER.replay is not None:
@@ -156,6 +187,7 @@ def _watch_loaders() -> None:
         note(iterator, index)
         return index
 
+    replace(dataloader.DataLoader, "__iter__", lambda plain, loader: iterate(plain, loader, True))
     replace(base, "__init__", begin)
     replace(base, "__next__", next_batch)
     replace(ReplayedPass, "__next__", next_batch)
@@ -163,7 +195,15 @@ def _watch_loaders() -> None:
 
 
 def _described(loader: Any) -> Loader | None:
-    return read_or_none(lambda: loader_of(loader, world_size()))  # a loader may be anything
+    """Describe a loader, which may be anything; of one that was described before, its length alone is asked for."""
+    ranks = world_size()
+    known, ranks_known = read_or_none(lambda: DESCRIBED.get(loader)) or (None, None)
+    if known is not None and ranks_known == ranks:
+        return known if known.length is None else known._replace(length=read_or_none(lambda: len(loader)))
+    found = read_or_none(lambda: loader_of(loader, ranks))
+    with contextlib.suppress(TypeError):  # one without a hash
+        DESCRIBED[loader] = found, ranks
+    return found
 
 
 def _watch_messages() -> None:

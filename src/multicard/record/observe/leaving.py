@@ -13,8 +13,9 @@ import torch.distributed as dist
 
 from multicard.core.errors import UserError
 from multicard.core.files import write_csv, write_json
-from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, STEPS, rank_file
+from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, PROGRESS, STEPS, rank_file
 from multicard.core.reasons import LONGEST_MESSAGE, Reason
+from multicard.core.text import counted
 from multicard.record import environment, visible
 from multicard.record.binding import bound
 from multicard.record.capture import RankLeft
@@ -33,10 +34,7 @@ KNOWN = (Diverged, UserError)  # errors whose message is enough, without their t
 def leave_in_order(recording: Recording) -> NoReturn:
     """Leave the record of a rank that has made all its steps, and ask the script to end."""
     recording.settle()
-    if part := not_left_out(recording.stated, recording.observer.replay, recording.exchanged):
-        _write(recording, _ended("failed", Reason("not_ablated", rank=recording.rank, **part)))
-    else:
-        _write(recording, _ended("completed"))
+    _write(recording, _ended_in_order(recording))
     if recording.barrier is not None:
         with contextlib.suppress(Exception):  # the store may be gone already with the rank that had it
             recording.barrier.wait()
@@ -44,16 +42,33 @@ def leave_in_order(recording: Recording) -> NoReturn:
     raise SystemExit(0)
 
 
+def _ended_in_order(recording: Recording) -> dict[str, Any]:
+    """Outcome of a rank whose measured steps are complete."""
+    if part := not_left_out(recording.stated, recording.observer.replay, recording.exchanged):
+        return _ended("failed", Reason("not_ablated", rank=recording.rank, **part))
+    return _ended("completed")
+
+
 def leave_early(recording: Recording, error: BaseException | None) -> None:
-    """Leave the record of a rank that ends before it has made all its steps, because of an error or by itself."""
+    """Leave the record of a rank that ends before it has made all its steps, because of an error or by itself.
+
+    One that ends by itself, or because another one did so, has completed if its measured steps are: without a trace.
+    """
     if recording.observer.graphed is not None:
         error = recording.observer.graphed.explained(error)
-    if isinstance(error, RankLeft):
+    ends_by_itself = error is None or isinstance(error, RankLeft)
+    if recording.has_measured and ends_by_itself:
+        ended = _ended_in_order(recording) | {"ended_early": True}
+        recording.capture.problem = recording.capture.problem or _why_no_trace(recording)
+        recording.abandon_window()
+        why = f"no trace of rank {recording.rank}: {recording.capture.problem}"
+        print(f"{PROGRESS}  {why}", file=sys.stderr, flush=True)
+    elif isinstance(error, RankLeft):
         ended = _ended("failed", Reason("steps_disagree", rank=recording.rank, step=recording.steps + 1))
     elif error is not None:
         ended = describe_failure(error, recording.rank)
     else:  # the first update ended no step
-        found, needed = recording.steps + 1, recording.plan.steps + 1
+        found, needed = recording.steps + 1, recording.plan.measured_end + 1
         ended = _ended("failed", Reason("too_few_steps", rank=recording.rank, steps=found, needed_steps=needed))
     # A GPU may wait for ever for a rank that will not come.
     write_json(recording.path, {**ended, **facts_of_process(recording.rank)})
@@ -72,6 +87,15 @@ def leave_early(recording: Recording, error: BaseException | None) -> None:
     _tell_others(recording)
 
 
+def _why_no_trace(recording: Recording) -> str:
+    """Why a rank that ended by itself after its measured steps has no trace, and what would give it one."""
+    found, needed = counted(recording.steps + 1, "step"), recording.plan.steps + 1
+    why = f"the script ended after {found}, and a trace needs {needed}"
+    if ahead := recording.pace.ahead:
+        why += f" since its loader reads {counted(ahead, 'batch')} ahead"
+    return f"{why}; train longer{', with fewer workers or a smaller prefetch_factor' if ahead else ''}"
+
+
 def _tell_others(recording: Recording) -> None:
     if recording.barrier is not None:
         with contextlib.suppress(Exception):
@@ -79,6 +103,7 @@ def _tell_others(recording: Recording) -> None:
 
 
 def _write(recording: Recording, ended: Mapping[str, Any]) -> None:
+    recording.timer.cancel()
     observer, loaders = recording.observer, _count_contents(recording)
     recording.recorder.write(recording.scratch / rank_file(STEPS, recording.rank))
     if recording.epochs:
@@ -88,6 +113,7 @@ def _write(recording: Recording, ended: Mapping[str, Any]) -> None:
         **facts_of_process(recording.rank),
         "gpus": visible.identities(recording.devices),
         "binding": bound(),
+        "intraop_threads": torch.get_num_threads(),
         "steps_per_pass": recording.pace.pass_steps,
         "profiled_window": recording.plan.profiled and recording.plan.profiled._asdict(),
         "windows": recording.recorder.windows,
@@ -95,6 +121,7 @@ def _write(recording: Recording, ended: Mapping[str, Any]) -> None:
         "trace_problem": recording.capture.problem,
         "observed": {
             "optimizers": sorted(observer.optimizers),
+            "steps_by": observer.steps_by,
             "loaders": loaders,
             "exchanged": recording.exchanged,
             **loader_alone(observer.replay, recording.pace.batches_per_step),

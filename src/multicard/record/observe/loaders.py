@@ -56,6 +56,8 @@ def loader_of(loader: DataLoader, ranks: int) -> Loader:
     length = None if streams else read_or_none(lambda: len(loader))
     ahead = loader.num_workers * (loader.prefetch_factor or 0)
     is_endless = any("Repeat" in type(each).__name__ for each in samplers)
+    if length is not None and not is_endless:  # nothing of the next pass is prepared before that begins
+        ahead = min(ahead, length)
     return Loader(description, batch_size, length, ahead, is_endless)
 
 
@@ -77,7 +79,12 @@ class WrappedLoader:
         length = read_or_none(lambda: len(self._loader))
         # As the observer knows the iterators of PyTorch's loaders.
         known = SimpleNamespace(_multicard_loader=Loader(description, None, length, self._ahead), _num_yielded=0)
-        iterator, replay = iter(self._loader), self._observer.replay
+        is_asked, replay = self._observer.iterator_asked(known._multicard_loader), self._observer.replay
+        try:
+            iterator = iter(self._loader)
+        finally:
+            if is_asked:
+                self._observer.iterator_given()
         known._multicard_kept = replay and replay.of(self)
 
         def take(known: Any) -> Any:

@@ -1,41 +1,42 @@
 """Follows a script from update to update: its steps, their phases, and passes over the data.
 
 Steps end where the *lead* optimizer, the first one that updates, has done so; the first update ends no step, since what
-came before it was no steady training. A step begins where the one before it ended, and the first of a pass where its
-first batch is asked for, so that tests and checkpoints between passes are in no step.
+came before it was no steady training. A step begins where the one before it ended. The first of a pass begins where
+the loader is asked for its iterator, which starts workers and asks for the first batches; the last one ends where the
+loader is found exhausted. So tests and checkpoints between passes are in no step.
+
+A script whose optimizers never update may change its weights by hand: then each backward pass ends a step.
 
 An evaluation inside a pass is in the step that follows it, as a part of its own: what is drawn from a loader without
 gradients, or with them before the pass trains anything.
 """
 
-import contextlib
 import os
-import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from multiprocessing.util import Finalize
+from collections.abc import Callable
 from pathlib import Path
 from threading import get_ident
-from typing import Any, NoReturn
+from typing import Any
 
-import torch.distributed as dist
 from torch import is_grad_enabled
-from torch.utils.data import DataLoader
 
 from multicard.core.files import read_json
 from multicard.record.memory_snapshot import HISTORY
 from multicard.record.observe import OBSERVE
 from multicard.record.observe.batches import Pass
-from multicard.record.observe.loaders import WrappedLoader, samples_asked
+from multicard.record.observe.ending import EndingProcess
+from multicard.record.observe.loaders import Loader, samples_asked
+from multicard.record.observe.marked import MarkedScript
 from multicard.record.observe.phases import BACKWARD, DATA, EVALUATION, LEFT, OPTIMIZER, PASSED, TESTED, UNFED_BACKWARD
-from multicard.record.observe.process import error_of_exit, is_capturing, leave_now
+from multicard.record.observe.process import is_capturing
 from multicard.record.observe.ranks import claim_rank, rank_of_process
+from multicard.record.profiled_window import FIRST_BY_BACKWARD
 
 MOST_BATCHES = 1000  # of a step; a process that never trains may draw any number
 TEST = Pass(None)  # of any loader that is drawn from without gradients
 
 
-class Observer:
+class Observer(MarkedScript, EndingProcess):
     """Of one process. It costs next to nothing before the process makes an update, and leaves no file."""
 
     replay: Any = None  # `ablation.Replay` of a run without loading
@@ -59,6 +60,9 @@ class Observer:
         self._updates = self._backwards = 0  # that are open
         self._boundary_due = False
         self._saw_backward = False
+        self._passes_by_hand = 0  # backward passes, as long as no optimizer has updated
+        self._counts_passes = False  # whether these are the steps
+        self.has_scaler = False  # whether a loss may be scaled, and so not finite without harm
         self.optimizers: set[str] = set()
         self.step = 0  # until the first update
         self._loading: int | None = None  # thread that waits for a batch
@@ -77,24 +81,6 @@ class Observer:
         HISTORY.begin(self._read_job)
         os.register_at_fork(after_in_child=lambda: (self._forget(), self._leave_at_exit()))
 
-    def _leave_at_exit(self) -> None:
-        Finalize(None, self.leave, exitpriority=100)
-
-    def _leave_at_errors(self) -> None:
-        """Leave a record as soon as an error ends the process, whose exit may wait for other ranks.
-
-        One of multicard's own that has a process group does without Python's end, at which NCCL may wait for ever.
-        """
-        plain = sys.excepthook
-
-        def leave(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
-            plain(kind, error, traceback)
-            self.leave()
-            if dist.is_available() and dist.is_initialized() and not self._read_job()["observe"]["is_user_program"]:
-                leave_now(1)
-
-        sys.excepthook = leave
-
     # Updates.
 
     def update_begins(self, has_closure: bool = False) -> None:
@@ -112,6 +98,9 @@ class Observer:
         if self._updates or self._ended or optimizer is None:
             return
         self.optimizers.add(type(optimizer).__name__)
+        if self._counts_passes and not self._recording.has_measured:
+            self._counts_passes = False  # it accumulates more gradients than anybody would have thought
+            self._restart()
         if self.graphed is not None:
             self.graphed.prepare(optimizer)
         if self._lead() is None:  # the first one that updates leads; once it is gone, the next one does
@@ -135,45 +124,6 @@ class Observer:
             self.update_begins()
             self.update_ends(optimizer)
 
-    # Marks of the script; see `multicard.marks`.
-
-    def mark_step(self, **counts: int | None) -> None:
-        """A step ends here."""
-        self._force_exit()
-        if not self._marked:
-            self._marked = True
-            self._restart()
-        if self._recording is not None and not self._ended:
-            self._recording.count(counts)
-            if self.graphed is not None:
-                self.graphed.counts = counts
-        self._end_step(None)
-
-    def mark_training(self, steps: int | None, epoch: int) -> None:
-        """The first step begins here, in that epoch."""
-        self._marked, self._training_steps, self.epoch = True, steps, epoch
-        self._restart()
-        self._end_step(None)
-
-    @contextlib.contextmanager
-    def mark_phase(self, name: str) -> Iterator[None]:
-        """The block is a phase."""
-        is_open = self._recording is not None and not self._ended and get_ident() == self._thread
-        if is_open:
-            self._recording.mark(name)
-        yield
-        if is_open:
-            self._recording.mark(LEFT)
-
-    def mark_values(self, values: Mapping[str, Any], weight: float) -> None:
-        """The step, or an epoch, has these values."""
-        if self._recording is not None and not self._ended:
-            self._recording.log(values, weight, self.epoch, is_begun=self.batches > 0 or self._backward_in_step)
-
-    def wrap_loader(self, loader: Iterable[Any], ahead: int) -> Iterable[Any]:
-        """The loader, with the observer told of its batches."""
-        return loader if isinstance(loader, DataLoader) else WrappedLoader(self, loader, ahead)
-
     def _restart(self) -> None:
         """Forget the steps that were recorded."""
         if self._recording is not None:
@@ -181,10 +131,6 @@ class Observer:
             for each in self.passes:  # their iterators may go on
                 each.batches[:] = [(0, contents) for _, contents in each.batches[-MOST_BATCHES:]]
             self.passes.clear()
-
-    def _force_exit(self) -> None:
-        if self._ended and self._recording is not None:
-            leave_now(0)  # the script was asked to end, and goes on
 
     def _end_step(self, optimizer: Any) -> None:
         is_graphed = self.graphed is not None and self.graphed.is_open
@@ -231,6 +177,11 @@ class Observer:
     def _read_job(self) -> dict[str, Any]:
         return read_json(Path(os.environ.get(OBSERVE, self._job)))
 
+    @property
+    def steps_by(self) -> str:
+        """What ends the steps: marks, backward passes or an optimizer."""
+        return "marks" if self._marked else "backward passes" if self._counts_passes else "optimizer"
+
     # Batches: which pass they are of, and whether they are trained on or a test's.
 
     def _begin_step(self) -> None:
@@ -240,6 +191,28 @@ class Observer:
         self._drawn_from = 0  # number of the event before the first of these
         self._before_pass: Any = None  # what a pass that began in this step has changed
         self._backward_in_step = self._exhausted = False
+
+    def iterator_asked(self, loader: Loader | None, is_plain: bool = True) -> bool:
+        """A loader is asked for an iterator; return whether that is of a step, which `iterator_given` is then to end.
+
+        `is_plain`: what the loader draws from others meanwhile is for its own batches, as where a sampler reads data.
+        """
+        if self.updated_in_graph is not None:
+            self._look_for_update()
+        recording = self._recording
+        if recording is None or self._ended or self._loading is not None or get_ident() != self._thread:
+            return False
+        begins_pass = not self._is_begun and is_grad_enabled() and loader == self._trained_loader
+        recording.iterator_asked(begins_pass)
+        if is_plain:
+            self._loading = self._thread
+        return True
+
+    def iterator_given(self) -> None:
+        """It gave one."""
+        self._loading = None
+        if self._recording is not None:
+            self._recording.iterator_given()
 
     def batch_asked(self, iterator: Any) -> Pass | None:
         """A loader is asked for a batch; give the pass over it, None unless it is known what it is for."""
@@ -265,7 +238,7 @@ class Observer:
         is_first = getattr(iterator, "_num_yielded", None) == 0
         if is_first or drawn is None:
             drawn = iterator._multicard_pass = Pass(loader)
-        if is_first and not self._backward_in_step and not self.batches:
+        if is_first and not self._is_begun:
             before = self.epoch, self.steps_in_pass, self.batches_in_pass
             self.epoch += self.steps_in_pass > 0
             self.steps_in_pass = self.batches_in_pass = 0
@@ -273,8 +246,13 @@ class Observer:
         if recording is not None:
             if not self.batches:
                 self._drawn_from = recording.events
-            recording.note(DATA)
+            recording.note_request(DATA)
         return drawn
+
+    @property
+    def _is_begun(self) -> bool:
+        """Whether the step has done more than to wait, test or save."""
+        return self.batches > 0 or self._backward_in_step
 
     def _is_test_before(self, drawn: Pass | None) -> bool:
         """Whether a pass that was broken off, before this one goes on, was a test: several batches, never trained on.
@@ -318,6 +296,8 @@ class Observer:
         if not given:
             if recording is not None:
                 recording.note(LEFT)
+                if drawn.trained and drawn.loader == self._trained_loader and not self._is_begun:
+                    recording.end_pass()
             drawn.ended = self.step
             is_untrained = drawn.loader is self.loader and not drawn.trained
             self._exhausted = is_untrained and self.batches > 0 and not self._backward_in_step
@@ -339,13 +319,27 @@ class Observer:
 
     # Backward passes.
 
-    def backward_begins(self) -> None:
-        """A backward pass is about to begin."""
+    def backward_begins(self, roots: Any = None, is_within: bool = False) -> None:
+        """A backward pass is about to begin, from these tensors.
+
+        `is_within`: it may be within a forward pass, in a test, too, as `torch.autograd.grad` for forces is.
+        """
         if self.updated_in_graph is not None:
             self._look_for_update()
         self._backwards += 1
-        if self._backwards == 1 and self._recording is not None and not self._ended:
-            self._recording.note(BACKWARD if self.batches else UNFED_BACKWARD)
+        recording = self._recording
+        if self._backwards > 1 or recording is None or self._ended:
+            return
+        if not is_within:
+            recording.keep_loss(roots)
+        if not (is_within and recording.is_evaluating):
+            recording.note(BACKWARD if self.batches else UNFED_BACKWARD)
+
+    def gradients_end(self) -> None:
+        """`torch.autograd.grad` has ended, or failed: nobody knows whether anything was trained."""
+        self._backwards -= 1
+        if not self._backwards and self._recording is not None and not (self._ended or self._recording.is_evaluating):
+            self._recording.note(OPTIMIZER if self._updates else PASSED)
 
     def backward_ends(self, done: bool) -> None:
         """It has ended, or failed."""
@@ -361,32 +355,17 @@ class Observer:
         if self._boundary_due:
             self._boundary_due = False
             self._end_step(self._lead())
+        elif not (self.optimizers or self._marked or self._updates):
+            self._count_by_hand()
 
-    # The end.
-
-    def _give_up(self, error: Exception) -> NoReturn:
-        """End the script because of an error of the observer, or of ranks that do not agree: it has no numbers."""
-        self._ended = True
-        print(f"multicard: cannot go on observing: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        with contextlib.suppress(Exception):  # the disk may be full
-            self._leave_early(error)
-        raise SystemExit(1) from error
-
-    def leave(self) -> None:
-        """The process exits: leave a record of what there is, unless it is written."""
-        self._look_for_update()
-        error = error_of_exit()
-        if not (self._ended or self._is_beside or isinstance(error, KeyboardInterrupt)):
-            self._leave_early(error)
-
-    def _leave_early(self, error: BaseException | None) -> None:
-        from multicard.record.observe.leaving import leave_early, write_failure
-
-        if self._recording is not None:
-            self._ended = True
-            leave_early(self._recording, error)
-        elif error is not None:
-            write_failure(error, self._note_process, self._read_job())
+    def _count_by_hand(self) -> None:
+        """Count a backward pass that no optimizer's update has followed so far, nor any before it."""
+        self._passes_by_hand += 1
+        if self._passes_by_hand == 1:
+            self._note_process(backward=True)
+        if self._passes_by_hand >= FIRST_BY_BACKWARD:
+            self._counts_passes = True
+            self._end_step(None)
 
 
 OBSERVER = Observer()

@@ -57,6 +57,7 @@ class Plan:
                 raise UserError(f"warmup_steps: {self.warmup}, but the run has only {training_steps} steps")
         self.least_profiled = stated["profiled_steps"]
         self.profiled: ProfiledWindow | None = None
+        self.is_profiled = self.least_profiled > 0
 
     @property
     def measured_end(self) -> int:
@@ -71,6 +72,8 @@ class Plan:
     @property
     def steps(self) -> int:
         """All steps; at least so many until the window is placed."""
+        if not self.is_profiled:
+            return self.measured_end
         return self.measured_end + (self.profiled.steps if self.profiled else LEAST_SETTLING + self.least_profiled)
 
     def window(self, step: int) -> str:

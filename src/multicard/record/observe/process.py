@@ -1,8 +1,10 @@
 """What a rank computes on, by what it meets the others, and how its process ends."""
 
+import contextlib
 import mmap
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Timer
@@ -17,6 +19,7 @@ from multicard.record import visible
 from multicard.record.capture import LONGEST_WAIT, HostBarrier
 from multicard.record.recorder import peak_memory
 
+BEFORE_LIMIT_S = 3.0  # of a job, that a rank may take to write the steps so far
 LIMIT_S = 60.0  # that a process may take to end once it has left its record
 
 
@@ -70,6 +73,27 @@ def after_limit(leave: Callable[[], NoReturn]) -> Timer:
     timer = Timer(LIMIT_S, leave)
     timer.daemon = True
     timer.start()
+    return timer
+
+
+def before_time_limit(job: Path, time_limit_s: float | None, write: Callable[[], None]) -> Timer:
+    """Have a thread write what there is shortly before a job is ended at its time limit; that is to be cancelled.
+
+    Nothing could do so later: a signal that nobody handles ends a process at once, and a handler of ours would have it
+    outlive one that arrives while it waits for other ranks.
+
+    `job`: its job.json, which was written when it started. Without a limit nothing is written.
+    """
+
+    def attempt() -> None:
+        with contextlib.suppress(Exception):  # the training thread goes on meanwhile
+            write()
+
+    left_s = 0.0 if time_limit_s is None else job.stat().st_mtime + time_limit_s - BEFORE_LIMIT_S - time.time()
+    timer = Timer(max(0.0, left_s), attempt)
+    timer.daemon = True
+    if time_limit_s is not None:
+        timer.start()
     return timer
 
 

@@ -3,7 +3,8 @@
 import json
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import get_ident
 from typing import Any
@@ -12,32 +13,30 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from multicard.core.layout import EPOCH_COLUMNS, MADE, PROGRESS, rank_file
+from multicard.core.layout import EPOCH_COLUMNS, JOB, MADE, PROGRESS, STEPS, rank_file
 from multicard.core.text import counted
-from multicard.record.capture import Capture
+from multicard.record.capture import Capture, RankLeft
 from multicard.record.compilation import has_compiled
 from multicard.record.observe.batches import asks_ahead, used_by_step
 from multicard.record.observe.observer import Observer
 from multicard.record.observe.phases import (
-    BACKWARD,
     DATA,
-    ENDS,
     EVALUATION,
     FORWARD,
     GUESSED,
     LEFT,
     TESTED,
     TRANSFER,
-    UNFED_BACKWARD,
     Event,
     marked_phases,
     phases_of,
 )
 from multicard.record.observe.plan import Pace, Plan, place
-from multicard.record.observe.process import devices_of, is_capturing, make_barrier, shared_number
+from multicard.record.observe.process import before_time_limit, devices_of, is_capturing, make_barrier, shared_number
+from multicard.record.observe.ranges import Ranges
 from multicard.record.observe.ranks import exchanges, rank_of_process
 from multicard.record.profiled_window import ProfiledWindow
-from multicard.record.recorder import COUNTED_STEP, Recorder
+from multicard.record.recorder import COUNTED_STEP, Diverged, Recorder, first_not_finite
 
 OF_EPOCHS = set(EPOCH_COLUMNS) - {"epoch"}
 
@@ -76,10 +75,14 @@ class Recording:
         self.steps = 0  # that have ended
         self._made = shared_number(self.scratch / rank_file(MADE, self.rank))  # the same, for who ends this process
         self.is_complete = False
+        self.timer = before_time_limit(self.scratch / JOB, job.get("time_limit_s"), self._write_ended)
         self.pace = Pace()
         self._step: Any = None
         self._start: Any = None  # mark of the end of the step before
         self._events: list[Event] = []  # of the step
+        self._requests: list[Request] = []  # of the step
+        self._is_shown_early = False  # whether the range of a step that begins with a pass is open already
+        self._losses: Any = None  # what the last measured step's latest backward pass began from
         self._seen: list[tuple[Any, list[Event]]] = []  # steps, and their events, whose phases are not worked out
         self._arrival = FirstCall(lambda: self.note(FORWARD)) if self._on_gpu else None  # of a batch on the GPU
         self._window: AbstractContextManager[Any] | None = None
@@ -112,7 +115,10 @@ class Recording:
 
     def _add_event(self, event: str | None) -> None:
         self._events.append((event, self._mark()))
-        if self._window is not None:
+        self._requests.clear()
+        if self._is_shown_early and event == DATA:
+            self._is_shown_early = False
+        elif self._window is not None:
             self._ranges.show(self._step.window, event, self._is_within)
 
     def count(self, counts: Mapping[str, int | None]) -> None:
@@ -150,11 +156,42 @@ class Recording:
         """Number of events of the step so far."""
         return len(self._events)
 
+    def iterator_asked(self, begins_pass: bool) -> None:
+        """A loader is asked for an iterator, maybe to begin a pass: this is of what a batch is drawn for next."""
+        if self._step is None or (self._on_gpu and is_capturing()):
+            return
+        if begins_pass:
+            self._settle_pass()
+        self._requests.append(Request(self._mark()))
+        if self._window is not None and begins_pass:
+            self._ranges.close()
+            self._ranges.show(self._step.window, DATA, is_within=True)
+            self._is_shown_early = True
+
+    def iterator_given(self) -> None:
+        """The loader gave it."""
+        if self._requests:
+            self._requests[-1].given = self._mark()
+
+    def note_request(self, event: str) -> None:
+        """A loader is asked for a batch, and was for iterators since the event before, for the same purpose."""
+        for request in self._requests:
+            self._events.append((event, request.asked))
+            if request.given is not None and event == DATA:
+                self._events.append((LEFT, request.given))
+        self.note(event)
+
+    @property
+    def is_evaluating(self) -> bool:
+        """Whether an evaluation is open."""
+        return bool(self._events) and self._events[-1][0] == EVALUATION
+
     def note_evaluation(self, event: str) -> None:
         """An evaluation begins or goes on (`EVALUATION`), or ends if one is open (`TESTED`)."""
-        is_open = bool(self._events) and self._events[-1][0] == EVALUATION
-        if is_open == (event == TESTED):
-            self.note(event)
+        if event == TESTED and self.is_evaluating:
+            self.note(TESTED)
+        elif event == EVALUATION and not self.is_evaluating:
+            self.note_request(EVALUATION)
 
     def retract(self, number: int, before_pass: tuple[Any, int, list[Event]] | None) -> None:
         """Take the events of the step from that number on for an evaluation; `before_pass`: as `begin_pass` gave it."""
@@ -176,6 +213,8 @@ class Recording:
         window = self.plan.window(step)
         self._step = self.recorder.begin(self.observer.epoch, window, self._start)
         self._start, self._events = self._step.start, []
+        self._requests.clear()
+        self._is_shown_early = False
         self._seen.append((self._step, self._events))
         length = self.observer.loader.length if self.observer.loader else None
         self._is_within = length is None or self.observer.batches_in_pass < length
@@ -191,23 +230,61 @@ class Recording:
         self._last, self._step = self._step, None
         self.steps += 1
         self._made[0] = self.steps
-        if self._window is not None and self.steps == self.plan.steps:
+        if self.steps < self.plan.steps:
+            return
+        if self._window is not None:
             self._window.__exit__(None, None, None)
             self._window = None
             self.is_complete = True
             if self.capture.problem:
                 print(f"{PROGRESS}  no trace of rank {self.rank}: {self.capture.problem}", file=sys.stderr, flush=True)
+        elif not self.plan.is_profiled:
+            self._end_measured()
+            self.is_complete = True
+
+    def abandon_window(self) -> None:
+        """Stop the profiler, if it records, without a trace: at the end of a process it would be in the way."""
+        if self._window is not None:
+            with suppress(Exception):
+                self._window.__exit__(RankLeft, RankLeft(), None)
+
+    @property
+    def has_measured(self) -> bool:
+        """Whether all measured steps have ended."""
+        return self.steps >= self.plan.measured_end
+
+    def end_pass(self) -> None:
+        """The loader of the loop is exhausted: all since the last step is of that one, such as an evaluation."""
+        last = self._last
+        if self._step is None or last is None or not self._events:
+            return
+        # Steps that were settled are written; between steps that are apart lies work of ours, or the end of a pass.
+        if last.settled is not None or last.end is not self._step.start:
+            return
+        (_, events), _ = self._seen[-2:]
+        events += self._events
+        self._step.start = last.end = self._events[-1][1]
+        self._events.clear()
+
+    def keep_loss(self, roots: Any) -> None:
+        """A backward pass begins from these tensors: losses, which are looked at once the measured steps have ended."""
+        if self.steps + 1 == self.plan.measured_end and self._step is not None:
+            self._losses = roots
 
     def settle(self) -> None:
         """Read the marks of the steps that have ended."""
         if asks_ahead(self.observer.passes):  # it may have moved the batch before it asked for the next one
             self._arrival = None
+        del self._seen[: self._find_phases()]
+        self.recorder.settle()
+
+    def _find_phases(self) -> int:
+        """Work out the phases of the steps that have ended and were not settled; return how many these are."""
         ended = [(step, events) for step, events in self._seen if step.end is not None]
         for step, events in ended:
             has_transfers = self._arrival is not None
             step.phases = marked_phases(events) if self._marks_phases else phases_of(events, has_transfers)
-        del self._seen[: len(ended)]
-        self.recorder.settle()
+        return len(ended)
 
     def begin_pass(self) -> tuple[Any, int, list[Event]] | None:
         """A pass over the data begins: the step that is open begins only now; give what that has changed."""
@@ -215,16 +292,21 @@ class Recording:
             return None
         self._is_within = True
         before = self._step.start, self._step.epoch, list(self._events)
-        # A long training has more steps than marks of a clock should be kept for.
-        if self.training_steps is not None and self._window is None:
-            self.settle()
-            if self.steps < self.plan.measured_end:
-                self._log(f"epoch {self.observer.epoch}, step {self.steps + 1} of {self.training_steps}")
-        self._ranges.close()
+        if not self._requests:
+            self._settle_pass()
+        if self.training_steps is not None and self.steps < self.plan.measured_end:
+            self._log(f"epoch {self.observer.epoch}, step {self.steps + 1} of {self.training_steps}")
+        if not self._is_shown_early:
+            self._ranges.close()
         self._events.clear()
         self._step.epoch = self.observer.epoch
-        self._step.start = self._mark()
+        self._step.start = self._requests[0].asked if self._requests else self._mark()
         return before
+
+    def _settle_pass(self) -> None:
+        """Read the marks of the pass before: a long training has more steps than such should be kept for."""
+        if self.training_steps is not None and self._window is None:
+            self.settle()
 
     def _prepare(self, step: int) -> bool:
         """Do what comes before a step, and say whether that took time."""
@@ -235,9 +317,7 @@ class Recording:
             self._log(f"measuring {counted(plan.measured, 'step')}")
             self._exchanges = exchanges()
         if step == plan.measured_end + 1:
-            self.settle()
-            after = exchanges()
-            self.exchanged = None if None in (self._exchanges, after) else self._exchanges != after
+            self._end_measured()
             window = plan.profiled = self._agree()
             before = window.warmup_steps + window.settling_steps
             self._log(f"profiling {counted(window.profiled_steps, 'step')}, after {before} more")
@@ -246,6 +326,21 @@ class Recording:
         self._window = self.capture.window()
         self._window.__enter__()
         return True
+
+    def _end_measured(self) -> None:
+        """Read what was measured, and leave it in case that the process does not live to leave its record."""
+        after = exchanges()
+        self.exchanged = None if None in (self._exchanges, after) else self._exchanges != after
+        losses, self._losses = self._losses, None
+        self.settle()
+        self.recorder.write(self.scratch / rank_file(STEPS, self.rank))
+        if not self.observer.has_scaler and (loss := first_not_finite(losses)) is not None:
+            raise Diverged(loss, self.plan.measured_end)
+
+    def _write_ended(self) -> None:
+        """Write the steps so far, on another thread than the one that trains."""
+        self._find_phases()
+        self.recorder.write_ended(self.scratch / rank_file(STEPS, self.rank))
 
     def _agree(self) -> ProfiledWindow:
         """Where the profiled window lies: on all ranks where it does on the first."""
@@ -266,35 +361,12 @@ class Recording:
             print(f"{PROGRESS}  {text}\n", end="", file=sys.stderr, flush=True)  # in one write: others print, too
 
 
-class Ranges:
-    """A range of the step in the trace, and within it one of its phase; of a step of the warm-up the former alone."""
+@dataclass
+class Request:
+    """Marks of when a loader was asked for an iterator, and gave it; None where that is not known."""
 
-    def __init__(self, capture: Capture):
-        self._capture = capture
-        self._open: list[AbstractContextManager[Any]] = []
-
-    def show(self, window: str, event: str | None, is_within: bool) -> None:
-        """Show what an event begins, if that is within a pass over the data."""
-        self.close(1)
-        if event in (*ENDS, EVALUATION) or not is_within:
-            return
-        self.show_step(window)
-        if window != "warmup":
-            self._begin(BACKWARD if event == UNFED_BACKWARD else event, 1)
-
-    def show_step(self, window: str) -> None:
-        """Show the step that has begun, if it is not shown."""
-        self._begin("warmup" if window == "warmup" else "step", 0)
-
-    def close(self, level: int = 0) -> None:
-        """End the ranges from a level on: 0 the step's, 1 its phase's."""
-        while len(self._open) > level:
-            self._open.pop().__exit__(None, None, None)
-
-    def _begin(self, name: str, level: int) -> None:
-        if len(self._open) == level:
-            self._open.append(self._capture.range(name))
-            self._open[-1].__enter__()
+    asked: Any
+    given: Any = None
 
 
 class FirstCall:
