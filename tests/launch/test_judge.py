@@ -8,7 +8,7 @@ import pytest
 
 from multicard.core.files import write_json
 from multicard.core.reasons import Reason, describe_reason
-from multicard.launch.judge import judge, judge_gpus, measured_step_s
+from multicard.launch.judge import judge, judge_gpus, measured_steps
 from multicard.launch.supervise import Ended
 from multicard.workloads.script.outcome import judge_script
 from multicard.workloads.script.parameters import ScriptParameters
@@ -186,21 +186,46 @@ def test_the_step_time_that_is_printed_is_that_of_the_slowest_rank_of_each_epoch
     rows += ["0,1,2,measured,50,1", "0,1,3,measured,51.5,1", "0,2,4,measured,90,1"]  # 2.5 s and 1 s for three steps
     rows += ["1,1,2,measured,50,1", "1,1,3,measured,51,1", "1,2,4,measured,90,1.5"]  # 2 s and 1.5 s
     (tmp_path / "steps.csv").write_text("\n".join(rows))
-    assert measured_step_s(tmp_path / "steps.csv") == pytest.approx(4 / 3)
+    assert measured_steps(tmp_path / "steps.csv", 2) == (3, pytest.approx(4 / 3))
+    (tmp_path / "steps.csv").write_text("\n".join(rows[:-1]))  # the last step of a rank that was killed
+    assert measured_steps(tmp_path / "steps.csv", 2) == (2, pytest.approx(2.5 / 2))
+    assert measured_steps(tmp_path / "steps.csv", 3) is None  # a rank has left none
     (tmp_path / "steps.csv").write_text("\n".join(rows[:2]))
-    assert measured_step_s(tmp_path / "steps.csv") is None
+    assert measured_steps(tmp_path / "steps.csv", 2) is None
+
+
+EARLY = [{"rank": rank, "outcome": "completed", "ended_early": True} for rank in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "listed", "judged"),
+    [
+        (0, "", ("completed", None)),
+        (1, FAILURES.format(0, 0, -15, 1, 1, 3), ("failed", (1, 3))),  # torchrun ended the other one
+        (2, "Evaluation failed\n", ("failed", (0, 2))),
+    ],
+)
+def test_ranks_that_left_by_themselves_after_their_measured_steps_have_completed_unless_they_failed_then(
+    exit_code: int, listed: str, judged: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "log.txt").write_text(listed)
+    outcome, reason = judge(Ended(exit_code, False, 9.0), EARLY, 2, 60.0, tmp_path / "log.txt")
+    assert (outcome, reason and (reason.rank, reason.exit_code)) == judged
 
 
 # What is judged further of a script: which of its processes trained, and how far they came.
 
 
-def script(folder: Path, *trained: int, made: tuple[int, ...] = (), **changes: Any) -> ScriptParameters:
+def script(
+    folder: Path, *trained: int, made: tuple[int, ...] = (), profiled: int = 10, **changes: Any
+) -> ScriptParameters:
     """A job of two devices of which these ranks trained, each in a process, and made so many steps."""
     for number, rank in enumerate(trained):
         facts = {"rank": rank, "steps": True, "program": "train.py", "error": None}
         write_json(folder / f"process.json.{number}", facts)
     for rank, count in enumerate(made):
         (folder / f"made.rank{rank}").write_bytes(struct.pack("q", count))
+    write_json(folder / "job.json", {"observe": {"profiled_steps": profiled}})
     return ScriptParameters(**({"command": ["train.py"], "device": "cpu", "devices": 2} | changes))
 
 

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from multicard.core.secrets import without_secrets
-from multicard.core.text import printable
-from multicard.core.units import BYTES, with_unit
+from multicard.core.text import counted, printable
+from multicard.core.units import BYTES, SECONDS, with_unit
 
 LONGEST_MESSAGE = 300  # characters that a reason quotes
 
@@ -29,7 +29,7 @@ WORDINGS = {
     "no_torch": "{message}; set the interpreter that your training uses (`python`, --python)",
     "no_steps": "no optimizer step was seen: {message}",
     "too_few_steps": "the script ended after {steps} of {needed_steps} steps that are needed; train longer, or "
-    "lower `steps`, `warmup_steps` or `profiled_steps` (--steps, --warmup, --profiled-steps)",
+    "lower `steps` or `warmup_steps` (--steps, --warmup)",
     "steps_disagree": "another rank ended before step {step}; every rank has to make the same number of steps",
     "hidden_ranks": "{ranks} of its processes trained, but `launcher` and `devices` ask for {devices}; let "
     "the script start that many ({{devices}} in its command), or use another `launcher` (`python`: one process, all "
@@ -65,6 +65,8 @@ class Reason:
     ranks: int | None = None  # processes that trained
     steps: int | None = None  # that a script made, as far as that was known when it ended
     needed_steps: int | None = None  # that its windows need
+    measured_steps: int | None = None  # that all ranks have made nevertheless
+    step_s: float | None = None  # the time of one of these
     part: str | None = None  # that an ablated run was to go without
     message: str | None = None  # what a program printed, which may be anything
     held: dict[str, Any] | None = None  # of a GPU whose memory ran out: see `multicard.record.memory_held.sum_up`
@@ -80,6 +82,8 @@ def describe_reason(reason: Mapping[str, Any] | str | None) -> str | None:
 
     >>> describe_reason({"code": "killed", "rank": 1, "node": "n2", "signal": "SIGSEGV"})
     'rank 1 on n2: killed by SIGSEGV'
+    >>> describe_reason({"code": "timed_out", "time_limit_s": 480.0, "measured_steps": 8, "step_s": 13.6})
+    'exceeded its time limit of 8 min; its 8 measured steps took 13.6 s each'
     """
     if reason is None or isinstance(reason, str):
         return reason and printable(reason)
@@ -93,7 +97,14 @@ def describe_reason(reason: Mapping[str, Any] | str | None) -> str | None:
         text = f"rank {_place(reason)}: {text}"
     if reason.get("unreported"):
         text += f"; rank {', '.join(map(_place, reason['unreported']))} exited without reporting"
+    if reason.get("measured_steps"):
+        text += f"; its {counted(reason['measured_steps'], 'measured step')} took {_each(reason)}"
     return printable(text)
+
+
+def _each(reason: Mapping[str, Any]) -> str:
+    """Word the time of a measured step, of one or of each of several."""
+    return with_unit(reason["step_s"], SECONDS) + (" each" if reason["measured_steps"] > 1 else "")
 
 
 def _held(reason: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,7 +56,7 @@ from multicard.experiment.workload import WORKLOADS
 from multicard.launch.attempts import scratch_in, script_version
 from multicard.launch.cpu_samples import host_record
 from multicard.launch.gpu_samples import GpuSamples
-from multicard.launch.judge import judge, judge_gpus, judge_profiler, measured_step_s, text_of
+from multicard.launch.judge import judge, judge_gpus, judge_profiler, measured_steps, text_of
 from multicard.launch.node_ranks import NOT_FOR_SRUN, run_ranks, srun_command
 from multicard.launch.supervise import GRACE_S, run
 from multicard.launch.trace_files import keep_trace
@@ -64,7 +65,7 @@ from multicard.profilers import PROFILERS
 
 OF_EVERY_RANK = (
     "rank", "node", "pid", "binding", "gpus", "windows", "energy", "gpu_conditions", "device_memory_used_bytes",
-    "observed", "operations",
+    "observed", "operations", "intraop_threads",
 )  # fmt: skip
 
 
@@ -108,6 +109,9 @@ def run_job(
         scratch = Path(near)
         checkpoint = folder / CHECKPOINT
         resumes = checkpoint.is_file()
+        observed = work.observed(parameters)
+        if choice.name == "none" and work.is_user_program:
+            observed["profiled_steps"] = 0  # nothing would record them
         write_json(
             scratch / JOB,
             {
@@ -121,7 +125,7 @@ def run_job(
                 "time_limit_s": time_limit_s,
                 "port": free_port() if several else None,
                 "checkpoint": str(checkpoint.absolute()),
-                "observe": work.observed(parameters),
+                "observe": observed,
             },
         )
         scripts = {}
@@ -157,6 +161,9 @@ def run_job(
         if outcome == "failed" and (full := _full_folder(reason, folder / LOG, folder, scratch)):
             raise UserError(f"{full}: cannot be written: No space left on device; free space and start again")
         _join_parts(scratch, folder, parameters.ranks)
+        measured = measured_steps(folder / STEPS, parameters.ranks)
+        if measured and reason is not None:
+            reason = replace(reason, measured_steps=measured[0], step_s=measured[1])
         if reason and reason.held and (snapshot := scratch / rank_file(MEMORY_SNAPSHOT, reason.rank)).exists():
             shutil.move(snapshot, folder / MEMORY_SNAPSHOT)  # of the rank that the reason tells of
         if ended.profiler_failed_before:
@@ -186,7 +193,7 @@ def run_job(
         if outcome != "timed_out":  # the run is done, or the checkpoint may be the cause
             checkpoint.unlink(missing_ok=True)
         write_json(folder / RUN, record)
-        step_s = measured_step_s(folder / STEPS) if outcome == "completed" else None
+        step_s = measured[1] if measured and outcome == "completed" else None
         details = [outcome, step_s and f"{with_unit(step_s, SECONDS)} per step", describe_reason(record["reason"])]
         see = outcome == "failed" and reason.message is None and f"see {folder / LOG}"
         text = "; ".join(filter(None, (", ".join(filter(None, details)), see)))

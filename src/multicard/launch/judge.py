@@ -49,7 +49,8 @@ def judge(
     """
     node_of = node_of or {}
     if len(ranks) == expected and all(record["outcome"] == "completed" for record in ranks):
-        return "completed", None
+        early = [record["rank"] for record in ranks if record.get("ended_early")]
+        return _judge_exit(early, ended, node_of, log) if early else ("completed", None)
     reasons = {
         outcome: [
             Reason(**record["reason"] | {"node": node_of.get(record["rank"])})
@@ -114,15 +115,35 @@ def judge_gpus(ranks: list[dict[str, Any]], devices: int) -> tuple[str, Reason |
     return "failed", Reason("wrong_gpus", devices=devices, gpus=len(distinct))
 
 
-def measured_step_s(steps: Path) -> float | None:
-    """Time of a measured step on the slowest rank of each epoch, as `iteration_time_s` counts it; None without one."""
+def measured_steps(steps: Path, ranks: int) -> tuple[int, float] | None:
+    """Measured steps that all ranks have made, and the time of one, as `iteration_time_s` counts it; None without one.
+
+    That is of the slowest rank in each epoch.
+    """
     import pandas as pd
 
     rows = pd.read_csv(steps, usecols=["rank", "epoch", "step", "window", "start_s", "duration_s"])
     rows = rows.assign(end_s=rows["start_s"] + rows["duration_s"])[rows["window"] == "measured"]
+    rows = rows[rows.groupby("step")["rank"].transform("nunique") == ranks]
     epochs = rows.groupby(["rank", "epoch"])
     elapsed = (epochs["end_s"].max() - epochs["start_s"].min()).groupby("epoch").max().sum()
-    return None if rows.empty else float(elapsed / rows["step"].nunique())
+    count = rows["step"].nunique()
+    return (count, float(elapsed / count)) if count else None
+
+
+def _judge_exit(early: list[int], ended: Ended, node_of: Mapping[int, str], log: Path) -> tuple[str, Reason | None]:
+    """Outcome of a job whose ranks have measured all and then left: failed if one of them exited because of an error.
+
+    `early`: the ranks that left by themselves, and could not know their exit code.
+    """
+    listed = dict(FAILED_RANK.findall(text_of(log)))
+    codes = {rank: int(listed.get(str(rank), 0)) if listed else ended.exit_code for rank in early}
+    # A signal ends what lingers after that, and some processes as they end.
+    rank = next((rank for rank, code in codes.items() if 0 < code < 128), None)
+    if rank is None:
+        return "completed", None
+    message = _last_words(log, of_errors=False)
+    return "failed", Reason("exited", rank=rank, node=node_of.get(rank), exit_code=codes[rank], message=message)
 
 
 def _with_exit(reason: Reason, ended: Ended, listed: list[tuple[int, int]], log: Path) -> Reason:

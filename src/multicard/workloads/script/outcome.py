@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from multicard.core.files import read_json
-from multicard.core.layout import MADE, PROCESS, rank_file
+from multicard.core.layout import JOB, MADE, PROCESS, rank_file
 from multicard.core.reasons import Reason
 from multicard.core.text import counted
-from multicard.record.profiled_window import LEAST_SETTLING
+from multicard.record.profiled_window import FIRST_BY_BACKWARD, LEAST_SETTLING
 from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 
@@ -86,7 +86,8 @@ def _made(p: ScriptParameters, code: str, scratch: Path) -> str | None:
     if not any(counts.values()):
         return None
     if len(set(counts.values())) == 1:
-        needed = p.warmup_steps + p.steps + LEAST_SETTLING + p.profiled_steps
+        profiled = read_json(scratch / JOB)["observe"]["profiled_steps"]
+        needed = p.warmup_steps + p.steps + (LEAST_SETTLING + profiled if profiled else 0)
         return f"it had made {counts[0]} of at least {needed} steps"
     which = ", ".join(f"rank {rank} {count}" for rank, count in counts.items())
     # Ranks that were ended because of another one have made another number anyway.
@@ -114,9 +115,12 @@ def _no_steps(processes: Sequence[Mapping[str, Any]]) -> Reason:
             "starts your training"
         )
     else:
+        passes = ""
+        if any(each.get("backward") for each in processes):
+            passes = f", and made fewer than the {FIRST_BY_BACKWARD} backward passes after which these count as steps"
         message = (
-            f"it called no optimizer of PyTorch ({_counted(processes)}, torch {', '.join(versions)}); log.txt may say "
-            "why, and a loop that hides its steps needs `import multicard.marks` and, after each step, "
+            f"it called no optimizer of PyTorch ({_counted(processes)}, torch {', '.join(versions)}){passes}; log.txt "
+            "may say why, and a loop that hides its steps needs `import multicard.marks` and, after each step, "
             "`multicard.marks.step()`"
         )
     return Reason("no_steps", message=message)
