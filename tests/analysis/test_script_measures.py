@@ -1,5 +1,6 @@
 """Measures, tables, notices and comparisons of scripts, from synthetic runs whose rates follow by hand."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from multicard.analysis.runs.notices import notices
 from multicard.analysis.scaling.speedup import speedup_table, throughputs_of
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.cli.status import _run_status
+from multicard.core.files import write_json
 from multicard.workloads.script.parameters import ScriptParameters
 from script_runs import MEASURED, configuration, parameters_of_all, speeds, write_all, write_run
 
@@ -157,7 +159,43 @@ def test_phases_may_be_missing_and_need_not_add_up_to_the_step(tmp_path: Path) -
 def test_a_pass_that_is_shorter_than_the_windows_is_noticed(tmp_path: Path) -> None:
     row = measured(tmp_path, p(), 0.05, steps_per_pass=8)  # steps 3 to 22 are of passes 1, 2 and 3
     assert (row["measured_passes"], row["estimated_epoch_time_s"]) == (3, pytest.approx(8 * 0.05))
-    assert "the measured steps are of 3 passes of 8 steps" in notices(row)[-1]
+    assert row["between_passes_s"] == pytest.approx(0, abs=1e-9)
+    assert not any("pass" in notice for notice in notices(row))  # nothing of the script's time is left out
+    # A checkpoint of 0.4 s after each pass of 0.4 s.
+    folder = write_run(tmp_path / "saving", p(), 0.05, steps_per_pass=8)
+    change_steps(folder, lambda steps: steps.assign(start_s=steps["start_s"] + 0.4 * (steps["epoch"] - 1)))
+    row = measure_run(folder)
+    assert row["between_passes_s"] == pytest.approx(0.4)
+    assert "the measured steps are of 3 passes of 8 steps; between two of them it takes 400 ms" in notices(row)[-1]
+
+
+def test_steps_that_are_backward_passes_are_told_of(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, p(), 0.05)
+    assert not any("backward" in notice for notice in notices(measure_run(folder)))
+    record = json.loads((folder / "run.json").read_text())
+    record["ranks"][0]["observed"]["steps_by"] = "backward passes"
+    write_json(folder / "run.json", record)
+    assert "each backward pass counts as a step" in " ".join(notices(measure_run(folder)))
+
+
+def test_threads_are_those_that_the_ranks_had(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, p(), 0.05)
+    record = json.loads((folder / "run.json").read_text())
+    record["ranks"][0]["intraop_threads"] = 8
+    write_json(folder / "run.json", record | {"hardware": {"usable_cpus": 2}})
+    row = measure_run(folder)
+    assert (row["threads"], row["intraop_threads"], row["usable_cpus"]) == (1, 8, 2)
+
+
+def test_measured_steps_of_a_run_that_did_not_complete_have_numbers(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, p(), 0.05)
+    record = json.loads((folder / "run.json").read_text())
+    reason = {"code": "timed_out", "time_limit_s": 480.0, "measured_steps": 8, "step_s": 13.6}
+    write_json(folder / "run.json", record | {"outcome": "timed_out", "reason": reason})
+    row = measure_run(folder)
+    assert (row["outcome"], row["measured_steps"], row["iteration_time_s"]) == ("timed_out", 8, 13.6)
+    assert row["reason"] == "exceeded its time limit of 8 min; its 8 measured steps took 13.6 s each"
+    assert row["throughput_samples_per_s"] is None and notices(row) == []
 
 
 @pytest.mark.slow

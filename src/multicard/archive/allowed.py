@@ -145,6 +145,7 @@ class Allowed:
             "reason": message, "problem": message, "loss": text(r"[+-]?(?:nan|inf|[\d.]+(?:e[+-]?\d+)?)"),
             "used": one_of(*PROFILERS, "none"), "why": one_of("as configured"), "caveat": given(f"limited {UNSAID}"),
             "trace_missing": lambda value: missing(value) or f"missing {UNSAID}",
+            "steps_by": one_of("optimizer", "marks", "backward passes"),
             "files.name": one_of("steps.csv", "epochs.csv"), "traces.name": self.own, "steps_from": self.own,
             "sha256": text(r"[0-9a-f]{64}"),
             "host.name": self.hosts, "nodes.name": self.hosts,

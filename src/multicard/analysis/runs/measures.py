@@ -24,7 +24,7 @@ COMMON = (
     "elapsed_s", "iteration_time_s", "throughput_samples_per_s", "processed_samples_per_s", "estimated_epoch_time_s",
     "median_iteration_time_s", *(f"{phase}_s" for phase in PHASES), "other_s", "mean_iteration_time_s", "data_share",
     "energy_per_sample_j", "peak_reserved_bytes", "device_memory_used_bytes", "peak_memory_bytes",
-    "measured_steps", "profiled_iteration_time_s", "profiled_data_s",
+    "measured_steps", "intraop_threads", "usable_cpus", "profiled_iteration_time_s", "profiled_data_s",
     "profiled_data_share", "trace_host_extents", "trace_iteration_time_s", "profiler_overhead",
     "loader_alone_s", "loader_workers", *stationarity.MEASURES, *utilization.MEASURES, *breakdown.MEASURES,
 )  # fmt: skip
@@ -72,6 +72,8 @@ def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) ->
         except (KeyError, TypeError, ValueError) as error:
             cause = f"found no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
             raise UserError(f"{folder / RUN}: not a complete record of a completed run: {cause}") from error
+    elif isinstance(reason := record.get("reason"), Mapping):
+        row |= {"measured_steps": reason.get("measured_steps"), "iteration_time_s": reason.get("step_s")}
     return row
 
 
@@ -113,6 +115,8 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
         ),
         "peak_memory_bytes": _highest(measured["peak_memory_bytes"]),
         "measured_steps": window.count,
+        "intraop_threads": max((rank.get("intraop_threads") or 0 for rank in record["ranks"]), default=0) or None,
+        "usable_cpus": (record.get("hardware") or {}).get("usable_cpus"),
         **stationarity.stationarity(window.pace_s),
         **_profiled(steps[steps["window"] == "profiled"], window),
         **_loader_alone(record),

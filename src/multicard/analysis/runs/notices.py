@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from multicard.core.text import counted
-from multicard.core.units import percent
+from multicard.core.units import SECONDS, percent, with_unit
 from multicard.experiment.workload import WORKLOADS
 
 Known = Mapping[str, Any]  # values of a run without those that are empty
@@ -16,8 +16,10 @@ INCONSISTENT = "inconsistent record"
 TRACE = "trace incomplete or corrected"
 NOT_STATIONARY = "not stationary"
 UNCOUNTED = "samples not counted"
+BY_BACKWARD = "steps counted by backward passes"
 WINDOW_DIFFERS = "profiled window unlike the measured one"
 HOST_EXTENTS = "steps of a GPU timed on the host"
+LEFT_OUT = 0.02  # share of the time that lies between passes, from which on that is said
 UNLIKE = 0.1  # difference of a data share, and part of a step, from which on a window is unlike another
 PROFILED = (WINDOW_DIFFERS, HOST_EXTENTS)  # what is the matter with numbers of the profiled window
 
@@ -89,17 +91,32 @@ def _uncounted(known: Known) -> str | None:
     """That a run has no throughput in samples, since nobody counted them, and what to do."""
     if not _is_observed(known) or "throughput_samples_per_s" in known:
         return None
-    do = "state samples_per_step or samples_per_device, or wrap the loader by multicard.marks"
+    do = "state samples_per_step or samples_per_device, or mark them: multicard.marks.step(samples=…)"
     return f"throughput is in steps, and there is no speed-up: {do}"
 
 
+def _by_backward(known: Known) -> str | None:
+    """That nothing but backward passes told the steps of a script, and what that may count twice."""
+    if known.get("steps_by") != "backward passes":
+        return None
+    do = "mark each update by multicard.marks.step() if it follows several backward passes"
+    return f"no optimizer of PyTorch's updated, so each backward pass counts as a step; {do}"
+
+
 def _short_pass(known: Known) -> str | None:
-    """That the measured steps of a script are of several passes."""
-    passes = known.get("measured_passes", 1)
+    """That the measured steps of a script are of several passes, between which it takes time."""
+    passes, between_s = known.get("measured_passes", 1), known.get("between_passes_s")
     if passes < 2:
         return None
-    of = f" of {counted(round(known['steps_per_pass']), 'step')}" if "steps_per_pass" in known else ""
-    return f"the measured steps are of {passes:.0f} passes{of}; what the script does between passes is not measured"
+    text = f"the measured steps are of {passes:.0f} passes"
+    text += f" of {counted(round(known['steps_per_pass']), 'step')}" if "steps_per_pass" in known else ""
+    if between_s is None:
+        return f"{text}; what the script does between passes is not measured"
+    left_out_s = between_s * (passes - 1)
+    share = left_out_s / (known["elapsed_s"] + left_out_s)
+    if share < LEFT_OUT:
+        return None
+    return f"{text}; between two of them it takes {with_unit(between_s, SECONDS)}, which is in no step"
 
 
 def _window_differs(known: Known) -> str | None:
@@ -126,7 +143,8 @@ def _host_extents(known: Known) -> str | None:
 def _is_observed(known: Known) -> bool:
     """Whether it is a completed run whose samples were counted from outside."""
     work = WORKLOADS.get(known.get("workload", ""))
-    return work is not None and work.is_user_program and "iteration_time_s" in known
+    is_complete = known.get("outcome", "completed") == "completed"
+    return work is not None and work.is_user_program and is_complete and "iteration_time_s" in known
 
 
 # Each says how, or nothing where it is not so.
@@ -139,6 +157,7 @@ NOTICES: dict[str, Callable[[Known], str | None]] = {
     "ranks saw the same samples": _same_samples,
     "ranks may have seen the same samples": _may_share,
     UNCOUNTED: _uncounted,
+    BY_BACKWARD: _by_backward,
     "pass shorter than the windows": _short_pass,
     WINDOW_DIFFERS: _window_differs,
     HOST_EXTENTS: _host_extents,

@@ -15,6 +15,8 @@ MEASURES: dict[str, str] = {
     "where batches do not show them",
     "measured_passes": "passes over the data that the measured window spans",
     "steps_per_pass": "steps of one pass over the data",
+    "between_passes_s": "mean time between two passes in the measured window, which is in no step; empty in one pass",
+    "steps_by": "what ends the steps: `optimizer`, `marks`, or `backward passes` where no optimizer updates",
     "evaluation_s": "mean time per measured step and rank in evaluations inside a pass; empty where none was seen",
 }
 
@@ -29,8 +31,22 @@ def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.Data
         "tokens_per_s": _tokens_per_s(record, common["elapsed_s"], measured),
         "measured_passes": measured["epoch"].nunique(),
         "steps_per_pass": record.get("steps_per_pass"),
+        "between_passes_s": between_passes_s(measured),
+        "steps_by": next((by for rank in record.get("ranks") or () if (by := _observed(rank).get("steps_by"))), None),
         "evaluation_s": evaluation.fillna(0.0).mean() if evaluation.notna().any() else None,
     }
+
+
+def between_passes_s(measured: pd.DataFrame) -> float | None:
+    """Mean time from the end of a pass to the start of the next, over all ranks; None where there is one pass."""
+    ends = measured.assign(end_s=measured["start_s"] + measured["duration_s"]).groupby(["rank", "epoch"])
+    passes = pd.DataFrame({"start_s": ends["start_s"].min(), "end_s": ends["end_s"].max()})
+    between = passes["start_s"] - passes.groupby("rank")["end_s"].shift()
+    return None if between.isna().all() else float(between.mean())
+
+
+def _observed(rank: Mapping[str, Any]) -> Mapping[str, Any]:
+    return rank.get("observed") or {}
 
 
 def distinct_share(record: Mapping[str, Any]) -> float | None:
@@ -47,7 +63,7 @@ def _drawn_share(record: Mapping[str, Any]) -> float | None:
     ranks = record.get("ranks") or []
     if len(ranks) == 1:
         return 1.0
-    loaders = [(rank.get("observed") or {}).get("loaders") or [] for rank in ranks]
+    loaders = [_observed(rank).get("loaders") or [] for rank in ranks]
     said = {loader.get("distinct") for each in loaders for loader in each}
     if not all(loaders) or len(said) != 1:
         return None
