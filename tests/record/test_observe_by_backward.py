@@ -1,6 +1,7 @@
 """Backward passes of all kinds: those that update by hand end steps, and gradients alone are no forward pass."""
 
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -82,9 +83,10 @@ while True:
 def test_gradients_alone_are_of_the_backward_pass(server: Server, tmp_path: Path) -> None:
     found = server.run(tmp_path, after_head(INNER))
     assert found.exit_code == 0, found.output
-    # A busy machine may make any of them longer.
-    assert 0.030 <= min(float(step["backward_s"]) for step in found.steps[0]) < 0.038
-    assert 0.040 <= min(float(step["forward_s"]) for step in found.steps[0]) < 0.048
+    # Of 70 ms asleep 30 are backward; with the gradients alone elsewhere, 20. A busy machine makes all of them longer.
+    times = [(float(step["forward_s"]), float(step["backward_s"])) for step in found.steps[0]]
+    assert all(forward >= 0.040 and backward >= 0.030 for forward, backward in times)
+    assert 0.36 < median(backward / (forward + backward) for forward, backward in times) < 0.50
 
 
 def test_gradients_of_a_model_that_is_evaluated_are_of_the_evaluation(server: Server, tmp_path: Path) -> None:
