@@ -194,6 +194,15 @@ def test_the_step_time_that_is_printed_is_that_of_the_slowest_rank_of_each_epoch
     assert measured_steps(tmp_path / "steps.csv", 2) is None
 
 
+def test_a_rank_that_made_too_few_steps_where_another_made_enough_disagrees_with_that(tmp_path: Path) -> None:
+    few = {"code": "too_few_steps", "rank": 1, "steps": 4, "needed_steps": 7}
+    ranks = [COMPLETED[0], {"rank": 1, "outcome": "failed", "reason": few}]
+    outcome, reason = judge(Ended(0, False, 9.0), ranks, 2, 60.0, tmp_path / "log.txt")
+    assert outcome == "failed"
+    said = "rank 0: another rank ended before step 5; every rank has to make the same number of steps"
+    assert describe_reason(reason.record()) == said
+
+
 EARLY = [{"rank": rank, "outcome": "completed", "ended_early": True} for rank in (0, 1)]
 
 

@@ -74,11 +74,13 @@ def test_the_error_of_a_rank_that_a_script_starts_itself_is_recorded(server: Ser
 
 
 def test_a_rank_that_ends_before_the_others_is_named(server: Server, tmp_path: Path) -> None:
-    """Ranks without collectives, one of which makes fewer steps than the windows need."""
+    """Ranks without collectives, one of which makes fewer steps than the windows need; the other has enough."""
     unequal = "def unequal(rank):\n    train(rank, steps=1000 if rank == 0 else 1, wrap=lambda model: model)\n"
     found = server.run(tmp_path, of_two(tmp_path, unequal), devices=2, measured_steps=5)
-    assert [rank["reason"]["code"] for rank in found.ranks] == ["steps_disagree", "too_few_steps"]
-    assert found.ranks[1]["reason"]["steps"] == 4  # 64 samples in batches of 8 for two ranks
+    assert [rank["outcome"] for rank in found.ranks] == ["completed", "failed"], found.output
+    assert len(found.of("measured", 0)) == 5 and found.ranks[0]["trace_problem"]
+    few = found.ranks[1]["reason"]
+    assert (few["code"], few["steps"]) == ("too_few_steps", 4)  # 64 samples in batches of 8 for two ranks
 
 
 def test_of_two_processes_that_take_themselves_for_one_rank_the_first_is_recorded(

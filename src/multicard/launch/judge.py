@@ -73,6 +73,9 @@ def judge(
         # One that a signal ended was ended by its launcher, after another one had failed.
         key=lambda each: (_lost_a_peer(each), [*REASONS, each.code].index(each.code), (each.exit_code or 0) < 0),
     )
+    enough = next((record["rank"] for record in ranks if record["outcome"] == "completed"), None)
+    if failed and failed[0].code == "too_few_steps" and enough is not None:
+        return "failed", Reason("steps_disagree", rank=enough, step=failed[0].steps + 1, node=node_of.get(enough))
     killed, signal_name = _first_killed(silent, ended, listed)
     if failed and not (signal_name and _lost_a_peer(failed[0])):
         if node_of and _lost_a_peer(failed[0]):  # the ranks of a lost node do not report
