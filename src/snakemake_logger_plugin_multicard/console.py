@@ -21,7 +21,7 @@ from multicard.core.reasons import describe_reason
 from multicard.core.text import counted, printable, printable_lines
 from multicard.core.units import ARGS_PREFIX, SECONDS, with_unit
 from multicard.experiment.estimate import estimate_cost
-from multicard.launch.judge import measured_step_s
+from multicard.launch.judge import measured_steps
 
 RUNS, DRAWN = "launch_run", "draw_figures"  # rules
 SHOWN = ("prepare_data", "prepare_model", "measure_machine")  # may take long, too
@@ -201,8 +201,8 @@ class Console:
         if outcome != "completed":
             why = f", {describe_reason(record['reason'])}" if record.get("reason") else ""
             return f"{outcome}{why}; log: {folder / LOG}"
-        step_s = measured_step_s(folder / STEPS)
-        return f"{with_unit(step_s, SECONDS)} per step" if step_s else "completed"
+        measured = measured_steps(folder / STEPS)
+        return f"{with_unit(measured[1], SECONDS)} per step" if measured else "completed"
 
     def _headline(self, scenario: str) -> str | None:
         """The result of a scenario, and the figure that shows it; once."""

@@ -195,7 +195,7 @@ FORKING = {"devices": 1, "launcher": "command"}
 @pytest.mark.parametrize(
     ("arguments", "changes", "code", "says"),
     [
-        (("--steps", "5"), {}, "too_few_steps", "the script ended after 5 of 20 steps"),
+        (("--steps", "5"), {}, "too_few_steps", "the script ended after 5 of 15 steps"),
         (("--fault", "exit"), {}, "exited", "rank 0: exit code 1: no samples are left; "),
         (("--fault", "raise", "--at", "1"), {}, "error", "RuntimeError: the data are wrong"),
         ((), {"devices": 2, "launcher": "command"}, "hidden_ranks", "1 of its processes trained, but `launcher`"),

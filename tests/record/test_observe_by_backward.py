@@ -122,6 +122,7 @@ def test_gradients_of_a_model_that_is_evaluated_are_of_the_evaluation(server: Se
     ("loss", "optimizer", "outcome"),
     [
         ("loss_of(x, y) * float('nan')", "", "diverged"),
+        ("loss_of(x, y) * float('nan')", "scaler = torch.amp.GradScaler('cpu', enabled=False)", "diverged"),
         ("loss_of(x, y)", "", "completed"),
         # What a gradient scaler skips does no harm.
         ("loss_of(x, y) * float('inf')", "scaler = torch.amp.GradScaler('cpu')", "completed"),

@@ -118,16 +118,16 @@ def judge_gpus(ranks: list[dict[str, Any]], devices: int) -> tuple[str, Reason |
     return "failed", Reason("wrong_gpus", devices=devices, gpus=len(distinct))
 
 
-def measured_steps(steps: Path, ranks: int) -> tuple[int, float] | None:
+def measured_steps(steps: Path, ranks: int | None = None) -> tuple[int, float] | None:
     """Measured steps that all ranks have made, and the time of one, as `iteration_time_s` counts it; None without one.
 
-    That is of the slowest rank in each epoch.
+    That is of the slowest rank in each epoch. `ranks`: of the job; None of a completed one, where each has steps.
     """
     import pandas as pd
 
     rows = pd.read_csv(steps, usecols=["rank", "epoch", "step", "window", "start_s", "duration_s"])
     rows = rows.assign(end_s=rows["start_s"] + rows["duration_s"])[rows["window"] == "measured"]
-    rows = rows[rows.groupby("step")["rank"].transform("nunique") == ranks]
+    rows = rows[rows.groupby("step")["rank"].transform("nunique") == (ranks or rows["rank"].nunique())]
     epochs = rows.groupby(["rank", "epoch"])
     elapsed = (epochs["end_s"].max() - epochs["start_s"].min()).groupby("epoch").max().sum()
     count = rows["step"].nunique()

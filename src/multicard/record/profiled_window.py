@@ -27,8 +27,8 @@ def place_window(ahead: int, pass_steps: int, warmup: int, profiled: int) -> Pro
     what was read ahead during a pause would hide the loader. Four times as many make the window, so that it has several
     bursts of the loader. The window lies within one pass if a pass is long enough.
 
-    Where none is, nothing is gained by steps before the profiler starts, and it settles until the pass ends if that is
-    sooner: the next one begins with nothing read ahead. Of bursts, a whole pass is enough.
+    Where twice that is a pass or more, nothing is gained by steps before the profiler starts, and it
+    settles until the pass ends if that is sooner: the next one begins with nothing read ahead. A whole pass is enough.
 
     `ahead`: batches that the loader reads ahead; `pass_steps`: steps of one pass over the data; `warmup`: least steps
     before the profiler starts; there is at least one, in which the loader starts.
@@ -38,15 +38,15 @@ def place_window(ahead: int, pass_steps: int, warmup: int, profiled: int) -> Pro
     >>> place_window(ahead=5, pass_steps=5, warmup=3, profiled=2)
     ProfiledWindow(warmup_steps=3, settling_steps=2, profiled_steps=5, crosses_pass=True)
     """
-    settling, bursts = max(LEAST_SETTLING, 2 * ahead), max(profiled, 4 * ahead)
-    least = max(1, 2 * ahead)
-    if least + settling + bursts > pass_steps:
+    if 2 * ahead >= pass_steps:
         warmup = max(1, warmup)
-        to_pass_end = -warmup % pass_steps
-        settling = max(LEAST_SETTLING, min(2 * ahead, to_pass_end))
+        settling = max(LEAST_SETTLING, min(2 * ahead, -warmup % pass_steps))
         return ProfiledWindow(warmup, settling, max(profiled, min(4 * ahead, pass_steps)), crosses_pass=True)
+    settling = max(LEAST_SETTLING, 2 * ahead)
+    least, profiled = max(1, 2 * ahead), max(profiled, 4 * ahead)
     warmup = max(least, warmup)
     place = warmup % pass_steps  # in the pass in which the profiler starts
-    if not least <= place <= pass_steps - settling - bursts:
+    fits = least + settling + profiled <= pass_steps
+    if fits and not least <= place <= pass_steps - settling - profiled:
         warmup += (least - place) % pass_steps
-    return ProfiledWindow(warmup, settling, bursts, crosses_pass=False)
+    return ProfiledWindow(warmup, settling, profiled, not fits)

@@ -110,7 +110,7 @@ def _watch_scalers() -> None:
     begins, ends = apart(OBSERVER.update_begins), apart(OBSERVER.update_ends)
 
     def step(plain: Callable[..., Any], scaler: Any, optimizer: Any, *arguments: Any, **options: Any) -> Any:
-        OBSERVER.has_scaler = True
+        OBSERVER.has_scaler |= scaler.is_enabled()
         begins(callable(options.get("closure", arguments[0] if arguments else None)))
         given = (scaler, optimizer, *arguments)
         return _call(plain, given, options, lambda done: ends(optimizer if done else None))
