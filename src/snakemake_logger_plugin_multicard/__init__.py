@@ -1,8 +1,9 @@
 """Snakemake's console under multicard's profiles (`logger: multicard`): runs and results in place of jobs and files.
 
-It prints by Snakemake's events, and by two things that the Snakefile hands over as attributes of log records: the plan
-(`matrix`), and what is set when the pipeline is told to end (`ending`). Everything else is in Snakemake's log file, and
-what a job prints in the job's own.
+It prints by Snakemake's events, and by what the Snakefile hands over as attributes of log records: the plan (`matrix`),
+what is set when the pipeline is told to end (`ending`) with the number of times that a failed job is tried again
+(`retries`), and the jobs in Slurm's queue (`slurm_queue`). Everything else is in Snakemake's log file, and what a job
+prints in the job's own.
 """
 
 import logging
@@ -13,6 +14,8 @@ from dataclasses import dataclass, field
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
+
+from snakemake_logger_plugin_multicard.failures import REFUSES
 
 RESULTS, ERRORS, FULL = "results", "errors", "full"
 NO_NEWS = "job_scheduler"  # the module that says, at the end, that a job has failed
@@ -66,6 +69,11 @@ class LogHandler(LogHandlerBase):
                 self._matrix = matrix
             elif ending := getattr(record, "ending", None):
                 self._ending = ending
+                if self._console:
+                    self._console.retries = getattr(record, "retries", 0)
+            elif queue := getattr(record, "slurm_queue", None):
+                if self._console:
+                    self._console.look_at_queue(queue)
             else:
                 self._tell(record)
         except OSError:
@@ -113,7 +121,9 @@ class LogHandler(LogHandlerBase):
         elif event == LogEvent.GROUP_ERROR:
             jobs = news["job_error_info"]
             logs = [log for job in jobs for log in job["log"]] + news["aux_logs"]
-            self._console.job_failed([job["jobid"] for job in jobs], logs, news.get("msg"))
+            # Snakemake does not pass on why a group failed.
+            message = None if news.get("external_jobid") or not self._console.on_cluster else REFUSES
+            self._console.job_failed([job["jobid"] for job in jobs], logs, message)
 
     def _say(self, text: str, failed: bool = False) -> None:
         if self._console:

@@ -1,14 +1,17 @@
 """What the console shows of a pipeline: the current run, a line as each ends, and the result of each scenario."""
 
+import heapq
 import logging
 import shutil
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from threading import RLock
 
 from multicard.archive.matrix import Matrix
@@ -18,18 +21,20 @@ from multicard.core.errors import UserError
 from multicard.core.files import read_json
 from multicard.core.layout import HEADLINE, LAUNCHES, LOG, PROGRESS, RUN, STEPS
 from multicard.core.reasons import describe_reason
-from multicard.core.text import counted, printable, printable_lines
+from multicard.core.text import counted, natural, printable, printable_lines
 from multicard.core.units import ARGS_PREFIX, SECONDS, with_unit
 from multicard.experiment.estimate import estimate_cost
 from multicard.launch.judge import measured_steps
+from multicard.workflow.slurm_queue import Queue
+from snakemake_logger_plugin_multicard.failures import REFUSES, cause_of, last_line
 
 RUNS, DRAWN = "launch_run", "draw_figures"  # rules
 SHOWN = ("prepare_data", "prepare_model", "measure_machine")  # may take long, too
 LOOK_S = 1.0
 REMIND_S = 60.0  # between lines about the queue, where they stay
 AT_FIRST_S = 2.0  # by which the jobs that are submitted together are
-LONGEST = 300  # characters of a reason
-TAIL_BYTES = 4000
+# Slurm's states of a job whose run is at work, or has ended and Snakemake has not seen it yet.
+AT_WORK = ("RUNNING", "COMPLETING", "COMPLETED", "SUSPENDED", "STOPPED")
 
 
 @dataclass
@@ -61,20 +66,27 @@ class Console:
         self.folder = Path(matrix.experiment.results)
         self.has_failed = self.on_cluster = False
         self.total = self.ended = self.jobs_left = 0
+        self.retries = 0  # how often Snakemake tries a failed job again
         self._has_begun = False
         self._jobs: dict[int, Job] = {}
+        self._failures: Counter[int] = Counter()  # of jobs, by number
+        self._refusals: set[str] = set()
         self._told: set[str] = set()  # scenarios
         self._live = results and sys.stdout.isatty()
         self._drawn = ""  # the current state, as it stands on the terminal
         self._lock, self._over = lock, threading.Event()
-        self._began, self._last_end, self._next_line = time.monotonic(), 0.0, 0.0
+        self._next_line, self._reminder = 0.0, ""
+        # When each run was first seen running; of those that have ended, how long that was.
+        self._running_since: dict[str, float] = {}
+        self._durations_s: list[float] = []
+        self._most_at_a_time = 1
+        self._slurm_problem: str | None = None
         # Of scenarios that share a run the first.
         self._scenario_of = {run.id: name for name, runs in reversed(matrix.scenarios.items()) for run in runs}
 
     def begin(self, jobs: Mapping[str, int]) -> None:
         """Say what is to be done, by the number of jobs of each rule."""
         self.total, self.jobs_left, self._has_begun = jobs.get(RUNS, 0), jobs["total"], True
-        self._began = time.monotonic()
         self.line(f"{counted(self.total, 'run')}{self._estimate()}; results: {self.folder}/; log: {_log_file()}")
         if self._live or (self.results and self.on_cluster):
             threading.Thread(target=self._watch, name="console", daemon=True).start()
@@ -83,8 +95,22 @@ class Console:
         """Note a job that starts, or that is submitted to a cluster."""
         self._jobs[job] = Job(rule, of, message or rule)
         self._next_line = min(self._next_line, time.monotonic() + AT_FIRST_S)
+        if rule == RUNS and not self.on_cluster:
+            self._running_since[of["run"]] = time.monotonic()
         if rule in SHOWN:
             self.line(message)
+
+    def look_at_queue(self, queue: Queue) -> None:
+        """Note which runs are running, by the jobs in Slurm's queue."""
+        self._slurm_problem = queue.problem
+        if queue.problem:  # what was seen last stands
+            return
+        # Of several jobs of a run the last: those before have failed.
+        states = {job.run: job.state for job in sorted(queue.jobs, key=lambda job: natural(job.id)) if job.run}
+        now = time.monotonic()
+        running = [run for run, state in states.items() if state in AT_WORK]
+        self._running_since = {run: self._running_since.get(run, now) for run in running}
+        self._most_at_a_time = max(self._most_at_a_time, list(states.values()).count("RUNNING"))
 
     def job_ended(self, job: int) -> None:
         """Tell what came of a run, and the result of a scenario whose figures are drawn."""
@@ -92,18 +118,30 @@ class Console:
         found = self._jobs.pop(job, None)
         if found and found.rule == RUNS:
             self.ended += 1
-            self._last_end = time.monotonic()
-            self.line(self._named(found.of["run"], self.ended, self._outcome(found.of["run"])))
+            run = found.of["run"]
+            if run in self._running_since:
+                self._durations_s.append(time.monotonic() - self._running_since.pop(run))
+            self.line(self._named(run, self.ended, self._outcome(run)))
         elif found and found.rule == DRAWN:
             self.line(self._headline(found.of["scenario"]))
 
     def job_failed(self, jobs: Sequence[int], logs: Sequence[str], message: str | None) -> None:
-        """Tell of jobs that could not be done: of a run, that it has no outcome."""
+        """Tell of jobs that failed, and whether they are tried again."""
         found = [job for number in jobs if (job := self._jobs.pop(number, None))]
+        for job in found:
+            self._running_since.pop(job.of.get("run", ""), None)
+        self._failures.update(jobs)
+        is_last = max(self._failures[number] for number in jobs) > self.retries
         there = [log for log in logs if Path(log).is_file()]
-        why = next(filter(None, map(_last_line, there)), None) or message or "its command failed"
+        why = cause_of(message, there)
+        if why.startswith(REFUSES) and not is_last:  # of many jobs at once, and soon again: one line tells of all
+            if why in self._refusals:
+                return
+            self._refusals.add(why)
         what = "; ".join(job.message for job in found) or "a job"
-        self.error(f"failed: {what}: {why}" + (f"; log: {there[0]}" if there else ""))
+        again = "" if is_last else "; submitted again" if self.on_cluster else "; tried again"
+        log = f"; log: {there[0]}" if there else ""
+        self.error(f"{'failed: ' if is_last else ''}{what}: {why}{again}{log}", failed=is_last)
 
     def error(self, text: str, failed: bool = True) -> None:
         """Print a warning, or what failed, beside the output."""
@@ -144,26 +182,35 @@ class Console:
                 if self._live:
                     self._show(self._state())
                 elif self._jobs and time.monotonic() > self._next_line:
-                    self.line(self._state())
+                    self._remind(self._state())
+
+    def _remind(self, state: str) -> None:
+        """Print the state of the runs again and again, that of a step only once."""
+        if state != self._reminder or any(job.rule == RUNS for job in self._jobs.values()):
+            self.line(state)
+        self._reminder = state
 
     def _state(self) -> str:
         """What is being done, and how long it may take."""
         runs = [job.of["run"] for job in self._jobs.values() if job.rule == RUNS]
         if self.on_cluster and runs:
-            running = sum((self.folder / LAUNCHES / f"{run}.txt").exists() for run in runs)
+            running = len(self._running_since.keys() & set(runs))
             text = (
                 f"{self.ended} of {counted(self.total, 'run')} ended, {running} running, {len(runs) - running} queued"
             )
+            text += f"; Slurm does not answer: {self._slurm_problem}" if self._slurm_problem else ""
         elif runs:
-            progress = _last_line(self.folder / LAUNCHES / f"{runs[0]}.txt", f"{PROGRESS}  ")  # the job's own, indented
+            progress = last_line(self.folder / LAUNCHES / f"{runs[0]}.txt", f"{PROGRESS}  ")  # the job's own, indented
             text = self._named(runs[0], self.ended + 1, progress)
         else:
             text = next((job.message for job in self._jobs.values()), "")
-        if runs and self.ended:
-            left = (self._last_end - self._began) / self.ended * (self.total - self.ended)
-            left -= time.monotonic() - self._last_end
+        if runs and self._durations_s:
+            now = time.monotonic()
+            elapsed = [now - since for since in self._running_since.values()]
+            waiting = self.total - self.ended - len(elapsed)
+            left_s = time_left_s(fmean(self._durations_s), elapsed, waiting, max(self._most_at_a_time, len(elapsed)))
             # First, as a narrow terminal cuts the end.
-            text = f"about {counted(max(1, round(left / 60)), 'minute')} left; {text}"
+            text = f"about {counted(max(1, round(left_s / 60)), 'minute')} left; {text}"
         return text
 
     def _show(self, state: str) -> None:
@@ -217,19 +264,21 @@ class Console:
         return f"{scenario}: {found['words']}" + (f" → {path}" if path.exists() else "")
 
 
-def _last_line(file: Path, prefix: str | None = None) -> str | None:
-    """The last line of a file that is not empty, without spaces around it.
+def time_left_s(mean_s: float, elapsed_s: Sequence[float], waiting: int, at_a_time: int) -> float:
+    """Return after how many seconds the last of some runs ends, if each takes `mean_s`.
 
-    `prefix`: of those that begin with it, without it; by default of those that do not begin with `PROGRESS`.
+    `elapsed_s`: of those that are running; `waiting`: number of those that follow as others end; `at_a_time`: number
+    that may run at a time.
+
+    >>> time_left_s(10.0, [4.0, 1.0], waiting=3, at_a_time=2)  # after 6 s, 9 s, 16 s, 19 s and 26 s
+    26.0
     """
-    try:
-        with Path(file).open("rb") as log:
-            log.seek(max(0, log.seek(0, 2) - TAIL_BYTES))
-            lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-    except OSError:
-        return None
-    mine = [line for line in lines if (line.startswith(prefix) if prefix else not line.startswith(PROGRESS))]
-    return printable(mine[-1].removeprefix(prefix or "").strip(), LONGEST) if mine else None
+    idle = [0.0] * (at_a_time - len(elapsed_s))
+    ends = [max(0.0, mean_s - each) for each in elapsed_s] + idle
+    heapq.heapify(ends)
+    for _ in range(waiting):
+        heapq.heapreplace(ends, ends[0] + mean_s)
+    return max(ends)
 
 
 def _log_file() -> str:

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,13 +15,20 @@ import pytest
 
 from conftest import ROOT, TINY
 from machine.faked_programs import put
+from multicard.core.layout import KEPT
 from multicard.launch import job
 from multicard.workflow.kept_outcomes import WITH_RECORD
+from multicard.workflow.starts import forget_starts
 
 SCRIPT = str(ROOT / "workflow/scripts/launch_run.py")
 TUNING = {"workload": "llm", "model": "tiny", "device": "cpu", "precision": "fp32"}
 
 Launch = Callable[..., list[str]]
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder."""
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @pytest.fixture
@@ -118,23 +126,48 @@ def test_minutes_of_the_time_limit_reach_the_job_as_seconds(
     assert (given["data"], given["folder"]) == (tmp_path, tmp_path / "run")
 
 
-def test_an_outcome_that_snakemake_deleted_is_put_back_and_a_job_that_slurm_ended_twice_gets_one(
-    launch: Launch, given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = {"workload": "script", "command": ["timed.py"], "folder": str(ROOT / "tests" / "script" / "scripts")}
+SCRIPT_RUN = {
+    "workload": "script", "command": ["timed.py"], "folder": str(ROOT / "tests" / "script" / "scripts"),
+    "device": "cpu",
+}  # fmt: skip
+
+
+def test_an_outcome_that_snakemake_deleted_is_put_back(launch: Launch, given: dict[str, Any], tmp_path: Path) -> None:
     record = tmp_path / "run" / "run.json"
-    assert launch(script | {"device": "cpu"}, None) == []  # a script needs no data
+    assert launch(SCRIPT_RUN, None) == []  # a script needs no data
     before = record.read_text()
     record.unlink()
     given.clear()
-    assert launch(script | {"device": "cpu"}, None, "--attempt", "2") == []
+    assert launch(SCRIPT_RUN, None) == []
     assert (record.read_text(), given) == (before, {})
 
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert launch(script | {"device": "cpu"}, None, "--attempt", "3", out="lost") == []
-    written = json.loads((tmp_path / "lost" / "run.json").read_text())
+
+def test_a_run_is_lost_when_two_other_jobs_have_started_it_however_often_slurm_refused_or_requeued(
+    launch: Launch, given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "lost"
+
+    def starts_in(number: str) -> dict[str, Any]:
+        """Start the run in a job of Slurm, which leaves no outcome; give what the run gets."""
+        monkeypatch.setenv("SLURM_JOB_ID", number)
+        given.clear()
+        assert launch(SCRIPT_RUN, None, out="lost") == []
+        return dict(given)
+
+    for number in ("7", "7", "8"):  # one of them is requeued
+        assert starts_in(number)
+        for name in (KEPT, "run.json"):
+            remove(folder / name)
+    assert starts_in("9") == {}
+    written = json.loads((folder / "run.json").read_text())
     assert (written["outcome"], written["reason"]) == ("failed", {"code": "job_lost"})
-    assert all((tmp_path / "lost" / name).exists() for name in WITH_RECORD)
+    assert all((folder / name).exists() for name in WITH_RECORD)
+
+    # The user starts the pipeline again, after removing that outcome.
+    for name in (KEPT, "run.json"):
+        remove(folder / name)
+    forget_starts(tmp_path)
+    assert starts_in("10")
 
 
 def test_too_few_samples_are_an_outcome_before_the_job_starts(

@@ -1,5 +1,6 @@
 """Jobs that will not start are named, preempted ones are requeued. Slurm's tools are fakes."""
 
+import json
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,9 @@ import pytest
 
 from machine.faked_programs import put
 from multicard.core.errors import UserError
-from multicard.workflow.slurm_queue import QueueWatch, refuse_orphans
+from multicard.workflow.one_pipeline import Pipeline
+from multicard.workflow.slurm_queue import Queue, QueueWatch, refuse_orphans
+from multicard.workflow.submission import WAITING
 
 SINCE = datetime(2026, 1, 1, 12)
 AFTER, BEFORE = "2026-01-01T12:00:00", "2026-01-01T11:59:59"
@@ -27,7 +30,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def said(tools: Path, *jobs: str, times: int = 1) -> list[str]:
     (tools / "queue").write_text("".join(f"{job}\n" for job in jobs))
     messages: list[str] = []
-    watch = QueueWatch(Path("/my project"), SINCE, messages.append)
+    watch = QueueWatch(Path("/my project"), SINCE, messages.append, lambda _: None)
     for _ in range(times):
         watch.look()
     return messages
@@ -78,7 +81,7 @@ def test_a_preempted_job_is_requeued_or_named_once_with_the_remedy(tools: Path) 
 
 
 def test_what_is_cancelled_while_the_pipeline_ends_is_not_requeued(tools: Path) -> None:
-    watch = QueueWatch(Path("/my project"), SINCE, pytest.fail)
+    watch = QueueWatch(Path("/my project"), SINCE, pytest.fail, lambda _: None)
     watch.ending.set()
     (tools / "queue").write_text(job("PREEMPTED") + "\n")
     watch.look()
@@ -93,7 +96,7 @@ def test_what_snakemake_leaves_in_the_queue_is_cancelled_only_where_it_was_told_
     others = [job("PENDING", folder="/elsewhere"), job("RUNNING", submitted=BEFORE)]
     rows = [job(state).replace("7|", f"{number}|", 1) for number, state in states.items()]
     (tools / "queue").write_text("\n".join([*rows, *others]))
-    watch = QueueWatch(Path("/my project"), SINCE, print)
+    watch = QueueWatch(Path("/my project"), SINCE, print, print)
     if is_ending:
         watch.ending.set()
     watch.cancel_left()
@@ -119,6 +122,48 @@ def test_jobs_of_an_earlier_start_are_refused_by_name(tools: Path) -> None:
         f"{job('RUNNING', folder='/elsewhere')}\n"
     )
     with pytest.raises(UserError, match=r"^1 Slurm job .*: 7 \(vision_r1\); .* scancel 7$"):
-        refuse_orphans(Path("/my project"))
+        refuse_orphans(Path("/my project"), None)
     (tools / "queue").write_text(job("CANCELLED") + "\n")
-    refuse_orphans(Path("/my project"))
+    refuse_orphans(Path("/my project"), None)
+
+
+def test_jobs_that_may_be_those_of_a_running_pipeline_are_not_to_be_cancelled(tools: Path) -> None:
+    elsewhere = Pipeline("login2", 4711, "8", "2026-01-01 11:00")
+    (tools / "queue").write_text(job("RUNNING", submitted=BEFORE, of="rule_launch_run_wildcards_vision_r1") + "\n")
+    with pytest.raises(UserError) as refused:
+        refuse_orphans(Path("/my project"), elsewhere)
+    [line] = str(refused.value).splitlines()
+    assert "or of a pipeline that is running on login2 (process 4711 on login2, since 2026-01-01 11:00)" in line
+    assert "7 (vision_r1)" in line
+    assert "scancel" not in line
+    (tools / "queue").write_text("")
+    refuse_orphans(Path("/my project"), elsewhere)
+
+
+def test_what_each_look_finds_is_shown_and_that_slurm_does_not_answer(tools: Path) -> None:
+    (tools / "queue").write_text(f"{job('PENDING')}\n{job('RUNNING', submitted=BEFORE)}\n")
+    shown: list[Queue] = []
+    watch = QueueWatch(Path("/my project"), SINCE, pytest.fail, shown.append)
+    watch.look()
+    put(tools, "squeue", "echo Unable to contact slurm controller >&2; exit 1")
+    watch.look()
+    assert [job.state for job in shown[0].jobs] == ["PENDING"]
+    assert shown[0].problem is None
+    assert shown[1] == ([], "squeue ended with 1, saying: Unable to contact slurm controller")
+
+
+def test_submissions_that_wait_are_told_once_for_each_cause(tools: Path, tmp_path: Path) -> None:
+    (tools / "queue").write_text("")
+    waiting = tmp_path / "project" / WAITING
+    waiting.mkdir(parents=True)
+    notes = [["AssocMaxSubmitJobLimit", True], ["AssocMaxSubmitJobLimit", True], ["Socket timed out", False]]
+    for number, note in enumerate(notes):
+        (waiting / f"{number}.json").write_text(json.dumps(note))
+    said: list[str] = []
+    watch = QueueWatch(tmp_path / "project", SINCE, said.append, lambda _: None)
+    for _ in range(2):
+        watch.look()
+    limit, away = sorted(said, key=len, reverse=True)
+    assert "(AssocMaxSubmitJobLimit): 2 jobs wait" in limit
+    assert "`jobs` in the profile" in limit
+    assert "at the moment: Socket timed out" in away

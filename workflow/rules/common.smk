@@ -27,6 +27,7 @@ from multicard.core.pipeline import pipeline_folder
 from multicard.experiment.config import default_results
 from multicard.experiment.load import check, read_yaml
 from multicard.core.prepared import folder_name
+from multicard.experiment.machine import slurm_job
 from multicard.experiment.resources import (
     AROUND_MIN,
     ATTEMPTS,
@@ -36,6 +37,7 @@ from multicard.experiment.resources import (
     step_memory_mb,
     step_minutes,
 )
+from multicard.workflow.starts import started_jobs
 from snakemake_interface_executor_plugins.settings import ExecMode
 from snakemake.settings.types import DeploymentMethod
 
@@ -241,15 +243,11 @@ def run_arguments(wildcards, input):
 
 @inspected
 def attempt_arguments(wildcards, input, resources):
-    """These for a job that another machine starts: its attempt and memory too, with which a lost run is judged.
+    """These for a job that another machine starts: its memory too, with which a lost run is judged.
 
-    To ask for them, Snakemake evaluates the resources of every run, even if none is to run.
+    To ask for it, Snakemake evaluates the resources of every run, even if none is to run.
     """
-    return [
-        *run_arguments(wildcards, input),
-        f"--attempt={resources.attempt}",
-        f"--memory-mb={resources.mem_mb}",
-    ]
+    return [*run_arguments(wildcards, input), f"--memory-mb={resources.mem_mb}"]
 
 
 @inspected
@@ -306,16 +304,26 @@ def named_node(wildcards):
     return "" if ON_CLUSTER and wildcards.host == ANY_NODE else wildcards.host
 
 
-def run_memory(wildcards, attempt):
+def attempt_at(run):
+    """Number of the next attempt at a run: of Slurm's jobs those that started, unlike Snakemake's attempts.
+
+    Within a job, its own number.
+    """
+    folder = Path(RESULTS, "runs", run)
+    return 1 + len(started_jobs(folder, other_than=slurm_job()))
+
+
+def run_memory(wildcards):
     """Megabytes that a run is expected to need at most, on each node; more after a lost attempt, maybe for its memory."""
-    return memory_of_attempt_mb(MATRIX.runs[wildcards.run], attempt, EXPERIMENT)
+    run = wildcards.run
+    return memory_of_attempt_mb(MATRIX.runs[run], attempt_at(run), EXPERIMENT)
 
 
 def requested(name):
     """Resource function: what a run asks of a cluster, and nothing to leave an outcome only."""
 
-    def amount(wildcards, attempt):
-        if attempt <= ATTEMPTS:
+    def amount(wildcards):
+        if attempt_at(wildcards.run) <= ATTEMPTS:
             stated = workflow.resource_settings.overwrite_resources
             whole_memory = "mem_mb" not in stated.get("launch_run", {})
             return request(MATRIX.runs[wildcards.run], EXPERIMENT, whole_memory)[name]
@@ -327,9 +335,8 @@ def run_resources():
     """Resources that depend on the run: none on this machine, of which a run gets all. Each costs 0.1 ms for every run."""
     if HERE:
         return {}
-    amounts = {"mem_mb": run_memory, "attempt": lambda wildcards, attempt: attempt}
     on_cluster = {name: requested(name) for name in REQUESTED} if ON_CLUSTER else {}
-    return amounts | on_cluster
+    return {"mem_mb": run_memory} | on_cluster
 
 
 def scenario_activity(wildcards):

@@ -18,6 +18,7 @@ from multicard.experiment.runs import Run
 from multicard.launch.interruptible import end_with
 from multicard.launch.job import refuse_job, run_job
 from multicard.workflow.kept_outcomes import keep, made_of, restore
+from multicard.workflow.starts import note_start, started_jobs
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument(
@@ -28,14 +29,13 @@ parser.add_argument("--model", type=Path, help="folder of the prepared language 
 parser.add_argument("--out", type=Path, required=True, help="the run directory")
 parser.add_argument("--parent", type=int, default=0, help="id of the process that this one ends with")
 parser.add_argument("--time-limit-min", type=float, default=60, help="minutes after which the job is ended")
-parser.add_argument("--attempt", type=int, default=1, help="which attempt of Snakemake's this is")
 parser.add_argument("--memory-mb", type=int, help="memory of a node that the job requests, in Slurm's MB")
 parser.add_argument("--order", type=json.loads, help="place of the run in the planned order, as JSON, for run.json")
 arguments = parser.parse_args()
 end_with(arguments.parent)
 with reported(), report_unwritable(arguments.out):
-    here = Machine.here()
-    parameters = read_job(arguments.parameters, arguments.data, arguments.model, None if slurm_job() else here)
+    here, job = Machine.here(), slurm_job()
+    parameters = read_job(arguments.parameters, arguments.data, arguments.model, None if job else here)
     of = made_of(parameters, arguments.data, arguments.model)
     if restore(arguments.out, of, arguments.memory_mb):
         print(f"{PROGRESS}{run_id(parameters)}: finished before, its outcome is kept", file=sys.stderr)
@@ -50,9 +50,11 @@ with reported(), report_unwritable(arguments.out):
         raise UserError(f"cannot tell whether {socket.gethostname()} can run this: {here.unanswered}")
     if unsupported or lacks_data:
         refuse_job(parameters, arguments.out, unsupported or lacks_data, arguments.order)
-    elif arguments.attempt > ATTEMPTS and slurm_job():
+    elif job and len(started_jobs(arguments.out, other_than=job)) >= ATTEMPTS:
         refuse_job(parameters, arguments.out, Reason("job_lost"), arguments.order)
     else:
+        if job:
+            note_start(arguments.out, job)
         run_job(
             parameters,
             arguments.data,

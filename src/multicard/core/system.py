@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 LIMIT_S = 20.0
@@ -96,6 +97,12 @@ def usable_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def start_of(pid: int) -> str | None:
+    """Return when a process was started, in ticks since Linux was; None of one that has ended ("man proc", stat)."""
+    fields = read_or_none(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split())
+    return fields[19] if fields else None
 
 
 def in_parallel(function: Callable[[T], R], items: Collection[T]) -> list[R]:

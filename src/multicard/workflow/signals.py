@@ -5,11 +5,13 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 from types import FrameType
 
 import psutil
 
 from multicard.core.pipeline import PARENT_PIPE
+from multicard.workflow.submission import stop_submitting
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -19,7 +21,7 @@ ON_SLURM = (
 )
 
 
-def end_as_by_ctrl_c(on_slurm: bool = False) -> threading.Event:
+def end_as_by_ctrl_c(submits_from: Path | None = None) -> threading.Event:
     """Let SIGTERM and SIGHUP do what Ctrl-C does, to this process and to its descendants in its session.
 
     Snakemake ends its jobs on Ctrl-C only: on SIGTERM it waits for them, possibly for hours, and on SIGHUP it leaves
@@ -27,7 +29,7 @@ def end_as_by_ctrl_c(on_slurm: bool = False) -> threading.Event:
     ignored (`nohup`) stays ignored. A second signal would interrupt the cleaning up, and leave jobs queued: it only
     says how to stop at once.
 
-    `on_slurm`: jobs run in Slurm: say what takes so long.
+    `submits_from`: folder that jobs are submitted from to Slurm: submit no more, and say what takes so long.
 
     Returns
     -------
@@ -44,7 +46,8 @@ def end_as_by_ctrl_c(on_slurm: bool = False) -> threading.Event:
                 os.write(2, f"Still ending. To stop at once, and leave jobs behind: kill -9 {os.getpid()}\n".encode())
             return
         ending.set()
-        if on_slurm:
+        if submits_from:
+            stop_submitting(submits_from)
             print(ON_SLURM, file=sys.stderr, flush=True)
         if number != signal.SIGINT:  # which a terminal sends to all of them
             session = os.getsid(0)

@@ -3,7 +3,7 @@
 import atexit
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +12,8 @@ from typing import NamedTuple
 from multicard.core.errors import UserError
 from multicard.core.system import ask
 from multicard.core.text import counted
+from multicard.workflow.one_pipeline import Pipeline
+from multicard.workflow.submission import Refusal, waiting_submissions
 
 LOOK_S = 30.0
 SHOWN = 5  # jobs in a message
@@ -54,31 +56,51 @@ class QueuedJob(NamedTuple):
         return self.comment.removeprefix(OF_RUN) if self.comment.startswith(OF_RUN) else None
 
 
-def queued_jobs(folder: Path) -> Iterator[QueuedJob]:
-    """Jobs that pipelines submitted from a folder; none when Slurm does not answer."""
+class Queue(NamedTuple):
+    """Jobs in Slurm's queue, and why they are not known, if Slurm does not answer."""
+
+    jobs: list[QueuedJob]
+    problem: str | None
+
+
+def queue(folder: Path) -> Queue:
+    """Return the jobs that pipelines submitted from a folder."""
     # The times are compared as text: in Slurm's own form, whatever the user prefers.
-    environment = os.environ | {"SLURM_TIME_FORMAT": "standard"}
-    for line in ask(QUEUE, environment=environment).lines:
+    answer = ask(QUEUE, environment=os.environ | {"SLURM_TIME_FORMAT": "standard"})
+    jobs = []
+    for line in answer.lines:
         job, state, reason, submitted, rest = (line.split("|", 4) + [""] * 5)[:5]
         place, _, comment = rest.rpartition("|")
         if place == str(folder) and comment.startswith(COMMENTS):
-            yield QueuedJob(job, state, reason, submitted, comment)
+            jobs.append(QueuedJob(job, state, reason, submitted, comment))
+    return Queue(jobs, answer.problem)
 
 
-def refuse_orphans(folder: Path) -> None:
+def refuse_orphans(folder: Path, elsewhere: Pipeline | None) -> None:
     """Refuse to start beside jobs of a pipeline that was killed: they would run the same runs.
+
+    `elsewhere`: a pipeline that was started on another machine, and may be running there. Its jobs are measurements
+    that nobody should be told to cancel.
 
     Raises `UserError` naming the jobs.
     """
-    left = [job for job in queued_jobs(folder) if job.state in AT_WORK]
-    if left:
-        named = ", ".join(f"{job.id} ({job.run or job.comment})" for job in left[:SHOWN])
-        more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
-        ids = " ".join(job.id for job in left)
+    left = [job for job in queue(folder).jobs if job.state in AT_WORK]
+    if not left:
+        return
+    named = ", ".join(f"{job.id} ({job.run or job.comment})" for job in left[:SHOWN])
+    more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
+    jobs = counted(len(left), "Slurm job")
+    if elsewhere:
         raise UserError(
-            f"{counted(len(left), 'Slurm job')} left from an earlier start in this folder: {named}{more}; "
-            f"wait for their end (their outcomes are kept), or cancel them: scancel {ids}"
+            f"{jobs} left from an earlier start in this folder, or of a pipeline that is running on {elsewhere.host} "
+            f"({elsewhere}): {named}{more}; wait for their end (their outcomes are kept), or if it is not running any "
+            f"more, start again on {elsewhere.host}"
         )
+    ids = " ".join(job.id for job in left)
+    raise UserError(
+        f"{jobs} left from an earlier start in this folder: {named}{more}; "
+        f"wait for their end (their outcomes are kept), or cancel them: scancel {ids}"
+    )
 
 
 @dataclass
@@ -88,6 +110,7 @@ class QueueWatch:
     folder: Path  # working directory of the jobs
     since: datetime  # jobs that were submitted before are not looked at
     warn: Callable[[str], None]  # takes each message, once per job and reason
+    show: Callable[[Queue], None]  # takes what each look has found
     # Set when the pipeline is told to end: then no job is requeued.
     ending: threading.Event = field(default_factory=threading.Event)
     _warned: set[tuple[str, str]] = field(default_factory=set)
@@ -104,8 +127,13 @@ class QueueWatch:
         threading.Thread(target=watch, name="slurm-watch", daemon=True).start()
 
     def look(self) -> None:
-        """Look at the queue once. When Slurm does not answer, nothing is said: the next look may succeed."""
-        for job in self._jobs():
+        """Look at the queue once, and at the submissions that wait for Slurm to take them."""
+        waiting = waiting_submissions(self.folder)
+        for refusal in set(waiting):
+            self._once("", refusal.reason, _worded(refusal, waiting.count(refusal)))
+        jobs, problem = self._queue()
+        self.show(Queue(jobs, problem))
+        for job in jobs:
             if job.state == "PENDING":
                 self._pending(job)
             elif job.state == "PREEMPTED" and not self.ending.is_set():  # else Snakemake has cancelled it
@@ -117,13 +145,14 @@ class QueueWatch:
         While it looks at the queue it does not know its jobs, and then it cancels none
         (`active_jobs` of snakemake_interface_executor_plugins.executors.remote).
         """
-        left = [job.id for job in self._jobs() if job.state in AT_WORK] if self.ending.is_set() else []
+        left = [job.id for job in self._queue().jobs if job.state in AT_WORK] if self.ending.is_set() else []
         if left:
             ask(["scancel", *left])
 
-    def _jobs(self) -> list[QueuedJob]:
+    def _queue(self) -> Queue:
         since = self.since.isoformat(timespec="seconds")
-        return [job for job in queued_jobs(self.folder) if job.submitted >= since]
+        jobs, problem = queue(self.folder)
+        return Queue([job for job in jobs if job.submitted >= since], problem)
 
     def _pending(self, job: QueuedJob) -> None:
         """Report a job that will not start."""
@@ -149,3 +178,13 @@ class QueueWatch:
         if (job, code) not in self._warned:
             self._warned.add((job, code))
             self.warn(message)
+
+
+def _worded(refusal: Refusal, count: int) -> str:
+    """Say why submissions wait, and what to do."""
+    if refusal.is_limit:
+        return (
+            f"Slurm takes no more jobs of yours at a time ({refusal.reason}): {counted(count, 'job')} wait to be "
+            "submitted until others end; with `jobs` in the profile no larger than that limit none has to wait"
+        )
+    return f"Slurm takes no job at the moment: {refusal.reason}; it is asked again and again, for an hour"

@@ -1,0 +1,75 @@
+"""Why a job failed, from what Snakemake's plugin for Slurm says of it and from its logs, in one line."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from multicard.core.layout import PROGRESS
+from multicard.core.text import printable
+
+LONGEST = 300  # characters of a reason
+TAIL_BYTES = 4000
+REFUSES = "Slurm refuses the job"
+# The plugin's messages (snakemake_executor_plugin_slurm 2.8).
+REFUSED = re.compile(r"SLURM sbatch failed\. The error message was '(.*?)'\.\n", re.DOTALL)
+ENDED = re.compile(r"SLURM-job '(\S+)' failed.*?SLURM status is: '(\w+)'", re.DOTALL)
+# Slurm's states of jobs ("man squeue", JOB STATE CODES).
+STATES = {
+    "BOOT_FAIL": "had a node that did not start",
+    "CANCELLED": "was cancelled (scancel)",
+    "DEADLINE": "could not end by its deadline",
+    "NODE_FAIL": "lost its node",
+    "OUT_OF_MEMORY": "was killed: it needed more memory than it had asked for",
+    "TIMEOUT": "exceeded its time limit in Slurm",
+}
+KILLED_FOR_MEMORY = re.compile(r"oom[-_]?kill|\bOut Of Memory\b", re.IGNORECASE)
+# What Snakemake says at the end of every job that failed, and Slurm of every step.
+SAYS_NOTHING = re.compile(
+    r"At least one job did not complete|Exiting because a job|See individual rule error|Complete log|Shutting down"
+    r"|Storing output|Error in |WorkflowError|\[\w{3} \w{3}|srun: (Terminating|error: .*task \d+: Exited)"
+)
+
+
+def cause_of(message: str | None, logs: Sequence[str]) -> str:
+    """Return why a job failed.
+
+    `message`: of Snakemake's executor. `logs`: the job's own, then that of its Slurm job, as far as they are there.
+    """
+    message = message or ""
+    if message == REFUSES:
+        return message
+    if refused := REFUSED.search(message):
+        lines = [line.removeprefix("sbatch: error: ").strip() for line in refused[1].splitlines()]
+        return printable(f"{REFUSES}: {': '.join(filter(None, lines))}", LONGEST)
+    words = next(filter(None, map(last_line, logs)), None)
+    if not (ended := ENDED.search(message)):
+        return words or message or "its command failed"
+    job, state = ended.groups()
+    if state == "FAILED" and any(KILLED_FOR_MEMORY.search(_tail(Path(log))) for log in logs):
+        state = "OUT_OF_MEMORY"
+    if state in STATES:
+        return f"its Slurm job {job} {STATES[state]}"
+    return f"its Slurm job {job} failed" + (f": {words}" if words else "")
+
+
+def last_line(file: str | Path, prefix: str | None = None) -> str | None:
+    """Return the last line of a file that says something, without spaces around it.
+
+    `prefix`: of those that begin with it, without it; by default of those that do not begin with `PROGRESS`.
+    """
+    lines = [line.strip() for line in _tail(Path(file)).splitlines() if line.strip()]
+    if prefix:
+        wanted = [line.removeprefix(prefix).strip() for line in lines if line.startswith(prefix)]
+    else:
+        wanted = [line for line in lines if not line.startswith(PROGRESS) and not SAYS_NOTHING.match(line)]
+    return printable(wanted[-1], LONGEST) if wanted else None
+
+
+def _tail(file: Path) -> str:
+    """Return the end of a file, nothing of one that cannot be read."""
+    try:
+        with file.open("rb") as log:
+            log.seek(max(0, log.seek(0, 2) - TAIL_BYTES))
+            return log.read().decode(errors="replace")
+    except OSError:
+        return ""
