@@ -168,6 +168,19 @@ def test_status_tells_queued_and_running_jobs_of_slurm(
     assert (shown.returncode, shown.stdout.splitlines()[-1]) == (0, outcome)
 
 
+@pytest.mark.parametrize(("profile", "says"), [(["--profile", "slurm"], True), ([], False)])
+def test_status_says_that_slurm_does_not_answer_where_it_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: list[str], says: bool
+) -> None:
+    put(tmp_path, "squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    shown = multicard("status", config(tmp_path), *profile)
+    *above, last = " ".join(shown.stdout.split()).partition("1 waiting")
+    assert (shown.returncode, last) == (0, "")
+    problem = "squeue ended with 1, saying: slurm_load_jobs error: Unable to contact slurm controller"
+    assert (f"Slurm does not answer: {problem}" in above[0]) == says
+
+
 def test_status_tells_a_run_that_another_process_is_running(tmp_path: Path) -> None:
     with scratch_in(tmp_path / "results/runs" / RUN):
         shown = multicard("status", config(tmp_path))

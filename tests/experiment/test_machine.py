@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -115,3 +117,16 @@ def test_a_job_of_slurm_knows_its_nodes(monkeypatch: pytest.MonkeyPatch, variabl
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert Machine.here().nodes == nodes
+
+
+@pytest.mark.parametrize(("job_above", "nodes"), [("7", "2 None"), ("8", "1 squeue ended with 1, saying: no")])
+def test_a_job_of_slurm_knows_its_nodes_by_its_script_while_the_controller_is_away(
+    tmp_path: Path, job_above: str, nodes: str
+) -> None:
+    """As Snakemake's plugin starts a run on several nodes: below the script of the job, without Slurm's variables."""
+    put(tmp_path, "squeue", "echo no >&2; exit 1")
+    program = "from multicard.experiment.machine import Machine as M; m = M.here(); print(m.nodes, m.unanswered)"
+    below = f"env -u SLURM_JOB_NUM_NODES SLURM_JOB_ID=7 {sys.executable} -c '{program}'; exit $?"
+    above = {"SLURM_JOB_ID": job_above, "SLURM_JOB_NUM_NODES": "2", "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(["sh", "-c", below], env=os.environ | above, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{nodes}\n"

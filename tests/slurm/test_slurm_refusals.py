@@ -92,7 +92,8 @@ def test_a_job_that_slurm_took_without_an_answer_runs_once(slurm: Path, tmp_path
     sbatch = folder / "bin/sbatch"
     error = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
     sbatch.write_text(
-        f"#!/bin/sh\necho asked >> {folder}/asked\n{shutil.which('sbatch')} \"$@\" > /dev/null\necho '{error}' >&2; exit 1\n"
+        f"#!/bin/sh\necho asked >> {folder}/asked\n"
+        f"{shutil.which('sbatch')} \"$@\" > /dev/null\necho '{error}' >&2; exit 1\n"
     )
     done = snakemake(folder, "--until", "launch_run")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]

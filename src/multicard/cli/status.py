@@ -27,13 +27,14 @@ def run(arguments: argparse.Namespace) -> None:
     from rich.table import Table
 
     from multicard.archive.matrix import Matrix
-    from multicard.experiment.load import read_experiment
-    from multicard.workflow.slurm_queue import AT_WORK, queued_jobs
+    from multicard.experiment.load import read_experiment, read_profile
+    from multicard.workflow.slurm_queue import AT_WORK, queue
 
     matrix = Matrix.plan(read_experiment(arguments.config, arguments.profile, outside=False))
     results = Path(matrix.experiment.results)
     measured = _measured(results, list(matrix.scenarios))
-    jobs = {job.run: job for job in queued_jobs(Path.cwd()) if job.state in AT_WORK}
+    slurm = queue(Path.cwd())
+    jobs = {job.run: job for job in slurm.jobs if job.state in AT_WORK}
     outcomes: Counter[str] = Counter()
     damaged: list[str] = []
     table = Table("Run", "Outcome", "Remarks")
@@ -50,6 +51,8 @@ def run(arguments: argparse.Namespace) -> None:
         if remarks:
             table.add_row(run, outcome, plain("; ".join(remarks)))
     say(*[table] * bool(table.row_count), *damaged)
+    if slurm.problem and arguments.profile and read_profile(arguments.profile).get("executor") == "slurm":
+        say(plain(f"Slurm does not answer: {slurm.problem}; what is queued or runs there may be shown as waiting"))
     say(", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()))
     if not all_sound:
         sys.exit(1)

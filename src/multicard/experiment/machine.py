@@ -1,12 +1,16 @@
 """What this machine can run, found without importing torch."""
 
+import contextlib
 import importlib.util
 import os
 import shutil
 import sysconfig
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+import psutil
 
 from multicard.core.system import Answer, ask, usable_cpus
 from multicard.profilers import PROFILERS
@@ -83,11 +87,23 @@ def slurm_job() -> str | None:
 
 def _allocated_nodes() -> Answer:
     """Answer with the number of nodes of this process's Slurm job; an empty one outside of any."""
-    job, stated = slurm_job(), os.environ.get("SLURM_JOB_NUM_NODES", "")
-    if job is None or stated.isdecimal():
-        return Answer(stated if job else "")
-    # Snakemake's plugin for Slurm starts a job without most of Slurm's variables.
+    job = slurm_job()
+    if job is None:
+        return Answer("")
+    # Snakemake's plugin for Slurm starts a run on several nodes without most of Slurm's variables, which the script of
+    # the job has: it is among the processes that this one descends from. The controller may be away.
+    for environment in (os.environ, *_environments_above()):
+        nodes = environment.get("SLURM_JOB_NUM_NODES", "")
+        if environment.get("SLURM_JOB_ID") == job and nodes.isdecimal():
+            return Answer(nodes)
     return _asked("squeue", "--noheader", f"--jobs={job}", "--format=%D")
+
+
+def _environments_above() -> Iterator[Mapping[str, str]]:
+    """Yield the environments with which the processes above this one were started, as far as they may be read."""
+    for process in psutil.Process().parents():
+        with contextlib.suppress(psutil.Error, OSError):
+            yield process.environ()
 
 
 def triton_unsupported_reason() -> str | None:
