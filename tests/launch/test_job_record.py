@@ -13,7 +13,7 @@ from multicard.core.errors import UserError
 from multicard.core.layout import rank_file
 from multicard.core.reasons import describe_reason
 from multicard.launch import job as job_module
-from multicard.launch import node_ranks
+from multicard.launch import node_ranks, several_nodes
 from multicard.launch.job import choose_profiler, run_job
 from multicard.launch.supervise import Ended
 from multicard.launch.variables import LOOPBACK
@@ -34,7 +34,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[s
                 (scratch / rank_file("rank.json", rank)).write_text(json.dumps(record))
             return Ended(0 if facts else 1, False, 1.0)
 
-        for module in (job_module, node_ranks):
+        for module in (several_nodes, node_ranks):
             monkeypatch.setattr(module, "run", run)
         parameters = VisionParameters(**(TINY | {"profiler": "none"} | changes))
         data = tmp_path / "data"

@@ -323,3 +323,24 @@ def test_a_script_that_expects_a_launcher_is_told_how_to_get_one(devices: int, h
     reason = Reason("error", rank=0, message="KeyError: 'WORLD_SIZE'")
     outcome, found = judge_script(script(tmp_path, devices=devices), "failed", reason, [], tmp_path)
     assert outcome == "failed" and ("state launcher: torchrun" in found.message) is hinted
+
+
+NODE_FAILURE = "srun: error: Node failure on n2\nsrun: Force Terminated StepId=7.0\n"
+
+
+@pytest.mark.parametrize(
+    ("records", "exit_code", "says"),
+    [
+        ([], 137, "n2 was lost (Slurm: node failure); rank 0 on n1, 1 on n2 exited without reporting"),
+        ([failed(0, LOST[0])], 137, "n2 was lost (Slurm: node failure); rank 1 on n2 exited without reporting"),
+        # A rank had failed before.
+        ([failed(0, "no such file")], 1, "rank 0 on n1: no such file"),
+    ],
+)
+def test_a_node_that_slurm_says_is_lost_is_the_reason(
+    tmp_path: Path, records: list[dict[str, Any]], exit_code: int, says: str
+) -> None:
+    nodes = {0: "n1", 1: "n2"}
+    assert judged(tmp_path, records, exit_code, NODE_FAILURE, node_of=nodes) == says
+    # A script on one node may print what it likes.
+    assert "lost" not in judged(tmp_path, [], 137, NODE_FAILURE)

@@ -41,6 +41,7 @@ SEARCHES = "search"  # folder of the searches in the results
 
 JOB = "job.json"  # in the scratch folder only
 NODE = "node.json"  # likewise, of each of several nodes
+COPIED = "copied.json"  # likewise, of each task of Slurm: that what its ranks left has been copied, and how they ended
 CPU_SAMPLES = "cpu_samples.csv"  # likewise
 GPU_SAMPLES = "gpu_samples.csv"  # of a run on GPUs
 PROCESS = "process.json"  # likewise, of each Python process of a script that is observed

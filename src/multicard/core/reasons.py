@@ -19,6 +19,7 @@ WORDINGS = {
     "error": "{message}",  # of a rank
     "killed": "killed by {signal}",
     "exited": "exit code {exit_code}",  # of a rank, or of the launcher where no rank reported an error
+    "node_lost": "{node} was lost (Slurm: node failure)",
     "profiler_failed": "the profiler failed: {message}; start again, or use another one (`profiler`)",
     "wrong_gpus": "its {devices} ranks shared GPUs (distinct: {gpus}), so this is no measurement of {devices}; see "
     "`gpus` of the ranks in run.json, and `nvidia-smi -L`",

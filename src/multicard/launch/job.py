@@ -5,7 +5,6 @@ import csv
 import shutil
 import socket
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -57,10 +56,11 @@ from multicard.launch.attempts import scratch_in, script_version
 from multicard.launch.cpu_samples import host_record
 from multicard.launch.gpu_samples import GpuSamples
 from multicard.launch.judge import judge, judge_gpus, judge_profiler, measured_steps, text_of
-from multicard.launch.node_ranks import NOT_FOR_SRUN, run_ranks, srun_command
-from multicard.launch.supervise import GRACE_S, run
+from multicard.launch.node_folder import node_folder
+from multicard.launch.node_ranks import run_ranks
+from multicard.launch.several_nodes import run_on_nodes
 from multicard.launch.trace_files import keep_trace
-from multicard.launch.variables import job_environment, secrets_in, settings
+from multicard.launch.variables import secrets_in, settings
 from multicard.profilers import PROFILERS
 
 OF_EVERY_RANK = (
@@ -104,9 +104,8 @@ def run_job(
     with (
         report_unwritable(folder),
         scratch_in(folder) as shared,
-        tempfile.TemporaryDirectory(prefix="multicard-") if is_near else contextlib.nullcontext(shared) as near,
+        node_folder() if is_near else contextlib.nullcontext(shared) as scratch,
     ):
-        scratch = Path(near)
         checkpoint = folder / CHECKPOINT
         resumes = checkpoint.is_file()
         observed = work.observed(parameters)
@@ -139,10 +138,8 @@ def run_job(
             found = f"{counted(len(secrets), 'variable')} withheld that may be secret"
             _print(f"{PROGRESS}{name}: {found}: {', '.join(secrets)}")
         if several:  # each node makes the command and the environment of its ranks
-            command = srun_command(parameters, (scratch / JOB).absolute())
-            variables = job_environment(stated=launching.passed_variables, withheld=NOT_FOR_SRUN)
-            # Beyond their own grace, for nodes to end what they started.
-            ended = run(command, variables, folder / LOG, time_limit_s, _follow, 2 * GRACE_S)
+            job = (scratch / JOB).absolute()
+            command, ended = run_on_nodes(parameters, shared, job, folder / LOG, time_limit_s, _follow)
         else:
             ranks = range(parameters.ranks)
             command, ended = run_ranks(parameters, choice.name, scratch, folder / LOG, time_limit_s, _follow, ranks)

@@ -25,6 +25,7 @@ LOST_PEER = (
     "connection was likely closed", "remote process exited", "ncclremoteerror", "communicator was aborted",
 )  # fmt: skip
 
+LOST_NODE = re.compile(r"^srun: error: Node failure on (\S+)", re.MULTILINE)
 ERROR = re.compile(r"error\b|no module named", re.IGNORECASE)
 OF_OTHERS = re.compile(rf"{PROGRESS}  |Generated:|\t")  # what this project prints, and nsys at its end
 OF_ERROR = re.compile(r"\[rank\d+\]: ")  # how PyTorch begins the lines of a traceback where there are several ranks
@@ -73,6 +74,9 @@ def judge(
         # One that a signal ended was ended by its launcher, after another one had failed.
         key=lambda each: (_lost_a_peer(each), [*REASONS, each.code].index(each.code), (each.exit_code or 0) < 0),
     )
+    lost = LOST_NODE.search(text_of(log)) if node_of else None
+    if lost and not (failed and not _lost_a_peer(failed[0])):
+        return "failed", Reason("node_lost", node=lost[1], unreported=unreported)
     enough = next((record["rank"] for record in ranks if record["outcome"] == "completed"), None)
     if failed and failed[0].code == "too_few_steps" and enough is not None:
         return "failed", Reason("steps_disagree", rank=enough, step=failed[0].steps + 1, node=node_of.get(enough))

@@ -11,7 +11,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -21,31 +20,44 @@ from multicard.core.rendezvous import Rendezvous
 from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workload import WORKLOADS, parameters_of
 from multicard.launch.interruptible import interruptible, undisturbed
+from multicard.launch.node_folder import node_folder
 from multicard.launch.node_ranks import run_ranks
+from multicard.launch.several_nodes import OtherTasks
 from multicard.profilers import PROFILERS, Profiler
 
 
 def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous, task: int) -> int:
     """Run the ranks of this task of Slurm and copy what they leave; return this program's exit code.
 
-    It is 0 when all of them completed, however a profiler exited after them: any other ends the job on all nodes.
+    It is 0 when all of them completed, however a profiler exited after them, and when they were ended at the time limit
+    or because another task had failed. Any other ends the job on all nodes.
     """
     shared, tasks = Path(job["scratch"]), WORKLOADS[p.workload].launching(p).tasks_per_node
     count = p.ranks_per_node // tasks
     ranks = range(task * count, (task + 1) * count)
-    with tempfile.TemporaryDirectory(prefix="multicard-") as folder:
-        scratch = Path(folder)
-        write_json(scratch / JOB, job | {"scratch": folder})
+    others = OtherTasks(shared, task, p.nodes * tasks)
+    with node_folder() as scratch:
+        write_json(scratch / JOB, job | {"scratch": str(scratch)})
+        ended = None
         try:
-            _, ended = run_ranks(
-                p, job["profiler"], scratch, scratch / LOG, job["time_limit_s"], lambda line: print(line, flush=True),
-                ranks, rendezvous,
-            )  # fmt: skip
-        finally:  # also when this program gets SIGTERM
+            with interruptible(), others.watched():
+                _, ended = run_ranks(
+                    p, job["profiler"], scratch, scratch / LOG, job["time_limit_s"],
+                    lambda line: print(line, flush=True), ranks, rendezvous,
+                )  # fmt: skip
+        except SystemExit:
+            if not others.have_failed:  # but Slurm or srun has told it to end
+                raise
+        finally:
             _copy_results(scratch, shared, task, rendezvous.node, PROFILERS[job["profiler"]], ranks)
-        records = [scratch / rank_file("rank.json", rank) for rank in ranks]
-        if all(path.exists() and read_json(path)["outcome"] == "completed" for path in records):
-            return 0
+            records = [scratch / rank_file("rank.json", rank) for rank in ranks]
+            have_completed = all(path.exists() and read_json(path)["outcome"] == "completed" for path in records)
+            timed_out = ended is not None and ended.timed_out
+            failed = ended is not None and not have_completed and not timed_out
+            others.report(failed, timed_out)
+    if not failed:
+        return 0
+    others.wait()
     return ended.exit_code if ended.exit_code > 0 else 128 - ended.exit_code if ended.exit_code else 1
 
 
@@ -88,7 +100,7 @@ if __name__ == "__main__":
     rendezvous = Rendezvous(node, p.nodes, first, job["port"])
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     write_json(Path(job["scratch"]) / node_file(NODE, rendezvous.node), {"name": name})
-    with undisturbed(), interruptible():  # its folder on the node is removed, and what the ranks left is copied
+    with undisturbed():  # its folder on the node is removed, and what the ranks left is copied
         code = run_node(job, p, rendezvous, task)
     if code != 0 and rendezvous.node > 0:
         end_orphaned_job(rendezvous.address, int(os.environ["SLURM_SRUN_COMM_PORT"]))

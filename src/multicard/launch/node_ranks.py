@@ -2,7 +2,6 @@
 
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from multicard.experiment.workload import WORKLOADS
 from multicard.launch.cpu_samples import sample_cpus
 from multicard.launch.gpu_samples import sample_gpus
 from multicard.launch.judge import profiler_failure
+from multicard.launch.node_folder import node_folder
 from multicard.launch.supervise import UNUSED_S, Ended, Ranks, in_profiler, run
 from multicard.launch.variables import variables_of_ranks
 from multicard.profilers import PROFILERS
@@ -46,12 +46,9 @@ def run_ranks(
     """
     work = WORKLOADS[p.workload]
     launching = work.launching(p)
-    with (
-        tempfile.TemporaryDirectory(prefix="multicard-", ignore_cleanup_errors=True) as temporary,
-        ExitStack() as stack,
-    ):
+    with node_folder() as temporary, ExitStack() as stack:
         command = node_command(p, profiler, scratch, rendezvous)
-        environment = variables_of_ranks(p, profiler, Path(temporary))
+        environment = variables_of_ranks(p, profiler, temporary)
         environment |= observer_variables(scratch, has_own_copy=work.is_user_program)
         environment |= work.environment(p, scratch, rendezvous)
         if p.device == "cuda" and ranks.start % p.ranks_per_node == 0:  # else the task of another rank does

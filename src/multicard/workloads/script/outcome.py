@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from multicard.core.files import read_json
-from multicard.core.layout import JOB, MADE, PROCESS, rank_file
+from multicard.core.layout import COPIED, JOB, MADE, PROCESS, node_file, rank_file
 from multicard.core.reasons import Reason
 from multicard.core.text import counted
 from multicard.record.profiled_window import FIRST_BY_BACKWARD, LEAST_SETTLING
@@ -70,14 +70,20 @@ def _judged(
         # The script before what it started; of its ranks, the first to fail.
         error = min(raised, key=lambda each: Path(each["program"]).name not in words)["error"]
         return error["outcome"], Reason(**error["reason"])
-    if outcome == "timed_out" and not any(each.get("steps") for each in processes):
+    if outcome == "timed_out" and not any(each.get("steps") for each in processes) and _has_all(p, scratch):
         return outcome, replace(_no_steps(processes), time_limit_s=reason.time_limit_s)
     return outcome, reason
 
 
+def _has_all(p: ScriptParameters, scratch: Path) -> bool:
+    """Whether all that the processes of a job left is in the scratch folder: what a node did not copy is not known."""
+    tasks = p.nodes * LAUNCHERS[p.launched_by].tasks_per_node(p)
+    return p.nodes == 1 or all((scratch / node_file(COPIED, task)).exists() for task in range(tasks))
+
+
 def _made(p: ScriptParameters, code: str, scratch: Path) -> str | None:
-    """How far its ranks came; None where no rank made a step, or where several nodes have the numbers."""
-    if p.nodes > 1:
+    """How far its ranks came; None where no rank made a step, or where that is not known of all."""
+    if not _has_all(p, scratch):
         return None
     counts = {}
     for rank in range(p.ranks):

@@ -1,0 +1,106 @@
+"""How runs on several nodes end on a real Slurm: a hang, a failed rank, a controller that is away."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cluster
+import pytest
+from slurm_projects import LIMIT_S, command, environment, project, slurm_cluster, snakemake
+
+from conftest import ROOT
+from multicard.core.reasons import describe_reason
+
+pytestmark = [pytest.mark.slow, pytest.mark.rare]
+
+SCRIPT = str(ROOT / "tests/slurm/hangs.py")
+NEEDED_STEPS = 1 + 6 + 2 + 2  # warm-up, measured, settling and profiled ones
+
+
+def on_two_nodes(*argument: str, **stated: Any) -> dict[str, Any]:
+    """An experiment of one run of the script, a rank on each node."""
+    fixed = {
+        "workload": "script", "device": "cpu", "devices": 2, "nodes": 2, "launcher": "torchrun", "profiler": "none",
+        "warmup_steps": 1, "steps": 6, "profiled_steps": 2, "command": [SCRIPT, *argument],
+    }  # fmt: skip
+    scenario = {"question": "?", "fixed": fixed, "figures": ["step_times"]}
+    return {"time_limit_min": 2, "timing": "shared", "scenarios": {"one": scenario}} | stated
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with slurm_cluster(tmp_path_factory) as folder:
+        yield folder
+
+
+def folders_on_nodes() -> set[str]:
+    return {path.name for path in Path(tempfile.gettempdir()).glob("multicard-*") if path.is_dir()}
+
+
+def test_a_hang_on_two_nodes_ends_at_its_time_limit_with_what_both_had_seen(slurm: Path, tmp_path: Path) -> None:
+    folder, before = project(tmp_path / "project", on_two_nodes("hang"), "scripts"), folders_on_nodes()
+    done = snakemake(folder, "--until", "launch_run")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    [path] = (folder / "results/runs").glob("*/run.json")
+    record = json.loads(path.read_text())
+    assert record["outcome"] == "timed_out"
+    reason = describe_reason(record["reason"])
+    # A step counts when the next one begins.
+    assert f"it had made 1 of at least {NEEDED_STEPS} steps" in reason, reason
+    assert [node["host"] is not None for node in record["nodes"]] == [True, True], record["nodes"]
+    assert 120 <= record["wall_time_s"] < 180
+    assert folders_on_nodes() <= before
+
+
+def test_of_a_rank_that_fails_on_a_node_the_reason_is_kept_and_the_other_node_copies_too(
+    slurm: Path, tmp_path: Path
+) -> None:
+    folder, before = project(tmp_path / "project", on_two_nodes("exit"), "scripts"), folders_on_nodes()
+    done = snakemake(folder, "--until", "launch_run")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    [path] = (folder / "results/runs").glob("*/run.json")
+    record = json.loads(path.read_text())
+    assert record["outcome"] == "failed"
+    assert "I give up" in describe_reason(record["reason"])
+    assert folders_on_nodes() <= before
+
+
+def test_a_job_on_two_nodes_that_starts_while_the_controller_is_away_waits_for_it(slurm: Path, tmp_path: Path) -> None:
+    """The controller is stopped as soon as the job's launcher is there, and started again after some seconds."""
+    folder = project(tmp_path / "project", on_two_nodes("hang", time_limit_min=1), "scripts")
+    said = tmp_path / "said"
+    with said.open("w") as out:
+        pipeline = subprocess.Popen(
+            command("--until", "launch_run"), cwd=folder, env=environment(folder), stdout=out, stderr=out
+        )
+        try:
+            cluster.wait_for(lambda: running(folder), "the job to run", LIMIT_S)
+            controller = int((slurm / "slurmctld.pid").read_text())
+            os.kill(controller, signal.SIGTERM)
+            logs = folder / "results/runs"
+            cluster.wait_for(
+                lambda: any("Unable to" in log.read_text() for log in logs.glob("*/log.txt")), "srun to fail", LIMIT_S
+            )
+            time.sleep(5)
+            cluster.call("slurmctld")
+            assert pipeline.wait(timeout=LIMIT_S) == 0
+        finally:
+            pipeline.kill()
+            pipeline.wait()
+    [path] = (folder / "results/runs").glob("*/run.json")
+    record = json.loads(path.read_text())
+    assert record["outcome"] == "timed_out", record["reason"]
+    assert re.search("it had made 1 of", describe_reason(record["reason"]))
+    assert len((path.parent / ".starts").read_text().split()) == 1
+
+
+def running(folder: Path) -> bool:
+    lines = cluster.ask("squeue", "--noheader", "--states=running", "--format=%Z").splitlines()
+    return str(folder) in lines
