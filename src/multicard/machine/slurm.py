@@ -8,6 +8,7 @@ from multicard.core.errors import UserError
 from multicard.core.system import Answer, ask
 from multicard.core.text import counted, first_of
 from multicard.machine import Check
+from multicard.machine.slurm_limits import check_jobs
 
 # --exact: else a smallest node stands for all.
 PARTITIONS = ["sinfo", "--noheader", "--exact", "--format=%R|%a|%D|%G|%T"]
@@ -62,7 +63,10 @@ def checks(profile: dict[str, Any] | None, demanded: bool = False) -> list[Check
     if profile is not None and not for_slurm:
         found.append(Check("profile", f"its executor is {profile.get('executor', 'local')}, not slurm", "warning"))
     elif profile is not None:
-        found += [_accounting(profile), _submitted(profile)]
+        job = {"qos": str(profile.get("slurm-qos") or "")} | resources_of(profile, RUN)
+        found += [_accounting(profile), _submitted(profile, job)]
+        place = (job.get(name, "") for name in ("slurm_partition", "slurm_account", "qos"))
+        found += filter(None, [check_jobs(profile, *place)])
     return found
 
 
@@ -98,11 +102,13 @@ def _accounting(profile: dict[str, Any]) -> Check:
     return Check("Slurm accounting", found)
 
 
-def _submitted(profile: dict[str, Any]) -> Check:
-    """Have Slurm judge a job on as many nodes and GPUs as the profile states, without submitting one."""
-    of_run = {"qos": str(profile.get("slurm-qos") or "")} | resources_of(profile, RUN)
+def _submitted(profile: dict[str, Any], job: dict[str, str]) -> Check:
+    """Have Slurm judge a job on as many nodes and GPUs as the profile states, without submitting one.
+
+    `job`: resources that the profile states for a run.
+    """
     options = {"partition": "slurm_partition", "account": "slurm_account", "qos": "qos"}
-    asked = [f"--{option}={of_run[name]}" for option, name in options.items() if of_run.get(name)]
+    asked = [f"--{option}={job[name]}" for option, name in options.items() if job.get(name)]
     config = profile.get("config")
     cluster = (config if isinstance(config, dict) else {}).get("cluster") or {}
     nodes, gpus = (_number(cluster.get(name)) for name in ("nodes", "gpus_per_node"))
