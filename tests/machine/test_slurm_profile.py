@@ -1,5 +1,6 @@
 """Slurm and a profile for it are held against each other. Slurm's tools are fakes here."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from multicard.core.errors import UserError
 from multicard.experiment.load import read_profile
 from multicard.machine import Check, slurm
 
-TOOLS = ("sbatch", "sinfo", "sacct")
+TOOLS = ("sbatch", "sinfo", "sacct", "sacctmgr", "scontrol")
 ROWS = [
     "debug|up|2|(null)",
     "gpu|up|10|gpu:h100:4(S:0-1),nvme:1",
@@ -144,3 +145,52 @@ def test_a_slurm_that_does_not_answer_is_wrong_only_where_a_profile_demands_it(
         monkeypatch.setattr(system, "LIMIT_S", 0.3 if script == HANG else 20)
         [only] = look(a_profile(), sinfo=script).values()
         assert (only.check, only.verdict, only.found) == ("Slurm", "warning", f"cannot tell: {says}")
+
+
+# What sacctmgr and scontrol of Slurm 22.05 print, with slurmdbd, of a user in two accounts.
+SACCTMGR = r"""case "$*" in
+*"show user"*) echo main ;;
+*"show assoc user="*"cluster=c1 format=Account,Partition,DefaultQOS,MaxSubmit,MaxJobs")
+    printf 'main||normal||4\nother||normal|1|1\n' ;;
+*"show qos"*) printf 'normal||\ntight|3|1\npart|50|\n' ;;
+*) exit 1 ;;
+esac"""
+SCONTROL = r"""case "$*" in
+"show config") echo 'ClusterName             = c1' ;;
+"show partition gpu") printf 'PartitionName=gpu\n   AllocNodes=ALL Default=YES QoS=part\n' ;;
+*) exit 1 ;;
+esac"""
+
+
+@pytest.mark.parametrize(
+    ("options", "verdict", "says"),
+    [
+        ({"jobs": 20}, "ok", "20 at a time (account main: MaxJobs 4 and QOS part: MaxSubmitPU 50)"),
+        (
+            {"jobs": 20, "slurm-qos": "tight"},
+            "warning",
+            "20 at a time, and Slurm takes no more than 3 of yours (account main: MaxJobs 4, QOS tight: MaxSubmitPU 3, "
+            "QOS tight: MaxJobsPU 1 and QOS part: MaxSubmitPU 50)",
+        ),
+        ({"jobs": "3", "slurm-qos": "tight"}, "ok", "3 at a time (account main"),
+        ({"jobs": 60}, "warning", "no more than 50 of yours"),
+        (
+            {"jobs": 2, "default-resources": {"slurm_partition": "gpu", "slurm_account": "other"}},
+            "warning",
+            "no more than 1 of yours (account other: MaxSubmit 1",
+        ),
+    ],
+)
+def test_the_jobs_of_a_profile_are_held_against_slurm_s_limits_on_a_user(
+    look: Look, options: dict[str, Any], verdict: str, says: str
+) -> None:
+    profile = a_profile(**{"default-resources": {"slurm_partition": "gpu"}} | options)
+    found = look(profile, sacctmgr=SACCTMGR, scontrol=SCONTROL)["profile: jobs"]
+    assert (found.verdict, says in found.found) == (verdict, True), found
+    assert verdict == "ok" or re.match(r"jobs: \d+ in the profile", found.do)
+
+
+def test_where_there_is_no_accounting_nothing_is_said_of_limits(look: Look) -> None:
+    without = "echo 'You are not running a supported accounting_storage plugin' >&2; exit 1"
+    assert "profile: jobs" not in look(a_profile(jobs=20), sacctmgr=without, scontrol=SCONTROL)
+    assert "profile: jobs" not in look(a_profile(), sacctmgr=SACCTMGR, scontrol=SCONTROL)

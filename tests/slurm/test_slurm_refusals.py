@@ -67,7 +67,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             "Invalid account",
         ),
     ],
-    ids=["no answer", "submit limit", "for good, until it is mended"],
+    ids=["no answer", "submit limit", "for good, until it is corrected"],
 )
 def test_a_run_is_done_however_often_its_submission_was_refused(
     slurm: Path, tmp_path: Path, lines: str, times: int, says: str

@@ -143,3 +143,17 @@ def test_a_job_does_not_get_what_only_the_submission_needs(folder: Path) -> None
     assert variables["PATH"].split(os.pathsep)[0] == str(folder / "bin")
     assert sys.executable in (folder / PROGRAM).read_text()
     assert (folder / WAITING).is_dir()
+
+
+STATES = ["sacct", "-X", "--parsable2", "--noheader", "--format=JobIdRaw,State", "--endtime", "now", "--name", "uuid"]
+
+
+def test_where_there_is_no_accounting_sacct_has_the_states_of_squeue(folder: Path) -> None:
+    put(folder / "bin", "squeue", '[ "$4" = --name=uuid ] && echo "7|RUNNING"')
+    put(folder / "bin", "sacct", "echo Slurm accounting storage is disabled >&2; exit 1")
+    done = subprocess.run(STATES, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "7|RUNNING\n")
+    other = subprocess.run(["sacct", "-j", "7"], capture_output=True, text=True, check=False)
+    assert (other.returncode, other.stdout) == (1, "")
+    put(folder / "bin", "sacct", 'echo "7|COMPLETED"')
+    assert subprocess.run(STATES, capture_output=True, text=True, check=True).stdout == "7|COMPLETED\n"

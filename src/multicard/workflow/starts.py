@@ -27,6 +27,6 @@ def started_jobs(folder: Path, other_than: str | None = None) -> list[str]:
 
 
 def forget_starts(runs: Path) -> None:
-    """Forget the starts of all runs: a pipeline that the user starts again begins to count anew."""
+    """Forget the starts of all runs: a pipeline that the user starts again counts from the start."""
     for file in runs.glob(f"*/{STARTS}"):
         file.unlink(missing_ok=True)

@@ -41,6 +41,20 @@ NO_ANSWER = (
 )  # fmt: skip
 
 
+# Snakemake's plugin is told to ask squeue. When the controller is away as it begins to ask, it asks sacct instead, and
+# where there is no accounting that fails for an hour (`check_active_jobs`). This sacct then asks squeue.
+SACCT = """\
+#!/bin/sh
+PATH={path}
+sacct "$@" && exit
+while [ $# -gt 1 ]; do
+    [ "$1" = --name ] && exec squeue --noheader --states=all --format='%i|%T' "--name=$2"
+    shift
+done
+exit 1
+"""
+
+
 class Refusal(NamedTuple):
     """Why Slurm takes no job for the moment."""
 
@@ -61,12 +75,17 @@ def submit_patiently(folder: Path) -> None:
     shutil.rmtree(folder / WAITING, ignore_errors=True)
     (folder / WAITING).mkdir(parents=True)
     program = (folder / PROGRAM).absolute()
-    with atomic_write(program) as temporary:
-        temporary.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m {__name__} "$@"\n', encoding="utf-8")
-        temporary.chmod(0o755)
+    _write_program(program, f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m {__name__} "$@"\n')
+    _write_program(program.with_name("sacct"), SACCT.format(path=shlex.quote(os.environ["PATH"])))
     os.environ[PIPELINE] = f"{os.getpid()} {start_of(os.getpid())}"
     os.environ[FOLDER] = str(folder.absolute())
     os.environ["PATH"] = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+
+
+def _write_program(path: Path, text: str) -> None:
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.chmod(0o755)
 
 
 def stop_submitting(folder: Path) -> None:
