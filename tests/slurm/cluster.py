@@ -6,6 +6,7 @@ assigns them as real ones; no CUDA program finds one.
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -28,6 +29,7 @@ GPUS, CPUS = 4, 16  # of a node
 MEMORY_CGROUPS = os.access("/sys/fs/cgroup/memory/cgroup.procs", os.W_OK)
 NULL_DEVICE = os.makedev(1, 3)
 START_LIMIT_S = 300.0
+OTHERS_LIMIT_S = 3600.0
 MUNGE_PID = Path("/run/munge/munged.pid")
 OWN_MUNGE = "own-munge"  # in the folder of the cluster: the id of the munged that it started
 
@@ -71,6 +73,7 @@ def up(folder: Path, partitions: Mapping[str, int]) -> None:
     `partitions`: megabytes of memory of a node, by partition. Each has two nodes of its own; n1 is the first of all.
     """
     refuse()
+    wait_for(lambda: not is_in_use(), "a cluster of other tests on this machine to end", OTHERS_LIMIT_S)
     nodes = NODES * len(partitions)
     devices = [folder / "dev" / f"nvidia{number}" for number in range(GPUS)]
     for place in ("dev", "state", "log", *(f"spool-n{number}" for number in range(1, nodes + 1))):
@@ -107,6 +110,16 @@ def refuse() -> None:
         path = CONFIGURATION / name
         if path.exists() and not path.read_text().startswith(MARK):
             raise NoCluster(f"{path} is there already and not a test's: this machine has a Slurm of its own")
+
+
+def is_in_use() -> bool:
+    """Whether the cluster that is configured on this machine is at work, and so another test's."""
+    path = CONFIGURATION / "slurm.conf"
+    found = re.search(r"^SlurmctldPidFile=(.+)$", path.read_text(), re.MULTILINE) if path.exists() else None
+    try:
+        return found is not None and psutil.Process(int(Path(found[1]).read_text())).name() == "slurmctld"
+    except (OSError, ValueError, psutil.Error):
+        return False
 
 
 def configuration(folder: Path, partitions: Mapping[str, int], devices: list[Path]) -> dict[str, str]:

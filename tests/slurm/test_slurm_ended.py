@@ -225,10 +225,14 @@ def test_however_jobs_end_only_what_is_missing_runs_again(slurm: Path, digits: P
     assert "--exclusive" not in asked_for(folder, PREEMPTED)
     warning = f"Slurm job {preempted} ({comment(PREEMPTED)}) was preempted and is requeued"
     assert said.read_text().count(warning) == 1
+    cancelled = f"run {CANCELLED}: its Slurm job {jobs[comment(CANCELLED)][0]} was cancelled (scancel); submitted again"
+    assert cancelled in said.read_text()
+    assert "failed: " not in said.read_text()
 
     lost = record(folder, LOSES_A_NODE)
     assert lost["outcome"] == "failed"
     reason = describe_reason(lost["reason"])
+    assert reason.startswith(f"{SECOND} was lost"), reason
     assert re.search(rf"\b1 on {SECOND}", reason), reason
     assert [node["name"] for node in lost["nodes"]] == [FIRST, SECOND]
 
