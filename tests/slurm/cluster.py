@@ -245,10 +245,10 @@ def down(folder: Path) -> None:
     end(int(file.read_text()) for file in files)
     for file in files:
         file.unlink(missing_ok=True)
-    for name in ("slurm.conf", "gres.conf", "cgroup.conf"):
-        path = CONFIGURATION / name
-        if path.exists() and path.read_text().startswith(MARK):
-            path.unlink()
+    named = CONFIGURATION / "slurm.conf"
+    if named.exists() and name_of(folder) in named.read_text():  # else another test's by now
+        for name in ("slurm.conf", "gres.conf", "cgroup.conf"):
+            (CONFIGURATION / name).unlink(missing_ok=True)
 
 
 def kill_left(folder: Path) -> None:

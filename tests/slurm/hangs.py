@@ -1,4 +1,4 @@
-"""A training script of which one rank exits before its third step, or waits for ever, so that the others wait for it."""
+"""A training script of which one rank exits before its third step, or waits for ever, and the others with it."""
 
 import os
 import sys

@@ -13,6 +13,7 @@ from typing import Any
 
 import cluster
 import pytest
+import yaml
 from slurm_projects import (
     FOR_ENDED,
     FOR_SCRIPTS,
@@ -258,6 +259,12 @@ def test_a_pipeline_that_waits_says_for_what_and_one_that_is_told_to_end_cancels
         second = snakemake(folder, "--until", "launch_run")
         assert second.returncode != 0
         assert "--unlock" in second.stderr
+        # For other results Snakemake has no lock; the jobs of the first are not to be cancelled.
+        (folder / "config/other.yaml").write_text(yaml.safe_dump(ONE_RUN | {"results": "other"}))
+        other = snakemake(folder, "--until", "launch_run", "--configfile", "config/other.yaml")
+        assert other.returncode != 0
+        assert f"a pipeline is running in this folder (process {pipeline.pid} on " in other.stderr
+        assert "scancel" not in other.stdout + other.stderr
         pipeline.send_signal(signal.SIGINT)
         assert pipeline.wait(timeout=LIMIT_S) != 0
     assert "until then this directory stays locked" in said.read_text()
