@@ -237,18 +237,18 @@ def lose_node(folder: Path, name: str) -> None:
 
 def down(folder: Path) -> None:
     """End the jobs and the services of the cluster, by their ids, and take its configuration away."""
-    if (folder / "slurmctld.pid").exists():
+    named = CONFIGURATION / "slurm.conf"
+    is_configured = named.exists() and name_of(folder) in named.read_text()  # else another test's is by now
+    if is_configured and (folder / "slurmctld.pid").exists():
         subprocess.run(["scancel", "--user=root"], capture_output=True, check=False, timeout=300)
         wait_for(lambda: not jobs(), "the jobs of the cluster to end", or_else=False)
-        kill_left(folder)
+    kill_left(folder)
     files = [*folder.glob("slurmd-*.pid"), *folder.glob("slurmctld.pid"), *folder.glob(OWN_MUNGE)]
     end(int(file.read_text()) for file in files)
     for file in files:
         file.unlink(missing_ok=True)
-    named = CONFIGURATION / "slurm.conf"
-    if named.exists() and name_of(folder) in named.read_text():  # else another test's by now
-        for name in ("slurm.conf", "gres.conf", "cgroup.conf"):
-            (CONFIGURATION / name).unlink(missing_ok=True)
+    for name in ("slurm.conf", "gres.conf", "cgroup.conf") if is_configured else ():
+        (CONFIGURATION / name).unlink(missing_ok=True)
 
 
 def kill_left(folder: Path) -> None:

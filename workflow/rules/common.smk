@@ -304,26 +304,26 @@ def named_node(wildcards):
     return "" if ON_CLUSTER and wildcards.host == ANY_NODE else wildcards.host
 
 
-def attempt_at(run):
-    """Number of the next attempt at a run: of Slurm's jobs those that started, unlike Snakemake's attempts.
+def attempt_at(run, attempt):
+    """Number of the next attempt at a run, within a job its own: only jobs that have started it count.
 
-    Within a job, its own number.
+    `attempt`: as Snakemake counts, also what Slurm refused. The first time there is no need to look at the file.
     """
     folder = Path(RESULTS, "runs", run)
-    return 1 + len(started_jobs(folder, other_than=slurm_job()))
+    return 1 + (len(started_jobs(folder, slurm_job())) if attempt > 1 else 0)
 
 
-def run_memory(wildcards):
+def run_memory(wildcards, attempt):
     """Megabytes that a run is expected to need at most, on each node; more after a lost attempt, maybe for its memory."""
     run = wildcards.run
-    return memory_of_attempt_mb(MATRIX.runs[run], attempt_at(run), EXPERIMENT)
+    return memory_of_attempt_mb(MATRIX.runs[run], attempt_at(run, attempt), EXPERIMENT)
 
 
 def requested(name):
     """Resource function: what a run asks of a cluster, and nothing to leave an outcome only."""
 
-    def amount(wildcards):
-        if attempt_at(wildcards.run) <= ATTEMPTS:
+    def amount(wildcards, attempt):
+        if attempt_at(wildcards.run, attempt) <= ATTEMPTS:
             stated = workflow.resource_settings.overwrite_resources
             whole_memory = "mem_mb" not in stated.get("launch_run", {})
             return request(MATRIX.runs[wildcards.run], EXPERIMENT, whole_memory)[name]
