@@ -29,7 +29,8 @@ from multicard.workflow.slurm_queue import Queue
 from snakemake_logger_plugin_multicard.failures import REFUSES, cause_of, last_line
 
 RUNS, DRAWN = "launch_run", "draw_figures"  # rules
-SHOWN = ("prepare_data", "prepare_model", "measure_machine")  # may take long, too
+HERE = ("prepare_data", "prepare_model")  # run by this machine, though others go to a cluster
+SHOWN = (*HERE, "measure_machine")  # may take long, too
 LOOK_S = 1.0
 REMIND_S = 60.0  # between lines about the queue, where they stay
 AT_FIRST_S = 2.0  # by which the jobs that are submitted together are
@@ -139,7 +140,8 @@ class Console:
                 return
             self._refusals.add(why)
         what = "; ".join(job.message for job in found) or "a job"
-        again = "" if is_last else "; submitted again" if self.on_cluster else "; tried again"
+        is_submitted = self.on_cluster and not {job.rule for job in found} <= {*HERE}
+        again = "" if is_last else "; submitted again" if is_submitted else "; tried again"
         log = f"; log: {there[0]}" if there else ""
         self.error(f"{'failed: ' if is_last else ''}{what}: {why}{again}{log}", failed=is_last)
 

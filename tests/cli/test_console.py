@@ -203,6 +203,28 @@ def test_jobs_of_a_group_fail_in_one_line(pipeline: Pipeline) -> None:
     assert pipeline.said().err == said
 
 
+@pytest.mark.parametrize(("slurm", "says"), [(None, "Slurm refuses the job"), ("8", "its command failed")])
+def test_of_a_group_on_a_cluster_it_is_known_whether_slurm_took_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], slurm: str | None, says: str
+) -> None:
+    cluster = on_cluster(folder, monkeypatch)
+    cluster.begins(judge_claims=1)
+    job = cluster.starts("judge_claims", "judge_claims")
+    facts = {"job_error_info": [{"jobid": job, "log": []}], "aux_logs": [], "groupid": "conclusions"}
+    facts |= {"external_jobid": slurm} if slurm else {}
+    cluster.say("Error in group", logging.ERROR, event=LogEvent.GROUP_ERROR, **facts)
+    assert capsys.readouterr().err == f"judge_claims: {says}; submitted again\n"
+
+
+def test_what_the_login_node_does_itself_is_tried_and_not_submitted_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = on_cluster(folder, monkeypatch)
+    cluster.begins(prepare_data=1)
+    cluster.fails(cluster.starts("prepare_data", "prepare the data set a"), message="no network")
+    assert capsys.readouterr().err == "prepare the data set a: no network; tried again\n"
+
+
 def test_with_only_errors_nothing_else_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pipeline = Pipeline(folder, "errors")
     pipeline.begins(launch_run=1)
