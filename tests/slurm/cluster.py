@@ -29,7 +29,7 @@ GPUS, CPUS = 4, 16  # of a node
 MEMORY_CGROUPS = os.access("/sys/fs/cgroup/memory/cgroup.procs", os.W_OK)
 NULL_DEVICE = os.makedev(1, 3)
 START_LIMIT_S = 300.0
-OTHERS_LIMIT_S = 3600.0
+OTHERS_LIMIT_S, END_LIMIT_S = 3600.0, 30.0
 MUNGE_PID = Path("/run/munge/munged.pid")
 OWN_MUNGE = "own-munge"  # in the folder of the cluster: the id of the munged that it started
 
@@ -74,6 +74,8 @@ def up(folder: Path, partitions: Mapping[str, int]) -> None:
     """
     refuse()
     wait_for(lambda: not is_in_use(), "a cluster of other tests on this machine to end", OTHERS_LIMIT_S)
+    # Its configuration goes last, unless it was killed.
+    wait_for(lambda: not (CONFIGURATION / "slurm.conf").exists(), "its configuration to go", END_LIMIT_S, or_else=False)
     nodes = NODES * len(partitions)
     devices = [folder / "dev" / f"nvidia{number}" for number in range(GPUS)]
     for place in ("dev", "state", "log", *(f"spool-n{number}" for number in range(1, nodes + 1))):
