@@ -23,10 +23,11 @@ STATES = {
     "TIMEOUT": "exceeded its time limit in Slurm",
 }
 KILLED_FOR_MEMORY = re.compile(r"oom[-_]?kill|\bOut Of Memory\b", re.IGNORECASE)
-# What Snakemake says at the end of every job that failed, and Slurm of every step.
+# What Snakemake says at the end of every job that failed, partly indented, and Slurm of every step.
 SAYS_NOTHING = re.compile(
-    r"At least one job did not complete|Exiting because a job|See individual rule error|Complete log|Shutting down"
-    r"|Storing output|Error in |WorkflowError|\[\w{3} \w{3}|srun: (Terminating|error: .*task \d+: Exited)"
+    r"\s|At least one job did not complete|Exiting because a job|See individual rule error|Complete log|Shutting down"
+    r"|Storing output|Removing output|Error in |RuleException|CalledProcessError|WorkflowError|\[\w{3} \w{3}"
+    r"|srun: (Terminating|error: .*task \d+: Exited)"
 )
 
 
@@ -57,7 +58,7 @@ def last_line(file: str | Path, prefix: str | None = None) -> str | None:
 
     `prefix`: of those that begin with it, without it; by default of those that do not begin with `PROGRESS`.
     """
-    lines = [line.strip() for line in _tail(Path(file)).splitlines() if line.strip()]
+    lines = [line.rstrip() for line in _tail(Path(file)).splitlines() if line.strip()]
     if prefix:
         wanted = [line.removeprefix(prefix).strip() for line in lines if line.startswith(prefix)]
     else:

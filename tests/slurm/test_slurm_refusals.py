@@ -1,20 +1,24 @@
 """What Slurm refuses for the moment is submitted later, and only jobs that have started count as attempts at a run."""
 
+import contextlib
 import json
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import cluster
+import psutil
 import pytest
-from slurm_projects import project, slurm_cluster, snakemake
+from slurm_projects import LIMIT_S, command, environment, project, slurm_cluster, snakemake
 
 from conftest import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.rare]
 
+HOG = str(ROOT / "tests/slurm/hog.py")
 SHORT: dict[str, Any] = {
     "time_limit_min": 10,
     "timing": "shared",
@@ -25,7 +29,7 @@ SHORT: dict[str, Any] = {
     "scenarios": {
         "one": {
             "question": "?",
-            "fixed": {"command": [str(ROOT / "tests/slurm/hog.py"), "0"]},
+            "fixed": {"command": [HOG, "0"]},
             "figures": ["step_times"],
         }
     },
@@ -102,3 +106,42 @@ def test_a_job_that_slurm_took_without_an_answer_runs_once(slurm: Path, tmp_path
     assert (folder / "asked").read_text() == "asked\n"
     jobs = cluster.ask("squeue", "--noheader", "--states=all", "--format=%Z").splitlines()
     assert jobs.count(str(folder)) == 1
+
+
+def test_a_launcher_that_is_killed_is_named_and_its_run_submitted_again(slurm: Path, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    waits = {"question": "?", "fixed": {"command": [HOG, "0", str(go)]}, "figures": ["step_times"]}
+    folder = project(tmp_path / "project", SHORT | {"scenarios": {"one": waits}}, "scripts")
+    said = tmp_path / "said"
+    with said.open("w") as out:
+        pipeline = subprocess.Popen(
+            command("--until", "launch_run"), cwd=folder, env=environment(folder), stdout=out, stderr=out
+        )
+        try:
+            cluster.wait_for(lambda: launchers(folder) != [], "the launcher", LIMIT_S)
+            cluster.wait_for(lambda: [*folder.glob("results/runs/*/.starts")] != [], "its start", LIMIT_S)
+            for process in launchers(folder):
+                process.kill()
+            go.touch()
+            assert pipeline.wait(timeout=LIMIT_S) == 0, said.read_text()
+        finally:
+            pipeline.kill()
+            pipeline.wait()
+    [run] = (folder / "results/runs").glob("*/run.json")
+    assert json.loads(run.read_text())["outcome"] == "completed"
+    first, *others = (run.parent / ".starts").read_text().split()
+    assert len(others) == 1
+    [line] = [line for line in said.read_text().splitlines() if f"Slurm job {first}" in line]
+    assert re.match(rf"run \S+: its Slurm job {first} failed: .*Killed.*; submitted again; log: ", line), line
+    assert "failed: run" not in said.read_text()
+
+
+def launchers(folder: Path) -> list[psutil.Process]:
+    """Processes of launch_run.py in a project."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            words = process.cmdline()
+            if process.cwd() == str(folder) and len(words) > 1 and words[1].endswith("launch_run.py"):
+                found.append(process)
+    return found
