@@ -239,9 +239,7 @@ def lose_node(folder: Path, name: str) -> None:
 
 def down(folder: Path) -> None:
     """End the jobs and the services of the cluster, by their ids, and take its configuration away."""
-    named = CONFIGURATION / "slurm.conf"
-    is_configured = named.exists() and name_of(folder) in named.read_text()  # else another test's is by now
-    if is_configured and (folder / "slurmctld.pid").exists():
+    if is_configured(folder) and (folder / "slurmctld.pid").exists():
         subprocess.run(["scancel", "--user=root"], capture_output=True, check=False, timeout=300)
         wait_for(lambda: not jobs(), "the jobs of the cluster to end", or_else=False)
     kill_left(folder)
@@ -249,8 +247,14 @@ def down(folder: Path) -> None:
     end(int(file.read_text()) for file in files)
     for file in files:
         file.unlink(missing_ok=True)
-    for name in ("slurm.conf", "gres.conf", "cgroup.conf") if is_configured else ():
+    for name in ("slurm.conf", "gres.conf", "cgroup.conf") if is_configured(folder) else ():
         (CONFIGURATION / name).unlink(missing_ok=True)
+
+
+def is_configured(folder: Path) -> bool:
+    """Whether the configuration on this machine is that of a cluster, and not another test's by now."""
+    path = CONFIGURATION / "slurm.conf"
+    return path.exists() and name_of(folder) in path.read_text()
 
 
 def kill_left(folder: Path) -> None:
