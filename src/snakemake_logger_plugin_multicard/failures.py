@@ -8,7 +8,7 @@ from multicard.core.layout import PROGRESS
 from multicard.core.text import printable
 
 LONGEST = 300  # characters of a reason
-TAIL_BYTES = 4000
+TAIL_BYTES = 20_000  # commands, which are long, stand in Slurm's log several times
 REFUSES = "Slurm refuses the job"
 # The plugin's messages (snakemake_executor_plugin_slurm 2.8).
 REFUSED = re.compile(r"SLURM sbatch failed\. The error message was '(.*?)'\.\n", re.DOTALL)
@@ -23,12 +23,15 @@ STATES = {
     "TIMEOUT": "exceeded its time limit in Slurm",
 }
 KILLED_FOR_MEMORY = re.compile(r"oom[-_]?kill|\bOut Of Memory\b", re.IGNORECASE)
-# What Snakemake says at the end of every job that failed, partly indented, and Slurm of every step.
+# What Snakemake says in every job that failed, partly indented, and Slurm of every step.
 SAYS_NOTHING = re.compile(
     r"\s|At least one job did not complete|Exiting because a job|See individual rule error|Complete log|Shutting down"
-    r"|Storing output|Removing output|Error in |RuleException|CalledProcessError|WorkflowError|\[\w{3} \w{3}"
+    r"|Storing output|Removing output|Error in |RuleException|CalledProcessError|WorkflowError|\[\w{3} \w{3}|Command '"
+    r"|Elapsed time|Building DAG|Using shell|Provided |Rules claiming|Select jobs|Execute |Job \d+:|Reason: |Runs plan"
     r"|srun: (Terminating|error: .*task \d+: Exited)"
 )
+# How Bash says that a signal ended its command, which follows: "bash: line 1: 4711 Killed    python …".
+ENDED_BY_SIGNAL = re.compile(r"\S*bash: line \d+:\s+\d+ (\w+(?: \w+)*) {2,}\S")
 
 
 def cause_of(message: str | None, logs: Sequence[str]) -> str:
@@ -63,6 +66,8 @@ def last_line(file: str | Path, prefix: str | None = None) -> str | None:
         wanted = [line.removeprefix(prefix).strip() for line in lines if line.startswith(prefix)]
     else:
         wanted = [line for line in lines if not line.startswith(PROGRESS) and not SAYS_NOTHING.match(line)]
+    if wanted and (signal := ENDED_BY_SIGNAL.match(wanted[-1])):
+        return f"its command was ended by a signal ({signal[1]})"
     return printable(wanted[-1], LONGEST) if wanted else None
 
 

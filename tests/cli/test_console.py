@@ -362,6 +362,37 @@ SUBMITTING = (
     "SLURM sbatch failed. The error message was '{}'.\n    sbatch call:\n        sbatch --parsable …\n"
     "    sbatch script:\n#!/bin/sh\n…"
 )
+# As Snakemake 9.27 writes it within a job of Slurm.
+KILLED = """Building DAG of jobs...
+Using shell: /usr/bin/bash
+Provided cores: 2
+Rules claiming more threads will be scaled down.
+Select jobs to execute...
+Execute 1 jobs...
+
+[Sat Nov 28 23:27:45 2026]
+Job 0: run a
+Reason: Forced execution
+/usr/bin/bash: line 1: 22781 Killed                  python "$SCRIPTS/launch_run.py" --parameters '{}'
+RuleException:
+CalledProcessError in file "workflow/rules/run.smk", line 89:
+Command 'set -euo pipefail; python "$SCRIPTS/launch_run.py"' returned non-zero exit status 137.
+[Sat Nov 28 23:27:46 2026]
+Error in rule launch_run:
+    message: None
+    jobid: 0
+    log: results/logs/launch_run/a.txt (check log file(s) for error details)
+    shell:
+        python "$SCRIPTS/launch_run.py" --parameters '{}'
+        (command exited with non-zero exit code)
+Shutting down, this might take some time.
+Exiting because a job execution failed. Look above for error messages
+Storing output in storage.
+Elapsed time: 0:00:01.785255
+WorkflowError:
+At least one job did not complete successfully.
+srun: error: n3: task 0: Exited with exit code 1
+"""
 ENDED = (
     "SLURM-job '7' failed, SLURM status is: '{}'. Detailed failure reason unavailable (…).For further error details …"
 )
@@ -390,6 +421,7 @@ ENDED = (
             "",
             "its Slurm job 7 failed: /bin/bash: line 1: module: command not found",
         ),
+        (ENDED.format("FAILED"), KILLED, "", "its Slurm job 7 failed: its command was ended by a signal (Killed)"),
         (ENDED.format("FAILED"), "x", "data: no such folder", "its Slurm job 7 failed: data: no such folder"),
     ],
 )

@@ -132,7 +132,8 @@ def test_a_launcher_that_is_killed_is_named_and_its_run_submitted_again(slurm: P
     first, *others = (run.parent / ".starts").read_text().split()
     assert len(others) == 1
     [line] = [line for line in said.read_text().splitlines() if f"Slurm job {first}" in line]
-    assert re.match(rf"run \S+: its Slurm job {first} failed: .*Killed.*; submitted again; log: ", line), line
+    says = rf"its Slurm job {first} failed: its command was ended by a signal \(Killed\)"
+    assert re.match(rf"run \S+: {says}; submitted again; log: ", line), line
     assert "failed: run" not in said.read_text()
 
 
