@@ -21,7 +21,7 @@ from multicard.core.reasons import describe_reason
 pytestmark = [pytest.mark.slow, pytest.mark.rare]
 
 SCRIPT = str(ROOT / "tests/slurm/hangs.py")
-NEEDED_STEPS = 1 + 6 + 2 + 2  # warm-up, measured, settling and profiled ones
+NEEDED_STEPS = 1 + 6  # warm-up and measured ones; without a profiler none is profiled
 
 
 def on_two_nodes(*argument: str, **stated: Any) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def test_a_hang_on_two_nodes_ends_at_its_time_limit_with_what_both_had_seen(slur
     assert record["outcome"] == "timed_out"
     reason = describe_reason(record["reason"])
     # A step counts when the next one begins.
-    assert f"it had made 1 of at least {NEEDED_STEPS} steps" in reason, reason
+    assert re.search(rf"it had made [12] of at least {NEEDED_STEPS} steps", reason), reason
     assert [node["host"] is not None for node in record["nodes"]] == [True, True], record["nodes"]
     assert 120 <= record["wall_time_s"] < 180
     assert folders_on_nodes() <= before
@@ -97,7 +97,7 @@ def test_a_job_on_two_nodes_that_starts_while_the_controller_is_away_waits_for_i
     [path] = (folder / "results/runs").glob("*/run.json")
     record = json.loads(path.read_text())
     assert record["outcome"] == "timed_out", record["reason"]
-    assert re.search("it had made 1 of", describe_reason(record["reason"]))
+    assert re.search("it had made [12] of", describe_reason(record["reason"]))
     assert len((path.parent / ".starts").read_text().split()) == 1
 
 
