@@ -146,7 +146,7 @@ def answer(throughput: Callable[[int], float], noise: float = 0.0, seed: int = 0
 def test_the_batch_that_pays_is_within_the_tolerance_of_the_best_between_doublings(
     throughput: Callable[[int], float],
 ) -> None:
-    found = answer(throughput)
+    found = answer(throughput, 1e-4)  # without any noise, equal repeats would tell nothing of it
     assert found.share >= 1 - TOLERANCE and found.runs <= 15
     noisy = [answer(throughput, 0.01, seed) for seed in range(6)]
     assert all(each.share >= 1 - TOLERANCE - 0.01 for each in noisy if each.is_shown)

@@ -94,9 +94,10 @@ class Pool:
         first = float(self._numbers[index][0])
         if count == 1:
             return Interval(first, None, None, 1)
-        # Blocks and noise of one configuration need not be told apart, but for how much is known of them.
-        _, freedom = self._error({index: count}, self._unshared([index]))
-        freedom = min(freedom, float(self._total.freedom[index]))
+        # Blocks and noise of one configuration need not be told apart, but for how much the other configurations tell
+        # of them. Its own values alone tell as much as they are, whatever the blocks are.
+        _, of_parts = self._error({index: count}, self._unshared([index]))
+        freedom = min(float(self._total.freedom[index]), max(count - 1.0, of_parts))
         found = self._interval(float(logs.mean()), self._total.variances[index] / count, freedom, count, against, level)
         if np.ptp(logs) > 0:
             return found
