@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,12 +39,19 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-def folders_on_nodes() -> set[str]:
-    return {path.name for path in Path(tempfile.gettempdir()).glob("multicard-*") if path.is_dir()}
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The temporary folder of all nodes, which no other test has."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
 
 
-def test_a_hang_on_two_nodes_ends_at_its_time_limit_with_what_both_had_seen(slurm: Path, tmp_path: Path) -> None:
-    folder, before = project(tmp_path / "project", on_two_nodes("hang"), "scripts"), folders_on_nodes()
+def test_a_hang_on_two_nodes_ends_at_its_time_limit_with_what_both_had_seen(
+    slurm: Path, tmp_path: Path, temporary: Path
+) -> None:
+    folder = project(tmp_path / "project", on_two_nodes("hang"), "scripts")
     done = snakemake(folder, "--until", "launch_run")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     [path] = (folder / "results/runs").glob("*/run.json")
@@ -56,20 +62,20 @@ def test_a_hang_on_two_nodes_ends_at_its_time_limit_with_what_both_had_seen(slur
     assert re.search(rf"it had made [12] of at least {NEEDED_STEPS} steps", reason), reason
     assert [node["host"] is not None for node in record["nodes"]] == [True, True], record["nodes"]
     assert 120 <= record["wall_time_s"] < 180
-    assert folders_on_nodes() <= before
+    assert list(temporary.glob("multicard-*")) == []
 
 
 def test_of_a_rank_that_fails_on_a_node_the_reason_is_kept_and_the_other_node_copies_too(
-    slurm: Path, tmp_path: Path
+    slurm: Path, tmp_path: Path, temporary: Path
 ) -> None:
-    folder, before = project(tmp_path / "project", on_two_nodes("exit"), "scripts"), folders_on_nodes()
+    folder = project(tmp_path / "project", on_two_nodes("exit"), "scripts")
     done = snakemake(folder, "--until", "launch_run")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     [path] = (folder / "results/runs").glob("*/run.json")
     record = json.loads(path.read_text())
     assert record["outcome"] == "failed"
     assert "I give up" in describe_reason(record["reason"])
-    assert folders_on_nodes() <= before
+    assert list(temporary.glob("multicard-*")) == []
 
 
 def test_a_job_on_two_nodes_that_starts_while_the_controller_is_away_waits_for_it(slurm: Path, tmp_path: Path) -> None:
