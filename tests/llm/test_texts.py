@@ -9,11 +9,15 @@ from unittest.mock import Mock
 import pytest
 from text_sets import FLAT, GOOD, HELLO, RESOURCES, SAMPLES, WAVE, line, made, prepared, refusal, rows, write
 
+from conftest import ROOT
+from multicard.archive.matrix import Matrix
 from multicard.core.errors import UserError
 from multicard.core.files import sha256
 from multicard.core.prepared import read_unchanged
 from multicard.experiment.datasets import SHIPPED, ShippedText
+from multicard.experiment.load import read_experiment
 from multicard.workloads.llm.prepare_texts import prepare_texts
+from multicard.workloads.llm.workload import Llm
 
 
 def of_file(path: Path, kind: str = "completion") -> dict[str, str]:
@@ -32,6 +36,18 @@ def test_shipped_sets_are_prepared_as_they_are(tmp_path: Path) -> None:
         entry = {"name": "train.jsonl", "bytes": shipped.stat().st_size, "sha256": sha256(out / "train.jsonl")}
         assert facts["files"] == [entry]
         assert sorted(path.name for path in out.iterdir()) == ["provenance.json", "train.jsonl"]
+
+
+def test_how_many_samples_a_shipped_set_has_is_known_before_it_is_prepared() -> None:
+    count = {name: len(rows(RESOURCES / "text" / f"{name}.jsonl")) for name in SHIPPED}
+    for limit in (None, 7, 10_000):
+        sets = {name: ShippedText(source="shipped-text", texts=name, limit=limit) for name in SHIPPED}
+        known = {name: Llm().sample_count(each) for name, each in sets.items()}
+        assert known == {name: min(each, limit or each) for name, each in count.items()}
+
+
+def test_nothing_of_the_default_experiment_is_prepared_to_know_what_can_run() -> None:
+    assert Matrix.plan(read_experiment(ROOT / "config/config.yaml")).undecided_data() == []
 
 
 def test_the_shipped_sets_are_made_again_byte_for_byte(tmp_path: Path) -> None:

@@ -192,6 +192,11 @@ class ShippedText(Text):
         """What a sample is."""
         return SHIPPED[self.texts]
 
+    @property
+    def file(self) -> Path:
+        """Its samples, one in each line, in the folder of what is shipped."""
+        return Path("text", f"{self.texts}.jsonl")
+
 
 class TextFile(Text):
     """A file of samples: JSON (a list), JSON lines, CSV or Parquet."""

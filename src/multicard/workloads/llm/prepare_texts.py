@@ -41,7 +41,7 @@ def prepare_texts(name: str, dataset: Text, folder: Path, resources: Path) -> No
             place = dataset.folder or dataset.repository
             rows, origin = _open_published(name, dataset, place, scratch)
         elif isinstance(dataset, ShippedText):
-            place = resources / "text" / f"{dataset.texts}.jsonl"
+            place = resources / dataset.file
             rows, origin = _rows(place), {"origin": "multicard's own, resources/text"}
         else:
             place = Path(dataset.path)

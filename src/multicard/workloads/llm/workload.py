@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from multicard.core.pipeline import pipeline_folder
 from multicard.core.prepared import read_prepared
-from multicard.experiment.datasets import Text
+from multicard.experiment.datasets import ShippedText, Text
 from multicard.experiment.machine import Machine
 from multicard.experiment.models import Model
 from multicard.experiment.workload import BATCH, Inputs, Resources, Unit, Workload
@@ -63,6 +64,13 @@ class Llm(Workload):
                 f"{p.model}"
             )
         return technique.config_error(p, model and model.shape)
+
+    def sample_count(self, definition: Any) -> int | None:
+        """Return the number of samples of a shipped set, which has a line for each."""
+        if not isinstance(definition, ShippedText):
+            return None
+        lines = (pipeline_folder() / "resources" / definition.file).read_bytes().count(b"\n")
+        return min(lines, definition.limit or lines)
 
     def data_error(self, p: LlmParameters, samples: int) -> str | None:
         """Return that a step needs more samples than there are; how many packs they make is not known before."""
