@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from claim_worlds import CLAIMS
@@ -50,8 +51,8 @@ def test_a_damaged_measures_file_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def papers_runs(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
-    """All runs of the papers' configurations that a machine could run, with equal numbers."""
-    machine = Machine.here().hypothetical()
+    """All runs of the papers' configurations that a machine could run, with numbers that are equal but for 0.1%."""
+    machine, random = Machine.here().hypothetical(), np.random.default_rng(1)
     scenarios: list[list[Row]] = []
     tables: dict[str, list[Row]] = {"cuda_api": [], "epochs": []}
     for config in ("paper-vision", "paper-llm"):
@@ -63,10 +64,14 @@ def papers_runs(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
                     continue
                 at = {"at": start + len(scenarios[-1])}
                 speeds = ("throughput_samples_per_s", "processed_samples_per_s", "tokens_per_s", "iteration_time_s")
-                measures = dict.fromkeys((*speeds, "test_accuracy", "peak_memory_bytes"), 1.0)
-                measures |= {"data_share": 0.02, "profiler_overhead": 0.02, "parameters": 8_030_000_000}
+                scatter = float(np.exp(random.normal(0, 0.001)))
+                measures = dict.fromkeys(speeds, scatter) | dict.fromkeys(("test_accuracy", "peak_memory_bytes"), 1.0)
+                shares = dict.fromkeys(("data_share", "profiler_overhead"), 0.02 * scatter)
+                measures |= shares | {"parameters": 8_030_000_000}
                 scenarios[-1].append(run.parameters.model_dump() | measures)
-                tables["cuda_api"].append(at | {"api": "runtime", "function": "cudaLaunchKernel", "total_s": 1.0})
+                calls = {"cudaLaunchKernel": 9 * scatter, "cudaFree": 1.0}
+                for function, total_s in calls.items():
+                    tables["cuda_api"].append(at | {"api": "runtime", "function": function, "total_s": total_s})
                 tables["epochs"].append(at | {"epoch": 1, "test_accuracy": 0.99})
     return made(tmp_path_factory.mktemp("papers"), *scenarios, tables=tables)
 

@@ -186,7 +186,7 @@ def test_what_cannot_be_told_has_a_code_of_its_own(extracted_run: Path, tmp_path
         [found] = said(*arguments, code=1)  # an error, not an answer
         assert found.startswith(line)
     (tmp_path / "x.tar.gz").write_bytes(b"no")
-    assert "x.tar.gz: cut, damaged or no archive" in said(old, tmp_path / "x.tar.gz", code=1)[0]
+    assert "x.tar.gz: not an archive of multicard" in said(old, tmp_path / "x.tar.gz", code=1)[0]
 
 
 @pytest.mark.parametrize(

@@ -271,7 +271,10 @@ def test_bad_input_stops_snakemake_and_make_with_one_line(finished: Path) -> Non
     stopped = snakemake(finished, config="config/bad.yaml")
     assert stopped.returncode != 0
     [said] = [text for text in stopped.stderr.splitlines() if text and not text.startswith("Using profile")]
-    assert "bad.yaml: scenarios.a.fixed.strategy: found 'dpp', expected one of single, dp, ddp, ddp-ds, fsdp" in said
+    found = (
+        "scenarios.a.fixed.strategy: found 'dpp' (did you mean 'dp'?), expected one of single, dp, ddp, ddp-ds, fsdp"
+    )
+    assert f"bad.yaml: {found}" in said
     twice = yaml.safe_dump(EXPERIMENT | {"scenarios": {"a": {}, "b": {}}}).replace("  b: {}\n", "  a: {}\n")
     (finished / "config/bad.yaml").write_text(twice)
     assert "the key 'a' stands here twice" in snakemake(finished, config="config/bad.yaml").stderr

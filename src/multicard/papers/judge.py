@@ -19,7 +19,7 @@ from multicard.analysis.evidence import SYNTHETIC, Configuration, Evidence, Meas
 from multicard.analysis.pooling import pooled
 from multicard.analysis.runs.notices import DISTURBED, NOT_STATIONARY, told
 from multicard.analysis.scenario_tables import write_csv
-from multicard.analysis.statistics import LEVEL, Interval
+from multicard.analysis.statistics import EQUAL_REPEATS, LEVEL, Interval
 from multicard.core.layout import CLAIM_TESTS, CLAIMS
 from multicard.core.text import counted
 from multicard.core.units import number
@@ -124,7 +124,8 @@ def _judge(claim: Claim, evidence: Evidence, several_nodes: set[str | None]) -> 
         if each.found is None:
             tests[place] = replace(each, verdict=verdict, not_judged_because=why)
         elif each.found.low is None:
-            tests[place] = replace(each, not_judged_because="one repeat only, which has no interval")
+            why = EQUAL_REPEATS if each.found.repeats > 1 else "one repeat only, which has no interval"
+            tests[place] = replace(each, not_judged_because=why)
     return JudgedClaim(claim, _verdict_of_claim({each.verdict for each in tests}), tests)
 
 
@@ -237,7 +238,7 @@ def _found(test: AnyTest, comparisons: Sequence[Comparison], level: float = LEVE
     limits = [limit for limit in (test.above, test.below) if limit is not None]
     violated = [limit for limit in limits if (value < limit if limit == test.above else value > limit)]
     # Inside the limits all of them must be excluded, outside the one that is violated.
-    found = [pooled_interval(comparisons, test.quantity, limit, level, test.exact) for limit in violated or limits]
+    found = [pooled_interval(comparisons, test.quantity, limit, level, not test.timed) for limit in violated or limits]
     return max(found, key=lambda each: each.p_value or 0.0)
 
 

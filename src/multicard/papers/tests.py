@@ -13,7 +13,7 @@ from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence, Me
 from multicard.analysis.runs.measures import MEASURES
 from multicard.analysis.scaling.speedup import speedups_of
 from multicard.analysis.statistics import ratio_by_block, shared_blocks
-from multicard.core.units import BYTES, percent, units_of
+from multicard.core.units import percent
 from multicard.experiment.config import PARAMETERS, is_parameter
 from multicard.experiment.datasets import Strict
 
@@ -60,15 +60,14 @@ Where = dict[Name, Value | list[Value] | Range | None]
 class Test(Strict):
     """Base of the tests: which runs it is about, and the limits between which its number must be.
 
-    Of `quantity` ratios logarithms are averaged. Whether it is `timed` decides if disturbed runs count, and whether it
-    is `exact` if equal repeats show that nothing scatters (`pooling.Pool`).
+    Of `quantity` ratios logarithms are averaged. Whether it is `timed` decides if disturbed runs count. What is not is
+    counted or computed alike in each repeat, so equal repeats show that it does not scatter (`pooling.Pool`).
     """
 
     __test__ = False  # not for pytest
 
     quantity: ClassVar[Quantity] = "ratio"
     timed: ClassVar[bool] = True
-    exact: ClassVar[bool] = False
 
     statement: Annotated[str, Field(min_length=1)]
     where: Where
@@ -112,11 +111,6 @@ class Compare(Test):
     def timed(self) -> bool:
         """Whether it compares times, rates or energy, by the unit in the measure's name."""
         return self.measure.endswith(("_s", "_j"))
-
-    @property
-    def exact(self) -> bool:
-        """Whether it compares bytes, which are counted."""
-        return units_of(self.measure) is BYTES
 
     def comparisons(self, configurations: Sequence[Configuration], evidence: Evidence) -> list[Comparison]:
         """One per pair, or per series of pairs over devices."""

@@ -42,7 +42,6 @@ class Measure:
     worse: str
     better: str
     of_session: bool = True  # whether sessions differ in it
-    exact: bool = False  # whether equal repeats show that it does not scatter, as of bytes, which are counted
 
     def of(self, configuration: Configuration) -> str | None:
         """The column that a configuration has, that of its workload's unit first."""
@@ -55,7 +54,7 @@ MEASURES: dict[str, Measure] = {
     "iteration_time": Measure(("iteration_time_s",), 1, "slower", "faster"),
     "throughput": Measure(RATES, -1, "less throughput", "more throughput"),
     "speedup": Measure(("speedup",), -1, "less speed-up", "more speed-up"),
-    "memory": Measure(("peak_memory_bytes",), 1, "more memory", "less memory", False, exact=True),
+    "memory": Measure(("peak_memory_bytes",), 1, "more memory", "less memory", False),
     "energy": Measure(("energy_per_sample_j", "energy_per_token_j"), 1, "more energy", "less energy"),
     "accuracy": Measure(("test_accuracy",), -1, "lower accuracy", "higher accuracy", False),
     "loss": Measure(("test_loss", "loss_at_end"), 1, "higher loss", "lower loss", False),
@@ -122,7 +121,8 @@ def _ratios(pairs: Sequence[Pair], limit: float, by_session: bool) -> list[tuple
 
     Such a ratio has the interval of the repeats within its sessions, and no p-value.
     """
-    exact = MEASURES[pairs[0].measure].exact
+    # What no clock or meter measures is computed alike in each repeat: equal repeats show that it does not scatter.
+    exact = not MEASURES[pairs[0].measure].of_session
     within = Pool([values for pair in pairs for values in (pair.a, pair.b)], exact=exact)
     means = Pool([each for pair in pairs for each in _by_session(pair)])
     found = []
