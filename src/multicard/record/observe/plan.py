@@ -1,10 +1,13 @@
 """Which window each step of a script is in."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from multicard.core.errors import UserError
 from multicard.record.observe.ablation import HOST
+from multicard.record.observe.batches import Pass, used_by_step
+from multicard.record.observe.loaders import Loader
 from multicard.record.profiled_window import LEAST_SETTLING, ProfiledWindow, place_window
 
 LEAST_WATCHED = 12  # warm-up steps of a run without the host's work, the last of which is captured; see `graphed`
@@ -83,3 +86,10 @@ class Plan:
         if step <= self.measured_end:
             return "measured"
         return "profiled" if step > self.steps - self.profiled.profiled_steps else "warmup"
+
+
+def pace_of(loader: Loader, passes: Sequence[Pass], plan: Plan, steps_in_pass: int) -> Pace:
+    """Return how the measured steps drew from their loader, by all passes over it."""
+    used = used_by_step(passes)
+    batches = sum(len(used.get(step, ())) for step in range(plan.warmup + 1, plan.measured_end + 1))
+    return Pace(steps_in_pass, batches / plan.measured, loader.length, loader.ahead)

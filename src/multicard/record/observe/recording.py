@@ -17,7 +17,7 @@ from multicard.core.layout import EPOCH_COLUMNS, JOB, MADE, PROGRESS, STEPS, ran
 from multicard.core.text import counted
 from multicard.record.capture import Capture, RankLeft
 from multicard.record.compilation import has_compiled
-from multicard.record.observe.batches import asks_ahead, used_by_step
+from multicard.record.observe.batches import asks_ahead
 from multicard.record.observe.observer import Observer
 from multicard.record.observe.phases import (
     DATA,
@@ -31,7 +31,7 @@ from multicard.record.observe.phases import (
     marked_phases,
     phases_of,
 )
-from multicard.record.observe.plan import Pace, Plan, place
+from multicard.record.observe.plan import Pace, Plan, pace_of, place
 from multicard.record.observe.process import before_time_limit, devices_of, is_capturing, make_barrier, shared_number
 from multicard.record.observe.ranges import Ranges
 from multicard.record.observe.ranks import exchanges, rank_of_process
@@ -331,6 +331,10 @@ class Recording:
         """Read what was measured, and leave it in case that the process does not live to leave its record."""
         after = exchanges()
         self.exchanged = None if None in (self._exchanges, after) else self._exchanges != after
+        if loader := self.observer.loader:
+            passes = [each for each in self.observer.passes if each.loader == loader]
+            steps_in_pass = 0 if self.training_steps is not None else self.observer.steps_in_pass
+            self.pace = pace_of(loader, passes, self.plan, steps_in_pass)
         losses, self._losses = self._losses, None
         self.settle()
         self.recorder.write(self.scratch / rank_file(STEPS, self.rank))
@@ -344,13 +348,6 @@ class Recording:
 
     def _agree(self) -> ProfiledWindow:
         """Where the profiled window lies: on all ranks where it does on the first."""
-        if loader := self.observer.loader:
-            plan = self.plan
-            used = used_by_step([each for each in self.observer.passes if each.loader == loader])
-            batches = sum(len(used.get(step, ())) for step in range(plan.warmup + 1, plan.measured_end + 1))
-            mean = batches / plan.measured
-            done = 0 if self.training_steps is not None else self.observer.steps_in_pass
-            self.pace = Pace(done, mean, loader.length, loader.ahead)
         placed = place(self.pace, self.plan.least_profiled)
         if self.barrier is None:
             return placed
