@@ -21,6 +21,7 @@ from multicard.core.files import read_json, write_json
 from multicard.core.layout import COPIED, NODE, node_file
 from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workload import WORKLOADS
+from multicard.launch.judge import text_of
 from multicard.launch.node_ranks import NOT_FOR_SRUN, srun_command
 from multicard.launch.supervise import GRACE_S, Ended, run
 from multicard.launch.variables import job_environment
@@ -62,7 +63,7 @@ def run_on_nodes(
 
 def _no_answer(log: Path) -> str | None:
     """Return what srun said if Slurm's controller did not answer it; None if it did."""
-    found = NO_ANSWER.search(log.read_text(encoding="utf-8", errors="replace"))
+    found = NO_ANSWER.search(text_of(log))
     return found[0] if found else None
 
 

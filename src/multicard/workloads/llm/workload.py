@@ -1,6 +1,7 @@
 """The entry of language models' tuning."""
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -69,7 +70,7 @@ class Llm(Workload):
         """Return the number of samples of a shipped set, which has a line for each."""
         if not isinstance(definition, ShippedText):
             return None
-        lines = (pipeline_folder() / "resources" / definition.file).read_bytes().count(b"\n")
+        lines = _shipped_lines(definition.file)
         return min(lines, definition.limit or lines)
 
     def data_error(self, p: LlmParameters, samples: int) -> str | None:
@@ -147,6 +148,11 @@ class Llm(Workload):
     def tuning_applies(self, changes: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
         """Ask the techniques."""
         return "technique" not in changes or TECHNIQUES[changes["technique"]].improves(values["technique"])
+
+
+@cache  # it is asked for each run of an experiment
+def _shipped_lines(file: Path) -> int:
+    return (pipeline_folder() / "resources" / file).read_bytes().count(b"\n")
 
 
 WORKLOAD = Llm()
