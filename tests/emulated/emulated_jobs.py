@@ -29,7 +29,7 @@ LLM = (
 )  # fmt: skip
 # Its import asks for the GPU, and a process that has done so cannot be forked.
 LLM_ON_CPU = (*LLM, "torchtune.training", "torchtune.models.llama3")
-# What is stated, as changed sources are (benchmarks/mutations.py), this checkout, and what the tests share.
+# What is stated, as changed sources are, this checkout, and what the tests share.
 PLACES = [*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT / "src"), str(ROOT / "tests"), str(HERE)]
 PATHS = os.pathsep.join(PLACES)
 
