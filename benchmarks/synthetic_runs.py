@@ -34,8 +34,8 @@ from multicard.core.layout import (
 )
 from multicard.experiment.config import Experiment
 from multicard.experiment.machine import Machine
-from multicard.experiment.parameters import JobParameters
 from multicard.experiment.runs import Run, distinct, expand
+from multicard.runs.parameters import JobParameters
 from multicard.trace.collectives import bus_bandwidth
 from multicard.trace.extract import extract_run
 from multicard.trace.tables import ACTIVITIES

@@ -18,8 +18,8 @@ from multicard.archive.manifest import MANIFEST, Manifest
 from multicard.core.files import described
 from multicard.experiment.config import Experiment
 from multicard.experiment.load import check
-from multicard.experiment.parameters import run_id
 from multicard.experiment.workload import parameters_of
+from multicard.runs.parameters import run_id
 
 FIXED = TINY | {"strategy": "ddp-ds", "devices": 2, "profiler": "kineto"}
 

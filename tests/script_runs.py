@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 from multicard.core.files import write_json
 from multicard.core.layout import ACTIVITY, EPOCH_COLUMNS, STEP_COLUMNS
 from multicard.experiment.load import check
-from multicard.experiment.parameters import run_id
 from multicard.experiment.runs import expand_scenario
+from multicard.runs.parameters import run_id
 from multicard.trace.tables import ACTIVITIES
 from multicard.workloads.script.parameters import ScriptParameters
 

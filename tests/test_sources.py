@@ -12,11 +12,11 @@ from conftest import ROOT
 # A package imports only packages before it; those with a set import only these.
 PACKAGES: dict[str, set[str] | None] = {
     "core": set(),
-    "runs": {"core"},
-    "stats": {"core"},
     "profilers": {"core"},
+    "runs": {"core", "profilers"},
+    "stats": {"core"},
     "record": {"core", "profilers"},  # runs inside the user's training process
-    "experiment": {"core", "profilers"},
+    "experiment": {"core", "runs", "profilers"},
     "workflow": {"core", "runs", "experiment"},
     "launch": {"core", "runs", "profilers", "record", "experiment"},
     "workloads": {"core", "runs", "record", "experiment"},

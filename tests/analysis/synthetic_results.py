@@ -17,8 +17,8 @@ from multicard.analysis.runs.per_run import trace_shares
 from multicard.analysis.scaling.speedup import add_scaling
 from multicard.analysis.scenario_tables import SCHEMAS, ScenarioTables, store
 from multicard.core.files import write_json
-from multicard.experiment.parameters import as_columns, run_id
 from multicard.experiment.workload import WORKLOADS
+from multicard.runs.parameters import as_columns, run_id
 
 Row = dict[str, Any]
 

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from multicard.experiment.load import check
-from multicard.experiment.parameters import LONGEST_ID, JobParameters, run_id
 from multicard.experiment.runs import expand
 from multicard.experiment.workload import parameters_of
+from multicard.runs.parameters import LONGEST_ID, JobParameters, run_id
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.vision.parameters import VisionParameters
 

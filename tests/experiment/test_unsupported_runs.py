@@ -9,8 +9,8 @@ from multicard.experiment import machine
 from multicard.experiment.cluster import Cluster, machine_for
 from multicard.experiment.machine import Machine
 from multicard.experiment.models import Model
-from multicard.experiment.parameters import JobParameters, run_id
 from multicard.experiment.runs import Run
+from multicard.runs.parameters import JobParameters, run_id
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.vision.parameters import VisionParameters
 

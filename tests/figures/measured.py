@@ -15,9 +15,9 @@ from matplotlib.text import Text
 from multicard.analysis.runs.measures import MEASURES_OF
 from multicard.analysis.scaling.speedup import add_scaling
 from multicard.analysis.scenario_tables import MEASURES, SCHEMAS, ScenarioTables, store
-from multicard.experiment.parameters import as_columns
 from multicard.experiment.workload import WORKLOADS
 from multicard.figures.draw import draw
+from multicard.runs.parameters import as_columns
 
 
 def measured(workload: str, *rows: dict[str, Any]) -> pd.DataFrame:

@@ -36,7 +36,7 @@ from multicard.core.files import atomic_write, write_json
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, NOT_RUN, RUN
 from multicard.experiment.load import check, read_yaml
 from multicard.experiment.models import Architecture
-from multicard.experiment.parameters import JobParameters
+from multicard.runs.parameters import JobParameters
 from multicard.workloads.llm.tiny import WEIGHTS, config_of, random_weights
 
 ROOT = Path(__file__).parents[2]

@@ -8,8 +8,8 @@ from rows import judge
 
 from multicard.core.files import write_json
 from multicard.core.layout import PHASES
-from multicard.experiment.parameters import JobParameters, run_id
 from multicard.experiment.runs import Run
+from multicard.runs.parameters import JobParameters, run_id
 from multicard.trace.extract import extract_run
 from multicard.workloads.vision.parameters import VisionParameters
 from synthetic import OTHER, PID, training_trace

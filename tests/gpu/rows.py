@@ -13,8 +13,8 @@ from multicard.analysis.runs.measures import measure_run, trace_to_record
 from multicard.analysis.runs.run_files import RunFiles, read_record
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, STEPS
 from multicard.core.reasons import describe_reason
-from multicard.experiment.parameters import JobParameters
 from multicard.experiment.runs import Run
+from multicard.runs.parameters import JobParameters
 from multicard.trace.tables import STEPS as ALL_STEPS
 from multicard.workloads.vision.strategy import STRATEGIES
 

@@ -26,8 +26,8 @@ from multicard.core.errors import UserError
 from multicard.core.files import write_json
 from multicard.experiment.load import check, read_yaml
 from multicard.experiment.machine import Machine
-from multicard.experiment.parameters import run_id
 from multicard.experiment.runs import Run, distinct, expand
+from multicard.runs.parameters import run_id
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.llm.technique import TECHNIQUES
 from multicard.workloads.script.parameters import ScriptParameters

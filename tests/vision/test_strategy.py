@@ -19,12 +19,12 @@ from multicard.core.layout import JOB
 from multicard.core.rendezvous import free_port
 from multicard.experiment.datasets import Digits, Synthetic
 from multicard.experiment.machine import Machine
-from multicard.experiment.parameters import run_id
 from multicard.experiment.runs import Run
 from multicard.experiment.workload import WORKLOADS
 from multicard.launch.job import run_job
 from multicard.record.observe import observer_variables
 from multicard.record.profiled_window import LEAST_SETTLING
+from multicard.runs.parameters import run_id
 from multicard.workloads.vision import train as training_program
 from multicard.workloads.vision.loaders import training_loader
 from multicard.workloads.vision.parameters import VisionParameters

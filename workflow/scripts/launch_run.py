@@ -12,11 +12,11 @@ from multicard.core.layout import PROGRESS
 from multicard.core.reasons import Reason
 from multicard.experiment.load import read_job
 from multicard.experiment.machine import Machine, slurm_job
-from multicard.experiment.parameters import run_id
 from multicard.experiment.resources import ATTEMPTS
 from multicard.experiment.runs import Run
 from multicard.launch.interruptible import end_with
 from multicard.launch.job import refuse_job, run_job
+from multicard.runs.parameters import run_id
 from multicard.workflow.kept_outcomes import keep, made_of, restore
 from multicard.workflow.starts import note_start, started_jobs
 

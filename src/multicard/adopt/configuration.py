@@ -7,9 +7,9 @@ from typing import Any
 from multicard.adopt.table import TracedRun
 from multicard.core.errors import UserError
 from multicard.experiment.load import check
-from multicard.experiment.parameters import ARGS, ARGS_PREFIX, flat, nested
 from multicard.experiment.runs import distinct, expand
 from multicard.experiment.workload import parameters_of
+from multicard.runs.parameters import ARGS, ARGS_PREFIX, flat, nested
 
 SCENARIO = "adopted"
 MOST = 500  # configurations that the values of a table may combine to

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from multicard.core.errors import UserError
 from multicard.core.text import natural
 from multicard.core.validation import expectation
-from multicard.experiment.parameters import OwnName, run_id
 from multicard.experiment.workload import parameters_of
 from multicard.profilers.interface import Profiler
+from multicard.runs.parameters import OwnName, run_id
 from multicard.trace.files import READABLE, profiler_of
 
 # Columns that are no parameters of the user's own, and of numbers the least.

@@ -19,8 +19,8 @@ from multicard.core.errors import UserError
 from multicard.core.layout import RUN, RUN_NAME
 from multicard.core.text import counted, gpu_name, without_names
 from multicard.experiment.config import configuration_key, parameters_in
-from multicard.experiment.parameters import ARGS, ARGS_PREFIX, as_columns
 from multicard.experiment.workload import WORKLOADS, Workload
+from multicard.runs.parameters import ARGS, ARGS_PREFIX, as_columns
 
 SCENARIOS, RUNS = "scenarios", "runs"
 DEVICE_WORDS = {"cpu": "CPU process", "cuda": "GPU"}

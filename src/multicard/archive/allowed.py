@@ -16,8 +16,8 @@ from multicard.archive.own_text import argument_without_places, arguments_withou
 from multicard.core.layout import OUTCOMES, PHASES
 from multicard.core.reasons import WORDINGS
 from multicard.core.secrets import REMOVED, is_secret_argument, secret_parameters
-from multicard.experiment.parameters import ABLATIONS
 from multicard.profilers import PROFILERS
+from multicard.runs.parameters import ABLATIONS
 from multicard.trace.captured_events import SCOPES
 from multicard.trace.host import FIRST_LAUNCH
 from multicard.trace.host_collectives import BARRIER

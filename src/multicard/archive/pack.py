@@ -42,9 +42,9 @@ from multicard.core.layout import (
 )
 from multicard.core.validation import first_fault
 from multicard.experiment.config import Experiment
-from multicard.experiment.parameters import run_id
 from multicard.experiment.runs import distinct, expand
 from multicard.experiment.workload import WORKLOADS, parameters_of
+from multicard.runs.parameters import run_id
 from multicard.trace.tables import ACTIVITIES
 
 WINDOWS = (b"warmup", b"measured", b"profiled")

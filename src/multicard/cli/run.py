@@ -19,8 +19,8 @@ WOULD_RUN, DONE, FAILED, ELSEWHERE, CANNOT = "would run", "done", "failed before
 if TYPE_CHECKING:
     from multicard.archive.matrix import Matrix
     from multicard.experiment.machine import Machine
-    from multicard.experiment.parameters import JobParameters
     from multicard.experiment.runs import Run
+    from multicard.runs.parameters import JobParameters
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

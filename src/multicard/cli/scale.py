@@ -226,7 +226,7 @@ def _ablations(stated: str | None, devices: list[int]) -> dict[str, list[str]]:
 
     The host's work is what is left out beside the loader, so there are runs without that, too.
     """
-    from multicard.experiment.parameters import ABLATIONS
+    from multicard.runs.parameters import ABLATIONS
 
     parts = list(dict.fromkeys(stated.split(","))) if stated else []
     known = [each for each in ABLATIONS[1:] if "+" not in each]
@@ -284,7 +284,7 @@ def parse_vary(text: str) -> tuple[str, list[Any]]:
     >>> parse_vary("batch-size=32,64")
     ('batch_size', [32, 64])
     """
-    from multicard.experiment.parameters import own_value
+    from multicard.runs.parameters import own_value
 
     name, equals, listed_values = text.partition("=")
     values = [value.strip() for value in listed_values.split(",")]

@@ -137,8 +137,8 @@ def with_values(
     Raises `UserError` if the options do not fit together, or the scenario's batch size cannot be chosen.
     """
     from multicard.experiment.figures import FIGURES
-    from multicard.experiment.parameters import ARGS, flat, nested
     from multicard.experiment.workload import WORKLOADS
+    from multicard.runs.parameters import ARGS, flat, nested
     from multicard.search.batch import MOST_REPEATS, sizes
 
     scenario, fields = config["scenarios"][name], WORKLOADS[experiment.workload(name)].parameters.model_fields
@@ -173,8 +173,8 @@ def with_values(
 
 def _auto(experiment: "Experiment", name: str, parameter: str, largest: int) -> Auto:
     """Where the choice of a batch size begins: at the scenario's own."""
-    from multicard.experiment.parameters import flat
     from multicard.experiment.runs import expand_scenario
+    from multicard.runs.parameters import flat
 
     stated = flat(expand_scenario(experiment, name)[0].parameters.model_dump())
     start = stated.get(parameter)
@@ -252,9 +252,9 @@ def _conclude(search: "Search", space: "ScenarioSpace", trials: list[dict[str, A
 
     from multicard.core.text import counted
     from multicard.core.units import SECONDS, percent, with_unit
-    from multicard.experiment.parameters import nested
     from multicard.figures.draw import save
     from multicard.figures.search import draw_search
+    from multicard.runs.parameters import nested
     from multicard.search.batch import BatchSearch
 
     if search.best is None:

@@ -15,8 +15,8 @@ from multicard.experiment.cluster import Cluster
 from multicard.experiment.datasets import Dataset, Digits, Strict
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.models import Model
-from multicard.experiment.parameters import ARGS, ARGS_PREFIX, DATASET_NAME, DEFAULT_WORKLOAD, OwnName, OwnValue, flat
 from multicard.experiment.workload import WORKLOADS
+from multicard.runs.parameters import ARGS, ARGS_PREFIX, DATASET_NAME, DEFAULT_WORKLOAD, OwnName, OwnValue, flat
 
 MOST_RUNS = 100_000  # of a scenario
 # Snakemake puts the names of modules into a command line as they are.

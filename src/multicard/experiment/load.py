@@ -19,10 +19,10 @@ from multicard.experiment.datasets import SOURCES
 from multicard.experiment.figures import FIGURES
 from multicard.experiment.machine import Machine
 from multicard.experiment.models import Model
-from multicard.experiment.parameters import ARGS, ARGS_PREFIX, JobParameters, as_columns, run_id
 from multicard.experiment.runs import Run, expand_scenario
 from multicard.experiment.strict_yaml import read_yaml
 from multicard.experiment.workload import WORKLOADS, parameters_of
+from multicard.runs.parameters import ARGS, ARGS_PREFIX, JobParameters, as_columns, run_id
 
 COMMAND = "command"
 LIKE_SECRET = "holds what looks like a secret, which would be recorded; leave it out"

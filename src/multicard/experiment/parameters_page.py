@@ -3,8 +3,8 @@
 import json
 from typing import Literal, get_args, get_origin
 
-from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workload import WORKLOADS, Workload
+from multicard.runs.parameters import JobParameters
 
 INTRODUCTION = """\
 # Parameters

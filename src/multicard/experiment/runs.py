@@ -15,9 +15,9 @@ from multicard.core.system import read_or_none
 from multicard.core.text import counted
 from multicard.experiment.config import Experiment
 from multicard.experiment.machine import Machine
-from multicard.experiment.parameters import JobParameters, flat, nested, run_id
 from multicard.experiment.workload import WORKLOADS, Inputs
 from multicard.profilers import PROFILERS
+from multicard.runs.parameters import JobParameters, flat, nested, run_id
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from multicard.core.registry import Registry
 from multicard.core.rendezvous import Rendezvous
 from multicard.core.units import ARGS_PREFIX
 from multicard.experiment.machine import Machine
-from multicard.experiment.parameters import DEFAULT_WORKLOAD, JobParameters
+from multicard.runs.parameters import DEFAULT_WORKLOAD, JobParameters
 
 if TYPE_CHECKING:  # of which planning a run has no need
     import pandas as pd

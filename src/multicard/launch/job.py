@@ -50,7 +50,6 @@ from multicard.core.secrets import arguments_without_secrets
 from multicard.core.text import counted, printable
 from multicard.core.units import SECONDS, with_unit
 from multicard.experiment.machine import slurm_job
-from multicard.experiment.parameters import JobParameters, run_id
 from multicard.experiment.workload import WORKLOADS
 from multicard.launch.attempts import scratch_in, script_version
 from multicard.launch.cpu_samples import host_record
@@ -62,6 +61,7 @@ from multicard.launch.several_nodes import run_on_nodes
 from multicard.launch.trace_files import keep_trace
 from multicard.launch.variables import secrets_in, settings
 from multicard.profilers import PROFILERS
+from multicard.runs.parameters import JobParameters, run_id
 
 OF_EVERY_RANK = (
     "rank", "node", "pid", "binding", "gpus", "windows", "energy", "gpu_conditions", "device_memory_used_bytes",

@@ -17,13 +17,13 @@ from typing import Any
 from multicard.core.files import atomic_write, read_json, write_json
 from multicard.core.layout import CPU_SAMPLES, GPU_SAMPLES, JOB, LOG, NODE, PROCESS, node_file, rank_file
 from multicard.core.rendezvous import Rendezvous
-from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workload import WORKLOADS, parameters_of
 from multicard.launch.interruptible import interruptible, undisturbed
 from multicard.launch.node_folder import node_folder
 from multicard.launch.node_ranks import run_ranks
 from multicard.launch.several_nodes import OtherTasks
 from multicard.profilers import PROFILERS, Profiler
+from multicard.runs.parameters import JobParameters
 
 
 def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous, task: int) -> int:

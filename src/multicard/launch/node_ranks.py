@@ -11,7 +11,6 @@ from pathlib import Path
 from multicard.core.files import read_json
 from multicard.core.layout import CPU_SAMPLES, GPU_SAMPLES, JOB, PROCESS, PROGRESS, rank_file
 from multicard.core.rendezvous import Rendezvous, torchrun_options
-from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workload import WORKLOADS
 from multicard.launch.cpu_samples import sample_cpus
 from multicard.launch.gpu_samples import sample_gpus
@@ -21,6 +20,7 @@ from multicard.launch.supervise import UNUSED_S, Ended, Ranks, in_profiler, run
 from multicard.launch.variables import variables_of_ranks
 from multicard.profilers import PROFILERS
 from multicard.record.observe import observer_variables
+from multicard.runs.parameters import JobParameters
 
 STARTS = 5  # of a profiler that fails before it has started the job
 STARTS_AT_WORK = 2  # where one took long to fail: the job was at work, or it hung

@@ -19,12 +19,12 @@ from typing import Any
 from multicard.core.errors import UserError
 from multicard.core.files import read_json, write_json
 from multicard.core.layout import COPIED, NODE, node_file
-from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workload import WORKLOADS
 from multicard.launch.judge import text_of
 from multicard.launch.node_ranks import NOT_FOR_SRUN, srun_command
 from multicard.launch.supervise import GRACE_S, Ended, run
 from multicard.launch.variables import job_environment
+from multicard.runs.parameters import JobParameters
 
 LOOK_S = 1.0
 # That nodes may take longer than the job's time limit: to start later than srun, to end their ranks, and to copy.

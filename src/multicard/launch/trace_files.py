@@ -9,10 +9,10 @@ from multicard.core.files import described, write_json
 from multicard.core.layout import CAPTURED, LOG, node_files
 from multicard.core.reasons import LONGEST_MESSAGE
 from multicard.core.text import printable
-from multicard.experiment.parameters import JobParameters
 from multicard.launch.judge import text_of
 from multicard.launch.supervise import FINISH_LIMIT_S, Ended
 from multicard.profilers import PROFILERS
+from multicard.runs.parameters import JobParameters
 
 
 def keep_trace(

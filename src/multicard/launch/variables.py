@@ -9,9 +9,9 @@ from pathlib import Path
 
 from multicard.core.secrets import is_secret, without_secrets
 from multicard.core.system import SHARED_GPU
-from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workload import WORKLOADS
 from multicard.profilers import PROFILERS
+from multicard.runs.parameters import JobParameters
 
 # A job gets all variables but secrets and these, by which the launcher of another job, that this process is part of,
 # tells its ranks who they are: a script would take them for its own. Slurm sets its own for every step.

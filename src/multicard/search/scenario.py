@@ -18,9 +18,9 @@ from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN
 from multicard.core.reasons import describe_reason
 from multicard.core.units import ARGS_PREFIX, show
 from multicard.experiment.config import Experiment
-from multicard.experiment.parameters import as_columns
 from multicard.experiment.runs import Run, combinations
 from multicard.experiment.workload import WORKLOADS
+from multicard.runs.parameters import as_columns
 from multicard.search.core import Search, Space
 
 MEMORY = ("peak_reserved_bytes", "peak_memory_bytes")  # measures, the first that is known

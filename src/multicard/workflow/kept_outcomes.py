@@ -13,8 +13,8 @@ from typing import Any
 from multicard.core.files import atomic_write, read_json, sha256, write_json
 from multicard.core.layout import CAPTURED, EPOCHS, KEPT, RUN, STEPS, TRACE
 from multicard.core.system import read_or_none
-from multicard.experiment.parameters import JobParameters
 from multicard.experiment.workload import WORKLOADS
+from multicard.runs.parameters import JobParameters
 
 MADE_OF = "made_of.json"
 WITH_RECORD = (STEPS, EPOCHS, f"{TRACE}/{CAPTURED}")  # what the rules after a run read beside its record

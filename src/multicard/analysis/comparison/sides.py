@@ -20,8 +20,8 @@ from multicard.analysis.scaling.speedup import RATES, speedups_of
 from multicard.core.text import gpu_name
 from multicard.core.units import BYTES, with_unit
 from multicard.experiment.config import configuration_key
-from multicard.experiment.parameters import as_columns
 from multicard.experiment.workload import parameters_of
+from multicard.runs.parameters import as_columns
 
 COLUMNS = (
     "iteration_time_s", *RATES, "speedup", "peak_memory_bytes", "energy_per_sample_j", "energy_per_token_j",

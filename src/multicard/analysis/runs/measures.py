@@ -16,8 +16,8 @@ from multicard.core.errors import UserError
 from multicard.core.layout import EPOCH_COLUMNS, EPOCHS, NOT_RUN, PHASES, RUN, STEPS
 from multicard.core.reasons import describe_reason
 from multicard.experiment.config import PARAMETERS, parameters_in
-from multicard.experiment.parameters import as_columns
 from multicard.experiment.workload import WORKLOADS, Workload
+from multicard.runs.parameters import as_columns
 
 # What each is: docs/files.md.
 COMMON = (

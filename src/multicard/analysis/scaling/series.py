@@ -17,7 +17,7 @@ from multicard.analysis.scaling.speedup import SAME_WORK
 from multicard.analysis.statistics import Interval
 from multicard.core.text import counted, listed
 from multicard.experiment.machine import Machine
-from multicard.experiment.parameters import JobParameters, nested
+from multicard.runs.parameters import JobParameters, nested
 
 ALIKE_BUT_FOR = ("devices", "nodes")
 HAS_EVERYTHING = Machine(cpus=1, gpus=8, profilers=()).hypothetical()  # what is predicted need not run here

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from multicard.experiment.parameters import JobParameters
+from multicard.runs.parameters import JobParameters
 from multicard.workloads.script.parameters import OwnParameters, slug
 
 PROGRAM = r"^[A-Za-z0-9][A-Za-z0-9.+-]{0,39}$"
@@ -13,7 +13,7 @@ PROGRAM = r"^[A-Za-z0-9][A-Za-z0-9.+-]{0,39}$"
 class AdoptedParameters(JobParameters):
     """One run of which there are traces.
 
-    >>> from multicard.experiment.parameters import run_id
+    >>> from multicard.runs.parameters import run_id
     >>> run_id(AdoptedParameters(program="resnet", devices=2, args={"batch": 32}))
     'adopted_resnet_cuda2_batch-32_r1'
     """

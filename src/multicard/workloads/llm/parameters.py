@@ -4,7 +4,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from multicard.experiment.parameters import (
+from multicard.record.profiled_window import LEAST_SETTLING
+from multicard.runs.parameters import (
     DATASET_NAME,
     DatasetOf,
     JobParameters,
@@ -12,14 +13,13 @@ from multicard.experiment.parameters import (
     WarmupSteps,
     labelled,
 )
-from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.workloads.llm.technique import TECHNIQUES
 
 
 class LlmParameters(JobParameters):
     """One tuning job of a Llama-3 model.
 
-    >>> from multicard.experiment.parameters import run_id
+    >>> from multicard.runs.parameters import run_id
     >>> run_id(LlmParameters(technique="qlora", device="cpu", devices=2, precision="fp32", packed=True))
     'llm_tiny_qlora_instructions_cpu2_fp32_packed_r1'
     """

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from multicard.experiment.parameters import TEXT, JobParameters, OwnName, OwnValue, labelled, secret_own
+from multicard.runs.parameters import TEXT, JobParameters, OwnName, OwnValue, labelled, secret_own
 from multicard.workloads.script.launcher import LAUNCHERS
 from multicard.workloads.script.template import command_error, fill, names_in
 
@@ -34,7 +34,7 @@ OwnParameters = Annotated[
 class ScriptParameters(JobParameters):
     """One run of a training script.
 
-    >>> from multicard.experiment.parameters import run_id
+    >>> from multicard.runs.parameters import run_id
     >>> run_id(ScriptParameters(command=["train.py", "-b", "{batch}"], device="cpu", devices=2, args={"batch": 32}))
     'script_train-899560_cpu2_batch-32_r1'
     """

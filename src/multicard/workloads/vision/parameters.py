@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from multicard.experiment.parameters import DatasetOf, JobParameters, labelled
+from multicard.runs.parameters import DatasetOf, JobParameters, labelled
 from multicard.workloads.vision.strategy import STRATEGIES
 
 # What the preset `tuned` turns on; a stated value overrides it.
@@ -20,7 +20,7 @@ TUNED: dict[str, Any] = {
 class VisionParameters(JobParameters):
     """One image-classification training job.
 
-    >>> from multicard.experiment.parameters import run_id
+    >>> from multicard.runs.parameters import run_id
     >>> run_id(VisionParameters(strategy="ddp-ds", device="cpu", devices=2, width_mult=0.5, repeat=3))
     'vision_digits_32px_ddp-ds_cpu2_fp32_width0.5_r3'
     """
