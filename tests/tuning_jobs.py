@@ -21,7 +21,7 @@ from torchtune._recipe_registry import get_all_recipes
 from multicard.experiment.models import Architecture
 from multicard.workloads.llm import torchtune_backend as backend
 from multicard.workloads.llm.parameters import LlmParameters
-from multicard.workloads.llm.technique import TECHNIQUES as REGISTRY
+from multicard.workloads.llm.techniques import TECHNIQUES as ALL_TECHNIQUES
 
 TECHNIQUES = {
     "lora": {"technique": "lora"},
@@ -56,7 +56,7 @@ def make_recipe(p: LlmParameters, shape: Architecture, steps: int) -> Any:
     backend._patch_torchao()
     with patch.object(dist, "init_process_group"):  # other tests in this process join groups of their own
         backend._patch_for_cpu()
-    name = REGISTRY[p.technique].recipe_name(p)
+    name = ALL_TECHNIQUES[p.technique].recipe_name(p)
     [file] = [recipe.file_path for recipe in get_all_recipes() if recipe.name == name]
     module = runpy.run_path(str(ROOT / "recipes" / file))
     [kind] = [found for found in module.values() if isinstance(found, type) and hasattr(found, "_setup_model")]

@@ -36,7 +36,7 @@ class InParts(nn.Module):
 
 def train_vision(job: dict[str, Any]) -> None:
     from multicard.workloads.vision import train
-    from multicard.workloads.vision.strategy import STRATEGIES
+    from multicard.workloads.vision.strategies import STRATEGIES
 
     def wrap(model: nn.Module, p: Any, _device: torch.device) -> nn.Module:
         return InParts(model, p.batch_size // BATCH_SIZE) if p.batch_size > BATCH_SIZE else model

@@ -16,7 +16,7 @@ from multicard.core.reasons import describe_reason
 from multicard.experiment.runs import Run
 from multicard.runs.parameters import JobParameters
 from multicard.trace.tables import STEPS as ALL_STEPS
-from multicard.workloads.vision.strategy import STRATEGIES
+from multicard.workloads.vision.strategies import STRATEGIES
 
 # Scenarios around which the check does something: see check.py.
 OUT_OF_MEMORY, EVENTS_TRACED = "out_of_memory", "events_traced"

@@ -29,10 +29,10 @@ from multicard.experiment.machine import Machine
 from multicard.experiment.runs import Run, distinct, expand
 from multicard.runs.parameters import run_id
 from multicard.workloads.llm.parameters import LlmParameters
-from multicard.workloads.llm.technique import TECHNIQUES
+from multicard.workloads.llm.techniques import TECHNIQUES
 from multicard.workloads.script.parameters import ScriptParameters
 from multicard.workloads.vision.parameters import VisionParameters
-from multicard.workloads.vision.strategy import STRATEGIES
+from multicard.workloads.vision.strategies import STRATEGIES
 
 
 def plan_of(p: VisionParameters, runs: Path, devices: list[int], name: str = "strategies") -> Matrix:

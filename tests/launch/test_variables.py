@@ -16,7 +16,7 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from multicard.core.rendezvous import Rendezvous
 from multicard.launch.node_ranks import NOT_FOR_SRUN, srun_command, training_command
 from multicard.launch.variables import LOOPBACK, job_environment, secrets_in, settings, variables_of_ranks
-from multicard.workloads.script.launcher import LAUNCHERS
+from multicard.workloads.script.launchers import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 from multicard.workloads.vision.parameters import VisionParameters
 

@@ -29,7 +29,7 @@ from multicard.trace.extract import extract_run
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.llm.prepare_model import prepare_model
 from multicard.workloads.llm.prepare_texts import prepare_texts
-from multicard.workloads.llm.technique import TECHNIQUES as REGISTRY
+from multicard.workloads.llm.techniques import TECHNIQUES as ALL_TECHNIQUES
 
 pytestmark = pytest.mark.slow
 
@@ -138,7 +138,7 @@ def test_every_technique_learns_and_is_recorded(tune: Callable[..., Path], chang
 )
 def test_a_technique_runs_its_own_recipe(changes: dict[str, Any], recipe: str) -> None:
     p = LlmParameters(**changes)
-    assert REGISTRY[p.technique].recipe_name(p) == recipe
+    assert ALL_TECHNIQUES[p.technique].recipe_name(p) == recipe
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_losses_are_those_of_the_untouched_recipe(
     }
     OmegaConf.save(OmegaConf.create(settings | stock), tmp_path / "stock.yaml")
     command = [sys.executable, "-c", "from torchtune._cli.tune import main; main()", "run"]
-    command += [REGISTRY[technique].recipe_name(p), "--config", tmp_path / "stock.yaml"]
+    command += [ALL_TECHNIQUES[technique].recipe_name(p), "--config", tmp_path / "stock.yaml"]
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "OMP_NUM_THREADS": "1", "TIKTOKEN_CACHE_DIR": ""}
     done = subprocess.run(command, env=os.environ | offline, capture_output=True, text=True, timeout=3600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 
 from multicard.launch.job import run_job
-from multicard.workloads.script.launcher import LAUNCHERS
+from multicard.workloads.script.launchers import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 from observed_scripts import has_memory_and_phases
 

@@ -16,7 +16,7 @@ from multicard.cli import main
 from multicard.core.rendezvous import Rendezvous
 from multicard.record.observe import PACKAGE, observer_variables
 from multicard.workloads.script import start
-from multicard.workloads.script.launcher import LAUNCHERS
+from multicard.workloads.script.launchers import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 
 SCRIPT = ["train.py", "--lr", "0.1"]

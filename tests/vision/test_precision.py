@@ -19,7 +19,7 @@ from multicard.workloads.vision.precision import (
     parameter_dtype,
     to_device,
 )
-from multicard.workloads.vision.strategy import STRATEGIES
+from multicard.workloads.vision.strategies import STRATEGIES
 
 CPU = torch.device("cpu")
 

@@ -1,15 +1,30 @@
-"""The console command `multicard`: each module of this package that has a `COMMAND` is one of its commands."""
+"""The console command `multicard`; each of its commands is a module of this package."""
 
 import argparse
 import os
 import sys
+from collections.abc import Mapping
 
 from multicard import __version__
+from multicard.cli import analyze, archive, compare, doctor, export, recommend, report, run, scale, status, tune
 from multicard.cli._command import Command, Parser
+from multicard.core.entries import by_name
 from multicard.core.errors import reported
-from multicard.core.registry import Registry
 
-COMMANDS: Registry[Command] = Registry("multicard.cli", "COMMAND")
+# In the order of the help. The modules import what they need inside functions, so that listing them takes no time.
+COMMANDS: Mapping[str, Command] = by_name(
+    scale.COMMAND,
+    run.COMMAND,
+    tune.COMMAND,
+    status.COMMAND,
+    recommend.COMMAND,
+    report.COMMAND,
+    compare.COMMAND,
+    analyze.COMMAND,
+    archive.COMMAND,
+    export.COMMAND,
+    doctor.COMMAND,
+)
 
 
 def main(arguments: list[str] | None = None) -> None:

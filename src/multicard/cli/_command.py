@@ -57,7 +57,6 @@ class Command:
     It imports what `run` needs inside functions, so that `multicard --help` and every other command start fast.
     """
 
-    order: int  # in the help
     group: str
     example: str  # a command line that uses it
     add_arguments: Callable[[argparse.ArgumentParser], None]

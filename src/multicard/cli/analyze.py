@@ -162,4 +162,4 @@ def _make_runs(table: Path, overwrite: bool, step_range: str | None, large: bool
     run_and_print(Matrix.plan(check(config, str(CONFIG))), CONFIG)
 
 
-COMMAND = Command(80, UNDERSTAND, "multicard analyze report.nsys-rep", add_arguments, run)
+COMMAND = Command(UNDERSTAND, "multicard analyze report.nsys-rep", add_arguments, run)

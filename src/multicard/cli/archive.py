@@ -36,4 +36,4 @@ def run(arguments: argparse.Namespace) -> None:
         sys.exit(1)
 
 
-COMMAND = Command(90, PREPARE, "multicard archive config/mine.yaml --out mine.tar.gz", add_arguments, run)
+COMMAND = Command(PREPARE, "multicard archive config/mine.yaml --out mine.tar.gz", add_arguments, run)

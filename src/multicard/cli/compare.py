@@ -276,4 +276,4 @@ def _problems(found: "Comparison") -> list[str]:
     return lines
 
 
-COMMAND = Command(70, UNDERSTAND, "multicard compare v1.tar.gz results --fail-above 3%", add_arguments, run)
+COMMAND = Command(UNDERSTAND, "multicard compare v1.tar.gz results --fail-above 3%", add_arguments, run)

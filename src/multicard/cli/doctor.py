@@ -68,4 +68,4 @@ def measure(arguments: argparse.Namespace) -> bool:
     return not any(part.problem for part in limits.parts)
 
 
-COMMAND = Command(100, PREPARE, "multicard doctor", add_arguments, run)
+COMMAND = Command(PREPARE, "multicard doctor", add_arguments, run)

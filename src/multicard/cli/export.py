@@ -38,4 +38,4 @@ def run(arguments: argparse.Namespace) -> None:
     say(f"runs: {len(results.measures)}: {out} ({opened})")
 
 
-COMMAND = Command(95, PREPARE, "multicard export results --to mlflow", add_arguments, run)
+COMMAND = Command(PREPARE, "multicard export results --to mlflow", add_arguments, run)

@@ -98,4 +98,4 @@ def _with_interval(row: Row, name: str, unit: str = "", scale: float = 1.0) -> s
     return f"{value}{unit} (95% CI {low} to {high})"
 
 
-COMMAND = Command(50, UNDERSTAND, "multicard recommend results --devices 8,16", add_arguments, run)
+COMMAND = Command(UNDERSTAND, "multicard recommend results --devices 8,16", add_arguments, run)

@@ -130,4 +130,4 @@ def print_claims(results: "Results") -> None:
     say(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
 
 
-COMMAND = Command(60, UNDERSTAND, "multicard report mine.tar.gz --out mine", add_arguments, run)
+COMMAND = Command(UNDERSTAND, "multicard report mine.tar.gz --out mine", add_arguments, run)

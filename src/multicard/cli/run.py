@@ -235,4 +235,4 @@ def _memory_needed(run: "Run", machine: "Machine") -> str:
     return text + (": unlikely to fit" if run.exceeds_memory(machine) else "")
 
 
-COMMAND = Command(20, MEASURE, "multicard run config/mine.yaml", add_arguments, run, "[-- SNAKEMAKE-OPTION ...]")
+COMMAND = Command(MEASURE, "multicard run config/mine.yaml", add_arguments, run, "[-- SNAKEMAKE-OPTION ...]")

@@ -195,7 +195,7 @@ def parse_command(command: list[str], launcher: str = "auto") -> tuple[str | Non
     >>> parse_command(["python", "train.py", "-b", "8"]), parse_command([".venv/bin/python", "-m", "pkg.train"])
     ((None, ['train.py', '-b', '8']), ('.venv/bin/python', ['-m', 'pkg.train']))
     """
-    from multicard.workloads.script.launcher import LAUNCHERS
+    from multicard.workloads.script.launchers import LAUNCHERS
 
     if not command:
         raise UserError("the command is missing; write it last, after --, such as: -- train.py --epochs 1")
@@ -303,7 +303,6 @@ def _as_in_file(name: str) -> str:
 
 
 COMMAND = Command(
-    10,
     MEASURE,
     "multicard scale --devices 1,2,4 -- train.py --epochs 1",
     add_arguments,

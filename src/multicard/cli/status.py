@@ -113,4 +113,4 @@ def _run_status(
     return outcome, remarks, pd.isna(row.get("inconsistency"))
 
 
-COMMAND = Command(40, MEASURE, "multicard status", add_arguments, run)
+COMMAND = Command(MEASURE, "multicard status", add_arguments, run)

@@ -292,4 +292,4 @@ def _conclude(search: "Search", space: "ScenarioSpace", trials: list[dict[str, A
     print(f"figure: {stem}.png, its numbers: {stem}.csv")
 
 
-COMMAND = Command(30, MEASURE, "multicard tune config/mine.yaml --budget 2h", add_arguments, run)
+COMMAND = Command(MEASURE, "multicard tune config/mine.yaml --budget 2h", add_arguments, run)

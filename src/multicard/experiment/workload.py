@@ -1,14 +1,15 @@
-"""The interface of a workload, a kind of job; the entries are the packages in `multicard.workloads`."""
+"""The interface of a workload, a kind of job; the entries are packages in `multicard.workloads`."""
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from multicard.core.entries import by_name
 from multicard.core.reasons import Reason
-from multicard.core.registry import Registry
 from multicard.core.rendezvous import Rendezvous
 from multicard.core.units import ARGS_PREFIX
 from multicard.experiment.machine import Machine
@@ -84,7 +85,6 @@ class Workload(ABC):
     """
 
     name: str
-    order: int  # as a registry asks
     parameters: type[JobParameters]
     program: str = ""  # module that trains one rank: `python -m PROGRAM --job FILE`
     # Class of the definitions that its runs need prepared, by the parameter that names them: `dataset` names one in the
@@ -292,7 +292,31 @@ def batch_and_own(work: Workload, values: Mapping[str, Any]) -> dict[str, Any]:
     return {BATCH: float(rate * step_s) if rate and step_s else None} | own
 
 
-WORKLOADS: Registry[Workload] = Registry("multicard.workloads", "WORKLOAD")
+class _Workloads(Mapping[str, Workload]):
+    """The workloads by name, imported when one is looked up.
+
+    The packages of the workloads import this module, so it cannot import them while it is being loaded.
+    """
+
+    # In the order of documentation and schema.
+    _packages = ("vision", "llm", "script", "adopted")
+
+    @cached_property
+    def _by_name(self) -> dict[str, Workload]:
+        modules = [importlib.import_module(f"multicard.workloads.{package}") for package in self._packages]
+        return by_name(*(module.WORKLOAD for module in modules))
+
+    def __getitem__(self, name: str) -> Workload:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+
+WORKLOADS: Mapping[str, Workload] = _Workloads()
 
 
 def parameters_of(values: Mapping[str, Any]) -> JobParameters:

@@ -23,7 +23,7 @@ from multicard.figures.catalog import BARS, POINTS, figure
 from multicard.figures.points import draw_series, height_for, series_of
 from multicard.figures.series import completed_of, configuration_names, device_word, labels, named_runs
 from multicard.figures.style import WIDTH_IN, NothingToShow, colours, legend_below
-from multicard.workloads.llm.technique import TECHNIQUES
+from multicard.workloads.llm.techniques import TECHNIQUES
 
 HOURS = ((86400.0, "days"), (3600.0, "h"), *MINUTES)
 HOURS_OF = {"cuda": "GPU-hours", "cpu": "Process-hours"}

@@ -8,7 +8,7 @@ from multicard.analysis.evidence import DEVICE_WORDS
 from multicard.core.text import counted, for_figure, plural
 from multicard.core.units import ARGS_PREFIX
 from multicard.experiment.workload import WORKLOADS, workload_of
-from multicard.workloads.llm.technique import TECHNIQUES
+from multicard.workloads.llm.techniques import TECHNIQUES
 
 # Parameters whose values are clear without their name.
 PLAIN = (

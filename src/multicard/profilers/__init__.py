@@ -1,6 +1,14 @@
 """Profilers: each wraps a job or records inside it, and leaves files that become activity tables."""
 
-from multicard.core.registry import Registry
+from collections.abc import Mapping
+
+from multicard.core.entries import by_name
+from multicard.profilers import kineto, none, nsys
 from multicard.profilers.interface import Profiler
 
-PROFILERS: Registry[Profiler] = Registry("multicard.profilers", "PROFILER")
+# In the order in which `profiler: auto` tries them.
+PROFILERS: Mapping[str, Profiler] = by_name(
+    nsys.PROFILER,
+    kineto.PROFILER,
+    none.PROFILER,
+)

@@ -46,7 +46,6 @@ class Profiler:
     """How a job is recorded, and what comes of it."""
 
     name: ClassVar[str]  # value of the parameter `profiler`
-    order: ClassVar[int]  # among the profilers that `auto` tries
     description: ClassVar[str]
     program: ClassVar[str | None] = None  # that must be on the PATH; None where PyTorch is enough
     environment: ClassVar[Mapping[str, str]] = {}  # variables that the job needs to be recorded

@@ -17,7 +17,6 @@ class Kineto(Profiler):
     """One Chrome trace per rank."""
 
     name = "kineto"
-    order = 2
     description = "PyTorch's profiler"
     rank_file = "rank{rank}.json.gz"
     readable = (".json", ".json.gz")

@@ -7,7 +7,6 @@ class NoProfiler(Profiler):
     """Ranges cost nothing, and no trace is left."""
 
     name = "none"
-    order = 3
     description = "no profiler, so no trace"
 
 

@@ -55,7 +55,6 @@ class Nsys(Profiler):
     """One report per node, of all its ranks."""
 
     name = "nsys"
-    order = 1
     description = "Nsight Systems"
     program = "nsys"
     # The range name that opens the capture is not a registered string in PyTorch.

@@ -9,7 +9,7 @@ from multicard.analysis.runs.notices import notices
 from multicard.core.units import ARGS_PREFIX, heading, number, unit_for, units_of
 from multicard.experiment.config import is_parameter
 from multicard.report.results import Results
-from multicard.workloads.llm.technique import TECHNIQUES
+from multicard.workloads.llm.techniques import TECHNIQUES
 
 DIGITS = 4
 MOST_ROWS = 60  # of a figure's numbers

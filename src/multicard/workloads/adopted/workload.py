@@ -11,7 +11,7 @@ from multicard.workloads.adopted.parameters import AdoptedParameters
 class Adopted(Workload):
     """A run of which there are traces, and nothing else."""
 
-    name, order = "adopted", 40
+    name = "adopted"
     parameters = AdoptedParameters
     inputs: ClassVar[Inputs] = {}
     method = "program"

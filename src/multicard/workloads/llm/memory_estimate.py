@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass
 
 from multicard.experiment.models import Architecture
 from multicard.workloads.llm.parameters import LlmParameters
-from multicard.workloads.llm.technique import TECHNIQUES
+from multicard.workloads.llm.techniques import TECHNIQUES
 
 BYTES = {"fp32": 4, "bf16": 2}
 FLOAT = 4  # bytes of what is computed in fp32 independent of the job's precision

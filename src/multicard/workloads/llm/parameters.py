@@ -13,7 +13,7 @@ from multicard.runs.parameters import (
     WarmupSteps,
     labelled,
 )
-from multicard.workloads.llm.technique import TECHNIQUES
+from multicard.workloads.llm.techniques import TECHNIQUES
 
 
 class LlmParameters(JobParameters):

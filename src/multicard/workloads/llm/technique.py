@@ -1,9 +1,8 @@
-"""The interface of a technique; the entries are the modules in `multicard.workloads.llm.techniques`."""
+"""The interface of a technique; the entries are listed in `multicard.workloads.llm.techniques`."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from multicard.core.registry import Registry
 from multicard.experiment.datasets import TextKind
 from multicard.experiment.models import Architecture
 
@@ -16,7 +15,6 @@ class Technique:
     """
 
     name: str
-    order: int  # as a registry asks
     label: str  # what figures call it
     description: str  # what it does, for the schema and the documentation
     recipe = "lora_finetune"  # stem of the name of torchtune's recipe
@@ -92,6 +90,3 @@ class Technique:
     def improves(self, technique: str) -> bool:
         """Whether going over to this technique may make a job of another one faster or smaller, and the same job."""
         return False
-
-
-TECHNIQUES: Registry[Technique] = Registry("multicard.workloads.llm.techniques", "TECHNIQUE")

@@ -20,7 +20,7 @@ from multicard.core.files import atomic_write
 from multicard.experiment.machine import torchtune_unsupported_reason
 from multicard.experiment.models import ARCHITECTURES
 from multicard.workloads.llm.parameters import LlmParameters
-from multicard.workloads.llm.technique import TECHNIQUES
+from multicard.workloads.llm.techniques import TECHNIQUES
 
 COMPONENTS = "multicard.workloads.llm.components"
 PASSES = 1_000_000  # over the data: the run ends when it is measured

@@ -14,7 +14,7 @@ from multicard.experiment.workload import BATCH, Inputs, Resources, Unit, Worklo
 from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.workloads.llm.memory_estimate import BYTES, estimate_memory
 from multicard.workloads.llm.parameters import LlmParameters
-from multicard.workloads.llm.technique import TECHNIQUES
+from multicard.workloads.llm.techniques import TECHNIQUES
 
 # Assumed, not measured: of the arithmetic of a language model, about a third of what the data sheet of a current
 # data-centre GPU gives for dense bf16.
@@ -29,7 +29,7 @@ LIBRARIES_S = 30.0
 class Llm(Workload):
     """Tuning of Llama-3 models by torchtune."""
 
-    name, order = "llm", 20
+    name = "llm"
     parameters = LlmParameters
     program = "multicard.workloads.llm.train"
     inputs: ClassVar[Inputs] = {"dataset": Text, "model": Model}

@@ -1,9 +1,8 @@
-"""The interface of a launcher; the entries are the modules in `multicard.workloads.script.launchers`."""
+"""The interface of a launcher; the entries are listed in `multicard.workloads.script.launchers`."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from multicard.core.registry import Registry
 from multicard.core.rendezvous import Rendezvous
 
 
@@ -11,7 +10,6 @@ class Launcher:
     """How the ranks of a user's script are started."""
 
     name: str
-    order: int  # as a registry asks
     description: str  # what it does, for the schema and the documentation
     notes: tuple[str, ...] = ()  # what else a user should know
     several_nodes = True  # whether it can start the ranks of each of several nodes
@@ -58,6 +56,3 @@ class Launcher:
         `rendezvous`: as of `command`.
         """
         return {}
-
-
-LAUNCHERS: Registry[Launcher] = Registry("multicard.workloads.script.launchers", "LAUNCHER")

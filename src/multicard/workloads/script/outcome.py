@@ -13,7 +13,7 @@ from multicard.core.layout import COPIED, JOB, MADE, PROCESS, node_file, rank_fi
 from multicard.core.reasons import Reason
 from multicard.core.text import counted
 from multicard.record.profiled_window import FIRST_BY_BACKWARD, LEAST_SETTLING
-from multicard.workloads.script.launcher import LAUNCHERS
+from multicard.workloads.script.launchers import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 
 # Environment variables that scripts for several ranks read.

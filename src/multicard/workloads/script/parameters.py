@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from multicard.runs.parameters import TEXT, JobParameters, OwnName, OwnValue, labelled, secret_own
-from multicard.workloads.script.launcher import LAUNCHERS
+from multicard.workloads.script.launchers import LAUNCHERS
 from multicard.workloads.script.template import command_error, fill, names_in
 
 GIVEN = ("devices", "devices_per_node", "nodes", "repeat", "seed", "run_dir")

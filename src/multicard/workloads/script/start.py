@@ -14,7 +14,7 @@ from multicard.core.rendezvous import Rendezvous
 from multicard.core.secrets import STANDALONE_TOKEN, is_named_as_secret
 from multicard.core.system import ask, version_of
 from multicard.core.text import printable
-from multicard.workloads.script.launcher import LAUNCHERS
+from multicard.workloads.script.launchers import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 
 LEAST_PYTHON, LEAST_TORCH = "3.10", "2.5"

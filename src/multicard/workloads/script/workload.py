@@ -11,7 +11,7 @@ from multicard.core.text import without_names
 from multicard.experiment.machine import Machine
 from multicard.experiment.workload import Inputs, Launching, Resources, Unit, Workload, batch_and_own
 from multicard.workloads.script import start
-from multicard.workloads.script.launcher import LAUNCHERS
+from multicard.workloads.script.launchers import LAUNCHERS
 from multicard.workloads.script.outcome import judge_script
 from multicard.workloads.script.parameters import ScriptParameters
 
@@ -22,7 +22,7 @@ RANK_MB = {"cpu": 2000, "cuda": 8000}
 class Script(Workload):
     """A training script of the user, run as it is."""
 
-    name, order = "script", 30
+    name = "script"
     parameters = ScriptParameters
     inputs: ClassVar[Inputs] = {}
     method, methods = "launcher", LAUNCHERS

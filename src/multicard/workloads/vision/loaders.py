@@ -10,7 +10,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from multicard.core.errors import UserError
 from multicard.workloads.vision.parameters import VisionParameters
-from multicard.workloads.vision.strategy import STRATEGIES
+from multicard.workloads.vision.strategies import STRATEGIES
 
 SEEDS = 1_000_003  # between those of two epochs
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from multicard.runs.parameters import DatasetOf, JobParameters, labelled
-from multicard.workloads.vision.strategy import STRATEGIES
+from multicard.workloads.vision.strategies import STRATEGIES
 
 # What the preset `tuned` turns on; a stated value overrides it.
 TUNED: dict[str, Any] = {

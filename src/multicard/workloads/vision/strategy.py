@@ -1,8 +1,6 @@
-"""The interface of a strategy; the entries are the modules in `multicard.workloads.vision.strategies`."""
+"""The interface of a strategy; the entries are listed in `multicard.workloads.vision.strategies`."""
 
 from typing import Any
-
-from multicard.core.registry import Registry
 
 
 class Strategy:
@@ -13,7 +11,6 @@ class Strategy:
     """
 
     name: str
-    order: int  # as a registry asks
     description: str  # what it does, for the schema and the documentation
     # Whether there is a rank for each device, started by torchrun, and they form a process group; else there is one.
     distributed = True
@@ -53,6 +50,3 @@ class Strategy:
     def improves(self, strategy: str, devices: int) -> bool:
         """Whether going over to this strategy may make a job of another one faster or smaller."""
         return False
-
-
-STRATEGIES: Registry[Strategy] = Registry("multicard.workloads.vision.strategies", "STRATEGY")

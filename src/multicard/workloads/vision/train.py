@@ -25,7 +25,7 @@ from multicard.workloads.vision.loaders import SEEDS, evaluation_loader, evaluat
 from multicard.workloads.vision.parameters import VisionParameters, read_ahead
 from multicard.workloads.vision.precision import autocast, choose_fp32, gradient_scaler, place, to_device
 from multicard.workloads.vision.ranks import join, sum_over_ranks
-from multicard.workloads.vision.strategy import STRATEGIES
+from multicard.workloads.vision.strategies import STRATEGIES
 
 
 def train(job: dict[str, Any], p: VisionParameters, rank: int, device: torch.device, facts: dict[str, Any]) -> None:

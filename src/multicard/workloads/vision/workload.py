@@ -12,7 +12,7 @@ from multicard.experiment.machine import Machine
 from multicard.experiment.workload import BATCH, Inputs, Resources, Unit, Workload
 from multicard.record.profiled_window import place_window
 from multicard.workloads.vision.parameters import TUNED, VisionParameters, read_ahead
-from multicard.workloads.vision.strategy import STRATEGIES
+from multicard.workloads.vision.strategies import STRATEGIES
 
 # Assumed, not measured: what one current data-centre GPU trains of MobileNet v2 per second, in images of 224 px. Cost
 # grows with the number of pixels. An estimate of the right order is what a budget needs.
@@ -34,7 +34,7 @@ SAMPLES = {"digits": (1438, 359), "mnist": (60_000, 10_000), "kaggle-mnist": (37
 class Vision(Workload):
     """Image classification with MobileNet v2."""
 
-    name, order = "vision", 10
+    name = "vision"
     parameters = VisionParameters
     program = "multicard.workloads.vision.train"
     inputs: ClassVar[Inputs] = {"dataset": ImageSource}

@@ -9,7 +9,7 @@ from multicard.workloads.llm.technique import Technique
 class Dpo(Technique):
     """Adapters trained to prefer chosen answers; the reference is the same model without them."""
 
-    name, order, label = "dpo", 40, "DPO"
+    name, label = "dpo", "DPO"
     description = "adapters trained to prefer chosen over rejected answers."
     recipe = "lora_dpo"
     loss: ClassVar[dict[str, Any]] = {"_component_": "torchtune.rlhf.loss.DPOLoss", "beta": 0.1, "label_smoothing": 0}

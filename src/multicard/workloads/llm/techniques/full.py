@@ -8,7 +8,7 @@ from multicard.workloads.llm.technique import Technique
 class Full(Technique):
     """All weights are trained."""
 
-    name, order, label = "full", 50, "full"
+    name, label = "full", "full"
     description = "all weights are trained."
     recipe = "full_finetune"
     rates: ClassVar[dict[str, float]] = {"weights": 2e-5}  # of llama3/8B_full

@@ -6,7 +6,7 @@ from multicard.workloads.llm.technique import Technique
 class Lora(Technique):
     """Low-rank adapters beside frozen weights."""
 
-    name, order, label = "lora", 10, "LoRA"
+    name, label = "lora", "LoRA"
     description = "low-rank adapters beside frozen weights."
 
 

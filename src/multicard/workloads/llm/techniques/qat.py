@@ -9,7 +9,7 @@ from multicard.workloads.llm.technique import Technique
 class Qat(Technique):
     """Training that imitates quantized weights and activations, of adapters or of all weights."""
 
-    name, order, label = "qat", 30, "QAT"
+    name, label = "qat", "QAT"
     description = "training that imitates 8-bit activations and 4-bit weights."
     recipe = "qat_lora_finetune"  # of adapters; of all weights `qat`
     always_distributed = True

@@ -12,7 +12,7 @@ NF4_BLOCK = 64 * 256
 class QLora(Technique):
     """Low-rank adapters beside frozen weights in NF4."""
 
-    name, order, label = "qlora", 20, "QLoRA"
+    name, label = "qlora", "QLoRA"
     description = "as lora, with the frozen weights in 4 bits (NF4)."
     nf4 = True
 

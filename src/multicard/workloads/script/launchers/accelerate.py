@@ -9,7 +9,7 @@ from multicard.workloads.script.launcher import Launcher
 class Accelerate(Launcher):
     """Starts a process for each device, by way of torchrun."""
 
-    name, order = "accelerate", 30
+    name = "accelerate"
     description = "`accelerate launch` starts a process for each device."
     package = "accelerate"
     programs, modules = ("accelerate",), ("accelerate.commands.launch",)

@@ -9,7 +9,7 @@ from multicard.workloads.script.launcher import Launcher
 class Command(Launcher):
     """Starts the command once; what it does with several devices is its own affair."""
 
-    name, order = "command", 70
+    name = "command"
     description = (
         "The command is started once and starts its ranks itself, as with `mp.spawn`, Lightning or `tune run`: by the "
         "interpreter where it begins with a file *.py or with `-m`, else as a program."

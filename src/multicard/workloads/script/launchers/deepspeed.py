@@ -12,7 +12,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 class DeepSpeed(Launcher):
     """Starts a process for each device, and gives each the argument `--local_rank`."""
 
-    name, order = "deepspeed", 40
+    name = "deepspeed"
     description = "`deepspeed` starts a process for each device."
     package = "deepspeed"
     programs, modules = ("deepspeed",), ("deepspeed.launcher.runner",)

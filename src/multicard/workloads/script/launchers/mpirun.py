@@ -9,7 +9,7 @@ from multicard.workloads.script.launcher import Launcher
 class Mpirun(Launcher):
     """Starts a process for each device, which finds its number in the variables of the MPI."""
 
-    name, order = "mpirun", 60
+    name = "mpirun"
     description = "`mpirun` starts a process for each device."
     programs = ("mpirun", "mpiexec")
     several_nodes = False

@@ -9,7 +9,7 @@ from multicard.workloads.script.launcher import Launcher
 class Python(Launcher):
     """Starts the script once, as the only rank."""
 
-    name, order = "python", 10
+    name = "python"
     description = (
         "The interpreter runs the script, one process on one device or on several GPUs, as with `nn.DataParallel`."
     )

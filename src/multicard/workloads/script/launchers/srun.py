@@ -15,7 +15,7 @@ class Srun(Launcher):
     On several nodes multicard's own step has these tasks, and each starts its rank.
     """
 
-    name, order = "srun", 50
+    name = "srun"
     description = "`srun` starts a task for each device, inside a job of Slurm."
     programs = ("srun",)
     withheld = r"SLURM_(?!(JOB_ID|CLUSTER_NAME|CONF)$).*"

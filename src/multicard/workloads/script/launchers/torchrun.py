@@ -9,7 +9,7 @@ from multicard.workloads.script.launcher import Launcher
 class Torchrun(Launcher):
     """Starts a process for each device."""
 
-    name, order = "torchrun", 20
+    name = "torchrun"
     description = "torchrun starts a process for each device."
     programs, modules = ("torchrun",), ("torch.distributed.run", "torch.distributed.launch")
 

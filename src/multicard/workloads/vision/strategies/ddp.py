@@ -8,7 +8,7 @@ from multicard.workloads.vision.strategy import Strategy
 class DistributedDataParallel(Strategy):
     """PyTorch's DistributedDataParallel, every rank passing over all the data."""
 
-    name, order = "ddp", 30
+    name = "ddp"
     description = "DistributedDataParallel, every rank sees all the data."
     has_buckets = True
 

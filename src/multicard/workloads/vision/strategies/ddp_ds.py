@@ -6,7 +6,7 @@ from multicard.workloads.vision.strategies.ddp import DistributedDataParallel
 class DistributedSampling(DistributedDataParallel):
     """PyTorch's DistributedDataParallel with its DistributedSampler."""
 
-    name, order = "ddp-ds", 40
+    name = "ddp-ds"
     description = "DistributedDataParallel with a distributed sampler, each rank sees its share of the data."
     distributed_sampler = True
 

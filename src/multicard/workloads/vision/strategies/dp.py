@@ -8,7 +8,7 @@ from multicard.workloads.vision.strategy import Strategy
 class DataParallel(Strategy):
     """PyTorch's nn.DataParallel."""
 
-    name, order = "dp", 20
+    name = "dp"
     description = "one process drives all GPUs (nn.DataParallel), each batch is split among them."
     distributed = False
 

@@ -10,7 +10,7 @@ BLOCKS = 20  # of MobileNet v2 that are gathered one by one: 19 blocks, and the 
 class FullyShardedDataParallel(Strategy):
     """PyTorch's FSDP2, with a distributed sampler."""
 
-    name, order = "fsdp", 50
+    name = "fsdp"
     description = "as ddp-ds, with weights, gradients and optimizer state split among the ranks (FSDP2)."
     distributed_sampler = True
     has_checkpoints = False

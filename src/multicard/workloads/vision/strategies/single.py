@@ -8,7 +8,7 @@ from multicard.workloads.vision.strategy import Strategy
 class Single(Strategy):
     """One process on one device, which is what other strategies are compared to."""
 
-    name, order = "single", 10
+    name = "single"
     description = "one process, no communication."
     distributed = False
 
