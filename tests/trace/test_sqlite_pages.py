@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from multicard.core.errors import TraceError
-from multicard.trace import sqlite_pages
 from multicard.trace.encoding import EMPTY
 from multicard.trace.sqlite_file import SqliteFile
+from multicard.trace.sqlite_pages import ColumnReader, integer_columns
 from random_inputs import seeds
 
 NAMES = ("a", "b", "c")
@@ -38,9 +38,13 @@ def table(path: Path, chance: random.Random, rows: int, columns: str, page_size:
     return SqliteFile(path)
 
 
+def rows_of(readers: list[ColumnReader]) -> list[tuple[int, ...]]:
+    batches = [batch for reader in readers for batch in reader()]
+    return [row for batch in batches for row in zip(*(batch[name].tolist() for name in NAMES), strict=True)]
+
+
 def columns_of(database: SqliteFile) -> list[tuple[int, ...]]:
-    parts = sqlite_pages.integer_columns(database, "t", NAMES)
-    return [row for part in parts for rows in part() for row in zip(*(rows[n].tolist() for n in NAMES), strict=True)]
+    return rows_of(integer_columns(database, "t", NAMES))
 
 
 def by_sqlite(database: SqliteFile) -> list[tuple[int, ...]]:
@@ -51,14 +55,17 @@ def by_sqlite(database: SqliteFile) -> list[tuple[int, ...]]:
 @seeds(20, 200)
 def test_columns_are_those_of_sqlite(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr(sqlite_pages, "BATCH_BYTES", 1 << chance.randrange(9, 16))
+    batch_bytes = 1 << chance.randrange(9, 16)
     columns = ["a INTEGER", "b INTEGER", "c INTEGER", "d REAL DEFAULT 0.5", "e TEXT DEFAULT 'text'", "f INTEGER"]
     chance.shuffle(columns)
     size = 1 << chance.randrange(10, 17)
     database = table(tmp_path / "t.sqlite", chance, chance.choice([1, 50, 20_000]), ", ".join(columns), size)
-    monkeypatch.setattr(sqlite_pages, "EMPTY", "no number")  # so that SQLite is not asked: from the pages alone
-    if by_sqlite(database):
-        assert columns_of(database) == by_sqlite(database)
+    expected = by_sqlite(database)
+    if expected:
+        readers = integer_columns(database, "t", NAMES, batch_bytes)
+        # From here on the rows can come from the pages alone.
+        monkeypatch.setattr(database, "batches", None)
+        assert rows_of(readers) == expected
 
 
 @pytest.mark.parametrize(

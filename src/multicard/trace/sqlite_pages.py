@@ -1,14 +1,24 @@
-"""Columns of integers of an SQLite table, taken many at a time from the pages of the file.
+"""Read integer columns of an SQLite table many rows at a time, from the pages of the file.
 
-SQLite hands out one value after another, which takes most of the time of reading tens of millions of rows. The layout
-of a file is fixed: https://www.sqlite.org/fileformat2.html. A table or part of it that is laid out in any way not
-expected here, damaged ones among them, is left to SQLite.
+SQLite hands out one value after another, which takes most of the time of reading tens of millions of rows. The format
+of a file is fixed: https://www.sqlite.org/fileformat2.html. In short:
+
+- A file is a list of pages of one size, numbered from 1. A table is a tree of pages: interior pages name their child
+  pages, leaf pages hold the rows.
+- A page begins with a header: its type in byte 0, the number of its cells in bytes 3 and 4, and in bytes 8 to 11 of an
+  interior page the rightmost child. Two bytes for each cell follow: where the cell begins, counted from the page.
+- A cell of a leaf page is a row: the size of its record, the row id, the record. The first two are numbers of varying
+  length (`_after_varint`).
+- A record begins with its header: the header's length, and the type of each column. The values follow. All of these
+  header numbers are single bytes in tables of integers, which is the only form that this module reads.
+
+A table or part of it that has any other form, damaged ones among them, is left to SQLite.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,210 +26,322 @@ from multicard.trace.encoding import EMPTY, encode
 from multicard.trace.model import Integers
 from multicard.trace.sqlite_file import SqliteFile
 
-BATCH_BYTES = 1 << 21  # of pages: fewer cost more calls, more leave a core's cache
-PART_BATCHES = 16
-INTERIOR, LEAF = 5, 13  # kinds of pages of a table with row ids
-DEEPEST = 20
-# Bytes of a value by its type, and the types of integers: two of them are the value.
-_SIZES = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((code - 12) // 2 for code in range(12, 128)))
-_READ = 2
-_INTEGERS = {0: EMPTY, **dict.fromkeys(range(1, 7), _READ), 8: 0, 9: 1}
+# Batches of fewer bytes cost more calls; larger ones do not fit a core's cache.
+BATCH_BYTES = 1 << 21
+BATCHES_PER_PART = 16
+
+INTERIOR_PAGE = 5
+LEAF_PAGE = 13
+PAGE_HEADER_BYTES = {INTERIOR_PAGE: 12, LEAF_PAGE: 8}
+DEEPEST_TREE = 20
+
+# By the type of a value, the bytes that the value takes in a record. Larger types are texts and blobs.
+VALUE_BYTES = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((code - 12) // 2 for code in range(12, 128)))
+# Types of integers: six that store the value, and three that are the value. Type 7 is a floating-point number.
+STORED_INTEGER_TYPES = range(1, 7)
+CONSTANT_TYPES = {0: EMPTY, 8: 0, 9: 1}
+# A number of several bytes has the highest bit set in all but the last. Types below are a single byte.
+FIRST_LONG_VARINT = 128
 
 Columns = dict[str, Integers]
+ColumnReader = Callable[[], Iterator[Columns]]
 
 
-class _Unexpected(Exception):
-    """The file is not laid out as expected here."""
+class _UnknownForm(Exception):
+    """The table is not stored in the form that this module reads."""
 
 
-def integer_columns(database: SqliteFile, table: str, names: Sequence[str]) -> list[Callable[[], Iterator[Columns]]]:
-    """Read some columns of a table, an empty cell as `EMPTY`, in parts that several threads may read at once."""
-    layout, parts = _split(database, table, names)
+class _Part(NamedTuple):
+    """Consecutive leaf pages of a table, in batches, and the SQL condition that its rows alone meet."""
 
-    def by_sqlite(condition: str) -> Iterator[Columns]:
+    batches: list[Integers]
+    condition: str
+
+
+class _Cells(NamedTuple):
+    """The cells of some pages: for each the position of its page among these, and the offset where it begins."""
+
+    page: Integers
+    begin: Integers
+
+
+class _RecordForm(NamedTuple):
+    """Where records with one header keep the wanted columns; offsets count from the header's first byte.
+
+    `begins`: offset of each column's value. `shifts`: by how many bits the eight bytes from there exceed the value.
+    `constants`: the value of a column whose type is the value, None where it is stored. `end`: offset behind the last
+    column that is wanted.
+    """
+
+    begins: list[int]
+    shifts: list[int]
+    constants: list[int | None]
+    end: int
+
+
+def integer_columns(
+    database: SqliteFile, table: str, names: Sequence[str], batch_bytes: int = BATCH_BYTES
+) -> list[ColumnReader]:
+    """Return readers of some columns of a table, one for each part of its rows; threads may call them at once.
+
+    A reader yields batches of rows: arrays by column name, with `EMPTY` where a cell is empty. `batch_bytes`: how many
+    bytes of pages are read at a time.
+    """
+
+    def read_by_sqlite(condition: str) -> Iterator[Columns]:
         select = ", ".join(f'COALESCE("{name}", {EMPTY})' for name in names)
         for rows in database.batches(f"SELECT {select} FROM {table} WHERE {condition}"):
             yield dict(zip(names, np.array(rows, np.int64).T, strict=True))
 
-    def part(batches: list[Integers], condition: str) -> Iterator[Columns]:
-        try:
-            return iter([layout.values(pages) for pages in batches] if layout else by_sqlite(condition))
-        except (_Unexpected, IndexError):
-            return by_sqlite(condition)
-
-    return [partial(part, *each) for each in parts]
-
-
-def _split(
-    database: SqliteFile, table: str, names: Sequence[str]
-) -> "tuple[_Layout | None, list[tuple[list[Integers], str]]]":
-    """Parts of a table: their pages in batches, and the condition for their rows; one part if there is no layout."""
     try:
-        layout = _Layout(database, table, names)
-        leaves = layout.leaves()
-        batches = np.array_split(leaves, min(len(leaves), -(-len(leaves) * layout.page_bytes // BATCH_BYTES)))
-        parts = [batches[at : at + PART_BATCHES] for at in range(0, len(batches), PART_BATCHES)]
-        firsts = [layout.first_row(int(part[0][0])) for part in parts[1:]]
-    except (_Unexpected, IndexError):
-        return None, [([], "TRUE")]
-    bounds = pairwise(["TRUE", *(f"rowid >= {first}" for first in firsts), "FALSE"])
-    return layout, [(part, f"{own} AND NOT {next_one}") for part, (own, next_one) in zip(parts, bounds, strict=True)]
+        pages = _TablePages(database, table, names)
+        parts = _split(pages, batch_bytes)
+    except (_UnknownForm, IndexError):
+        return [partial(read_by_sqlite, "TRUE")]
+
+    def read_part(part: _Part) -> Iterator[Columns]:
+        # All batches are read before the first is handed out, so that no row comes twice where a page is refused.
+        try:
+            return iter([pages.columns(batch) for batch in part.batches])
+        except (_UnknownForm, IndexError):
+            return read_by_sqlite(part.condition)
+
+    return [partial(read_part, part) for part in parts]
 
 
-class _Layout:
-    """Where the values of some columns lie in the pages of a table."""
+def _split(pages: "_TablePages", batch_bytes: int) -> list[_Part]:
+    """Divide a table into parts."""
+    leaves = pages.leaves()
+    batch_count = -(-len(leaves) * pages.page_bytes // batch_bytes)
+    batches = np.array_split(leaves, min(len(leaves), batch_count))
+    grouped = [batches[begin : begin + BATCHES_PER_PART] for begin in range(0, len(batches), BATCHES_PER_PART)]
+    # Row ids grow from page to page, so the first one of each part bounds the part before.
+    first_rows = [pages.first_row(int(group[0][0])) for group in grouped[1:]]
+    bounds = ["TRUE", *(f"rowid >= {row}" for row in first_rows), "FALSE"]
+    conditions = [f"{lower} AND NOT {upper}" for lower, upper in pairwise(bounds)]
+    return [_Part(group, condition) for group, condition in zip(grouped, conditions, strict=True)]
+
+
+class _TablePages:
+    """The pages of one table, and how the wanted columns lie in its records.
+
+    Every method raises `_UnknownForm` or `IndexError` where the pages have another form than expected.
+    """
 
     def __init__(self, database: SqliteFile, table: str, names: Sequence[str]) -> None:
-        self._path, self._names = database.path, names
-        self._known: dict[tuple[int | None, ...], list[list[int]]] = {}
+        self._path = database.path
+        self._names = names
         columns = database.ask('SELECT name, pk OR "hidden" FROM pragma_table_xinfo(?)', table)
-        if any(special for _, special in columns):
-            raise _Unexpected  # those are not stored in their place
-        order = [name for name, _ in columns]
-        self._at = [order.index(name) for name in names]
+        # Generated columns and those that stand for the row id are not stored in their place.
+        if any(is_special for _, is_special in columns):
+            raise _UnknownForm
+        column_names = [name for name, _ in columns]
+        self._positions = [column_names.index(name) for name in names]
         ((self._root,),) = database.ask("SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?", table)
+        self.page_bytes = self._read_page_bytes()
+        self._page_count = self._path.stat().st_size // self.page_bytes
+        # A record that does not fit its page keeps at least these bytes there, and continues on pages of its own.
+        # The format's own bound is a little higher (section 1.6, "M").
+        self._undivided_bytes = (self.page_bytes - 12) * 32 // 255 - 40
+        self._record_forms: dict[tuple[int | None, ...], _RecordForm] = {}
+
+    def _read_page_bytes(self) -> int:
+        """Return the size of a page, as the header of the file states it."""
         with self._path.open("rb") as file:
             header = file.read(100)
+        if len(header) < 100:
+            raise _UnknownForm
         size = int.from_bytes(header[16:18], "big")
-        self.page_bytes = 65536 if size == 1 else size
+        page_bytes = 65536 if size == 1 else size
+        # Bytes 18 and 19 are 1 where changes are not kept in a log beside the file; byte 20 counts bytes at the end of
+        # each page that hold no rows. A rollback journal would hold pages of an unfinished change.
+        has_own_changes = header[18:20] == b"\x01\x01" and header[20] == 0
         journal = self._path.with_name(f"{self._path.name}-journal")
-        if len(header) < 100 or header[18:21] != b"\x01\x01\x00" or self.page_bytes < 512 or journal.exists():
-            raise _Unexpected  # a journal, or bytes at the end of pages that are not theirs
-        self._undivided = (self.page_bytes - 12) * 32 // 255 - 40  # bytes of a row that are on its own page
-        self._count = self._path.stat().st_size // self.page_bytes
+        if not has_own_changes or page_bytes < 512 or journal.exists():
+            raise _UnknownForm
+        return page_bytes
 
     def leaves(self) -> Integers:
-        """Numbers of the pages that hold the rows, in order."""
+        """Return the numbers of the pages that hold the rows, in the order of the rows."""
         pages = np.array([self._root])
-        for _ in range(DEEPEST):
-            content = self._read(pages[:1])
-            if content[0] == LEAF:
+        for _ in range(DEEPEST_TREE):
+            # All pages of a level of the tree have one type.
+            if self._read(pages[:1])[0] == LEAF_PAGE:
                 return pages
-            content = self._read(pages)
-            page, cell = self._cells(content, INTERIOR)
-            last = np.arange(len(pages)) * self.page_bytes
-            # The child of each cell, and after those of its page the rightmost one, which the page's header names.
-            order = np.argsort(np.concatenate((page, np.arange(len(pages)))), kind="stable")
-            children = _numbers(content, ">u4")[np.concatenate((cell, last + 8))]
-            pages = children[order].astype(np.int64)
-            if len(pages) > self._count or len(np.unique(pages)) < len(pages):
-                raise _Unexpected
-        raise _Unexpected
+            pages = self._children(pages)
+            if len(pages) > self._page_count or len(np.unique(pages)) < len(pages):
+                raise _UnknownForm
+        raise _UnknownForm
+
+    def _children(self, pages: Integers) -> Integers:
+        """Return the child pages of interior pages, in the order of their rows."""
+        content = self._read(pages)
+        cells = self._cells(content, INTERIOR_PAGE)
+        positions = np.arange(len(pages))
+        # A cell begins with the number of its child. The rightmost child, which the header names, comes after those.
+        rightmost = positions * self.page_bytes + 8
+        parent = np.concatenate((cells.page, positions))
+        child = _number_at_each_byte(content, ">u4")[np.concatenate((cells.begin, rightmost))]
+        return child[np.argsort(parent, kind="stable")].astype(np.int64)
 
     def first_row(self, page: int) -> int:
-        """Row id of the first row of a page."""
+        """Return the row id of the first row of a leaf page."""
         content = self._read(np.array([page]))
-        _, cell = self._cells(content, LEAF)
-        at = _after_number(content, cell[:1])
-        number = 0
-        for byte in content[int(at[0]) : int(_after_number(content, at)[0])].tolist():
-            number = number << 7 | byte & 127
-        if not 0 <= number < 1 << 56:
-            raise _Unexpected
-        return number
+        cells = self._cells(content, LEAF_PAGE)
+        begin = _after_varint(content, cells.begin[:1])
+        end = _after_varint(content, begin)
+        row = 0
+        for byte in content[int(begin[0]) : int(end[0])].tolist():
+            row = row << 7 | byte & 127
+        # Negative row ids, and those that need a ninth byte, do not occur in exports.
+        if not 0 <= row < 1 << 56:
+            raise _UnknownForm
+        return row
 
-    def values(self, pages: Integers) -> Columns:
-        """Columns of the rows of some pages."""
+    def columns(self, pages: Integers) -> Columns:
+        """Return the columns of the rows on some leaf pages."""
         content = self._read(pages)
-        page, cell = self._cells(content, LEAF)
-        header = _after_number(content, _after_number(content, cell))  # behind the size of the row and its id
-        length = content[header].astype(np.int64)
-        # The types of values precede them, a byte each; the rows of a table have few different ones.
-        count = max(self._at) + 1
-        words = [_numbers(content, "<i8")[header + 1 + at] for at in range(0, count, 8)]
-        if count % 8:
-            words[-1] &= (1 << 8 * (count % 8)) - 1
-        codes, kinds = encode([*words, length])
-        if not kinds:
+        cells = self._cells(content, LEAF_PAGE)
+        row_ids = _after_varint(content, cells.begin)
+        records = _after_varint(content, row_ids)
+        codes, forms = self._record_forms_of(content, records)
+        if not forms:
             return {name: np.empty(0, np.int64) for name in self._names}
-        codes = codes.astype(np.intp)
-        self._known |= {kind: self._places(count, *kind) for kind in kinds if kind not in self._known}
-        starts, shifts, fixed = np.array([self._known[kind] for kind in kinds]).transpose(1, 2, 0).copy()
-        if (header + _of(starts[-1], codes) > (page + 1) * self.page_bytes).any():
-            raise _Unexpected
-        found = {}
-        for at, name in enumerate(self._names):
-            read = fixed[at] == _READ
-            if read.any():
-                found[name] = _numbers(content, ">i8")[header + _of(starts[at], codes)].astype(np.int64)
-                found[name] >>= _of(shifts[at], codes)
-            if not read.all():
-                said = fixed[at].take(codes)
-                found[name] = np.where(said == _READ, found[name], said) if read.any() else said
-        return found
 
-    def _places(self, count: int, *kind: int | None) -> list[list[int]]:
-        """Where the values of rows with these types are: three lists with a place for each of them.
+        ends = np.array([form.end for form in forms])
+        page_ends = (cells.page + 1) * self.page_bytes
+        if (records + _of_row(ends, codes) > page_ends).any():
+            raise _UnknownForm
 
-        Their begins, counted from the header, and at last where all of them end; how many bits the eight bytes from
-        there have too many; the value itself where the type is one, else `_READ`.
-        """
-        *words, length = kind
-        if None in words or not count < length < 128:  # type: ignore[operator]
-            raise _Unexpected
-        types = b"".join(word.to_bytes(8, "little", signed=True) for word in words)[:count]  # type: ignore[union-attr]
-        own = [types[at] for at in self._at]
-        if max(types) > 127 or not set(own) <= set(_INTEGERS):
-            raise _Unexpected
-        edges = np.cumsum([length, *(_SIZES[each] for each in types)]).tolist()
-        if edges[-1] > self._undivided:
-            raise _Unexpected
-        shifts = [64 - 8 * (_SIZES[each] or 8) for each in own]
-        return [[*(edges[at] for at in self._at), edges[-1]], [*shifts, 0], [*(_INTEGERS[each] for each in own), 0]]
+        eight_bytes = _number_at_each_byte(content, ">i8")
+        begins = np.array([form.begins for form in forms])
+        shifts = np.array([form.shifts for form in forms])
+        columns: Columns = {}
+        for number, name in enumerate(self._names):
+            constants = [form.constants[number] for form in forms]
+            is_stored = np.array([constant is None for constant in constants])
+            fixed = np.array([constant or 0 for constant in constants])
+            if not is_stored.any():
+                columns[name] = fixed.take(codes)
+                continue
+            values = eight_bytes[records + _of_row(begins[:, number], codes)].astype(np.int64)
+            # Shifting right drops the bytes behind the value, and keeps its sign.
+            values >>= _of_row(shifts[:, number], codes)
+            if not is_stored.all():
+                values = np.where(is_stored.take(codes), values, fixed.take(codes))
+            columns[name] = values
+        return columns
 
-    def _cells(self, content: Integers, kind: int) -> tuple[Integers, Integers]:
-        """Of each cell of pages of a kind: the number of its page among these, and where it begins."""
-        base = np.arange(len(content) // self.page_bytes) * self.page_bytes
-        count = content[base + 3].astype(np.int64) << 8 | content[base + 4]
-        first = 12 if kind == INTERIOR else 8
-        if (content[base] != kind).any() or (first + 2 * count > self.page_bytes).any():
-            raise _Unexpected
-        most = int(count.max(initial=0))
-        own_page = content[: len(base) * self.page_bytes].reshape(-1, self.page_bytes)
-        cell = np.ascontiguousarray(own_page[:, first : first + 2 * most]).view(">u2").astype(np.int64)
-        used = np.arange(most) < count[:, np.newaxis]
-        if (used & ((cell < first) | (cell + 4 > self.page_bytes))).any():
-            raise _Unexpected
-        cell += base[:, np.newaxis]
-        return np.repeat(np.arange(len(base)), count), cell[used]
+    def _record_forms_of(self, content: Integers, records: Integers) -> tuple[Integers, list[_RecordForm]]:
+        """Return the code of each record's form, and the form of each code."""
+        lengths = content[records].astype(np.int64)
+        # The types are a byte each. They are compared eight at a time, as the rows of a table have few different ones.
+        type_count = max(self._positions) + 1
+        eight_bytes = _number_at_each_byte(content, "<i8")
+        words = [eight_bytes[records + 1 + begin] for begin in range(0, type_count, 8)]
+        if type_count % 8:
+            words[-1] &= (1 << 8 * (type_count % 8)) - 1
+        codes, headers = encode([*words, lengths])
+        for header in headers:
+            if header not in self._record_forms:
+                self._record_forms[header] = self._record_form(type_count, header)
+        return codes.astype(np.intp), [self._record_forms[header] for header in headers]
+
+    def _record_form(self, type_count: int, header: tuple[int | None, ...]) -> _RecordForm:
+        """Return the form of records whose header is these words of types, followed by the header's length."""
+        # `encode` returns None for the number that stands for an empty cell, which no known types make.
+        numbers = [number for number in header if number is not None]
+        if len(numbers) < len(header):
+            raise _UnknownForm
+        *words, length = numbers
+        if not type_count < length < FIRST_LONG_VARINT:
+            raise _UnknownForm
+        types = b"".join(word.to_bytes(8, "little", signed=True) for word in words)[:type_count]
+        if max(types) >= FIRST_LONG_VARINT:
+            raise _UnknownForm
+        wanted_types = [types[position] for position in self._positions]
+        if any(code not in STORED_INTEGER_TYPES and code not in CONSTANT_TYPES for code in wanted_types):
+            raise _UnknownForm
+        begins = np.cumsum([length, *(VALUE_BYTES[code] for code in types)]).tolist()
+        if begins[-1] > self._undivided_bytes:
+            raise _UnknownForm
+        return _RecordForm(
+            begins=[begins[position] for position in self._positions],
+            shifts=[64 - 8 * VALUE_BYTES[code] if code in STORED_INTEGER_TYPES else 0 for code in wanted_types],
+            constants=[CONSTANT_TYPES.get(code) for code in wanted_types],
+            end=begins[-1],
+        )
+
+    def _cells(self, content: Integers, page_type: int) -> _Cells:
+        """Return the cells of pages of one type, whose contents follow one another."""
+        page_begins = np.arange(len(content) // self.page_bytes) * self.page_bytes
+        counts = content[page_begins + 3].astype(np.int64) << 8 | content[page_begins + 4]
+        header_bytes = PAGE_HEADER_BYTES[page_type]
+        has_other_type = content[page_begins] != page_type
+        if has_other_type.any() or (header_bytes + 2 * counts > self.page_bytes).any():
+            raise _UnknownForm
+
+        # A rectangle of pointers, a row for each page, as wide as the longest list: shorter lists run into other bytes
+        # of their page, which `is_used` leaves out.
+        longest = int(counts.max(initial=0))
+        page_rows = content[: len(page_begins) * self.page_bytes].reshape(-1, self.page_bytes)
+        pointer_bytes = np.ascontiguousarray(page_rows[:, header_bytes : header_bytes + 2 * longest])
+        pointers = pointer_bytes.view(">u2").astype(np.int64)
+        is_used = np.arange(longest) < counts[:, np.newaxis]
+
+        # A cell has at least four bytes, and lies behind the header of its page.
+        is_outside = (pointers < header_bytes) | (pointers + 4 > self.page_bytes)
+        if (is_used & is_outside).any():
+            raise _UnknownForm
+        pointers += page_begins[:, np.newaxis]
+        return _Cells(np.repeat(np.arange(len(page_begins)), counts), pointers[is_used])
 
     def _read(self, pages: Integers) -> Integers:
-        """Content of some pages, one after another, and some bytes more."""
-        if (pages < 2).any() or (pages > self._count).any():
-            raise _Unexpected
+        """Return the content of some pages, one after another, and eight bytes more, so that eight follow each byte."""
+        # Page 1 begins with the header of the file, so it is never one of these.
+        if (pages < 2).any() or (pages > self._page_count).any():
+            raise _UnknownForm
         runs = np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1)
         content = np.zeros(len(pages) * self.page_bytes + 8, np.uint8)
-        free = memoryview(content)
+        unfilled = content.data
         with self._path.open("rb", buffering=0) as file:
             for run in runs:
                 size = len(run) * self.page_bytes
                 file.seek((int(run[0]) - 1) * self.page_bytes)
-                if file.readinto(free[:size]) != size:
-                    raise _Unexpected
-                free = free[size:]
+                if file.readinto(unfilled[:size]) != size:
+                    raise _UnknownForm
+                unfilled = unfilled[size:]
         return content
 
 
-def _of(kinds: Integers, codes: Integers) -> Any:
-    """The value of each row's kind; a single number where they are the same."""
-    return kinds[0] if (kinds == kinds[0]).all() else kinds.take(codes)
+def _of_row(values: Integers, codes: Integers) -> Integers:
+    """Return the value of each row's code, or a single value where all codes have the same, which saves an array."""
+    if (values == values[0]).all():
+        return values[:1]
+    return values.take(codes)
 
 
-def _numbers(content: Integers, kind: str) -> Integers:
-    """A number that begins at each byte."""
-    size = np.dtype(kind).itemsize
-    return np.ndarray((len(content) - size + 1,), kind, content, strides=(1,))
+def _number_at_each_byte(content: Integers, dtype: str) -> Integers:
+    """Return a view of the numbers that begin at each byte of some content."""
+    size = np.dtype(dtype).itemsize
+    return np.ndarray((len(content) - size + 1,), dtype, content, strides=(1,))
 
 
-def _after_number(content: Integers, at: Integers) -> Integers:
-    """Where numbers of varying length end that begin at some places: of each byte the highest bit says whether."""
-    more = np.ones(len(at), bool)
+def _after_varint(content: Integers, begins: Integers) -> Integers:
+    """Return the offsets behind the numbers of varying length that begin at some offsets.
+
+    The highest bit of a byte tells whether another one follows. A number has at most nine bytes.
+    """
+    continues = np.ones(len(begins), bool)
+    ends = begins
     for size in range(1, 10):
-        if more.all():  # most rows of a batch have numbers of one length
-            more, end = content[size - 1 :].take(at) > 127, at + size
+        if continues.all():
+            # Most numbers of a batch have one length, so that no number has ended yet, and none needs its own offset.
+            continues = content[size - 1 :].take(begins) >= FIRST_LONG_VARINT
+            ends = begins + size
         else:
-            end += more
-            more &= content[end - 1] > 127
-        if not more.any():
-            return end
-    raise _Unexpected
+            ends += continues
+            continues &= content[ends - 1] >= FIRST_LONG_VARINT
+        if not continues.any():
+            return ends
+    raise _UnknownForm
