@@ -1,96 +1,134 @@
-"""Rows of integers as codes of what they have in common."""
+"""Number the distinct rows of integer columns, and refuse times that no capture has."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from multicard.trace.model import Integers
 
-EMPTY = -(1 << 63) + 1  # stands for an empty cell: no time or identity of a trace is near it
-_WIDEST = 1 << 62
-_CLOSE, _DENSE = 1 << 12, 1 << 16
-_FEW, _SAMPLE = 5, 256
-MOST_NS = 1 << 61  # 73 years; times since 1970 are below it
+# Stands for an empty cell in an array of integers: no time or identity of a trace is near it.
+EMPTY = -(1 << 63) + 1
+# 73 years in nanoseconds. Times that count from 1970 are below it.
+MOST_NS = 1 << 61
+
+# Numbers that combine several columns stay below this, so that they fit 64 bits.
+WIDEST_CODE = 1 << 62
+# A column whose values lie this close together is numbered by subtraction, any other by hashing.
+CLOSE_VALUES = 1 << 12
+# Up to this many possible codes, a table with an entry for each is faster than hashing.
+DENSE_CODES = 1 << 16
+# A column with so few distinct values, as far as a sample shows, is compared with one value after another.
+FEW_VALUES = 5
+SAMPLED_VALUES = 256
+
+
+class _Codes(NamedTuple):
+    """A number from 0 to below `bound` for each row; rows have the same number if, and only if, they are equal."""
+
+    numbers: Integers
+    bound: int
 
 
 def refuse_absurd(numbers: Mapping[str, Integers]) -> None:
     """Raise `ValueError` at times of more than `MOST_NS` nanoseconds, whose sums and differences would overflow."""
     for name in numbers.keys() & {"start", "end"}:
-        low, high = int(numbers[name].min(initial=0)), int(numbers[name].max(initial=0))
+        low = int(numbers[name].min(initial=0))
+        high = int(numbers[name].max(initial=0))
         if low < -MOST_NS or high > MOST_NS:
-            found = low if low < -MOST_NS else high
-            raise ValueError(f"found a time of {found / 1e9:.3g} s, expected at most {MOST_NS / 1e9:.3g} s")
+            absurd = low if low < -MOST_NS else high
+            raise ValueError(f"found a time of {absurd / 1e9:.3g} s, expected at most {MOST_NS / 1e9:.3g} s")
 
 
 def encode(columns: Sequence[Integers]) -> tuple[Integers, list[tuple[Any, ...]]]:
-    """Number the distinct rows of some columns of equal length: the code of each row, and the row of each code.
+    """Return the code of each row of some columns of equal length, and the distinct rows in the order of their codes.
 
-    An `EMPTY` cell is None in these. A column costs a nanosecond or two a row where its values lie close together, some
-    more where they must be hashed; sorting or comparing whole rows would cost a hundred.
+    An `EMPTY` cell is None in the distinct rows. A column costs a nanosecond or two a row where its values lie close
+    together, some more where they must be hashed; sorting or comparing whole rows would cost a hundred.
+
+    >>> codes, rows = encode([np.array([7, 8, 7]), np.array([1, EMPTY, 1])])
+    >>> codes.tolist(), rows
+    ([0, 1, 0], [(7, 1), (8, None)])
     """
-    codes, first = _numbered(*_combined(columns))
-    values = [column[first].astype(object) for column in columns]
-    for each in values:
-        each[each == EMPTY] = None
-    return codes, list(zip(*(each.tolist() for each in values), strict=True))
+    codes, first_rows = _in_order_of_rows(_combined(columns))
+    distinct = [column[first_rows].astype(object) for column in columns]
+    for values in distinct:
+        values[values == EMPTY] = None
+    return codes, list(zip(*(values.tolist() for values in distinct), strict=True))
 
 
-def _combined(columns: Sequence[Integers]) -> tuple[Integers, int]:
-    """One number from 0 for each row, the same for the same rows, and how many there may be."""
-    combined, most = np.zeros(len(columns[0]), np.int64), 1
+def _combined(columns: Sequence[Integers]) -> _Codes:
+    """Return one number for each row of all columns: the columns are its digits, as in a number of mixed base."""
+    combined = np.zeros(len(columns[0]), np.int64)
+    bound = 1
     for column in columns:
-        digits, size = _digits(column)
-        if most * size >= _WIDEST:  # many varied columns: the two halves first
+        digit = _column_codes(column)
+        if bound * digit.bound >= WIDEST_CODE:
+            # Many varied columns: the distinct rows of each half are numbered first, which takes fewer numbers.
             middle = len(columns) // 2
-            return _combined([_numbered(*_combined(half))[0] for half in (columns[:middle], columns[middle:])])
-        if size > 1:
-            combined *= size
-            combined += digits
-            most *= size
-    return combined, most
+            halves = (columns[:middle], columns[middle:])
+            return _combined([_in_order_of_rows(_combined(half))[0] for half in halves])
+        if digit.bound > 1:
+            combined *= digit.bound
+            combined += digit.numbers
+            bound *= digit.bound
+    return _Codes(combined, bound)
 
 
-def _numbered(values: Integers, most: int) -> tuple[Integers, Integers]:
-    """Code of each value below `most`, in the order of their first rows, and these rows."""
-    dense = most <= _DENSE
-    codes, most = (values, most) if dense else _hashed(values)
-    first = np.full(most, -1)
-    first[codes[::-1]] = np.arange(len(codes))[::-1]
-    known = np.flatnonzero(first >= 0)
-    if dense:
-        known = known[np.argsort(first[known])]
-        table = np.empty(most, np.int32)
-        table[known] = np.arange(len(known))
-        codes = table[codes]
-    return codes, first[known]
+def _in_order_of_rows(codes: _Codes) -> tuple[Integers, Integers]:
+    """Return codes that count up in the order of the first row of each, without gaps, and these first rows."""
+    is_dense = codes.bound <= DENSE_CODES
+    numbers, bound = codes if is_dense else _hashed(codes.numbers)
+    # Of several assignments to one element the last one stays, so the rows are assigned backwards.
+    first_row = np.full(bound, -1)
+    first_row[numbers[::-1]] = np.arange(len(numbers))[::-1]
+    used = np.flatnonzero(first_row >= 0)
+    if is_dense:
+        used = used[np.argsort(first_row[used])]
+        renumbered = np.empty(bound, np.int32)
+        renumbered[used] = np.arange(len(used))
+        numbers = renumbered[numbers]
+    return numbers, first_row[used]
 
 
-def _digits(column: Integers) -> tuple[Integers, int]:
-    """Numbers from 0 for the values of a column, and how many there may be."""
-    low, high = int(column.min(initial=1 << 62)), int(column.max(initial=EMPTY))
-    return (column - low, high - low + 1) if 0 <= high - low < _CLOSE else _hashed(column)
+def _column_codes(column: Integers) -> _Codes:
+    """Return codes for the values of a column."""
+    low = int(column.min(initial=1 << 62))
+    high = int(column.max(initial=EMPTY))
+    # An empty column has a low above its high.
+    if 0 <= high - low < CLOSE_VALUES:
+        return _Codes(column - low, high - low + 1)
+    return _hashed(column)
 
 
-def _hashed(values: Integers) -> tuple[Integers, int]:
-    """Code of each value in the order of their first rows, and how many there are."""
-    if len(set(values[:: len(values) // _SAMPLE + 1].tolist())) <= _FEW and (few := _few(values)):
-        return few
+def _hashed(values: Integers) -> _Codes:
+    """Return codes for values in the order of their first rows, without gaps."""
+    sample = values[:: len(values) // SAMPLED_VALUES + 1]
+    if len(set(sample.tolist())) <= FEW_VALUES:
+        codes = _compared(values)
+        if codes is not None:
+            return codes
     values = np.ascontiguousarray(values, np.int64)
     encoded = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)]).dictionary_encode()
-    # As they lie: `to_numpy` would first import pandas, which takes its time.
-    return np.frombuffer(encoded.indices.buffers()[1], np.int32, len(values)), len(encoded.dictionary)
+    # The indices are taken from Arrow's memory: its `to_numpy` would first import pandas, which takes a while.
+    return _Codes(np.frombuffer(encoded.indices.buffers()[1], np.int32, len(values)), len(encoded.dictionary))
 
 
-def _few(values: Integers) -> tuple[Integers, int] | None:
-    """The same by comparing with one value after another, of which each costs a nanosecond; None if there are many."""
-    codes, left, found = np.zeros(len(values), np.int32), np.ones(len(values), bool), 0
-    while left.any():
-        if found == _FEW:
+def _compared(values: Integers) -> _Codes | None:
+    """Return what `_hashed` does, by a comparison with each distinct value; None if there are more than a few.
+
+    A comparison costs a nanosecond a row.
+    """
+    numbers = np.zeros(len(values), np.int32)
+    is_unnumbered = np.ones(len(values), bool)
+    count = 0
+    while is_unnumbered.any():
+        if count == FEW_VALUES:
             return None
-        own = values == values[left.argmax()]
-        codes[own] = found
-        left &= ~own
-        found += 1
-    return codes, found
+        first_unnumbered = is_unnumbered.argmax()
+        has_value = values == values[first_unnumbered]
+        numbers[has_value] = count
+        is_unnumbered &= ~has_value
+        count += 1
+    return _Codes(numbers, count)
