@@ -1,7 +1,7 @@
 """All events of a capture that the wanted tables are made of, each table of the traces read once."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -22,11 +22,21 @@ from multicard.trace.steps import LONG_AGO, Marks, Steps, Window, launched_befor
 
 CAPTURE, STEPS = "capture", "steps"
 SCOPES = (CAPTURE, STEPS)
-LACKING = 0.01  # part of the launches of a process that may lack their kernel
-EARLY, TOLERANCE_NS = 0.01, 1_000_000  # part of a device's activity that may begin so long before its launching call
-WORTH_THREADS = 10_000  # values; the statistics of fewer take less time than to start a thread
+
+# The kinds of events that run on devices, in the order in which their arrays are concatenated.
+ON_DEVICE = ("kernels", "memory", "graphs")
+
+# A process may lack the kernels of this share of its launches before that is reported.
+MISSING_KERNELS_SHARE = 0.01
+# The clocks of device and host disagree if more than this share of a device's work begins before its launching call,
+# by more than the tolerance.
+EARLY_SHARE = 0.01
+EARLY_TOLERANCE_NS = 1_000_000
+# The statistics of fewer values take less time than starting threads does.
+VALUES_WORTH_THREADS = 10_000
 
 Key = tuple[Any, ...]
+Mask = npt.NDArray[np.bool_]
 
 
 class CapturedEvents:
@@ -35,139 +45,150 @@ class CapturedEvents:
     In the scope `CAPTURE` these are all events. In the scope `STEPS` they are those that belong to the steps of their
     process, from the start of the first to the end of the last: what began then, and what runs on a device if it was
     launched then, whenever it ran. Where its launch was not recorded, it belongs to them if it began while the device
-    ran them; not if `launched_before` says that it is older than they are. A process without steps has those of its
+    ran them; not if `launched_before` finds that it is older than they are. A process without steps has those of its
     trace's other processes; a trace without steps keeps all of its events.
 
-    `linked`: whether what ran on devices has the arrays of `join_calls`. `warnings`: lines on what the capture lacks,
+    `linked`: True if what ran on devices has the arrays of `join_calls`. `warnings`: lines on what the capture lacks,
     so that an answer may be wrong. `notices`: lines on what was set right.
     """
 
     def __init__(self, traces: Sequence[Trace], wanted: set[str], scope: str = CAPTURE) -> None:
         """Read the kinds of events that are `wanted`.
 
-        Beside kinds, "starts" asks for more than the durations of calls and of what runs on devices, "launches" for
-        that and for the calls that launched it. The scope `STEPS` needs "ranges", and for what runs on devices "api"
-        and "launches".
+        Beside kinds, "starts" requests more than the durations of calls and of what runs on devices, "launches" that
+        and the calls that launched it. The scope `STEPS` needs "ranges", and for what runs on devices "api" and
+        "launches".
         """
-        self.traces, self.scope = traces, scope
-
-        def read(kind: str, *numbers: str, groups: tuple[str, ...] | None = None) -> Events | None:
-            return collect(traces, kind, numbers, groups) if kind in wanted else None
-
-        self.ranges = read("ranges", "start", "duration", groups=("process", "domain", "name", "thread"))
+        self.traces = traces
+        self.scope = scope
+        can_link = "launches" in wanted and any(trace.has("api") for trace in traces)
+        needs_starts = scope == STEPS or bool(wanted & {"launches", "starts"})
+        self._events: dict[str, Events] = {}
+        messages = self._read(wanted, can_link, needs_starts)
         self.marks = Marks(self.ranges, traces)
-        linked = "launches" in wanted and any(trace.has("api") for trace in traces)
-        times = ("start", "duration") if scope == STEPS or wanted & {"launches", "starts"} else ("duration",)
-        messages = read("messages", *KINDS["messages"].numbers)
-        times = ("correlation", *times) if linked or messages is not None else times
-        stream = ("stream",) if linked or "starts" in wanted else ()
-        self.kernels = read("kernels", *times, groups=("process", "device", "name", *stream))
-        place = ("process", "device", "operation", "host_memory", *stream)
-        self.memory = read("memory", *times, "bytes", groups=place)
-        self.graphs = read("graphs", *times, groups=("process", "device", *stream))
-        self.api = read("api", *times, groups=("process", "api", "name", *(("thread",) if linked else ())))
-        self.host_calls = read("host_calls", "start", "duration", groups=("process", "name", "thread"))
-        if self.kernels:  # two more fields, which the names tell
-            names = [name for _, name in self.kernels.values("name")]
-            self.kernels.groups = [
-                (*group, kernel_class(name), collective(name))
-                for group, name in zip(self.kernels.groups, names, strict=True)
-            ]
-            self.kernels.fields += ("class", "collective")
-        # The kernels of collectives, with what their messages tell.
+        # The kernels of collectives, with the sizes of their messages.
         self.communication: Events | None = None
-        if self.kernels:
-            calls = self.api if linked else None
+        if self.kernels is not None:
+            _add_classes(self.kernels)
+            calls = self.api if can_link else None
             self.communication = communication_kernels(self.kernels, calls, messages)
-        read_events = {
-            "kernels": self.kernels, "memory": self.memory, "graphs": self.graphs, "api": self.api,
-            "ranges": self.ranges, "host_calls": self.host_calls,
-        }  # fmt: skip
-        self.notices = [line for trace in traces for line in trace.notices] + left_out_notices(traces, read_events)
-        self.warnings = [
-            f"{trace.name}: {diagnostic.text}"
-            for trace in traces
-            for diagnostic in trace.diagnostics
-            if diagnostic.means_loss
-        ]
-        self.warnings += self._repeated_ranks()
-        self.linked = linked and self.api is not None and bool(self.on_device())
-        if self.linked:
-            self._join()
+
+        trace_notices = [line for trace in traces for line in trace.notices]
+        in_order = {kind: self.events(kind) for kind in (*ON_DEVICE, "api", "ranges", "host_calls")}
+        self.notices = trace_notices + left_out_notices(traces, in_order)
+        self.warnings = _losses(traces) + self._repeated_ranks()
+        self.linked = False
+        if can_link and self.api is not None and self.on_device():
+            self.linked = True
+            self._join(self.api)
         if scope == STEPS:
             self._keep_steps()
 
-    def _repeated_ranks(self) -> list[str]:
-        """Return a line for each rank of which several traces hold what it ran on devices."""
-        owners = {place[:2] for place in self.places() if len(place) > 1}
-        ranks = Counter(self.traces[trace].ranks.get(process) for trace, process in owners)
-        return [
-            f"rank {rank} is in {count} traces: captures of one rank count as GPUs of their own"
-            for rank, count in ranks.items()
-            if rank is not None and count > 1
-        ]
+    def _read(self, wanted: set[str], can_link: bool, needs_starts: bool) -> Events | None:
+        """Read the wanted kinds of events into `_events`, and return the messages.
 
-    def _join(self) -> None:
-        """Find the calls that launched what ran on devices; where clocks do not agree, nobody can tell these."""
-        sets = [own for _, own in self.on_device()]
-        for (trace, process), (lacking, launches) in join_calls(self.api, sets).items():
-            # A kernel that was left out was there.
-            lacking -= self.kernels.left_out.get(trace, 0) if self.kernels else 0
-            if lacking > LACKING * launches:
-                where = f"{self.traces[trace].name}: process {process}"
-                causes = self.traces[trace].failed_launches()
-                why = f": {', '.join(causes)}" if causes else ""
-                self.warnings.append(f"{where}: {lacking} of {launches} kernel launches have no kernel{why}")
-        for own in (self.api, *sets):
-            own.arrays.pop("correlation")
-        for place in self.places():
-            start, call = (self.of_device(place, name) for name in ("start", "call"))
-            known = np.flatnonzero(call != UNKNOWN)
-            latency = start.take(known) - call.take(known)
-            if len(latency) and np.quantile(latency, EARLY) < -TOLERANCE_NS:
-                trace, process, device = place
-                self.warnings.append(
-                    f"{self.traces[trace].name}: process {process}, device {device}: begins work up to "
-                    f"{with_unit(-float(latency.min()) / 1e9, SECONDS)} before it is launched, so the clocks of GPU "
-                    "and host differ: launches are not told, and times of steps are wrong by as much"
-                )
-                for own in sets:
-                    own.arrays["call"][own.at(place)] = own.arrays["returned"][own.at(place)] = UNKNOWN
+        Each number and each column of groups that is not needed saves time and memory.
+        """
+
+        def read(kind: str, numbers: Sequence[str], groups: Sequence[str] | None = None) -> Events | None:
+            events = collect(self.traces, kind, numbers, groups) if kind in wanted else None
+            if events is not None and kind != "messages":
+                self._events[kind] = events
+            return events
+
+        read("ranges", ("start", "duration"), ("process", "domain", "name", "thread"))
+        messages = read("messages", KINDS["messages"].numbers)
+        times = ["start", "duration"] if needs_starts else ["duration"]
+        if can_link or messages is not None:
+            times = ["correlation", *times]
+        stream = ["stream"] if can_link or "starts" in wanted else []
+        thread = ["thread"] if can_link else []
+        read("kernels", times, ["process", "device", "name", *stream])
+        read("memory", [*times, "bytes"], ["process", "device", "operation", "host_memory", *stream])
+        read("graphs", times, ["process", "device", *stream])
+        read("api", times, ["process", "api", "name", *thread])
+        read("host_calls", ["start", "duration"], ["process", "name", "thread"])
+        return messages
+
+    @property
+    def kernels(self) -> Events | None:
+        """Kernels, with the fields `class` and `collective` beside those that were recorded."""
+        return self._events.get("kernels")
+
+    @property
+    def memory(self) -> Events | None:
+        """Copies and fills on devices."""
+        return self._events.get("memory")
+
+    @property
+    def graphs(self) -> Events | None:
+        """Replays of CUDA graphs that were recorded as a whole."""
+        return self._events.get("graphs")
+
+    @property
+    def api(self) -> Events | None:
+        """Calls of CUDA, HIP or SYCL on the host."""
+        return self._events.get("api")
+
+    @property
+    def ranges(self) -> Events | None:
+        """Ranges that the program marked."""
+        return self._events.get("ranges")
+
+    @property
+    def host_calls(self) -> Events | None:
+        """Calls of the operating system and of MPI."""
+        return self._events.get("host_calls")
+
+    def events(self, kind: str) -> Events | None:
+        """Return the events of a kind, None if it was not recorded or is not wanted."""
+        return self._events.get(kind)
+
+    def required(self, kind: str) -> Events:
+        """Return the events of a kind that is known to have been recorded.
+
+        Raises `KeyError` if it was not, or is not wanted.
+        """
+        return self._events[kind]
 
     def on_device(self) -> list[tuple[str, Events]]:
-        """Return what ran on devices, with its kind."""
-        found = [("kernels", self.kernels), ("memory", self.memory), ("graphs", self.graphs)]
-        return [(kind, own) for kind, own in found if own is not None]
+        """Return what ran on devices, with its kind, in the order of `ON_DEVICE`."""
+        return [(kind, self._events[kind]) for kind in ON_DEVICE if kind in self._events]
 
     def places(self) -> list[Place]:
-        """Devices of processes on which anything ran."""
-        return sorted({place for _, own in self.on_device() for place in own.places}, key=str)
+        """Return the devices of processes on which anything ran, in the order of their texts."""
+        return sorted({place for _, events in self.on_device() for place in events.places}, key=str)
 
     @property
     def has_graph_launches(self) -> bool:
         """True if calls that replay CUDA graphs were recorded, so that events have the array `by_graph`."""
-        return any("by_graph" in own.arrays for _, own in self.on_device())
+        return any("by_graph" in events.arrays for _, events in self.on_device())
 
     def of_device(self, place: Place, name: str) -> Integers:
-        """A number of what ran on a device, one kind after another; of starts, narrow ones would wrap in a sum."""
-        found = np.concatenate([own.arrays[name][own.at(place)] for _, own in self.on_device()])
-        return found.astype(np.int64) if name == "start" else found
+        """Return a number of what ran on a device, one kind after another.
+
+        Starts are 64-bit integers, since narrower ones would overflow when a duration is added.
+        """
+        values = np.concatenate([events.arrays[name][events.at(place)] for _, events in self.on_device()])
+        return values.astype(np.int64) if name == "start" else values
 
     @cached_property
     def steps(self) -> dict[Place, Steps]:
-        """Steps of each device of a process that marked steps, by the device itself where launches tell."""
+        """Steps of each device of a process that marked steps: the device's own where launches are known."""
         places = [place for place in self.places() if place[:2] in self.marks.steps]
         if not self.linked:
             return {place: self.marks.steps[place[:2]] for place in places}
+        return dict(zip(places, in_parallel(self._steps_of_device, places), strict=True))
 
-        def one(place: Place) -> Steps:
-            own = np.flatnonzero(self._on_streams_of_steps(place))
-            call, start, duration = (self.of_device(place, name).take(own) for name in ("call", "start", "duration"))
-            if early := self._launched_before(place):
-                call = np.where(np.concatenate(early).take(own), LONG_AGO, call)
-            return on_device(self.marks.steps[place[:2]], call, start + duration)
-
-        return dict(zip(places, in_parallel(one, places), strict=True))
+    def _steps_of_device(self, place: Place) -> Steps:
+        awaited = np.flatnonzero(self._on_streams_of_steps(place))
+        call = self.of_device(place, "call").take(awaited)
+        start = self.of_device(place, "start").take(awaited)
+        duration = self.of_device(place, "duration").take(awaited)
+        before = self._launched_before(place)
+        if before is not None:
+            call = np.where(before.take(awaited), LONG_AGO, call)
+        return on_device(self.marks.steps[place[:2]], call, start + duration)
 
     @cached_property
     def matching(self) -> Matching:
@@ -177,98 +198,199 @@ class CapturedEvents:
         on_host = None if self.ranges is None else host_collectives(self.ranges)
         return Matching([], []) if on_host is None else match_ranks(on_host, self.traces, on_host=True)
 
-    def _on_streams_of_steps(self, place: Place) -> npt.NDArray[np.bool_]:
-        """Which events of a device steps wait for, all kinds one after another.
+    def _repeated_ranks(self) -> list[str]:
+        """Return a line for each rank whose work on devices is in several traces."""
+        owners = {place[:2] for place in self.places() if len(place) > 1}
+        ranks = Counter(self.traces[trace].ranks.get(process) for trace, process in owners)
+        return [
+            f"rank {rank} is in {count} traces: captures of one rank count as GPUs of their own"
+            for rank, count in ranks.items()
+            if rank is not None and count > 1
+        ]
+
+    def _join(self, api: Events) -> None:
+        """Find the calls that launched what ran on devices, and warn where that cannot be right."""
+        device_events = [events for _, events in self.on_device()]
+        for (trace, process), (missing, launches) in join_calls(api, device_events).items():
+            self._warn_of_missing_kernels(trace, process, missing, launches)
+        for events in (api, *device_events):
+            events.arrays.pop("correlation")
+        for place in self.places():
+            self._check_clocks(place)
+
+    def _warn_of_missing_kernels(self, trace: int, process: int, missing: int, launches: int) -> None:
+        # Kernels that were recorded but left out, as they end before they begin, are not missing.
+        if self.kernels is not None:
+            missing -= self.kernels.left_out.get(trace, 0)
+        if missing <= MISSING_KERNELS_SHARE * launches:
+            return
+        causes = self.traces[trace].failed_launches()
+        why = f": {', '.join(causes)}" if causes else ""
+        name = self.traces[trace].name
+        self.warnings.append(f"{name}: process {process}: {missing} of {launches} kernel launches have no kernel{why}")
+
+    def _check_clocks(self, place: Place) -> None:
+        """Drop the launching calls of a device whose work begins before them: its clock is not that of the host."""
+        start = self.of_device(place, "start")
+        call = self.of_device(place, "call")
+        launched = np.flatnonzero(call != UNKNOWN)
+        latency = start.take(launched) - call.take(launched)
+        if not len(latency) or np.quantile(latency, EARLY_SHARE) >= -EARLY_TOLERANCE_NS:
+            return
+        trace, process, device = place
+        earliest = with_unit(-float(latency.min()) / 1e9, SECONDS)
+        self.warnings.append(
+            f"{self.traces[trace].name}: process {process}, device {device}: begins work up to {earliest} before it is "
+            "launched, so the clocks of GPU and host differ: launches are not told, and times of steps are wrong by as "
+            "much"
+        )
+        for _, events in self.on_device():
+            events.arrays["call"][events.at(place)] = UNKNOWN
+            events.arrays["returned"][events.at(place)] = UNKNOWN
+
+    def _on_streams_of_steps(self, place: Place) -> Mask:
+        """Return which events of a device its steps wait for, all kinds one after another.
 
         They are on streams with kernels that the thread launched that marks the steps, such as those of the forward
         pass and of the optimizer; the backward pass uses the same ones. Loaders that work in threads of their own, such
         as DALI, use others. On a device without such kernels all streams are: with `DataParallel` replicas run in a
         thread per device.
         """
-        sets = [own for _, own in self.on_device()]
-        streams = [[stream for _, stream in own.values("stream")] for own in sets]
-        chosen = set()
-        if self.kernels is not None and self.api is not None:
-            mine = self.kernels.at(place)
-            marks_steps = np.zeros(NO_THREAD + 1, bool)
-            callers = calling_threads(self.api)
-            marks_steps[: len(callers)] = [caller in self.marks.threads for caller in callers]
-            by_marking_thread = np.flatnonzero(marks_steps.take(self.kernels.arrays["thread"][mine]))
-            counts = np.bincount(self.kernels.code[mine].take(by_marking_thread))
-            chosen = {streams[0][code] for code in np.flatnonzero(counts).tolist()}
-        return np.concatenate(
-            [
-                own.mask([not chosen or stream in chosen for stream in of], own.at(place))
-                for own, of in zip(sets, streams, strict=True)
-            ]
-        )
+        streams_of_steps = self._streams_of_marking_threads(place)
+        masks = []
+        for _, events in self.on_device():
+            chosen = [not streams_of_steps or stream in streams_of_steps for stream in _streams(events)]
+            masks.append(events.mask(chosen, events.at(place)))
+        return np.concatenate(masks)
 
-    def _launched_before(self, place: Place) -> list[npt.NDArray[np.bool_]]:
-        """Which events of a device were `launched_before` the steps, for each kind; [] if all calls were recorded."""
-        sets = [own for _, own in self.on_device()]
-        calls = [own.arrays["call"][own.at(place)] for own in sets]
+    def _streams_of_marking_threads(self, place: Place) -> set[int | None]:
+        """Return the streams of a device on which threads that mark steps launched kernels."""
+        if self.kernels is None or self.api is None:
+            return set()
+        # By the number of a thread, with one element more for kernels whose thread is unknown.
+        marks_steps = np.zeros(NO_THREAD + 1, bool)
+        callers = calling_threads(self.api)
+        marks_steps[: len(callers)] = [caller in self.marks.threads for caller in callers]
+        on_this_device = self.kernels.at(place)
+        thread = self.kernels.arrays["thread"][on_this_device]
+        launched = np.flatnonzero(marks_steps.take(thread))
+        counts = np.bincount(self.kernels.code[on_this_device].take(launched))
+        streams = _streams(self.kernels)
+        return {streams[code] for code in np.flatnonzero(counts).tolist()}
+
+    def _launched_before(self, place: Place) -> Mask | None:
+        """Return which events of a device were `launched_before` the steps, all kinds one after another.
+
+        None if all calls were recorded, so that their times are the answer.
+        """
+        calls = [events.arrays["call"][events.at(place)] for _, events in self.on_device()]
         if all(call.max(initial=0) != UNKNOWN for call in calls):
-            return []
-        names = [own.values("stream") for own in sets]
-        numbers = {name: number for number, name in enumerate(dict.fromkeys(name for of in names for name in of))}
-        streams = [
-            np.array([numbers[name] for name in of], np.int32).take(own.code[own.at(place)])
-            for own, of in zip(sets, names, strict=True)
-        ]
+            return None
+        # `launched_before` takes streams as numbers, equal ones for one stream in all kinds.
+        numbers: dict[int | None, int] = {}
+        for _, events in self.on_device():
+            for stream in _streams(events):
+                numbers.setdefault(stream, len(numbers))
+        streams = []
+        for _, events in self.on_device():
+            number_by_code = np.array([numbers[stream] for stream in _streams(events)], np.int32)
+            streams.append(number_by_code.take(events.code[events.at(place)]))
         steps = self.marks.steps[place[:2]]
         first_step = int(steps.starts[0]), int(steps.ends[0])
-        early = launched_before(
-            first_step, np.concatenate(calls), self.of_device(place, "start"), np.concatenate(streams)
-        )
-        return np.split(early, np.cumsum([len(call) for call in calls])[:-1])
+        start = self.of_device(place, "start")
+        return launched_before(first_step, np.concatenate(calls), start, np.concatenate(streams))
+
+    def _by_kind(self, place: Place, values: Mask) -> dict[str, Mask]:
+        """Divide values of what ran on a device, all kinds one after another, by kind."""
+        kinds = [kind for kind, _ in self.on_device()]
+        counts = [len(events.code[events.at(place)]) for _, events in self.on_device()]
+        return dict(zip(kinds, np.split(values, np.cumsum(counts)[:-1]), strict=True))
 
     def _keep_steps(self) -> None:
         """Drop what belongs to no step."""
-        by_device = {place: steps.window for place, steps in self.steps.items()}
-        # Where the host tells the steps, launches are not known well enough.
-        told = [place for place, steps in self.steps.items() if steps.extent == DEVICE]
-        early = {place: self._launched_before(place) for place in told}
-        for number, (kind, own) in enumerate(self.on_device()):
-            windows = {place: self.marks.window(*place[:2]) for place in own.places}
-            inside = _inside(own, "start", windows)
+        steps = self.steps
+        device_windows = {place: own.window for place, own in steps.items()}
+        before_steps: dict[Place, dict[str, Mask]] = {}
+        for place in steps:
+            # Where the extent of the steps is that of the host, too few launches are known.
+            before = self._launched_before(place) if steps[place].extent == DEVICE else None
+            if before is not None:
+                before_steps[place] = self._by_kind(place, before)
+        for kind, events in self.on_device():
+            inside = self._in_steps(events, device_windows)
             if self.linked:
-                ran = _inside(own, "start", windows | by_device)
-                inside = np.where(own.arrays["call"] == UNKNOWN, ran, _inside(own, "call", windows))
-                for place, masks in early.items():
-                    if masks:
-                        inside[own.at(place)] &= ~masks[number]
-            setattr(self, kind, own.where(inside))
+                for place, masks in before_steps.items():
+                    inside[events.at(place)] &= ~masks[kind]
+            self._events[kind] = events.where(inside)
             if kind == "kernels" and self.communication is not None:
                 positions = self.communication.arrays["kernel"]
                 self.communication = self.communication.where(inside.take(positions))
         for kind in ("ranges", "api"):
-            other: Events | None = getattr(self, kind)
-            if other is not None:
-                windows = {place: self.marks.window(*place) for place in other.places}
-                setattr(self, kind, other.where(_inside(other, "start", windows)))
+            if kind in self._events:
+                host_events = self._events[kind]
+                windows = {place: self.marks.window(*place) for place in host_events.places}
+                self._events[kind] = host_events.where(_inside(host_events, "start", windows))
+
+    def _in_steps(self, events: Events, device_windows: Mapping[Place, Window]) -> Mask:
+        """Return which events of devices belong to steps: by their launching call, else by the device's own steps."""
+        windows = {place: self.marks.window(*place[:2]) for place in events.places}
+        if not self.linked:
+            return _inside(events, "start", windows)
+        ran = _inside(events, "start", windows | device_windows)
+        launched = _inside(events, "call", windows)
+        return np.where(events.arrays["call"] == UNKNOWN, ran, launched)
 
 
-def _inside(events: Events, name: str, windows: Mapping[Place, Window]) -> npt.NDArray[np.bool_]:
-    """Whether a time of each event lies in the window [first, last) of its place."""
-    moments = events.arrays[name]
-    inside = np.zeros(len(moments), bool)
-    for place, own in events.places.items():
+def _add_classes(kernels: Events) -> None:
+    """Add the fields `class` and `collective` to the groups of kernels, by the names of these."""
+    names = [name for _, name in kernels.values("name")]
+    kernels.groups = [
+        (*group, kernel_class(name), collective(name)) for group, name in zip(kernels.groups, names, strict=True)
+    ]
+    kernels.fields += ("class", "collective")
+
+
+def _losses(traces: Sequence[Trace]) -> list[str]:
+    """Return a line for each diagnostic of a profiler about events that it lost."""
+    return [
+        f"{trace.name}: {diagnostic.text}"
+        for trace in traces
+        for diagnostic in trace.diagnostics
+        if diagnostic.means_loss
+    ]
+
+
+def _streams(events: Events) -> list[int | None]:
+    """Return the stream of each group of events, by code."""
+    return [stream for _, stream in events.values("stream")]
+
+
+def _inside(events: Events, name: str, windows: Mapping[Place, Window]) -> Mask:
+    """Return which events have a time in the window [first, last) of their place."""
+    times = events.arrays[name]
+    inside = np.zeros(len(times), bool)
+    for place, part in events.places.items():
         first, last = windows[place]
-        inside[own] = (first <= moments[own]) & (moments[own] < last)
+        inside[part] = (first <= times[part]) & (times[part] < last)
     return inside
 
 
-def summed(values: Grouped, events: Events, key: Callable[[int], Key | None]) -> list[tuple[Key, Statistics]]:
-    """Statistics of the values of all groups that share a key, in the order of the keys' texts."""
-    members: dict[Key, list[int]] = {}
-    for code in sorted(range(len(events.groups)), key=lambda code: str(events.groups[code])):
-        found = key(code)
-        if found is not None and code in values:
-            members.setdefault(found, []).append(code)
+def summed(values: Grouped, events: Events, keys: Sequence[Key | None]) -> list[tuple[Key, Statistics]]:
+    """Return the statistics of the values of all groups that share a key, with the key.
 
-    def one(codes: list[int]) -> Statistics:
+    The order is that of the texts of the groups. `keys`: the key of each group, by code; None leaves the group out.
+    """
+    codes_of: dict[Key, list[int]] = {}
+    for code in sorted(range(len(events.groups)), key=lambda code: str(events.groups[code])):
+        key = keys[code]
+        if key is not None and code in values:
+            codes_of.setdefault(key, []).append(code)
+
+    def statistics_of(codes: list[int]) -> Statistics:
         return statistics(values.of(codes))
 
-    few = len(values) < WORTH_THREADS
-    results = map(one, members.values()) if few else in_parallel(one, members.values())
-    return list(zip(members, results, strict=True))
+    if len(values) < VALUES_WORTH_THREADS:
+        results = [statistics_of(codes) for codes in codes_of.values()]
+    else:
+        results = in_parallel(statistics_of, codes_of.values())
+    return list(zip(codes_of, results, strict=True))

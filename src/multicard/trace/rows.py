@@ -1,17 +1,19 @@
-"""Rows of the activity tables, from the events of a capture; what a table needs of these is there.
+"""Rows of the activity tables, from the events of a capture.
 
-A row names its trace by number; columns that it lacks are empty.
+A function is called only for a capture that holds the events that its table requires (`Activity` in `tables`). A row
+names its trace by number; columns that it lacks are empty.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from multicard.core.layout import PHASES
 from multicard.trace.api_calls import LAUNCH
-from multicard.trace.captured_events import STEPS, CapturedEvents, summed
-from multicard.trace.collect import Events
+from multicard.trace.captured_events import STEPS, CapturedEvents, Key, summed
+from multicard.trace.collect import Events, Place
 from multicard.trace.collectives import CannotTell, by_message_size, message_columns
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Integers, why_absent
@@ -19,29 +21,48 @@ from multicard.trace.statistics import Grouped, Statistics, statistics
 from multicard.trace.steps import STEP
 from multicard.trace.stragglers import straggler_rows, transfer_times
 
-Rows = list[dict[str, Any]]
+Row = dict[str, Any]
+Rows = list[Row]
+# The fields of a group of events by name, as `Events.described` returns them.
+Group = dict[str, Any]
+
+DEVICE_COLUMNS = ("trace", "process", "device")
+# Values in nanoseconds become columns in seconds.
+TIME_STATISTICS = ("total", "mean", "median", "min", "max", "std")
+SIZE_STATISTICS = ("mean", "median", "min", "max", "std")
 
 
-def _seconds(found: Statistics) -> dict[str, Any]:
-    times = {name: getattr(found, name) for name in ("total", "mean", "median", "min", "max", "std")}
-    in_seconds = {f"{name}_s": None if value is None else value / 1e9 for name, value in times.items()}
-    return {"calls": found.calls, **in_seconds}
+def _seconds(durations: Statistics) -> Row:
+    """Return the columns of statistics of durations, which are in nanoseconds."""
+    row: Row = {"calls": durations.calls}
+    for name in TIME_STATISTICS:
+        value = getattr(durations, name)
+        row[f"{name}_s"] = None if value is None else value / 1e9
+    return row
 
 
-def _rows(found: Iterable[tuple[tuple[Any, ...], Statistics]], *names: str) -> Rows:
-    """Rows of keys (trace, process, …) and their statistics, longest total first within a process."""
-    ordered = sorted(found, key=lambda item: (item[0][0], str(item[0][1]), -item[1].total))
-    return [dict(zip(("trace", "process", *names), key, strict=True)) | _seconds(found) for key, found in ordered]
+def _sorted_rows(sums: Iterable[tuple[Key, Statistics]], *columns: str) -> Rows:
+    """Return rows of keys (trace, process, then `columns`) and statistics, longest total first within a process."""
+
+    def rank(item: tuple[Key, Statistics]) -> tuple[int, str, int]:
+        key, durations = item
+        trace, process, *_ = key
+        return trace, str(process), -durations.total
+
+    names = ("trace", "process", *columns)
+    return [dict(zip(names, key, strict=True)) | _seconds(durations) for key, durations in sorted(sums, key=rank)]
 
 
 def phases(capture: CapturedEvents) -> Rows:
-    """Steps and phases, one row each."""
+    """Return a row for each step and each phase, in order of time; `start_s` counts from the first of its trace.
+
+    Raises `CannotTell` if nothing marks steps or phases.
+    """
     marked = capture.marks.rows
     if not marked:
         raise CannotTell(f"no range is named {STEP}, {', '.join(PHASES[:-1])} or {PHASES[-1]}")
     if capture.scope == STEPS:
-        windows = [capture.marks.window(row["trace"], row["process"]) for row in marked]
-        marked = [row for row, (first, last) in zip(marked, windows, strict=True) if first <= row["start"] < last]
+        marked = [row for row in marked if _begins_in_steps(row, capture)]
     origins: dict[int, int] = {}
     for row in marked:
         origins[row["trace"]] = min(origins.get(row["trace"], row["start"]), row["start"])
@@ -51,89 +72,117 @@ def phases(capture: CapturedEvents) -> Rows:
     ]
 
 
-def sums(
-    kind: str, fields: Mapping[str, str], only: Callable[[dict[str, Any]], bool] = lambda group: True
-) -> Callable[[CapturedEvents], Rows]:
-    """Statistics of the events of a kind per process and some fields of their groups, given by column.
+def _begins_in_steps(row: Row, capture: CapturedEvents) -> bool:
+    first, last = capture.marks.window(row["trace"], row["process"])
+    return bool(first <= row["start"] < last)
 
-    `only` says of the fields of a group whether to count it.
+
+def sums(kind: str, fields: Mapping[str, str]) -> Callable[[CapturedEvents], Rows]:
+    """Return a function that makes the statistics of durations of a kind of events, per process and some fields.
+
+    `fields`: the fields of the events' groups, by column of the table.
     """
 
     def make(capture: CapturedEvents) -> Rows:
-        events: Events = getattr(capture, kind)
-        values, taken = events.values("process", *fields.values()), list(map(only, events.described()))
-        return _rows(summed(events.durations, events, lambda code: values[code] if taken[code] else None), *fields)
+        events = capture.required(kind)
+        keys = events.values("process", *fields.values())
+        return _sorted_rows(summed(events.durations, events, keys), *fields)
 
     return make
 
 
-def communicate(group: dict[str, Any]) -> bool:
-    """Whether kernels are those of collectives."""
-    return group["class"] == "communication"
-
-
 def launches(capture: CapturedEvents) -> Rows:
-    """From launching calls to kernels, per device."""
-    kernels = capture.kernels
+    """Return a row for each device: from launching calls to kernels.
+
+    The latency counts from the start of the call, the queue delay from its end.
+    """
+    kernels = capture.required("kernels")
     rows = []
     for place in sorted(kernels.places, key=str):
-        start, begun, ended = (kernels.arrays[name][kernels.at(place)] for name in ("start", "call", "returned"))
-        known = np.flatnonzero(begun != UNKNOWN)
-        row = dict(zip(("trace", "process", "device"), place, strict=True))
-        row |= {"kernels": len(start), "joined": len(known)}
-        if len(known):
-            for name, since in (("latency", begun), ("queue_delay", ended)):
-                delays = start.take(known) - since.take(known)
-                row |= {f"median_{name}_s": float(np.median(delays)) / 1e9, f"max_{name}_s": int(delays.max()) / 1e9}
+        begin = kernels.arrays["start"][kernels.at(place)]
+        call_begin = kernels.arrays["call"][kernels.at(place)]
+        call_end = kernels.arrays["returned"][kernels.at(place)]
+        joined = np.flatnonzero(call_begin != UNKNOWN)
+        row: Row = dict(zip(DEVICE_COLUMNS, place, strict=True))
+        row |= {"kernels": len(begin), "joined": len(joined)}
+        if len(joined):
+            row |= _delays("latency", begin.take(joined) - call_begin.take(joined))
+            row |= _delays("queue_delay", begin.take(joined) - call_end.take(joined))
         rows.append(row)
     return rows
 
 
+def _delays(name: str, nanoseconds: Integers) -> Row:
+    return {
+        f"median_{name}_s": float(np.median(nanoseconds)) / 1e9,
+        f"max_{name}_s": int(nanoseconds.max()) / 1e9,
+    }
+
+
+def _communication(capture: CapturedEvents) -> Events:
+    """Return the communication kernels of a capture that holds kernels."""
+    if capture.communication is None:
+        raise KeyError("communication")
+    return capture.communication
+
+
 def collectives(capture: CapturedEvents) -> Rows:
-    """Communication kernels per collective."""
-    kernels = capture.communication
+    """Return a row for each device and collective: its communication kernels and their messages."""
+    kernels = _communication(capture)
     transfer = transfer_times(kernels, capture.matching)
     keys = kernels.values("process", "device", "collective")
-    rows = _rows(summed(kernels.durations, kernels, lambda code: keys[code]), "device", "collective")
+    rows = _sorted_rows(summed(kernels.durations, kernels, keys), "device", "collective")
     for row in rows:
-        key = tuple(row[name] for name in ("trace", "process", "device", "collective"))
-        own = np.flatnonzero(kernels.mask(other == key for other in keys))
-        row |= message_columns(kernels, own, transfer)
+        row_key = (row["trace"], row["process"], row["device"], row["collective"])
+        positions = np.flatnonzero(kernels.mask(key == row_key for key in keys))
+        row |= message_columns(kernels, positions, transfer)
     return rows
 
 
 def message_sizes(capture: CapturedEvents) -> Rows:
-    """Communication kernels per collective, communicator and size of their messages."""
-    kernels = capture.communication
+    """Return a row for each device, collective, communicator and size of messages.
+
+    Raises `CannotTell` if no size is known.
+    """
+    kernels = _communication(capture)
     transfer = transfer_times(kernels, capture.matching)
-
-    def row(place: dict[str, Any], own: Integers) -> dict[str, Any]:
-        of_messages = message_columns(kernels, own, transfer)
-        return place | of_messages | _seconds(statistics(kernels.arrays["duration"].take(own)))
-
-    return [row(place, own) for place, own in by_message_size(kernels)]
+    rows = []
+    for columns, positions in by_message_size(kernels):
+        durations = statistics(kernels.arrays["duration"].take(positions))
+        rows.append(columns | message_columns(kernels, positions, transfer) | _seconds(durations))
+    return rows
 
 
 def memory_operations(capture: CapturedEvents) -> Rows:
-    """Copies and fills per direction and kind of host memory."""
-    memory = capture.memory
-    values = memory.values("process", "device", "operation", "host_memory")
-    found = summed(memory.durations, memory, lambda code: values[code])
-    recorded = memory.arrays["bytes"] >= 0  # a sum of nothing recorded is empty, not zero
-    sizes = Grouped(memory.code[recorded], memory.arrays["bytes"][recorded])
-    of_key = dict(summed(sizes, memory, lambda code: values[code]))
-    rows = _rows(found, "device", "operation", "host_memory")
+    """Return a row for each device, direction and kind of host memory: copies and fills, with their bytes.
+
+    The columns of bytes are empty where no size was recorded. Bandwidth is bytes over total time.
+    """
+    memory = capture.required("memory")
+    fields = ("device", "operation", "host_memory")
+    keys = memory.values("process", *fields)
+    has_size = memory.arrays["bytes"] >= 0
+    sizes = Grouped(memory.code[has_size], memory.arrays["bytes"][has_size])
+    size_of_key = dict(summed(sizes, memory, keys))
+    rows = _sorted_rows(summed(memory.durations, memory, keys), *fields)
     for row in rows:
-        size = of_key.get(tuple(row[name] for name in ("trace", "process", "device", "operation", "host_memory")))
-        if size is not None:
-            row["bytes"] = size.total
-            row |= {f"{name}_bytes": getattr(size, name) for name in ("mean", "median", "min", "max", "std")}
-            row["bandwidth_bytes_per_s"] = size.total / row["total_s"] if row["total_s"] > 0 else None
+        size = size_of_key.get(tuple(row[name] for name in ("trace", "process", *fields)))
+        if size is None:
+            continue
+        row["bytes"] = size.total
+        for name in SIZE_STATISTICS:
+            row[f"{name}_bytes"] = getattr(size, name)
+        row["bandwidth_bytes_per_s"] = size.total / row["total_s"] if row["total_s"] > 0 else None
     return rows
 
 
 def stragglers(capture: CapturedEvents) -> Rows:
-    """Ranks side by side in each collective."""
+    """Return a row for each collective, group of ranks and rank: how long it waited for the others.
+
+    Collectives that could not be matched between ranks become notices of the capture.
+
+    Raises `CannotTell` if none could be matched.
+    """
     calls, unmatched = capture.matching
     if calls:
         capture.notices += [f"waiting for other ranks: {line}" for line in unmatched]
@@ -147,35 +196,72 @@ def _why_no_stragglers(capture: CapturedEvents) -> str:
     kernels = capture.communication
     if kernels is None:
         return why_absent(capture.traces, ["kernels"])
-    named = any(collective is not None for _, collective in kernels.values("collective"))
-    return "only one rank" if named else "the capture holds no collectives that are named"
+    is_named = any(collective is not None for _, collective in kernels.values("collective"))
+    return "only one rank" if is_named else "the capture holds no collectives that are named"
+
+
+@dataclass(frozen=True)
+class _Share:
+    """A share of summed time: the part that some events of a kind have in all of them.
+
+    `total`: the words for all of them, as NVIDIA's own report of that kind counts them. `fields`: beside the process,
+    what each share is of.
+    """
+
+    name: str
+    kind: str
+    total: str
+    fields: tuple[str, ...]
+    is_part: Callable[[Group], bool]
+
+
+_ALL_COPIES = "time of all memory operations on the device"
+_ALL_CALLS = "time of all CUDA API calls of the process"
+_ALL_KERNELS = "time of all kernels on the device"
+SHARES = (
+    _Share(
+        "host_to_device_copies",
+        "memory",
+        _ALL_COPIES,
+        ("device",),
+        lambda group: group["operation"] == "host_to_device",
+    ),
+    _Share("kernel_launches", "api", _ALL_CALLS, (), lambda group: bool(LAUNCH.match(group["name"]))),
+    _Share("synchronizations", "api", _ALL_CALLS, (), lambda group: "Synchronize" in group["name"]),
+    _Share("nccl", "kernels", _ALL_KERNELS, ("device",), lambda group: group["class"] == "communication"),
+)
 
 
 def shares(capture: CapturedEvents) -> Rows:
-    """The four shares, each of the total that NVIDIA's own report of that kind gives percentages of."""
+    """Return the rows of all `SHARES` whose events were recorded."""
     rows: Rows = []
+    for share in SHARES:
+        events = capture.events(share.kind)
+        if events is not None:
+            rows += _share_rows(share, events)
+    return rows
 
-    def add(share: str, of: str, kind: str, part: Callable[[dict[str, Any]], bool], *place: str) -> None:
-        events = getattr(capture, kind)
-        if events is None:
-            return
-        times = events.durations
-        whole: dict[tuple[Any, ...], list[int]] = {}
-        for code, (key, group) in enumerate(zip(events.values("process", *place), events.described(), strict=True)):
-            if code in times and group.get("api") != "backtrace":  # which repeats another call
-                sums = whole.setdefault(key, [0, 0])
-                total = int(times.of([code]).sum(dtype=np.int64))
-                sums[0] += total if part(group) else 0
-                sums[1] += total
-        for key, (own, total) in sorted(whole.items(), key=lambda item: str(item[0])):
-            row = dict(zip(("trace", "process", *place), key, strict=True))
-            row |= {"share": share, "total_s": own / 1e9, "of": of, "of_s": total / 1e9}
-            rows.append(row | {"ratio": own / total if total else None})
 
-    copies = "time of all memory operations on the device"
-    add("host_to_device_copies", copies, "memory", lambda of: of["operation"] == "host_to_device", "device")
-    calls = "time of all CUDA API calls of the process"
-    add("kernel_launches", calls, "api", lambda of: bool(LAUNCH.match(of["name"])))
-    add("synchronizations", calls, "api", lambda of: "Synchronize" in of["name"])
-    add("nccl", "time of all kernels on the device", "kernels", communicate, "device")
+def _share_rows(share: _Share, events: Events) -> Rows:
+    """Return a row for each process and value of the share's fields, in the order of their texts."""
+    part_ns: dict[Place, int] = {}
+    total_ns: dict[Place, int] = {}
+    keys = events.values("process", *share.fields)
+    for code, group in enumerate(events.described()):
+        # A row of the class backtrace repeats a call that has a row of its own.
+        if code not in events.durations or group.get("api") == "backtrace":
+            continue
+        key = keys[code]
+        duration = int(events.durations.of([code]).sum(dtype=np.int64))
+        total_ns[key] = total_ns.get(key, 0) + duration
+        part_ns[key] = part_ns.get(key, 0) + (duration if share.is_part(group) else 0)
+    rows: Rows = []
+    for key in sorted(total_ns, key=str):
+        row: Row = dict(zip(("trace", "process", *share.fields), key, strict=True))
+        row["share"] = share.name
+        row["total_s"] = part_ns[key] / 1e9
+        row["of"] = share.total
+        row["of_s"] = total_ns[key] / 1e9
+        row["ratio"] = part_ns[key] / total_ns[key] if total_ns[key] else None
+        rows.append(row)
     return rows
