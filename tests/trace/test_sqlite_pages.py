@@ -10,7 +10,7 @@ import pytest
 
 from multicard.core.errors import TraceError
 from multicard.trace.encoding import EMPTY
-from multicard.trace.sqlite_file import SqliteFile
+from multicard.trace.sqlite_file import BatchSizes, SqliteFile
 from multicard.trace.sqlite_pages import ColumnReader, integer_columns
 from random_inputs import seeds
 
@@ -55,14 +55,15 @@ def by_sqlite(database: SqliteFile) -> list[tuple[int, ...]]:
 @seeds(20, 200)
 def test_columns_are_those_of_sqlite(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
-    batch_bytes = 1 << chance.randrange(9, 16)
+    sizes = BatchSizes(page_bytes=1 << chance.randrange(9, 16))
     columns = ["a INTEGER", "b INTEGER", "c INTEGER", "d REAL DEFAULT 0.5", "e TEXT DEFAULT 'text'", "f INTEGER"]
     chance.shuffle(columns)
     size = 1 << chance.randrange(10, 17)
     database = table(tmp_path / "t.sqlite", chance, chance.choice([1, 50, 20_000]), ", ".join(columns), size)
+    database = SqliteFile(database.path, sizes)
     expected = by_sqlite(database)
     if expected:
-        readers = integer_columns(database, "t", NAMES, batch_bytes)
+        readers = integer_columns(database, "t", NAMES)
         # From here on the rows can come from the pages alone.
         monkeypatch.setattr(database, "batches", None)
         assert rows_of(readers) == expected

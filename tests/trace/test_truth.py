@@ -1,17 +1,18 @@
 """A synthetic trace of several ranks against the truth that its generator worked out without SQL or this reader."""
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from conftest import ROOT
-from multicard.trace import sqlite_file, sqlite_pages
-from multicard.trace.files import open_trace
 from multicard.trace.idle import CAUSES, QUEUED, UNKNOWN_CAUSE
+from multicard.trace.model import Trace
+from multicard.trace.nsys_sqlite import read
+from multicard.trace.sqlite_file import BatchSizes
 from multicard.trace.statistics import statistics
 from multicard.trace.tables import SCOPES, STEPS, activity_tables
 
@@ -26,15 +27,12 @@ CASES = [(20_000, 3, 7, 1_000), (700, 1, 2, 100), (64, 4, 16, 250_000)]
 @pytest.fixture(scope="module", params=CASES, ids=str)
 def export(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Path, dict[str, Any]]]:
+) -> tuple[Callable[[], Trace], dict[str, Any]]:
     kernels, devices, steps, part = request.param
     path = tmp_path_factory.mktemp("synthetic") / "t.sqlite"
     truth = generate(path, kernels, devices, steps)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sqlite_file, "BATCH_ROWS", part // 3)
-        patch.setattr(sqlite_pages, "BATCH_BYTES", 4096 * (part // 50))
-        patch.setattr(sqlite_pages, "PART_BATCHES", 2)
-        yield path, truth
+    sizes = BatchSizes(rows=part // 3, page_bytes=4096 * (part // 50), batches_per_part=2)
+    return partial(read, path, sizes), truth
 
 
 def keyed(rows: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -52,9 +50,9 @@ def sums(rows: dict[tuple[Any, ...], dict[str, Any]]) -> dict[tuple[Any, ...], t
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_statistics_and_joins_are_the_true_ones(export: tuple[Path, dict[str, Any]], scope: str) -> None:
-    path, truth = export
-    rows = activity_tables([open_trace(path)], scope=scope).rows
+def test_statistics_and_joins_are_the_true_ones(export: tuple[Callable[[], Trace], dict[str, Any]], scope: str) -> None:
+    open_export, truth = export
+    rows = activity_tables([open_export()], scope=scope).rows
     # Of the scope of steps, what odd ranks copied before and after their steps is no part.
     truth = truth["of_steps"] if scope == STEPS else truth
     for table, names in (
@@ -78,9 +76,9 @@ def test_statistics_and_joins_are_the_true_ones(export: tuple[Path, dict[str, An
             assert nanoseconds(ours[key], name) == pytest.approx(row[name], rel=1e-12)
 
 
-def test_ranges_ranks_and_timelines_are_the_true_ones(export: tuple[Path, dict[str, Any]]) -> None:
-    path, truth = export
-    rows = activity_tables([open_trace(path)]).rows
+def test_ranges_ranks_and_timelines_are_the_true_ones(export: tuple[Callable[[], Trace], dict[str, Any]]) -> None:
+    open_export, truth = export
+    rows = activity_tables([open_export()]).rows
     true = {(r["process"], r["domain"], r["name"]): (r["calls"], r["total"]) for r in truth["ranges"]}
     assert sums(keyed(rows["ranges"], "process", "domain", "range")) == true
     marked = {(row["process"] - 4000, row["rank"]) for row in rows["kernels"]}

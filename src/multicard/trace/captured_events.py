@@ -331,7 +331,7 @@ class CapturedEvents:
                 windows = {place: self.marks.window(*place) for place in host_events.places}
                 self._events[kind] = host_events.where(_inside(host_events, "start", windows))
 
-    def _in_steps(self, events: Events, device_windows: Mapping[Place, Window]) -> Mask:
+    def _in_steps(self, events: Events, device_windows: dict[Place, Window]) -> Mask:
         """Return which events of devices belong to steps: by their launching call, else by the device's own steps."""
         windows = {place: self.marks.window(*place[:2]) for place in events.places}
         if not self.linked:

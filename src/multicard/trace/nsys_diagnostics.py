@@ -1,4 +1,4 @@
-"""What Nsight Systems recorded about what went wrong: its own diagnostics, and calls that failed."""
+"""Problems that Nsight Systems recorded: its own diagnostics, and calls that failed."""
 
 import re
 
@@ -6,16 +6,16 @@ from multicard.core.text import counted
 from multicard.trace.model import Diagnostic
 from multicard.trace.sqlite_file import SqliteFile
 
-WARNING = 2  # severity in DIAGNOSTIC_EVENT: 1 information, 2 warning, 3 error
+# `severity` in DIAGNOSTIC_EVENT: 1 information, 2 warning, 3 error.
+WARNING = 2
 MOST_CHARACTERS = 200
 
-# Diagnostics about what this project reads; others are about OpenGL, samples of the CPU, paths, …
-_ABOUT = re.compile(r"CUDA|CUPTI|NVTX|events? (?:were|was|have been) (?:lost|dropped)|buffer", re.IGNORECASE)
-_NOT_ABOUT = re.compile(r"OpenGL|cuDNN|cuBLAS|Unified Memory cannot be traced", re.IGNORECASE)
+# Diagnostics about events that this project reads. Others are about OpenGL, samples of the CPU, paths and more.
+_RELEVANT = re.compile(r"CUDA|CUPTI|events? (?:were|was|have been) (?:lost|dropped)|buffer", re.IGNORECASE)
+_IRRELEVANT = re.compile(r"OpenGL|cuDNN|cuBLAS|Unified Memory cannot be traced|NVTX", re.IGNORECASE)
 _LOSS = re.compile(r"not all CUDA|lost|dropped|overflow|ran out of", re.IGNORECASE)
-_ABOUT_NVTX = re.compile(r"NVTX", re.IGNORECASE)
 
-# Of the results of calls that are no errors: cudaErrorNotReady, which a query of a running event returns.
+# cudaErrorNotReady, which a query of a running event returns: no failure.
 NOT_READY = 600
 
 
@@ -27,16 +27,16 @@ def diagnostics(database: SqliteFile) -> tuple[Diagnostic, ...]:
         "SELECT text FROM DIAGNOSTIC_EVENT WHERE severity >= ? AND text IS NOT NULL GROUP BY text ORDER BY MIN(rowid)",
         WARNING,
     )
-    found = []
-    for (text,) in rows:
-        line = " ".join(str(text).split())[:MOST_CHARACTERS].rstrip(".")
-        if _ABOUT.search(line) and not _NOT_ABOUT.search(line) and not _ABOUT_NVTX.search(line):
-            found.append(Diagnostic(line, means_loss=bool(_LOSS.search(line))))
-    return tuple(found)
+    lines = [" ".join(str(text).split())[:MOST_CHARACTERS].rstrip(".") for (text,) in rows]
+    return tuple(
+        Diagnostic(line, means_loss=bool(_LOSS.search(line)))
+        for line in lines
+        if _RELEVANT.search(line) and not _IRRELEVANT.search(line)
+    )
 
 
 def failed_launches(database: SqliteFile) -> list[str]:
-    """Return a line for each error that launching calls returned: how many launches failed with it.
+    """Return a line for each error that launching calls returned, with the number of launches that failed with it.
 
     A call of the runtime and the call of the driver inside it are one launch, with one correlation.
     """

@@ -1,71 +1,85 @@
-"""Which GPUs a machine has and which one a device of a process is, in an SQLite export of Nsight Systems."""
+"""GPUs of a machine, and which of them each device of a process is, from an SQLite export of Nsight Systems."""
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
 
 from multicard.trace.sqlite_file import SqliteFile
 
-_NO_UUID = "00000000-0000-0000-0000-000000000000"  # that of a display adapter
+# The UUID of a display adapter that cannot run CUDA.
+_NO_UUID = "00000000-0000-0000-0000-000000000000"
 
 
-class Gpus(NamedTuple):
-    """GPUs of an export that can run CUDA."""
+@dataclass(frozen=True)
+class Gpus:
+    """The GPUs of an export that can run CUDA.
 
-    names: tuple[str, ...]  # of those that its processes used, or of all where it does not tell; each name once
-    count: int | None  # of the machine; None where the export does not tell
-    identities: dict[tuple[int, int], str]  # of the physical GPU, by process id and number of the device in the process
+    `names`: each name once, of the GPUs that its processes used, or of all where that is not recorded. `gpu_count`: how
+    many the machine has, None where that is not recorded. `identities`: what identifies the physical GPU, by process id
+    and number of the device in the process.
+    """
+
+    names: tuple[str, ...]
+    gpu_count: int | None
+    identities: dict[tuple[int, int], str]
 
 
-class _Gpu(NamedTuple):
+@dataclass(frozen=True)
+class _Gpu:
     """A row of TARGET_INFO_GPU that can run CUDA."""
 
     name: str
     identity: str
 
 
+@dataclass(frozen=True)
+class _Device:
+    """A row of TARGET_INFO_CUDA_DEVICE: a device of a process, and the number of its GPU in the export."""
+
+    process: int
+    number: int
+    gpu: int
+
+
 def gpus_of(database: SqliteFile) -> Gpus:
     """Read the GPUs of an export.
 
     TARGET_INFO_GPU lists the machine's graphics adapters, on Windows those of other makers and of software, too.
-    TARGET_INFO_CUDA_DEVICE, which exports have from schema 3.17 on, says which of them a device of a process is.
+    TARGET_INFO_CUDA_DEVICE, which exports have from schema 3.17 on, links devices of processes to them.
     """
-    gpus = _gpus(database)
-    devices = _devices(database)
+    gpus = _read_gpus(database)
     identities = {}
-    names = set()
-    for process, device, number in devices:
-        if number in gpus:
-            identities[process, device] = gpus[number].identity
-            names.add(gpus[number].name)
-    if not names:
-        names = {gpu.name for gpu in gpus.values()}
-    count = len(gpus) if "TARGET_INFO_GPU" in database.tables else None
-    return Gpus(tuple(sorted(names - {""})), count, identities)
+    used_names = set()
+    for device in _read_devices(database):
+        if device.gpu in gpus:
+            gpu = gpus[device.gpu]
+            identities[device.process, device.number] = gpu.identity
+            used_names.add(gpu.name)
+    names = used_names or {gpu.name for gpu in gpus.values()}
+    gpu_count = len(gpus) if "TARGET_INFO_GPU" in database.tables else None
+    return Gpus(tuple(sorted(names - {""})), gpu_count, identities)
 
 
-def _gpus(database: SqliteFile) -> dict[int, _Gpu]:
+def _read_gpus(database: SqliteFile) -> dict[int, _Gpu]:
     """Return the GPUs that can run CUDA, by their number in the export."""
     columns = database.tables.get("TARGET_INFO_GPU", set())
     if not {"id", "name"} <= columns:
         return {}
-    # Both are 0 for what cannot run CUDA.
+    # Both are 0 for an adapter that cannot run CUDA.
     abilities = sorted({"smCount", "computeMajor"} & columns)
     is_capable = " OR ".join(f"{column} > 0" for column in abilities) or "1"
-    uuid = "uuid" if "uuid" in columns else "NULL"
-    rows = database.ask(f"SELECT id, name, {uuid} FROM TARGET_INFO_GPU WHERE {is_capable} ORDER BY id")
-    return {
-        number: _Gpu("" if name is None else str(name), _identity(database, number, uuid))
-        for number, name, uuid in rows
-    }
+    uuid_column = "uuid" if "uuid" in columns else "NULL"
+    rows = database.ask(f"SELECT id, name, {uuid_column} FROM TARGET_INFO_GPU WHERE {is_capable} ORDER BY id")
+    gpus = {}
+    for number, name, uuid in rows:
+        # Without a UUID the identity is what is unique to the GPU among those of all files.
+        has_uuid = uuid not in (None, "", _NO_UUID)
+        identity = str(uuid) if has_uuid else f"GPU {number} of {database.path}"
+        gpus[number] = _Gpu("" if name is None else str(name), identity)
+    return gpus
 
 
-def _devices(database: SqliteFile) -> list[tuple[int, int, int]]:
-    """Return process id, number of the device in the process, and number of the GPU in the export."""
-    if not {"pid", "cudaId", "gpuId"} <= database.tables.get("TARGET_INFO_CUDA_DEVICE", set()):
+def _read_devices(database: SqliteFile) -> list[_Device]:
+    columns = database.tables.get("TARGET_INFO_CUDA_DEVICE", set())
+    if not {"pid", "cudaId", "gpuId"} <= columns:
         return []
     rows = database.ask("SELECT pid, cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE")
-    return [row for row in rows if all(isinstance(value, int) for value in row)]
-
-
-def _identity(database: SqliteFile, number: int, uuid: Any) -> str:
-    """Return the UUID of a GPU; where there is none, what is unique to it among those of all files."""
-    return str(uuid) if uuid not in (None, "", _NO_UUID) else f"GPU {number} of {database.path}"
+    return [_Device(*row) for row in rows if all(isinstance(value, int) for value in row)]

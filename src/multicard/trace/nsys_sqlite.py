@@ -1,12 +1,12 @@
 """Read an SQLite export of Nsight Systems.
 
 Tables appear in an export only when something was recorded, and columns come and go between versions, so both are
-looked up before they are read. Schema facts: NVIDIA's export schema documentation, and exports of many versions.
+looked up before they are read. Sources: NVIDIA's documentation of the export schema, and exports of many versions.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -32,72 +32,83 @@ from multicard.trace.nsys_nvtx import has_messages, messages, nvtx_text, ranges
 from multicard.trace.nsys_tables import (
     API_CLASSES,
     COPY_KINDS,
-    HOST_MEMORY,
-    NEEDED,
+    REQUIRED_COLUMNS,
     TABLES,
-    Table,
+    Column,
+    EventTable,
+    host_memory,
     process_of,
     thread_of,
 )
-from multicard.trace.sqlite_file import SqliteFile
-from multicard.trace.sqlite_pages import Columns, integer_columns
+from multicard.trace.sqlite_file import DEFAULT_BATCH_SIZES, BatchSizes, SqliteFile
+from multicard.trace.sqlite_pages import ColumnReader, Columns, integer_columns
 
-NEWEST_MAJOR = 3  # of the export schema; NVIDIA raises it when old queries stop working
-MARK_TYPE, THREAD_TYPE, DOMAIN_TYPE = 34, 39, 75  # eventType in NVTX_EVENTS: marks, names of threads and of domains
+# Major version of the export schema. NVIDIA raises it when old queries stop working.
+NEWEST_MAJOR = 3
+
+# eventType in NVTX_EVENTS.
+MARK = 34
+THREAD_NAME = 39
+DOMAIN_NAME = 75
 
 
-def read(path: Path) -> Trace:
+def read(path: Path, batch_sizes: BatchSizes = DEFAULT_BATCH_SIZES) -> Trace:
     """Open one export.
 
     Raises `TraceError` if the file is not an export that can be read. Damage that shows only later is raised while
     reading.
     """
-    database = SqliteFile(path)
+    database = SqliteFile(path, batch_sizes)
     if "StringIds" not in database.tables:
         raise TraceError(f"{path}: not an export of Nsight Systems: it has no table StringIds")
     metadata = _metadata(database)
-    _check_schema(database.path, metadata)
-    places = {kind: [table.name for table in tables] for kind, tables in TABLES.items()} | {"ranges": ["NVTX_EVENTS"]}
-    there = {kind: [name for name in names if name in database.tables] for kind, names in places.items()}
-    recorded = {kind for kind, names in there.items() if names} | ({"messages"} if has_messages(database) else set())
-    marks = _marks(database)
+    _check_schema(path, metadata)
+    names = _nvtx_names(database)
 
-    def opened(kind: str, numbers: tuple[str, ...], groups: tuple[str, ...]) -> EventSource:
+    def open_kind(kind: str, numbers: tuple[str, ...], groups: tuple[str, ...]) -> EventSource:
         if kind == "ranges":
-            domains = {(process, number): text for kind, process, number, text in marks if kind == DOMAIN_TYPE}
+            domains = {(name.process, name.domain): name.text for name in names if name.event_type == DOMAIN_NAME}
             return ranges(database, domains, groups)
         if kind == "messages":
             return messages(database, groups)
         return _source(database, kind, numbers, groups)
 
-    ranks = rank_marks([(process, text) for kind, process, _, text in marks if kind != DOMAIN_TYPE])
-    absent = {kind: NOT_RECORDED[kind] for kind in KINDS if kind not in recorded}
-    name = f"{path.stem} (synthetic)" if metadata.get("SYNTHETIC") else path.stem
+    recorded = _recorded_kinds(database)
     gpus = gpus_of(database)
     return Trace(
-        name,
-        opened,
-        absent,
-        ranks,
-        gpus.names,
-        gpus.count,
-        gpus.identities,
+        name=f"{path.stem} (synthetic)" if metadata.get("SYNTHETIC") else path.stem,
+        open=open_kind,
+        absent={kind: NOT_RECORDED[kind] for kind in KINDS if kind not in recorded},
+        ranks=rank_marks([(name.process, name.text) for name in names if name.event_type != DOMAIN_NAME]),
+        gpus=gpus.names,
+        gpu_count=gpus.gpu_count,
+        gpu_identities=gpus.identities,
         diagnostics=diagnostics(database),
         failed_launches=partial(failed_launches, database),
     )
 
 
+def _recorded_kinds(database: SqliteFile) -> set[str]:
+    """Return the kinds of events for which the export has a table."""
+    recorded = {kind for kind, tables in TABLES.items() if any(table.name in database.tables for table in tables)}
+    if "NVTX_EVENTS" in database.tables:
+        recorded.add("ranges")
+    if has_messages(database):
+        recorded.add("messages")
+    return recorded
+
+
 def _metadata(database: SqliteFile) -> dict[str, str]:
-    """What the export says of itself; the oldest say nothing."""
-    found: dict[str, str] = {}
+    """Return the properties of the export by name; the oldest exports have none."""
+    metadata: dict[str, str] = {}
     for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
         if {"name", "value"} <= database.tables.get(table, set()):
-            found |= {str(name): str(value) for name, value in database.ask(f"SELECT name, value FROM {table}")}
-    return found
+            metadata |= {str(name): str(value) for name, value in database.ask(f"SELECT name, value FROM {table}")}
+    return metadata
 
 
 def _check_schema(path: Path, metadata: dict[str, str]) -> None:
-    """Refuse a schema that is newer than those that this reader was written for."""
+    """Raise `TraceError` if the schema is newer than those that this reader was written for."""
     version = metadata.get("EXPORT_SCHEMA_VERSION", "0")
     major = version.partition(".")[0]
     if not major.isdecimal() or int(major) > NEWEST_MAJOR:
@@ -107,103 +118,144 @@ def _check_schema(path: Path, metadata: dict[str, str]) -> None:
         )
 
 
-def _marks(database: SqliteFile) -> list[tuple[int, int | None, int | None, str]]:
-    """Event type, process, domain and text of marks and names of threads that tell a rank, and of names of domains."""
+@dataclass(frozen=True)
+class _NvtxName:
+    """A mark or the name of a thread that states a rank, or the name of a domain; `event_type` tells which."""
+
+    event_type: int
+    process: int
+    domain: int | None
+    text: str
+
+
+def _nvtx_names(database: SqliteFile) -> list[_NvtxName]:
     columns = database.tables.get("NVTX_EVENTS", set())
     if not {"eventType", "globalTid"} <= columns:
         return []
-    text, names = nvtx_text(columns)
-    domain = "n.domainId" if "domainId" in columns else "NULL"
+    text, join = nvtx_text(columns)
+    domain_column = "n.domainId" if "domainId" in columns else "NULL"
     rows = database.ask(
-        f"SELECT n.eventType, n.globalTid, {domain}, {text} FROM NVTX_EVENTS n {names} "
-        f"WHERE typeof(n.globalTid) = 'integer' AND (n.eventType = {DOMAIN_TYPE} "
-        f"OR n.eventType = {MARK_TYPE} AND {text} LIKE 'rank:%' "
-        f"OR n.eventType = {THREAD_TYPE} AND {text} LIKE 'MPI Rank %')"
+        f"SELECT n.eventType, n.globalTid, {domain_column}, {text} FROM NVTX_EVENTS n {join} "
+        f"WHERE typeof(n.globalTid) = 'integer' AND (n.eventType = {DOMAIN_NAME} "
+        f"OR n.eventType = {MARK} AND {text} LIKE 'rank:%' "
+        f"OR n.eventType = {THREAD_NAME} AND {text} LIKE 'MPI Rank %')"
     )
-    return [(kind, process_of(thread), domain, str(text)) for kind, thread, domain, text in rows]
+    return [_NvtxName(event_type, process_of(thread), domain, str(name)) for event_type, thread, domain, name in rows]
 
 
 def _source(database: SqliteFile, kind: str, numbers: tuple[str, ...], groups: tuple[str, ...]) -> EventSource:
-    """Events of a kind that lie in tables row by row."""
-    found = Groups()
-    parts: list[BatchReader] = []
+    """Return the events of a kind that has tables with a row for each event."""
+    codes = Groups()
+    readers: list[BatchReader] = []
     for table in TABLES[kind]:
         if table.name in database.tables:
-            used = {column for columns in table.groups.values() for column in columns} | set(table.numbers.values())
-            lacking = sorted((NEEDED & used) - database.tables[table.name])
-            if lacking:
-                raise TraceError(
-                    f"{database.path}: {table.name} lacks the column {lacking[0]}: the schema is not known"
-                )
-            parts += _parts(database, table, numbers, groups, found)
-    return EventSource(parts, lambda: _described(database, kind, found.keys, groups))
+            _check_columns(database, table)
+            readers += _EventRows(database, table, numbers, groups, codes).readers()
+    return EventSource(readers, lambda: _described(database, groups, codes.keys))
 
 
-def _parts(
-    database: SqliteFile, table: Table, numbers: Sequence[str], groups: Sequence[str], found: Groups
-) -> list[BatchReader]:
-    """Rows of a table; one without its times is no event."""
-    fields = [(name, column) for name in groups for column in table.groups[name]]
-    times = [name for name in ("start", "end") if name in table.numbers and {name, "duration"} & set(numbers)]
-    values = {name: table.numbers[name] for name in (*times, *numbers) if name in table.numbers}
-    used = {column for _, column in fields} | set(values.values())
-    present = sorted(used & database.tables[table.name])
-
-    def batch(rows: Columns) -> Batch:
-        count = len(next(iter(rows.values())))
-
-        def column(name: str | int | None) -> Integers:
-            return rows[name] if name in rows else np.full(count, name if isinstance(name, int) else EMPTY)
-
-        codes, distinct = encode([_identity(name, column(of)) for name, of in fields])
-        arrays = {name: column(of) for name, of in values.items()}
-        own = Batch(found.codes(distinct)[codes], arrays)
-        for name in times:
-            if arrays[name].min(initial=0) <= EMPTY:
-                own = own.where(own.numbers[name] != EMPTY)
-        refuse_absurd(own.numbers)
-        for name in arrays.keys() - set(times):
-            if arrays[name].min(initial=0) <= EMPTY:
-                own.numbers[name] = np.where(own.numbers[name] == EMPTY, MISSING, own.numbers[name])
-        if "end" in arrays:
-            own.numbers["duration"] = own.numbers["end"] - own.numbers["start"]
-        return own
-
-    def reader(part: Callable[[], Iterator[Columns]]) -> BatchReader:
-        def read() -> Iterator[Batch]:
-            with database.named():
-                yield from map(batch, part())
-
-        return read
-
-    return list(map(reader, integer_columns(database, table.name, present)))
+def _check_columns(database: SqliteFile, table: EventTable) -> None:
+    """Raise `TraceError` if a table lacks a column that it cannot be without."""
+    group_columns = {column for columns in table.groups.values() for column in columns}
+    used = group_columns | set(table.numbers.values())
+    lacking = (REQUIRED_COLUMNS & used) - database.tables[table.name]
+    if lacking:
+        raise TraceError(f"{database.path}: {table.name} lacks the column {min(lacking)}: the schema is not known")
 
 
-def _identity(name: str, column: Integers) -> Integers:
-    """A group column from the column of the table, which may hold more."""
-    part = {"process": process_of, "thread": thread_of, "stream": lambda number: number & 0xFFFFFFFF}.get(name)
-    if part is None:
-        return column
-    return np.where(column == EMPTY, EMPTY, part(column)) if column.min(initial=0) <= EMPTY else part(column)
+class _EventRows:
+    """The rows of a table as events, with the numbers and group columns that are wanted."""
+
+    def __init__(
+        self, database: SqliteFile, table: EventTable, numbers: Sequence[str], groups: Sequence[str], codes: Groups
+    ) -> None:
+        self._database = database
+        self._table = table
+        self._codes = codes
+        self._group_columns = [(group, column) for group in groups for column in table.groups[group]]
+        # A duration is computed from both times.
+        wanted_times = [name for name in ("start", "end") if name in numbers or "duration" in numbers]
+        self._times = [name for name in wanted_times if name in table.numbers]
+        wanted_numbers = [*self._times, *numbers]
+        self._number_columns = {name: table.numbers[name] for name in wanted_numbers if name in table.numbers}
+
+    def readers(self) -> list[BatchReader]:
+        """Return readers of batches of events, each of a part of the table."""
+        used = {column for _, column in self._group_columns if isinstance(column, str)}
+        used |= set(self._number_columns.values())
+        available = sorted(used & self._database.tables[self._table.name])
+        parts = integer_columns(self._database, self._table.name, available)
+        return [partial(self._read, part) for part in parts]
+
+    def _read(self, part: ColumnReader) -> Iterator[Batch]:
+        with self._database.named():
+            for columns in part():
+                yield self._batch(columns)
+
+    def _batch(self, columns: Columns) -> Batch:
+        """Return some rows as events. A row without its times is no event."""
+        row_count = len(next(iter(columns.values())))
+        group_values = [
+            _group_value(group, _values(columns, column, row_count)) for group, column in self._group_columns
+        ]
+        row_codes, distinct = encode(group_values)
+        numbers = {name: _values(columns, column, row_count) for name, column in self._number_columns.items()}
+        batch = Batch(self._codes.codes(distinct)[row_codes], numbers)
+
+        # Most batches have no empty cell, and finding that out is faster than a mask.
+        has_empty = {name for name, values in numbers.items() if values.min(initial=0) <= EMPTY}
+        for name in self._times:
+            if name in has_empty:
+                batch = batch.where(batch.numbers[name] != EMPTY)
+        refuse_absurd(batch.numbers)
+        for name in has_empty - set(self._times):
+            batch.numbers[name] = np.where(batch.numbers[name] == EMPTY, MISSING, batch.numbers[name])
+        if "end" in batch.numbers:
+            batch.numbers["duration"] = batch.numbers["end"] - batch.numbers["start"]
+        return batch
 
 
-def _described(
-    database: SqliteFile, kind: str, keys: list[tuple[Any, ...]], groups: tuple[str, ...]
-) -> list[tuple[Any, ...]]:
-    """Values of group columns, from the numbers that stand for them."""
-    widths = [len(TABLES[kind][0].groups[name]) for name in groups]
-    ends = list(accumulate(widths))
-    decode: dict[str, Callable[..., Any]] = {
-        "api": lambda number: API_CLASSES.get(number, "other"),
-        "operation": lambda kind: COPY_KINDS.get(kind, "other"),
-        "host_memory": lambda kind, source, target: HOST_MEMORY.get({1: source, 2: target}.get(kind)),
-    }
-    if "name" in groups:
-        at = ends[groups.index("name")] - 1
-        texts = database.texts(key[at] for key in keys)
-        decode["name"] = lambda number: texts.get(number, "")
-    where = [
-        (decode.get(name, lambda number: number), end - width, end)
-        for name, width, end in zip(groups, widths, ends, strict=True)
-    ]
-    return [tuple(function(*key[first:last]) for function, first, last in where) for key in keys]
+def _values(columns: Columns, column: Column, row_count: int) -> Integers:
+    """Return the values of a column, `EMPTY` if the table lacks it, or a number as often as there are rows."""
+    if isinstance(column, int):
+        return np.full(row_count, column)
+    if column is None or column not in columns:
+        return np.full(row_count, EMPTY)
+    return columns[column]
+
+
+def _group_value(group: str, values: Integers) -> Integers:
+    """Return the part of a column that a group column is about: some columns hold more than one number."""
+    if group == "process":
+        part = process_of(values)
+    elif group == "thread":
+        part = thread_of(values)
+    elif group == "stream":
+        part = values & 0xFFFFFFFF
+    else:
+        return values
+    return np.where(values == EMPTY, EMPTY, part) if values.min(initial=0) <= EMPTY else part
+
+
+def _described(database: SqliteFile, groups: Sequence[str], keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return the values of group columns, from keys that hold the numbers that the export has for these."""
+    if not keys:
+        return []
+    numbers = zip(*keys, strict=True)
+    described: list[Sequence[Any]] = []
+    for group in groups:
+        column = next(numbers)
+        if group == "name":
+            texts = database.texts(column)
+            described.append([texts.get(number, "") for number in column])
+        elif group == "api":
+            described.append([API_CLASSES.get(number, "other") for number in column])
+        elif group == "operation":
+            described.append([COPY_KINDS.get(number, "other") for number in column])
+        elif group == "host_memory":
+            # Three numbers: the kind of the copy, and those of the memory at its source and at its target.
+            sides = zip(column, next(numbers), next(numbers), strict=True)
+            described.append([host_memory(kind, source, target) for kind, source, target in sides])
+        else:
+            described.append(column)
+    return list(zip(*described, strict=True))

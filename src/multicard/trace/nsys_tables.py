@@ -1,16 +1,25 @@
 """Where the events of each kind lie in an SQLite export of Nsight Systems, and what its numbers stand for."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from multicard.trace.model import Integers
+
+Identity = TypeVar("Identity", int, Integers)
 
 # eventClass of CUPTI_ACTIVITY_KIND_RUNTIME, as ENUM_NSYS_EVENT_CLASS lists it. A backtrace row repeats a call that
 # has a row of its own.
-API_CLASSES = {0: "runtime", 1: "driver", 67: "backtrace"}
+API_CLASSES: Mapping[int | None, str] = {0: "runtime", 1: "driver", 67: "backtrace"}
 
-MEMSET = -1  # stands in the place of a copyKind
 # copyKind, as ENUM_CUDA_MEMCPY_OPER of an export lists it; arrays count as device memory.
-COPY_KINDS = {
-    **dict.fromkeys((1, 3), "host_to_device"),
-    **dict.fromkeys((2, 4), "device_to_host"),
+HOST_TO_DEVICE = 1
+DEVICE_TO_HOST = 2
+# No copyKind of an export: it marks the rows of the table of fills, which has no such column.
+MEMSET = -1
+COPY_KINDS: Mapping[int | None, str] = {
+    **dict.fromkeys((HOST_TO_DEVICE, 3), "host_to_device"),
+    **dict.fromkeys((DEVICE_TO_HOST, 4), "device_to_host"),
     **dict.fromkeys((5, 6, 7, 8), "device_to_device"),
     9: "host_to_host",
     10: "peer_to_peer",
@@ -20,65 +29,86 @@ COPY_KINDS = {
     MEMSET: "memset",
 }
 # srcKind and dstKind, as ENUM_CUDA_MEM_KIND lists them.
-HOST_MEMORY = {0: "pageable", 1: "pinned"}
+_HOST_MEMORY: Mapping[int | None, str] = {0: "pageable", 1: "pinned"}
 
-Columns = tuple[str | int | None, ...]
+# The name of a column, or a number in its place for a table that has no such column; None for no value.
+Column = str | int | None
 
 
-class Table(NamedTuple):
-    """How the events of a kind lie in one table: columns or constants of each group column, and of its numbers."""
+@dataclass(frozen=True)
+class EventTable:
+    """How the events of a kind lie in one table of an export.
+
+    `groups`: for each group column of the kind (`KINDS` in `model`), the columns that it is made of. `numbers`: for
+    each number of the kind, its column.
+    """
 
     name: str
-    groups: dict[str, Columns]
-    numbers: dict[str, str]
+    groups: Mapping[str, tuple[Column, ...]]
+    numbers: Mapping[str, str]
 
 
-_ON_DEVICE: dict[str, Columns] = {"process": ("globalPid",), "device": ("deviceId",)}
-_STREAM: dict[str, Columns] = {"stream": ("streamId",)}
+_ON_DEVICE: dict[str, tuple[Column, ...]] = {"process": ("globalPid",), "device": ("deviceId",)}
+_STREAM: dict[str, tuple[Column, ...]] = {"stream": ("streamId",)}
 _HOST_TIMES = {"start": "start", "end": "end"}
 _TIMES = {"correlation": "correlationId", "start": "start", "end": "end"}
 
-TABLES: dict[str, tuple[Table, ...]] = {
+TABLES: Mapping[str, tuple[EventTable, ...]] = {
     "api": (
-        Table(
+        EventTable(
             "CUPTI_ACTIVITY_KIND_RUNTIME",
             {"process": ("globalTid",), "api": ("eventClass",), "name": ("nameId",), "thread": ("globalTid",)},
             _TIMES,
         ),
     ),
-    "kernels": (Table("CUPTI_ACTIVITY_KIND_KERNEL", {**_ON_DEVICE, "name": ("demangledName",), **_STREAM}, _TIMES),),
+    "kernels": (
+        EventTable("CUPTI_ACTIVITY_KIND_KERNEL", {**_ON_DEVICE, "name": ("demangledName",), **_STREAM}, _TIMES),
+    ),
     "host_calls": (
-        Table("OSRT_API", {"process": ("globalTid",), "name": ("nameId",), "thread": ("globalTid",)}, _HOST_TIMES),
+        EventTable("OSRT_API", {"process": ("globalTid",), "name": ("nameId",), "thread": ("globalTid",)}, _HOST_TIMES),
         *(
-            Table(name, {"process": ("globalTid",), "name": ("textId",), "thread": ("globalTid",)}, _HOST_TIMES)
+            EventTable(name, {"process": ("globalTid",), "name": ("textId",), "thread": ("globalTid",)}, _HOST_TIMES)
             for name in ("MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
         ),
     ),
-    "graphs": (Table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", {**_ON_DEVICE, **_STREAM}, _TIMES),),
+    "graphs": (EventTable("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", {**_ON_DEVICE, **_STREAM}, _TIMES),),
     "memory": (
-        Table(
+        EventTable(
             "CUPTI_ACTIVITY_KIND_MEMCPY",
             {**_ON_DEVICE, "operation": ("copyKind",), "host_memory": ("copyKind", "srcKind", "dstKind"), **_STREAM},
             {"bytes": "bytes", **_TIMES},
         ),
-        Table(
+        EventTable(
             "CUPTI_ACTIVITY_KIND_MEMSET",
             {**_ON_DEVICE, "operation": (MEMSET,), "host_memory": (MEMSET, None, None), **_STREAM},
             {"bytes": "bytes", **_TIMES},
         ),
     ),
 }
-# Columns without which a table says nothing.
-NEEDED = {
+# A table that lacks one of these columns is of a schema that this reader was not written for. Other columns may be
+# absent: older exports do not have them.
+REQUIRED_COLUMNS = {
     "start", "end", "globalTid", "globalPid", "nameId", "demangledName", "copyKind", "deviceId",
 }  # fmt: skip
 
 
-def process_of(identity: int) -> int:
-    """Process id in a globalTid or globalPid; of one, or of an array."""
+def host_memory(copy_kind: int | None, source: int | None, target: int | None) -> str | None:
+    """Return the kind of host memory of a copy, "pageable" or "pinned", from its copyKind, srcKind and dstKind.
+
+    None for copies that are not between host and device, and where it was not recorded.
+    """
+    if copy_kind == HOST_TO_DEVICE:
+        return _HOST_MEMORY.get(source)
+    if copy_kind == DEVICE_TO_HOST:
+        return _HOST_MEMORY.get(target)
+    return None
+
+
+def process_of(identity: Identity) -> Identity:
+    """Return the process id in a globalTid or globalPid; for an array, those in its elements."""
     return (identity >> 24) & 0xFFFFFF
 
 
-def thread_of(identity: int) -> int:
-    """Thread id in a globalTid; of one, or of an array."""
+def thread_of(identity: Identity) -> Identity:
+    """Return the thread id in a globalTid; for an array, those in its elements."""
     return identity & 0xFFFFFF

@@ -1,36 +1,55 @@
-"""A SQLite file that is only read."""
+"""Read an SQLite file, and report what is wrong with it as one line."""
 
 import sqlite3
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from multicard.core.errors import TraceError
 from multicard.core.text import printable
 
-BATCH_ROWS = 32768
 LOCK_WAIT_S = 2.0
+# SQLite limits the length of a query.
+IDS_PER_QUERY = 500
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """How much of a file is read at a time.
+
+    `rows`: of the answer to a query. `page_bytes`: of pages that are read without SQLite; fewer cost more calls, more
+    do not fit a core's cache. `batches_per_part`: how many such batches one thread reads before others may go on.
+    """
+
+    rows: int = 32768
+    page_bytes: int = 1 << 21
+    batches_per_part: int = 16
+
+
+DEFAULT_BATCH_SIZES = BatchSizes()
 
 
 class SqliteFile:
     """A database that is only read; `tables` holds the names of the columns of each table.
 
-    Every method raises `TraceError` when the file is not a sound database, or another program has locked it.
+    Every method raises `TraceError` if the file is not a sound database, or another program has locked it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, batch_sizes: BatchSizes = DEFAULT_BATCH_SIZES) -> None:
         self.path = path
+        self.batch_sizes = batch_sizes
         self._uri = f"{path.absolute().as_uri()}?mode=ro"
-        names = [name for (name,) in self.ask("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        self.tables: dict[str, set[str]] = {
-            name: {column for (column,) in self.ask("SELECT name FROM pragma_table_info(?)", name)} for name in names
-        }
+        self.tables: dict[str, set[str]] = {}
+        for (table,) in self.ask("SELECT name FROM sqlite_master WHERE type = 'table'"):
+            columns = self.ask("SELECT name FROM pragma_table_info(?)", table)
+            self.tables[table] = {column for (column,) in columns}
 
     @contextmanager
     def named(self) -> Iterator[None]:
-        """Say which file an error is about: for what is done with its rows, too."""
+        """Turn errors of the block, which reads rows or computes with them, into a `TraceError` that names the file."""
         try:
             yield
         except (sqlite3.Error, OSError) as error:
@@ -42,29 +61,30 @@ class SqliteFile:
         except OverflowError as error:
             raise TraceError(f"{self.path}: cannot be read: found a number of more than 64 bits") from error
         except (ValueError, TypeError, struct.error) as error:
-            # SQLite stores any type in any column, so what is done with a value may not fit it.
-            found = str(error)[:300]
-            if not found.startswith("found"):
-                found = f"found a value of an unexpected type: {found}"
-            raise TraceError(f"{self.path}: cannot be read: {printable(found)}") from error
+            # SQLite stores any type in any column, so that a computation may fail on any value.
+            problem = str(error)[:300]
+            if not problem.startswith("found"):
+                problem = f"found a value of an unexpected type: {problem}"
+            raise TraceError(f"{self.path}: cannot be read: {printable(problem)}") from error
 
     def ask(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Rows of a small answer."""
+        """Return the rows of a query with a small answer."""
         return [row for rows in self.batches(query, *values) for row in rows]
 
     def batches(self, query: str, *values: Any) -> Iterator[list[tuple[Any, ...]]]:
-        """Rows of a large answer, many at a time; text that is no UTF-8 keeps what can be read."""
+        """Yield the rows of a query, many at a time. Bytes of a text that are not UTF-8 are replaced."""
         with self.named(), closing(sqlite3.connect(self._uri, uri=True, timeout=LOCK_WAIT_S)) as connection:
             connection.text_factory = lambda text: text.decode("utf-8", "replace")
             cursor = connection.execute(query, values)
-            while rows := cursor.fetchmany(BATCH_ROWS):
+            while rows := cursor.fetchmany(self.batch_sizes.rows):
                 yield rows
 
-    def texts(self, ids: Iterable[int | None]) -> dict[int | None, str]:
-        """Strings by their ids, those that there are."""
+    def texts(self, ids: Iterable[int | None]) -> dict[int, str]:
+        """Return the strings of an export of Nsight Systems by their ids; those that do not exist are left out."""
         wanted = sorted({number for number in ids if number is not None})
-        found: dict[int | None, str] = {}
-        for at in range(0, len(wanted), 500):
-            some = ",".join(map(str, wanted[at : at + 500]))
-            found.update(self.ask(f"SELECT id, CAST(value AS TEXT) FROM StringIds WHERE id IN ({some})"))
-        return {number: text for number, text in found.items() if text is not None}
+        texts: dict[int, str] = {}
+        for begin in range(0, len(wanted), IDS_PER_QUERY):
+            listed = ",".join(map(str, wanted[begin : begin + IDS_PER_QUERY]))
+            rows = self.ask(f"SELECT id, CAST(value AS TEXT) FROM StringIds WHERE id IN ({listed})")
+            texts |= {number: text for number, text in rows if text is not None}
+        return texts

@@ -24,11 +24,7 @@ import numpy as np
 
 from multicard.trace.encoding import EMPTY, encode
 from multicard.trace.model import Integers
-from multicard.trace.sqlite_file import SqliteFile
-
-# Batches of fewer bytes cost more calls; larger ones do not fit a core's cache.
-BATCH_BYTES = 1 << 21
-BATCHES_PER_PART = 16
+from multicard.trace.sqlite_file import BatchSizes, SqliteFile
 
 INTERIOR_PAGE = 5
 LEAF_PAGE = 13
@@ -79,13 +75,10 @@ class _RecordForm(NamedTuple):
     end: int
 
 
-def integer_columns(
-    database: SqliteFile, table: str, names: Sequence[str], batch_bytes: int = BATCH_BYTES
-) -> list[ColumnReader]:
+def integer_columns(database: SqliteFile, table: str, names: Sequence[str]) -> list[ColumnReader]:
     """Return readers of some columns of a table, one for each part of its rows; threads may call them at once.
 
-    A reader yields batches of rows: arrays by column name, with `EMPTY` where a cell is empty. `batch_bytes`: how many
-    bytes of pages are read at a time.
+    A reader yields batches of rows: arrays by column name, with `EMPTY` where a cell is empty.
     """
 
     def read_by_sqlite(condition: str) -> Iterator[Columns]:
@@ -95,7 +88,7 @@ def integer_columns(
 
     try:
         pages = _TablePages(database, table, names)
-        parts = _split(pages, batch_bytes)
+        parts = _split(pages, database.batch_sizes)
     except (_UnknownForm, IndexError):
         return [partial(read_by_sqlite, "TRUE")]
 
@@ -109,12 +102,13 @@ def integer_columns(
     return [partial(read_part, part) for part in parts]
 
 
-def _split(pages: "_TablePages", batch_bytes: int) -> list[_Part]:
+def _split(pages: "_TablePages", sizes: BatchSizes) -> list[_Part]:
     """Divide a table into parts."""
     leaves = pages.leaves()
-    batch_count = -(-len(leaves) * pages.page_bytes // batch_bytes)
+    batch_count = -(-len(leaves) * pages.page_bytes // sizes.page_bytes)
     batches = np.array_split(leaves, min(len(leaves), batch_count))
-    grouped = [batches[begin : begin + BATCHES_PER_PART] for begin in range(0, len(batches), BATCHES_PER_PART)]
+    part_begins = range(0, len(batches), sizes.batches_per_part)
+    grouped = [batches[begin : begin + sizes.batches_per_part] for begin in part_begins]
     # Row ids grow from page to page, so the first one of each part bounds the part before.
     first_rows = [pages.first_row(int(group[0][0])) for group in grouped[1:]]
     bounds = ["TRUE", *(f"rowid >= {row}" for row in first_rows), "FALSE"]
