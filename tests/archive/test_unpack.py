@@ -15,21 +15,21 @@ from typing import Any
 import pytest
 
 from conftest import refusal
-from multicard.archive import unpack as module
 from multicard.archive.manifest import FILES, FORMAT
-from multicard.archive.unpack import unpack
+from multicard.archive.unpack import LIMIT, unpack
+from multicard.core.compressed import UnpackLimit
 from multicard.core.errors import UserError
 
 RUN, OTHER = "vision_x_r1", "vision_y_r1"
 Members = list[tuple[Any, bytes]]
 
 
-def refused(path: Path, folder: Path) -> str:
+def refused(path: Path, folder: Path, limit: UnpackLimit = LIMIT) -> str:
     """The one line that names the archive; nothing is written outside of the folder of runs."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     before = sorted(path.parent.iterdir())
-    line = refusal(lambda: unpack(path, folder, folder / "machine"))
+    line = refusal(lambda: unpack(path, folder, folder / "machine", limit))
     assert line.startswith(f"{path}: ")
     assert line.isprintable()
     assert sorted(path.parent.iterdir()) == before
@@ -140,29 +140,28 @@ def test_a_member_that_stands_there_twice_is_refused(tmp_path: Path) -> None:
     assert refused(path, tmp_path / "runs") == f"runs/{RUN}/steps.csv: not in the manifest, or there twice"
 
 
-def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SMALL_BYTES", 1 << 20)
-    monkeypatch.setattr(module, "MOST_TIMES", 20)
+def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
+    limit = UnpackLimit(times=20, always_bytes=1 << 20)
     large, says = bytes(4 << 20), "unpacks to more than 20 times its size"
     path = whole(tmp_path / "x.tar.gz", sound(steps=large))
-    assert says in refused(path, tmp_path / "runs")
+    assert says in refused(path, tmp_path / "runs", limit)
     # What its manifest does not say.
     whole(path, sound(steps=large), manifest(sound()))
-    assert f"steps.csv: found {len(large)} bytes, expected 9" in refused(path, tmp_path / "runs")
+    assert f"steps.csv: found {len(large)} bytes, expected 9" in refused(path, tmp_path / "runs", limit)
     # Zeros after the end of the members, which a reader would skip one by one.
     whole(path, sound())
     path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()) + large))
-    assert says in refused(path, tmp_path / "runs")
+    assert says in refused(path, tmp_path / "runs", limit)
     # A header that announces more text than there is memory for.
     header = tarfile.TarInfo("x")
     header.type, header.size = tarfile.XHDTYPE, 7 << 30
     path.write_bytes(gzip.compress(header.tobuf(tarfile.GNU_FORMAT) + large))
-    assert says in refused(path, tmp_path / "runs")
+    assert says in refused(path, tmp_path / "runs", limit)
     # A manifest that has no end, or that says so and has one.
     endless = tarfile.TarInfo("manifest.json")
     endless.size = 7 << 30
     path.write_bytes(gzip.compress(endless.tobuf() + large))
-    assert f"manifest.json: found {7 << 30} bytes, expected at most 1048576" in refused(path, tmp_path / "runs")
+    assert f"manifest.json: found {7 << 30} bytes, expected at most 1048576" in refused(path, tmp_path / "runs", limit)
 
 
 @pytest.mark.parametrize(
