@@ -3,7 +3,7 @@
 | module | its question |
 |---|---|
 | `content` | what is the text of the file? |
-| `document`, `repair` | what does the text say, even if it is not quite JSON? |
+| `document`, `repair` | which JSON is in the text, even if it is not quite JSON? |
 | `events` | which events are of which kind? |
 | `processes` | whose are they, if ranks were merged into one file? |
 | `tables`, `messages`, `copies` | what are the groups and numbers of a kind? |
@@ -13,7 +13,8 @@
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -21,14 +22,14 @@ import msgspec
 from multicard.core.errors import TraceError
 from multicard.core.text import listed
 from multicard.trace.encoding import MOST_NS, refuse_absurd
-from multicard.trace.kineto import findings as found
 from multicard.trace.kineto import origin
 from multicard.trace.kineto.content import read_text
 from multicard.trace.kineto.document import Document, decode
-from multicard.trace.kineto.events import by_kind, with_times
+from multicard.trace.kineto.events import TimedEvent, by_kind, with_times
+from multicard.trace.kineto.findings import CUT, Findings, notices
 from multicard.trace.kineto.messages import messages
 from multicard.trace.kineto.processes import UNKNOWN_PROCESS, divided, numbered, processes_of
-from multicard.trace.kineto.tables import Process, Table, joined, table
+from multicard.trace.kineto.tables import EventTable, Process, event_table, joined
 from multicard.trace.model import (
     KINDS,
     NOT_RECORDED,
@@ -44,16 +45,16 @@ from multicard.trace.model import (
 def read(path: Path, large: bool = False) -> Trace:
     """Read one trace.
 
-    `large`: whether a gzipped file may unpack to very many times its size, which else is refused as an attack would be.
+    `large`: a gzipped file may unpack to very many times its size, which else is refused as an attack would be.
 
     Raises `TraceError` if the file is not a trace.
     """
-    findings: found.Findings = Counter()
+    findings: Findings = Counter()
     try:
         document = decode(read_text(path, large, findings), findings)
         return _trace(path, document, findings)
     except msgspec.ValidationError as error:
-        cut = ": cut before its events" if findings[found.CUT] else ""
+        cut = ": cut before its events" if findings[CUT] else ""
         raise TraceError(
             f"{path}: no trace of PyTorch's profiler: its JSON has no list traceEvents of events{cut}"
         ) from error
@@ -66,61 +67,80 @@ def read(path: Path, large: bool = False) -> Trace:
         raise TraceError(f"{path}: not a readable PyTorch profiler trace: {str(error)[:200]}") from error
 
 
-def _trace(path: Path, document: Document, findings: found.Findings) -> Trace:
-    kinds = by_kind(document.traceEvents, findings)
-    # If one process alone made calls, other ids are of the same, as containers give a process more than one.
-    pids = list(dict.fromkeys(call.pid for call in kinds["api"]))
-    shares = dict.fromkeys(pids, kinds)
-    if len(pids) != 1:
-        complete = with_times([event for event in document.traceEvents if event.ph == "X"], findings)
-        pids = processes_of(complete) or [UNKNOWN_PROCESS]
-        divisions = {pids[0]: complete} if len(pids) == 1 else divided(path, complete, pids)
-        shares = {pid: by_kind(own, findings) for pid, own in divisions.items()}
-    numbers = numbered(pids)
-    processes = [Process(numbers[pid], pid) for pid in shares]
-    tables = _tables([(process, shares[process.pid]) for process in processes], findings)
-    for own in tables.values():
-        refuse_absurd(own.numbers)
+@dataclass(frozen=True)
+class _ProcessEvents:
+    """The events of one process, by kind."""
 
-    rank = origin.rank(document, findings)
-    notices = found.lines(path.name, findings)
-    ranks = rank_marks([(process, name) for process, _, name, _ in tables["ranges"].groups])
-    first = processes[0].number
-    if len(processes) == 1:
-        ranks = ranks if rank is None else {first: rank}
-    else:
-        several = listed([str(process.number) for process in processes])
-        notices += (f"{path.name}: the traces of processes {several} in one file, so their ranks are unknown",)
-    used = {device for kind in ("kernels", "memory") for _, device, *_ in tables[kind].groups}
-    starts = [int(own.numbers["start"].min()) for own in tables.values() if len(own.code)]
+    process: Process
+    events: Mapping[str, list[TimedEvent]]
+
+
+def _trace(path: Path, document: Document, findings: Findings) -> Trace:
+    """Return the trace that a document holds."""
+    parts = _events_of_processes(path, document, findings)
+    tables = _tables(parts, findings)
+    for table in tables.values():
+        refuse_absurd(table.numbers)
+
+    # The process of a file of one rank, whose number stands for the rank in what is known of the whole file.
+    process = parts[0].process.number
+    is_merged = len(parts) > 1
+    stated_rank = origin.rank(document, findings)
+    file_notices = notices(path.name, findings)
+    if is_merged:
+        several = listed([str(part.process.number) for part in parts])
+        file_notices += (f"{path.name}: the traces of processes {several} in one file, so their ranks are unknown",)
+    marked_ranks = rank_marks([(number, name) for number, _, name, _ in tables["ranges"].groups])
+    used_devices = {device for kind in ("kernels", "memory") for _, device, *_ in tables[kind].groups}
+    starts = [int(table.numbers["start"].min()) for table in tables.values() if len(table.codes)]
+
+    def open_kind(kind: str, numbers: tuple[str, ...], groups: tuple[str, ...]) -> EventSource:
+        return _source(kind, tables[kind], groups)
+
     return Trace(
-        path.name.removesuffix(".gz").removesuffix(".json"),
-        lambda kind, _, groups: _source(kind, tables[kind], groups),
-        {kind: NOT_RECORDED[kind] for kind in KINDS if kind not in tables or not len(tables[kind].code)},
-        ranks,
-        origin.gpus(document, used),
+        name=path.name.removesuffix(".gz").removesuffix(".json"),
+        open=open_kind,
+        absent={kind: NOT_RECORDED[kind] for kind in KINDS if kind not in tables or not len(tables[kind].codes)},
+        ranks=marked_ranks if is_merged or stated_rank is None else {process: stated_rank},
+        gpus=origin.gpus(document, used_devices),
         gpu_count=origin.gpu_count(document),
-        gpu_identities=origin.gpu_identities(document, first) if len(processes) == 1 else {},
-        clock=origin.clock(document, path, first, min(starts, default=None)),
-        notices=notices,
+        gpu_identities={} if is_merged else origin.gpu_identities(document, process),
+        clock=origin.clock(document, path, process, min(starts, default=None)),
+        notices=file_notices,
     )
 
 
-def _tables(shares: list[tuple[Process, dict]], findings: found.Findings) -> dict[str, Table]:
+def _events_of_processes(path: Path, document: Document, findings: Findings) -> list[_ProcessEvents]:
+    """Return the events of each process, of which a file has several if somebody merged the files of ranks."""
+    kinds = by_kind(document.traceEvents, findings)
+    pids = list(dict.fromkeys(call.pid for call in kinds["api"]))
+    if len(pids) == 1:
+        # If one process alone made calls, other process ids are of the same process: containers give it more than one.
+        return [_ProcessEvents(Process(numbered(pids)[pids[0]], pids[0]), kinds)]
+
+    complete = with_times([event for event in document.traceEvents if event.ph == "X"], findings)
+    pids = processes_of(complete) or [UNKNOWN_PROCESS]
+    events = {pids[0]: complete} if len(pids) == 1 else divided(path, complete, pids)
+    numbers = numbered(pids)
+    return [_ProcessEvents(Process(numbers[pid], pid), by_kind(part, findings)) for pid, part in events.items()]
+
+
+def _tables(parts: Sequence[_ProcessEvents], findings: Findings) -> dict[str, EventTable]:
     """Return the table of each kind of events, of all processes."""
-    tables = {
-        kind: joined([table(kind, events[kind], process, findings) for process, events in shares])
-        for kind in ("ranges", "api", "kernels", "memory")
-    }
-    tables["messages"] = joined([messages(events["kernels"], events["api"], process) for process, events in shares])
+    tables = {}
+    for kind in ("ranges", "api", "kernels", "memory"):
+        tables[kind] = joined([event_table(kind, part.events[kind], part.process, findings) for part in parts])
+    tables["messages"] = joined([messages(part.events["kernels"], part.events["api"], part.process) for part in parts])
     return tables
 
 
-def _source(kind: str, own: Table, groups: tuple[str, ...]) -> EventSource:
-    """Return the events of a kind as one part."""
-    coded = Groups()
+def _source(kind: str, table: EventTable, groups: tuple[str, ...]) -> EventSource:
+    """Return the events of a table, which lie in memory, as one part with the group columns that are wanted."""
+    merged = Groups()
 
     def read_all() -> Iterator[Batch]:
-        yield Batch(coded.codes(picked(kind, groups, own.groups))[own.code], own.numbers)
+        # Groups that differ in other columns only become one.
+        merged_codes = merged.codes(picked(kind, groups, table.groups))
+        yield Batch(merged_codes[table.codes], table.numbers)
 
-    return EventSource([read_all], lambda: coded.keys)
+    return EventSource([read_all], lambda: merged.keys)

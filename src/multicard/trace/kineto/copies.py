@@ -1,4 +1,4 @@
-"""What a memory operation does, from the name that its profiler gave it.
+"""The direction of a memory operation, from the name that its profiler gave it.
 
 - `Memcpy HtoD (Pageable -> Device)`: Kineto on CUDA and HIP. `A` is an array, which is memory of the device.
 - `Memcpy M2D (MEMORY(Unknown) -> DEVICE)`: Kineto on Intel's XPU. `M` is memory that its driver does not know, which is
@@ -22,10 +22,10 @@ def operation(category: str, name: str) -> str:
     """
     if _FILL.search(category) or _FILL.search(name):
         return "memset"
-    found = _COPY.search(name)
-    if not found:
+    copy = _COPY.search(name)
+    if not copy:
         return "other"
-    source, target = [letter for letter in found.groups() if letter]
+    source, target = [side for side in copy.groups() if side]
     if source == target == "P":
         return "peer_to_peer"
     if source not in _SIDES or target not in _SIDES:
@@ -34,5 +34,12 @@ def operation(category: str, name: str) -> str:
 
 
 def host_memory(name: str) -> str | None:
-    """Return the kind of host memory of a copy, from the same name."""
-    return next((kind.lower() for kind in ("Pageable", "Pinned") if kind in name), None)
+    """Return the kind of host memory of a copy, "pageable" or "pinned"; None if its name states none.
+
+    >>> host_memory("Memcpy HtoD (Pinned -> Device)"), host_memory("Memcpy DtoD (Device -> Device)")
+    ('pinned', None)
+    """
+    for memory in ("Pageable", "Pinned"):
+        if memory in name:
+            return memory.lower()
+    return None

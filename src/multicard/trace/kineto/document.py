@@ -1,24 +1,32 @@
-"""The JSON of a trace: its events, and what it says of itself.
+"""Decode the JSON of a trace: its events, and what the file states about itself.
 
 Most events of a trace are skipped or counted only, and decoding them is most of the work of reading it. So a sound file
-is decoded once, into records that have no more than what is used. Only what does not decode is repaired (`repair`), or
-decoded into plain dictionaries that are taken for records entry by entry.
+is decoded once, into records with no more fields than are used. Only a file that does not decode is repaired
+(`repair`), or decoded into plain dictionaries, of which records are made one by one.
 """
 
 import re
-from typing import Any
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from multicard.trace.kineto.findings import LIST_AT_TOP, NO_EVENTS, Findings
 from multicard.trace.kineto.repair import as_utf_8, repair
-from multicard.trace.kineto.values import Scalar
+from multicard.trace.kineto.values import Scalar, scalar
 
 _LIST = re.compile(rb"\s*\[")
 
+# A time as the file has it. `events.with_times` replaces texts by decimal numbers, which msgspec itself decodes into no
+# field that may hold a text, too.
+if TYPE_CHECKING:
+    Time = Scalar | Decimal
+else:
+    Time = Scalar
+
 
 class Arguments(msgspec.Struct, frozen=True, gc=False):
-    """What is used of an event's `args`."""
+    """The fields of an event's `args` that are used."""
 
     correlation: Scalar = None
     device: Scalar = None
@@ -38,20 +46,20 @@ NO_ARGUMENTS = Arguments()
 
 
 class Event(msgspec.Struct, gc=False):
-    """What is used of an event."""
+    """The fields of an event that are used; times are microseconds."""
 
     ph: str | None = None
     cat: str | None = None
     name: Scalar = ""
     pid: Scalar = None
     tid: Scalar = None
-    ts: Scalar = None
-    dur: Scalar = 0
+    ts: Time = None
+    dur: Time = 0
     args: Arguments | None = NO_ARGUMENTS
 
 
 class Document(msgspec.Struct):
-    """What is used of a file."""
+    """The fields of a file that are used."""
 
     traceEvents: list[Event]  # noqa: N815, the name in the file
     deviceProperties: Any = None  # noqa: N815
@@ -62,14 +70,14 @@ class Document(msgspec.Struct):
 
 
 def decode(text: bytes, findings: Findings) -> Document:
-    """Return what a text says, repaired where it can be.
+    """Return the document that a text holds, repaired where it can be.
 
     Raises `msgspec.DecodeError` if the text is not JSON. Raises `msgspec.ValidationError` if it has no list of events.
     """
     try:
         return _decode(text, findings)
     except msgspec.ValidationError:
-        # Something in it has another type than it should.
+        # It is JSON, but a field has another type than it should.
         return _from_plain(msgspec.json.decode(as_utf_8(text, findings)), findings)
     except (msgspec.DecodeError, UnicodeDecodeError):
         text = repair(text, findings)
@@ -89,7 +97,7 @@ def _decode(text: bytes, findings: Findings) -> Document:
 
 
 def _from_plain(plain: Any, findings: Findings) -> Document:
-    """Return what a decoded text says; what has an unexpected type counts as missing."""
+    """Return a document made of dictionaries and lists; a value of an unexpected type counts as missing."""
     if isinstance(plain, list):
         document = Document(_events(plain, findings))
         _require_events(document.traceEvents)
@@ -97,13 +105,14 @@ def _from_plain(plain: Any, findings: Findings) -> Document:
         return document
     if not isinstance(plain, dict) or not isinstance(plain.get("traceEvents"), list):
         raise msgspec.ValidationError("Expected `object` with an `array` traceEvents")
-    others = {name: plain[name] for name in Document.__struct_fields__ if name in plain and name != "traceEvents"}
-    return Document(_events(plain["traceEvents"], findings), **others)
+    names = [name for name in Document.__struct_fields__ if name != "traceEvents"]
+    metadata = {name: plain[name] for name in names if name in plain}
+    return Document(_events(plain["traceEvents"], findings), **metadata)
 
 
-def _require_events(entries: list[Event]) -> None:
-    """Raise `msgspec.ValidationError` unless a list at the top, which may be of anything, is of events."""
-    if not any(event.ph for event in entries):
+def _require_events(events: list[Event]) -> None:
+    """Raise `msgspec.ValidationError` if none of the entries of a list at the top of the file is an event."""
+    if not any(event.ph for event in events):
         raise msgspec.ValidationError("Expected `array` of events")
 
 
@@ -115,19 +124,25 @@ def _events(entries: list[Any], findings: Findings) -> list[Event]:
 
 
 def _event(entry: dict[str, Any]) -> Event:
-    texts = {name: _scalar(entry.get(name)) for name in ("ph", "cat")}
-    others = {name: _scalar(entry.get(name)) for name in ("name", "pid", "tid", "ts", "dur")}
-    arguments = entry.get("args")
-    if isinstance(arguments, dict):
-        known = {
-            field: _scalar(arguments.get(name))
-            for field, name in zip(Arguments.__struct_fields__, Arguments.__struct_encode_fields__, strict=True)
-        }
-        own = Arguments(**known)
-    else:
-        own = NO_ARGUMENTS
-    return Event(**{name: None if text is None else str(text) for name, text in texts.items()}, **others, args=own)
+    return Event(
+        ph=_text(entry.get("ph")),
+        cat=_text(entry.get("cat")),
+        name=scalar(entry.get("name")),
+        pid=scalar(entry.get("pid")),
+        tid=scalar(entry.get("tid")),
+        ts=scalar(entry.get("ts")),
+        dur=scalar(entry.get("dur")),
+        args=_arguments(entry.get("args")),
+    )
 
 
-def _scalar(value: Any) -> Scalar:
-    return value if isinstance(value, int | float | str) and not isinstance(value, bool) else None
+def _arguments(entry: Any) -> Arguments:
+    if not isinstance(entry, dict):
+        return NO_ARGUMENTS
+    names_in_file = zip(Arguments.__struct_fields__, Arguments.__struct_encode_fields__, strict=True)
+    return Arguments(**{field: scalar(entry.get(name)) for field, name in names_in_file})
+
+
+def _text(value: Any) -> str | None:
+    text_or_number = scalar(value)
+    return None if text_or_number is None else str(text_or_number)

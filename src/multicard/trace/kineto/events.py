@@ -1,8 +1,10 @@
 """The events of a trace by kind, each with a start and a duration."""
 
 import re
+from collections.abc import Sequence
+from typing import Protocol, TypeGuard
 
-from multicard.trace.kineto.document import NO_ARGUMENTS, Event
+from multicard.trace.kineto.document import NO_ARGUMENTS, Arguments, Event
 from multicard.trace.kineto.findings import (
     NO_DURATIONS,
     NO_TIMES,
@@ -11,7 +13,7 @@ from multicard.trace.kineto.findings import (
     UNPAIRED,
     Findings,
 )
-from multicard.trace.kineto.values import microseconds
+from multicard.trace.kineto.values import Microseconds, Scalar, elapsed, microseconds
 
 # Calls of the host that start work on a device, by category: of CUDA and HIP, which Kineto gives the same names, of
 # Intel's XPU, of Meta's MTIA and of devices that others added to PyTorch (libkineto/include/ActivityType.h).
@@ -37,77 +39,73 @@ _KINDS = {"user_annotation": "ranges", OPERATORS: "ranges", **dict.fromkeys(API_
 _RANGE_OF_PYTORCH = re.compile(r"ProfilerStep|enumerate\(DataLoader\)|Optimizer\.|\w*DataParallel\.forward")
 
 
-def by_kind(events: list[Event], findings: Findings) -> dict[str, list[Event]]:
-    """Return the events of each kind that tables are made of, in their order, with times that are numbers."""
-    found: dict[str, list[Event]] = {"ranges": [], "api": [], "kernels": [], "memory": []}
-    lists: dict[str | None, list[Event] | None] = {None: None}
+class TimedEvent(Protocol):
+    """An event whose times are numbers, and which has arguments: an `Event` that went through `with_times`."""
+
+    ph: str | None
+    cat: str | None
+    name: Scalar
+    pid: Scalar
+    tid: Scalar
+    ts: Microseconds
+    dur: Microseconds
+    args: Arguments
+
+
+AnyEvent = Event | TimedEvent
+
+
+def category_of(event: AnyEvent) -> str:
+    """Return the category of an event in small letters, "" if it has none."""
+    return (event.cat or "").lower()
+
+
+def by_kind(events: Sequence[AnyEvent], findings: Findings) -> dict[str, list[TimedEvent]]:
+    """Return the events of each kind that tables are made of, in their order, with times that are numbers.
+
+    A begin and an end, which are events of their own in some files, become one event: `events` are changed by that.
+    """
+    kinds: dict[str, list[AnyEvent]] = {"ranges": [], "api": [], "kernels": [], "memory": []}
+    # The list for each category, as the file spells it; None where no table is made of its events.
+    lists: dict[str | None, list[AnyEvent] | None] = {}
     has_halves = False
-    # All events of a trace pass here, so this loop does no more than it must.
+    # All events of a trace pass through this loop, so it does no more than it must.
     for event in events:
         if event.ph == "X":
             category = event.cat
             if category not in lists:
-                lists[category] = found.get(_KINDS.get(category.lower(), ""))
-            own = lists[category]
-            if own is not None:
-                own.append(event)
+                kind = _KINDS.get(category_of(event))
+                lists[category] = kinds[kind] if kind else None
+            events_of_kind = lists[category]
+            if events_of_kind is not None:
+                events_of_kind.append(event)
         elif event.ph == "B":
             has_halves = True
     if has_halves:
         _pair(events, findings)
         return by_kind(events, findings)
     if any(category and category.lower() == OPERATORS for category in lists):
-        found["ranges"] = [event for event in found["ranges"] if _is_range(event)]
-    return {kind: _sound(own, findings) for kind, own in found.items()}
+        kinds["ranges"] = [event for event in kinds["ranges"] if _is_range(event)]
+    return {kind: with_times(events_of_kind, findings) for kind, events_of_kind in kinds.items()}
 
 
-def with_times(events: list[Event], findings: Findings) -> list[Event]:
-    """Return the events that have a start, and make numbers of their times."""
-    types = set(map(type, [event.ts for event in events])) | set(map(type, [event.dur for event in events]))
-    if types <= {int, float}:
-        return events
-    return [event for event in events if _has_times(event, findings)]
-
-
-def _sound(events: list[Event], findings: Findings) -> list[Event]:
-    """Return the events that have a start, with arguments and with times that are numbers."""
+def with_times(events: Sequence[AnyEvent], findings: Findings) -> list[TimedEvent]:
+    """Return the events that have a start; make numbers of their times, and give arguments to those without."""
     for event in events:
         if event.args is None:
             event.args = NO_ARGUMENTS
-    return with_times(events, findings)
+    if _have_numbers(events):
+        return events
+    return [event for event in events if _make_timed(event, findings)]
 
 
-def _is_range(event: Event) -> bool:
-    return event.cat.lower() != OPERATORS or bool(_RANGE_OF_PYTORCH.match(str(event.name)))
+def _have_numbers(events: Sequence[AnyEvent]) -> TypeGuard[list[TimedEvent]]:
+    """True if the times of all events are binary numbers already, as in nearly all files."""
+    types = set(map(type, [event.ts for event in events])) | set(map(type, [event.dur for event in events]))
+    return types <= {int, float}
 
 
-def _pair(events: list[Event], findings: Findings) -> None:
-    """Make one complete event of each begin and end, in the place of the begin.
-
-    An end belongs to the last begin before it on its thread (Chrome's "Trace Event Format", duration events).
-    """
-    halves = [event for event in events if event.ph in ("B", "E")]
-    opened: dict[tuple[object, object], list[Event]] = {}
-    pairs = unpaired = 0
-    for event in sorted(with_times(halves, findings), key=lambda event: event.ts):
-        stack = opened.setdefault((event.pid, event.tid), [])
-        if event.ph == "B":
-            stack.append(event)
-        elif stack:
-            begin = stack.pop()
-            begin.ph = "X"
-            begin.dur = event.ts - begin.ts
-            pairs += 1
-        else:
-            unpaired += 1
-    for event in halves:
-        if event.ph == "B":
-            event.ph = None
-    unpaired += sum(map(len, opened.values()))
-    findings.update({PAIRS: pairs, UNPAIRED: unpaired})
-
-
-def _has_times(event: Event, findings: Findings) -> bool:
+def _make_timed(event: AnyEvent, findings: Findings) -> TypeGuard[TimedEvent]:
     """Make numbers of the times of an event; False if its start is none."""
     start = microseconds(event.ts)
     if start is None:
@@ -118,5 +116,38 @@ def _has_times(event: Event, findings: Findings) -> bool:
         findings[NO_DURATIONS] += 1
         duration = 0
     findings[TEXT_TIMES] += isinstance(event.ts, str) + isinstance(event.dur, str)
-    event.ts, event.dur = start, duration
+    event.ts = start
+    event.dur = duration
     return True
+
+
+def _is_range(event: AnyEvent) -> bool:
+    """True for a range of the program, which old versions recorded among operators."""
+    return category_of(event) != OPERATORS or bool(_RANGE_OF_PYTORCH.match(str(event.name)))
+
+
+def _pair(events: Sequence[AnyEvent], findings: Findings) -> None:
+    """Make one complete event of each begin and end, in the place of the begin.
+
+    An end belongs to the last begin before it on its thread (Chrome's "Trace Event Format", duration events).
+    """
+    halves = [event for event in events if event.ph in ("B", "E")]
+    open_begins: dict[tuple[Scalar, Scalar], list[TimedEvent]] = {}
+    pairs = 0
+    unpaired = 0
+    for event in sorted(with_times(halves, findings), key=lambda half: half.ts):
+        begins = open_begins.setdefault((event.pid, event.tid), [])
+        if event.ph == "B":
+            begins.append(event)
+        elif begins:
+            begin = begins.pop()
+            begin.ph = "X"
+            begin.dur = elapsed(begin.ts, event.ts)
+            pairs += 1
+        else:
+            unpaired += 1
+    for half in halves:
+        if half.ph == "B":
+            half.ph = None
+    unpaired += sum(map(len, open_begins.values()))
+    findings.update({PAIRS: pairs, UNPAIRED: unpaired})

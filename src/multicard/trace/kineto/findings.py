@@ -1,15 +1,17 @@
-"""What reading a trace of PyTorch's profiler finds out of order in its file, each with the words for it."""
+"""Damage and oddities that reading a trace of PyTorch's profiler finds in its file, each with the words for it."""
 
 from collections import Counter
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from multicard.core.text import counted
 
 
-class Finding(NamedTuple):
+# Compared by identity, since some are counted for each of millions of events.
+@dataclass(frozen=True, eq=False)
+class Finding:
     """A kind of damage or oddity that was set right.
 
-    `noun` is what the counter of findings counts, None for a finding about the file as a whole.
+    `words` and `noun` make a notice: "3 numbers read as unknown: …". `noun` is None for a finding about the whole file.
     """
 
     words: str
@@ -40,13 +42,14 @@ TOO_LARGE = Finding("read as unknown: more than 64 bits", "number")
 NO_DEVICE = Finding("on an unknown device: args.device is no whole number of 64 bits", "event")
 NO_RANK = Finding("its rank is unknown: distributedInfo.rank is no whole number of 64 bits")
 
+# How often each finding was made in a file.
 Findings = Counter[Finding]
 
 
-def lines(name: str, findings: Findings) -> tuple[str, ...]:
+def notices(name: str, findings: Findings) -> tuple[str, ...]:
     """Return one line for each finding about the file `name`.
 
-    >>> lines("rank0.json", Counter({NO_NUMBERS: 3, CUT: 1}))[0]
+    >>> notices("rank0.json", Counter({NO_NUMBERS: 3, CUT: 1}))[0]
     'rank0.json: 3 numbers read as unknown: inf, nan, N/A or the like'
     """
     return tuple(

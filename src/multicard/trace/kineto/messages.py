@@ -1,10 +1,13 @@
 """Messages of collectives, which PyTorch notes on the kernels that carry them (torch/csrc/profiler/util.cpp)."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from multicard.trace.kernel_classes import collective_call
-from multicard.trace.kineto.document import Arguments, Event
-from multicard.trace.kineto.tables import Process, Table
+from multicard.trace.kineto.document import Arguments
+from multicard.trace.kineto.events import TimedEvent
+from multicard.trace.kineto.tables import EventTable, Key, Process
 from multicard.trace.kineto.values import nanoseconds, whole
 from multicard.trace.model import KINDS, MISSING
 
@@ -17,13 +20,25 @@ _ELEMENT_BYTES = {
     "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
     "complexdouble": 16,
 }  # fmt: skip
+# A larger size is of a record that is damaged.
 _MOST_BYTES = 1 << 60
 
-# Of these a rank's own part is what it receives; of the others what it sends.
-_COUNTED_BY_WHAT_IS_RECEIVED = ("reduce_scatter", "recv")
+# The size of a message is what a rank sends, but for these collectives what it receives.
+_SIZED_BY_RECEIVED = ("reduce_scatter", "recv")
 
 
-def messages(kernels: list[Event], api: list[Event], process: Process) -> Table:
+class _Numbers(NamedTuple):
+    """The numbers of a message, in the order of its kind's numbers in `KINDS`; `MISSING` where not recorded."""
+
+    correlation: int
+    kernel_start: int
+    start: int
+    end: int
+    bytes: int
+    sequence: int
+
+
+def messages(kernels: list[TimedEvent], api: list[TimedEvent], process: Process) -> EventTable:
     """Return one message for each kernel of one process that carries the name of a collective.
 
     Its bytes are counted as NCCL does. It has the start of the call that sent it, or that of its kernel where the call
@@ -31,55 +46,63 @@ def messages(kernels: list[Event], api: list[Event], process: Process) -> Table:
     differs from call to call.
     """
     named = [event for event in kernels if event.args.collective]
-    collectives = [collective_call(str(event.args.collective)) for event in named]
     calls = _first_calls(api) if named else {}
-    keys: dict[tuple[object, ...], int] = {}
-    code = []
+    code_of_group: dict[Key, int] = {}
+    codes = []
     rows = []
-    for event, collective in zip(named, collectives, strict=True):
+    for event in named:
+        collective = collective_call(str(event.args.collective))
         if collective is None:
             continue
-        arguments = event.args
-        correlation = whole(arguments.correlation)
-        kernel_start = nanoseconds(event.ts)
-        call = calls.get(correlation)
-        thread = whole(call.tid) if call else None
-        start = nanoseconds(call.ts) if call else kernel_start
-        end = start + nanoseconds(call.dur) if call else MISSING
-        sequence = whole(arguments.sequence)
-        communicator = None if arguments.group is None else str(arguments.group)
-        key = (process.number, collective, whole(arguments.ranks), communicator, thread)
-        code.append(keys.setdefault(key, len(keys)))
-        rows.append((
-            MISSING if correlation is None else correlation,
-            kernel_start,
-            start,
-            end,
-            _bytes(arguments, collective),
-            MISSING if sequence is None else sequence,
-        ))  # fmt: skip
-    columns = np.array(rows, np.int64).reshape(-1, len(KINDS["messages"].numbers)).T
+        correlation = whole(event.args.correlation)
+        call = None if correlation is None else calls.get(correlation)
+        group = _group(event, collective, call, process)
+        codes.append(code_of_group.setdefault(group, len(code_of_group)))
+        rows.append(_numbers(event, collective, correlation, call))
+    columns = np.array(rows, np.int64).reshape(-1, len(_Numbers._fields)).T
     numbers = dict(zip(KINDS["messages"].numbers, columns, strict=True))
-    known = numbers["end"] != MISSING
-    numbers["duration"] = np.where(known, numbers["end"] - numbers["start"], MISSING)
-    return Table(list(keys), np.array(code, np.int32), numbers)
+    has_end = numbers["end"] != MISSING
+    numbers["duration"] = np.where(has_end, numbers["end"] - numbers["start"], MISSING)
+    return EventTable(list(code_of_group), np.array(codes, np.int32), numbers)
 
 
-def _first_calls(api: list[Event]) -> dict[int | None, Event]:
+def _group(event: TimedEvent, collective: str, call: TimedEvent | None, process: Process) -> Key:
+    """Return the columns of a message's group."""
+    communicator = None if event.args.group is None else str(event.args.group)
+    thread = whole(call.tid) if call else None
+    return process.number, collective, whole(event.args.ranks), communicator, thread
+
+
+def _numbers(event: TimedEvent, collective: str, correlation: int | None, call: TimedEvent | None) -> _Numbers:
+    kernel_start = nanoseconds(event.ts)
+    start = nanoseconds(call.ts) if call else kernel_start
+    sequence = whole(event.args.sequence)
+    return _Numbers(
+        correlation=MISSING if correlation is None else correlation,
+        kernel_start=kernel_start,
+        start=start,
+        end=start + nanoseconds(call.dur) if call else MISSING,
+        bytes=_bytes(event.args, collective),
+        sequence=MISSING if sequence is None else sequence,
+    )
+
+
+def _first_calls(api: list[TimedEvent]) -> dict[int, TimedEvent]:
     """Return the first call of each correlation: a call of the runtime comes before that of the driver inside."""
-    found: dict[int | None, Event] = {}
+    calls: dict[int, TimedEvent] = {}
     for call in sorted(api, key=lambda call: call.ts):
-        found.setdefault(whole(call.args.correlation), call)
-    found.pop(None, None)
-    return found
+        correlation = whole(call.args.correlation)
+        if correlation is not None:
+            calls.setdefault(correlation, call)
+    return calls
 
 
 def _bytes(arguments: Arguments, collective: str) -> int:
     """Return the size of a message; `MISSING` where it was not recorded."""
-    sent, received = whole(arguments.sent), whole(arguments.received)
-    elements = received if collective in _COUNTED_BY_WHAT_IS_RECEIVED else sent
-    size = _ELEMENT_BYTES.get(str(arguments.dtype).lower().removeprefix("torch.").removeprefix("c10::"))
-    if elements is None or size is None:
+    elements = whole(arguments.received if collective in _SIZED_BY_RECEIVED else arguments.sent)
+    type_name = str(arguments.dtype).lower().removeprefix("torch.").removeprefix("c10::")
+    element_bytes = _ELEMENT_BYTES.get(type_name)
+    if elements is None or element_bytes is None:
         return MISSING
-    total = elements * size
+    total = elements * element_bytes
     return total if 0 <= total < _MOST_BYTES else MISSING

@@ -1,4 +1,4 @@
-"""What a trace says of where it comes from: its rank, the GPUs of its machine, and the clock of its times."""
+"""The origin of a trace, as the file states it: its rank, the GPUs of its machine, and the clock of its times."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from multicard.trace.kineto.document import Document
 from multicard.trace.kineto.findings import NO_RANK, Findings
-from multicard.trace.kineto.values import whole
+from multicard.trace.kineto.values import scalar, whole
 
 # The name that torch.profiler.tensorboard_trace_handler gives a file: host, process id, and time.
 _HANDLED = re.compile(r"(.+)_([0-9]+)\.[0-9]+\.pt\.trace\.json(?:\.gz)?")
@@ -18,20 +18,26 @@ def rank(document: Document, findings: Findings) -> int | None:
     """Return the rank of the process that wrote a trace; None if it was not recorded, or is no number."""
     information = document.distributedInfo
     stated = information.get("rank") if isinstance(information, dict) else None
-    found = whole(_plain(stated))
-    findings[NO_RANK] += stated is not None and found is None
-    return found
+    number = whole(scalar(stated))
+    findings[NO_RANK] += stated is not None and number is None
+    return number
 
 
 def gpus(document: Document, used: set[int | None]) -> tuple[str, ...]:
-    """Return the names of the kinds of GPUs that ran something, or where none is known to, of all."""
-    names = [
-        (whole(_plain(properties.get("id"))), name)
-        for properties in _devices(document)
-        if isinstance(name := properties.get("name"), str) and name
-    ]
-    own = [name for device, name in names if device in used]
-    return tuple(dict.fromkeys(own or [name for _, name in names]))
+    """Return the names of the kinds of GPUs that ran something, each once.
+
+    `used`: numbers of the devices that ran something. The names of all GPUs are returned if none of these is listed.
+    """
+    names: dict[str, None] = {}
+    used_names: dict[str, None] = {}
+    for properties in _devices(document):
+        name = properties.get("name")
+        if not isinstance(name, str) or not name:
+            continue
+        names[name] = None
+        if whole(scalar(properties.get("id"))) in used:
+            used_names[name] = None
+    return tuple(used_names or names)
 
 
 def gpu_count(document: Document) -> int | None:
@@ -41,12 +47,13 @@ def gpu_count(document: Document) -> int | None:
 
 def gpu_identities(document: Document, process: int) -> dict[tuple[int, int], str]:
     """Return the identity of each GPU for which one was recorded, by process and device."""
-    found = {}
+    identities = {}
     for properties in _devices(document):
-        device, identity = whole(_plain(properties.get("id"))), properties.get("uuid")
+        device = whole(scalar(properties.get("id")))
+        identity = properties.get("uuid")
         if device is not None and isinstance(identity, str) and identity:
-            found[process, device] = identity
-    return found
+            identities[process, device] = identity
+    return identities
 
 
 def clock(document: Document, path: Path, process: int, earliest_ns: int | None) -> str | None:
@@ -57,7 +64,7 @@ def clock(document: Document, path: Path, process: int, earliest_ns: int | None)
 
     `earliest_ns`: the earliest start in the trace.
     """
-    base = whole(_plain(document.baseTimeNanoseconds)) or 0
+    base = whole(scalar(document.baseTimeNanoseconds)) or 0
     if base == 0 and (earliest_ns is None or earliest_ns < _SURELY_SINCE_1970_NS):
         return None
     host = _host(document, path, process)
@@ -65,20 +72,20 @@ def clock(document: Document, path: Path, process: int, earliest_ns: int | None)
 
 
 def _host(document: Document, path: Path, process: int) -> str | None:
+    """Return the name of the host: as the file states it, else as PyTorch's handler writes it into the file's name."""
     if isinstance(document.hostname, str) and document.hostname:
         return document.hostname
     for name in (path.name, document.traceName):
-        found = _HANDLED.fullmatch(Path(name).name) if isinstance(name, str) else None
-        if found and int(found[2]) == process:
-            return found[1]
+        match = _HANDLED.fullmatch(Path(name).name) if isinstance(name, str) else None
+        # A file that was renamed may have the name of another process.
+        if match and int(match[2]) == process:
+            return match[1]
     return None
 
 
 def _devices(document: Document) -> list[dict[str, Any]]:
-    properties = document.deviceProperties
-    return [each for each in properties if isinstance(each, dict)] if isinstance(properties, list) else []
-
-
-def _plain(value: Any) -> Any:
-    """Return a number or text; None for anything else."""
-    return value if isinstance(value, int | float | str) and not isinstance(value, bool) else None
+    """Return the properties of each GPU that the file lists."""
+    listed = document.deviceProperties
+    if not isinstance(listed, list):
+        return []
+    return [properties for properties in listed if isinstance(properties, dict)]

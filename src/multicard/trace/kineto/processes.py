@@ -6,133 +6,170 @@ most merging programs only append one list to the other; or else by the calls th
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from multicard.core.errors import TraceError
 from multicard.core.text import first_of, printable
-from multicard.trace.kineto.document import NO_ARGUMENTS, Event
-from multicard.trace.kineto.events import API_CATEGORIES, DEVICE_CATEGORIES, HOST_CATEGORIES
-from multicard.trace.kineto.values import Scalar, last_number, whole
+from multicard.trace.kineto.events import (
+    API_CATEGORIES,
+    DEVICE_CATEGORIES,
+    HOST_CATEGORIES,
+    TimedEvent,
+    category_of,
+)
+from multicard.trace.kineto.values import Microseconds, Scalar, last_number, whole
 
+# The number in tables of a process that no event of the host states.
 UNKNOWN_PROCESS = -1
 
-# Smallest share of the events of a device with a known call that one process must have launched.
-_OWN = 0.9
+# A process owns the work of a stream, or of a part of the list, if it launched this share of it at least.
+_OWNED_SHARE = 0.9
+
+# The start of the first call of each correlation, by process.
+_Calls = Mapping[Scalar, Mapping[int, Microseconds]]
+_Divided = dict[Scalar, list[TimedEvent]]
+_Stream = tuple[Scalar, ...]
 
 
-def processes_of(events: Iterable[Event]) -> list[Scalar]:
+def processes_of(events: Iterable[TimedEvent]) -> list[Scalar]:
     """Return the ids of the processes as they stand in the events of the host, in the order of their first events."""
-    pids = dict.fromkeys(event.pid for event in events if _category(event) in HOST_CATEGORIES)
+    pids = dict.fromkeys(event.pid for event in events if category_of(event) in HOST_CATEGORIES)
     return [pid for pid in pids if pid is not None]
 
 
 def numbered(pids: Sequence[Scalar]) -> dict[Scalar, int]:
-    """Return a number for each process id: its own, or its place in the list where these do not tell them apart.
+    """Return a number for each process id: the number in it, or its position if these are not distinct.
 
     >>> numbered([4242]), numbered(["[TP00] 70", "[TP01] 71"]), numbered(["rank a", "rank b"])
     ({4242: 4242}, {'[TP00] 70': 70, '[TP01] 71': 71}, {'rank a': 0, 'rank b': 1})
     """
-    numbers = [last_number(pid) for pid in pids]
-    if None in numbers or len(set(numbers)) < len(numbers):
+    numbers = [number for number in map(last_number, pids) if number is not None]
+    if len(set(numbers)) < len(pids):
         numbers = list(range(len(pids)))
     return dict(zip(pids, numbers, strict=True))
 
 
-def divided(path: Path, events: list[Event], pids: Sequence[Scalar]) -> dict[Scalar, list[Event]]:
+def divided(path: Path, events: list[TimedEvent], pids: Sequence[Scalar]) -> _Divided:
     """Return the events of each of several processes.
 
-    Raises `TraceError` if it cannot be told whose the events of devices are.
+    Raises `TraceError` if the owner of some device's events is unclear.
     """
-    calls = {pid: own for pid, own in _first_calls(events).items() if pid in pids}
-    found = _by_place(events, pids, calls) or _by_calls(events, pids, calls)
-    if found is None:
+    calls = {pid: starts for pid, starts in _first_calls(events).items() if pid in pids}
+    by_process = _by_position(events, pids, calls) or _by_calls(events, pids, calls)
+    if by_process is None:
         names = first_of([printable(str(pid), 20) for pid in pids], 8)
         raise TraceError(
             f"{path}: holds the events of {len(pids)} processes ({names}) and does not tell which of them used which "
             "device, expected a file for each rank"
         )
-    return found
+    return by_process
 
 
-# The start of the first call of each correlation, by process.
-_Calls = dict[Scalar, dict[int, float]]
-
-
-def _first_calls(events: Iterable[Event]) -> _Calls:
-    found: _Calls = {}
+def _first_calls(events: Iterable[TimedEvent]) -> _Calls:
+    calls: dict[Scalar, dict[int, Microseconds]] = {}
     for event in events:
-        correlation = _correlation(event)
-        if correlation is not None and _category(event) in API_CATEGORIES:
-            own = found.setdefault(event.pid, {})
-            own[correlation] = min(event.ts, own.get(correlation, event.ts))
-    return found
+        correlation = whole(event.args.correlation)
+        if correlation is not None and category_of(event) in API_CATEGORIES:
+            starts = calls.setdefault(event.pid, {})
+            starts[correlation] = min(event.ts, starts.get(correlation, event.ts))
+    return calls
 
 
-def _by_place(events: list[Event], pids: Sequence[Scalar], calls: _Calls) -> dict[Scalar, list[Event]] | None:
+@dataclass
+class _Span:
+    """Positions of the first and last event of a process on the host."""
+
+    first: int
+    last: int
+
+
+def _by_position(events: list[TimedEvent], pids: Sequence[Scalar], calls: _Calls) -> _Divided | None:
     """Divide a list in which the processes come one after the other; None if they do not."""
-    firsts: dict[Scalar, int] = {}
-    lasts: dict[Scalar, int] = {}
-    for place, event in enumerate(events):
-        if _category(event) in HOST_CATEGORIES:
-            firsts.setdefault(event.pid, place)
-            lasts[event.pid] = place
-    order = sorted(pids, key=firsts.__getitem__)
-    starts = [0, *(firsts[pid] for pid in order[1:])]
-    ends = [*starts[1:], len(events)]
-    if any(lasts[pid] >= end for pid, end in zip(order, ends, strict=True)):
-        return None
-    found = {pid: events[start:end] for pid, start, end in zip(order, starts, ends, strict=True)}
-    has_devices = any(_category(event) in DEVICE_CATEGORIES for event in events)
-    for pid, own in found.items():
-        launched = {_correlation(event) for event in own if _category(event) in DEVICE_CATEGORIES}
-        if has_devices and pid in calls and not launched:
-            return None  # its list was not appended as a whole
-        known = {number for number in launched if any(number in of for of in calls.values())}
-        if len(known & calls.get(pid, {}).keys()) < _OWN * len(known):
+    spans: dict[Scalar, _Span] = {}
+    for position, event in enumerate(events):
+        if category_of(event) in HOST_CATEGORIES:
+            span = spans.setdefault(event.pid, _Span(position, position))
+            span.last = position
+    order = sorted(pids, key=lambda pid: spans[pid].first)
+    # Events of devices before the first event of the host are of the first process.
+    begins = [0, *(spans[pid].first for pid in order[1:])]
+    ends = [*begins[1:], len(events)]
+    by_process: _Divided = {}
+    for pid, begin, end in zip(order, begins, ends, strict=True):
+        if spans[pid].last >= end:
             return None
-    return found
+        by_process[pid] = events[begin:end]
+    has_devices = any(category_of(event) in DEVICE_CATEGORIES for event in events)
+    if has_devices and not all(_owns_its_part(pid, part, calls) for pid, part in by_process.items()):
+        return None
+    return by_process
 
 
-def _by_calls(events: list[Event], pids: Sequence[Scalar], calls: _Calls) -> dict[Scalar, list[Event]] | None:
+def _owns_its_part(pid: Scalar, part: list[TimedEvent], calls: _Calls) -> bool:
+    """True if a process launched most of what ran on devices in its part of the list."""
+    correlations = {whole(event.args.correlation) for event in part if category_of(event) in DEVICE_CATEGORIES}
+    if pid in calls and not correlations:
+        # The process made calls and ran nothing, so its list was not appended as a whole.
+        return False
+    recorded = {number for number in correlations if any(number in starts for starts in calls.values())}
+    owned = recorded & calls.get(pid, {}).keys()
+    return len(owned) >= _OWNED_SHARE * len(recorded)
+
+
+def _by_calls(events: list[TimedEvent], pids: Sequence[Scalar], calls: _Calls) -> _Divided | None:
     """Divide a list by which process launched what ran on each stream; None if that is not clear.
 
-    Processes number their calls alike. So each process stands with its first call of an event's number; of those that
-    began before the event the latest counts. Every process that made calls must be found to have a stream.
+    Processes number their calls alike, so several may have made a call of an event's number. Of their first calls of
+    that number, the latest that began before the event counts. Every process that made calls must own a stream.
     """
-    votes: dict[tuple[Scalar, ...], Counter[Scalar]] = {}
+    owners = _owners_of_streams(events, calls)
+    if owners is None or calls.keys() - set(owners.values()):
+        return None
+    by_process: _Divided = {pid: [] for pid in pids}
     for event in events:
-        if _category(event) in DEVICE_CATEGORIES:
-            number = _correlation(event)
-            before = {pid: own[number] for pid, own in calls.items() if number in own and own[number] <= event.ts}
+        if category_of(event) in DEVICE_CATEGORIES:
+            by_process[owners[_stream(event)]].append(event)
+        elif event.pid in by_process:
+            by_process[event.pid].append(event)
+    return by_process
+
+
+def _owners_of_streams(events: list[TimedEvent], calls: _Calls) -> dict[_Stream, Scalar] | None:
+    """Return the process that launched most of the work of each stream; None if that is unclear for one of them."""
+    votes: dict[_Stream, Counter[Scalar]] = {}
+    for event in events:
+        if category_of(event) in DEVICE_CATEGORIES:
             counts = votes.setdefault(_stream(event), Counter())
-            if before:
-                counts[max(before, key=before.__getitem__)] += 1
-    owners: dict[tuple[Scalar, ...], Scalar] = {}
+            launched_by = _launching_process(event, calls)
+            if launched_by is not None:
+                counts[launched_by] += 1
+    owners: dict[_Stream, Scalar] = {}
     for stream, counts in votes.items():
-        owner, count = counts.most_common(1)[0] if counts else (None, 0)
-        if count == 0 or count < _OWN * counts.total():
+        if not counts:
+            return None
+        owner, count = counts.most_common(1)[0]
+        if count < _OWNED_SHARE * counts.total():
             return None
         owners[stream] = owner
-    if calls.keys() - set(owners.values()):
+    return owners
+
+
+def _launching_process(event: TimedEvent, calls: _Calls) -> Scalar:
+    """Return the process whose call of the event's number is the latest before the event; None if there is none."""
+    correlation = whole(event.args.correlation)
+    if correlation is None:
         return None
-    found: dict[Scalar, list[Event]] = {pid: [] for pid in pids}
-    for event in events:
-        if _category(event) in DEVICE_CATEGORIES:
-            found[owners[_stream(event)]].append(event)
-        elif event.pid in found:
-            found[event.pid].append(event)
-    return found
+    latest: Scalar = None
+    latest_start: Microseconds | None = None
+    for pid, starts in calls.items():
+        start = starts.get(correlation)
+        if start is not None and start <= event.ts and (latest_start is None or start > latest_start):
+            latest = pid
+            latest_start = start
+    return latest
 
 
-def _category(event: Event) -> str:
-    return (event.cat or "").lower()
-
-
-def _correlation(event: Event) -> int | None:
-    return whole(event.args.correlation) if event.args else None
-
-
-def _stream(event: Event) -> tuple[Scalar, ...]:
-    arguments = event.args or NO_ARGUMENTS
-    return event.pid, event.tid, arguments.device, arguments.stream
+def _stream(event: TimedEvent) -> _Stream:
+    return event.pid, event.tid, event.args.device, event.args.stream

@@ -6,16 +6,16 @@ people cut files to a size that they can send. All repairs take time in proporti
 where the parser stopped or for what sound JSON never has, so they do not change what is sound.
 
 >>> from collections import Counter
->>> found = Counter()
->>> repair(rb'{"traceEvents": [{"name": "C:\cuda", "dur": inf}, {"na', found)
+>>> findings = Counter()
+>>> repair(rb'{"traceEvents": [{"name": "C:\cuda", "dur": inf}, {"na', findings)
 b'{"traceEvents": [{"name": "C:\\\\cuda", "dur": null}]}'
->>> [(count, finding.noun) for finding, count in found.items()]
+>>> [(count, finding.noun) for finding, count in findings.items()]
 [(1, 'backslash'), (1, 'number'), (1, None)]
 """
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import msgspec
 
@@ -50,19 +50,27 @@ _BARE_QUOTE = re.compile(rb'(?<!\\)"')
 # A quote that neither follows what a text may follow, nor is followed by what may follow a text.
 _INNER_QUOTE = re.compile(rb'([^\s{\[,:\\]\s*)"(?!\s*(?:[,:}\]]|$))')
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
-_PLACE = re.compile(r"\(byte (\d+)\)")
+_ERROR_OFFSET = re.compile(r"\(byte (\d+)\)")
 
 
-class _Stop(NamedTuple):
-    """Where and why the parser stopped."""
+@dataclass(frozen=True)
+class _Stop:
+    """Where and why the parser stopped.
+
+    `offset`: of the byte that it did not expect, -1 at the end of the text. `byte`: that byte.
+    """
 
     error: msgspec.DecodeError
-    place: int  # of the byte that it did not expect; -1 at the end of the text
-    byte: bytes  # that byte
+    offset: int
+    byte: bytes
+
+
+# A repair takes a text and where the parser stopped in it, and returns the text and how often it found its damage.
+_Repair = Callable[[bytes, _Stop], tuple[bytes, int]]
 
 
 def repair(text: bytes, findings: Findings) -> bytes:
-    """Return a text as JSON.
+    """Return a text as JSON, repaired; what was repaired is added to the findings.
 
     Raises `msgspec.DecodeError` if it cannot be repaired.
     """
@@ -98,15 +106,15 @@ def _parse(text: bytes) -> _Stop | None:
     try:
         msgspec.json.decode(text, type=msgspec.Raw)
     except msgspec.DecodeError as error:
-        found = _PLACE.search(str(error))
-        place = int(found[1]) if found else -1
-        return _Stop(error, place, text[place : place + 1])
+        match = _ERROR_OFFSET.search(str(error))
+        offset = int(match[1]) if match else -1
+        return _Stop(error, offset, text[offset : offset + 1])
     return None
 
 
 def _cut(text: bytes, stop: _Stop) -> tuple[bytes, int]:
     """Close the list of events after the last whole event of a text that ends too early."""
-    if stop.place >= 0:
+    if stop.offset >= 0:
         return text, 0
     closing = b"]" if text.lstrip().startswith(b"[") else b"]}"
     end = len(text)
@@ -121,12 +129,14 @@ def _cut(text: bytes, stop: _Stop) -> tuple[bytes, int]:
 
 
 def _backslashes(text: bytes, stop: _Stop) -> tuple[bytes, int]:
+    """Double the backslashes that begin no escape."""
     count = 0
 
-    def escaped(found: re.Match[bytes]) -> bytes:
+    def escaped(match: re.Match[bytes]) -> bytes:
         nonlocal count
-        if found[1] is None:
-            return found[0]
+        # The group is part of the match only where no escape follows the backslash.
+        if match[1] is None:
+            return match[0]
         count += 1
         return rb"\\"
 
@@ -134,17 +144,19 @@ def _backslashes(text: bytes, stop: _Stop) -> tuple[bytes, int]:
 
 
 def _no_numbers(text: bytes, stop: _Stop) -> tuple[bytes, int]:
+    """Replace what C++ and Python write for infinite and unknown numbers."""
     return _NO_NUMBER.subn(rb"\1null", text)
 
 
 def _control_characters(text: bytes, stop: _Stop) -> tuple[bytes, int]:
-    """Replace them everywhere: between texts, blanks mean the same as line ends and tabs."""
+    """Replace control characters everywhere: between texts, blanks mean the same as line ends and tabs."""
     if not b"" < stop.byte < b" ":
         return text, 0
     return text.translate(_CONTROL_TO_BLANK), 1
 
 
 def _commas(text: bytes, stop: _Stop) -> tuple[bytes, int]:
+    """Remove commas that separate nothing, and insert null for missing values."""
     if stop.byte not in (b",", b"]", b"}"):
         return text, 0
     text, extra = _EXTRA_COMMA.subn(b"", text)
@@ -154,30 +166,35 @@ def _commas(text: bytes, stop: _Stop) -> tuple[bytes, int]:
 
 
 def _quotes_in_names(text: bytes, stop: _Stop) -> tuple[bytes, int]:
-    """Escape quotes in the names of events, such as those of code that was generated from a dictionary."""
+    """Escape quotes in the names of events, such as those of code that was generated from a dictionary.
+
+    A name ends before the next field that an event may have.
+    """
     pieces: list[bytes] = []
-    done = count = 0
-    afters = _AFTER_NAME.finditer(text)
-    after = next(afters, None)
-    for before in _NAME.finditer(text):
-        start = before.end()
-        while after and after.start() < start:
-            after = next(afters, None)
-        if after is None:
+    copied = 0
+    count = 0
+    ends = _AFTER_NAME.finditer(text)
+    end = next(ends, None)
+    for begin in _NAME.finditer(text):
+        while end and end.start() < begin.end():
+            end = next(ends, None)
+        if end is None:
             break
-        name = text[start : after.start()]
-        # Of a name at the end of an object, the next that is found is the end of another event's.
-        if start < done or b'"ph"' in name or b'"name"' in name:
+        name = text[begin.end() : end.start()]
+        # If the name is the last field of its event, the next end belongs to another event.
+        is_of_other_event = b'"ph"' in name or b'"name"' in name
+        if begin.end() < copied or is_of_other_event:
             continue
         escaped, quotes = _BARE_QUOTE.subn(rb'\\"', name)
         if quotes:
-            pieces += [text[done:start], escaped]
-            done = after.start()
+            pieces += [text[copied : begin.end()], escaped]
+            copied = end.start()
             count += quotes
-    return b"".join([*pieces, text[done:]]), count
+    return b"".join([*pieces, text[copied:]]), count
 
 
 def _quotes(text: bytes, stop: _Stop) -> tuple[bytes, int]:
+    """Escape quotes that neither begin nor end a text."""
     return _INNER_QUOTE.subn(rb'\1\\"', text)
 
 
@@ -185,21 +202,21 @@ def _trailing(text: bytes, stop: _Stop) -> tuple[bytes, int]:
     """Leave out what follows the end, such as the rest of a longer file that was written over."""
     if "trailing characters" not in str(stop.error):
         return text, 0
-    # For this error the parser gives the place after the first byte that it did not expect.
-    return text[: stop.place - 1], 1
+    # For this error the parser gives the offset after the first byte that it did not expect.
+    return text[: stop.offset - 1], 1
 
 
 def _head(text: bytes, stop: _Stop) -> tuple[bytes, int]:
     """Leave out what stands before the events if the parser does not get beyond it."""
     events = _EVENTS.search(text)
-    if events is None or not 1 < stop.place < events.start():
+    if events is None or not 1 < stop.offset < events.start():
         return text, 0
     return b"{" + text[events.start() :], 1
 
 
-# In the order in which they are tried: those that cannot be wrong first. After one that found something the text is
-# parsed again. None finds the same again, so this ends.
-_REPAIRS: tuple[tuple[Finding, Callable[[bytes, _Stop], tuple[bytes, int]]], ...] = (
+# In the order in which they are tried: those that cannot be wrong first. After a repair that found something, the text
+# is parsed again. No repair finds the same damage twice, so this ends.
+_REPAIRS: tuple[tuple[Finding, _Repair], ...] = (
     (CUT, _cut),
     (BACKSLASHES, _backslashes),
     (NO_NUMBERS, _no_numbers),

@@ -1,77 +1,84 @@
 """Tables of the events of one process: the groups, and the numbers of each event."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from multicard.trace.kineto.copies import host_memory, operation
-from multicard.trace.kineto.document import Event
-from multicard.trace.kineto.events import API_CATEGORIES
+from multicard.trace.kineto.events import API_CATEGORIES, TimedEvent
 from multicard.trace.kineto.findings import NO_DEVICE, TOO_LARGE, Findings
 from multicard.trace.kineto.values import LEAST, MOST, Scalar, last_number, nanoseconds, whole
 from multicard.trace.model import KINDS, MISSING, Integers, shared_name
 
+# Fields that describe a group of events: as the file has them, or as the columns of the kind.
 Key = tuple[Any, ...]
 
 
-class Table(NamedTuple):
-    """Events of a kind: what describes each group, the code of each event's group, and its numbers."""
+@dataclass(frozen=True)
+class EventTable:
+    """Events of one kind.
+
+    `groups`: the columns of each group, as `KINDS` lists them. `codes`: for each event the position of its group.
+    `numbers`: the numbers of each event by name, times in nanoseconds.
+    """
 
     groups: list[Key]
-    code: Integers
+    codes: Integers
     numbers: dict[str, Integers]
 
 
-class Process(NamedTuple):
-    """A process: its id in tables, and as it stands in the events of the host."""
+@dataclass(frozen=True)
+class Process:
+    """A process: its number in tables, and its id as it stands in the events of the host."""
 
     number: int
     pid: Scalar
 
 
-def table(kind: str, events: list[Event], process: Process, findings: Findings) -> Table:
+def event_table(kind: str, events: list[TimedEvent], process: Process, findings: Findings) -> EventTable:
     """Return the table of the events of one kind other than messages."""
-    key_of: Callable[[Event], Key] = _host_key if kind in ("ranges", "api") else _device_key
-    keys: dict[Key, int] = {}
-    code = [keys.setdefault(key_of(event), len(keys)) for event in events]
+    is_of_host = kind in ("ranges", "api")
+    key_of = _host_key if is_of_host else _device_key
+    describe: Callable[[str, Process, Key], Key] = _host_group if is_of_host else _device_group
+    # Describing a group takes long, so events are grouped by their fields in the file first.
+    code_of_key: dict[Key, int] = {}
+    codes = np.array([code_of_key.setdefault(key_of(event), len(code_of_key)) for event in events], np.int32)
+
     start = np.array([nanoseconds(event.ts) for event in events], np.int64)
     duration = np.array([nanoseconds(event.dur) for event in events], np.int64)
     numbers = {"start": start, "end": start + duration, "duration": duration}
     for name in set(KINDS[kind].numbers) - numbers.keys():
-        numbers[name] = _numbers([getattr(event.args, name) for event in events], findings)
-    groups = [(process.number, *_described(kind, process, *key)) for key in keys]
-    codes = np.array(code, np.int32)
-    if key_of is _device_key:
-        unknown = [
-            number for (_, _, device, *_), number in keys.items() if device is not None and whole(device) is None
-        ]
-        findings[NO_DEVICE] += int(np.isin(codes, unknown).sum())
-    return Table(groups, codes, numbers)
+        numbers[name] = _integers([getattr(event.args, name) for event in events], findings)
+    if not is_of_host:
+        findings[NO_DEVICE] += _count_unknown_devices(code_of_key, codes)
+    return EventTable([describe(kind, process, key) for key in code_of_key], codes, numbers)
 
 
-def joined(tables: list[Table]) -> Table:
+def joined(tables: Sequence[EventTable]) -> EventTable:
     """Return one table of the events of several processes."""
     if len(tables) == 1:
         return tables[0]
     groups: list[Key] = []
     codes = []
-    for own in tables:
-        codes.append(own.code + np.int32(len(groups)))
-        groups += own.groups
-    numbers = {name: np.concatenate([own.numbers[name] for own in tables]) for name in tables[0].numbers}
-    return Table(groups, np.concatenate(codes), numbers)
+    for table in tables:
+        codes.append(table.codes + np.int32(len(groups)))
+        groups += table.groups
+    numbers = {name: np.concatenate([table.numbers[name] for table in tables]) for name in tables[0].numbers}
+    return EventTable(groups, np.concatenate(codes), numbers)
 
 
-def _host_key(event: Event) -> Key:
-    """Return what tells calls or ranges of different groups apart, as the file has it."""
+def _host_key(event: TimedEvent) -> Key:
+    """Return the fields by which calls or ranges belong to different groups, as the file has them."""
     return event.cat, event.name, event.tid
 
 
-def _device_key(event: Event) -> Key:
-    """Return what tells work on devices of different groups apart, as the file has it.
+def _device_key(event: TimedEvent) -> Key:
+    """Return the fields by which work on devices belongs to different groups, as the file has them.
 
-    Kineto writes the device as the process and the stream as the thread, too; some exporters leave out the others.
+    Kineto writes the device as the process and the stream as the thread, too; some exporters write them there only. So
+    an event without a device in its arguments has process and thread in addition.
     """
     arguments = event.args
     stream = arguments.queue if arguments.stream is None else arguments.stream
@@ -80,31 +87,51 @@ def _device_key(event: Event) -> Key:
     return event.cat, event.name, arguments.device, stream
 
 
-def _described(kind: str, process: Process, category: str, name: Scalar, *place: Scalar) -> Key:
-    """Return the columns of a group, without its process."""
-    text = "" if name is None else str(name)
+def _host_group(kind: str, process: Process, key: Key) -> Key:
+    """Return the columns of a group of calls or ranges, from its `_host_key`."""
+    category, name, thread = key
     if kind == "ranges":
-        return None, shared_name(text), whole(*place)
-    if kind == "api":
-        return API_CATEGORIES[category.lower()], text, whole(*place)
-    device, stream, *instead = place
-    number = whole(device)
-    if instead and instead[0] != process.pid:
-        number = last_number(instead[0])
-        stream = instead[1] if stream is None else stream
+        return process.number, None, shared_name(_text(name)), whole(thread)
+    return process.number, API_CATEGORIES[category.lower()], _text(name), whole(thread)
+
+
+def _device_group(kind: str, process: Process, key: Key) -> Key:
+    """Return the columns of a group of kernels or memory operations, from its `_device_key`."""
+    category, name, argument, stream, *pid_and_tid = key
+    device = whole(argument)
+    # Where the device is not stated, it is the event's process, unless that is the process of the host.
+    if pid_and_tid and pid_and_tid[0] != process.pid:
+        pid, tid = pid_and_tid
+        device = last_number(pid)
+        stream = tid if stream is None else stream
+    text = _text(name)
     if kind == "kernels":
-        return number, text, last_number(stream)
-    return number, operation(category, text), host_memory(text), last_number(stream)
+        return process.number, device, text, last_number(stream)
+    return process.number, device, operation(category, text), host_memory(text), last_number(stream)
 
 
-def _numbers(values: Iterable[Scalar], findings: Findings) -> Integers:
-    """Return numbers, `MISSING` for those that are none or need more than 64 bits."""
-    found = [value if type(value) is int else _or_missing(value) for value in values]
+def _text(name: Scalar) -> str:
+    return "" if name is None else str(name)
+
+
+def _count_unknown_devices(code_of_key: dict[Key, int], codes: Integers) -> int:
+    """Return how many events state a device that is no number."""
+    unknown = []
+    for key, code in code_of_key.items():
+        device = key[2]
+        if device is not None and whole(device) is None:
+            unknown.append(code)
+    return int(np.isin(codes, unknown).sum())
+
+
+def _integers(values: Iterable[Scalar], findings: Findings) -> Integers:
+    """Return values as 64-bit integers, `MISSING` for those that are no integers or need more bits."""
+    integers = [value if type(value) is int else _or_missing(value) for value in values]
     try:
-        return np.array(found, np.int64)
+        return np.array(integers, np.int64)
     except OverflowError:
-        findings[TOO_LARGE] += sum(not LEAST <= number <= MOST for number in found)
-        return np.array([number if LEAST <= number <= MOST else MISSING for number in found], np.int64)
+        findings[TOO_LARGE] += sum(not LEAST <= number <= MOST for number in integers)
+        return np.array([number if LEAST <= number <= MOST else MISSING for number in integers], np.int64)
 
 
 def _or_missing(value: Scalar) -> int:

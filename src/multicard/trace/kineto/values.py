@@ -2,18 +2,29 @@
 
 import re
 from decimal import Decimal, InvalidOperation
+from typing import Any
 
+# A value of the file: what JSON has but for objects, lists and booleans.
 Scalar = int | float | str | None
+# A time or duration in microseconds; decimal where the file has it as text.
+Microseconds = int | float | Decimal
 
-LEAST, MOST = -(1 << 63), (1 << 63) - 1  # what tables can hold
+# Tables hold 64-bit integers.
+LEAST, MOST = -(1 << 63), (1 << 63) - 1
 
-_MOST_DIGITS = 30  # of a time: an exact conversion of a text such as "1e999999999" would never end
+# A time with more digits is refused: an exact conversion of a text such as "1e999999999" would never end.
+MOST_TIME_DIGITS = 30
 
 _LAST_NUMBER = re.compile(r"(?:^[^0-9]*|[^0-9A-Za-z])([0-9]{1,18})$")
 
 
+def scalar(value: Any) -> Scalar:
+    """Return a value of JSON that is a number or a text; None for any other."""
+    return value if isinstance(value, int | float | str) and not isinstance(value, bool) else None
+
+
 def whole(value: Scalar) -> int | None:
-    """Return the integer that a value stands for; None if it is none, or needs more than 64 bits.
+    """Return the integer that a value stands for; None if it stands for none, or for one of more than 64 bits.
 
     >>> whole(7), whole(7.0), whole("7"), whole("7.0"), whole(7.5), whole("stream 7"), whole(1 << 64)
     (7, 7, 7, 7, None, None, None)
@@ -41,13 +52,13 @@ def last_number(value: Scalar) -> int | None:
     """
     number = whole(value)
     if number is None and isinstance(value, str):
-        found = _LAST_NUMBER.search(value)
-        number = int(found[1]) if found else None
+        match = _LAST_NUMBER.search(value)
+        number = int(match[1]) if match else None
     return number
 
 
-def microseconds(value: Scalar) -> int | Decimal | float | None:
-    """Return a time as a number; None if it is none.
+def microseconds(value: Scalar | Decimal) -> Microseconds | None:
+    """Return a time as a number; None if it is no number.
 
     Of text the digits are kept, since a float rounds times since 1970 to a quarter of a microsecond.
 
@@ -60,9 +71,20 @@ def microseconds(value: Scalar) -> int | Decimal | float | None:
         time = Decimal(value)
     except InvalidOperation:
         return None
-    return time if time.is_finite() and time.adjusted() < _MOST_DIGITS else None
+    return time if time.is_finite() and time.adjusted() < MOST_TIME_DIGITS else None
 
 
-def nanoseconds(time: int | float | Decimal) -> int:
+def elapsed(begin: Microseconds, end: Microseconds) -> Microseconds:
+    """Return the time between two times, exactly if one of them is decimal.
+
+    >>> elapsed(1, 3.5), elapsed(Decimal("1.25"), 3.5)
+    (2.5, Decimal('2.25'))
+    """
+    if isinstance(begin, Decimal) or isinstance(end, Decimal):
+        return Decimal(end) - Decimal(begin)
+    return end - begin
+
+
+def nanoseconds(time: Microseconds) -> int:
     """Return a time in microseconds as nanoseconds."""
     return time * 1000 if type(time) is int else round(time * 1000)
