@@ -304,3 +304,12 @@ def test_times_without_a_base_are_those_since_1970_or_cannot_be_compared(tmp_pat
     since_1970 = clock(tmp_path / "rank0.json", since=1_700_000_000_000_000)
     assert since_1970 is not None
     assert since_1970 == clock(tmp_path / "rank1.json", since=1_700_000_001_000_000)
+
+
+def test_a_begin_whose_time_is_a_text_may_end_at_a_number(tmp_path: Path) -> None:
+    begin = event("cuda_runtime", "cudaLaunchKernel", 0, 0) | {"ph": "B", "ts": "1603029046213755.125"}
+    end = event("cuda_runtime", "cudaLaunchKernel", 0, 0) | {"ph": "E", "ts": 1603029046213757.5}
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": [begin, end]}))
+    [row] = rows_of(path)["cuda_api"]
+    assert row["total_s"] == pytest.approx(2.375e-6)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from multicard.core.errors import TraceError
@@ -11,11 +12,12 @@ from multicard.core.files import atomic_write, described, read_object, write_jso
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, EXPORTED, RUN, TRACE
 from multicard.profilers import PROFILERS
 from multicard.trace.files import open_trace
+from multicard.trace.model import Trace
 from multicard.trace.tables import ACTIVITIES, STEPS, ActivityTables, activity_tables
 
 
 def extract_run(folder: Path) -> None:
-    """Write the activity tables of a run's steps, each as Parquet, and an index that says which are recorded.
+    """Write the activity tables of a run's steps, each as Parquet, and an index that lists which are recorded.
 
     A table that the trace holds nothing for is written without rows and listed with the reason.
     """
@@ -23,38 +25,56 @@ def extract_run(folder: Path) -> None:
     missing = exported["missing"]
     if missing is None and PROFILERS[exported["profiler"]].reader is None:
         missing = f"no activity tables are made of what {exported['profiler']} leaves"
-    found = ActivityTables({}, {})
+    tables = ActivityTables({}, {})
     if missing is None:
-        ranks = read_object(folder / RUN).get("ranks") or []
         try:
-            traces = [open_trace(folder / TRACE / entry["name"]) for entry in exported["files"]]
-            for entry, trace in zip(exported["files"], traces, strict=True):
-                # Two nodes may share a process id.
-                near = [r for r in ranks if entry.get("node") in (None, r.get("node"))]
-                trace.ranks = {r["pid"]: r["rank"] for r in near} | trace.ranks
-            found = activity_tables(traces, scope=STEPS)
+            tables = activity_tables(_open_traces(folder, exported["files"]), scope=STEPS)
         except TraceError as error:
             missing = str(error)
+    write_tables(tables, folder, exported["profiler"], missing)
 
-    write_tables(found, folder, exported["profiler"], missing)
+
+def _open_traces(folder: Path, entries: list[dict[str, Any]]) -> list[Trace]:
+    """Open the exported files of a run; a trace that states no ranks gets those that the run recorded.
+
+    Raises `TraceError` if a file cannot be opened.
+    """
+    ranks = read_object(folder / RUN).get("ranks") or []
+    traces = [open_trace(folder / TRACE / entry["name"]) for entry in entries]
+    for entry, trace in zip(entries, traces, strict=True):
+        # Two nodes may share a process id.
+        node = entry.get("node")
+        rank_of_process = {rank["pid"]: rank["rank"] for rank in ranks if node in (None, rank.get("node"))}
+        trace.ranks = rank_of_process | trace.ranks
+    return traces
 
 
-def write_tables(found: ActivityTables, folder: Path, profiler: str, missing: str | None = None) -> None:
+def write_tables(tables: ActivityTables, folder: Path, profiler: str, missing: str | None = None) -> None:
     """Write activity tables into a run directory, the index with their checksums last.
 
     `missing`: why there is no trace, for tables that were not made.
     """
-    path = folder / ACTIVITY / ACTIVITY_INDEX
-    path.unlink(missing_ok=True)  # of tables that are about to be replaced
+    index_path = folder / ACTIVITY / ACTIVITY_INDEX
+    # An index may not list tables that are about to be replaced.
+    index_path.unlink(missing_ok=True)
     index: dict[str, Any] = {}
     files = []
     for name, activity in ACTIVITIES.items():
-        table = found.table(name)
-        absent = None if name in found.rows else missing or found.absent[name]
-        index[name] = {"rows": table.num_rows, "absent": absent, "description": activity.description}
-        table = table.replace_schema_metadata({"multicard": json.dumps({"description": activity.description})})
-        with atomic_write(folder / ACTIVITY / f"{name}.parquet") as temporary:
-            pq.write_table(table, temporary)
-        files.append(described(folder / ACTIVITY / f"{name}.parquet"))
-    notices = [*found.warnings, *found.notices]
-    write_json(path, {"profiler": profiler, "tables": index, "files": files, "notices": notices})
+        table = tables.table(name)
+        is_recorded = name in tables.rows
+        index[name] = {
+            "rows": table.num_rows,
+            "absent": None if is_recorded else missing or tables.absent[name],
+            "description": activity.description,
+        }
+        path = folder / ACTIVITY / f"{name}.parquet"
+        _write_table(table, activity.description, path)
+        files.append(described(path))
+    notices = [*tables.warnings, *tables.notices]
+    write_json(index_path, {"profiler": profiler, "tables": index, "files": files, "notices": notices})
+
+
+def _write_table(table: pa.Table, description: str, path: Path) -> None:
+    metadata = {"multicard": json.dumps({"description": description})}
+    with atomic_write(path) as temporary:
+        pq.write_table(table.replace_schema_metadata(metadata), temporary)

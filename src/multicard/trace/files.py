@@ -1,8 +1,9 @@
-"""Trace files: which of them lie at a path, and how each is opened."""
+"""Trace files: find them at a path, and open each by its format."""
 
 import importlib
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from multicard.core.errors import TraceError, UserError
@@ -11,12 +12,21 @@ from multicard.core.text import listed
 from multicard.profilers import PROFILERS, Profiler
 from multicard.trace.model import Trace
 
+# Suffixes of the names of files that must be exported, and of all that can be opened.
 EXPORTABLE = tuple(suffix for profiler in PROFILERS.values() for suffix in profiler.exportable)
 READABLE = tuple(suffix for profiler in PROFILERS.values() for suffix in profiler.exportable + profiler.readable)
 
-# How the file begins that stands for a large one in a clone without it (git-lfs, docs/spec.md).
+# A clone of a repository without its large files has files in their place that begin so (git-lfs, docs/spec.md).
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _BEGINNING_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class _Format:
+    """The format of a file: the profiler that writes it, and whether it is a report that must be exported first."""
+
+    profiler: Profiler
+    is_report: bool
 
 
 def open_capture(paths: Sequence[Path], scratch: Path, large: bool = False) -> list[Trace]:
@@ -24,20 +34,21 @@ def open_capture(paths: Sequence[Path], scratch: Path, large: bool = False) -> l
 
     `paths`: trace files, or folders of them, with one file per node or rank. A file that is named twice, and a report
     (.nsys-rep) whose database is there too, count once. `scratch`: where databases of reports are made; it must stay
-    while the traces are read. `large`: whether a gzipped file may unpack to any size.
+    while the traces are read. `large`: a gzipped file may unpack to any size.
 
-    Raises `UserError` if there is no trace. Raises `TraceError` if one is not there, or cannot be exported or opened.
+    Raises `UserError` if there is no trace. Raises `TraceError` if one does not exist, or cannot be exported or opened.
     """
+    # The same file may be named by several paths; messages name it as the user did last.
     files = {file.resolve(): file for path in paths for file in _trace_files(path)}
     databases = {file.with_suffix("") for file in files if file.suffix == ".sqlite"}
     chosen = [file for file in files if file.suffix not in EXPORTABLE or file.with_suffix("") not in databases]
     traces = [open_trace(files[file], scratch, large) for file in chosen]
-    _tell_apart(traces, chosen)
+    _make_names_distinct(traces, chosen)
     return traces
 
 
-def _tell_apart(traces: Sequence[Trace], files: Sequence[Path]) -> None:
-    """Give traces that have the same name those of their folders too, such as `rank0/trace` and `rank1/trace`."""
+def _make_names_distinct(traces: Sequence[Trace], files: Sequence[Path]) -> None:
+    """Give traces that have the same name that of their folder too, such as `rank0/trace` and `rank1/trace`."""
     times_used = Counter(trace.name for trace in traces)
     for trace, file in zip(traces, files, strict=True):
         if times_used[trace.name] > 1:
@@ -45,30 +56,37 @@ def _tell_apart(traces: Sequence[Trace], files: Sequence[Path]) -> None:
 
 
 def open_trace(path: Path, scratch: Path | None = None, large: bool = False) -> Trace:
-    """Open one file by its format; a report only with a `scratch` folder, as `open_capture` has.
+    """Open one file by its format; a report only with a `scratch` folder, as for `open_capture`.
 
-    The content tells the format, or if it does not, as that of a damaged file may not, the suffix.
+    The format follows from the content, or else, as for a damaged file, from the suffix.
 
     Raises `TraceError` if there is no such file, its format is not known, or it is damaged.
     """
     if not path.is_file():
         raise TraceError(f"{path}: no such file")
-    beginning = _beginning(path)
-    profiler, is_report = _format_of_content(beginning) or _format_of_name(path)
-    if profiler and is_report and scratch:
-        path, is_report = profiler.export(path, scratch), False
-    if profiler is None or profiler.reader is None or is_report:
-        expected = [suffix for each in PROFILERS.values() if each.reader for suffix in each.exportable + each.readable]
-        table = "; a table of traces is read by --as-runs" if path.suffix == ".csv" else ""
-        raise TraceError(f"{path}: cannot be read as a trace, expected {listed(expected, 'or')}{table}")
-    reader = importlib.import_module(profiler.reader)
-    return reader.read(path, large=large) if profiler.refuses_large else reader.read(path)
+    file_format = _format_of_content(_beginning(path)) or _format_of_name(path)
+    if file_format is None or file_format.profiler.reader is None or (file_format.is_report and scratch is None):
+        raise _unreadable(path)
+    profiler = file_format.profiler
+    readable = profiler.export(path, scratch) if file_format.is_report and scratch else path
+    reader = importlib.import_module(file_format.profiler.reader)
+    trace: Trace = reader.read(readable, large=large) if profiler.refuses_large else reader.read(readable)
+    return trace
+
+
+def _unreadable(path: Path) -> TraceError:
+    expected: list[str] = []
+    for profiler in PROFILERS.values():
+        if profiler.reader is not None:
+            expected += profiler.exportable + profiler.readable
+    table = "; a table of traces is read by --as-runs" if path.suffix == ".csv" else ""
+    return TraceError(f"{path}: cannot be read as a trace, expected {listed(expected, 'or')}{table}")
 
 
 def _beginning(path: Path) -> bytes:
     """Return the first bytes of a file.
 
-    Raises `TraceError` if there are none, or they are those of a file that only stands for the trace.
+    Raises `TraceError` if there are none, or they show that the file only stands for one that was not downloaded.
     """
     try:
         with path.open("rb") as file:
@@ -82,32 +100,43 @@ def _beginning(path: Path) -> bytes:
     return beginning
 
 
-def _format_of_content(beginning: bytes) -> tuple[Profiler, bool] | None:
-    """Return the profiler that writes such content, and whether it is a report to be exported; None if none does."""
+def _format_of_content(beginning: bytes) -> _Format | None:
+    """Return the format of files that begin so; None if no profiler writes such files."""
     for profiler in PROFILERS.values():
         if beginning.startswith(profiler.exportable_beginnings):
-            return profiler, True
+            return _Format(profiler, is_report=True)
         if beginning.lstrip().startswith(profiler.readable_beginnings):
-            return profiler, False
+            return _Format(profiler, is_report=False)
     return None
 
 
-def _format_of_name(path: Path) -> tuple[Profiler | None, bool]:
+def _format_of_name(path: Path) -> _Format | None:
     profiler = profiler_of(path)
-    return profiler, profiler is not None and path.name.endswith(profiler.exportable)
+    return profiler and _Format(profiler, is_report=path.name.endswith(profiler.exportable))
 
 
 def profiler_of(path: Path) -> Profiler | None:
-    """The profiler that leaves files of such a name."""
-    return next((each for each in PROFILERS.values() if path.name.endswith(each.exportable + each.readable)), None)
+    """Return the profiler that leaves files of such a name; None if none does."""
+    for profiler in PROFILERS.values():
+        if path.name.endswith(profiler.exportable + profiler.readable):
+            return profiler
+    return None
 
 
 def _trace_files(path: Path) -> list[Path]:
+    """Return the trace files in a folder, by name; the path itself if it is no folder.
+
+    Raises `UserError` if there are none.
+    """
     if not path.is_dir():
         return [path]
-    found = sorted(file for file in path.iterdir() if file.name.endswith(READABLE) and not file.name.startswith("."))
     # A run's own manifests are in the same folder as its traces.
-    found = [file for file in found if file.name not in (CAPTURED, EXPORTED)]
-    if not found:
+    manifests = (CAPTURED, EXPORTED)
+    files = [
+        file
+        for file in sorted(path.iterdir())
+        if file.name.endswith(READABLE) and not file.name.startswith(".") and file.name not in manifests
+    ]
+    if not files:
         raise UserError(f"{path}: no trace files, expected names like *{', *'.join(READABLE)}")
-    return found
+    return files

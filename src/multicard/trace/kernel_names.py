@@ -8,13 +8,14 @@ assembly.
 import re
 from collections.abc import Iterator
 
-LONGEST = 8192  # characters of a name that are looked at: of some functions their arguments alone are longer
+# Characters of a name that are parsed. The arguments of some functions are longer, and do not matter here.
+LONGEST = 8192
 
 _UNNAMED = re.compile(r"\(anonymous namespace\)|<unnamed>|_GLOBAL__N_\w*")
 _OPENING = {")": "(", ">": "<", "]": "[", "}": "{"}
 
-# Tokens of template arguments in a mangled name. The length of a source name stands before it, so its text is taken
-# apart from these expressions.
+# Tokens of template arguments in a mangled name: `Lb0E` is false, `Li256E` is 256, `S_` refers to an earlier part of
+# the name. A source name is preceded by its length, which no expression can express: `_source_name` parses it.
 _LITERAL = re.compile(r"L(?:([a-z])|\d+[A-Za-z_]\w*?)(n?)(\d+)E")
 _SOURCE_NAME = re.compile(r"(\d+)")
 _REFERENCE = re.compile(r"S[0-9A-Z]*_|S[absiod]|T[0-9]*_|S[t]")
@@ -37,12 +38,19 @@ def function_path(name: str) -> str:
     ('deep_ep::intranode::dispatch', 'ampere_sgemm_128x64_tn')
     """
     name = name[:LONGEST]
-    scopes = _mangled_scopes(name)[0]
+    scopes, _ = _mangled_scopes(name)
     if scopes:
         return "::".join(scopes)
-    kept: list[str] = []
+    # Return type, function and qualifiers are left, and the function is the last of these words.
+    words = [word for word in _outside_brackets(_UNNAMED.sub("", name)).split() if word != "const"]
+    return re.sub("(?:::)+", "::", words[-1]).strip(":") if words else ""
+
+
+def _outside_brackets(name: str) -> str:
+    """Return the characters of a demangled name that are in no brackets, neither of arguments nor of templates."""
+    outside: list[str] = []
     unclosed: list[str] = []
-    for character in _UNNAMED.sub("", name):
+    for character in name:
         if character in "(<[{":
             unclosed.append(character)
         elif character in ")>]}":
@@ -52,16 +60,15 @@ def function_path(name: str) -> str:
                 while unclosed.pop() != opening:
                     pass
         elif not unclosed:
-            kept.append(character)
-    words = [word for word in "".join(kept).split() if word != "const"]
-    return re.sub("(?:::)+", "::", words[-1]).strip(":") if words else ""
+            outside.append(character)
+    return "".join(outside)
 
 
 def readable_name(name: str) -> str:
-    """Return a mangled name as namespaces, function and the template arguments that tell it from others.
+    """Return a mangled name as namespaces, function and the template arguments that distinguish it from others.
 
-    Any other name is returned as it is. Template arguments come without their nesting, and without references to what
-    the name holds already, which says enough to recognize a kernel; `c++filt` gives the exact form.
+    Any other name is returned as it is. Template arguments come without their nesting, and without references to
+    earlier parts of the name, which is enough to recognize a kernel; `c++filt` gives the exact form.
 
     >>> readable_name("_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi256ELi16ELb0EEEvPT0_PT_Pfi")
     'aiter::add_rmsnorm_quant_kernel<bfloat16, bfloat16, 256, 16, false>'
@@ -77,54 +84,69 @@ def readable_name(name: str) -> str:
 
 
 def _mangled_scopes(name: str) -> tuple[list[str], int]:
-    """Return namespaces and function of a mangled name, and where its template arguments or parameters begin."""
+    """Return namespaces and function of a mangled name, and the index at which template arguments or parameters begin.
+
+    The list is empty if the name is not mangled.
+    """
     # Kernels of SYCL have the name of a type, which may be local to a function: _ZTSZZN….
     start = re.match(r"_Z(?:TS)?Z*(?:N[rVK]*|L)?(?=\d)", name)
     if start is None:
         return [], 0
     is_nested = "N" in start.group()
     scopes: list[str] = []
-    at = start.end()
-    while found := _source_name(name, at):
-        text, at = found
+    index = start.end()
+    while source_name := _source_name(name, index):
+        text, index = source_name
         if not _UNNAMED.fullmatch(text):
             scopes.append(text)
         if not is_nested:
             break
-    return scopes, at
+    return scopes, index
 
 
-def _source_name(name: str, at: int) -> tuple[str, int] | None:
-    """Return the source name that begins with its length at a place, and the place behind it; None for none."""
-    length = _SOURCE_NAME.match(name, at)
+def _source_name(name: str, index: int) -> tuple[str, int] | None:
+    """Return the source name whose length begins at an index, and the index behind it; None if there is none.
+
+    >>> _source_name("_Z5saxpyifPfS_", 2)
+    ('saxpy', 8)
+    """
+    length = _SOURCE_NAME.match(name, index)
     if length is None:
         return None
+    # More than four digits would be longer than any name.
     end = length.end() + int(length[1][:4])
     text = name[length.end() : end]
     return (text, end) if text.isidentifier() and end <= len(name) else None
 
 
-def _template_arguments(name: str, at: int) -> Iterator[str]:
-    """Yield names and numbers among the template arguments that begin at a place of a mangled name."""
+def _template_arguments(name: str, index: int) -> Iterator[str]:
+    """Yield names and numbers among the template arguments that begin at an index of a mangled name."""
     depth = 0
-    while at < len(name):
-        if literal := _LITERAL.match(name, at):
-            kind, sign, digits = literal.groups()
-            number = f"-{digits}" if sign else digits
-            yield {"0": "false", "1": "true"}.get(digits, digits) if kind == "b" else number
-            at = literal.end()
-        elif found := _source_name(name, at):
-            text, at = found
+    while index < len(name):
+        if literal := _LITERAL.match(name, index):
+            yield _literal_text(literal)
+            index = literal.end()
+        elif source_name := _source_name(name, index):
+            text, index = source_name
             if not _UNNAMED.fullmatch(text):
                 yield text
-        elif reference := _REFERENCE.match(name, at):
-            at = reference.end()
-        elif builtin := _BUILTIN.match(name, at):
+        elif reference := _REFERENCE.match(name, index):
+            index = reference.end()
+        elif builtin := _BUILTIN.match(name, index):
             if depth and builtin.group() in _BUILTIN_NAMES:
                 yield _BUILTIN_NAMES[builtin.group()]
-            at = builtin.end()
+            index = builtin.end()
         else:
-            depth += {"I": 1, "N": 1, "J": 1, "X": 1, "F": 1, "L": 1, "E": -1}.get(name[at], 0)
-            at += 1
-        if depth <= 0:  # the parameters follow
+            # Each of these letters opens a list that an E closes: template arguments, a nested name, a pack and so on.
+            depth += {"I": 1, "N": 1, "J": 1, "X": 1, "F": 1, "L": 1, "E": -1}.get(name[index], 0)
+            index += 1
+        if depth <= 0:
+            # All lists are closed, so the parameters of the function follow.
             return
+
+
+def _literal_text(literal: re.Match[str]) -> str:
+    type_code, minus, digits = literal.groups()
+    if type_code == "b":
+        return {"0": "false", "1": "true"}.get(digits, digits)
+    return f"-{digits}" if minus else digits
