@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from multicard.core.facts import MARK
 from multicard.core.system import Answer
 from multicard.experiment.machine import Machine
 from multicard.machine import Check, gpus, probe
 from multicard.machine.all_reduce import Exchange
+from multicard.machine.facts import MARK
 from multicard.machine.probe import facts_here
 
 GIB = 1024**3

@@ -12,12 +12,12 @@ import torch.distributed as dist
 from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
 
-from multicard.core.facts import MARK, told
 from multicard.launch.supervise import Ended
 from multicard.machine import device_job, processes
 from multicard.machine.all_reduce import Exchange, exchange
 from multicard.machine.all_reduce_job import check_sum
 from multicard.machine.device_job import matmul, matmul_operations, measured
+from multicard.machine.facts import MARK, parse_line
 
 PATIENT_S = 1200.0  # on a busy machine two processes take long to import PyTorch
 # Put before a rank's own program by Python itself. A rank that nothing ends goes on before PATIENT_S is over.
@@ -57,7 +57,7 @@ def exchanged(monkeypatch: pytest.MonkeyPatch, ranks: int, *lines: str) -> Excha
 
 def test_the_bus_bandwidth_is_that_of_nccl_tests() -> None:
     # doc/PERFORMANCE.md: algbw * 2 (n - 1) / n.
-    ended = Exchange(4, sizes={4: [1.0], 8000: [0.002, 0.001, 0.0005]})
+    ended = Exchange(4, times_s={4: [1.0], 8000: [0.002, 0.001, 0.0005]})
     assert ended.bus_bandwidth_bytes_per_s == pytest.approx(8000 / 0.001 * 2 * 3 / 4)
     assert "12.0 MB/s bus bandwidth: 8.00 kB between 4 ranks in 1.00 ms" in ended.words()
 
@@ -132,7 +132,7 @@ def test_what_a_device_cannot_do_is_told_and_the_rest_measured(capsys: pytest.Ca
         raise RuntimeError("CUDA out of memory.\nTried to allocate 1 GiB")
 
     measured("matmul fp64", fails(), precision="fp64")
-    facts = [fact for line in capsys.readouterr().out.splitlines() for fact in told(line)[1]]
+    facts = [fact for line in capsys.readouterr().out.splitlines() for fact in parse_line(line).facts]
     assert facts == [
         {"row": {"precision": "fp64", "measure": "matmul"}},
         {"problem": "matmul fp64: CUDA out of memory. Tried to allocate 1 GiB"},

@@ -1,4 +1,4 @@
-"""Whether a machine is ready for an experiment (doctor), and what it can do at most, measured (limits)."""
+"""Check whether a machine is ready for an experiment (doctor), and measure its limits (limits)."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +8,7 @@ Verdict = Literal["ok", "warning", "error"]
 
 @dataclass(frozen=True)
 class Check:
-    """What was looked for, what was found, how that is judged, and what to do about it."""
+    """A check of the machine: what was looked for, what was found, the verdict on it, and what to do about it."""
 
     check: str
     found: str

@@ -1,8 +1,8 @@
 """All-reduces between ranks of torchrun: `python -m multicard.machine.all_reduce_job DEVICE BYTES,… LIMIT_S SECONDS`.
 
-Each rank tells the stages that it reaches, and for each size how long an all-reduce took on the slowest rank. From the
-first connection on, whatever hangs is ended after `LIMIT_S`, in any call of C as well, and in the end of the process
-group.
+Each rank reports the stages that it reaches, and for each size how long an all-reduce took on the slowest rank. From
+the first connection on, whatever hangs is ended after `LIMIT_S`, in any call of C as well, and in the end of the
+process group.
 """
 
 import faulthandler
@@ -15,58 +15,74 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from multicard.core.facts import tell
+from multicard.machine.facts import print_fact
 
-BLOCKS = 7  # of all-reduces of a size: the median of as many has an exact interval
+# Blocks of all-reduces of each size: the median of as many values has an exact interval.
+BLOCKS = 7
+FLOAT32_BYTES = 4
 
 
 def main(device: str, sizes: Sequence[int], limit_s: float, seconds: float) -> None:
     """Connect the ranks, check a sum, then time all-reduces of each size for some `seconds`, and check its sums."""
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl" if device == "cuda" else "gloo")  # NCCL connects GPUs in the first collective
+    # NCCL connects GPUs in the first collective only.
+    dist.init_process_group("nccl" if device == "cuda" else "gloo")
     faulthandler.dump_traceback_later(limit_s, exit=True)
     report("started")
     check_sum(torch.empty(1, device=device))
     report("connected")
     for size in sizes:
-        buffer = torch.zeros(size // 4, device=device)  # of float32
-        elapsed_s(buffer, 1)  # the first of a size may connect, and allocate
-        once = slowest(elapsed_s(buffer, 1), device)
-        repeats = max(1, int(seconds / BLOCKS / once))
-        times = [slowest(elapsed_s(buffer, repeats), device) / repeats for _ in range(BLOCKS)]
+        buffer = torch.zeros(size // FLOAT32_BYTES, device=device)
+        times_s = measure(buffer, seconds)
         check_sum(buffer)
-        report("measured", bytes=4 * buffer.numel(), times_s=times)
+        report("measured", bytes=FLOAT32_BYTES * buffer.numel(), times_s=times_s)
     report("done")
     dist.destroy_process_group()
 
 
 def report(stage: str, **facts: Any) -> None:
-    """Tell the process that started this how far this rank is."""
-    tell(rank=int(os.environ["RANK"]), stage=stage, **facts)
+    """Report to the process that started this one which stage this rank has reached."""
+    print_fact(rank=int(os.environ["RANK"]), stage=stage, **facts)
+
+
+def measure(buffer: torch.Tensor, seconds: float) -> list[float]:
+    """Return the seconds of an all-reduce of a buffer on the slowest rank: the mean of each of `BLOCKS` blocks."""
+    # The first all-reduce of a size may connect ranks, and allocate memory.
+    elapsed_s(buffer, 1)
+    single_s = slowest(elapsed_s(buffer, 1), buffer.device)
+    repeats = max(1, int(seconds / BLOCKS / single_s))
+    return [slowest(elapsed_s(buffer, repeats), buffer.device) / repeats for _ in range(BLOCKS)]
 
 
 def elapsed_s(buffer: torch.Tensor, repeats: int) -> float:
-    """Time of that many all-reduces, of which those on a GPU wait for each other."""
-    wait = torch.cuda.synchronize if buffer.is_cuda else (lambda: None)
+    """Return the seconds of some all-reduces, one after another."""
     dist.barrier()
-    wait()
+    _wait_for_device(buffer)
     started = time.perf_counter()
     for _ in range(repeats):
         dist.all_reduce(buffer)
-    wait()
+    _wait_for_device(buffer)
     return time.perf_counter() - started
 
 
-def slowest(value: float, device: str) -> float:
-    """The largest of all ranks' values."""
+def _wait_for_device(buffer: torch.Tensor) -> None:
+    if buffer.is_cuda:
+        torch.cuda.synchronize()
+
+
+def slowest(value: float, device: torch.device) -> float:
+    """Return the largest of all ranks' values."""
     shared = torch.tensor([value], device=device, dtype=torch.float32)
     dist.all_reduce(shared, op=dist.ReduceOp.MAX)
     return shared.item()
 
 
 def check_sum(buffer: torch.Tensor) -> None:
-    """Sum the ranks' numbers 1…n: float32 holds n (n + 1) / 2 exactly."""
+    """Sum the ranks' numbers 1…n in each element, and compare with n (n + 1) / 2, which float32 holds exactly.
+
+    Raises `ArithmeticError` if a sum is wrong.
+    """
     ranks = dist.get_world_size()
     buffer.fill_(dist.get_rank() + 1)
     dist.all_reduce(buffer)

@@ -1,8 +1,8 @@
 """Rates of one device alone: `python -m multicard.machine.device_job DEVICE SECONDS`.
 
-It tells what the machine is, then a row for each measurement: what it is of, the `operations` of one call, counted by
-hand, and the seconds of a call for each block of calls. On a GPU it is the first that CUDA shows; of a CPU
-with one thread and with as many as there are usable CPUs.
+It reports the machine, then a row for each measurement: what is measured, the `operations` of one call, counted by
+hand, and the seconds of a call for each block of calls. On a GPU it is the first that CUDA shows; of a CPU with one
+thread and with as many as there are usable CPUs.
 """
 
 import sys
@@ -15,8 +15,8 @@ import psutil
 import torch
 from torch.utils.benchmark import Timer
 
-from multicard.core.facts import tell
 from multicard.core.system import usable_cpus
+from multicard.machine.facts import print_fact
 from multicard.record.environment import hardware, host, versions
 from multicard.record.visible import identities
 from multicard.workloads.vision.precision import allow_tf32, choose_fp32
@@ -24,85 +24,110 @@ from multicard.workloads.vision.precision import allow_tf32, choose_fp32
 DTYPES = {
     "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
 }  # fmt: skip
-SMALLEST, LARGEST = 256, 16384  # edge of the square matrices
+# Edges of the square matrices.
+SMALLEST, LARGEST = 256, 16384
+# The search for the fastest edge ends once as many calls would take a quarter of the time of the measurement, and a
+# matrix takes no more than a quarter of the free memory.
+CALLS_PER_EDGE = 8
+MATRICES = 3
+LARGEST_PART = 1 / 4
 
-FEWEST = 4  # blocks of calls
-SPREAD = 0.05  # interquartile range over median, below which they agree
-LONGEST = 4  # times as long as asked for, after which a call that stays unsteady is left
-TRIED = 3
+# At least as many blocks of calls are timed, until interquartile range over median falls below the spread, and for at
+# most `LONGEST` times the seconds that were asked for.
+FEWEST = 4
+SPREAD = 0.05
+LONGEST = 4
+# Calls of which the fastest is the rough time.
+ROUGH_CALLS = 3
 
 
-def main(kind: str, seconds: float) -> None:
+def main(device_type: str, seconds: float) -> None:
     """Measure everything, for about `seconds` each."""
-    device = torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
-    tell(machine={"host": host(), "hardware": hardware(), "versions": versions()})
-    began = time.monotonic()
-    for threads in [1] if kind == "cuda" else sorted({1, usable_cpus()}):
+    is_gpu = device_type == "cuda"
+    device = torch.device(device_type, 0) if is_gpu else torch.device(device_type)
+    print_fact(machine={"host": host(), "hardware": hardware(), "versions": versions()})
+    started = time.monotonic()
+    for threads in [1] if is_gpu else sorted({1, usable_cpus()}):
         for precision in precisions(device):
             rows = matmul(device, precision, seconds, threads)
             measured(f"matmul {precision}", rows, precision=precision, threads=threads)
-    tell(rank={"gpus": identities([device]), "windows": [[began, time.monotonic()]]})
-    tell(done=True)
+    print_fact(rank={"gpus": identities([device]), "windows": [[started, time.monotonic()]]})
+    print_fact(done=True)
 
 
-def measured(what: str, rows: Iterator[dict[str, Any]], **of: Any) -> None:
-    """Tell the rows of one kind of measurement, or why there are none: the others go on."""
+def measured(name: str, rows: Iterator[dict[str, Any]], **columns: Any) -> None:
+    """Report the rows of one measurement, each with `columns`, or why there are none, and let the others go on."""
     try:
         for row in rows:
-            tell(row=of | row)
-    except RuntimeError as error:  # out of memory, or a type that the device cannot multiply
-        tell(problem=f"{what}: {' '.join(str(error).split())[:300]}")
+            print_fact(row=columns | row)
+    except RuntimeError as error:
+        # The device has too little memory, or cannot multiply numbers of the type.
+        print_fact(problem=f"{name}: {' '.join(str(error).split())[:300]}")
 
 
 def precisions(device: torch.device) -> list[str]:
-    """Those that the device has; TF32 is the fp32 of tensor cores."""
+    """Return the precisions that a device has; TF32 is the fp32 of tensor cores."""
     if device.type != "cuda":
         return ["fp64", "fp32", "bf16", "fp16"]
-    lacking = set() if torch.cuda.is_bf16_supported(including_emulation=False) else {"bf16"}
-    lacking |= set() if torch.cuda.is_tf32_supported() else {"tf32"}
+    lacking = set()
+    if not torch.cuda.is_bf16_supported(including_emulation=False):
+        lacking.add("bf16")
+    if not torch.cuda.is_tf32_supported():
+        lacking.add("tf32")
     return [name for name in DTYPES if name not in lacking]
 
 
 def matmul(device: torch.device, precision: str, seconds: float, threads: int) -> Iterator[dict[str, Any]]:
-    """Multiply two square matrices of the edge, of powers of two, that is fastest.
+    """Yield the row of a multiplication of two square matrices of the edge, a power of two, that is fastest.
 
-    The edge doubles until a call would take more than a quarter of `seconds`, or three matrices of the free memory.
     Values are random: a GPU takes less power for zeros, and clocks higher.
     """
     dtype = DTYPES[precision]
-    rates: dict[int, float] = {}
-    edge = SMALLEST
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
     with fp32_as(precision):
-        while True:
-            call = product(device, dtype, edge)
-            took = least_s(call, threads)
-            if 8 * took > seconds / 4:  # as where something else had the CPUs
-                took = min(took, least_s(call, threads))
-            rates[edge] = matmul_operations(edge) / took
-            edge *= 2
-            if edge > LARGEST or 8 * took > seconds / 4 or 3 * edge**2 * dtype.itemsize > free / 4:
-                break
-        edge = max(rates, key=rates.__getitem__)
+        edge = _fastest_edge(device, dtype, seconds, threads)
         times = repeats_s(product(device, dtype, edge), seconds, threads)
     yield {"measure": "matmul", "edge": edge, "operations": matmul_operations(edge), "times_s": times}
 
 
+def _fastest_edge(device: torch.device, dtype: torch.dtype, seconds: float, threads: int) -> int:
+    """Return the edge with the highest rate.
+
+    The edge doubles until calls would take more than a quarter of `seconds`, or matrices that of the free memory.
+    """
+    is_gpu = device.type == "cuda"
+    free_bytes = torch.cuda.mem_get_info(device)[0] if is_gpu else psutil.virtual_memory().available
+    longest_call_s = LARGEST_PART * seconds / CALLS_PER_EDGE
+    rates: dict[int, float] = {}
+    edge = SMALLEST
+    while edge <= LARGEST:
+        call = product(device, dtype, edge)
+        call_s = least_s(call, threads)
+        if call_s > longest_call_s:
+            # Something else may have had the CPUs meanwhile.
+            call_s = min(call_s, least_s(call, threads))
+        rates[edge] = matmul_operations(edge) / call_s
+        edge *= 2
+        if call_s > longest_call_s or MATRICES * edge**2 * dtype.itemsize > LARGEST_PART * free_bytes:
+            break
+    return max(rates, key=rates.__getitem__)
+
+
 def matmul_operations(edge: int) -> int:
-    """2 m n k: a multiplication and an addition for each of k terms of each of m n sums."""
+    """Return 2 m n k for m = n = k: a multiplication and an addition for each of k terms of each of m n sums."""
     return 2 * edge**3
 
 
 def product(device: torch.device, dtype: torch.dtype, edge: int) -> Callable[[], torch.Tensor]:
-    """A call that multiplies two matrices."""
-    a, b = (torch.randn(edge, edge, device=device).to(dtype) for _ in range(2))
+    """Return a call that multiplies two matrices."""
+    a = torch.randn(edge, edge, device=device).to(dtype)
+    b = torch.randn(edge, edge, device=device).to(dtype)
     out = torch.empty(edge, edge, device=device, dtype=dtype)
     return lambda: torch.mm(a, b, out=out)
 
 
 @contextmanager
 def fp32_as(precision: str) -> Iterator[None]:
-    """Let a GPU multiply fp32 as TF32, or forbid it."""
+    """Let a GPU multiply fp32 as TF32 for the precision "tf32", and forbid it for any other, during the block."""
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     choose_fp32("on" if precision == "tf32" else "off")
     try:
@@ -112,23 +137,25 @@ def fp32_as(precision: str) -> Iterator[None]:
 
 
 def repeats_s(call: Callable[[], Any], seconds: float, threads: int = 1) -> list[float]:
-    """Seconds of a call, by PyTorch's timer, which waits for the GPU: the mean of each of `FEWEST` blocks or more.
+    """Return the seconds of a call: the mean of each of `FEWEST` blocks of calls or more.
 
-    As many as take `seconds`; more until they agree (`SPREAD`), up to `LONGEST` times as long: torch.utils.benchmark's
-    `adaptive_autorange`. Calls before them, from which it finds the length of a block, are dropped.
+    PyTorch's timer waits for the GPU. There are as many blocks as take `seconds`, more until they agree (`SPREAD`), up
+    to `LONGEST` times as long: torch.utils.benchmark's `adaptive_autorange`. The calls before them, from which it finds
+    the length of a block, are dropped.
     """
     timer = _timer(call, threads)
-    found = timer.adaptive_autorange(SPREAD, min_run_time=seconds, max_run_time=LONGEST * seconds)
-    times = found.times
-    while len(times) < FEWEST:  # of a call that takes longer than was asked for
-        times += timer.timeit(found.number_per_run).times
+    measurement = timer.adaptive_autorange(SPREAD, min_run_time=seconds, max_run_time=LONGEST * seconds)
+    times = measurement.times
+    # A call may take longer than was asked for.
+    while len(times) < FEWEST:
+        times += timer.timeit(measurement.number_per_run).times
     return times
 
 
 def least_s(call: Callable[[], Any], threads: int = 1) -> float:
-    """Seconds of the fastest of a few calls: a rough time that hardly depends on what else runs."""
+    """Return the seconds of the fastest of a few calls: a rough time that hardly depends on what else runs."""
     timer = _timer(call, threads)
-    return min(timer.timeit(1).median for _ in range(TRIED))
+    return min(timer.timeit(1).median for _ in range(ROUGH_CALLS))
 
 
 def _timer(call: Callable[[], Any], threads: int) -> Timer:

@@ -11,11 +11,13 @@ from multicard.experiment.runs import Run
 from multicard.machine import Check, Verdict
 
 SHM = Path("/dev/shm")
-# A profiled window of a million kernels and their launches takes 194 MB as SQLite (measured on made traces); one of a
-# few steps has a tenth of them. Report, SQLite and tables together stay below this.
+# A profiled window of a million kernels and their launches takes 194 MB as SQLite (measured on synthetic traces); one
+# of a few steps has a tenth of them. Report, SQLite and tables together stay below this.
 RUN_BYTES = 100e6
-SHM_BYTES = 128e6  # for loader workers of which nothing is known: Docker's default of 64 MB is hardly ever enough
-FLOOR_BYTES = 1e9  # nsys keeps its raw data in the temporary folder while it records
+# Loader workers whose needs are unknown: Docker's default of 64 MB is hardly ever enough.
+SHM_BYTES = 128e6
+# nsys keeps its raw data in the temporary folder while it records.
+FLOOR_BYTES = 1e9
 
 
 def checks(results: Path, planned: int = 0, runs: Iterable[Run] = ()) -> list[Check]:
@@ -23,23 +25,32 @@ def checks(results: Path, planned: int = 0, runs: Iterable[Run] = ()) -> list[Ch
 
     `planned`: how many runs leave their files in `results`; `runs`: those of them that can run on this machine.
     """
-    needed = max(FLOOR_BYTES, planned * RUN_BYTES)
-    if problem := unwritable(results):
-        of_results = Check("results folder", f"cannot be written to: {problem}", "error", "set another results:")
-    else:
-        of_results = _space("results folder", results, needed, "set another results: or free space")
-    temporary = Path(tempfile.gettempdir())
-    in_flight = max((run.parameters.shared_memory_bytes for run in runs), default=0)
-    smaller = "fewer num_workers, a smaller prefetch_factor, or a larger /dev/shm (docker --shm-size, srun --mem)"
     return [
-        of_results,
-        _space("temporary folder", temporary, FLOOR_BYTES, "set TMPDIR to a local folder"),
-        _space("shared memory", SHM, in_flight or SHM_BYTES, smaller, "error" if in_flight else "warning"),
+        _results_folder(results, planned),
+        _space("temporary folder", Path(tempfile.gettempdir()), FLOOR_BYTES, "set TMPDIR to a local folder", "error"),
+        _shared_memory(runs),
     ]
 
 
-def _space(name: str, folder: Path, needed: float, do: str, verdict: Verdict = "error") -> Check:
-    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+def _results_folder(results: Path, planned: int) -> Check:
+    if problem := unwritable(results):
+        return Check("results folder", f"cannot be written to: {problem}", "error", "set another results:")
+    needed = max(FLOOR_BYTES, planned * RUN_BYTES)
+    return _space("results folder", results, needed, "set another results: or free space", "error")
+
+
+def _shared_memory(runs: Iterable[Run]) -> Check:
+    needed = max((run.parameters.shared_memory_bytes for run in runs), default=0)
+    do = "fewer num_workers, a smaller prefetch_factor, or a larger /dev/shm (docker --shm-size, srun --mem)"
+    if needed:
+        return _space("shared memory", SHM, needed, do, "error")
+    return _space("shared memory", SHM, SHM_BYTES, do, "warning")
+
+
+def _space(name: str, folder: Path, needed: float, do: str, verdict: Verdict) -> Check:
+    """Compare the free space of a folder with what is needed; `verdict` if it is less."""
+    candidates = (folder.absolute(), *folder.absolute().parents)
+    existing = next(path for path in candidates if path.exists())
     try:
         free = shutil.disk_usage(existing).free
     except OSError as error:

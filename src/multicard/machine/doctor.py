@@ -1,8 +1,9 @@
-"""All checks, in the order in which one needs the other, as text or as JSON."""
+"""Make all checks, and print them as text or as JSON."""
 
 import json
 import shlex
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,12 +16,15 @@ from multicard.core.terminal import plain
 from multicard.core.text import counted
 from multicard.experiment.load import read_experiment, read_profile
 from multicard.experiment.machine import Machine
-from multicard.machine import Check, disk, gpus, profiler, slurm
+from multicard.machine import Check, Verdict, disk, gpus, profiler, slurm
 from multicard.machine.probe import facts_here
 
-PROFILE = Path("profiles/slurm")  # looked at where it is, unless another is named
-SHOWN = 3  # reasons why runs cannot run
-COLOURS = {"error": "red", "warning": "yellow", "ok": "green"}
+# The profile that is checked if it is there and no other is named.
+PROFILE = Path("profiles/slurm")
+# Reasons why runs cannot run, the most frequent ones.
+SHOWN_REASONS = 3
+# In the order in which checks are shown.
+COLOURS: dict[Verdict, str] = {"error": "red", "warning": "yellow", "ok": "green"}
 
 
 def examine(config: Path | None, profile: Path | None) -> list[Check]:
@@ -28,50 +32,78 @@ def examine(config: Path | None, profile: Path | None) -> list[Check]:
 
     Raises `UserError` if the configuration or a profile that was named cannot be read.
     """
-    values = read_profile(profile or PROFILE) if profile or (PROFILE / "config.yaml").exists() else None
-    matrix = Matrix.plan(read_experiment(config, profile)) if config else None
-    facts, machine = facts_here(), Machine.here()
-    runs = list(matrix.runs.values()) if matrix else []
-    somewhere = sum(run.unsupported_reason(machine.hypothetical()) is None for run in runs)
-    loading = [run for run in runs if run.unsupported_reason(machine) is None]
+    has_profile = profile is not None or (PROFILE / "config.yaml").exists()
+    profile_values = read_profile(profile or PROFILE) if has_profile else None
+    matrix = None if config is None else Matrix.plan(read_experiment(config, profile))
+    facts = facts_here()
+    machine = Machine.here()
     found = [
         *gpus.checks(facts, machine),
         *profiler.checks(facts),
-        *slurm.checks(values, demanded=profile is not None),
-        *disk.checks(Path(matrix.experiment.results if matrix else "results"), somewhere, loading),
+        *slurm.checks(profile_values, demanded=profile is not None),
     ]
-    return [*found, _runs(matrix, config)] if matrix else found
+    if config is None or matrix is None:
+        return [*found, *disk.checks(Path("results"))]
+    runs = list(matrix.runs.values())
+    # Runs that some machine can run leave their files here; those that this one can run load data here.
+    planned = sum(run.unsupported_reason(machine.hypothetical()) is None for run in runs)
+    runs_here = [run for run in runs if run.unsupported_reason(machine) is None]
+    return [*found, *disk.checks(Path(matrix.experiment.results), planned, runs_here), _runs(matrix, config)]
 
 
 def _runs(matrix: Matrix, config: Path) -> Check:
     """Count the runs that can run, and why the others cannot."""
-    experiment, lost = matrix.experiment, matrix.not_runnable()
-    where = "on the cluster" if experiment.cluster else "here"
-    found = f"{len(matrix.runs) - len(lost)} of {len(matrix.runs)} can run {where}"
-    reasons = Counter(lost.values()).most_common()
-    found += "".join(f"; {count}: {reason}" for reason, count in reasons[:SHOWN])
-    if reasons[SHOWN:]:
-        found += f"; {sum(count for _, count in reasons[SHOWN:])} for other reasons"
+    cluster = matrix.experiment.cluster
+    # Reasons by the ids of runs.
+    reasons = matrix.not_runnable()
+    found = _runnable(len(matrix.runs), reasons.values(), "on the cluster" if cluster else "here")
+    if not reasons:
+        return Check("runs", found)
     named = shlex.quote(str(config))
-    verdict, do = ("warning", f"multicard run {named} --dry-run lists each with its reason") if lost else ("ok", "")
-    if any(matrix.runs[run].parameters.device == "cuda" for run in lost) and matrix.machine.gpus == 0:
-        verdict, do = "error", "run it where GPUs are"
-        if slurm.here() and not experiment.cluster:
-            verdict, do = "warning", f"multicard doctor {named} --profile slurm checks them for the cluster"
-    return Check("runs", found, verdict, do)
+    needs_gpus = any(matrix.runs[run].parameters.device == "cuda" for run in reasons)
+    if not needs_gpus or matrix.machine.gpus:
+        return Check("runs", found, "warning", f"multicard run {named} --dry-run lists each with its reason")
+    if slurm.is_available() and not cluster:
+        do = f"multicard doctor {named} --profile slurm checks them for the cluster"
+        return Check("runs", found, "warning", do)
+    return Check("runs", found, "error", "run it where GPUs are")
+
+
+def _runnable(count: int, reasons: Collection[str], where: str) -> str:
+    """Return, in words, how many of some runs can run, and the reasons of those that cannot."""
+    parts = [f"{count - len(reasons)} of {count} can run {where}"]
+    most_frequent = Counter(reasons).most_common()
+    parts += [f"{times}: {reason}" for reason, times in most_frequent[:SHOWN_REASONS]]
+    others = sum(times for _, times in most_frequent[SHOWN_REASONS:])
+    if others:
+        parts.append(f"{others} for other reasons")
+    return "; ".join(parts)
 
 
 def print_checks(found: list[Check], as_json: bool, console: Console) -> bool:
-    """Print what was found, the worst first; return whether there is no error."""
+    """Print checks, the worst first; return True if none is an error."""
     counts = Counter(check.verdict for check in found)
+    is_ready = not counts["error"]
     if as_json:
         print(json.dumps({"checks": [asdict(check) for check in found], "errors": counts["error"]}, indent=2))
-        return not counts["error"]
-    answer = f"Not ready: {counted(counts['error'], 'error')}" if counts["error"] else "Ready"
-    console.print(answer + (f", {counted(counts['warning'], 'warning')}" if counts["warning"] else ""), style="bold")
+        return is_ready
+    console.print(_answer(counts), style="bold")
     table = Table.grid(padding=(0, 2, 0, 0))
-    for check in sorted(found, key=lambda check: list(COLOURS).index(check.verdict)):
-        lines = Text("\n").join(map(plain, [check.found, *([f"→ {check.do}"] if check.do else [])]))
-        table.add_row(Text(check.verdict, COLOURS[check.verdict]), plain(check.check), lines)
+    worst_first = list(COLOURS)
+    for check in sorted(found, key=lambda check: worst_first.index(check.verdict)):
+        lines = [check.found]
+        if check.do:
+            lines.append(f"→ {check.do}")
+        table.add_row(
+            Text(check.verdict, COLOURS[check.verdict]), plain(check.check), Text("\n").join(map(plain, lines))
+        )
     console.print(table)
-    return not counts["error"]
+    return is_ready
+
+
+def _answer(counts: Counter[Verdict]) -> str:
+    """Return the answer in one line, from how often each verdict was given."""
+    answer = f"Not ready: {counted(counts['error'], 'error')}" if counts["error"] else "Ready"
+    if counts["warning"]:
+        answer += f", {counted(counts['warning'], 'warning')}"
+    return answer

@@ -1,4 +1,4 @@
-"""The limits of this machine, one part after another, each in processes of its own and under a time limit."""
+"""Measure the limits of this machine, one part after another, each in processes of its own under a time limit."""
 
 import tempfile
 from collections.abc import Callable, Sequence
@@ -14,18 +14,24 @@ from multicard.launch.cpu_samples import host_record, sample_cpus
 from multicard.launch.gpu_samples import GpuSamples, sample_gpus
 from multicard.launch.variables import settings
 from multicard.machine.all_reduce import exchange
+from multicard.machine.facts import Facts
 from multicard.machine.processes import run_module
 from multicard.trace.collectives import bus_bandwidth
 
-LIMIT_S = 900.0  # of a part beside the time that it is to measure: it starts, and finds out how fast the machine is
+# Time limit of a part beside the time that it measures: it starts, and finds out how fast the machine is.
+LIMIT_S = 900.0
+# A device job measures at most this many times the seconds that were asked for: 5 precisions, with 2 numbers of
+# threads, each for up to four times as long, with a tenfold margin for finding the fastest edge.
+DEVICE_JOB_TIMES = 400
 MESSAGE_BYTES = {"cpu": [4**power for power in (5, 8, 10, 12, 13)], "cuda": [4**power for power in (5, 8, 10, 12, 14)]}
-MOST_PROCESSES = 8  # on CPUs, where each is a process that imports PyTorch
+# On CPUs each device is a process that imports PyTorch.
+MOST_PROCESSES = 8
 
 Part = dict[str, Any]
 
 
 def device_counts(device: str, machine: Machine) -> list[int]:
-    """Numbers of devices between which all-reduces are measured: powers of two, and all of them.
+    """Return the numbers of devices between which all-reduces are measured: powers of two, and all of them.
 
     >>> [device_counts("cuda", Machine(cpus=64, gpus=gpus)) for gpus in (6, 1)]
     [[2, 4, 6], []]
@@ -42,12 +48,12 @@ def measure_machine(
     seconds: float = 1.0,
     say: Callable[[str], None] = lambda _line: None,
 ) -> dict[str, Any]:
-    """Measure a kind of device of this machine; what goes wrong in a part is its `problem`, and the others go on.
+    """Measure a kind of device of this machine, and return the record that docs/choosing.md describes.
 
-    Gives the record that docs/choosing.md describes.
+    What goes wrong in a part is its `problem`, and the others go on.
 
-    `counts`: numbers of devices for all-reduces, else those of `device_counts`; `seconds`: that each number is measured
-    for; `say` is told what is measured next.
+    `counts`: numbers of devices for all-reduces, else those of `device_counts`; `seconds`: how long each value is
+    measured; `say`: called with a line on what is measured next.
 
     Raises `UserError` if there are not as many devices.
     """
@@ -55,13 +61,15 @@ def measure_machine(
     most = here.gpus if device == "cuda" else here.cpus
     if not most:
         raise UserError(f"--device cuda: found no GPU{f': {here.hidden_gpus}' if here.hidden_gpus else ''}")
-    counts = device_counts(device, here) if counts is None else counts
-    if wrong := [count for count in counts if not 2 <= count <= most]:
-        raise UserError(f"--devices: found {wrong[0]}, expected numbers from 2 to {most}, of {device}")
+    if counts is None:
+        counts = device_counts(device, here)
+    for count in counts:
+        if not 2 <= count <= most:
+            raise UserError(f"--devices: found {count}, expected numbers from 2 to {most}, of {device}")
     started = datetime.now(UTC)
     say(f"{device}: matrix multiplication")
-    machine, first = _device_part(device, seconds)
-    parts = [first]
+    machine, device_part = _device_part(device, seconds)
+    parts = [device_part]
     for ranks in counts:
         say(f"{device}: all-reduce between {ranks}")
         parts.append(_all_reduce_part(device, ranks, seconds))
@@ -77,41 +85,51 @@ def measure_machine(
 
 
 def _device_part(device: str, seconds: float) -> tuple[dict[str, Any], Part]:
-    limit_s = LIMIT_S + 400 * seconds
+    """Measure a device alone; return what the job reported about the machine, and the part."""
+    limit_s = LIMIT_S + DEVICE_JOB_TIMES * seconds
     with tempfile.TemporaryDirectory(prefix="multicard-machine-") as scratch:
-        cpus, gpus = Path(scratch, CPU_SAMPLES), Path(scratch, GPU_SAMPLES)
-        with sample_gpus(gpus) if device == "cuda" else nullcontext(), sample_cpus(cpus):
+        cpu_samples = Path(scratch, CPU_SAMPLES)
+        gpu_samples = Path(scratch, GPU_SAMPLES)
+        with sample_gpus(gpu_samples) if device == "cuda" else nullcontext(), sample_cpus(cpu_samples):
             job = run_module("multicard.machine.device_job", [device, seconds], limit_s)
-        samples, host = GpuSamples.read(gpus), host_record(cpus)
-    told = {name: value for fact in job.facts for name, value in fact.items()}
+        samples = GpuSamples.read(gpu_samples)
+        host = host_record(cpu_samples)
+    # Facts that are reported once; rows and problems are reported many times.
+    facts: Facts = {}
+    for fact in job.facts:
+        facts |= fact
     problems = [fact["problem"] for fact in job.facts if "problem" in fact]
-    if not told.get("done"):
+    if not facts.get("done"):
         problems.append(f"no end within {limit_s:g} s" if job.timed_out else job.ending)
-    conditions = samples.of_rank(told.get("rank", {}))["gpu_conditions"]
-    return told.get("machine", {}), {
+    conditions = samples.of_rank(facts.get("rank", {}))["gpu_conditions"]
+    part = {
         "part": "device",
         "rows": [fact["row"] for fact in job.facts if "row" in fact],
         "problem": "; ".join(problems) or None,
         "conditions": [host],
         "ranks": [{"rank": 0, "gpu_conditions": conditions}],
     }
+    return facts.get("machine", {}), part
 
 
 def _all_reduce_part(device: str, ranks: int, seconds: float) -> Part:
+    """Measure all-reduces of several sizes between so many devices."""
     sizes = MESSAGE_BYTES[device]
     with tempfile.TemporaryDirectory(prefix="multicard-machine-") as scratch:
-        with sample_cpus(Path(scratch, CPU_SAMPLES)):
+        cpu_samples = Path(scratch, CPU_SAMPLES)
+        with sample_cpus(cpu_samples):
             # A block takes as long as a single all-reduce did at least, which on a slow link may be much.
-            ended = exchange(device, ranks, sizes, LIMIT_S + len(sizes) * seconds, seconds=seconds)
-        host = host_record(Path(scratch, CPU_SAMPLES))
+            result = exchange(device, ranks, sizes, LIMIT_S + len(sizes) * seconds, seconds=seconds)
+        host = host_record(cpu_samples)
     rows = [
         {
             "measure": "all_reduce",
             "devices": ranks,
             "message_bytes": size,
+            # Bytes of a link for each message, so that bytes over time is the bus bandwidth.
             "bytes": bus_bandwidth("all_reduce", size, ranks, 1.0),
-            "times_s": times,
+            "times_s": times_s,
         }
-        for size, times in sorted(ended.sizes.items())
+        for size, times_s in sorted(result.times_s.items())
     ]
-    return {"part": "all_reduce", "devices": ranks, "rows": rows, "problem": ended.problem, "conditions": [host]}
+    return {"part": "all_reduce", "devices": ranks, "rows": rows, "problem": result.problem, "conditions": [host]}

@@ -1,7 +1,8 @@
-"""What PyTorch reports, printed fact by fact: `python -m multicard.machine.probe`.
+"""Facts that PyTorch reports, printed one by one: `python -m multicard.machine.probe`.
 
-A process of its own, since a broken driver or library can hang or end the one that asks it. A fact that raises is
-printed as `<name>_problem`; `asking` names the one that is being asked for, so that a hang can be put down to it.
+They are asked for in a process of its own, since a broken driver or library can hang or end the process that asks. A
+fact that raises is printed as `<name>_problem`; the fact `asking` names the one that is being asked for, so that a hang
+can be attributed to it.
 """
 
 import os
@@ -9,24 +10,28 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from multicard.core.facts import tell, told
 from multicard.core.system import ask
+from multicard.machine.facts import Facts, parse_line, print_fact
 
-LIMIT_S = 120.0  # a first import from a shared file system takes long
-TEXT_LIMIT = 300  # of an error's message
+# A first import of PyTorch from a shared file system takes long.
+LIMIT_S = 120.0
+MOST_CHARACTERS = 300
 
 
-def facts_here() -> dict[str, Any]:
-    """What PyTorch reports of itself and its GPUs; `torch_problem` where it cannot be imported.
+def facts_here() -> Facts:
+    """Return what PyTorch reports about itself and its GPUs; `torch_problem` if it cannot be imported.
 
-    `unanswered`: what hung, or ended the process that asked.
+    `unanswered`: the fact that hung, or ended the process that asked for it.
     """
-    # Without warnings, which would be mixed with the answer.
+    # Warnings would be mixed with the answer.
     answer = ask([sys.executable, "-W", "ignore", "-m", "multicard.machine.probe"], LIMIT_S, dict(os.environ))
-    facts = {name: value for line in answer.lines for fact in told(line)[1] for name, value in fact.items()}
+    facts: Facts = {}
+    for line in answer.lines:
+        for fact in parse_line(line).facts:
+            facts |= fact
     if not facts.get("all"):
-        said = (answer.problem or "no answer").replace(sys.executable, "python", 1)
-        facts["unanswered"] = f"{said}, asked for {facts['asking']}" if "asking" in facts else said
+        problem = (answer.problem or "no answer").replace(sys.executable, "python", 1)
+        facts["unanswered"] = f"{problem}, asked for {facts['asking']}" if "asking" in facts else problem
     if "torch" not in facts:
         facts["torch_problem"] = facts.get("import_torch_problem") or facts.get("unanswered", "no answer")
     return facts
@@ -34,18 +39,21 @@ def facts_here() -> dict[str, Any]:
 
 def attempt(name: str, ask: Callable[[], Any]) -> Any:
     """Print what `ask` returns, or why it cannot; return it, or None."""
-    tell(asking=name)
-    fact: dict[str, Any]
+    print_fact(asking=name)
+    fact: Facts
     try:
         fact = {name: ask()}
     except BaseException as error:
-        fact = {f"{name}_problem": f"{type(error).__name__}: {' '.join(str(error).split())[:TEXT_LIMIT]}"}
-    tell(**fact)
+        fact = {f"{name}_problem": f"{type(error).__name__}: {' '.join(str(error).split())[:MOST_CHARACTERS]}"}
+    print_fact(**fact)
     return fact.get(name)
 
 
-def of_torch() -> bool:
-    """Facts of PyTorch that need no GPU, and its version last: whether it could be imported and asked."""
+def report_torch() -> bool:
+    """Report the facts of PyTorch that need no GPU.
+
+    Its version comes last: that it is there shows that PyTorch could be imported and asked.
+    """
     import torch
 
     attempt("cuda", lambda: torch.version.cuda)
@@ -56,21 +64,25 @@ def of_torch() -> bool:
     return True
 
 
-def of_cuda() -> bool:
-    """Facts of the GPUs that PyTorch sees, and whether it starts on one."""
+def report_gpus() -> bool:
+    """Report the GPUs that PyTorch sees, and whether it starts on one."""
     import torch
 
-    count, describe = torch.cuda.device_count, torch.cuda.get_device_properties
-    gpus = attempt("gpus", lambda: [(gpu.name, gpu.total_memory) for gpu in map(describe, range(count()))])
+    def names_and_memory() -> list[tuple[str, int]]:
+        gpus = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+        return [(gpu.name, gpu.total_memory) for gpu in gpus]
+
+    gpus = attempt("gpus", names_and_memory)
     if gpus:
         attempt("started", lambda: torch.zeros(1, device="cuda").item() == 0)
     elif torch.version.cuda:
-        attempt("cuda_init", torch.cuda.init)  # its error says why there is none
+        # Its error states why there is no GPU.
+        attempt("cuda_init", torch.cuda.init)
     return True
 
 
 if __name__ == "__main__":
-    imported = attempt("import_torch", of_torch)
-    if imported:
-        attempt("cuda_asked", of_cuda)
+    is_imported = attempt("import_torch", report_torch)
+    if is_imported:
+        attempt("cuda_asked", report_gpus)
     attempt("all", lambda: True)

@@ -1,51 +1,52 @@
-"""Measuring in processes of its own, under a time limit: what their ranks tell, in the order in which it came."""
+"""Run measurements in processes of their own, under a time limit, and collect what their ranks report."""
 
 import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from multicard.core.facts import told
 from multicard.core.system import ending
 from multicard.launch.node_ranks import training_command
 from multicard.launch.supervise import run
 from multicard.launch.variables import inside_one_machine, job_environment
+from multicard.machine.facts import Facts, ParsedLine, parse_line
 
+# How long processes may take to end once the job has ended or was told to.
 GRACE_S = 5.0
 
 
 @dataclass(frozen=True)
-class Told:
-    """The lines of a job, each with its facts, and how the job ended."""
+class JobOutput:
+    """The lines that a job printed, in the order in which they came, and how it ended."""
 
-    lines: list[tuple[str, list[dict[str, Any]]]]
+    lines: list[ParsedLine]
     exit_code: int
     timed_out: bool
 
     @property
-    def facts(self) -> list[dict[str, Any]]:
+    def facts(self) -> list[Facts]:
         """The facts of all lines."""
-        return [fact for _, facts in self.lines for fact in facts]
+        return [fact for line in self.lines for fact in line.facts]
 
     @property
     def ending(self) -> str:
-        """How it ended, with its last line."""
-        return ending(self.exit_code, [text for text, _ in self.lines])
+        """How the job ended, in words, with its last line."""
+        return ending(self.exit_code, [line.text for line in self.lines])
 
 
 def run_module(
-    module: str, arguments: Sequence[object], limit_s: float, ranks: int = 0, more: dict[str, str] | None = None
-) -> Told:
-    """Run a module in a process of its own, or, with `ranks`, under torchrun; it is ended after `limit_s`.
+    module: str, arguments: Sequence[object], limit_s: float, ranks: int = 0, variables: dict[str, str] | None = None
+) -> JobOutput:
+    """Run a module in a process of its own, or in `ranks` processes under torchrun; end it after `limit_s`.
 
-    `more`: variables for its environment, beside those that a run's job gets.
+    `variables`: for its environment, beside those that a run's job gets.
     """
-    lines: list[tuple[str, list[dict[str, Any]]]] = []
-    command = training_command(module, [str(each) for each in arguments], ranks)
+    lines: list[ParsedLine] = []
+    command = training_command(module, [str(argument) for argument in arguments], ranks)
+    environment = inside_one_machine(job_environment(os.environ))
+    environment |= {"PYTHONSAFEPATH": "1"} | (variables or {})
     with tempfile.TemporaryDirectory(prefix="multicard-machine-", ignore_cleanup_errors=True) as scratch:
-        environment = inside_one_machine(job_environment(os.environ)) | {"PYTHONSAFEPATH": "1"} | (more or {})
         log = Path(scratch, "log.txt")
-        ended = run(command, environment, log, limit_s, lambda line: lines.append(told(line)), GRACE_S)
-    return Told(lines, ended.exit_code, ended.timed_out)
+        ended = run(command, environment, log, limit_s, lambda line: lines.append(parse_line(line)), GRACE_S)
+    return JobOutput(lines, ended.exit_code, ended.timed_out)

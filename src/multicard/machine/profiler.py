@@ -1,69 +1,105 @@
-"""Profilers that are programs: whether they can be used, and whether Nsight Systems really records."""
+"""Check profilers that are programs: whether they can be used, and whether Nsight Systems really records."""
 
 import os
 import sqlite3
 import sys
 import tempfile
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from multicard.core.errors import TraceError
 from multicard.launch.supervise import run
 from multicard.launch.variables import job_environment
-from multicard.machine import Check
-from multicard.profilers import PROFILERS
+from multicard.machine import Check, Verdict
+from multicard.machine.facts import Facts
+from multicard.profilers import PROFILERS, Profiler
+from multicard.profilers.interface import Availability
 from multicard.profilers.nsys import CAPTURE_RANGE, NO_NVTX, PROFILER
 
 RECORD_LIMIT_S = 90.0
-OF_CPU = "import torch; torch.cuda.nvtx.range_end(torch.cuda.nvtx.range_start('{range}'))"
-OF_GPU = (
-    "import torch; opened = torch.cuda.nvtx.range_start('{range}'); torch.ones(8, device='cuda').sum().item(); "
-    "torch.cuda.nvtx.range_end(opened)"
+UNTIL_THEN = "until then runs are recorded by PyTorch's profiler (profiler: auto)"
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A trivial program that is recorded, and what its trace must hold: rows of a table of the export."""
+
+    device: str
+    program: str
+    content: str
+    table: str
+
+
+ON_CPU = _Trial(
+    "cpu",
+    f"import torch; torch.cuda.nvtx.range_end(torch.cuda.nvtx.range_start('{CAPTURE_RANGE}'))",
+    "ranges",
+    "NVTX_EVENTS",
 )
-WITHOUT = "until then runs are recorded by PyTorch's profiler (profiler: auto)"
+ON_GPU = _Trial(
+    "cuda",
+    f"import torch; opened = torch.cuda.nvtx.range_start('{CAPTURE_RANGE}'); "
+    "torch.ones(8, device='cuda').sum().item(); torch.cuda.nvtx.range_end(opened)",
+    "kernels",
+    "CUPTI_ACTIVITY_KIND_KERNEL",
+)
 
 
-def checks(facts: dict[str, Any], record_limit_s: float = RECORD_LIMIT_S) -> list[Check]:
-    """Ask each profiler, and have nsys record a trivial program if torch can name ranges for it."""
+def checks(facts: Facts, record_limit_s: float = RECORD_LIMIT_S) -> list[Check]:
+    """Check each profiler, and have nsys record a trivial program if torch can name ranges for it.
+
+    `facts`: from `multicard.machine.probe.facts_here`; `record_limit_s`: after which the recording is ended.
+    """
     found = []
-    for entry in PROFILERS.values():
-        if not entry.program:
+    for profiler in PROFILERS.values():
+        if profiler.program is None:
             continue
-        usable, why, caveat = entry.availability("cuda")
-        verdict, do = ("warning", f"install a newer one (docs/cluster.md); {WITHOUT}") if caveat else ("ok", "")
-        if not usable:
-            is_broken = entry.is_installed() and why != NO_NVTX
-            verdict, do = "error" if is_broken else "warning", f"install it (docs/cluster.md); {WITHOUT}"
-        found.append(Check(entry.name, caveat or why, verdict, do))
-        if usable and entry is PROFILER:
+        availability = profiler.availability("cuda")
+        found.append(_availability_check(profiler, availability))
+        if availability.usable and profiler is PROFILER:
             found.append(_recording(facts, record_limit_s))
     return found
 
 
-def _recording(facts: dict[str, Any], limit_s: float) -> Check:
-    """Record a program as a run is recorded. The report, exported, counts; exit codes do not."""
-    name, on_gpu = "nsys recording", bool(facts.get("gpus")) and "started_problem" not in facts
-    program = (OF_GPU if on_gpu else OF_CPU).format(range=CAPTURE_RANGE)
-    what, table = ("kernels", "CUPTI_ACTIVITY_KIND_KERNEL") if on_gpu else ("ranges", "NVTX_EVENTS")
+def _availability_check(profiler: Profiler, availability: Availability) -> Check:
+    usable, why, caveat = availability
+    if not usable:
+        is_broken = profiler.is_installed() and why != NO_NVTX
+        verdict: Verdict = "error" if is_broken else "warning"
+        return Check(profiler.name, caveat or why, verdict, f"install it (docs/cluster.md); {UNTIL_THEN}")
+    if caveat:
+        return Check(profiler.name, caveat, "warning", f"install a newer one (docs/cluster.md); {UNTIL_THEN}")
+    return Check(profiler.name, why)
+
+
+def _recording(facts: Facts, limit_s: float) -> Check:
+    """Record a program as a run is recorded. The exported report counts; exit codes do not."""
+    has_gpu = bool(facts.get("gpus")) and "started_problem" not in facts
+    trial = ON_GPU if has_gpu else ON_CPU
     with tempfile.TemporaryDirectory(prefix="multicard-doctor-", ignore_cleanup_errors=True) as scratch:
         report = Path(scratch, "report.nsys-rep")
-        command = PROFILER.wrap([sys.executable, "-c", program], report, "cuda" if on_gpu else "cpu")
+        command = PROFILER.wrap([sys.executable, "-c", trial.program], report, trial.device)
         environment = job_environment(os.environ) | {"TMPDIR": scratch} | PROFILER.environment
         ended = run(command, environment, Path(scratch, "log.txt"), limit_s, lambda line: None)
         try:
             if ended.timed_out:
                 raise TraceError(f"did not end within {limit_s:g} s")
             PROFILER.check(report)
-            if not _rows(PROFILER.export(report, Path(scratch), limit_s), table):
-                raise TraceError(f"the report holds no {what}")
+            if not _count_rows(PROFILER.export(report, Path(scratch), limit_s), trial.table):
+                raise TraceError(f"the report holds no {trial.content}")
         except (TraceError, sqlite3.Error) as error:
-            return Check(name, f"fails: {error}", "error", f"another version of nsys that knows the driver; {WITHOUT}")
-    tried = "" if on_gpu else " (no GPU to try)"
-    return Check(name, f"recorded a program with its {what}{tried} and exported it in {ended.wall_time_s:.0f} s")
+            do = f"another version of nsys that knows the driver; {UNTIL_THEN}"
+            return Check("nsys recording", f"fails: {error}", "error", do)
+    where = "" if has_gpu else " (no GPU to try)"
+    duration = f"{ended.wall_time_s:.0f} s"
+    return Check("nsys recording", f"recorded a program with its {trial.content}{where} and exported it in {duration}")
 
 
-def _rows(database: Path, table: str) -> int:
+def _count_rows(database: Path, table: str) -> int:
+    """Return the number of rows of a table, 0 if the database has no such table."""
     with closing(sqlite3.connect(database)) as connection:
-        there = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = ?", (table,)).fetchone()[0]
-        return connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] if there else 0
+        tables = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = ?", (table,))
+        if not tables.fetchone()[0]:
+            return 0
+        return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])

@@ -1,142 +1,193 @@
 """Slurm: its tools, its partitions, its accounting, and whether it takes a job of a profile."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from multicard.core.errors import UserError
 from multicard.core.system import Answer, ask
 from multicard.core.text import counted, first_of
-from multicard.machine import Check
+from multicard.machine import Check, Verdict
 from multicard.machine.slurm_limits import check_jobs
 
-# --exact: else a smallest node stands for all.
+# With --exact each kind of node has a line of its own; without it, the smallest node stands for all.
 PARTITIONS = ["sinfo", "--noheader", "--exact", "--format=%R|%a|%D|%G|%T"]
 # States of nodes that take no new jobs; "*" marks a node that does not respond.
-NOT_UP = ("drain", "down", "fail", "unk", "inval", "error", "maint", "*")
-# What the plugin's status command would ask; a Slurm without slurmdbd refuses it.
+UNUSABLE_STATES = ("drain", "down", "fail", "unk", "inval", "error", "maint", "*")
+# A node that is powered down is started for a job.
+POWER_SAVING = "power"
+# Snakemake's plugin for Slurm asks for the states of jobs like this; a Slurm without slurmdbd refuses it.
 ACCOUNTING = ["sacct", "--allocations", "--noheader", "--parsable2", "--format=JobIDRaw"]
-SHOWN = 8
-RUN = "launch_run"
+SHOWN_PARTITIONS = 8
+# The rule of the workflow that starts runs.
+RUN_RULE = "launch_run"
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """Nodes of a partition that are alike."""
+    """Nodes of a partition that are alike: how many, whether they take jobs, and the GPUs of each."""
 
     count: int
-    up: bool
+    is_up: bool
     gpus: int
 
 
 Partitions = dict[str, list[Nodes]]
 
 
-def here() -> bool:
-    """Whether jobs can be handed to a Slurm from here."""
+def is_available() -> bool:
+    """True if jobs can be submitted to a Slurm from here."""
     return ask(["sinfo", "--noheader", "--format=%R"]).problem is None
 
 
 def checks(profile: dict[str, Any] | None, demanded: bool = False) -> list[Check]:
-    """Look at Slurm and at a profile for it.
+    """Check Slurm, and a profile for it.
 
     `demanded`: the user named the profile, so that Slurm must be there.
     """
-    for_slurm = profile is not None and profile.get("executor") == "slurm"
-    absent = "error" if demanded and for_slurm else "warning"
+    if_absent: Verdict = "error" if demanded and _is_for_slurm(profile) else "warning"
     version = ask(["sinfo", "--version"])
     if version.problem and "not on the PATH" in version.problem:
-        return [Check("Slurm", "none here: sinfo is not on the PATH", absent, "profiles/local runs without Slurm")]
-    told = re.search(r"\d+\.\d+[\w.-]*", version.output)
-    if version.problem or told is None:
-        found = f"cannot tell: {version.problem or 'sinfo prints no version'}"
-        return [Check("Slurm", found, "warning", "reinstall slurm-client, or look on a node of the cluster")]
-    tools, answer = Check("Slurm", told[0]), ask(PARTITIONS)
+        return [Check("Slurm", "none here: sinfo is not on the PATH", if_absent, "profiles/local runs without Slurm")]
+    number = re.search(r"\d+\.\d+[\w.-]*", version.output)
+    if version.problem or number is None:
+        problem = f"cannot tell: {version.problem or 'sinfo prints no version'}"
+        return [Check("Slurm", problem, "warning", "reinstall slurm-client, or look on a node of the cluster")]
+    tools = Check("Slurm", number[0])
+    answer = ask(PARTITIONS)
     partitions = _partitions(answer)
     if answer.problem or not partitions:
-        found = f"cannot tell: {answer.problem or 'sinfo lists none'}"
-        return [tools, Check("Slurm partitions", found, absent, "look on a node of the cluster")]
-    has_gpus = any(node.gpus for nodes in partitions.values() for node in nodes)
-    listed = first_of([f"{name} ({_listed(nodes)})" for name, nodes in partitions.items()], SHOWN)
-    do = "" if has_gpus else "no node declares GPUs (gres) to Slurm"
-    found = [tools, Check("Slurm partitions", listed, "ok" if has_gpus else "warning", do)]
-    if profile is not None and not for_slurm:
-        found.append(Check("profile", f"its executor is {profile.get('executor', 'local')}, not slurm", "warning"))
-    elif profile is not None:
-        job = {"qos": str(profile.get("slurm-qos") or "")} | resources_of(profile, RUN)
-        found += [_accounting(profile), _submitted(profile, job)]
-        place = (job.get(name, "") for name in ("slurm_partition", "slurm_account", "qos"))
-        found += filter(None, [check_jobs(profile, *place)])
-    return found
+        problem = f"cannot tell: {answer.problem or 'sinfo lists none'}"
+        return [tools, Check("Slurm partitions", problem, if_absent, "look on a node of the cluster")]
+    return [tools, _partitions_check(partitions), *_profile_checks(profile)]
+
+
+def _is_for_slurm(profile: dict[str, Any] | None) -> bool:
+    return profile is not None and profile.get("executor") == "slurm"
+
+
+def _partitions_check(partitions: Partitions) -> Check:
+    listed = first_of([f"{name} ({_in_words(nodes)})" for name, nodes in partitions.items()], SHOWN_PARTITIONS)
+    if any(node.gpus for nodes in partitions.values() for node in nodes):
+        return Check("Slurm partitions", listed)
+    return Check("Slurm partitions", listed, "warning", "no node declares GPUs (gres) to Slurm")
+
+
+def _profile_checks(profile: dict[str, Any] | None) -> list[Check]:
+    if profile is None:
+        return []
+    if not _is_for_slurm(profile):
+        return [Check("profile", f"its executor is {profile.get('executor', 'local')}, not slurm", "warning")]
+    job = {"qos": str(profile.get("slurm-qos") or "")} | resources_of(profile, RUN_RULE)
+    found = [_accounting(profile), _submitted(profile, job)]
+    jobs = check_jobs(
+        profile,
+        partition=job.get("slurm_partition", ""),
+        account=job.get("slurm_account", ""),
+        qos=job.get("qos", ""),
+    )
+    return [*found, jobs] if jobs else found
 
 
 def _partitions(answer: Answer) -> Partitions:
-    """Nodes of each partition, those alike together."""
-    found: Partitions = {}
+    """Return the nodes of each partition that sinfo lists, those alike together."""
+    partitions: Partitions = {}
     for line in answer.lines:
         fields = [field.strip() for field in line.split("|")]
         if len(fields) != 5 or not fields[2].isdecimal():
             continue
-        name, state, count, gres, of_nodes = fields
-        up = state == "up" and ("power" in of_nodes or not any(word in of_nodes.lower() for word in NOT_UP))
-        # Of a list such as gpu:h100:4(S:0-1),nvme:1.
-        gpus = sum(map(int, re.findall(r"(?:^|,)gpu:(?:[^:,(]*:)*(\d+)", gres)))
-        found.setdefault(name, []).append(Nodes(int(count), up, gpus))
-    return found
+        name, partition_state, count, gres, node_state = fields
+        is_up = partition_state == "up" and _takes_jobs(node_state)
+        partitions.setdefault(name, []).append(Nodes(int(count), is_up, _gpus_in(gres)))
+    return partitions
 
 
-def _listed(nodes: list[Nodes]) -> str:
-    gpus, most = sorted({node.gpus for node in nodes if node.gpus}), max(node.gpus for node in nodes)
-    down = "" if any(node.up for node in nodes) else ", not up"
-    each = f" of {' or '.join(map(str, gpus))} {'GPU' if most == 1 else 'GPUs'}" if gpus else ""
-    return counted(sum(node.count for node in nodes), "node") + each + down
+def _takes_jobs(node_state: str) -> bool:
+    if POWER_SAVING in node_state:
+        return True
+    return not any(state in node_state.lower() for state in UNUSABLE_STATES)
+
+
+def _gpus_in(gres: str) -> int:
+    """Return the number of GPUs in a list of generic resources.
+
+    >>> _gpus_in("gpu:h100:4(S:0-1),nvme:1"), _gpus_in("gpu:2"), _gpus_in("(null)")
+    (4, 2, 0)
+    """
+    return sum(map(int, re.findall(r"(?:^|,)gpu:(?:[^:,(]*:)*(\d+)", gres)))
+
+
+def _in_words(nodes: list[Nodes]) -> str:
+    """Return the number of nodes and their GPUs, such as "3 nodes of 4 or 8 GPUs"."""
+    words = counted(sum(node.count for node in nodes), "node")
+    gpu_counts = sorted({node.gpus for node in nodes if node.gpus})
+    if gpu_counts:
+        words += f" of {' or '.join(map(str, gpu_counts))} {'GPU' if gpu_counts == [1] else 'GPUs'}"
+    if not any(node.is_up for node in nodes):
+        words += ", not up"
+    return words
 
 
 def _accounting(profile: dict[str, Any]) -> Check:
-    """Whether Snakemake can learn from Slurm that a job has ended."""
-    accounting, asked = ask(ACCOUNTING), profile.get("slurm-status-command") or "sacct"
-    found = f"{accounting.problem or 'sacct answers'}; the profile asks {asked}"
-    if accounting.problem and asked != "squeue":
+    """Check that Snakemake can learn from Slurm that a job has ended."""
+    accounting = ask(ACCOUNTING)
+    status_command = profile.get("slurm-status-command") or "sacct"
+    found = f"{accounting.problem or 'sacct answers'}; the profile asks {status_command}"
+    if accounting.problem and status_command != "squeue":
         do = "slurm-status-command: squeue in the profile; with sacct Snakemake would never see a job end"
         return Check("Slurm accounting", found, "error", do)
     return Check("Slurm accounting", found)
 
 
-def _submitted(profile: dict[str, Any], job: dict[str, str]) -> Check:
+def _submitted(profile: dict[str, Any], job: Mapping[str, str]) -> Check:
     """Have Slurm judge a job on as many nodes and GPUs as the profile states, without submitting one.
 
     `job`: resources that the profile states for a run.
     """
-    options = {"partition": "slurm_partition", "account": "slurm_account", "qos": "qos"}
-    asked = [f"--{option}={job[name]}" for option, name in options.items() if job.get(name)]
-    config = profile.get("config")
-    cluster = (config if isinstance(config, dict) else {}).get("cluster") or {}
-    nodes, gpus = (_number(cluster.get(name)) for name in ("nodes", "gpus_per_node"))
-    asked += ([f"--nodes={nodes}"] if nodes else []) + ([f"--gres=gpu:{gpus}"] if gpus else [])
-    answer = ask(["sbatch", "--test-only", *asked, "--time=1", "--output=/dev/null", "--wrap=true"])
+    options = _options(profile, job)
+    answer = ask(["sbatch", "--test-only", *options, "--time=1", "--output=/dev/null", "--wrap=true"])
     if answer.problem is None:
-        return Check("profile: job", f"Slurm would take one ({' '.join(asked) or 'with its defaults'})")
+        return Check("profile: job", f"Slurm would take one ({' '.join(options) or 'with its defaults'})")
     do = "slurm_partition, slurm_account and slurm-qos in the profile, and under config: cluster: what its nodes have"
-    return Check("profile: job", f"with {' '.join(asked) or 'its defaults'} {answer.problem}", "error", do)
+    return Check("profile: job", f"with {' '.join(options) or 'its defaults'} {answer.problem}", "error", do)
 
 
-def resources_of(profile: dict[str, Any], rule: str) -> dict[str, str]:
-    """Resources that a profile states for a rule: its own, else the defaults of all rules.
+def _options(profile: dict[str, Any], job: Mapping[str, str]) -> list[str]:
+    """Return the options of sbatch for a job of the profile."""
+    resource_of_option = {"partition": "slurm_partition", "account": "slurm_account", "qos": "qos"}
+    options = [f"--{option}={job[name]}" for option, name in resource_of_option.items() if job.get(name)]
+    config = profile.get("config")
+    cluster = (config.get("cluster") if isinstance(config, dict) else None) or {}
+    nodes = _number(cluster.get("nodes"))
+    gpus = _number(cluster.get("gpus_per_node"))
+    if nodes:
+        options.append(f"--nodes={nodes}")
+    if gpus:
+        options.append(f"--gres=gpu:{gpus}")
+    return options
+
+
+def resources_of(profile: Mapping[str, Any], rule: str) -> dict[str, str]:
+    """Return the resources that a profile states for a rule: its own, else the defaults of all rules.
 
     >>> resources_of({"default-resources": {"slurm_partition": "gpu"}, "set-resources": {"a": {"mem_mb": 5}}}, "a")
     {'slurm_partition': 'gpu', 'mem_mb': '5'}
 
     Raises `UserError` if it states them in another form, as a list is.
     """
-    found: dict[str, str] = {}
-    of_rules = profile.get("set-resources") or {}
-    for stated in (profile.get("default-resources"), of_rules.get(rule) if isinstance(of_rules, dict) else of_rules):
+    by_rule = profile.get("set-resources") or {}
+    of_rule = by_rule.get(rule) if isinstance(by_rule, dict) else by_rule
+    resources: dict[str, str] = {}
+    for stated in (profile.get("default-resources"), of_rule):
         if not isinstance(stated or {}, dict):
             raise UserError(f"profile: found the resources {stated!r}, expected a mapping of names to values")
-        found |= {str(name): str(value).strip("'\" ") for name, value in (stated or {}).items() if value is not None}
-    return found
+        for name, value in (stated or {}).items():
+            if value is not None:
+                resources[str(name)] = str(value).strip("'\" ")
+    return resources
 
 
 def _number(stated: object) -> int:
-    """A whole number as a profile states it, 0 if it states none."""
+    """Return a whole number that a profile states, 0 if it states none."""
     return int(str(stated)) if str(stated).isdecimal() else 0
