@@ -70,7 +70,7 @@ def test_without_nsys_or_ranges_the_other_profiler_is_named(
     assert (only.verdict, only.found) == ("warning", "no nsys on the PATH")
     assert "PyTorch's profiler" in only.do
     with monkeypatch.context() as patch:
-        patch.setattr(nsys, "cuda_of_torch", lambda _python: nsys.BUILT_WITHOUT)
+        patch.setattr(nsys, "cuda_of_torch", lambda _python: nsys.BUILT_WITHOUT_CUDA)
         assert look(CPU) == ("warning", "torch has no NVTX, since it was built without CUDA")  # there is nothing to try
     for script in (GARBAGE, HANG):
         monkeypatch.setattr(nsys, "VERSION_LIMIT_S", 0.3 if script == HANG else 20)

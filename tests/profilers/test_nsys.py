@@ -19,7 +19,8 @@ from multicard.core.errors import TraceError, UserError
 from multicard.launch.job import choose_profiler
 from multicard.launch.trace_files import keep_trace
 from multicard.profilers import nsys
-from multicard.profilers.nsys import CAPTURE_RANGE, PROFILER, check_database, cuda_of_torch
+from multicard.profilers.nsys import CAPTURE_RANGE, PROFILER, cuda_of_torch
+from multicard.profilers.nsys_export import check_database
 
 RANGE = """
 import torch
@@ -280,7 +281,7 @@ def test_on_gpus_auto_takes_no_nsys_that_is_older_than_the_cuda_of_torch(
 def test_the_cuda_of_torch_is_found_without_importing_it() -> None:
     program = "import sys; from multicard.profilers import nsys; print(nsys.cuda_of_torch(), 'torch' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
-    assert answer.split() == [torch.version.cuda or nsys.BUILT_WITHOUT, "False"]
+    assert answer.split() == [torch.version.cuda or nsys.BUILT_WITHOUT_CUDA, "False"]
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def capturing(events: list[str], profiler: str, folder: Path, rank: int, *device
 def fake(events: list[str], monkeypatch: pytest.MonkeyPatch) -> _Fake:
     """The session of a profiler `fake`."""
     session = _Fake(events)
-    monkeypatch.setitem(PROFILERS._entries, "fake", SimpleNamespace(session=lambda *_: session))
+    monkeypatch.setitem(PROFILERS, "fake", SimpleNamespace(session=lambda *_: session))
     return session
 
 

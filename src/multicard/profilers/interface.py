@@ -1,4 +1,4 @@
-"""What a profiler says of itself.
+"""The interface of a profiler; the entries are listed in `multicard.profilers`.
 
 An entry is a module of this package with an instance named `PROFILER`. Training processes import these modules too, so
 they need the standard library and `core/` only, and import torch inside functions.
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Availability(NamedTuple):
-    """Whether a profiler can be used on this machine, and how that is known.
+    """An answer to whether a profiler can be used on this machine, and why.
 
-    `caveat`: why it may record too little of a job. `auto` leaves it out then; who states it gets it.
+    `caveat`: why it may record too little of a job. `profiler: auto` does not choose it then, but it can be named.
     """
 
     usable: bool
@@ -28,7 +28,7 @@ class Availability(NamedTuple):
 
 
 class Session:
-    """A profiler's part inside a training process. This one does nothing."""
+    """The part of a profiler inside a training process, made by `Profiler.session`. This one does nothing."""
 
     def range(self, name: str) -> AbstractContextManager[object]:
         """Show the block as a range of that name in the trace."""
@@ -43,45 +43,57 @@ class Session:
 
 
 class Profiler:
-    """How a job is recorded, and what comes of it."""
+    """A way to record a job, and to make a readable file of what was recorded.
 
-    name: ClassVar[str]  # value of the parameter `profiler`
+    A profiler either wraps the job, as a program that runs it as its child (`wrap`, `node_file`), or records inside
+    each rank (`session`, `rank_file`).
+    """
+
+    # The value of the parameter `profiler`.
+    name: ClassVar[str]
     description: ClassVar[str]
-    program: ClassVar[str | None] = None  # that must be on the PATH; None where PyTorch is enough
-    environment: ClassVar[Mapping[str, str]] = {}  # variables that the job needs to be recorded
-    node_file: ClassVar[str | None] = None  # left on every node by a program that runs the job as its child (`wrap`)
-    rank_file: ClassVar[str | None] = None  # left of every `rank` by one that records inside the ranks (`session`)
-    exportable: ClassVar[tuple[str, ...]] = ()  # suffixes of what it leaves, of which `export` makes a readable file
-    readable: ClassVar[tuple[str, ...]] = ()  # suffixes of the files that its reader takes
-    # What the content of such files begins with, after blanks: a file is opened by it if its suffix is another.
+    # The program that must be on the PATH; None if PyTorch is enough.
+    program: ClassVar[str | None] = None
+    # Variables that the job needs to be recorded.
+    environment: ClassVar[Mapping[str, str]] = {}
+    # The file that is left on every node, or for every `{rank}`; None for the other way of recording.
+    node_file: ClassVar[str | None] = None
+    rank_file: ClassVar[str | None] = None
+    # Suffixes of files that `export` makes readable, and of files that the reader takes.
+    exportable: ClassVar[tuple[str, ...]] = ()
+    readable: ClassVar[tuple[str, ...]] = ()
+    # How the content of such files begins, after blanks: it decides if the suffix is another one.
     exportable_beginnings: ClassVar[tuple[bytes, ...]] = ()
     readable_beginnings: ClassVar[tuple[bytes, ...]] = ()
-    # Module with a function `read(path)` that gives the `multicard.trace.model.Trace` of a file; None where no activity
-    # tables are made of it. One that `refuses_large` files does not if it is called as `read(path, large=True)`.
+    # A module with a function `read(path)` that returns a `multicard.trace.model.Trace`; None if no activity tables are
+    # made of the files.
     reader: ClassVar[str | None] = None
+    # True if `read` refuses files that unpack to very much unless it is called as `read(path, large=True)`.
     refuses_large: ClassVar[bool] = False
 
     def is_installed(self) -> bool:
-        """Whether its program is on the PATH."""
+        """True if its program is on the PATH, or it needs none."""
         return self.program is None or shutil.which(self.program) is not None
 
     def availability(self, device: str, python: str | None = None) -> Availability:
-        """Whether it can be used here for jobs on `device` (cpu, cuda), and how that is known or what is missing.
+        """Return whether it can be used here for jobs on `device` (cpu, cuda).
 
         `python`: the interpreter of the job, if not this one.
         """
-        return Availability(True) if self.is_installed() else Availability(False, f"no {self.program} on the PATH")
+        if self.is_installed():
+            return Availability(True)
+        return Availability(False, f"no {self.program} on the PATH")
 
     def wrap(self, command: list[str], file: Path, device: str) -> list[str]:
-        """Command that runs `command`, whose processes compute on `device` (cpu, cuda), and leaves `file`."""
+        """Return a command that runs `command`, whose processes compute on `device` (cpu, cuda), and leaves `file`."""
         return command
 
     def failure(self, output: str) -> str | None:
-        """The line of a job's output in which it says that it failed itself; None where there is none."""
+        """Return the line of a job's output that shows that the profiler itself failed; None if there is none."""
         return None
 
     def session(self, folder: Path, rank: int, device: "torch.device") -> Session:
-        """Give its part inside a rank, which leaves its file in `folder`."""
+        """Return its part inside a rank, which leaves its file in `folder`."""
         return Session()
 
     def check(self, file: Path) -> None:
@@ -90,7 +102,7 @@ class Profiler:
             raise TraceError(f"{self.name} left no {file.name}")
 
     def export(self, file: Path, folder: Path) -> Path:
-        """Make a readable file, in `folder`, of the one that was left; give that file itself if it is readable.
+        """Make a readable file, in `folder`, of the one that was left; return that file itself if it is readable.
 
         Raises `TraceError` if nothing readable can be made of it. Raises `UserError` if there is no space for it.
         """

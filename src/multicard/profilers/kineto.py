@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from multicard.core.compressed import GZIP_MAGIC
 from multicard.core.files import atomic_write
 from multicard.profilers.interface import Profiler, Session
 
@@ -14,13 +15,14 @@ if TYPE_CHECKING:
 
 
 class Kineto(Profiler):
-    """One Chrome trace per rank."""
+    """Records one Chrome trace per rank."""
 
     name = "kineto"
     description = "PyTorch's profiler"
     rank_file = "rank{rank}.json.gz"
     readable = (".json", ".json.gz")
-    readable_beginnings = (b"{", b"[", b"\xef\xbb\xbf", b"\x1f\x8b")  # of JSON, with a byte order mark, and of gzip
+    # JSON, JSON after a byte order mark, and gzip.
+    readable_beginnings = (b"{", b"[", b"\xef\xbb\xbf", GZIP_MAGIC)
     reader = "multicard.trace.kineto"
     refuses_large = True
 
@@ -30,12 +32,15 @@ class Kineto(Profiler):
 
 
 class KinetoSession(Session):
-    """Ranges are PyTorch's `record_function`."""
+    """Records this rank into `file`; ranges are PyTorch's `record_function`."""
 
     def __init__(self, file: Path, device: "torch.device"):
         from torch import autograd, profiler
 
-        self._file, self._device, self._profiler, self._autograd = file, device, profiler, autograd
+        self._file = file
+        self._device = device
+        self._profiler = profiler
+        self._autograd = autograd
 
     def range(self, name: str) -> AbstractContextManager[object]:
         """Show the block as a user annotation."""
@@ -52,16 +57,17 @@ class KinetoSession(Session):
 
         Raises `RuntimeError` if a profiler of PyTorch records already, which this one would end.
         """
-        # One that is enabled on this thread, and one that is on any.
-        if self._autograd._profiler_enabled() or getattr(self._autograd.profiler, "_is_profiler_enabled", False):
+        is_enabled_on_this_thread = self._autograd._profiler_enabled()
+        is_enabled = getattr(self._autograd.profiler, "_is_profiler_enabled", False)
+        if is_enabled_on_this_thread or is_enabled:
             raise RuntimeError(
                 "PyTorch's profiler is in use already, by the script itself; `profiler: none` leaves it alone"
             )
         activities = [self._profiler.ProfilerActivity.CPU]
         if self._device.type == "cuda":
             activities.append(self._profiler.ProfilerActivity.CUDA)
-        # One cycle only: the warning that the next would clear it says nothing here, and keeping all events
-        # (acc_events) would have Python build every one of them.
+        # PyTorch warns that the next cycle clears the events, but there is only one. Its remedy, to keep all events
+        # (acc_events), would have Python build every one of them.
         warnings.filterwarnings("ignore", message=".*Profiler clears events")
         with self._profiler.profile(activities=activities) as profile:
             yield

@@ -4,7 +4,7 @@ from multicard.profilers.interface import Profiler
 
 
 class NoProfiler(Profiler):
-    """Ranges cost nothing, and no trace is left."""
+    """Records nothing: ranges cost nothing, and no trace is left."""
 
     name = "none"
     description = "no profiler, so no trace"

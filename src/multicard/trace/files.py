@@ -112,7 +112,9 @@ def _format_of_content(beginning: bytes) -> _Format | None:
 
 def _format_of_name(path: Path) -> _Format | None:
     profiler = profiler_of(path)
-    return profiler and _Format(profiler, is_report=path.name.endswith(profiler.exportable))
+    if profiler is None:
+        return None
+    return _Format(profiler, is_report=path.name.endswith(profiler.exportable))
 
 
 def profiler_of(path: Path) -> Profiler | None:

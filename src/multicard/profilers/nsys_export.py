@@ -1,0 +1,150 @@
+"""Export a report of Nsight Systems to SQLite, checked, and without the secrets of other processes.
+
+An exit code of 0 proves nothing: `nsys export` exits with 0 on a full disk. So the export is judged by the database.
+"""
+
+import contextlib
+import errno
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+from multicard.core.errors import TraceError
+from multicard.core.files import atomic_write
+
+# Types of columns in which nsys stores nothing but numbers.
+NUMERIC = ("INTEGER", "REAL")
+# eventType in NVTX_EVENTS of a row that names a domain.
+DOMAIN_CREATED = 75
+# The message of nsys about a report that a newer one wrote, with both versions.
+NEWER = re.compile(r"created in Nsight Systems version \(([\d.]+)[^)]*\), newer than your current version \(([\d.]+)")
+# SQLite's message, which nsys prints too.
+DISK_IS_FULL = "disk is full"
+REMOVED_ENVIRONMENT = "(environment removed)"
+MOST_CHARACTERS = 300
+
+
+def export_report(report: Path, database: Path, options: list[str], limit_s: float) -> None:
+    """Export a report with these options of `nsys export`; the database appears only when it passed its checks.
+
+    Environments of processes are removed from it, and so are all binary values but NCCL's payloads.
+
+    Raises `TraceError` if nsys fails, takes longer than `limit_s`, or leaves a database that does not hold a trace.
+    Raises `UserError` if there is no space for the database: the report is none the worse for it.
+    """
+    with atomic_write(database) as temporary:
+        # nsys refuses to write to a name that exists.
+        temporary.unlink()
+        command = ["nsys", "export", "--type=sqlite", *options, f"--output={temporary}", str(report)]
+        try:
+            code, output = _run(command, limit_s)
+        except subprocess.TimeoutExpired as error:
+            raise TraceError(f"nsys export of {report.name} took more than {limit_s:g} s") from error
+        if DISK_IS_FULL in output:
+            raise OSError(errno.ENOSPC, DISK_IS_FULL)
+        if not temporary.exists():
+            raise TraceError(_why_not_exported(report, code, output))
+        check_database(temporary)
+        try:
+            _scrub(temporary)
+        except sqlite3.OperationalError as error:
+            error_number = errno.ENOSPC if DISK_IS_FULL in str(error) else errno.EIO
+            raise OSError(error_number, str(error)) from error
+
+
+def _run(command: list[str], limit_s: float) -> tuple[int, str]:
+    """Return exit code and output of a command; its children are killed with it.
+
+    Raises `subprocess.TimeoutExpired` if it takes longer than `limit_s`.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="multicard-", ignore_cleanup_errors=True) as temporary,
+        # A child that lives on could hold a pipe open.
+        tempfile.TemporaryFile("w+", errors="replace") as output,
+    ):
+        # nsys writes to $TMPDIR/nvidia, which on a shared machine may be another user's.
+        environment = os.environ | {"LC_ALL": "C", "TMPDIR": temporary}
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
+        )
+        try:
+            process.wait(limit_s)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        output.seek(0)
+        return process.returncode, output.read()
+
+
+def _why_not_exported(report: Path, code: int, output: str) -> str:
+    """Return, in words, why nsys made no database of a report."""
+    newer = NEWER.search(output)
+    if newer:
+        return (
+            f"{report.name}: written by nsys {newer[1]}, expected at most {newer[2]}, which is on the PATH: export it "
+            f"with the nsys that wrote it: nsys export --type sqlite {report.name}"
+        )
+    end = (" ".join(output.split()) or "nothing")[-MOST_CHARACTERS:]
+    return f"nsys export of {report.name} ended with {code}, saying: {end}"
+
+
+def check_database(database: Path) -> None:
+    """Raise `TraceError` unless the file is a sound SQLite database with a trace's strings in it."""
+    try:
+        with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            (result,) = connection.execute("PRAGMA quick_check").fetchone()
+            if result != "ok":
+                raise TraceError(f"{database.name} is damaged: {result}")
+            (string_count,) = connection.execute("SELECT count(*) FROM StringIds").fetchone()
+    except sqlite3.DatabaseError as error:
+        raise TraceError(f"{database.name} is not the SQLite export of a trace: {error}") from error
+    if string_count == 0:
+        raise TraceError(f"{database.name} holds no strings, so no trace")
+
+
+def _scrub(database: Path) -> None:
+    """Overwrite environments of processes, and drop binary values, which may hold anything, but for NCCL's payloads.
+
+    An environment is a string of assignments joined by NUL characters, or a value under a name that contains the word.
+    """
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute(
+            "UPDATE StringIds SET value = ? WHERE instr(CAST(value AS BLOB), x'00') > 0 OR typeof(value) = 'blob'",
+            (REMOVED_ENVIRONMENT,),
+        )
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for table in tables:
+            _scrub_table(connection, table)
+        connection.commit()
+        # What was overwritten would live on in unused parts of pages.
+        connection.execute("VACUUM")
+
+
+def _scrub_table(connection: sqlite3.Connection, table: str) -> None:
+    types = {name: column_type for _, name, column_type, *_ in connection.execute(f'PRAGMA table_info("{table}")')}
+    if {"name", "value"} <= types.keys():
+        connection.execute(f"UPDATE \"{table}\" SET value = ? WHERE name LIKE '%environment%'", (REMOVED_ENVIRONMENT,))
+    for column, column_type in types.items():
+        if column_type in NUMERIC or (table, column) == ("StringIds", "value"):
+            continue
+        condition = f"typeof(\"{column}\") = 'blob'"
+        if (table, column) == ("NVTX_EVENTS", "binaryData"):
+            condition += f" AND NOT {_is_of_nccl(connection)}"
+        connection.execute(f'UPDATE "{table}" SET "{column}" = NULL WHERE {condition}')
+
+
+def _is_of_nccl(connection: sqlite3.Connection) -> str:
+    """Return an SQL condition under which a row of NVTX_EVENTS belongs to NCCL's domain of the row's process."""
+    domains = connection.execute(
+        "SELECT DISTINCT d.globalTid >> 24, d.domainId FROM NVTX_EVENTS d LEFT JOIN StringIds s ON s.id = d.textId "
+        f"WHERE d.eventType = {DOMAIN_CREATED} AND COALESCE(d.text, s.value) = 'NCCL'"
+    )
+    listed = ", ".join(f"({int(process)}, {int(domain)})" for process, domain in domains)
+    # For a row without a domain the comparison is NULL.
+    return f"COALESCE((globalTid >> 24, domainId) IN (VALUES {listed}), 0)" if listed else "0"
