@@ -37,18 +37,19 @@ def examine(config: Path | None, profile: Path | None) -> list[Check]:
     matrix = None if config is None else Matrix.plan(read_experiment(config, profile))
     facts = facts_here()
     machine = Machine.here()
-    found = [
+    machine_checks = [
         *gpus.checks(facts, machine),
         *profiler.checks(facts),
         *slurm.checks(profile_values, demanded=profile is not None),
     ]
     if config is None or matrix is None:
-        return [*found, *disk.checks(Path("results"))]
+        return [*machine_checks, *disk.checks(Path("results"))]
     runs = list(matrix.runs.values())
     # Runs that some machine can run leave their files here; those that this one can run load data here.
     planned = sum(run.unsupported_reason(machine.hypothetical()) is None for run in runs)
     runs_here = [run for run in runs if run.unsupported_reason(machine) is None]
-    return [*found, *disk.checks(Path(matrix.experiment.results), planned, runs_here), _runs(matrix, config)]
+    disk_checks = disk.checks(Path(matrix.experiment.results), planned, runs_here)
+    return [*machine_checks, *disk_checks, _runs(matrix, config)]
 
 
 def _runs(matrix: Matrix, config: Path) -> Check:
@@ -74,9 +75,9 @@ def _runnable(count: int, reasons: Collection[str], where: str) -> str:
     parts = [f"{count - len(reasons)} of {count} can run {where}"]
     most_frequent = Counter(reasons).most_common()
     parts += [f"{times}: {reason}" for reason, times in most_frequent[:SHOWN_REASONS]]
-    others = sum(times for _, times in most_frequent[SHOWN_REASONS:])
-    if others:
-        parts.append(f"{others} for other reasons")
+    remaining_count = sum(times for _, times in most_frequent[SHOWN_REASONS:])
+    if remaining_count:
+        parts.append(f"{remaining_count} for other reasons")
     return "; ".join(parts)
 
 

@@ -33,10 +33,10 @@ def checks(facts: Facts, machine: Machine) -> list[Check]:
 
 
 def _software(facts: Facts) -> list[Check]:
-    found = [Check("Python", platform.python_version()), *_torch(facts)]
+    software = [Check("Python", platform.python_version()), *_torch(facts)]
     if problem := torchtune_unsupported_reason():
-        found.append(Check("torchtune", problem, "warning", "only language models (workload: llm) need it"))
-    return found
+        software.append(Check("torchtune", problem, "warning", "only language models (workload: llm) need it"))
+    return software
 
 
 def _torch(facts: Facts) -> list[Check]:

@@ -31,7 +31,7 @@ class JobOutput:
 
     @property
     def ending(self) -> str:
-        """How the job ended, in words, with its last line."""
+        """The end of the job in words, with its last line."""
         return ending(self.exit_code, [line.text for line in self.lines])
 
 

@@ -51,15 +51,15 @@ def checks(facts: Facts, record_limit_s: float = RECORD_LIMIT_S) -> list[Check]:
 
     `facts`: from `multicard.machine.probe.facts_here`; `record_limit_s`: after which the recording is ended.
     """
-    found = []
+    profiler_checks = []
     for profiler in PROFILERS.values():
         if profiler.program is None:
             continue
         availability = profiler.availability("cuda")
-        found.append(_availability_check(profiler, availability))
+        profiler_checks.append(_availability_check(profiler, availability))
         if availability.usable and profiler is PROFILER:
-            found.append(_recording(facts, record_limit_s))
-    return found
+            profiler_checks.append(_recording(facts, record_limit_s))
+    return profiler_checks
 
 
 def _availability_check(profiler: Profiler, availability: Availability) -> Check:

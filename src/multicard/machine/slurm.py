@@ -80,14 +80,14 @@ def _profile_checks(profile: dict[str, Any] | None) -> list[Check]:
     if not _is_for_slurm(profile):
         return [Check("profile", f"its executor is {profile.get('executor', 'local')}, not slurm", "warning")]
     job = {"qos": str(profile.get("slurm-qos") or "")} | resources_of(profile, RUN_RULE)
-    found = [_accounting(profile), _submitted(profile, job)]
+    job_checks = [_accounting(profile), _submitted(profile, job)]
     jobs = check_jobs(
         profile,
         partition=job.get("slurm_partition", ""),
         account=job.get("slurm_account", ""),
         qos=job.get("qos", ""),
     )
-    return [*found, jobs] if jobs else found
+    return [*job_checks, jobs] if jobs else job_checks
 
 
 def _partitions(answer: Answer) -> Partitions:

@@ -309,7 +309,7 @@ class CapturedEvents:
     def _keep_steps(self) -> None:
         """Drop what belongs to no step."""
         steps = self.steps
-        device_windows = {place: own.window for place, own in steps.items()}
+        device_windows = {place: steps_of_place.window for place, steps_of_place in steps.items()}
         before_steps: dict[Place, dict[str, Mask]] = {}
         for place in steps:
             # Where the extent of the steps is that of the host, too few launches are known.

@@ -80,7 +80,7 @@ def _in_order_of_rows(codes: _Codes) -> tuple[Integers, Integers]:
     """Return codes that count up in the order of the first row of each, without gaps, and these first rows."""
     is_dense = codes.bound <= DENSE_CODES
     numbers, bound = codes if is_dense else _hashed(codes.numbers)
-    # Of several assignments to one element the last one stays, so the rows are assigned backwards.
+    # The last of several assignments to one element stays, so the rows are assigned backwards.
     first_row = np.full(bound, -1)
     first_row[numbers[::-1]] = np.arange(len(numbers))[::-1]
     used = np.flatnonzero(first_row >= 0)

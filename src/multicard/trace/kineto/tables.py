@@ -45,15 +45,21 @@ def event_table(kind: str, events: list[TimedEvent], process: Process, findings:
     # Describing a group takes long, so events are grouped by their fields in the file first.
     code_of_key: dict[Key, int] = {}
     codes = np.array([code_of_key.setdefault(key_of(event), len(code_of_key)) for event in events], np.int32)
-
-    start = np.array([nanoseconds(event.ts) for event in events], np.int64)
-    duration = np.array([nanoseconds(event.dur) for event in events], np.int64)
-    numbers = {"start": start, "end": start + duration, "duration": duration}
-    for name in set(KINDS[kind].numbers) - numbers.keys():
-        numbers[name] = _integers([getattr(event.args, name) for event in events], findings)
+    numbers = _numbers(kind, events, findings)
     if not is_of_host:
         findings[NO_DEVICE] += _count_unknown_devices(code_of_key, codes)
     return EventTable([describe(kind, process, key) for key in code_of_key], codes, numbers)
+
+
+def _numbers(kind: str, events: list[TimedEvent], findings: Findings) -> dict[str, Integers]:
+    """Return the numbers of events of a kind, by name."""
+    start = np.array([nanoseconds(event.ts) for event in events], np.int64)
+    duration = np.array([nanoseconds(event.dur) for event in events], np.int64)
+    numbers = {"start": start, "end": start + duration, "duration": duration}
+    # The other numbers have the names of the arguments that hold them.
+    for name in set(KINDS[kind].numbers) - numbers.keys():
+        numbers[name] = _integers([getattr(event.args, name) for event in events], findings)
+    return numbers
 
 
 def joined(tables: Sequence[EventTable]) -> EventTable:
