@@ -13,8 +13,9 @@ from snakemake.utils import update_config, validate
 
 from conftest import ROOT, refusal
 from multicard.core.errors import UserError
-from multicard.experiment.config import Experiment, Fixed, Scenario, json_schema
+from multicard.experiment.config import Experiment, Fixed, Scenario
 from multicard.experiment.load import check, read_experiment, read_profile, read_yaml
+from multicard.experiment.schema import json_schema
 
 SIZES: dict[str, Any] = {
     "question": "Does it scale?",

@@ -8,9 +8,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from multicard.core.errors import UserError
-from multicard.experiment.config import Scenario, is_parameter, json_schema, parameters_in
+from multicard.experiment.config import Scenario, is_parameter, parameters_in
 from multicard.experiment.load import check, read_job
 from multicard.experiment.runs import expand
+from multicard.experiment.schema import json_schema
 from multicard.experiment.workload import parameters_of
 from multicard.runs.parameters import run_id
 from multicard.workloads.script.parameters import ScriptParameters

@@ -15,6 +15,7 @@ from multicard.core.text import natural
 from multicard.core.validation import expectation
 from multicard.experiment.workload import parameters_of
 from multicard.profilers.interface import Profiler
+from multicard.runs.parameter_types import OwnName
 from multicard.runs.parameters import OwnName, run_id
 from multicard.trace.files import READABLE, profiler_of
 

@@ -18,7 +18,8 @@ from multicard.core.errors import UserError
 from multicard.core.files import atomic_write, read_object
 from multicard.core.layout import EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, SCENARIO_INDEX, STEP_COLUMNS
 from multicard.core.text import for_csv, from_csv, gpu_name
-from multicard.runs.parameters import ARGS_PREFIX, own_value
+from multicard.runs.parameter_types import own_value
+from multicard.runs.parameters import ARGS_PREFIX
 from multicard.trace.tables import ACTIVITIES
 
 MEASURES = "measures.csv"

@@ -284,7 +284,7 @@ def parse_vary(text: str) -> tuple[str, list[Any]]:
     >>> parse_vary("batch-size=32,64")
     ('batch_size', [32, 64])
     """
-    from multicard.runs.parameters import own_value
+    from multicard.runs.parameter_types import own_value
 
     name, equals, listed_values = text.partition("=")
     values = [value.strip() for value in listed_values.split(",")]

@@ -7,8 +7,8 @@ python -m multicard.experiment --docs > docs/parameters.md
 import argparse
 import json
 
-from multicard.experiment.config import json_schema
 from multicard.experiment.parameters_page import page
+from multicard.experiment.schema import json_schema
 
 parser = argparse.ArgumentParser(prog="python -m multicard.experiment", description="Write the configuration's schema.")
 parser.add_argument("--docs", action="store_true", help="write the page about parameters instead")

@@ -1,26 +1,63 @@
 """The figures that a configuration can ask for, and what a scenario must have for each.
 
-`multicard.figures` draws them. It takes seconds to load, which reading a configuration must not, so this list is apart.
+`multicard.figures` draws them. It takes seconds to load, which reading a configuration must not, so this list is
+separate.
 """
 
 from dataclasses import dataclass
+from typing import Literal
+
+FigureName = Literal[
+    "iteration_time",
+    "speedup",
+    "image_size_scaling",
+    "step_breakdown",
+    "step_times",
+    "accuracy",
+    "loss",
+    "time_shares",
+    "cuda_api",
+    "kernel_classes",
+    "memory_transfers",
+    "device_time",
+    "collectives",
+    "utilization",
+    "gain_precision",
+    "gain_pin_memory",
+    "gain_loader",
+    "gain_layout",
+    "gain_binding",
+    "gain_preset",
+    "gain_profiler",
+    "ablation",
+    "profiler_overhead",
+    "techniques",
+    "tradeoff",
+    "energy",
+    "memory",
+]
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a scenario must have: a parameter with two or more values (`axis`), a workload; None for any."""
+    """Requirements of a figure on a scenario; None requires nothing."""
 
-    axis: str | None = None
+    axis: str | None = None  # parameter with two or more values
     workload: str | None = None
 
     def __str__(self) -> str:
-        """The needs as a configuration states them."""
-        parts = (self.axis and f"vary.{self.axis}", self.workload and f"workload {self.workload}")
-        return " and ".join(filter(None, parts))
+        """Return the requirements in the words of a configuration; empty where there are none.
+
+        >>> str(Needs("layout", "vision"))
+        'vary.layout and workload vision'
+        """
+        axis = f"vary.{self.axis}" if self.axis else ""
+        workload = f"workload {self.workload}" if self.workload else ""
+        return " and ".join(filter(None, (axis, workload)))
 
 
-# In the order of the catalog.
-FIGURES: dict[str, Needs] = {
+# Requirements of every figure, in the order of the catalog.
+FIGURES: dict[FigureName, Needs] = {
     "iteration_time": Needs("devices"),
     "speedup": Needs("devices"),
     "image_size_scaling": Needs("image_size", "vision"),

@@ -5,14 +5,15 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from multicard.record.profiled_window import LEAST_SETTLING
-from multicard.runs.parameters import (
+from multicard.runs.parameter_types import (
     DATASET_NAME,
-    DatasetOf,
-    JobParameters,
-    ProfiledSteps,
-    WarmupSteps,
-    labelled,
+    Positive,
+    PositiveFloat,
+    QatTarget,
+    SequenceLength,
+    TechniqueName,
 )
+from multicard.runs.parameters import DatasetOf, JobParameters, ProfiledSteps, WarmupSteps, labelled
 from multicard.workloads.llm.techniques import TECHNIQUES
 
 
@@ -26,19 +27,20 @@ class LlmParameters(JobParameters):
 
     HEADLINE: ClassVar[tuple[str, ...]] = ("model", "technique", "dataset", "devices", "precision")
 
-    workload: Literal["llm"] = Field("llm", description="The kind of job.")
+    workload: Literal["llm"] = Field(default="llm", description="The kind of job.")
     dataset: DatasetOf = "instructions"
-    model: str = Field("tiny", pattern=DATASET_NAME, description="Name of a model listed under `models`.")
-    technique: Literal[tuple(TECHNIQUES)] = Field(
-        "lora", description=" ".join(f"`{name}`: {entry.description}" for name, entry in TECHNIQUES.items())
+    model: str = Field(default="tiny", pattern=DATASET_NAME, description="Name of a model listed under `models`.")
+    technique: TechniqueName = Field(
+        default="lora",
+        description=" ".join(f"`{name}`: {entry.description}" for name, entry in TECHNIQUES.items()),
     )
-    precision: Literal["fp32", "bf16"] = Field("bf16", description="Data type of weights and arithmetic.")
-    batch_size: int = labelled("batch", "Samples per device and forward pass.", ge=1, default=2)
-    gradient_accumulation_steps: int = labelled(
-        "accumulate", "Batches per device whose gradients are accumulated into one step.", ge=1, default=1
+    precision: Literal["fp32", "bf16"] = Field(default="bf16", description="Data type of weights and arithmetic.")
+    batch_size: Positive = labelled("batch", "Samples per device and forward pass.", default=2)
+    gradient_accumulation_steps: Positive = labelled(
+        "accumulate", "Batches per device whose gradients are accumulated into one step.", default=1
     )
-    sequence_length: int = labelled(
-        "seq", "Maximum tokens per sequence: longer samples are truncated, packed ones fill it.", ge=16, default=2048
+    sequence_length: SequenceLength = labelled(
+        "seq", "Maximum tokens per sequence: longer samples are truncated, packed ones fill it.", default=2048
     )
     packed: bool = labelled(
         "packed",
@@ -46,53 +48,53 @@ class LlmParameters(JobParameters):
         "PyTorch's flex attention, compiled whatever `compile` says.",
         default=False,
     )
-    learning_rate: float | None = labelled(
+    learning_rate: PositiveFloat | None = labelled(
         "lr",
         "Peak learning rate of AdamW; null: the technique's, as in torchtune's own configurations.",
-        gt=0,
         default=None,
     )
-    lora_rank: int = labelled("rank", "Rank of the adapters.", ge=1, default=8)
-    lora_alpha: float = labelled("alpha", "Scaling of the adapters, before division by their rank.", gt=0, default=16.0)
-    qat_of: Literal["adapters", "weights"] = labelled(
+    lora_rank: Positive = labelled("rank", "Rank of the adapters.", default=8)
+    lora_alpha: PositiveFloat = labelled(
+        "alpha", "Scaling of the adapters, before division by their rank.", default=16.0
+    )
+    qat_of: QatTarget = labelled(
         "qat-", "What technique `qat` trains: LoRA adapters, or all weights.", default="adapters"
     )
-    qat_group: int = labelled(
+    qat_group: Positive = labelled(
         "group",
         "Group size of weight quantization under `qat`; must divide the width of every layer.",
-        ge=1,
         default=256,
     )
     activation_checkpointing: bool = labelled(
         "checkpointing", "Recompute activations in the backward pass instead of keeping them.", default=False
     )
     compile: bool = labelled("compile", "Compile model and loss with torch.compile.", default=False)
-    steps: int = labelled("steps", "Measured steps, after the warm-up.", ge=1, default=50)
+    steps: Positive = labelled("steps", "Measured steps, after the warm-up.", default=50)
     warmup_steps: WarmupSteps = 5
     profiled_steps: ProfiledSteps = 5
 
     @property
     def compiled(self) -> bool:
-        """Whether torch.compile is asked for."""
+        """True if the run uses torch.compile."""
         return self.compile
 
     @property
     def distributed(self) -> bool:
-        """Whether torchrun starts the ranks."""
+        """True if torchrun starts the ranks."""
         return self.devices > 1 or TECHNIQUES[self.technique].always_distributed
 
     @property
     def peak_learning_rate(self) -> float:
-        """The stated learning rate, else the technique's."""
+        """Learning rate after the warm-up: the stated one, else the technique's."""
         stated = self.learning_rate
         return TECHNIQUES[self.technique].learning_rate(self) if stated is None else stated
 
     @property
     def trains_adapters(self) -> bool:
-        """Whether adapters are trained and the model's own weights are frozen."""
+        """True if adapters are trained and the model's own weights are frozen."""
         return TECHNIQUES[self.technique].trains_adapters(self)
 
     @property
     def total_steps(self) -> int:
-        """Steps of all windows."""
+        """Number of steps that the job trains: of all windows together."""
         return self.warmup_steps + self.steps + LEAST_SETTLING + self.profiled_steps

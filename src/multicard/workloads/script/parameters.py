@@ -9,7 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from multicard.runs.parameters import TEXT, JobParameters, OwnName, OwnValue, labelled, secret_own
+from multicard.runs.parameter_types import TEXT, OwnName, OwnValue
+from multicard.runs.parameters import JobParameters, labelled, secret_own
 from multicard.workloads.script.launchers import LAUNCHERS
 from multicard.workloads.script.template import command_error, fill, names_in
 

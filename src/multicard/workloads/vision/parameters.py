@@ -4,6 +4,20 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from multicard.runs.parameter_types import (
+    ImageSize,
+    Layout,
+    LoaderName,
+    NonNegative,
+    Positive,
+    PositiveFloat,
+    Precision,
+    Preset,
+    Scaling,
+    StrategyName,
+    Tf32,
+    WidthMultiplier,
+)
 from multicard.runs.parameters import DatasetOf, JobParameters, labelled
 from multicard.workloads.vision.strategies import STRATEGIES
 
@@ -27,47 +41,49 @@ class VisionParameters(JobParameters):
 
     HEADLINE: ClassVar[tuple[str, ...]] = ("dataset", "image_size", "strategy", "devices", "precision")
 
-    workload: Literal["vision"] = Field("vision", description="The kind of job.")
+    workload: Literal["vision"] = Field(default="vision", description="The kind of job.")
     dataset: DatasetOf = "digits"
-    image_size: int = Field(32, ge=8, le=4096, description="Edge length in pixels that images are resized to.")
-    strategy: Literal[tuple(STRATEGIES)] = Field(
-        "single", description=" ".join(f"`{name}`: {entry.description}" for name, entry in STRATEGIES.items())
+    image_size: ImageSize = Field(default=32, description="Edge length in pixels that images are resized to.")
+    strategy: StrategyName = Field(
+        default="single",
+        description=" ".join(f"`{name}`: {entry.description}" for name, entry in STRATEGIES.items()),
     )
-    precision: Literal["fp64", "fp32", "bf16", "fp16"] = Field(
-        "fp32", description="fp16 is autocast with gradient scaling, bf16 is autocast."
+    precision: Precision = Field(
+        default="fp32", description="fp16 is autocast with gradient scaling, bf16 is autocast."
     )
-    model: Literal["mobilenet_v2"] = Field("mobilenet_v2", description="torchvision model, trained from scratch.")
-    width_mult: float = labelled("width", "Width multiplier of MobileNet v2.", gt=0, le=4, default=1.0)
-    batch_size: int = labelled(
-        "batch", "Samples per step: per device under weak scaling, in total under strong scaling.", ge=1, default=64
+    model: Literal["mobilenet_v2"] = Field(
+        default="mobilenet_v2", description="torchvision model, trained from scratch."
     )
-    scaling: Literal["weak", "strong"] = labelled(
+    width_mult: WidthMultiplier = labelled("width", "Width multiplier of MobileNet v2.", default=1.0)
+    batch_size: Positive = labelled(
+        "batch", "Samples per step: per device under weak scaling, in total under strong scaling.", default=64
+    )
+    scaling: Scaling = labelled(
         "scaling-",
         "`weak`: the batch per device is fixed, so more devices do more work per step. `strong`: the "
         "global batch is fixed, so each device does less.",
         default="weak",
     )
-    epochs: int = labelled("epochs", "Passes over the training data.", ge=1, default=20)
-    steps_per_epoch: int | None = labelled("steps", "End every epoch after this many steps.", ge=1, default=None)
-    learning_rate: float = labelled("lr", "Learning rate of SGD with momentum 0.9.", gt=0, default=0.01)
-    num_workers: int = labelled(
+    epochs: Positive = labelled("epochs", "Passes over the training data.", default=20)
+    steps_per_epoch: Positive | None = labelled("steps", "End every epoch after this many steps.", default=None)
+    learning_rate: PositiveFloat = labelled("lr", "Learning rate of SGD with momentum 0.9.", default=0.01)
+    num_workers: NonNegative = labelled(
         "workers",
         "DataLoader worker processes per device: a process that drives several has as many for each.",
-        ge=0,
         default=0,
     )
     persistent_workers: bool = labelled("persistent", "Keep the workers from one epoch to the next.", default=True)
-    prefetch_factor: int = labelled("prefetch", "Batches that each worker prefetches.", ge=1, default=2)
+    prefetch_factor: Positive = labelled("prefetch", "Batches that each worker prefetches.", default=2)
     pin_memory: bool = labelled(
         "pin", "Put batches in page-locked host memory, which copies to a GPU faster.", default=False
     )
-    loader: Literal["torch", "dali"] = labelled(
+    loader: LoaderName = labelled(
         "loader-", "`torch`: PyTorch's DataLoader. `dali`: NVIDIA DALI, on the GPU if there is one.", default="torch"
     )
-    layout: Literal["nchw", "nhwc"] = labelled(
+    layout: Layout = labelled(
         "", "Memory layout of the model and its batches; `nhwc` is PyTorch's channels_last.", default="nchw"
     )
-    preset: Literal["paper", "tuned"] = labelled(
+    preset: Preset = labelled(
         "",
         "Defaults of layout, pin_memory, non_blocking, tf32 and fused_optimizer: `paper` keeps "
         "PyTorch's, `tuned` turns on what usually helps. An explicit value overrides the preset.",
@@ -76,7 +92,7 @@ class VisionParameters(JobParameters):
     non_blocking: bool = labelled(
         "nonblocking", "Copy batches to the GPU without waiting; needs pin_memory to have an effect.", default=False
     )
-    tf32: Literal["default", "on", "off"] = labelled(
+    tf32: Tf32 = labelled(
         "tf32-",
         "Whether the GPU uses TF32 for fp32. `default`: PyTorch's default, TF32 for convolutions but "
         "not for matrix products.",
@@ -87,12 +103,12 @@ class VisionParameters(JobParameters):
         "graphs", "Run the model as CUDA graphs (torch.compile with mode `reduce-overhead`).", default=False
     )
     fused_optimizer: bool = labelled("fused", "Update all weights in one kernel.", default=False)
-    bucket_cap_mb: int = labelled("bucket", "Size in MB of the gradient buckets that DDP reduces.", ge=1, default=25)
+    bucket_cap_mb: Positive = labelled("bucket", "Size in MB of the gradient buckets that DDP reduces.", default=25)
 
     @model_validator(mode="before")
     @classmethod
     def _preset(cls, values: Any) -> Any:
-        """Let the preset fill in what is not stated."""
+        """Add what the preset sets and the user does not state."""
         if isinstance(values, dict) and values.get("preset") == "tuned":
             return _tuned(values.get("strategy")) | values
         return values
@@ -104,22 +120,22 @@ class VisionParameters(JobParameters):
 
     @property
     def compiled(self) -> bool:
-        """Whether torch.compile is asked for, which records CUDA graphs as well."""
+        """True if the run uses torch.compile, which records CUDA graphs as well."""
         return self.compile or self.cuda_graphs
 
     @property
     def distributed(self) -> bool:
-        """Whether torchrun starts the ranks and they form a process group."""
+        """True if torchrun starts the ranks and they form a process group."""
         return STRATEGIES[self.strategy].distributed
 
     @property
     def loader_workers(self) -> int:
-        """Processes that load data, of all ranks together."""
+        """Number of processes that load data, of all ranks together."""
         return self.workers_of_rank * self.ranks
 
     @property
     def workers_of_rank(self) -> int:
-        """Processes that load the data of one training process."""
+        """Number of processes that load the data of one training process."""
         return self.num_workers * self.devices // self.ranks
 
     @property
@@ -145,23 +161,26 @@ class VisionParameters(JobParameters):
 
     @property
     def distinct_samples_of_step(self) -> int:
-        """The same, samples that several ranks process counted once."""
+        """Samples per step, those that several ranks process counted once."""
         return self.samples_of_step // (1 if STRATEGIES[self.strategy].distributed_sampler else self.ranks)
 
     def default(self, name: str) -> Any:
-        """Value of a parameter that is not stated."""
+        """Return the value that a parameter has where it is not stated, by the preset of these parameters."""
         fallback = super().default(name)
         return _tuned(self.strategy).get(name, fallback) if self.preset == "tuned" else fallback
 
 
 def _tuned(strategy: Any) -> dict[str, Any]:
-    """What the preset `tuned` turns on under a strategy."""
+    """Return what the preset `tuned` turns on under a strategy, which may exclude some; `strategy` is not validated."""
     excluded = STRATEGIES[strategy].not_in_preset if strategy in STRATEGIES else ()
     return {name: value for name, value in TUNED.items() if name not in excluded}
 
 
 def read_ahead(p: VisionParameters, synthetic: bool) -> int:
-    """Batches that the training loader of a rank prepares before they are asked for; `synthetic` ones are there."""
+    """Return how many batches the training loader of a rank prepares ahead of the step that uses them.
+
+    `synthetic`: True if the data set is random images, whose one batch exists from the start.
+    """
     if synthetic:
         return 0
     return p.prefetch_factor * (1 if p.loader == "dali" else p.workers_of_rank)

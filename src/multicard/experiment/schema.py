@@ -1,0 +1,62 @@
+"""The JSON schema of configuration files, as `workflow/schemas/config.schema.json` holds it for editors."""
+
+from typing import Any
+
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
+
+from multicard.experiment.config import Experiment
+from multicard.experiment.workload import WORKLOADS
+from multicard.runs.parameters import ARGS
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of a configuration file.
+
+    Parameters under `fixed` are described as their workloads describe them. A list under `vary` holds what `fixed`
+    takes, by reference, so that an editor shows the same description there.
+    """
+    schema = Experiment.model_json_schema(schema_generator=_WithoutFieldTitles)
+    # The default depends on the name of the file.
+    del schema["properties"]["results"]["default"]
+    fixed = schema["$defs"]["Fixed"]["properties"]
+    for name, parameter in fixed.items():
+        # Each workload has defaults of its own; the null of an unstated parameter is none of them.
+        del parameter["default"]
+        fixed[name] = _in_order(parameter | {"description": _description(name)})
+    vary = schema["$defs"]["Vary"]["properties"]
+    for name, values in vary.items():
+        if name == ARGS:
+            continue
+        del values["default"]
+        about = {"description": f"Values of {name}, in order.", "items": {"$ref": f"#/$defs/Fixed/properties/{name}"}}
+        vary[name] = _in_order(values | about)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _in_order(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema with its keys sorted, as pydantic sorts those of the others."""
+    return dict(sorted(schema.items()))
+
+
+class _WithoutFieldTitles(GenerateJsonSchema):
+    """Generates schemas without the titles that only repeat the keys."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def _description(parameter: str) -> str:
+    """Return the description of a parameter; where workloads describe it differently, theirs by workload."""
+    workloads: dict[str, list[str]] = {}
+    for workload, field in _fields(parameter).items():
+        workloads.setdefault(field.description or "", []).append(workload)
+    if len(workloads) == 1:
+        return next(iter(workloads))
+    return " ".join(f"{', '.join(names)}: {description}" for description, names in workloads.items())
+
+
+def _fields(parameter: str) -> dict[str, FieldInfo]:
+    """Return the field of each workload that has the parameter, by the workload's name."""
+    fields = {name: work.parameters.model_fields.get(parameter) for name, work in WORKLOADS.items()}
+    return {name: field for name, field in fields.items() if field is not None}

@@ -1,0 +1,63 @@
+"""The sections `fixed` and `vary` have the parameters of all workloads, and take the values that these take."""
+
+from typing import Any, get_args
+
+import pytest
+from pydantic import TypeAdapter
+
+from multicard.experiment.figures import FIGURES, FigureName
+from multicard.experiment.scenario_parameters import Fixed, Vary
+from multicard.experiment.workload import WORKLOADS
+from multicard.profilers import PROFILERS
+from multicard.runs.parameters import ARGS
+from multicard.workloads.llm.techniques import TECHNIQUES
+from multicard.workloads.script.launchers import LAUNCHERS
+from multicard.workloads.vision.strategies import STRATEGIES
+
+FIELDS = [(work.name, name) for work in WORKLOADS.values() for name in work.parameters.model_fields]
+# Workloads have these with values of their own, all of which `fixed` takes.
+OF_WORKLOADS = ("workload", "model", "precision", "learning_rate")
+
+
+def accepted(model: Any, name: str) -> dict[str, Any]:
+    """JSON schema of the values that a field accepts."""
+    field = model.model_fields[name]
+    schema = TypeAdapter(field.rebuild_annotation()).json_schema()
+    return {key: value for key, value in schema.items() if key not in ("title", "description", "label")}
+
+
+def test_fixed_has_the_parameters_of_all_workloads_in_their_order() -> None:
+    assert list(Fixed.model_fields) == list(dict.fromkeys(name for _, name in FIELDS))
+
+
+def test_vary_has_those_that_can_be_listed_and_the_users_own_last() -> None:
+    listable = [name for name in Fixed.model_fields if name not in ("workload", "repeat", ARGS)]
+    assert list(Vary.model_fields) == [*listable, ARGS]
+
+
+@pytest.mark.parametrize(("workload", "name"), [field for field in FIELDS if field[1] not in OF_WORKLOADS])
+def test_fixed_takes_what_a_workload_takes(workload: str, name: str) -> None:
+    assert accepted(Fixed, name) == accepted(WORKLOADS[workload].parameters, name)
+
+
+@pytest.mark.parametrize("name", list(Vary.model_fields)[:-1])
+def test_vary_lists_what_fixed_takes(name: str) -> None:
+    assert accepted(Vary, name) == {"type": "array", "minItems": 1, "items": accepted(Fixed, name)}
+
+
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [
+        ("workload", list(WORKLOADS)),
+        ("strategy", list(STRATEGIES)),
+        ("technique", list(TECHNIQUES)),
+        ("profiler", ["auto", *PROFILERS]),
+        ("launcher", ["auto", *LAUNCHERS]),
+    ],
+)
+def test_the_choices_of_a_parameter_are_those_that_are_there(name: str, choices: list[str]) -> None:
+    assert accepted(Fixed, name)["enum"] == choices
+
+
+def test_every_figure_that_a_scenario_can_ask_for_states_its_needs() -> None:
+    assert get_args(FigureName) == tuple(FIGURES)
