@@ -1,22 +1,42 @@
-"""Estimates the memory that tuning a language model needs on each device, before anything runs.
+"""Estimate the memory that tuning a language model needs on each device, before anything runs.
 
-What a step needs is counted after Korthikanti et al. 2022 (arXiv 2205.05198), from torchtune's Llama 3 and its recipes.
+At any moment a device holds its share of the weights, of LoRA's adapters and of the optimizer's state, and tables of
+positions. To these a step adds activations and gradients, which are most at one of three moments (`_Job.peak`):
+
+    peak = max(activations of all layers + what the loss needs,
+               activations of all layers + what the backward pass of the last layer needs,
+               gradients + activations of one layer + what the backward pass of the first layer needs)
+
+The activations of a layer are counted as Korthikanti et al. count them ("Reducing Activation Recomputation in Large
+Transformer Models", 2022, arXiv 2205.05198, section 4), for the decoder of torchtune 0.6.1's Llama 3 in place of
+theirs: grouped queries repeated to all heads, SwiGLU, RMS norms, no dropout, and PyTorch's fused attention, which keeps
+no scores. Sharding is that of FSDP2. All sizes are bytes of one device unless a name says otherwise; factors of a batch
+are `tokens`, so that a size per token times `tokens` is one activation.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from functools import cached_property
 
 from multicard.experiment.models import Architecture
 from multicard.workloads.llm.parameters import LlmParameters
+from multicard.workloads.llm.technique import Technique
 from multicard.workloads.llm.techniques import TECHNIQUES
 
+Shape = tuple[int, ...]
+
 BYTES = {"fp32": 4, "bf16": 2}
-FLOAT = 4  # bytes of what is computed in fp32 independent of the job's precision
-ADAPTED_LINEARS = ("q_proj", "v_proj", "output_proj", "w1", "w2", "w3")  # as the back end has torchtune adapt them
-LOSS_CHUNKS = 8  # of torchtune's CEWithChunkedOutputLoss
-# Of cuBLAS for two threads, on GPUs of compute capability 9.0 and others (PyTorch 2.11, CublasHandlePool.cpp).
-WORKSPACES, OTHER_WORKSPACES = 2 * 32 * 2**20, 2 * (2 * 4096 + 8 * 16) * 2**10
-OWN_TABLES_UP_TO = 8192  # sequences of torchtune's models whose adapted layers have tables of positions of their own
+FP32 = 4  # bytes of a value that is computed in fp32 whatever the job's precision
+# The linear layers to which `torchtune_backend.LORA` adds adapters.
+ADAPTED_LINEARS = ("q_proj", "v_proj", "output_proj", "w1", "w2", "w3")
+LOSS_CHUNKS = 8  # torchtune's CEWithChunkedOutputLoss splits the logits into so many
+# Workspaces of cuBLAS for two threads, on GPUs of compute capability 9.0 and on others (PyTorch 2.11,
+# aten/src/ATen/cuda/CublasHandlePool.cpp).
+CUBLAS_WORKSPACES_9_0 = 2 * 32 * 2**20
+CUBLAS_WORKSPACES = 2 * (2 * 4096 + 8 * 16) * 2**10
+# Up to this length of a model's sequences, torchtune's adapted layers have tables of positions of their own.
+TABLE_PER_LAYER_UP_TO = 8192
 
 
 @dataclass(frozen=True)
@@ -39,112 +59,286 @@ class Memory:
 def estimate_memory(p: LlmParameters, shape: Architecture, capability: str | None = None) -> Memory:
     """Estimate the memory of one device of a job as torchtune 0.6.1's stock recipes run it.
 
-    Weights, adapters, gradients, optimizer (AdamW: two moments of each weight, 4 bytes for each tensor) and buffers are
-    exact, and the total within a tenth of what is allocated. Sequences count as full. `capability`: that of the GPU.
+    Weights, adapters, gradients, optimizer (AdamW: two moments of each weight, and 4 bytes of step count for each
+    tensor) and buffers are exact, and the total within a tenth of what is allocated. Sequences count as full.
+    `capability`: compute capability of the GPU, such as "9.0"; None where it is not known.
+
+    An example to check by hand: `tiny` has 2 layers, embeddings of 512, keys and values of 256, a feed-forward layer of
+    1024 and 1024 tokens. That makes 2 x (2 359 296 + 2 x 512) weights in layers and 2 x 1024 x 512 + 512 outside, of 2
+    bytes each. Adapters of rank 8 have 8 x (inputs + outputs) weights at each of 6 linear layers, 59 392 in a layer.
+    Their gradients take as much, their two moments twice as much and 4 bytes for each of 24 tensors. Tables of
+    positions have, for each of 2048 positions, sine and cosine of 32 frequencies, and the frequencies, in both layers.
+
+    >>> from multicard.experiment.models import ARCHITECTURES
+    >>> memory = estimate_memory(LlmParameters(device="cpu", sequence_length=512), ARCHITECTURES["tiny"])
+    >>> memory.weights == 2 * (2 * (2_359_296 + 2 * 512) + 2 * 1024 * 512 + 512)
+    True
+    >>> memory.adapters == memory.gradients == 2 * 2 * 59_392, memory.optimizer == 2 * memory.gradients + 4 * 24
+    (True, True)
+    >>> memory.buffers == 2 * 4 * (2048 * 2 * 32 + 32)
+    True
     """
     job = _Job(p, shape)
-    gradients, optimizer = job.share(job.trained), 2 * job.share(job.trained) + 4 * len(job.trained)
-    workspaces = WORKSPACES if capability in (None, "9.0") else OTHER_WORKSPACES
-    activations = job.peak(gradients) - gradients + (workspaces if p.device == "cuda" else 0)
-    return Memory(job.weights(), job.share(job.adapters), gradients, optimizer, job.buffers(), activations)
+    gradients = job.share(job.trained_tensors)
+    optimizer = 2 * gradients + 4 * len(job.trained_tensors)
+    activations = job.peak(gradients) - gradients
+    if p.device == "cuda":
+        activations += CUBLAS_WORKSPACES_9_0 if capability in (None, "9.0") else CUBLAS_WORKSPACES
+    return Memory(
+        weights=job.weights(),
+        adapters=job.share(job.adapters),
+        gradients=gradients,
+        optimizer=optimizer,
+        buffers=job.position_tables(),
+        activations=activations,
+    )
 
 
+@dataclass(frozen=True)
 class _Job:
-    """The tensors of one job; all sizes are in bytes unless their name says otherwise."""
+    """The tensors of one job, and the sizes that follow from their shapes; made by `estimate_memory`."""
 
-    def __init__(self, p: LlmParameters, shape: Architecture):
-        self.p, self.shape, self.technique = p, shape, TECHNIQUES[p.technique]
-        self.size, self.ranks = BYTES[p.precision], p.devices if p.distributed else 1
-        self.compiled = p.compile and self.technique.compiles(p)
-        self.tokens = p.batch_size * p.sequence_length * self.technique.sequences_per_sample
-        self.stream = self.tokens * shape.embedding * self.size  # the input of a layer
-        # A norm keeps its input in fp32, and to train its scale also what that scales, unless all is fp32.
-        self.norm = FLOAT * shape.embedding * self.tokens * (1 if p.trains_adapters or self.size == FLOAT else 2)
-        norm, head = (shape.embedding,), (shape.vocabulary, shape.embedding)
-        self.linears = list(shape.linear_shapes.values())
-        self.layer, self.root = [*self.linears, norm, norm], [head, norm] if shape.tied else [head, head, norm]
-        self.adapted = [shape.linear_shapes[name] for name in ADAPTED_LINEARS] if p.trains_adapters else []
-        parts = (self.technique.adapter_shapes(*linear, p.lora_rank) for linear in self.adapted)
-        self.adapters = shape.layers * [part for of_linear in parts for part in of_linear]
-        self.head, self.trained = math.prod(head), self.adapters or shape.layers * self.layer + self.root
-        # Linear layers that QAT quantizes: of the adapted kind those with adapters, else all; a tied output is none.
-        self.quantized = (self.adapted or self.linears) if self.technique.fake_quantization else []
+    p: LlmParameters
+    shape: Architecture
 
-    def share(self, tensors: list[tuple[int, ...]], ranks: int | None = None) -> int:
-        """What rank 0 holds of tensors, of which FSDP2 divides the first dimension; it has the largest part."""
-        return self.size * sum(math.ceil(rows / (ranks or self.ranks)) * math.prod(rest) for rows, *rest in tensors)
+    # The job.
+
+    @cached_property
+    def technique(self) -> Technique:
+        return TECHNIQUES[self.p.technique]
+
+    @cached_property
+    def bytes_per_value(self) -> int:
+        """Bytes of a weight or an activation in the job's precision."""
+        return BYTES[self.p.precision]
+
+    @cached_property
+    def ranks(self) -> int:
+        """Number of devices that share the model."""
+        return self.p.devices if self.p.distributed else 1
+
+    @cached_property
+    def is_compiled(self) -> bool:
+        return self.p.compile and self.technique.compiles(self.p)
+
+    @cached_property
+    def tokens(self) -> int:
+        """Tokens of a device's batch."""
+        return self.p.batch_size * self.p.sequence_length * self.technique.sequences_per_sample
+
+    # Shapes of weights. The root is what lies outside the decoder layers: embedding, output layer and last norm.
+
+    @cached_property
+    def linears(self) -> list[Shape]:
+        """Linear layers of one decoder layer."""
+        return list(self.shape.linear_shapes.values())
+
+    @cached_property
+    def layer_tensors(self) -> list[Shape]:
+        norm = (self.shape.embedding,)
+        return [*self.linears, norm, norm]
+
+    @cached_property
+    def root_tensors(self) -> list[Shape]:
+        norm = (self.shape.embedding,)
+        output = (self.shape.vocabulary, self.shape.embedding)
+        return [output, norm] if self.shape.tied else [output, output, norm]
+
+    @cached_property
+    def output_weights(self) -> int:
+        """Number of weights of the output layer."""
+        return self.shape.vocabulary * self.shape.embedding
+
+    @cached_property
+    def adapted(self) -> list[Shape]:
+        """Linear layers of one decoder layer that have adapters."""
+        return [self.shape.linear_shapes[name] for name in ADAPTED_LINEARS] if self.p.trains_adapters else []
+
+    @cached_property
+    def adapters(self) -> list[Shape]:
+        """Adapters of all decoder layers."""
+        of_layer: list[Shape] = []
+        for rows, columns in self.adapted:
+            of_layer += self.technique.adapter_shapes(rows, columns, self.p.lora_rank)
+        return self.shape.layers * of_layer
+
+    @cached_property
+    def trained_tensors(self) -> list[Shape]:
+        return self.adapters or self.shape.layers * self.layer_tensors + self.root_tensors
+
+    @cached_property
+    def quantized(self) -> list[Shape]:
+        """Linear layers of one decoder layer that QAT quantizes: those with adapters where adapters are trained."""
+        if not self.technique.fake_quantization:
+            return []
+        return self.adapted or self.linears
+
+    # What a rank holds.
+
+    def share(self, tensors: Sequence[Shape], ranks: int | None = None) -> int:
+        """Return the bytes that rank 0 holds of tensors whose first dimension FSDP2 divides among `ranks`.
+
+        Where the dimension does not divide evenly, rank 0 has the largest part. `ranks` is by default the job's.
+        """
+        divisor = ranks or self.ranks
+        values = (math.ceil(rows / divisor) * math.prod(rest_of_shape) for rows, *rest_of_shape in tensors)
+        return self.bytes_per_value * sum(values)
 
     def weights(self) -> int:
+        """Return the bytes of rank 0's share of the model's own weights."""
+        layers = self.shape.layers
+        root = self.share(self.root_tensors)
         if not self.technique.nf4:
-            return self.share(self.shape.layers * self.layer + self.root)
-        # NF4 (arXiv 2305.14314, torchao's NF4Tensor) takes 4 bits each, 8 bits of scale for 64 of them, for 256 scales
-        # another one; and for each tensor a table of 16 values and the mean of the scales.
-        parts = (n // 2 + n // 64 + n // 16384 * self.size for n in map(math.prod, self.linears))
-        linears = sum(part // self.ranks + 17 * self.size for part in parts)
-        return self.shape.layers * (linears + self.share(2 * [(self.shape.embedding,)])) + self.share(self.root)
+            return layers * self.share(self.layer_tensors) + root
+        norms = self.share(2 * [(self.shape.embedding,)])
+        return layers * (self._quantized_linears() + norms) + root
 
-    def buffers(self) -> int:
-        """A cosine and a sine for each position and frequency, and the frequencies."""
-        tables = self.shape.layers if self.p.trains_adapters and self.shape.max_sequence <= OWN_TABLES_UP_TO else 1
-        return tables * FLOAT * (self.shape.embedding // self.shape.heads // 2) * (2 * self.shape.max_sequence + 1)
+    def _quantized_linears(self) -> int:
+        """Return the bytes of rank 0's share of a layer's linear weights in NF4.
+
+        See Dettmers et al. 2023 (arXiv 2305.14314) and torchao's NF4Tensor. A weight takes 4 bits. 64 of them share a scale of 8 bits, 256 scales another one in the job's precision. Each
+        tensor has a table of 16 values and the mean of the scales, which every rank holds.
+        """
+        total = 0
+        for linear in self.linears:
+            weights = math.prod(linear)
+            divided = weights // 2 + weights // 64 + weights // (64 * 256) * self.bytes_per_value
+            total += divided // self.ranks + (16 + 1) * self.bytes_per_value
+        return total
+
+    def position_tables(self) -> int:
+        """Return the bytes of rotary positions: cosine and sine of each position and frequency, and the frequencies."""
+        shape = self.shape
+        per_layer = self.p.trains_adapters and shape.max_sequence <= TABLE_PER_LAYER_UP_TO
+        tables = shape.layers if per_layer else 1
+        frequencies = shape.embedding // shape.heads // 2
+        return tables * FP32 * frequencies * (2 * shape.max_sequence + 1)
+
+    # What a step adds.
 
     def peak(self, gradients: int) -> int:
-        """The most that is held at one moment of a step beside weights, optimizer state and buffers.
+        """Return the most bytes that a step adds to weights, optimizer state and buffers, gradients included.
 
-        That is in the loss, or in the backward pass of the last layer or of the first. Gradients exist before that
-        only where several batches make a step. With activation checkpointing a layer keeps its input, and one at a time
-        is computed again. FSDP has gathered the root, the layer and the next one.
+        `gradients`: bytes of all gradients. They exist before the backward pass only where several batches make a step.
         """
-        p, of_layer = self.p, self.kept_of_layer()
-        kept, again = (self.stream, of_layer) if p.activation_checkpointing else (of_layer, 0)
-        before = (gradients if p.gradient_accumulation_steps > 1 else 0) + self.shape.layers * kept
-        root, layer = (self.share(each, 1) if p.distributed else 0 for each in (self.root, self.layer))
-        working = again + self.in_use() + root + min(2, self.ranks) * layer
-        fresh = 0 if p.trains_adapters else self.size * self.head + self.share(self.layer, 1)  # not divided yet
-        return max(before + self.loss(root), before + working + fresh, gradients + kept + working)
+        kept, recomputed = self.layer_activations(), 0
+        if self.p.activation_checkpointing:
+            # A layer keeps its input; the rest of one layer at a time is computed again in the backward pass.
+            kept, recomputed = self.hidden_states, kept
+        # FSDP has gathered the root, and of the layers the one that computes and the next one.
+        gathered_root = self.share(self.root_tensors, ranks=1) if self.p.distributed else 0
+        gathered_layer = self.share(self.layer_tensors, ranks=1) if self.p.distributed else 0
+        gathered = gathered_root + min(2, self.ranks) * gathered_layer
+        backward_of_layer = recomputed + self.backward_temporaries() + gathered
 
-    def kept_of_layer(self) -> int:
-        """What autograd keeps of one decoder layer for its backward pass.
+        accumulated = gradients if self.p.gradient_accumulation_steps > 1 else 0
+        after_forward = accumulated + self.shape.layers * kept
+        # Gradients of the output layer and the last layer, which are not divided among ranks yet.
+        first_gradients = 0
+        if not self.p.trains_adapters:
+            first_gradients = self.bytes_per_value * self.output_weights + self.share(self.layer_tensors, ranks=1)
 
-        Linear layers keep their input; attention queries, keys and values, repeated for every head, its output, and one
-        number per row of its scores; the feed-forward layer the gate before and after its activation, and what it
-        multiplies. Packed sequences have cosines and sines for queries and keys of every token. Compiled, norms and
-        activation are computed again. Fake quantization keeps what it clamps, in fp32, of every quantized layer's input
-        and, to train it, of its weight; and it makes another weight and, where that is trained, another input to keep.
+        at_loss = after_forward + self.loss(gathered_root)
+        at_last_layer = after_forward + backward_of_layer + first_gradients
+        at_first_layer = gradients + kept + backward_of_layer
+        return max(at_loss, at_last_layer, at_first_layer)
+
+    @cached_property
+    def hidden_states(self) -> int:
+        """Bytes of the input of a layer: an activation as wide as the embedding."""
+        return self.tokens * self.shape.embedding * self.bytes_per_value
+
+    @cached_property
+    def norm_activations(self) -> int:
+        """Bytes that a norm keeps: its input in fp32 and, to train its scale, also the normed input that it scales.
+
+        In fp32 both are one tensor.
         """
-        p, s, size = self.p, self.shape, self.size
-        per_token = size * (4 * s.embedding + 3 * s.feed_forward + p.lora_rank * len(self.adapted)) + FLOAT * s.heads
-        per_token += size * (2 * s.embedding - s.feed_forward) if self.compiled else 2 * self.norm // self.tokens
-        per_token += 2 * FLOAT * s.embedding // s.heads if p.packed and not self.compiled else 0
-        columns, weights = sum(columns for _, columns in self.quantized), sum(map(math.prod, self.quantized))
-        if self.quantized and not p.trains_adapters:
-            return self.tokens * (per_token + (FLOAT + size) * columns) + (FLOAT + size) * weights
-        per_token += size * (2 * s.embedding + s.feed_forward)
-        return self.tokens * (per_token + FLOAT * columns) + size * weights
+        is_scale_kept = not self.p.trains_adapters and self.bytes_per_value != FP32
+        return self.tokens * FP32 * self.shape.embedding * (2 if is_scale_kept else 1)
 
-    def loss(self, root: int) -> int:
-        """The last norm, the output layer, and the loss or the gradient of its logits.
+    def layer_activations(self) -> int:
+        """Return the bytes that autograd keeps of one decoder layer for its backward pass.
+
+        As wide as the embedding are the two normed inputs of linear layers, queries, keys and values, repeated for
+        every head, and the attention's output; as wide as the feed-forward layer the gate before and after its
+        activation, what it multiplies, and the product. The attention also keeps one number per head and row of scores.
+        """
+        shape, size = self.shape, self.bytes_per_value
+        attention = size * 4 * shape.embedding + FP32 * shape.heads
+        gate = size * 3 * shape.feed_forward
+        adapters = size * self.p.lora_rank * len(self.adapted)
+        linear_inputs = size * (2 * shape.embedding + shape.feed_forward)
+        per_token = attention + gate + adapters
+        if self.is_compiled:
+            # The inputs of both norms are kept in their place, and the gate's activation is computed again.
+            per_token += size * (2 * shape.embedding - shape.feed_forward)
+        else:
+            per_token += 2 * self.norm_activations // self.tokens
+            if self.p.packed:
+                # Cosine and sine of every token's position, for queries and for keys.
+                per_token += 2 * FP32 * shape.embedding // shape.heads
+        if not self.quantized:
+            return self.tokens * (per_token + linear_inputs)
+        return self.tokens * per_token + self._quantized_activations(linear_inputs)
+
+    def _quantized_activations(self, linear_inputs: int) -> int:
+        """Return the bytes that fake quantization keeps of one decoder layer, and the inputs of its linear layers.
+
+        Of every quantized layer it keeps the input that it clamps, in fp32, and makes another weight. Where the weight
+        is trained, it keeps also the weight that it clamps, in fp32, and the quantized input in place of the input.
+
+        `linear_inputs`: bytes per token of the inputs of the linear layers.
+        """
+        size = self.bytes_per_value
+        inputs = sum(columns for _, columns in self.quantized)
+        weights = sum(math.prod(linear) for linear in self.quantized)
+        if self.p.trains_adapters:
+            return self.tokens * (linear_inputs + FP32 * inputs) + size * weights
+        return (FP32 + size) * (self.tokens * inputs + weights)
+
+    def loss(self, gathered_root: int) -> int:
+        """Return the bytes of the last norm, the output layer, and the loss or the gradient of its logits.
 
         Cross-entropy has all logits and, not compiled, log-probabilities in fp32 of all and of one chunk. DPO has five
-        in fp32: log-probabilities of the policy, logits, scaled logits and log-probabilities of the reference, and
-        logits of the step before. Full qat quantizes an output again for every chunk.
-        """
-        logits, floats = (bytes_ * self.tokens * self.shape.vocabulary for bytes_ in (self.size, FLOAT))
-        if self.technique.pairs:
-            return self.norm + max(5 * floats, 3 * floats + 2 * root)
-        loss = logits if self.compiled else logits + floats + floats // LOSS_CHUNKS
-        if self.p.trains_adapters:
-            return self.norm + max(loss, logits + min(2, self.ranks) * root)
-        kept = self.norm + self.stream
-        if self.quantized and not self.shape.tied:
-            kept += FLOAT * self.tokens * self.shape.embedding + LOSS_CHUNKS * (FLOAT + self.size) * self.head
-        return kept + max(loss, logits + 2 * self.size * self.head + root)
+        tensors as large as its logits in fp32: log-probabilities of the policy, logits, scaled logits and
+        log-probabilities of the reference, and logits of the step before. QAT of all weights quantizes the output layer
+        again for every chunk, unless it shares the embedding's weights, which are not quantized.
 
-    def in_use(self) -> int:
-        """What the backward pass of one layer uses beside what it keeps: gradients round the feed-forward layer."""
-        largest, wide = max(map(math.prod, self.linears)), self.tokens * self.shape.feed_forward
-        gradients = 2 * (self.size * wide + self.stream)
-        # Out of NF4 by way of two indices of 8 bytes per byte, two values, two scaled values and the result.
-        unpacked = (8 + 3 * self.size) * largest + 2 * self.stream if self.technique.nf4 else 0
-        rounded = (2 * FLOAT + self.size) * max(largest, wide) if self.quantized else 0  # clamped, shifted, scaled back
+        `gathered_root`: bytes of the root that FSDP gathered; 0 without FSDP.
+        """
+        logits = self.tokens * self.shape.vocabulary * self.bytes_per_value
+        fp32_logits = self.tokens * self.shape.vocabulary * FP32
+        if self.technique.pairs:
+            return self.norm_activations + max(5 * fp32_logits, 3 * fp32_logits + 2 * gathered_root)
+        cross_entropy = logits
+        if not self.is_compiled:
+            cross_entropy += fp32_logits + fp32_logits // LOSS_CHUNKS
+        if self.p.trains_adapters:
+            return self.norm_activations + max(cross_entropy, logits + min(2, self.ranks) * gathered_root)
+        kept = self.norm_activations + self.hidden_states
+        if self.quantized and not self.shape.tied:
+            clamped_inputs = FP32 * self.tokens * self.shape.embedding
+            quantized_weights = (FP32 + self.bytes_per_value) * self.output_weights
+            kept += clamped_inputs + LOSS_CHUNKS * quantized_weights
+        output_gradients = 2 * self.bytes_per_value * self.output_weights
+        return kept + max(cross_entropy, logits + output_gradients + gathered_root)
+
+    def backward_temporaries(self) -> int:
+        """Return the bytes that the backward pass of one layer uses beside what the layer keeps.
+
+        That is the largest of: gradients before and after the feed-forward layer; where weights lie in NF4, the largest
+        of them unpacked; where it is quantized, the largest tensor rounded.
+        """
+        size = self.bytes_per_value
+        largest_weight = max(math.prod(linear) for linear in self.linears)
+        feed_forward_values = self.tokens * self.shape.feed_forward
+        gradients = 2 * (size * feed_forward_values + self.hidden_states)
+        unpacked = rounded = 0
+        if self.technique.nf4:
+            # For each byte, which holds two weights: two indices of 8 bytes, two values, two scaled values, the result.
+            unpacked = (8 + 3 * size) * largest_weight + 2 * self.hidden_states
+        if self.quantized:
+            # Clamped and shifted in fp32, then scaled back.
+            rounded = (2 * FP32 + size) * max(largest_weight, feed_forward_values)
         return max(gradients, unpacked, rounded)
