@@ -14,7 +14,8 @@ from multicard.analysis.pooling import pooled, ratio_of
 from multicard.analysis.statistics import ratio_by_block
 from multicard.archive.matrix import Matrix
 from multicard.experiment.load import check, read_experiment
-from multicard.experiment.runs import Place, expand, planned_order
+from multicard.experiment.order import Place, planned_order
+from multicard.experiment.runs import expand
 
 DEVICES = [1, 2, 3, 4]
 SEEDS = range(600)

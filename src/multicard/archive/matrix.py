@@ -12,7 +12,8 @@ from multicard.core.text import counted
 from multicard.experiment.cluster import machine_for
 from multicard.experiment.config import Experiment
 from multicard.experiment.machine import Machine
-from multicard.experiment.runs import Place, Run, distinct, expand, planned_order
+from multicard.experiment.order import Place, planned_order
+from multicard.experiment.runs import Run, distinct, expand
 from multicard.experiment.workload import WORKLOADS, parameters_of
 
 # Of each input of a run: what it is called as an input of the run's job, and where it is prepared.

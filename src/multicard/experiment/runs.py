@@ -1,8 +1,6 @@
-"""Scenarios expand into runs, which start in shuffled blocks; two scenarios that need the same run share it."""
+"""The runs of an experiment: scenarios expand into them, and two scenarios that need the same run share it."""
 
-import hashlib
 import itertools
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,51 +13,48 @@ from multicard.core.system import read_or_none
 from multicard.core.text import counted
 from multicard.experiment.config import Experiment
 from multicard.experiment.machine import Machine
-from multicard.experiment.workload import WORKLOADS, Inputs
+from multicard.experiment.workload import WORKLOADS, Inputs, Workload
 from multicard.profilers import PROFILERS
 from multicard.runs.parameters import JobParameters, flat, nested, run_id
 
 
 @dataclass(frozen=True)
 class Run:
-    """One concrete job."""
+    """One job to run, made by `Run.of` when an experiment is planned; its id is computed once, there."""
 
     id: str
     parameters: JobParameters
-    inputs: Inputs = field(default_factory=dict, hash=False)  # what is prepared for it, by the parameter that names it
+    # Definitions of the data set and model that are prepared for it, by the parameter that names each.
+    inputs: Inputs = field(default_factory=dict, hash=False)
 
     @classmethod
     def of(cls, parameters: JobParameters, experiment: Experiment) -> "Run":
-        """The run with these parameters, its inputs being those that the experiment defines."""
-        sections = {name: getattr(experiment, f"{name}s") for name in WORKLOADS[parameters.workload].inputs}
-        names = {name: getattr(parameters, name) for name in sections}
-        inputs = {name: sections[name][given] for name, given in names.items() if given in sections[name]}
+        """Return the run with these parameters and the inputs that the experiment defines for them.
+
+        An input that the experiment does not define is left out.
+        """
+        inputs = {}
+        for parameter in WORKLOADS[parameters.workload].inputs:
+            definitions = getattr(experiment, f"{parameter}s")
+            name = getattr(parameters, parameter)
+            if name in definitions:
+                inputs[parameter] = definitions[name]
         return cls(run_id(parameters), parameters, inputs)
 
+    @property
+    def workload(self) -> Workload:
+        """The workload of the run's parameters."""
+        return WORKLOADS[self.parameters.workload]
+
     def unsupported_reason(self, machine: Machine) -> str | None:
-        """Why the run cannot run on `machine`, or None when it can."""
+        """Return why the run cannot run on `machine`; None where it can."""
         p = self.parameters
-        if own := WORKLOADS[p.workload].unsupported_reason(p, machine, self.inputs):
-            return own
+        if reason := self.workload.unsupported_reason(p, machine, self.inputs):
+            return reason
         if p.devices % p.nodes:
             return f"{counted(p.devices, 'device')} cannot be shared equally by {p.nodes} nodes"
-        if p.compiled and not machine.compiler:
-            return "torch.compile needs a C++ compiler, none found"
-        if p.compiled and p.device == "cuda" and machine.triton:
-            return f"torch.compile on GPUs needs {machine.triton}"
-        hidden = f": {machine.hidden_gpus}" if p.device == "cuda" and machine.hidden_gpus else ""
-        if p.device == "cuda" and machine.gpus == 0:
-            return f"needs a CUDA GPU, none found{hidden}"
-        if p.nodes > machine.nodes:
-            if machine.nodes == 1:
-                return f"needs a Slurm allocation of {p.nodes} nodes"
-            return f"needs {p.nodes} nodes, {machine.nodes} found"
-        found = machine.gpus if p.device == "cuda" else machine.cpus
-        if p.devices_per_node > found:
-            on_each = " on each node" if p.nodes > 1 else ""
-            return f"needs {counted(p.devices_per_node, 'device')}{on_each}, {found} found{hidden}"
-        if machine.runs_ask_for_cpus and p.cpus_per_node > machine.cpus:
-            return f"needs {p.cpus_per_node} CPUs of a node for its ranks and loader workers, {machine.cpus} found"
+        if reason := _compiler_missing(p, machine) or _hardware_missing(p, machine):
+            return reason
         if p.profiler in PROFILERS and p.profiler not in machine.profilers:
             return f"needs {PROFILERS[p.profiler].program} on the PATH, not found"
         return None
@@ -70,40 +65,69 @@ class Run:
         `prepared`: the data set's folder. Where there is none, and the definition does not state their number, no
         reason is known.
         """
-        work, dataset = WORKLOADS[self.parameters.workload], self.inputs.get("dataset")
         samples = _prepared_samples(prepared / PROVENANCE) if prepared else None
+        dataset = self.inputs.get("dataset")
         if samples is None and dataset is not None:
-            samples = work.sample_count(dataset)
-        return None if samples is None else work.data_error(self.parameters, samples)
+            samples = self.workload.sample_count(dataset)
+        return None if samples is None else self.workload.data_error(self.parameters, samples)
 
     def config_error(self) -> str | None:
-        """What about the run is wrong on every machine: an input is not of its workload's kind, or does not fit."""
+        """Return why the run cannot run on any machine; None where it could run on some.
+
+        Such a reason is an input that is not one of its workload's, or that does not fit its parameters.
+        """
         p = self.parameters
-        work = WORKLOADS[p.workload]
         if p.memory_snapshot and p.device != "cuda":
             return f"memory_snapshot: records the memory of GPUs, found device: {p.device}, expected cuda"
         if "host" in p.ablated and p.device != "cuda":
             return f"ablate: host needs GPUs, which do without it, found device: {p.device}, expected cuda"
-        for name, given in self.inputs.items():
-            if not isinstance(given, work.inputs[name]):
-                what = name.replace("dataset", "data set")
-                return f"the workload {work.name} cannot use the {what} {getattr(p, name)} (source: {given.source})"
-        return work.config_error(p, self.inputs)
+        for parameter, definition in self.inputs.items():
+            if not isinstance(definition, self.workload.inputs[parameter]):
+                what = parameter.replace("dataset", "data set")
+                name = getattr(p, parameter)
+                return f"the workload {self.workload.name} cannot use the {what} {name} (source: {definition.source})"
+        return self.workload.config_error(p, self.inputs)
 
     def device_memory_bytes(self) -> int | None:
-        """Estimate of the most memory that training takes on one device; None where there is no estimate."""
-        p = self.parameters
-        return WORKLOADS[p.workload].resources(p, self.inputs).device_memory_bytes
+        """Return an estimate of the most memory that training takes on one device; None where there is none."""
+        return self.workload.resources(self.parameters, self.inputs).device_memory_bytes
 
     def exceeds_memory(self, machine: Machine) -> bool:
-        """Whether the estimate is more than a GPU of `machine` has; not where one of them is unknown."""
+        """Return whether the estimate is more than a GPU of `machine` has; False where one of them is unknown."""
         if self.parameters.device != "cuda" or machine.gpu_memory_bytes is None:
             return False
         return (self.device_memory_bytes() or 0) > machine.gpu_memory_bytes
 
 
+def _compiler_missing(p: JobParameters, machine: Machine) -> str | None:
+    """Return what torch.compile lacks on `machine`; None where it lacks nothing, or the run does not compile."""
+    if p.compiled and not machine.compiler:
+        return "torch.compile needs a C++ compiler, none found"
+    if p.compiled and p.device == "cuda" and machine.triton:
+        return f"torch.compile on GPUs needs {machine.triton}"
+    return None
+
+
+def _hardware_missing(p: JobParameters, machine: Machine) -> str | None:
+    """Return which GPUs, CPUs or nodes a run lacks on `machine`; None where it lacks none."""
+    hidden = f": {machine.hidden_gpus}" if p.device == "cuda" and machine.hidden_gpus else ""
+    if p.device == "cuda" and machine.gpus == 0:
+        return f"needs a CUDA GPU, none found{hidden}"
+    if p.nodes > machine.nodes:
+        if machine.nodes == 1:
+            return f"needs a Slurm allocation of {p.nodes} nodes"
+        return f"needs {p.nodes} nodes, {machine.nodes} found"
+    devices_found = machine.gpus if p.device == "cuda" else machine.cpus
+    if p.devices_per_node > devices_found:
+        on_each = " on each node" if p.nodes > 1 else ""
+        return f"needs {counted(p.devices_per_node, 'device')}{on_each}, {devices_found} found{hidden}"
+    if machine.runs_ask_for_cpus and p.cpus_per_node > machine.cpus:
+        return f"needs {p.cpus_per_node} CPUs of a node for its ranks and loader workers, {machine.cpus} found"
+    return None
+
+
 def _prepared_samples(provenance: Path) -> int | None:
-    """Number of training samples of a data set that was prepared; None where it was not."""
+    """Return the number of training samples of a data set that was prepared; None where it was not."""
     try:
         changed_ns = provenance.stat().st_mtime_ns
     except OSError:
@@ -112,92 +136,59 @@ def _prepared_samples(provenance: Path) -> int | None:
 
 
 @cache
-def _samples_in(provenance: Path, changed_ns: int) -> int | None:  # the time only tells one version from the next
-    samples = (read_or_none(lambda: read_object(provenance)) or {}).get("train_samples")
+def _samples_in(provenance: Path, changed_ns: int) -> int | None:
+    """Return the number of training samples that a provenance file states; None where it states none.
+
+    Thousands of runs share a data set, whose file is read once. `changed_ns`, when the file was changed, is part of the
+    cache's key: a data set may be prepared again while this process lives.
+    """
+    facts = read_or_none(lambda: read_object(provenance)) or {}
+    samples = facts.get("train_samples")
     return samples if isinstance(samples, int) else None
 
 
 def expand(experiment: Experiment) -> dict[str, list[Run]]:
-    """Runs of each scenario, in the order of its values, repeats innermost.
+    """Return the runs of each scenario, in the order of its values, repeats innermost.
 
     Equal parameters give equal runs, so that the same id in two scenarios is one job.
     """
     return {name: expand_scenario(experiment, name) for name in experiment.scenarios}
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a run stands in the order in which runs are to start."""
-
-    seed: int  # the experiment's `order_seed`
-    group: tuple[str, ...]  # the scenarios whose runs it runs among: all that share runs, be it by way of others
-    block: int  # its repeat: in each block every configuration of the group runs once
-    position: int  # its place among all runs of the group, from 1
-
-
-def planned_order(scenarios: Mapping[str, list[Run]], seed: int) -> dict[str, Place]:
-    """Places of all runs by id, in the order in which they are to start.
-
-    Scenarios that share runs form a group, since each of them compares shared runs with its own, and groups follow
-    each other. Within one, every configuration runs once (block 1), then again (block 2), each block in an order of its
-    own: a randomized complete block design, so that a machine that slows down does so for all configurations alike. The
-    order is by a digest of seed and run, and thus uniform over the seeds; a configuration that is added to a group
-    leaves the others in the same order.
-    """
-    places: dict[str, Place] = {}
-    for group in _groups(scenarios):
-        own = {run.id: run for name in group for run in scenarios[name]}.values()
-        shuffled = sorted(own, key=lambda run: (run.parameters.repeat, _digest(seed, run.id)))
-        for position, run in enumerate(shuffled, start=1):
-            places[run.id] = Place(seed, group, run.parameters.repeat, position)
-    return places
-
-
-def _groups(scenarios: Mapping[str, list[Run]]) -> list[tuple[str, ...]]:
-    """Scenarios that share runs, be it by way of others, in the order of the first of each group."""
-    runs = {name: {run.id for run in expanded} for name, expanded in scenarios.items()}
-    groups: list[set[str]] = []
-    for name, own in runs.items():
-        linked = [group for group in groups if any(own & runs[other] for other in group)]
-        groups = [*(group for group in groups if group not in linked), {name}.union(*linked)]
-    numbers = {name: number for number, name in enumerate(runs)}
-    return sorted((tuple(sorted(group, key=numbers.get)) for group in groups), key=lambda group: numbers[group[0]])
-
-
-def _digest(*parts: int | str) -> bytes:
-    return hashlib.sha256(json.dumps(parts).encode()).digest()
-
-
-def distinct(scenarios: dict[str, list[Run]]) -> dict[str, Run]:
-    """Runs by id, each once however many scenarios share it."""
+def distinct(scenarios: Mapping[str, list[Run]]) -> dict[str, Run]:
+    """Return the runs of all scenarios by id, each once however many scenarios share it."""
     return {run.id: run for runs in scenarios.values() for run in runs}
 
 
 def expand_scenario(experiment: Experiment, name: str) -> list[Run]:
-    """Runs of one scenario, each once; a parameter that has no effect on a run is left at its default there.
+    """Return the runs of one scenario, each once; a parameter that has no effect on a run has its default there.
 
     Raises `ValidationError` if its parameters do not suit its workload.
     """
-    runs = (run for of_each in combinations(experiment, name).values() for run in of_each)
+    repeats_of_combinations = combinations(experiment, name).values()
+    runs = itertools.chain.from_iterable(repeats_of_combinations)
     return list({run.id: run for run in runs}.values())
 
 
 def combinations(experiment: Experiment, name: str) -> dict[tuple[Any, ...], list[Run]]:
-    """Repeats of the run of each combination of a scenario's varied values, in their order; several may be the same.
+    """Return the repeats of each combination of a scenario's varied values, by these values, in their order.
+
+    Several combinations may have the same runs, where a varied parameter has no effect beside the other values.
 
     Raises `ValidationError` if its parameters do not suit its workload.
     """
-    scenario, work = experiment.scenarios[name], WORKLOADS[experiment.workload(name)]
-    parameters = work.parameters
-    shared = experiment.fixed.model_dump(exclude_unset=True)
-    base = {key: value for key, value in shared.items() if key in parameters.model_fields}
-    base = flat(base) | flat(scenario.fixed.model_dump(exclude_unset=True))
+    scenario = experiment.scenarios[name]
+    work = WORKLOADS[experiment.workload(name)]
+    # Defaults for all scenarios may be about parameters of other workloads.
+    shared = {key: value for key, value in experiment.fixed.stated().items() if key in work.parameters.model_fields}
+    fixed = flat(shared) | flat(scenario.fixed.stated())
     varied = scenario.varied
-    found: dict[tuple[Any, ...], list[Run]] = {}
-    for values in itertools.product(*varied.values()):
-        found[values] = []
-        for repeat in range(1, scenario.repeats + 1):
-            stated = base | dict(zip(varied, values, strict=True)) | {"repeat": repeat}
-            effective = {key: value for key, value in stated.items() if work.applies(key, stated)}
-            found[values].append(Run.of(parameters.model_validate(nested(effective)), experiment))
-    return found
+    repeats: dict[tuple[Any, ...], list[Run]] = {}
+    for combination in itertools.product(*varied.values()):
+        stated = fixed | dict(zip(varied, combination, strict=True))
+        effective = {key: value for key, value in stated.items() if work.applies(key, stated)}
+        repeats[combination] = [
+            Run.of(work.parameters.model_validate(nested(effective | {"repeat": repeat})), experiment)
+            for repeat in range(1, scenario.repeats + 1)
+        ]
+    return repeats

@@ -85,7 +85,7 @@ def run_job(
 
     `data` and `model`: folders of the prepared data set and language model, for a run that has them; `folder`: the run
     directory, from which all is removed that an earlier attempt left but its checkpoint; `order`: the run's place in
-    the planned order, for run.json; see `multicard.experiment.runs.Place`.
+    the planned order, for run.json; see `multicard.experiment.order.Place`.
 
     Raises `UserError` if the configured profiler cannot be used, or `folder` cannot be written, such as on a full disk:
     that is no outcome of the job.

@@ -196,8 +196,9 @@ class _Job:
     def _quantized_linears(self) -> int:
         """Return the bytes of rank 0's share of a layer's linear weights in NF4.
 
-        See Dettmers et al. 2023 (arXiv 2305.14314) and torchao's NF4Tensor. A weight takes 4 bits. 64 of them share a scale of 8 bits, 256 scales another one in the job's precision. Each
-        tensor has a table of 16 values and the mean of the scales, which every rank holds.
+        A weight takes 4 bits. 64 of them share a scale of 8 bits, 256 scales another one in the job's precision. Each
+        tensor has a table of 16 values and the mean of the scales, which every rank holds (Dettmers et al. 2023, arXiv
+        2305.14314; torchao's NF4Tensor).
         """
         total = 0
         for linear in self.linears:

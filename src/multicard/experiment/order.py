@@ -1,0 +1,56 @@
+"""The order in which runs start: blocks of repeats, shuffled by a seed, scenario group by scenario group."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from multicard.experiment.runs import Run
+
+
+@dataclass(frozen=True)
+class Place:
+    """The place of a run in the order in which runs start; recorded as `order` in its run.json."""
+
+    seed: int  # the experiment's `order_seed`
+    group: tuple[str, ...]  # names of the scenarios among whose runs it starts; see `planned_order`
+    block: int  # the run's repeat: in each block every configuration of the group runs once
+    position: int  # among all runs of the group, from 1
+
+
+def planned_order(scenarios: Mapping[str, list[Run]], seed: int) -> dict[str, Place]:
+    """Return the places of all runs by id, in the order in which the runs start.
+
+    Scenarios that share runs form a group, since each of them compares shared runs with others of its own, and groups
+    follow each other. Within a group every configuration runs once (block 1), then again (block 2), each block in an
+    order of its own: a randomized complete block design, so that a machine that slows down does so for all
+    configurations alike. The order is by a digest of seed and run, and thus uniform over the seeds; a configuration
+    that is added to a group leaves the others in the same order.
+    """
+    places: dict[str, Place] = {}
+    for group in _groups(scenarios):
+        runs = {run.id: run for name in group for run in scenarios[name]}
+        shuffled = sorted(runs.values(), key=lambda run: (run.parameters.repeat, _digest(seed, run.id)))
+        for position, run in enumerate(shuffled, start=1):
+            places[run.id] = Place(seed, group, run.parameters.repeat, position)
+    return places
+
+
+def _groups(scenarios: Mapping[str, list[Run]]) -> list[tuple[str, ...]]:
+    """Return the groups of scenarios that share runs, directly or through other scenarios of the group.
+
+    Scenarios, and groups by their first scenario, are in the order of `scenarios`.
+    """
+    ids = {name: {run.id for run in runs} for name, runs in scenarios.items()}
+    groups: list[set[str]] = []
+    for name, ids_of_scenario in ids.items():
+        linked = [group for group in groups if any(ids_of_scenario & ids[member] for member in group)]
+        separate = [group for group in groups if group not in linked]
+        groups = [*separate, {name}.union(*linked)]
+    numbers = {name: number for number, name in enumerate(scenarios)}
+    ordered = [tuple(sorted(group, key=numbers.__getitem__)) for group in groups]
+    return sorted(ordered, key=lambda group: numbers[group[0]])
+
+
+def _digest(seed: int, run: str) -> bytes:
+    return hashlib.sha256(json.dumps([seed, run]).encode()).digest()
