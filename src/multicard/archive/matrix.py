@@ -1,4 +1,4 @@
-"""An experiment's runs, and which of them can be had on the machine or cluster that they are planned for."""
+"""An experiment's runs, and which of them can run on the machine or cluster that they are planned for."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,68 +14,80 @@ from multicard.experiment.config import Experiment
 from multicard.experiment.machine import Machine
 from multicard.experiment.order import Place, planned_order
 from multicard.experiment.runs import Run, distinct, expand
-from multicard.experiment.workload import WORKLOADS, parameters_of
+from multicard.experiment.workload import parameters_of
 
-# Of each input of a run: what it is called as an input of the run's job, and where it is prepared.
-FOLDERS = {"dataset": ("data", "data"), "model": ("model", "data/models")}
+# By the parameter that names an input: the folder that holds all prepared inputs of its sort, and how the rule that
+# runs a job calls it.
+INPUT_FOLDERS = {"dataset": "data", "model": "data/models"}
+INPUT_NAMES = {"dataset": "data", "model": "model"}
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """All runs of an experiment."""
+    """All runs of an experiment, made by `Matrix.plan`: what can run, in which order, and why other runs cannot."""
 
     experiment: Experiment
-    scenarios: dict[str, list[Run]]  # runs of each, in order; scenarios may share runs
-    runs: dict[str, Run]  # each once, by its id
+    scenarios: dict[str, list[Run]]  # runs of each scenario, in order; scenarios may share runs
+    runs: dict[str, Run]  # all runs by id
     machine: Machine  # what the runs are planned for: this machine, or a node of the cluster
-    reasons: dict[str, str | None]  # why a run cannot be had, by its id; None where it can
-    measured: frozenset[str] = frozenset()  # cannot run here, but the results are here: they were measured elsewhere
+    reasons: dict[str, str | None]  # by run id: why there can be no results of the run; None where there can
+    measured: frozenset[str] = frozenset()  # ids of runs that cannot run here, and whose results are here nevertheless
 
     @classmethod
     def plan(cls, experiment: Experiment) -> "Matrix":
         """Expand an experiment, and plan it for the cluster that it states, else for this machine."""
         scenarios = expand(experiment)
-        runs, machine = distinct(scenarios), machine_for(experiment.cluster)
+        runs = distinct(scenarios)
+        machine = machine_for(experiment.cluster)
         reasons = {
             name: run.unsupported_reason(machine) or run.data_error(_data_folder(run)) for name, run in runs.items()
         }
         results = Path(experiment.results) / "runs"
-        measured = frozenset(run for run, why in reasons.items() if why and _has_record(results / run, runs[run]))
+        # Runs that cannot run here may have been measured elsewhere.
+        measured = frozenset(name for name, run in runs.items() if reasons[name] and _has_record(results / name, run))
         return cls(experiment, scenarios, runs, machine, reasons | dict.fromkeys(measured), measured)
 
     def runnable(self, scenario: str | None = None) -> list[str]:
-        """Ids of the runs that can be had, of one scenario or of all."""
-        runs = self.runs if scenario is None else [run.id for run in self.scenarios[scenario]]
-        return [run for run in runs if self.reasons[run] is None]
+        """Return the ids of the runs that can run or were measured, of one scenario or of all."""
+        return [run for run in self._ids(scenario) if self.reasons[run] is None]
 
     def not_runnable(self, scenario: str | None = None) -> dict[str, str]:
-        """Reasons by id of the runs that cannot be had, of one scenario or of all."""
-        runs = self.runs if scenario is None else [run.id for run in self.scenarios[scenario]]
-        return {run: reason for run in runs if (reason := self.reasons[run]) is not None}
+        """Return the reasons by id of the runs that are not `runnable`, of one scenario or of all."""
+        reasons = {run: self.reasons[run] for run in self._ids(scenario)}
+        return {run: reason for run, reason in reasons.items() if reason is not None}
+
+    def _ids(self, scenario: str | None) -> list[str]:
+        """Return the ids of the runs of a scenario, or of all scenarios."""
+        return list(self.runs) if scenario is None else [run.id for run in self.scenarios[scenario]]
 
     def prepared(self, run: str) -> dict[str, str]:
-        """What a run is made of: `data` and, if it tunes one, `model`, each by the provenance file of its folder."""
-        return {FOLDERS[kind][0]: f"{folder}/{PROVENANCE}" for kind, folder in _folders(self.runs[run]).items()}
+        """Return the provenance files of a run's inputs: `data` and, if it tunes one, `model`."""
+        folders = _input_folders(self.runs[run])
+        return {INPUT_NAMES[parameter]: f"{folder}/{PROVENANCE}" for parameter, folder in folders.items()}
 
     def undecided_data(self) -> list[str]:
-        """Provenance files that are not there of data sets whose number of samples may decide that runs cannot run."""
+        """Return the provenance files of data sets that have to be prepared before it is known which runs can run.
+
+        Those are data sets of an unknown number of samples, which may be too few for a planned run.
+        """
         undecided = set()
-        for run in map(self.runs.get, self.planned()):
+        for name in self.planned():
+            run = self.runs[name]
             folder = _data_folder(run)
-            if folder is None or (Path(self.experiment.results) / "runs" / run.id / RUN).exists():
+            if folder is None or (Path(self.experiment.results) / "runs" / name / RUN).exists():
                 continue
-            is_known = WORKLOADS[run.parameters.workload].sample_count(run.inputs["dataset"]) is not None
-            if not is_known and not (folder / PROVENANCE).exists():
+            is_stated = run.workload.sample_count(run.inputs["dataset"]) is not None
+            if not is_stated and not (folder / PROVENANCE).exists():
                 undecided.add(str(folder / PROVENANCE))
         return sorted(undecided)
 
     def all_prepared(self) -> list[str]:
-        """Provenance files of all data sets and models that are needed, but for runs measured elsewhere."""
+        """Return the provenance files of all data sets and models that are needed, but for runs measured elsewhere."""
         needed = self.runs.keys() - self.measured
         return sorted({file for run in needed for file in self.prepared(run).values()})
 
     def plans(self) -> dict[str, dict[str, Any]]:
-        """Question and drawn figures of every scenario."""
+        """Return the question and the drawn figures of every scenario."""
         drawn = self.figures()
         return {
             name: {"question": scenario.question, "figures": drawn.get(name, [])}
@@ -83,19 +95,21 @@ class Matrix:
         }
 
     def figures(self) -> dict[str, list[str]]:
-        """Names of the figures of every scenario that has a run to show."""
+        """Return the names of the figures of every scenario that has a run to show."""
         return {
             name: list(scenario.figures) for name, scenario in self.experiment.scenarios.items() if self.runnable(name)
         }
 
     @cached_property
     def order(self) -> dict[str, Place]:
-        """Places of all runs by id, in the order in which they are to start."""
+        """Places of all runs by id, in the order in which they start."""
         return planned_order(self.scenarios, self.experiment.order_seed)
 
     def planned(self) -> list[str]:
-        """Ids of the runs that are to run here, in the order in which they are to start."""
+        """Return the ids of the runs that are to run here, in the order in which they start."""
         return [run for run in self.order if self.reasons[run] is None and run not in self.measured]
+
+    # Priorities of Snakemake's jobs: of those that could start, the one with the highest does.
 
     @property
     def first_priority(self) -> int:
@@ -103,50 +117,61 @@ class Matrix:
         return len(self.runs) + 1
 
     @cached_property
-    def _of_runs(self) -> dict[str, int]:
+    def _run_priorities(self) -> dict[str, int]:
         return {run: len(self.runs) - number for number, run in enumerate(self.order)}
 
     @cached_property
-    def _after_groups(self) -> dict[tuple[str, ...], float]:
-        return {place.group: self._of_runs[run] - 0.5 for run, place in self.order.items()}  # the last run's stays
+    def _group_priorities(self) -> dict[tuple[str, ...], float]:
+        """Priorities between the last run of each group of scenarios and the first of the next."""
+        priorities = {}
+        for run, place in self.order.items():
+            # The last run of the group overwrites those before it.
+            priorities[place.group] = self._run_priorities[run] - 0.5
+        return priorities
 
     def priority_of_run(self, run: str) -> int:
-        """Priority of a run: runs start in the planned order."""
-        return self._of_runs[run]
+        """Return the priority of a run: runs start in the planned order."""
+        return self._run_priorities[run]
 
     def priority_of_scenario(self, scenario: str) -> float:
-        """Priority of measuring and drawing a scenario: after the last run of its group, before the next one's first.
+        """Return the priority of measuring and drawing a scenario: between its group's last run and the next one's.
 
         Between two runs of the group the machine would cool down, or be busy with something else.
         """
-        return self._after_groups[self.order[self.scenarios[scenario][0].id].group]
+        return self.priority_of_trace(self.scenarios[scenario][0].id)
 
     def priority_of_trace(self, run: str) -> float:
-        """Priority of reading a run's trace: that of the scenarios that it runs with."""
-        return self._after_groups[self.order[run].group]
+        """Return the priority of reading a run's trace: that of the scenarios among whose runs it starts."""
+        return self._group_priorities[self.order[run].group]
 
     def summary(self, scenario: str) -> str:
-        """One sentence about the runs of a scenario."""
-        runs, lost = self.scenarios[scenario], len(self.not_runnable(scenario))
-        ran = f"{counted(len(runs) - lost, 'run')}, {self.experiment.scenarios[scenario].repeats} of each configuration"
+        """Return one sentence about the runs of a scenario."""
+        lost = len(self.not_runnable(scenario))
+        count = counted(len(self.scenarios[scenario]) - lost, "run")
+        sentence = f"{count}, {self.experiment.scenarios[scenario].repeats} of each configuration"
+        if not lost:
+            return sentence
         where = "the cluster's nodes" if self.experiment.cluster else "this machine"
-        return f"{ran}; {lost} more could not run on {where}" if lost else ran
+        return f"{sentence}; {lost} more could not run on {where}"
 
 
-def _folders(run: Run) -> dict[str, str]:
-    """Folders in which the inputs of a run are prepared, by the parameter that names each."""
-    named = {kind: folder_name(getattr(run.parameters, kind), definition) for kind, definition in run.inputs.items()}
-    return {kind: f"{FOLDERS[kind][1]}/{name}" for kind, name in named.items()}
+def _input_folders(run: Run) -> dict[str, str]:
+    """Return the folders in which the inputs of a run are prepared, by the parameter that names each."""
+    folders = {}
+    for parameter, definition in run.inputs.items():
+        name = folder_name(getattr(run.parameters, parameter), definition)
+        folders[parameter] = f"{INPUT_FOLDERS[parameter]}/{name}"
+    return folders
 
 
 def _data_folder(run: Run) -> Path | None:
-    """Folder of a run's data set; None where it has none."""
-    folder = _folders(run).get("dataset")
+    """Return the folder of a run's prepared data set; None where it has none."""
+    folder = _input_folders(run).get("dataset")
     return Path(folder) if folder else None
 
 
 def _has_record(folder: Path, run: Run) -> bool:
-    """Whether a run directory holds all that the run leaves, with these parameters, wherever it was measured."""
+    """Return whether a run directory is complete and of a run with these parameters, wherever it was measured."""
     if not all((folder / name).exists() for name in (RUN, STEPS, EPOCHS, f"{TRACE}/{CAPTURED}")):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Reading a configuration file; every error is one line with file, key, what was found and what was expected."""
+"""Read a configuration file; every error is one line with file, key, what was found and what was expected."""
 
 import json
 import re
@@ -26,7 +26,10 @@ from multicard.runs.parameters import ARGS, ARGS_PREFIX, JobParameters, as_colum
 
 COMMAND = "command"
 LIKE_SECRET = "holds what looks like a secret, which would be recorded; leave it out"
-LONGEST_KEY, LONGEST_ERROR, MOST_ERRORS = 100, 500, 50  # characters of a key and of a line, and lines
+# Messages quote files that may come from anybody: characters of a key, characters of a line, and lines.
+LONGEST_KEY = 100
+LONGEST_ERROR = 500
+MOST_ERRORS = 50
 UNDER_ARGS = "a parameter of your own script goes under args"
 
 
@@ -34,14 +37,17 @@ def read_experiment(path: Path, profile: Path | None = None, outside: bool = Tru
     """Read and check one configuration file, folders included.
 
     `profile`: folder of a profile of Snakemake. The values that it states as `config` take precedence over the file's.
-    `outside`: whether data, models, archives and the results folder are looked for, which only runs need.
+    `outside`: False to leave out the checks of data, models and the results folder, which only runs need.
     Raises `UserError` with one line per error.
     """
     return check(*read_config(path, profile), outside)
 
 
 def read_config(path: Path, profile: Path | None = None) -> tuple[Any, str]:
-    """Parse a configuration file, with what a profile states, and name both for messages; it is not checked."""
+    """Return a parsed configuration file, with the values that a profile states, and the names of both for messages.
+
+    It is not checked: it may be anything that YAML can say. Raises `UserError` if a file cannot be read or parsed.
+    """
     if path == SHIPPED and not path.exists():
         raise UserError(
             "found no multicard.yaml or config/config.yaml in this folder, expected the name of a configuration file; "
@@ -60,16 +66,16 @@ def read_config(path: Path, profile: Path | None = None) -> tuple[Any, str]:
 
 
 def _merged(config: Any, stated: Any) -> Any:
-    """A configuration with the values that a profile states, section by section, as Snakemake merges them."""
+    """Return a configuration with the values that a profile states, section by section, as Snakemake merges them."""
     if not isinstance(config, dict) or not isinstance(stated, dict):
         return stated
     return config | {key: _merged(config.get(key), value) for key, value in stated.items()}
 
 
 def read_profile(folder: Path) -> dict[str, Any]:
-    """Read a profile of Snakemake: a file, or of a folder its config.yaml.
+    """Read a profile of Snakemake: a file, or the config.yaml in a folder.
 
-    Raises `UserError` if there is none, or it is no mapping that parses.
+    Raises `UserError` if there is none, or it does not parse, or is not a mapping.
     """
     file = folder if folder.is_file() else folder / "config.yaml"
     profile = read_yaml(file, of_snakemake=True)
@@ -79,18 +85,17 @@ def read_profile(folder: Path) -> dict[str, Any]:
 
 
 def check(config: Any, source: str, outside: bool = True) -> Experiment:
-    """Validate a parsed configuration; `source` names the file in messages, all else is as of `read_experiment`."""
+    """Validate a parsed configuration; `source` names the file in messages, the rest is as in `read_experiment`."""
     if not isinstance(config, dict):
-        found = "nothing" if config is None else type(config).__name__
-        raise UserError(f"{source}: expected a mapping with the key scenarios, found {found}")
+        what = "nothing" if config is None else type(config).__name__
+        raise UserError(f"{source}: expected a mapping with the key scenarios, found {what}")
     try:
         experiment = Experiment.model_validate(config)
     except ValidationError as error:
         raise UserError(*_lines(source, map(_message, _without_misspelt(error.errors())))) from error
-    errors = [
-        *_secret_errors(config),
-        *(error for name in experiment.scenarios for error in _scenario_errors(experiment, name)),
-    ]
+    errors = list(_secret_errors(config))
+    for name in experiment.scenarios:
+        errors += _scenario_errors(experiment, name)
     if outside:
         errors += _outside_errors(experiment)
     if errors:
@@ -99,28 +104,30 @@ def check(config: Any, source: str, outside: bool = True) -> Experiment:
 
 
 def _lines(source: str, errors: Iterable[str]) -> list[str]:
-    """Lines of some errors, each cut to a readable length, and how many more there are."""
+    """Return errors as lines that begin with `source`, cut to a readable length and number."""
     lines = [f"{source}: {printable(error, LONGEST_ERROR)}" for error in errors]
-    more = [f"{source}: {counted(len(lines) - MOST_ERRORS, 'more error')}"] if len(lines) > MOST_ERRORS else []
-    return lines[:MOST_ERRORS] + more
+    if len(lines) <= MOST_ERRORS:
+        return lines
+    return [*lines[:MOST_ERRORS], f"{source}: {counted(len(lines) - MOST_ERRORS, 'more error')}"]
 
 
-def _secret_errors(value: Any, place: tuple[str, ...] = ()) -> Iterator[str]:
-    """Refuse names and texts that have the form of a secret: they name folders, and stand in reports.
+def _secret_errors(value: Any, keys: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield an error for each name or text that has the form of a secret: names become folders and stand in reports.
 
-    A command and its parameters are looked at with its values in place (`Workload.config_error`).
+    `keys`: where `value` stands in the configuration. A command and its parameters are left out: they are searched
+    with the command's values in place (`Workload.config_error`).
     """
     if isinstance(value, dict):
-        for key, each in value.items():
+        for key, entry in value.items():
             if STANDALONE_TOKEN.search(str(key)):
-                yield f"{'.'.join(place)}: a name {LIKE_SECRET}"
+                yield f"{'.'.join(keys)}: a name {LIKE_SECRET}"
             elif key not in (COMMAND, ARGS):
-                yield from _secret_errors(each, (*place, str(key)))
+                yield from _secret_errors(entry, (*keys, str(key)))
     elif isinstance(value, list):
-        for number, each in enumerate(value):
-            yield from _secret_errors(each, (*place, str(number)))
+        for number, entry in enumerate(value):
+            yield from _secret_errors(entry, (*keys, str(number)))
     elif isinstance(value, str) and STANDALONE_TOKEN.search(value):
-        yield f"{'.'.join(place)}: it {LIKE_SECRET}"
+        yield f"{'.'.join(keys)}: it {LIKE_SECRET}"
 
 
 def read_job(parameters: str, data: Path | None, model: Path | None, machine: Machine | None) -> JobParameters:
@@ -150,55 +157,62 @@ def read_job(parameters: str, data: Path | None, model: Path | None, machine: Ma
     return p
 
 
-def _message(error: Any) -> str:
-    """Word one pydantic error as `key: found …, expected …`."""
-    location = [str(part) for part in error["loc"] if part != "[key]"]
-    kind, found = error["type"], error["input"]
+def _message(fault: Any) -> str:
+    """Return a fault that pydantic found as `key: found …, expected …`; `fault`: an entry of `errors()`."""
+    location = [str(part) for part in fault["loc"] if part != "[key]"]
     source = None
     if location[:1] == ["datasets"] and len(location) > 2:
-        source = SOURCES[location.pop(2)]  # pydantic places the kind of a data set between its name and its keys
+        # pydantic names the source of a data set between its name and its keys.
+        source = SOURCES[location.pop(2)]
     key = ".".join(printable(part, LONGEST_KEY) for part in location)
-    match kind:
+    match fault["type"]:
         case "extra_forbidden":
-            own = f"; {UNDER_ARGS}" if {"fixed", "vary"} & set(location) else ""
-            return f"{key}: unknown key{did_you_mean(location[-1], source.model_fields if source else _KEYS)}{own}"
+            hint = did_you_mean(location[-1], source.model_fields if source else _KEYS)
+            is_parameter = not {"fixed", "vary"}.isdisjoint(location)
+            return f"{key}: unknown key{hint}{f'; {UNDER_ARGS}' if is_parameter else ''}"
         case "missing":
             return f"{key}: missing"
         case "value_error":
-            return f"{key}: {expectation(error)}" if key else expectation(error)
+            return f"{key}: {expectation(fault)}" if key else expectation(fault)
         case "union_tag_not_found" | "union_tag_invalid":
-            tag = error["ctx"].get("tag", "nothing")
-            return (
-                f"{key}.source: found {quoted(tag)}{did_you_mean(tag, SOURCES)}, expected one of {', '.join(SOURCES)}"
-            )
-    if kind in ("too_short", "string_too_short") and is_empty(found):
-        return f"{key}: is empty, expected {'text' if isinstance(found, str) else 'at least one'}"
-    hint, expected = "", expectation(error)
-    if kind == "literal_error":
-        hint = did_you_mean(found, choices_of(error)) if isinstance(found, str) else ""
-    elif kind in ("list_type", "tuple_type") and isinstance(found, (str, int, float)):
-        expected += f" such as [{printable(str(found), LONGEST_KEY)}]"
-    elif kind == "float_type" and isinstance(found, str) and re.fullmatch(r"\d+e[+-]?\d+", found):
-        expected += f" (YAML wants a point: {found.replace('e', '.0e')})"
-    return f"{key}: found {'nothing' if found is None else quoted(found)}{hint}, {expected}"
+            tag = fault["ctx"].get("tag", "nothing")
+            expected = f"expected one of {', '.join(SOURCES)}"
+            return f"{key}.source: found {quoted(tag)}{did_you_mean(tag, SOURCES)}, {expected}"
+        case "too_short" | "string_too_short" if is_empty(fault["input"]):
+            return f"{key}: is empty, expected {'text' if isinstance(fault['input'], str) else 'at least one'}"
+    return f"{key}: {_found_and_expected(fault)}"
 
 
-def _without_misspelt(errors: Sequence[Any]) -> list[Any]:
-    """Leave out that a key is missing where an unknown one stands in its place that was probably meant to be it."""
+def _found_and_expected(fault: Any) -> str:
+    """Return a fault as `found …, expected …`, with a hint at what was probably meant."""
+    value, expected = fault["input"], expectation(fault)
+    hint = example = ""
+    match fault["type"]:
+        case "literal_error" if isinstance(value, str):
+            hint = did_you_mean(value, choices_of(fault))
+        case "list_type" | "tuple_type" if isinstance(value, (str, int, float)):
+            example = f" such as [{printable(str(value), LONGEST_KEY)}]"
+        case "float_type" if isinstance(value, str) and re.fullmatch(r"\d+e[+-]?\d+", value):
+            example = f" (YAML wants a point: {value.replace('e', '.0e')})"
+    return f"found {'nothing' if value is None else quoted(value)}{hint}, {expected}{example}"
+
+
+def _without_misspelt(faults: Sequence[Any]) -> list[Any]:
+    """Return the faults without those of a missing key in whose place an unknown one was probably meant to be it."""
     misspelt = {
-        (*error["loc"][:-1], meant(str(error["loc"][-1]), _KEYS))
-        for error in errors
-        if error["type"] == "extra_forbidden"
+        (*fault["loc"][:-1], meant(str(fault["loc"][-1]), _KEYS))
+        for fault in faults
+        if fault["type"] == "extra_forbidden"
     }
-    return [error for error in errors if error["type"] != "missing" or error["loc"] not in misspelt]
+    return [fault for fault in faults if fault["type"] != "missing" or fault["loc"] not in misspelt]
 
 
-# Of all sections that are not data sets.
+# Keys of all sections that are not data sets.
 _KEYS = [name for section in (Experiment, Scenario, Fixed, Cluster, Model) for name in section.model_fields]
 
 
 def _outside_errors(experiment: Experiment) -> list[str]:
-    """Errors that only the file system shows."""
+    """Return the errors that only the file system shows."""
     errors = []
     for name, dataset in experiment.datasets.items():
         try:
@@ -207,59 +221,86 @@ def _outside_errors(experiment: Experiment) -> list[str]:
             missing = f"source: {dataset.source} cannot be looked for: {error.strerror}"
         if missing:
             errors.append(f"datasets.{name}.{missing}")
-    errors += [f"models.{name}.{error}" for name, model in experiment.models.items() if (error := model.config_error())]
-    if unwritten := unwritable(Path(experiment.results)):
-        errors.append(f"results: cannot write to {experiment.results}: {unwritten}")
+    for name, model in experiment.models.items():
+        if wrong := model.config_error():
+            errors.append(f"models.{name}.{wrong}")
+    if reason := unwritable(Path(experiment.results)):
+        errors.append(f"results: cannot write to {experiment.results}: {reason}")
     return errors
 
 
 def _scenario_errors(experiment: Experiment, name: str) -> list[str]:
-    """What of a scenario does not fit its workload, the data sets or the models."""
-    scenario, workload = experiment.scenarios[name], experiment.workload(name)
-    known, where = WORKLOADS[workload].parameters.model_fields, f"scenarios.{name}"
-    errors = [
-        f"{where}.{section}.{key}: not a parameter of the workload {workload}"
-        + (f"; {UNDER_ARGS}" if ARGS in known else "")
-        for section, keys in (("fixed", scenario.fixed.model_fields_set), ("vary", scenario.varied))
-        for key in keys
-        if (ARGS if key.startswith(ARGS_PREFIX) else key) not in known
-    ]
-    for figure in scenario.figures:
-        about = FIGURES[figure].workload or workload
-        if about != workload:
-            errors.append(f"{where}: the figure {figure} is about the workload {about}, this one's is {workload}")
-    if errors:
-        return errors
+    """Return where a scenario does not fit its workload, the data sets or the models.
+
+    Each check assumes that those before it found nothing: only the errors of the first that finds some are returned.
+    """
+    where = f"scenarios.{name}"
+    if errors := [*_unknown_parameters(experiment, name), *_unfit_figures(experiment, name)]:
+        return [f"{where}{error}" for error in errors]
     try:
         runs = expand_scenario(experiment, name)
     except ValidationError as error:
-        return list(dict.fromkeys(f"{where}: {_message(e)}" for e in error.errors()))
-    for key in WORKLOADS[workload].inputs:
-        entries = getattr(experiment, f"{key}s")
-        for value in dict.fromkeys(getattr(run.parameters, key) for run in runs):
-            if value not in entries:
-                what = key.replace("dataset", "data set")
-                hint = did_you_mean(value, entries)
-                errors.append(f"{_place(experiment, name, key)}: no {what} {quoted(value)} under {key}s{hint}")
-    if not errors:
-        errors = list(dict.fromkeys(f"{where}: {error}" for run in runs if (error := run.config_error())))
-    if not errors and _differ_in_secrets(runs, scenario.varied):
-        errors.append(f"{where}: configurations differ only in what looks like a secret, which tables leave out")
-    return errors
+        return _distinct(f"{where}: {_message(fault)}" for fault in error.errors())
+    if errors := list(_undefined_inputs(experiment, name, runs)):
+        return errors
+    if errors := _distinct(f"{where}: {error}" for run in runs if (error := run.config_error())):
+        return errors
+    if _differ_in_secrets(runs, experiment.scenarios[name].varied):
+        return [f"{where}: configurations differ only in what looks like a secret, which tables leave out"]
+    return []
+
+
+def _distinct(errors: Iterable[str]) -> list[str]:
+    """Return errors without repetition, in order: many runs have the same."""
+    return list(dict.fromkeys(errors))
+
+
+def _unknown_parameters(experiment: Experiment, name: str) -> Iterator[str]:
+    """Yield an error for each parameter of a scenario that its workload does not have, without the scenario's name."""
+    scenario = experiment.scenarios[name]
+    workload = experiment.workload(name)
+    parameters = WORKLOADS[workload].parameters.model_fields
+    hint = f"; {UNDER_ARGS}" if ARGS in parameters else ""
+    sections: dict[str, Iterable[str]] = {"fixed": scenario.fixed.model_fields_set, "vary": scenario.varied}
+    for section, keys in sections.items():
+        for key in keys:
+            parameter = ARGS if key.startswith(ARGS_PREFIX) else key
+            if parameter not in parameters:
+                yield f".{section}.{key}: not a parameter of the workload {workload}{hint}"
+
+
+def _unfit_figures(experiment: Experiment, name: str) -> Iterator[str]:
+    """Yield an error for each figure that is about another workload, without the scenario's name."""
+    workload = experiment.workload(name)
+    for figure in experiment.scenarios[name].figures:
+        about = FIGURES[figure].workload or workload
+        if about != workload:
+            yield f": the figure {figure} is about the workload {about}, this one's is {workload}"
+
+
+def _undefined_inputs(experiment: Experiment, name: str, runs: Sequence[Run]) -> Iterator[str]:
+    """Yield an error for each data set or model that runs of a scenario use and the configuration does not define."""
+    for parameter in WORKLOADS[experiment.workload(name)].inputs:
+        definitions = getattr(experiment, f"{parameter}s")
+        for value in dict.fromkeys(getattr(run.parameters, parameter) for run in runs):
+            if value not in definitions:
+                what = parameter.replace("dataset", "data set")
+                hint = did_you_mean(value, definitions)
+                yield f"{_key_of(experiment, name, parameter)}: no {what} {quoted(value)} under {parameter}s{hint}"
 
 
 def _differ_in_secrets(runs: Sequence[Run], varied: Collection[str]) -> bool:
-    """True if several configurations would have the same row in tables."""
+    """Return whether several configurations would have the same row in tables, which leave out secrets."""
     if not any(name == COMMAND or name.startswith(ARGS_PREFIX) for name in varied):
         return False
     rows = [as_columns(run.parameters.model_dump()) for run in runs if run.parameters.repeat == 1]
     return len({tuple(row.items()) for row in rows}) < len(rows)
 
 
-def _place(experiment: Experiment, name: str, key: str) -> str:
-    """Where in the file a scenario's value of a parameter stands."""
+def _key_of(experiment: Experiment, name: str, parameter: str) -> str:
+    """Return the key under which a scenario's value of a parameter stands, or would stand, in the configuration."""
     scenario = experiment.scenarios[name]
-    if key in scenario.varied:
-        return f"scenarios.{name}.vary.{key}"
-    stated = key in scenario.fixed.model_fields_set or key not in experiment.fixed.model_fields_set
-    return f"scenarios.{name}.fixed.{key}" if stated else f"fixed.{key}"
+    if parameter in scenario.varied:
+        return f"scenarios.{name}.vary.{parameter}"
+    is_shared = parameter in experiment.fixed.model_fields_set and parameter not in scenario.fixed.model_fields_set
+    return f"fixed.{parameter}" if is_shared else f"scenarios.{name}.fixed.{parameter}"

@@ -29,10 +29,10 @@ def planned_order(scenarios: Mapping[str, list[Run]], seed: int) -> dict[str, Pl
     """
     places: dict[str, Place] = {}
     for group in _groups(scenarios):
-        runs = {run.id: run for name in group for run in scenarios[name]}
-        shuffled = sorted(runs.values(), key=lambda run: (run.parameters.repeat, _digest(seed, run.id)))
+        blocks = {run.id: run.parameters.repeat for name in group for run in scenarios[name]}
+        shuffled = sorted(blocks, key=lambda run: (blocks[run], _digest(seed, run)))
         for position, run in enumerate(shuffled, start=1):
-            places[run.id] = Place(seed, group, run.parameters.repeat, position)
+            places[run] = Place(seed, group, blocks[run], position)
     return places
 
 
@@ -43,13 +43,14 @@ def _groups(scenarios: Mapping[str, list[Run]]) -> list[tuple[str, ...]]:
     """
     ids = {name: {run.id for run in runs} for name, runs in scenarios.items()}
     groups: list[set[str]] = []
-    for name, ids_of_scenario in ids.items():
-        linked = [group for group in groups if any(ids_of_scenario & ids[member] for member in group)]
-        separate = [group for group in groups if group not in linked]
-        groups = [*separate, {name}.union(*linked)]
-    numbers = {name: number for number, name in enumerate(scenarios)}
-    ordered = [tuple(sorted(group, key=numbers.__getitem__)) for group in groups]
-    return sorted(ordered, key=lambda group: numbers[group[0]])
+    for name in scenarios:
+        linked = [group for group in groups if any(ids[name] & ids[member] for member in group)]
+        groups = [group for group in groups if group not in linked]
+        # A scenario may share runs with several groups, which it then joins.
+        groups.append({name}.union(*linked))
+    names = list(scenarios)
+    ordered = [tuple(sorted(group, key=names.index)) for group in groups]
+    return sorted(ordered, key=lambda group: names.index(group[0]))
 
 
 def _digest(seed: int, run: str) -> bytes:
