@@ -81,7 +81,7 @@ class Script(Workload):
 
     def distinct_share(self, record: Mapping[str, Any]) -> float:
         """Ranks whose loaders draw the same samples repeat one another; the stated number counts distinct ones."""
-        return self._own_measures().distinct_share(record) or 1.0
+        return self._measures_module().distinct_share(record) or 1.0
 
     def baseline_words(self, method: str) -> str:
         """One device: how the script is started there is no choice."""
