@@ -1,4 +1,4 @@
-"""What the nodes of a cluster offer, stated where jobs are sent there: the machine that plans has other hardware."""
+"""The hardware of a cluster's nodes, which a configuration states: the machine that plans has other hardware."""
 
 from dataclasses import replace
 from typing import Annotated
@@ -16,12 +16,12 @@ Count = Annotated[int, Field(strict=False)]
 class Cluster(Strict):
     """Nodes that are alike."""
 
-    nodes: Count = Field(1, ge=1, description="Maximum number of nodes per run.")
+    nodes: Count = Field(default=1, ge=1, description="Maximum number of nodes per run.")
     cpus_per_node: Count = Field(ge=1, description="CPUs per node that jobs may use.")
-    gpus_per_node: Count = Field(0, ge=0, description="GPUs per node.")
-    gpu_memory_gb: float | None = Field(None, gt=0, strict=False, description="Memory per GPU, in 10^9 bytes.")
+    gpus_per_node: Count = Field(default=0, ge=0, description="GPUs per node.")
+    gpu_memory_gb: float | None = Field(default=None, gt=0, strict=False, description="Memory per GPU, in 10^9 bytes.")
     memory_per_node_gb: float | None = Field(
-        None,
+        default=None,
         gt=0,
         strict=False,
         description="Memory per node that jobs may use, in thousands of Slurm's MB: no job requests more.",
@@ -29,10 +29,10 @@ class Cluster(Strict):
 
 
 def machine_for(cluster: Cluster | None) -> Machine:
-    """What a run meets: this machine, or a node of the cluster.
+    """Return the machine that runs are planned for: a node of the cluster, or this machine where none is stated.
 
-    A node has the stated hardware and the Python packages of this machine, which it shares. Programs are taken to be
-    there: a profiler, a compiler. A run on a node without them fails with that reason.
+    A node has the stated hardware and the Python packages of this machine, which it shares. Programs such as a profiler
+    or a compiler are assumed to be installed; a run on a node without them fails with that reason.
     """
     here = Machine.here()
     if cluster is None:

@@ -1,8 +1,9 @@
 """The data sets that a configuration may name."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, get_args
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,7 +21,7 @@ class Source(Strict):
     """Base of every data set."""
 
     def missing_files(self) -> str | None:
-        """Which files or folders are missing, as `key: what is missing`; None where all are there."""
+        """Return which files or folders are missing, as `key: what is missing`; None where none is."""
         return None
 
 
@@ -32,14 +33,14 @@ class GrayscaleSource(ImageSource):
     """Base of the sets of small grayscale images: how many of them to use, and how to store them."""
 
     stored_size: int | None = Field(
-        None,
+        default=None,
         ge=8,
         le=4096,
         description="Write every image, upsampled to this edge length in pixels, as a JPEG file that training "
         "decodes; null keeps the small images in arrays.",
     )
     limit: int | None = Field(
-        None, ge=1, description="Use only the first N training images, and a fifth as many test images."
+        default=None, ge=1, description="Use only the first N training images, and a fifth as many test images."
     )
 
 
@@ -56,19 +57,19 @@ class Mnist(GrayscaleSource):
     folder: str = Field(
         min_length=1, description="Folder with the IDX files, directly or in MNIST/raw, gzipped or not."
     )
-    download: bool = Field(False, description="Download missing files into the folder; default: false.")
+    download: bool = Field(default=False, description="Download missing files into the folder; default: false.")
 
     def files(self) -> dict[str, Path | None]:
-        """The four files by the names they are published under, each with its place; None where it is missing."""
-        places = [Path(self.folder) / "MNIST" / "raw", Path(self.folder)]
-        found: dict[str, Path | None] = {}
+        """Return the paths of the four files by the names they are published under; None for a missing one."""
+        folders = [Path(self.folder) / "MNIST" / "raw", Path(self.folder)]
+        paths: dict[str, Path | None] = {}
         for name in MNIST_FILES:
-            candidates = [place / f"{name}{suffix}" for place in places for suffix in ("", ".gz")]
-            found[name] = next((path for path in candidates if path.is_file()), None)
-        return found
+            candidates = [folder / f"{name}{suffix}" for folder in folders for suffix in ("", ".gz")]
+            paths[name] = next((path for path in candidates if path.is_file()), None)
+        return paths
 
     def missing_files(self) -> str | None:
-        """Name the files that are missing, unless they may be downloaded."""
+        """Return the names of missing files, unless they may be downloaded."""
         missing = [name for name, path in self.files().items() if path is None]
         if missing and not self.download:
             return f"folder: {self.folder} does not contain {', '.join(missing)}; download: true would fetch them"
@@ -82,7 +83,7 @@ class KaggleMnist(GrayscaleSource):
     path: str = Field(min_length=1, description="train.csv, or its folder.")
 
     def missing_files(self) -> str | None:
-        """State that there is nothing at the path."""
+        """Return that there is nothing at the path."""
         return None if Path(self.path).exists() else f"path: no such file or folder: {self.path}"
 
 
@@ -96,35 +97,38 @@ class ImageFolder(ImageSource):
         "only, in which every tenth image is a test image.",
     )
     unreadable: Literal["refuse", "skip"] = Field(
-        "refuse",
+        default="refuse",
         description="What to do about images that cannot be decoded: `refuse` the folder (the default) or `skip` them.",
     )
 
     def parts(self) -> dict[str, str]:
-        """Folders of the `train` and the `test` images by their names; none where there are only class folders.
+        """Return the names of the folders of the `train` and the `test` images; none where all folders are classes.
 
-        A folder called train, test or val that contains only files counts as a class where no other is a part. Of test
-        and val, test is taken unless only val has class folders.
+        Folders called train, test and val are classes if none of them contains folders. Of test and val, test is taken
+        unless only val has class folders.
         """
         contents = {name: _contents(Path(self.folder, name)) for name in ("train", "test", "val")}
-        if all(kinds in (None, {"file"}) for kinds in contents.values()):
+        if all(entries in (None, {"file"}) for entries in contents.values()):
             return {}
-        tested = [name for name in ("test", "val") if contents[name] is not None]
-        return {"train": "train", "test": max(tested, key=lambda name: "folder" in contents[name], default="test")}
+        existing = {name: contents[name] for name in ("test", "val") if contents[name] is not None}
+        with_classes = [name for name, entries in existing.items() if "folder" in (entries or ())]
+        tested = next(iter([*with_classes, *existing]), "test")
+        return {"train": "train", "test": tested}
 
     def missing_files(self) -> str | None:
-        """Name the first folder that is missing."""
+        """Return which folder is missing: the first of them."""
         folder = Path(self.folder)
-        missing = [path for path in (folder, *(folder / part for part in self.parts().values())) if not path.is_dir()]
+        parts = [folder / part for part in self.parts().values()]
+        missing = [path for path in (folder, *parts) if not path.is_dir()]
         if missing:
             return f"folder: no such folder: {missing[0]}"
-        if "folder" not in _contents(folder):
+        if "folder" not in (_contents(folder) or ()):
             return f"folder: found no folders in {folder}, expected train and test or val, or one per class"
         return None
 
 
 def _contents(folder: Path) -> set[str] | None:
-    """Whether a folder contains a `folder`, a `file`, both or nothing; None where there is no such folder."""
+    """Return which of `folder` and `file` a folder contains; None where there is no such folder."""
     if not folder.is_dir():
         return None
     with os.scandir(folder) as entries:
@@ -135,14 +139,19 @@ class Synthetic(ImageSource):
     """Random images that cost nothing to load: the upper bound of every loader."""
 
     source: Literal["synthetic"]
-    classes: int = Field(10, ge=2, description="Number of classes; default: 10.")
+    classes: int = Field(default=10, ge=2, description="Number of classes; default: 10.")
     samples: int = Field(ge=1, description="Number of training samples; there are a tenth as many test samples.")
 
 
 TextKind = Literal["instruction", "chat", "summary", "grammar", "completion", "preference"]
 
-# The embedded text sets, by the kind of their samples.
-SHIPPED: dict[str, TextKind] = {
+ShippedName = Literal["instructions", "chats", "summaries", "grammar", "articles", "preferences"]
+PublishedName = Literal[
+    "alpaca_cleaned", "samsum", "grammar", "slimorca", "cnn_dailymail", "wikitext", "hh_rlhf_helpful"
+]
+
+# The kind of the samples of each text set that comes with multicard.
+SHIPPED: dict[ShippedName, TextKind] = {
     "instructions": "instruction",
     "chats": "chat",
     "summaries": "summary",
@@ -152,7 +161,8 @@ SHIPPED: dict[str, TextKind] = {
 }
 
 
-class Published(NamedTuple):
+@dataclass(frozen=True)
+class Published:
     """A published text set: the kind of its samples, and where Hugging Face has it."""
 
     kind: TextKind
@@ -161,10 +171,10 @@ class Published(NamedTuple):
     revision: str | None = None
 
 
-# Those that torchtune 0.6.1 knows, where Hugging Face has them now. Samsung/samsum is gone and ccdv/cnn_dailymail needs
-# a loading script, which `datasets` 4 and later refuse: these are copies with the same columns. The script of
-# liweili/c4_200m is passed by with the hub's own conversion.
-PUBLISHED: dict[str, Published] = {
+# The sets that torchtune 0.6.1 supports, where Hugging Face has them now. Samsung/samsum is gone and ccdv/cnn_dailymail
+# needs a loading script, which `datasets` 4 and later refuse: these are copies with the same columns. liweili/c4_200m
+# has a script, too; the hub's own conversion to Parquet needs none.
+PUBLISHED: dict[PublishedName, Published] = {
     "alpaca_cleaned": Published("instruction", "yahma/alpaca-cleaned"),
     "samsum": Published("summary", "knkarthick/samsum"),
     "grammar": Published("grammar", "liweili/c4_200m", revision="refs/convert/parquet"),
@@ -178,23 +188,28 @@ PUBLISHED: dict[str, Published] = {
 class Text(Source):
     """Base of the sets of texts."""
 
-    limit: int | None = Field(None, ge=1, description="Use only the first N samples.")
+    limit: int | None = Field(default=None, ge=1, description="Use only the first N samples.")
+
+    @property
+    def kind(self) -> TextKind:
+        """Kind of the samples."""
+        raise NotImplementedError
 
 
 class ShippedText(Text):
     """A small set of texts that comes with multicard."""
 
     source: Literal["shipped-text"]
-    texts: Literal[tuple(SHIPPED)] = Field(description="Name of the set.")
+    texts: ShippedName = Field(description="Name of the set.")
 
     @property
     def kind(self) -> TextKind:
-        """What a sample is."""
+        """Kind of the samples."""
         return SHIPPED[self.texts]
 
     @property
     def file(self) -> Path:
-        """Its samples, one in each line, in the folder of what is shipped."""
+        """Path of its samples, one in each line, in the folder of shipped inputs."""
         return Path("text", f"{self.texts}.jsonl")
 
 
@@ -211,11 +226,11 @@ class TextFile(Text):
 
     @property
     def kind(self) -> TextKind:
-        """What a sample is."""
+        """Kind of the samples."""
         return self.samples
 
     def missing_files(self) -> str | None:
-        """State that there is no file at the path."""
+        """Return that there is no file at the path."""
         return None if Path(self.path).is_file() else f"path: no such file: {self.path}"
 
 
@@ -223,32 +238,43 @@ class PublishedText(Text):
     """A set that Hugging Face publishes, from a folder of the user or downloaded."""
 
     source: Literal["published-text"]
-    texts: Literal[tuple(PUBLISHED)] = Field(description="Name of the set.")
-    folder: str | None = Field(None, description="Folder of Parquet or JSON files, in Hugging Face's layout.")
-    download: bool = Field(False, description="Download it from Hugging Face if no folder is given; default: false.")
+    texts: PublishedName = Field(description="Name of the set.")
+    folder: str | None = Field(default=None, description="Folder of Parquet or JSON files, in Hugging Face's layout.")
+    download: bool = Field(
+        default=False, description="Download it from Hugging Face if no folder is given; default: false."
+    )
 
     @property
     def kind(self) -> TextKind:
-        """What a sample is."""
+        """Kind of the samples."""
         return PUBLISHED[self.texts].kind
 
     @property
     def repository(self) -> str:
-        """Its name at Hugging Face."""
+        """Name of its repository at Hugging Face."""
         return PUBLISHED[self.texts].repository
 
     def missing_files(self) -> str | None:
-        """State that there is no folder, unless the set may be downloaded."""
+        """Return that there is no folder, unless the set may be downloaded."""
         if self.folder is None:
             return None if self.download else f"folder: missing; download: true would fetch {self.repository}"
         return None if Path(self.folder).is_dir() else f"folder: no such folder: {self.folder}"
 
 
+ImageDataset = Digits | ImageFolder | KaggleMnist | Mnist | Synthetic
+TextDataset = PublishedText | ShippedText | TextFile
 Dataset = Annotated[
     Digits | ImageFolder | KaggleMnist | Mnist | PublishedText | ShippedText | Synthetic | TextFile,
     Field(discriminator="source"),
 ]
-# By the value of `source`.
+# Classes of data sets by the value of `source`, in the order in which a message lists them.
 SOURCES: dict[str, type[Source]] = {
-    get_args(kind.model_fields["source"].annotation)[0]: kind for kind in get_args(get_args(Dataset)[0])
+    "digits": Digits,
+    "imagefolder": ImageFolder,
+    "kaggle-mnist": KaggleMnist,
+    "mnist": Mnist,
+    "published-text": PublishedText,
+    "shipped-text": ShippedText,
+    "synthetic": Synthetic,
+    "text-file": TextFile,
 }

@@ -1,4 +1,4 @@
-"""What this machine can run, found without importing torch."""
+"""Detect what this machine can run, without importing torch."""
 
 import contextlib
 import importlib.util
@@ -15,31 +15,37 @@ import psutil
 from multicard.core.system import Answer, ask, usable_cpus
 from multicard.profilers import PROFILERS
 
-# torchtune declares neither torch nor torchao, and breaks with most of their versions. These were tried together.
+# torchtune declares neither torch nor torchao, and breaks with most of their versions. These were tried together;
+# versions are prefixes.
 SUPPORTED = {"torchtune": "0.6.1", "torchao": "0.15.", "torch": "2.11."}
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Devices and tools of one machine, or of each of several alike."""
+    """Devices and tools of one machine, or of each node of a cluster; made by `Machine.here` or `machine_for`."""
 
     cpus: int
     gpus: int
-    profilers: tuple[str, ...] = tuple(PROFILERS)  # those whose program is installed
-    compiler: bool = False
-    dali: bool = False
-    vision: str | None = None  # why the workload vision cannot be used; None where it can
-    torchtune: str | None = None  # why torchtune cannot be used; None where it can
-    triton: str | None = None  # what Triton lacks to compile kernels for GPUs; None where it lacks nothing
-    gpu_memory_bytes: int | None = None  # of the smallest GPU
-    weights_needed: bool = True  # of language models; a machine that is only hypothetical needs none
-    nodes: int = 1  # machines that one run may have
-    runs_ask_for_cpus: bool = False  # as jobs of Slurm do, which starts none that asks for more than a node has
-    unanswered: str | None = None  # why a tool that is installed could not list GPUs or nodes; None where none failed
-    hidden_gpus: str | None = None  # why CUDA shows fewer than the machine has; else None
+    # Names of the profilers whose program is installed.
+    profilers: tuple[str, ...] = tuple(PROFILERS)
+    compiler: bool = False  # a C++ compiler is installed, as torch.compile needs
+    dali: bool = False  # NVIDIA DALI is installed
+    # What a package lacks, in words of a message; None where it lacks nothing: the workload vision, torchtune, and
+    # Triton to compile kernels for GPUs.
+    vision: str | None = None
+    torchtune: str | None = None
+    triton: str | None = None
+    gpu_memory_bytes: int | None = None  # memory of the smallest GPU
+    # Weights of language models have to be there; a machine that is only hypothetical needs none.
+    weights_needed: bool = True
+    nodes: int = 1  # the most machines that one run may have
+    # Runs are jobs of Slurm, which starts none that asks for more CPUs than a node has.
+    runs_ask_for_cpus: bool = False
+    unanswered: str | None = None  # why an installed tool could not list GPUs or nodes; None where none failed
+    hidden_gpus: str | None = None  # why CUDA shows fewer GPUs than the machine has; None where it shows all
 
     def hypothetical(self) -> "Machine":
-        """Add to this machine whatever it does not have, to plan for."""
+        """Return a machine that has also what this one lacks: to plan for, not to run on."""
         return replace(
             self,
             gpus=max(self.gpus, 8),
@@ -57,36 +63,38 @@ class Machine:
 
     @classmethod
     def here(cls) -> "Machine":
-        """Look at the machine that this process runs on, and at its job of Slurm if it is in one."""
-        gpus, nodes = _asked("nvidia-smi", "-L"), _allocated_nodes()
-        visible, hidden = _visible_gpus(gpus.lines)
-        memory = _asked("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
-        count = next(iter(nodes.lines), "")
-        mebibytes = [int(line) for line in memory.lines if line.isdigit()]  # a GPU in slices (MIG) may report none
+        """Return the machine that this process runs on, with the nodes of its Slurm job if it is in one."""
+        gpus = _output_of("nvidia-smi", "-L")
+        visible_gpus, hidden_gpus = _visible_gpus(gpus.lines)
+        memory = _output_of("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
+        # A partitioned GPU (MIG) may report "[N/A]".
+        mebibytes = [int(line) for line in memory.lines if line.isdigit()]
+        nodes = _allocated_nodes()
+        node_count = next(iter(nodes.lines), "")
         return cls(
             cpus=usable_cpus(),
-            gpus=visible,
+            gpus=visible_gpus,
             profilers=tuple(name for name, profiler in PROFILERS.items() if profiler.is_installed()),
-            # As torch.compile looks for the C++ compiler that it needs.
+            # Where torch.compile looks for the C++ compiler that it needs.
             compiler=any(shutil.which(name) for name in (os.environ.get("CXX"), "g++", "clang++") if name),
             dali=all(map(importlib.util.find_spec, ("nvidia", "nvidia.dali"))),
             vision=vision_unsupported_reason(),
             torchtune=torchtune_unsupported_reason(),
             triton=triton_unsupported_reason(),
             gpu_memory_bytes=min(mebibytes) * 1024**2 if mebibytes else None,
-            nodes=int(count) if count.isdecimal() else 1,
+            nodes=int(node_count) if node_count.isdecimal() else 1,
             unanswered=next((answer.problem for answer in (gpus, memory, nodes) if answer.problem), None),
-            hidden_gpus=hidden,
+            hidden_gpus=hidden_gpus,
         )
 
 
 def slurm_job() -> str | None:
-    """Id of the job of Slurm that this process is part of."""
+    """Return the id of the Slurm job that this process is part of; None outside of any."""
     return os.environ.get("SLURM_JOB_ID") or None
 
 
 def _allocated_nodes() -> Answer:
-    """Answer with the number of nodes of this process's Slurm job; an empty one outside of any."""
+    """Return an answer with the number of nodes of this process's Slurm job; an empty answer outside of any."""
     job = slurm_job()
     if job is None:
         return Answer("")
@@ -96,7 +104,7 @@ def _allocated_nodes() -> Answer:
         nodes = environment.get("SLURM_JOB_NUM_NODES", "")
         if environment.get("SLURM_JOB_ID") == job and nodes.isdecimal():
             return Answer(nodes)
-    return _asked("squeue", "--noheader", f"--jobs={job}", "--format=%D")
+    return _output_of("squeue", "--noheader", f"--jobs={job}", "--format=%D")
 
 
 def _environments_above() -> Iterator[Mapping[str, str]]:
@@ -107,7 +115,7 @@ def _environments_above() -> Iterator[Mapping[str, str]]:
 
 
 def triton_unsupported_reason() -> str | None:
-    """What Triton lacks here to compile kernels for GPUs; None where it lacks nothing.
+    """Return what Triton lacks here to compile kernels for GPUs; None where it lacks nothing.
 
     It builds a module of Python, with the compiler and the headers that Triton 3 looks for (`triton/runtime/build.py`).
     """
@@ -115,7 +123,7 @@ def triton_unsupported_reason() -> str | None:
         return "the package triton, which is not installed"
     if not any(shutil.which(name) for name in (os.environ.get("CC"), "gcc", "clang") if name):
         return "a C compiler, none found (gcc, clang)"
-    # As Triton, for Debian's own Python.
+    # Triton does the same, for Debian's own Python.
     scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")
     headers = sysconfig.get_paths(scheme=scheme)["include"]
     if not Path(headers, "Python.h").is_file():
@@ -124,29 +132,31 @@ def triton_unsupported_reason() -> str | None:
 
 
 def vision_unsupported_reason() -> str | None:
-    """Why images cannot be trained on: a package of the extra `vision` is missing."""
+    """Return that a package of the extra `vision` is missing; None where none is."""
     missing = [name for name in ("torch", "torchvision", "sklearn") if importlib.util.find_spec(name) is None]
     return f'training on images needs {" and ".join(missing)} (pip install "multicard[vision]")' if missing else None
 
 
 def torchtune_unsupported_reason() -> str | None:
-    """Which of the packages that tune language models is missing, or of another version than was tried; or None."""
-    found = {}
+    """Return which packages that tune language models are missing or untried versions; None where all are there."""
+    installed = {}
     for package in SUPPORTED:
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
             return f'tuning language models needs the package {package} (pip install "multicard[llm]")'
     wrong = [
-        f"{package} {found[package]} is installed, {supported.removesuffix('.')} supported"
+        f"{package} {installed[package]} is installed, {supported.removesuffix('.')} supported"
         for package, supported in SUPPORTED.items()
-        if not found[package].startswith(supported)
+        if not installed[package].startswith(supported)
     ]
     return "; ".join(wrong) or None
 
 
 def _visible_gpus(listing: list[str]) -> tuple[int, str | None]:
-    """Number of GPUs that CUDA shows a process, and why these are not all that `nvidia-smi -L` lists.
+    """Return the number of GPUs that CUDA shows a process, and why fewer than `nvidia-smi -L` lists, or None.
+
+    `listing`: lines of `nvidia-smi -L`.
 
     Of GPUs that are partitioned (MIG) a process is shown one slice, and then no other GPU: NVIDIA's "MIG User Guide",
     "CUDA Device Enumeration".
@@ -157,10 +167,12 @@ def _visible_gpus(listing: list[str]) -> tuple[int, str | None]:
         return 1, "CUDA shows a process one slice of a partitioned GPU (MIG)"
     if selection is None or not gpus:
         return len(gpus), None
-    shown = min(len(gpus), len([entry for entry in selection.split(",") if entry.strip() not in ("", "-1")]))
-    return shown, f'CUDA_VISIBLE_DEVICES is "{selection}"' if shown < len(gpus) else None
+    selected = [entry for entry in selection.split(",") if entry.strip() not in ("", "-1")]
+    if len(selected) >= len(gpus):
+        return len(gpus), None
+    return len(selected), f'CUDA_VISIBLE_DEVICES is "{selection}"'
 
 
-def _asked(program: str, *arguments: str) -> Answer:
-    """What a program answers; that it is missing is no problem, but an answer."""
+def _output_of(program: str, *arguments: str) -> Answer:
+    """Return the answer of a program; a program that is not installed gives an empty answer, without a problem."""
     return ask([program, *arguments]) if shutil.which(program) else Answer("")

@@ -35,7 +35,7 @@ class Architecture:
 
     @property
     def linear_shapes(self) -> dict[str, tuple[int, int]]:
-        """(out, in) of the linear layers of one decoder layer, by torchtune's names."""
+        """Shapes (outputs, inputs) of the linear layers of one decoder layer, by torchtune's names."""
         wide, deep = self.embedding, self.feed_forward
         return {
             "q_proj": (wide, wide),
@@ -49,14 +49,14 @@ class Architecture:
 
     @property
     def config(self) -> dict[str, int | bool]:
-        """What tells the shape in Hugging Face's config.json."""
+        """Keys of Hugging Face's config.json that state the shape, with their values."""
         return {
             "hidden_size": self.embedding,
             "intermediate_size": self.feed_forward,
             "num_hidden_layers": self.layers,
             "num_attention_heads": self.heads,
             "num_key_value_heads": self.kv_heads,
-            # By this alone Llama 3 and 3.1 differ, whose positions are scaled differently.
+            # Llama 3 and 3.1, whose positions are scaled differently, differ only in this key.
             "max_position_embeddings": self.max_sequence,
             "vocab_size": self.vocabulary,
             "tie_word_embeddings": self.tied,
@@ -64,16 +64,24 @@ class Architecture:
 
     @property
     def parameters(self) -> int:
-        """Number of weights."""
-        linear = sum(rows * columns for rows, columns in self.linear_shapes.values())
-        ends = self.vocabulary * self.embedding * (1 if self.tied else 2)
-        return self.layers * (linear + 2 * self.embedding) + ends + self.embedding
+        """Number of weights.
 
+        >>> ARCHITECTURES["llama3_8b"].parameters
+        8030261248
+        """
+        linear = sum(rows * columns for rows, columns in self.linear_shapes.values())
+        norms_of_layer = 2 * self.embedding
+        last_norm = self.embedding
+        embedding_and_output = self.vocabulary * self.embedding * (1 if self.tied else 2)
+        return self.layers * (linear + norms_of_layer) + last_norm + embedding_and_output
+
+
+ArchitectureName = Literal["tiny", "llama3_8b", "llama3_1_8b", "llama3_2_1b"]
 
 # `tiny` is ours: small enough for a CPU, and the size of every weight that NF4 quantizes is a multiple of 4 x 16 384,
 # so that 4 ranks can share it.
 # The others are Meta's published shapes (config.json of meta-llama/Meta-Llama-3-8B, Llama-3.1-8B and Llama-3.2-1B).
-ARCHITECTURES = {
+ARCHITECTURES: dict[ArchitectureName, Architecture] = {
     "tiny": Architecture(
         vocabulary=1024, layers=2, heads=8, kv_heads=4, embedding=512, feed_forward=1024, max_sequence=2048
     ),
@@ -96,7 +104,7 @@ ARCHITECTURES = {
 }
 
 # Where the weights are published, for the command that would fetch them.
-REPOSITORIES = {
+REPOSITORIES: dict[ArchitectureName, str] = {
     "llama3_8b": "meta-llama/Meta-Llama-3-8B-Instruct",
     "llama3_1_8b": "meta-llama/Meta-Llama-3.1-8B-Instruct",
     "llama3_2_1b": "meta-llama/Llama-3.2-1B-Instruct",
@@ -106,11 +114,11 @@ REPOSITORIES = {
 class Model(Strict):
     """A model by its architecture, and the folder of its weights."""
 
-    architecture: Literal[tuple(ARCHITECTURES)] = Field(
+    architecture: ArchitectureName = Field(
         description="`tiny` is created locally with random weights; the others are Meta's."
     )
     folder: str | None = Field(
-        None,
+        default=None,
         description="Folder of the weights in Hugging Face's layout, with config.json and the tokenizer; never "
         "downloaded. Not used for `tiny`.",
     )
@@ -122,18 +130,19 @@ class Model(Strict):
 
     @property
     def download_command(self) -> str:
-        """The command that would fetch the weights; Meta's own copy of them, which is not read, is left out."""
+        """The command that would fetch the weights, without Meta's own copy of them, which is not read."""
         where = shlex.quote(self.folder or f"weights/{self.architecture}")
         unread = "'original/consolidated.*'"
         return f"tune download {REPOSITORIES[self.architecture]} --output-dir {where} --ignore-patterns {unread}"
 
     def config_error(self) -> str | None:
-        """Which key is wrong, as `key: what is wrong`; None where none is."""
+        """Return what is wrong with a key, as `key: what is wrong`; None where nothing is."""
         if self.architecture == "tiny":
             return None if self.folder is None else "folder: the model tiny is created here and has no folder"
         return None if self.folder else f"folder: missing; the weights can be fetched by: {self.download_command}"
 
     def missing_files(self) -> str | None:
-        """State that the folder of the weights is missing."""
-        there = self.folder is None or Path(self.folder).is_dir()
-        return None if there else f"no weights: no such folder: {self.folder}"
+        """Return that the folder of the weights is missing; None where it is not, or the model has none."""
+        if self.folder is None or Path(self.folder).is_dir():
+            return None
+        return f"no weights: no such folder: {self.folder}"

@@ -1,7 +1,10 @@
-"""The page about parameters, from the workloads' entries."""
+"""The page about parameters, docs/parameters.md, made of what the workloads say about themselves."""
 
 import json
+from collections.abc import Iterable
 from typing import Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
 
 from multicard.experiment.workload import WORKLOADS, Workload
 from multicard.runs.parameters import JobParameters
@@ -17,30 +20,48 @@ parameter to multicard renames no run.
 
 
 def page() -> str:
-    """The page, in Markdown."""
-    jobs = [work for work in WORKLOADS.values() if work.launches]
-    shared = [name for name in JobParameters.model_fields if len({_row(work, name) for work in jobs}) == 1]
-    parts = [INTRODUCTION, "## Launched workloads\n", *_table(jobs[0], shared)]
+    """Return the page, in Markdown."""
+    launched = [work for work in WORKLOADS.values() if work.launches]
+    shared = [name for name in JobParameters.model_fields if len({_row(work, name) for work in launched}) == 1]
+    lines = [INTRODUCTION, "## Launched workloads\n", *_table(launched[0], shared)]
     for work in WORKLOADS.values():
-        own = [name for name in work.parameters.model_fields if name not in shared or not work.launches]
-        parts += [f"\n## Workload `{work.name}`\n", *_table(work, own)]
-        for name, entry in work.methods.items():
-            description = entry.description[:1].upper() + entry.description[1:]
-            parts += [f"\n### {work.method.capitalize()} `{name}`\n", description, ""]
-            parts += [f"- {fact}" for fact in entry.facts()]
-    return "\n".join(parts)
+        lines += _section(work, shared)
+    return "\n".join(lines)
+
+
+def _section(work: Workload, shared: list[str]) -> Iterable[str]:
+    """Yield the lines about a workload; those that are launched do without the parameters that all of them share."""
+    yield f"\n## Workload `{work.name}`\n"
+    yield from _table(work, [name for name in work.parameters.model_fields if name not in shared or not work.launches])
+    for name, method in work.methods.items():
+        yield f"\n### {work.method.capitalize()} `{name}`\n"
+        yield method.description[:1].upper() + method.description[1:]
+        yield ""
+        yield from (f"- {fact}" for fact in method.facts())
 
 
 def _table(work: Workload, names: list[str]) -> list[str]:
-    return ["| parameter | choices | default | meaning |", "|---|---|---|---|", *(_row(work, name) for name in names)]
+    rows = [_row(work, name) for name in names]
+    return ["| parameter | choices | default | meaning |", "|---|---|---|---|", *rows]
 
 
 def _row(work: Workload, name: str) -> str:
-    if name not in work.parameters.model_fields:
+    """Return the row of a parameter; empty where the workload does not have it."""
+    field = work.parameters.model_fields.get(name)
+    if field is None:
         return ""
-    field = work.parameters.model_fields[name]
-    stated = field.default if isinstance(field.default, str) else json.dumps(field.default, default=str)
-    default = "" if field.is_required() else f"`{stated}`"
-    known = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-    choices = ", ".join(f"`{each}`" for each in known) if len(known) > 1 else ""
-    return f"| `{name}` | {choices} | {default} | {field.description} |"
+    return f"| `{name}` | {_choices(field)} | {_default(field)} | {field.description} |"
+
+
+def _choices(field: FieldInfo) -> str:
+    choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    # A workload has its own name as the only choice of the parameter `workload`.
+    return ", ".join(f"`{choice}`" for choice in choices) if len(choices) > 1 else ""
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return ""
+    # As YAML has it: text without quotes, null for None.
+    default = field.default if isinstance(field.default, str) else json.dumps(field.default, default=str)
+    return f"`{default}`"

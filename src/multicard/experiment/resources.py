@@ -1,29 +1,34 @@
-"""What a run asks of a cluster, from its own parameters; all amounts are those of one node, as Slurm counts them."""
+"""Resources that runs, and the steps after them, request from Slurm; amounts are per node, as Slurm counts them."""
 
 import math
 from pathlib import Path
-from typing import Any
 
 from multicard.experiment.cluster import Cluster
 from multicard.experiment.config import Experiment
 from multicard.experiment.runs import Run
-from multicard.experiment.workload import WORKLOADS
 
-# What a job takes beside the run in it, which has a limit of its own: Snakemake starts twice, and traces are written.
+# Minutes of a job beside the run in it, which has a limit of its own: Snakemake starts twice, and traces are written.
 AROUND_MIN = 10
 
-# Attempts of a lost job that do its work. A run's next one (`retries: 2` in profiles/slurm) only leaves an outcome.
+# Attempts of a lost job that do its work. A run's third one (`retries: 2` in profiles/slurm) only leaves an outcome.
 ATTEMPTS = 2
 
-# Rough, and meant to be too much rather than too little: Slurm ends a job that exceeds what it asked for.
-PROCESS_MB = {"cpu": 1000, "cuda": 4000}  # of a training process: the libraries, and on a GPU what its driver takes
-WORKER_MB = 500  # of a process that loads data
+# Rough, and rather too much than too little: Slurm ends a job that exceeds what it asked for.
+PROCESS_MB = {"cpu": 1000, "cuda": 4000}  # a training process: the libraries, and on a GPU what its driver takes
+WORKER_MB = 500  # a process that loads data
 AROUND_MB = 2000  # Snakemake, the launcher, the profiler
 HEADROOM = 1.5
 
+# Steps after the runs, which read traces: their memory in MB per MB of a trace by suffix, as measured: 340 MB for 3 MB
+# of PyTorch's compressed traces, 3.7 GB for a database of 5.8 GB (benchmarks/README.md), of which a report is smaller.
+MEMORY_PER_TRACE = {".nsys-rep": 10, ".gz": 100}
+TRACE_MB_PER_MIN = 10  # exported and read, on a slow file system
+STEP_MINUTES = 20
+STEP_MB = 1500
 
-def request(run: Run, experiment: Experiment, whole_memory: bool = True) -> dict[str, Any]:
-    """Resources of Snakemake's plugin for Slurm beside memory and time; what is not asked for is None.
+
+def request(run: Run, experiment: Experiment, whole_memory: bool = True) -> dict[str, int | str | None]:
+    """Return the resources of Snakemake's plugin for Slurm, `REQUESTED`, beside memory and time; None requests nothing.
 
     On one node GPUs are counted for the job (`gpu`), on several for each node (`gres`): else Slurm could share them
     out unevenly. A job on several nodes is one that starts its processes itself (`mpi`), and that outlives the loss of
@@ -32,20 +37,28 @@ def request(run: Run, experiment: Experiment, whole_memory: bool = True) -> dict
     `whole_memory`: whether a run that has its nodes to itself gets all of their memory, whatever its estimate.
     """
     p = run.parameters
-    several, gpus = p.nodes > 1, p.devices_per_node if p.device == "cuda" else None
-    # Jobs for whole nodes let the small steps after finished runs go first, so that figures appear before the last run.
-    flags = ["--exclusive", "--nice=100"] if experiment.timing == "exclusive" else []
-    # All memory of the nodes. The plugin refuses the plain option, which the shell makes of this one.
-    flags += ["--mem''=0"] if flags and whole_memory else []
-    flags += ["--no-kill"] if several else []
+    gpus = p.devices_per_node if p.device == "cuda" else None
+    is_exclusive = experiment.timing == "exclusive"
+    options = []
+    if is_exclusive:
+        # Jobs for whole nodes let the small steps after finished runs go first, so that figures appear before the last
+        # run has ended.
+        options += ["--exclusive", "--nice=100"]
+    if is_exclusive and whole_memory:
+        # All memory of the nodes. The plugin refuses the plain option, which the shell makes of this one.
+        options.append("--mem''=0")
+    several = p.nodes > 1
+    if several:
+        options.append("--no-kill")
     return {
         "nodes": p.nodes,
         "gpu": None if several else gpus,
         "gres": f"gpu:{gpus}" if several and gpus else None,
         "mpi": "srun" if several else None,
         "tasks": p.nodes if several else None,
-        "tasks_per_gpu": 0 if several and gpus else None,  # the plugin would multiply `tasks` by the GPUs
-        "slurm_extra": " ".join(flags) or None,
+        # The plugin would multiply `tasks` by the GPUs.
+        "tasks_per_gpu": 0 if several and gpus else None,
+        "slurm_extra": " ".join(options) or None,
     }
 
 
@@ -53,50 +66,49 @@ REQUESTED = ("nodes", "gpu", "gres", "mpi", "tasks", "tasks_per_gpu", "slurm_ext
 
 
 def memory_mb(run: Run) -> int:
-    """Megabytes of a node's own memory, not of its GPUs."""
+    """Return the megabytes of a node's own memory, not of its GPUs, that a run needs; rounded up to hundreds."""
     p = run.parameters
-    rank = PROCESS_MB[p.device] + WORKLOADS[p.workload].resources(p, run.inputs).rank_memory_mb
+    rank = PROCESS_MB[p.device] + run.workload.resources(p, run.inputs).rank_memory_mb
     workers = math.ceil(p.loader_workers / p.nodes) * WORKER_MB
-    return math.ceil((AROUND_MB + HEADROOM * (p.ranks_per_node * rank + workers)) / 100) * 100
+    needed = AROUND_MB + HEADROOM * (p.ranks_per_node * rank + workers)
+    return math.ceil(needed / 100) * 100
 
 
 def memory_of_attempt_mb(run: Run, attempt: int, experiment: Experiment) -> int:
-    """Megabytes of a node for one of several attempts, the first of which is number 1.
+    """Return the megabytes of a node that an attempt of a run requests; the first attempt is number 1.
 
     Twice as many for the second, since memory may be what the first one lacked, unless the run gets all memory of its
     nodes anyway. No more than a node has, where the cluster states it: Slurm would refuse the job.
     """
-    shared = experiment.timing != "exclusive" and attempt <= ATTEMPTS
-    return _of_attempt(memory_mb(run), attempt if shared else 1, experiment.cluster)
+    grows = experiment.timing != "exclusive" and attempt <= ATTEMPTS
+    return _memory_of_attempt(memory_mb(run), attempt if grows else 1, experiment.cluster)
 
 
-def _of_attempt(first_mb: int, attempt: int, cluster: Cluster | None) -> int:
-    asked = first_mb * min(attempt, ATTEMPTS)
+def _memory_of_attempt(first_mb: int, attempt: int, cluster: Cluster | None) -> int:
+    requested = first_mb * min(attempt, ATTEMPTS)
     if cluster is None or cluster.memory_per_node_gb is None:
-        return asked
-    return min(asked, int(cluster.memory_per_node_gb * 1000))
-
-
-# Rules after the runs. Megabytes of memory per megabyte of a trace that is read, measured: 340 MB for 3 MB of PyTorch's
-# compressed traces, 3.7 GB for a database of 5.8 GB (benchmarks/README.md), of which a report is smaller.
-STEP_MINUTES, STEP_MB = 20, 1500
-MEMORY_PER_TRACE = {".nsys-rep": 10, ".gz": 100}
-TRACE_MB_PER_MIN = 10  # exported and read in a minute, on a slow file system
-
-
-def _trace_sizes_mb(trace: Path | None) -> dict[str, float]:
-    """Sizes of the traces in a folder by suffix; none before the run."""
-    files = [path for path in trace.iterdir() if path.suffix in MEMORY_PER_TRACE] if trace and trace.is_dir() else []
-    return {path.name: path.stat().st_size / 1e6 for path in files}
+        return requested
+    return min(requested, int(cluster.memory_per_node_gb * 1000))
 
 
 def step_memory_mb(attempt: int, cluster: Cluster | None, trace: Path | None = None) -> int:
-    """Megabytes of a step, more for a trace that it reads and, as for a run, for each attempt."""
-    reading = sum(MEMORY_PER_TRACE[Path(name).suffix] * size for name, size in _trace_sizes_mb(trace).items())
-    return _of_attempt(STEP_MB + math.ceil(reading), attempt, cluster)
+    """Return the megabytes of a step after the runs: more for a trace that it reads and, as for a run, per attempt."""
+    reading = sum(MEMORY_PER_TRACE[file.suffix] * _size_mb(file) for file in _trace_files(trace))
+    return _memory_of_attempt(STEP_MB + math.ceil(reading), attempt, cluster)
 
 
 def step_minutes(attempt: int, trace: Path | None = None) -> int:
-    """Minutes of a step, more for a trace that it reads and for each attempt."""
-    reading = sum(_trace_sizes_mb(trace).values()) / TRACE_MB_PER_MIN
+    """Return the minutes of a step after the runs: more for a trace that it reads, and per attempt."""
+    reading = sum(_size_mb(file) for file in _trace_files(trace)) / TRACE_MB_PER_MIN
     return min(attempt, ATTEMPTS) * (STEP_MINUTES + math.ceil(reading))
+
+
+def _trace_files(folder: Path | None) -> list[Path]:
+    """Return the trace files in a folder; none before the run, when there is no folder."""
+    if folder is None or not folder.is_dir():
+        return []
+    return [file for file in folder.iterdir() if file.suffix in MEMORY_PER_TRACE]
+
+
+def _size_mb(file: Path) -> float:
+    return file.stat().st_size / 1e6

@@ -1,4 +1,4 @@
-"""Read a YAML file that may come from anybody: what means two things is refused, and so is what grows without end."""
+"""Read a YAML file that may come from anybody: refuse values of two meanings, and aliases that grow without end."""
 
 import re
 from pathlib import Path
@@ -9,17 +9,19 @@ import yaml
 from multicard.core.errors import UserError
 from multicard.core.text import quoted
 
-MOST_BYTES = 4 << 20  # of a file
-MOST_VALUES = 100_000  # that a file's aliases may stand for; the largest configurations here have some hundred
-MOST_DIGITS = 1000  # of a whole number: Python refuses to make text of one that is much longer
-# What YAML 1.1, which Python's reader follows, takes for something else than YAML 1.2 and most people do.
+MOST_BYTES = 4 << 20
+# Values of a file, an alias counted as all that it stands for; the largest configurations here have some hundred.
+MOST_VALUES = 100_000
+# Digits of a whole number: Python refuses to make text of one that is much longer.
+MOST_DIGITS = 1000
+# Plain text that YAML 1.1, which Python's reader follows, reads differently than YAML 1.2 and most people do.
 OCTAL = re.compile(r"[-+]?0[0-9_]+")
 SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
 SWITCH = re.compile(r"(?i)yes|no|on|off")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML that refuses a key which stands twice in one mapping, instead of keeping the last."""
+    """A loader that refuses a key which stands twice in one mapping, instead of keeping the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -33,23 +35,24 @@ class _Loader(yaml.SafeLoader):
 
 
 class _UnambiguousLoader(_Loader):
-    """The same, which refuses plain text that YAML 1.1 and 1.2 read as different things."""
+    """A loader that also refuses plain text that YAML 1.1 and 1.2 read as different values."""
 
-    def construct_scalar(self, node: yaml.Node) -> Any:
-        """Refuse what is ambiguous."""
-        kind = node.tag.rpartition(":")[2]
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        """Return the value of a node; raise the error of a parser where its text is ambiguous."""
         text = node.value
-        if not isinstance(text, str) or getattr(node, "style", None):
+        is_quoted = bool(getattr(node, "style", None))
+        if not isinstance(text, str) or is_quoted:
             return super().construct_scalar(node)
-        if kind == "int" and len(text) > MOST_DIGITS:
+        resolved_type = node.tag.rpartition(":")[2]
+        if resolved_type == "int" and len(text) > MOST_DIGITS:
             raise _fault(node, f"found a number of {len(text)} digits, expected at most {MOST_DIGITS}")
-        if kind in ("int", "float") and SEXAGESIMAL.fullmatch(text):
+        if resolved_type in ("int", "float") and SEXAGESIMAL.fullmatch(text):
             raise _fault(node, f"{quoted(text)} is a number to base 60 in YAML 1.1; put text in quotes")
-        if kind == "int" and OCTAL.fullmatch(text):
+        if resolved_type == "int" and OCTAL.fullmatch(text):
             raise _fault(
                 node, f"{quoted(text)} is a number to base 8 in YAML 1.1; leave out the 0, or put it in quotes"
             )
-        if kind == "bool" and SWITCH.fullmatch(text):
+        if resolved_type == "bool" and SWITCH.fullmatch(text):
             raise _fault(node, f"{quoted(text)} is a boolean in YAML 1.1; write true or false, or put it in quotes")
         return super().construct_scalar(node)
 
@@ -61,7 +64,7 @@ def _fault(node: yaml.Node, problem: str) -> yaml.MarkedYAMLError:
 def read_yaml(path: Path, of_snakemake: bool = False) -> Any:
     """Parse a YAML file strictly.
 
-    `of_snakemake`: whether it is a file of Snakemake's, which means what it means in YAML 1.1.
+    `of_snakemake`: True for Snakemake's own files, whose values mean what they mean in YAML 1.1.
 
     Raises `UserError` if the file is missing, too large or not valid YAML, repeats a key, has aliases that stand for
     too much, or has a value that YAML 1.1 and 1.2 read differently.
@@ -80,36 +83,43 @@ def read_yaml(path: Path, of_snakemake: bool = False) -> Any:
         raise UserError(f"{path}{where}: does not parse as YAML: {error.problem}") from error
     except yaml.YAMLError as error:
         raise UserError(f"{path}: does not parse as YAML: {' '.join(str(error).split())}") from error
-    except ValueError as error:  # of a date, such as 2026-13-01
+    except ValueError as error:
+        # PyYAML makes dates of such text as 2026-13-01.
         raise UserError(f"{path}: does not parse as YAML: {quoted(str(error))}") from error
 
 
-def _parse(path: Path, kind: type[yaml.SafeLoader]) -> Any:
+def _parse(path: Path, loader_class: type[yaml.SafeLoader]) -> Any:
     with path.open("rb") as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise UserError(f"{path}: more than {MOST_BYTES >> 20} MB, expected a configuration")
-    loader = kind(content.decode("utf-8"))
+    loader = loader_class(content.decode("utf-8"))
     try:
         root = loader.get_single_node()
         if root is None:
             return None
-        if _expanded(root, {}) > MOST_VALUES:
+        if _count_values(root, {}) > MOST_VALUES:
             raise UserError(f"{path}: its aliases (*name) stand for more than {MOST_VALUES} values; write less")
         return loader.construct_document(root)
     finally:
         loader.dispose()
 
 
-def _expanded(node: yaml.Node, known: dict[int, int]) -> int:
-    """Count the values that a node stands for, an alias for all of its own; `known`: counts by the node's id.
+def _count_values(node: yaml.Node, counts: dict[int, int]) -> int:
+    """Count the values that a node stands for, an alias as all that it stands for.
+
+    `counts`: counts of the nodes that were seen, by the node's id, which this fills: an alias is the node itself. While
+    a node's own values are counted, its count is 0.
 
     Raises `RecursionError` if a node contains itself.
     """
     if isinstance(node, yaml.ScalarNode):
         return 1
-    if known.setdefault(id(node), 0):
-        return known[id(node)]
-    children = node.value if isinstance(node, yaml.SequenceNode) else [each for pair in node.value for each in pair]
-    known[id(node)] = 1 + sum(_expanded(each, known) for each in children)
-    return known[id(node)]
+    if counts.setdefault(id(node), 0):
+        return counts[id(node)]
+    if isinstance(node, yaml.MappingNode):
+        children = [child for key_and_value in node.value for child in key_and_value]
+    else:
+        children = node.value
+    counts[id(node)] = 1 + sum(_count_values(child, counts) for child in children)
+    return counts[id(node)]
