@@ -1,4 +1,4 @@
-"""Text from files, as it may be shown: one function per place where it is shown."""
+"""Text from files, made safe to show: one function per medium, and words for counts and lists."""
 
 import re
 import reprlib
@@ -10,20 +10,29 @@ _MARKDOWN = str.maketrans({character: f"\\{character}" for character in _ESCAPED
 
 
 def printable(text: str, longest: int | None = None) -> str:
-    r"""Text in one line, with a mark in the place of what cannot be printed, cut to a length between words.
+    r"""Return text in one line, with � for what cannot be printed, cut to `longest` characters, if possible between words.
 
     >>> printable("a\x1b[1m\nb"), printable("abcdef", 4), printable("one two three", 10)
     ('a�[1m b', 'abc…', 'one two …')
     """
-    shown = "".join(character if character.isprintable() else " " if character.isspace() else "�" for character in text)
+    shown = text if text.isprintable() else "".join(map(_printable_character, text))
     if longest is None or len(shown) <= longest:
         return shown
-    words, _, rest = shown[:longest].rpartition(" ")
-    return f"{words} …" if len(words) > len(rest) and len(words) + 2 <= longest else f"{shown[: longest - 1]}…"
+    words, _, cut_word = shown[:longest].rpartition(" ")
+    # A long last word is cut, since without it little would be shown.
+    if len(words) > len(cut_word) and len(words) + 2 <= longest:
+        return f"{words} …"
+    return f"{shown[: longest - 1]}…"
+
+
+def _printable_character(character: str) -> str:
+    if character.isprintable():
+        return character
+    return " " if character.isspace() else "�"
 
 
 def printable_lines(text: str) -> str:
-    r"""Text of several lines as a terminal may show it: each `printable`.
+    r"""Return text of several lines, each `printable`.
 
     >>> printable_lines("a\x1b[31m\nb\x07")
     'a�[31m\nb�'
@@ -32,7 +41,7 @@ def printable_lines(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    r"""Text with a mark in the place of control characters, which HTML may not hold, but for blanks and line ends.
+    r"""Return text with � for control characters, which HTML may not hold, except for tabs and line ends.
 
     >>> visible("a\x1b[31m\x07\tb\nc")
     'a�[31m�\tb\nc'
@@ -44,7 +53,10 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\
 
 
 def for_csv(text: str) -> str:
-    """Text as a cell of CSV that no spreadsheet takes for a formula, by a quote before it (OWASP, "CSV Injection").
+    """Return text as a cell of CSV that no spreadsheet reads as a formula: a quote precedes it.
+
+    Text that begins with quotes before such a character gets another one, so that `from_csv` restores it. See OWASP,
+    "CSV Injection".
 
     >>> for_csv("=1+1"), for_csv("'-x"), for_csv("it's"), from_csv(for_csv("'-x")), from_csv(for_csv("=1+1"))
     ("'=1+1", "''-x", "it's", "'-x", '=1+1')
@@ -53,7 +65,7 @@ def for_csv(text: str) -> str:
 
 
 def from_csv(text: str) -> str:
-    """The inverse of `for_csv`."""
+    """Return the text of which `for_csv` made a cell."""
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
@@ -62,7 +74,7 @@ LONGEST_QUOTED = 120  # characters
 
 
 class _Quoter(reprlib.Repr):
-    """The representation of a value, of which little is made where it is large."""
+    """Represents values, and of large ones only a part: text of all of them could fill the memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,12 +82,12 @@ class _Quoter(reprlib.Repr):
         self.maxstring = self.maxother = LONGEST_QUOTED
 
     def repr_int(self, value: int, level: int) -> str:
-        # Python makes no text of a number of thousands of digits.
+        # Python refuses to make text of a number of thousands of digits.
         return repr(value) if value.bit_length() < 128 else f"a number of {value.bit_length()} bits"
 
 
 def quoted(value: object) -> str:
-    """A value that was found, as a message quotes it: cut to a readable length before it is made into text.
+    """Return a value as a message quotes it, cut to a readable length before it is made into text.
 
     >>> quoted("abc"), quoted([1, 2]), quoted(10**5000), len(quoted("x" * 10**6))
     ("'abc'", '[1, 2]', 'a number of 16610 bits', 120)
@@ -86,87 +98,98 @@ def quoted(value: object) -> str:
 
 
 def cut_apart(texts: Sequence[str], longest: int) -> list[str]:
-    """Texts cut in the middle to a length, so that unequal ones stay unequal.
+    """Return texts cut in the middle to a length, so that unequal ones stay unequal.
 
     Where a cut hides the difference, as between kernels that differ in a template argument, it moves to show that.
 
     >>> cut_apart(["short", "abcdefghijkl"], 8)
     ['short', 'abcde…kl']
-    >>> cut_apart([f"ns::elementwise_kernel<4, ns::{each}Functor<float>, array>(int)" for each in ("Fill", "Add")], 30)
+    >>> cut_apart([f"ns::elementwise_kernel<4, ns::{name}Functor<float>, array>(int)" for name in ("Fill", "Add")], 30)
     ['ns::elemen…ns::FillFunctor<fl…', 'ns::elemen…ns::AddFunctor<flo…']
     """
-    shown = {text: text if len(text) <= longest else _without_middle(text, longest) for text in texts}
-    # Of a group that a round moves the cut of, some may differ from each other only further on.
+    cut = {text: text if len(text) <= longest else _without_middle(text, longest) for text in texts}
+    # Some texts of a group may differ from each other only after the place that a round shows.
     for _ in texts:
-        for group in _alike(shown):
-            differs = _first_difference(group)
-            shown |= {text: _around(text, differs, longest) for text in group}
-    return [shown[text] for text in texts]
+        for group in _cut_alike(cut):
+            difference = _first_difference(group)
+            cut |= {text: _around(text, difference, longest) for text in group}
+    return [cut[text] for text in texts]
 
 
-def _alike(shown: Mapping[str, str]) -> list[list[str]]:
-    """Groups of texts that are shown alike, of several texts each."""
+def _cut_alike(cut: Mapping[str, str]) -> list[list[str]]:
+    """Return the groups of texts that are equal when cut; `cut`: what is shown of each text."""
     groups: dict[str, list[str]] = {}
-    for text, cut in shown.items():
-        groups.setdefault(cut, []).append(text)
+    for text, shown in cut.items():
+        groups.setdefault(shown, []).append(text)
     return [group for group in groups.values() if len(group) > 1]
 
 
 def _first_difference(texts: Sequence[str]) -> int:
-    """Number of characters that unequal texts begin with alike."""
-    different = (at for at, characters in enumerate(zip(*texts, strict=False)) if len(set(characters)) > 1)
-    return next(different, min(map(len, texts)))
+    """Return the index of the first character in which unequal texts differ."""
+    for index, characters in enumerate(zip(*texts, strict=False)):
+        if len(set(characters)) > 1:
+            return index
+    # One of the texts is the beginning of the others.
+    return min(map(len, texts))
 
 
-_OF_NAMES = f"{string.ascii_letters}{string.digits}_:"
+_NAME_CHARACTERS = f"{string.ascii_letters}{string.digits}_:"
 
 
 def _without_middle(text: str, longest: int) -> str:
-    """Text cut to a length, two thirds of which are its begin."""
-    end = (longest - 1) // 3
-    return f"{text[: longest - 1 - end]}…{text[len(text) - end :]}"
+    """Return text cut to a length, two thirds of which are its beginning."""
+    end_length = (longest - 1) // 3
+    beginning = text[: longest - 1 - end_length]
+    return f"{beginning}…{text[len(text) - end_length :]}"
 
 
-def _around(text: str, at: int, longest: int) -> str:
-    """Text cut to a length: a third of its begin, and what lies around a place, from where a name begins."""
+def _around(text: str, index: int, longest: int) -> str:
+    """Return text cut to a length: a third of its beginning, and the surroundings of a character, from its name on."""
     if len(text) <= longest:
         return text
-    begin = longest // 3
-    start = max(begin, len(text[:at].rstrip(_OF_NAMES)))
-    # A name so long that it would hide the place is cut, too.
-    start = max(start, at - longest // 3)
-    left = longest - begin - 1
-    rest = text[start:]
-    return f"{text[:begin]}…{rest if len(rest) <= left else f'{rest[: left - 1]}…'}"
+    beginning_length = longest // 3
+    name_start = len(text[:index].rstrip(_NAME_CHARACTERS))
+    # A name so long that it would push the character out of sight is cut, too.
+    start = max(beginning_length, name_start, index - longest // 3)
+    surroundings = text[start:]
+    available = longest - beginning_length - 1
+    if len(surroundings) > available:
+        surroundings = f"{surroundings[: available - 1]}…"
+    return f"{text[:beginning_length]}…{surroundings}"
 
 
-def counted(number: int, one: str) -> str:
-    """A number of things, of which `one` is the word for one.
+def counted(number: int, singular: str) -> str:
+    """Return a number of things in words; `singular`: the word for one of them.
 
     >>> counted(1, "run"), counted(2, "run"), counted(3, "CPU process"), counted(2, "batch"), counted(0, "pass")
     ('1 run', '2 runs', '3 CPU processes', '2 batches', '0 passes')
     """
-    return f"{number} {plural(number, one)}"
+    return f"{number} {plural(number, singular)}"
 
 
-def plural(number: int, one: str) -> str:
-    """The word for so many things, without the number."""
-    return one if number == 1 else f"{one}{'es' if one.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
+def plural(number: int, singular: str) -> str:
+    """Return the word for so many things, without the number; `singular`: the word for one of them."""
+    if number == 1:
+        return singular
+    return f"{singular}es" if singular.endswith(("s", "x", "ch", "sh")) else f"{singular}s"
 
 
 def listed(parts: Sequence[str], last: str = "and") -> str:
-    """Parts as a list in words, apart by semicolons where there are commas in them.
+    """Return parts as a list in words, separated by semicolons if a part has commas.
 
     >>> listed(["1", "2", "4"]), listed(["a", "b"], "or"), listed(["one"]), listed(["a", "b, or c", "d"], "or")
     ('1, 2 and 4', 'a or b', 'one', 'a; b, or c; or d')
     """
-    if len(parts) > 1 and any(", " in each for each in parts):
-        return f"{'; '.join(parts[:-1])}; {last} {parts[-1]}"
-    return f" {last} ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
+    if len(parts) < 2:
+        return "".join(parts)
+    *first_parts, last_part = parts
+    if any(", " in part for part in parts):
+        return f"{'; '.join(first_parts)}; {last} {last_part}"
+    return f"{', '.join(first_parts)} {last} {last_part}"
 
 
 def first_of(parts: Sequence[str], most: int) -> str:
-    """The first so many parts in words, and how many more there are.
+    """Return the first `most` parts in words, and how many more there are.
 
     >>> first_of(["a", "b", "c"], 2), first_of(["a", "b"], 2)
     ('a, b and 1 more', 'a, b')
@@ -176,7 +199,7 @@ def first_of(parts: Sequence[str], most: int) -> str:
 
 
 def natural(text: str) -> list[str | int]:
-    """Key that sorts by the numbers in texts.
+    """Return a key that sorts texts by the numbers in them.
 
     >>> sorted(["rank10", "rank2"], key=natural)
     ['rank2', 'rank10']
@@ -185,7 +208,7 @@ def natural(text: str) -> list[str | int]:
 
 
 def for_markdown(text: str) -> str:
-    r"""Text that Markdown shows literally.
+    r"""Return text that Markdown shows literally.
 
     >>> for_markdown("<b>a_b</b>")
     '\\<b\\>a\\_b\\</b\\>'
@@ -194,13 +217,14 @@ def for_markdown(text: str) -> str:
 
 
 def code_in_markdown(text: str) -> str:
-    r"""Text that Markdown shows literally, but for what stands in backticks, which it shows as code.
+    r"""Return text that Markdown shows literally, except for parts in backticks, which it shows as code.
 
     >>> code_in_markdown("set `batch_size: 8`, a_b or `")
     'set `batch_size: 8`, a\\_b or \\`'
     """
+    # A pattern with a group splits into text and matches by turns.
     parts = re.split(r"`([^`]+)`", printable(text))
-    return "".join(f"`{part}`" if at % 2 else part.translate(_MARKDOWN) for at, part in enumerate(parts))
+    return "".join(f"`{part}`" if index % 2 else part.translate(_MARKDOWN) for index, part in enumerate(parts))
 
 
 _LATEX = {
@@ -212,17 +236,18 @@ _LATEX = {
 
 
 def for_latex(text: str) -> str:
-    r"""Text that LaTeX shows literally, but for letters beyond those of Latin alphabets.
+    r"""Return text that LaTeX shows literally, with ? for letters beyond Latin alphabets.
 
     >>> print(for_latex(r"50% of {a_b} \input --x → 1"))
     50\% of \{a\_b\} \textbackslash{}input -{}-x $\rightarrow$ 1
     """
-    shown = "".join(_LATEX.get(each, each if each < "\u0180" else "?") for each in printable(text))
+    shown = "".join(_LATEX.get(character, character if character < "\u0180" else "?") for character in printable(text))
+    # Two hyphens would become a dash.
     return shown.replace("--", "-{}-")
 
 
 def without_escapes(markdown: str) -> str:
-    r"""Markdown as a terminal shows it best: what `for_markdown` escaped as it was.
+    r"""Return Markdown for a terminal: without the backslashes that `for_markdown` adds.
 
     >>> without_escapes(r"**a\_b** \\ \*")
     '**a_b** \\ *'
@@ -231,7 +256,7 @@ def without_escapes(markdown: str) -> str:
 
 
 def without_names(command: str) -> str:
-    """A command as a table has it, with dots in the place of names in braces, which each run has a value for.
+    """Return a command as a table shows it, with … for names in braces, whose values differ from run to run.
 
     >>> without_names("train.py --workers '{workers}' '--batch={batch}' --json '{{}}'")
     "train.py --workers … '--batch=…' --json '{{}}'"
@@ -240,7 +265,7 @@ def without_names(command: str) -> str:
 
 
 def for_figure(text: str, longest: int = 60) -> str:
-    """Text that Matplotlib shows literally: no dollar starts a formula."""
+    """Return text that Matplotlib shows literally: no dollar starts a formula."""
     return printable(text, longest).replace("$", r"\$")
 
 
@@ -248,7 +273,7 @@ _BARE_GPU = re.compile(r"(?:[A-Z]{1,2}\d{2,4}\b|GeForce|Quadro|RTX|TITAN)")
 
 
 def gpu_name(name: object) -> str:
-    """Name of a GPU as today's drivers give it: those before R470 left out the maker.
+    """Return the name of a GPU as today's drivers give it: those before R470 left out the maker.
 
     >>> gpu_name("A100-SXM4-40GB"), gpu_name("NVIDIA A100-SXM4-40GB"), gpu_name("Tesla T4")
     ('NVIDIA A100-SXM4-40GB', 'NVIDIA A100-SXM4-40GB', 'Tesla T4')
