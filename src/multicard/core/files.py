@@ -13,10 +13,10 @@ from typing import Any
 
 from multicard.core.errors import UserError
 
-MOST_DEPTH = 100  # of JSON
+MOST_DEPTH = 100  # nested lists and objects of JSON
 PROBE_BYTES = 1 << 20
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# What to do about a file that cannot be written, by the error.
+# What a user can do about a file that cannot be written, by the number of the error.
 REMEDIES = {
     **dict.fromkeys(DISK_FULL, "free space"),
     **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "make its folder writable, or choose another one,"),
@@ -27,47 +27,47 @@ REMEDIES = {
 
 @contextmanager
 def report_full_disk(path: Path) -> Iterator[None]:
-    """Raise a `UserError` that names `path` where the block finds no space left for it."""
+    """Raise a `UserError` that names `path` if the block fails for want of disk space."""
     try:
         yield
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
-        raise _not_written(path, error) from error
+        raise _not_written(path, error.errno) from error
 
 
 @contextmanager
 def report_unwritable(path: Path) -> Iterator[None]:
-    """Raise a `UserError` that names the file where the block cannot write `path`, or what is in or beside it.
+    """Raise a `UserError` that names the file if the block cannot write `path`, or a file in or beside it.
 
     The block writes nothing else. An error that names another file, which it may read, stays as it is.
     """
     try:
         yield
     except OSError as error:
-        named = Path(error.filename) if isinstance(error.filename, str) else None
-        is_other = named is not None and not named.absolute().is_relative_to(path.absolute().parent)
         if error.errno in DISK_FULL:
-            raise _not_written(path, error) from error
-        if error.errno not in REMEDIES or is_other:
+            raise _not_written(path, error.errno) from error
+        failed = Path(error.filename) if isinstance(error.filename, str) else path
+        if error.errno not in REMEDIES or not failed.absolute().is_relative_to(path.absolute().parent):
             raise
-        raise _not_written(named or path, error) from error
+        raise _not_written(failed, error.errno) from error
 
 
-def _not_written(path: Path, error: OSError) -> UserError:
-    return UserError(f"{path}: cannot be written: {os.strerror(error.errno)}; {REMEDIES[error.errno]} and start again")
+def _not_written(path: Path, code: int) -> UserError:
+    return UserError(f"{path}: cannot be written: {os.strerror(code)}; {REMEDIES[code]} and start again")
 
 
 def mentions_full_disk(text: str) -> bool:
-    """Whether a message says that a disk, a quota or a file is full."""
+    """Return whether a message says that a disk, a quota or a file is full."""
     return any(os.strerror(code) in text for code in DISK_FULL)
 
 
 def is_full(folder: Path) -> bool:
-    """True if the disk of a folder, or the user's quota there, has no space for another `PROBE_BYTES`."""
+    """Return whether the disk of a folder, or the user's quota there, has no space for another `PROBE_BYTES`."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(os.urandom(PROBE_BYTES))  # which no file system makes smaller
+            # No file system compresses random bytes.
+            file.write(os.urandom(PROBE_BYTES))
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
@@ -77,7 +77,7 @@ def is_full(folder: Path) -> bool:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Give a temporary name beside `path` to write to; it becomes `path` only when the block succeeds.
+    """Yield a temporary path beside `path` to write to; it becomes `path` only when the block succeeds.
 
     The temporary name keeps the suffix of `path`, since some writers choose the format by it.
 
@@ -117,20 +117,22 @@ def write_json(path: Path, value: Any) -> None:
 def parse_json(text: str | bytes) -> Any:
     """Parse JSON.
 
-    Raises `ValueError` if it is none, or nested more than `MOST_DEPTH` deep, so that functions that call themselves may
-    walk it.
+    Raises `ValueError` if the text is not JSON, or nested more than `MOST_DEPTH` deep: recursive functions may walk
+    what this returns.
     """
     too_deep = ValueError(f"nested too deeply, expected {MOST_DEPTH} levels at most")
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except RecursionError:
         raise too_deep from None
-    level = [found]
+    level = [value]
     for _ in range(MOST_DEPTH + 1):
-        level = [each for each in level if isinstance(each, dict | list)]
-        if not level:
-            return found
-        level = [child for each in level for child in (each.values() if isinstance(each, dict) else each)]
+        containers = [entry for entry in level if isinstance(entry, dict | list)]
+        if not containers:
+            return value
+        level = []
+        for container in containers:
+            level += container.values() if isinstance(container, dict) else container
     raise too_deep
 
 
@@ -140,23 +142,23 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file with an object in it.
+    """Read a JSON file that holds an object.
 
-    Raises `UserError` if it is not there, does not parse, or holds anything else.
+    Raises `UserError` if it is missing, does not parse, or holds anything else.
     """
     try:
-        found = read_json(path)
+        value = read_json(path)
     except FileNotFoundError:
         raise UserError(f"{path}: missing") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: does not parse as JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: found {type(found).__name__}, expected an object")
-    return found
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: found {type(value).__name__}, expected an object")
+    return value
 
 
 def sha256(path: Path) -> str:
-    """Hexadecimal SHA-256 digest of a file's content."""
+    """Return the hexadecimal SHA-256 digest of a file's content."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -165,12 +167,12 @@ def sha256(path: Path) -> str:
 
 
 def described(path: Path) -> dict[str, Any]:
-    """Name, size and checksum of a file, as the manifests of data and traces list it."""
+    """Return name, size and checksum of a file, as the manifests of data and traces list it."""
     return {"name": path.name, "bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
 def unwritable(folder: Path) -> str | None:
-    """Return why files cannot be made in `folder`, which need not exist yet; None where they can."""
+    """Return why files cannot be made in `folder`, which need not exist yet; None if they can."""
     folder = folder.absolute()
     try:
         while not folder.exists():
@@ -179,7 +181,8 @@ def unwritable(folder: Path) -> str | None:
             return f"{folder} is not a folder"
         with tempfile.TemporaryDirectory(dir=folder):
             return None
-    except FileNotFoundError:  # /proc is there, and takes no files
+    except FileNotFoundError:
+        # /proc exists and accepts no new folders.
         return f"{folder}: not writable"
     except OSError as error:
         return f"{folder}: {error.strerror}"

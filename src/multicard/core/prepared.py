@@ -1,4 +1,4 @@
-"""Folders of prepared data sets and models: how they are named, what is in them, and whether it is still there."""
+"""Folders of prepared data sets and models: their names, their provenance, and checks that nothing has changed."""
 
 import hashlib
 import json
@@ -12,9 +12,10 @@ from multicard.core.files import read_object, sha256
 PROVENANCE = "provenance.json"
 
 
+# The runs of an experiment share a few definitions.
 @cache
 def folder_name(name: str, definition: Any) -> str:
-    """Name of the folder in which a data set or model is prepared: its name and a digest of its definition.
+    """Return the name of the folder in which a data set or model is prepared: its name and a digest of its definition.
 
     Configurations that define a name differently do not overwrite each other's data, and those that agree share one
     folder. `download` is left out: it does not change what is prepared.
@@ -29,33 +30,36 @@ def folder_name(name: str, definition: Any) -> str:
 
 
 def read_prepared(folder: Path, what: str) -> dict[str, Any]:
-    """Read provenance.json, which is written last.
+    """Read the provenance.json of a prepared data set or model.
 
-    Raises `UserError` if there is none, so that `folder` holds no prepared `what`.
+    It is written last. Raises `UserError` if there is none, so that `folder` holds no prepared `what`.
     """
     if not (folder / PROVENANCE).is_file():
         raise UserError(f"{folder}: found no {PROVENANCE}, expected a prepared {what}")
     return read_object(folder / PROVENANCE)
 
 
-def read_unchanged(folder: Path, what: str, place: str | None = None) -> dict[str, Any]:
-    """Read provenance.json, and check the files and trees of files that it lists.
+def read_unchanged(folder: Path, what: str, location: str | None = None) -> dict[str, Any]:
+    """Read the provenance.json of a prepared data set or model, and check the files and trees of files that it lists.
 
-    They are in `folder`, or in the one that the key `place` names. Of a tree only the number of files and their size
-    together are compared: every rank does this, and reading a hundred thousand files would take longer than some runs.
+    They are in `folder`, or in the folder that the key `location` of the provenance names.
 
     Raises `UserError` at the first one that is missing or not what was prepared.
     """
     facts = read_prepared(folder, what)
     for entry in facts["files"]:
-        path = Path(facts[place] if place else folder, entry["name"])
+        path = Path(facts[location] if location else folder, entry["name"])
         if not is_unchanged(path, entry):
             raise UserError(f"{path}: missing or changed since it was prepared; delete {folder} to prepare it again")
     return facts
 
 
 def is_unchanged(path: Path, entry: dict[str, Any]) -> bool:
-    """Whether a file has still the size of its entry, and the checksum where that states one; or a tree, see above."""
+    """Return whether a file or a tree of files is as its entry in a provenance states: by size, and checksum if stated.
+
+    Of a tree, whose entry has `files`, their number and total size are compared: every rank does this, and reading a
+    hundred thousand files would take longer than some runs.
+    """
     if "files" in entry:
         sizes = [file.stat().st_size for file in path.glob("*/*")]
         return (len(sizes), sum(sizes)) == (entry["files"], entry["bytes"])

@@ -1,4 +1,4 @@
-"""Where the ranks of a job meet, and what torchrun is told of it."""
+"""The address at which the ranks of a job find each other, as options of torchrun or as environment variables."""
 
 import socket
 from dataclasses import dataclass
@@ -6,18 +6,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """One of the nodes that a job runs on, and where the first of them listens."""
+    """One of the nodes that a job runs on, and the address of the first of them, where the ranks meet."""
 
-    node: int
+    node: int  # index of this node, from 0
     nodes: int
     address: str
     port: int
 
 
 def torchrun_options(ranks: int, rendezvous: Rendezvous | None = None) -> list[str]:
-    """Options of torchrun for `ranks` processes of this machine.
+    """Return options of torchrun for `ranks` processes of this machine.
 
-    `rendezvous`: which of several nodes this machine is; its ranks follow those of the nodes before it.
+    `rendezvous`: which of several nodes this machine is, whose ranks follow those of the nodes before it; None for a
+    job on this machine alone.
     """
     options = [f"--nproc-per-node={ranks}"]
     if rendezvous is None:
@@ -28,9 +29,9 @@ def torchrun_options(ranks: int, rendezvous: Rendezvous | None = None) -> list[s
 
 
 def env_variables(rendezvous: Rendezvous | None = None) -> dict[str, str]:
-    """Variables by which ranks that no torchrun starts find each other: PyTorch's `env://`.
+    """Return the variables by which ranks find each other that no torchrun starts: PyTorch's `env://`.
 
-    `rendezvous`: of a job on several nodes; else all ranks are on this machine.
+    `rendezvous`: which of several nodes this machine is; None for a job on this machine alone.
     """
     if rendezvous is None:
         return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -38,7 +39,7 @@ def env_variables(rendezvous: Rendezvous | None = None) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """Find a port of this machine that nothing listens on."""
+    """Return a port of this machine that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return probe.getsockname()[1]

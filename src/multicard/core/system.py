@@ -1,4 +1,4 @@
-"""What the system offers: its CPUs, and external programs, which may be missing, hang, fail or print nonsense."""
+"""Ask the system: its CPUs, and external programs, which may be missing, hang, fail or print nonsense."""
 
 import contextlib
 import os
@@ -15,35 +15,38 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 LIMIT_S = 20.0
-READ_BYTES = 1 << 20  # of an endless answer
-FILE_BYTES = 1 << 28  # that one file of the program may take: an endless answer must not fill the disk
-SAYING = ", saying: "  # in a message, before the output of another program
-SHARED_GPU = "MULTICARD_SHARED_GPU"  # set to 1 by checks of this project that try several ranks on one GPU
+READ_BYTES = 1 << 20  # bytes of an answer that are read; it may be endless
+FILE_BYTES = 1 << 28  # size limit of a program's files: an endless answer must not fill the disk
+SAYING = ", saying: "  # precedes the output of another program in a message
+SHARED_GPU = "MULTICARD_SHARED_GPU"  # environment variable; checks of this project set it to try ranks on one GPU
 
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a program printed, and in one line why that cannot be relied on; None where it ended with 0."""
+    """The output of a program, made by `ask`."""
 
     output: str
-    problem: str | None = None
+    problem: str | None = None  # why the output cannot be relied on, in one line; None if the program ended with 0
 
     @property
     def lines(self) -> list[str]:
-        """Lines of the output, without those that are blank."""
+        """Lines of the output, stripped, without blank ones."""
         return [line.strip() for line in self.output.splitlines() if line.strip()]
 
 
 def ask(command: Sequence[str], limit_s: float | None = None, environment: Mapping[str, str] | None = None) -> Answer:
-    """Run a program and give what it prints; whatever goes wrong is a `problem`, never an exception.
+    """Run a program and return its output; whatever goes wrong is a `problem` of the answer, never an exception.
 
-    The answer goes through a file: a process that the program left behind could hold a pipe open for ever.
+    `limit_s`: seconds after which the program is killed, with all that it started, by default 20.
     """
-    name, limit_s = command[0], limit_s or LIMIT_S
+    name = command[0]
+    limit_s = limit_s or LIMIT_S
     if shutil.which(name) is None:
         return Answer("", f"{name} is not on the PATH")
+    # Through files: a process that the program left behind could hold a pipe open for ever.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
             process = subprocess.Popen(
@@ -53,7 +56,7 @@ def ask(command: Sequence[str], limit_s: float | None = None, environment: Mappi
             return Answer("", f"{name} cannot be started: {error.strerror}")
         _limit_files(process.pid)
         try:
-            code = process.wait(limit_s)
+            code: int | None = process.wait(limit_s)
         except subprocess.TimeoutExpired:
             code = None
         finally:
@@ -61,60 +64,69 @@ def ask(command: Sequence[str], limit_s: float | None = None, environment: Mappi
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         output = _text(out)
-        said = f"{output}\n{_text(err)}".split("\n")
+        lines = f"{output}\n{_text(err)}".split("\n")
     if code is None:
         return Answer(output, f"{name} did not end within {limit_s:g} s")
-    return Answer(output, f"{name} {ending(code, said)}" if code else None)
+    return Answer(output, f"{name} {ending(code, lines)}" if code else None)
 
 
-def ending(code: int, said: Sequence[str]) -> str:
-    """How a program ended, with the last of its lines that is not blank: those before are often how it got there.
+def ending(code: int, lines: Sequence[str]) -> str:
+    """Return how a program ended, with its last line that is not blank: errors stand after the traceback.
 
     >>> ending(1, ["Traceback (most recent call last):", "OSError:  no such  file", ""]), ending(2, [])
     ('ended with 1, saying: OSError: no such file', 'ended with 2, saying: nothing')
     """
-    last = next((" ".join(line.split()) for line in reversed(said) if line.strip()), "nothing")
+    last = next((" ".join(line.split()) for line in reversed(lines) if line.strip()), "nothing")
     return f"ended with {code}{SAYING}{last[:200]}"
 
 
 def version_of(text: str) -> tuple[int, ...] | None:
-    """Numbers of a version, up to the first part that is none.
+    """Return the numbers of a version, up to the first part that is not a number; None if there is none.
 
     >>> version_of("2023.4.4.54-234433681190v0"), version_of("13.0"), version_of("?")
     ((2023, 4, 4, 54), (13, 0), None)
     """
-    found = re.match(r"\d+(?:\.\d+)*", text.strip())
-    return tuple(map(int, found[0].split("."))) if found else None
+    numbers = re.match(r"\d+(?:\.\d+)*", text.strip())
+    return tuple(map(int, numbers[0].split("."))) if numbers else None
 
 
 def ranks_may_share_gpus() -> bool:
-    """Whether several ranks may run on one GPU, over gloo: only where a check of this project asks for it."""
+    """Return whether several ranks may run on one GPU, over gloo: only in checks of this project."""
     return os.environ.get(SHARED_GPU) == "1"
 
 
 def usable_cpus() -> int:
-    """Count the CPUs that this process may run on."""
+    """Return the number of CPUs that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def start_of(pid: int) -> str | None:
-    """Return when a process was started, in ticks since Linux was; None of one that has ended ("man proc", stat)."""
-    fields = read_or_none(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split())
-    return fields[19] if fields else None
+    """Return when a process was started, in clock ticks since the system's start; None for one that has ended.
+
+    This is field 22, starttime, of /proc/[pid]/stat (man 5 proc).
+    """
+    content = read_or_none(Path(f"/proc/{pid}/stat").read_text)
+    if not content:
+        return None
+    # The second field, the program's name in brackets, may hold blanks and brackets.
+    fields_from_third = content.rpartition(")")[2].split()
+    return fields_from_third[22 - 3]
 
 
 def in_parallel(function: Callable[[T], R], items: Collection[T]) -> list[R]:
-    """What a function gives for each item, in threads if there are several."""
-    if len(items) < 2:  # to start a thread takes longer than to read a small trace
+    """Return the results of a function for all items, in their order, computed in threads if there are several."""
+    # To start a thread takes longer than to read a small trace.
+    if len(items) < 2:
         return list(map(function, items))
-    with ThreadPoolExecutor(min(8, usable_cpus())) as pool:  # reading gains no more from others
+    # Reading gains nothing from more threads.
+    with ThreadPoolExecutor(min(8, usable_cpus())) as pool:
         return list(pool.map(function, items))
 
 
 def read_or_none(read: Callable[[], T]) -> T | None:
-    """What a reading of the system or of a driver gives; None where it fails, whatever it raises."""
+    """Return the result of `read`, which asks the system or a driver; None if it raises, whatever it raises."""
     try:
         return read()
     except Exception:
@@ -122,11 +134,16 @@ def read_or_none(read: Callable[[], T]) -> T | None:
 
 
 def _limit_files(process: int) -> None:
-    """Limit the files of a program just started. Not by `preexec_fn`, which may deadlock where there are threads."""
-    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    with contextlib.suppress(OSError):  # it has ended
-        limits = (FILE_BYTES if hard < 0 else min(FILE_BYTES, hard), hard)
-        resource.prlimit(process, resource.RLIMIT_FSIZE, limits)
+    """Limit the size of the files that a program just started writes.
+
+    `preexec_fn`, which would do it before the start, may deadlock where there are threads.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    is_unlimited = hard < 0
+    soft = FILE_BYTES if is_unlimited else min(FILE_BYTES, hard)
+    # The program may have ended already.
+    with contextlib.suppress(OSError):
+        resource.prlimit(process, resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def _text(file: BinaryIO) -> str:

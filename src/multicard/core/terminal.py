@@ -1,4 +1,4 @@
-"""Text on the terminal."""
+"""Text for Rich that is shown as it is."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 
 
 def plain(text: str, width: int | None = None) -> "Text":
-    """Text shown literally: markup and terminal escapes have no effect; cut to a width."""
-    from rich.text import Text  # which commands that start often do without
+    """Return text in which markup and terminal escapes have no effect, cut to `width` characters."""
+    # Commands that start often do without Rich, which takes long to import.
+    from rich.text import Text
 
     return Text(printable(text, width))

@@ -1,4 +1,4 @@
-"""Faults that pydantic finds, in words: what was expected, and what was probably meant."""
+"""Words for faults that pydantic finds: what was expected, and what was probably meant."""
 
 import difflib
 import re
@@ -7,8 +7,8 @@ from typing import Any
 
 from multicard.core.text import counted
 
-# By pydantic's type of the fault.
-_KINDS = {
+# What was expected, by pydantic's type of the fault.
+_EXPECTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
     "float_type": "a number",
@@ -22,7 +22,7 @@ _KINDS = {
     "model_attributes_type": "a mapping",
     "invalid_key": "a name that is text",
 }
-# With the limit that pydantic states beside the type.
+# What was expected, with the limit that pydantic states beside the type.
 _LIMITS = {
     "greater_than": "more than {gt}",
     "greater_than_equal": "{ge} or more",
@@ -32,7 +32,7 @@ _LIMITS = {
     "string_too_long": "{max_length} characters at most",
     "string_pattern_mismatch": "text that matches {pattern}",
 }
-# What people write for a value: difflib would take gpu for cpu.
+# Other words for values: difflib would take gpu for a misspelt cpu.
 _SYNONYMS = {
     "gpu": "cuda",
     "gpus": "cuda",
@@ -51,12 +51,12 @@ def expectation(fault: Mapping[str, Any]) -> str:
     >>> expectation({"type": "greater_than_equal", "ctx": {"ge": 1}})
     'expected 1 or more'
     """
-    kind, context = fault["type"], fault.get("ctx", {})
-    if kind in _KINDS:
-        return f"expected {_KINDS[kind]}"
-    if kind in _LIMITS:
-        return f"expected {_LIMITS[kind].format(**context)}"
-    match kind:
+    fault_type, context = fault["type"], fault.get("ctx", {})
+    if fault_type in _EXPECTED:
+        return f"expected {_EXPECTED[fault_type]}"
+    if fault_type in _LIMITS:
+        return f"expected {_LIMITS[fault_type].format(**context)}"
+    match fault_type:
         case "missing":
             return "missing"
         case "extra_forbidden":
@@ -73,10 +73,10 @@ def expectation(fault: Mapping[str, Any]) -> str:
 
 
 def first_fault(error: Any) -> str:
-    """Return the place of the first fault of a `ValidationError`, if it has one, and what was expected there."""
+    """Return the first fault of a `ValidationError`: its key, unless it is about the whole, and what was expected."""
     fault = error.errors()[0]
-    place, expected = ".".join(map(str, fault["loc"])), expectation(fault)
-    return f"{place}: {expected}" if place else expected
+    key = ".".join(map(str, fault["loc"]))
+    return f"{key}: {expectation(fault)}" if key else expectation(fault)
 
 
 def choices_of(fault: Mapping[str, Any]) -> list[str]:
@@ -101,12 +101,14 @@ def meant(word: str, choices: Iterable[str]) -> str | None:
     >>> meant("gpu", ["cpu", "cuda"]), meant("sclae", ["scale", "run"]), meant("xyz", ["scale"])
     ('cuda', 'scale', None)
     """
-    known = {choice.lower(): choice for choice in choices}
+    by_lower_case = {choice.lower(): choice for choice in choices}
     written = word.lower()
-    if (synonym := _SYNONYMS.get(written)) in known:
-        return known[synonym]
-    close = difflib.get_close_matches(written, known, n=1) if len(written) < 100 else []
-    return known[close[0]] if close else None
+    synonym = _SYNONYMS.get(written)
+    if synonym in by_lower_case:
+        return by_lower_case[synonym]
+    # The search takes time that grows with the square of the length.
+    close = difflib.get_close_matches(written, by_lower_case, n=1) if len(written) < 100 else []
+    return by_lower_case[close[0]] if close else None
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

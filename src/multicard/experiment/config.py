@@ -102,6 +102,14 @@ ScenarioName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$", m
 InputName = Annotated[str, StringConstraints(pattern=DATASET_NAME, max_length=LONGEST_NAME)]
 
 
+def _default_datasets() -> dict[str, Dataset]:
+    return {"digits": Digits(source="digits")}
+
+
+def _default_models() -> dict[str, Model]:
+    return {"tiny": Model(architecture="tiny")}
+
+
 class Experiment(Strict):
     """One configuration file."""
 
@@ -134,12 +142,8 @@ class Experiment(Strict):
         default_factory=list,
         description="Environment modules that runs load, such as cuda/13.0, under `snakemake --sdm env-modules`.",
     )
-    datasets: dict[InputName, Dataset] = Field(
-        default_factory=lambda: {"digits": Digits(source="digits")}, description="Data sets by name."
-    )
-    models: dict[InputName, Model] = Field(
-        default_factory=lambda: {"tiny": Model(architecture="tiny")}, description="Language models by name."
-    )
+    datasets: dict[InputName, Dataset] = Field(default_factory=_default_datasets, description="Data sets by name.")
+    models: dict[InputName, Model] = Field(default_factory=_default_models, description="Language models by name.")
     fixed: Fixed = Field(
         default=Fixed(),
         description="Default parameters for all scenarios; a scenario can override them, and ignores those that "

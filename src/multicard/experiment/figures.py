@@ -57,7 +57,7 @@ class Needs:
 
 
 # Requirements of every figure, in the order of the catalog.
-FIGURES: dict[FigureName, Needs] = {
+FIGURES: dict[str, Needs] = {
     "iteration_time": Needs("devices"),
     "speedup": Needs("devices"),
     "image_size_scaling": Needs("image_size", "vision"),

@@ -243,7 +243,8 @@ def _scenario_errors(experiment: Experiment, name: str) -> list[str]:
         return _distinct(f"{where}: {_message(fault)}" for fault in error.errors())
     if errors := list(_undefined_inputs(experiment, name, runs)):
         return errors
-    if errors := _distinct(f"{where}: {error}" for run in runs if (error := run.config_error())):
+    faults = [run.config_error() for run in runs]
+    if errors := _distinct(f"{where}: {fault}" for fault in faults if fault):
         return errors
     if _differ_in_secrets(runs, experiment.scenarios[name].varied):
         return [f"{where}: configurations differ only in what looks like a secret, which tables leave out"]

@@ -81,7 +81,7 @@ ArchitectureName = Literal["tiny", "llama3_8b", "llama3_1_8b", "llama3_2_1b"]
 # `tiny` is ours: small enough for a CPU, and the size of every weight that NF4 quantizes is a multiple of 4 x 16 384,
 # so that 4 ranks can share it.
 # The others are Meta's published shapes (config.json of meta-llama/Meta-Llama-3-8B, Llama-3.1-8B and Llama-3.2-1B).
-ARCHITECTURES: dict[ArchitectureName, Architecture] = {
+ARCHITECTURES: dict[str, Architecture] = {
     "tiny": Architecture(
         vocabulary=1024, layers=2, heads=8, kv_heads=4, embedding=512, feed_forward=1024, max_sequence=2048
     ),
@@ -104,7 +104,7 @@ ARCHITECTURES: dict[ArchitectureName, Architecture] = {
 }
 
 # Where the weights are published, for the command that would fetch them.
-REPOSITORIES: dict[ArchitectureName, str] = {
+REPOSITORIES: dict[str, str] = {
     "llama3_8b": "meta-llama/Meta-Llama-3-8B-Instruct",
     "llama3_1_8b": "meta-llama/Meta-Llama-3.1-8B-Instruct",
     "llama3_2_1b": "meta-llama/Llama-3.2-1B-Instruct",

@@ -142,8 +142,8 @@ def _samples_in(provenance: Path, changed_ns: int) -> int | None:
     Thousands of runs share a data set, whose file is read once. `changed_ns`, when the file was changed, is part of the
     cache's key: a data set may be prepared again while this process lives.
     """
-    facts = read_or_none(lambda: read_object(provenance)) or {}
-    samples = facts.get("train_samples")
+    facts = read_or_none(lambda: read_object(provenance))
+    samples = (facts or {}).get("train_samples")
     return samples if isinstance(samples, int) else None
 
 
