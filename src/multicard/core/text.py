@@ -10,7 +10,7 @@ _MARKDOWN = str.maketrans({character: f"\\{character}" for character in _ESCAPED
 
 
 def printable(text: str, longest: int | None = None) -> str:
-    r"""Return text in one line, with � for what cannot be printed, cut to `longest` characters, if possible between words.
+    r"""Return text in one line, with � for what cannot be printed, cut to `longest` characters, best between words.
 
     >>> printable("a\x1b[1m\nb"), printable("abcdef", 4), printable("one two three", 10)
     ('a�[1m b', 'abc…', 'one two …')
