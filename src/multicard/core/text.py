@@ -144,18 +144,18 @@ def _without_middle(text: str, longest: int) -> str:
 
 
 def _around(text: str, index: int, longest: int) -> str:
-    """Return text cut to a length: a third of its beginning, and the surroundings of a character, from its name on."""
+    """Return text cut to a length: a third of its beginning, and the context of a character, from its name on."""
     if len(text) <= longest:
         return text
     beginning_length = longest // 3
     name_start = len(text[:index].rstrip(_NAME_CHARACTERS))
     # A name so long that it would push the character out of sight is cut, too.
     start = max(beginning_length, name_start, index - longest // 3)
-    surroundings = text[start:]
+    context = text[start:]
     available = longest - beginning_length - 1
-    if len(surroundings) > available:
-        surroundings = f"{surroundings[: available - 1]}…"
-    return f"{text[:beginning_length]}…{surroundings}"
+    if len(context) > available:
+        context = f"{context[: available - 1]}…"
+    return f"{text[:beginning_length]}…{context}"
 
 
 def counted(number: int, singular: str) -> str:
