@@ -14,10 +14,10 @@ from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.precision import (
     allow_tf32,
     autocast,
+    batch_to_device,
     choose_fp32,
     gradient_scaler,
     parameter_dtype,
-    to_device,
 )
 from multicard.workloads.vision.strategies import STRATEGIES
 
@@ -118,7 +118,7 @@ class Conversions(TorchDispatchMode):
 def test_fp64_is_made_of_fp32_on_the_device() -> None:
     batch, p = (torch.ones(2, 3, 8, 8), torch.ones(2)), VisionParameters(precision="fp64", layout="nhwc")
     with Conversions() as conversions:
-        images, labels = to_device(batch, p, torch.device("meta"))
+        images, labels = batch_to_device(batch, p, torch.device("meta"))
     assert conversions.seen == [("cpu", torch.float32), ("meta", torch.float32), ("cpu", torch.float32)]
     assert (images.device.type, images.dtype, labels.device.type) == ("meta", torch.float64, "meta")
     assert images.is_contiguous(memory_format=torch.channels_last)

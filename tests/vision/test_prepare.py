@@ -19,7 +19,7 @@ from torchvision.transforms import v2
 from multicard.core.errors import UserError
 from multicard.core.prepared import read_unchanged
 from multicard.workloads.vision import sources
-from multicard.workloads.vision.data import GrayscaleDataset, open_split
+from multicard.workloads.vision.data import GrayscaleDataset, SyntheticDataset, open_split
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = NAMES
@@ -211,7 +211,7 @@ def test_synthetic_images_are_one_normal_tensor_with_random_labels(tmp_path: Pat
     facts = made(tmp_path, source="synthetic", classes=7, samples=1000)
     assert [file.name for file in tmp_path.iterdir()] == ["provenance.json"]
     data, test = open_split(tmp_path, facts, "train", 64), open_split(tmp_path, facts, "test", 64)
-    assert data.synthetic
+    assert isinstance(data, SyntheticDataset)
     assert (len(data), len(test)) == (facts["train_samples"], facts["test_samples"]) == (1000, 100)
     image, _ = data[0]
     assert (image.shape, image.dtype) == ((3, 64, 64), torch.float32)

@@ -1,4 +1,4 @@
-"""What the training programs of multicard's own workloads share: `python -m PROGRAM --job FILE`."""
+"""The main function of multicard's own training programs: `python -m PROGRAM --job FILE`."""
 
 import argparse
 import sys
@@ -14,15 +14,21 @@ from multicard.core.text import printable_lines
 
 
 def run_program(train: Callable[[dict[str, Any]], None]) -> None:
-    """Be one rank of a job, by job.json of `multicard.launch.job`; an error that the user can fix is one line."""
+    """Run one rank of a job with the contents of the job.json that the command line names.
+
+    `train`: the training; an error that the user can fix ends the program with one line. The file is written by
+    `multicard.launch.job`.
+    """
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--job", type=Path, required=True, help="job.json in the scratch folder of the run")
     job = read_json(parser.parse_args().job)
     try:
         train(job)
-    except UserError as error:  # to take the process group down could wait for the other ranks
+    except UserError as error:
+        # The process group stays: to destroy it could wait for the other ranks.
         sys.exit(printable_lines(str(error)))
-    except SystemExit:  # it is observed, and all is measured
+    except SystemExit:
+        # The observer ends the program when everything is measured.
         _leave_group()
         raise
     _leave_group()

@@ -10,30 +10,40 @@ import torch
 from multicard.core.layout import CHECKPOINT, PROGRESS
 
 
-def load_checkpoint(job: Mapping[str, Any], of: Mapping[str, Any], parts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Give the model, the optimizer and the scaler the state that an interrupted attempt left, and give its epochs.
+def load_checkpoint(
+    job: Mapping[str, Any], identity: Mapping[str, Any], parts: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Restore the state that an interrupted attempt saved; return the rows of its epochs, none without a checkpoint.
 
-    There are none where the run starts from scratch; one `of` other parameters or data is not taken.
+    `job`: contents of job.json, whose `checkpoint` is the path, if the job has one. `identity`: the parameters and data
+    of the run; a checkpoint of another run is ignored. `parts`: model, optimizer and scaler, by name, which get their
+    states.
     """
-    is_there = "checkpoint" in job and Path(job["checkpoint"]).is_file()
-    left = torch.load(job["checkpoint"], map_location="cpu", weights_only=True) if is_there else {}
-    if left.get("of") != of:
+    if "checkpoint" not in job or not Path(job["checkpoint"]).is_file():
+        return []
+    checkpoint = torch.load(job["checkpoint"], map_location="cpu", weights_only=True)
+    if checkpoint.get("of") != identity:
         return []
     for name, part in parts.items():
-        part.load_state_dict(left[name])
+        part.load_state_dict(checkpoint[name])
+    epochs = checkpoint["epochs"]
     if os.environ.get("RANK", "0") == "0":
-        print(f"{PROGRESS}  resuming after epoch {len(left['epochs'])}, from its checkpoint", flush=True)
-    return left["epochs"]
+        print(f"{PROGRESS}  resuming after epoch {len(epochs)}, from its checkpoint", flush=True)
+    return epochs
 
 
 def save_checkpoint(
-    job: Mapping[str, Any], of: Mapping[str, Any], parts: Mapping[str, Any], epochs: list[dict[str, Any]]
+    job: Mapping[str, Any], identity: Mapping[str, Any], parts: Mapping[str, Any], epochs: list[dict[str, Any]]
 ) -> None:
-    """Replace the checkpoint, in a job that has one, by one after the last of these epochs."""
+    """Replace the checkpoint, in a job that has one, by the state after the last of `epochs`.
+
+    Parameters are those of `load_checkpoint`; `epochs`: rows of the epochs so far.
+    """
     if "checkpoint" not in job:
         return
     # The scratch folder goes with an interrupted attempt, and lies on the same file system.
-    part = Path(job["shared"], CHECKPOINT)
-    torch.save({"of": of, "epochs": epochs, **{name: each.state_dict() for name, each in parts.items()}}, part)
-    part.replace(job["checkpoint"])
+    unfinished = Path(job["shared"], CHECKPOINT)
+    states = {name: part.state_dict() for name, part in parts.items()}
+    torch.save({"of": identity, "epochs": epochs, **states}, unfinished)
+    unfinished.replace(job["checkpoint"])
     print(f"{PROGRESS}  checkpoint after epoch {len(epochs)}", flush=True)

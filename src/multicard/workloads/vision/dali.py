@@ -1,4 +1,4 @@
-"""Batches from NVIDIA DALI: the samples of PyTorch's DataLoader in the same order, prepared by other code."""
+"""A loader by NVIDIA DALI: the samples of PyTorch's DataLoader in the same order, prepared by other code."""
 
 import os
 from collections import deque
@@ -7,17 +7,18 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
 
 from multicard.core.errors import UserError
+from multicard.workloads.vision.data import GrayscaleDataset
 from multicard.workloads.vision.parameters import VisionParameters
 
-OUT_OF_MEMORY = ("CUDA allocation failed", "out of memory", "bad_alloc")  # in DALI's messages
+# Parts of DALI's messages when memory runs out.
+OUT_OF_MEMORY = ("CUDA allocation failed", "out of memory", "bad_alloc")
 
 
 class DaliLoader:
-    """Loader whose batches DALI reads ahead: on the GPU if `device` is one, else with CPU threads.
+    """A loader whose batches DALI reads ahead: on the GPU if `device` is one, else with CPU threads.
 
     A pass yields `(images, labels)` of full batches: float32 of shape (N, 3, S, S) and int64 of shape (N,), both on
     `device`. Files are read and decoded by DALI's own threads (JPEG on the GPU if there is one), without worker
@@ -36,14 +37,19 @@ class DaliLoader:
     sampler
         Indices of one pass, in order.
     facts
-        Of the data set's provenance: `mean` and `std` of each channel, of pixels scaled to [0, 1].
+        Contents of the data set's provenance.json: `mean` and `std` of each channel, of pixels scaled to [0, 1].
 
     Raises `UserError` if DALI is not installed. Raises `MemoryError` if memory runs out during a pass, on the GPU or on
     the host.
     """
 
     def __init__(
-        self, dataset: Dataset, sampler: Any, p: VisionParameters, facts: Mapping[str, Any], device: torch.device
+        self,
+        dataset: GrayscaleDataset | ImageFolder,
+        sampler: Any,
+        p: VisionParameters,
+        facts: Mapping[str, Any],
+        device: torch.device,
     ):
         try:
             import nvidia.dali  # noqa: F401
@@ -51,10 +57,14 @@ class DaliLoader:
             raise UserError(
                 'loader: dali needs the package nvidia-dali-cuda130 (pip install "multicard[dali]")'
             ) from error
-        self.dataset, self.sampler, self.device = dataset, sampler, device
-        self._p, self._facts = p, facts
+        self.dataset = dataset
+        self.sampler = sampler
+        self.device = device
+        self._p = p
+        self._facts = facts
         self._source = _Source(dataset)
         self._pipeline: Any = None
+        # Number of the latest pass: the batches of an earlier one end.
         self._pass = 0
 
     def __len__(self) -> int:
@@ -63,7 +73,8 @@ class DaliLoader:
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Begin a pass at once: the first batches are under way when this returns."""
         self._rewind()
-        indices, size = [int(index) for index in self.sampler], self._p.batch_of_rank
+        indices = [int(index) for index in self.sampler]
+        size = self._p.batch_of_rank
         self._source.begin([indices[number * size : (number + 1) * size] for number in range(len(self))])
         self._pass += 1
         try:
@@ -103,74 +114,94 @@ class DaliLoader:
         except StopIteration:
             self._pipeline.reset()
         except RuntimeError:
-            self.close()  # an error in batches that nobody asked for; the pipeline is of no more use
+            # An error in batches that were read ahead and are not needed. The pipeline cannot be used any more.
+            self.close()
 
     def _build(self) -> Any:
-        """Build the pipeline that turns what the source gives into batches."""
+        """Return the pipeline that makes batches of what the source returns."""
         from nvidia.dali import fn, types
         from nvidia.dali.pipeline import Pipeline
 
-        p, source, gpu = self._p, self._source, self.device.type == "cuda"
-        scaling: dict[str, Any] = {"dtype": types.FLOAT, "output_layout": "CHW"}
-        scaling |= {name: [255 * value for value in self._facts[name]] for name in ("mean", "std")}
-        size, threads = [p.image_size, p.image_size], max(1, p.workers_of_rank)
+        p = self._p
+        source = self._source
+        on_gpu = self.device.type == "cuda"
+        # DALI's modules are made of its operators when they are imported, which type checkers cannot see.
+        operators: Any = fn
+        data_types: Any = types
+        # Statistics of the data set are those of pixels in [0, 1], DALI's of pixels in [0, 255].
+        scaling: dict[str, Any] = {name: [255 * value for value in self._facts[name]] for name in ("mean", "std")}
+        scaling |= {"dtype": data_types.FLOAT, "output_layout": "CHW"}
+        size = [p.image_size, p.image_size]
         pipeline = Pipeline(
-            p.batch_of_rank, threads, self.device.index if gpu else None, prefetch_queue_depth=p.prefetch_factor
+            p.batch_of_rank,
+            max(1, p.workers_of_rank),
+            self.device.index if on_gpu else None,
+            prefetch_queue_depth=p.prefetch_factor,
         )
         with pipeline:
-            images, labels = fn.external_source(
-                source, num_outputs=2, dtype=[types.UINT8, types.INT64], layout=["" if source.files else "HWC", ""]
+            images, labels = operators.external_source(
+                source,
+                num_outputs=2,
+                dtype=[data_types.UINT8, data_types.INT64],
+                layout=["" if source.files else "HWC", ""],
             )
             if source.files:
                 # The decoder would pin its threads to cores of its own choice, not to those that the rank is bound to.
-                images = fn.decoders.image(
-                    fn.io.file.read(images),
-                    device="mixed" if gpu else "cpu",
-                    output_type=types.RGB,
+                options = {"affine": False, "jpeg_fancy_upsampling": True} if on_gpu else {}
+                images = operators.decoders.image(
+                    operators.io.file.read(images),
+                    device="mixed" if on_gpu else "cpu",
+                    output_type=data_types.RGB,
                     adjust_orientation=False,
-                    **({"affine": False, "jpeg_fancy_upsampling": True} if gpu else {}),
+                    **options,
                 )
-                images = fn.resize(images, size=size, antialias=True)
-                images = fn.crop_mirror_normalize(images, **scaling)
+                images = operators.resize(images, size=size, antialias=True)
+                images = operators.crop_mirror_normalize(images, **scaling)
             else:
                 # Scaling and resizing commute; this way round it is the small image that is scaled and transposed.
-                images = images.gpu() if gpu else images
-                images = fn.crop_mirror_normalize(fn.cat(images, images, images, axis=2), **scaling)
-                images = fn.resize(images, size=size, antialias=True)
-            pipeline.set_outputs(images, labels.gpu() if gpu else labels)
+                images = images.gpu() if on_gpu else images
+                images = operators.crop_mirror_normalize(operators.cat(images, images, images, axis=2), **scaling)
+                images = operators.resize(images, size=size, antialias=True)
+            pipeline.set_outputs(images, labels.gpu() if on_gpu else labels)
         pipeline.build()
         return pipeline
 
     def _explain(self, error: RuntimeError) -> NoReturn:
-        """Say that memory ran out; else raise the error as it is."""
-        self.close()  # after an error DALI's pipeline is of no more use
-        said = " ".join(str(error).split())
-        if any(sign in said for sign in OUT_OF_MEMORY):
-            raise MemoryError(f"DALI: {said}") from error
+        """Raise an error of DALI's: as `MemoryError` if memory ran out, else as it is."""
+        # After an error DALI's pipeline cannot be used any more.
+        self.close()
+        message = " ".join(str(error).split())
+        if any(part in message for part in OUT_OF_MEMORY):
+            raise MemoryError(f"DALI: {message}") from error
         raise error
 
 
 class _Source:
-    """What DALI calls for the raw samples of the next batch: pixels or names of files, and labels.
+    """The function that DALI calls for the raw samples of the next batch: pixels or names of files, and labels.
 
-    It knows nothing of the loader, so that the loader and DALI's threads go as soon as nobody uses the loader.
+    It has no reference to the loader, so that the loader and DALI's threads are freed when the loader goes out of use.
     """
 
-    def __init__(self, dataset: Dataset):
+    def __init__(self, dataset: GrayscaleDataset | ImageFolder):
         self.dataset = dataset
-        self.files = isinstance(dataset, ImageFolder)
         self.begin([])
 
+    @property
+    def files(self) -> bool:
+        """True if samples are names of files, False if they are pixels."""
+        return isinstance(self.dataset, ImageFolder)
+
     def begin(self, batches: list[list[int]]) -> None:
-        """Lay out the indices of a pass; an empty pass ends the one before."""
+        """Set the indices of the batches of a pass; an empty pass ends the one before."""
         self.ahead = deque(batches)
 
     def __call__(self) -> tuple[Any, np.ndarray]:
         if not self.ahead:
             raise StopIteration
         batch = self.ahead.popleft()
-        if self.files:
+        if isinstance(self.dataset, ImageFolder):
             samples = [self.dataset.samples[index] for index in batch]
             names = [np.frombuffer(os.fsencode(path), np.uint8) for path, _ in samples]
             return names, np.array([label for _, label in samples], np.int64)
-        return np.asarray(self.dataset.images[batch])[..., None], np.asarray(self.dataset.labels[batch], np.int64)
+        images = np.asarray(self.dataset.images[batch])
+        return images[..., None], np.asarray(self.dataset.labels[batch], np.int64)

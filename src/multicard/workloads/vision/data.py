@@ -1,8 +1,8 @@
-"""Data sets as the training loop reads them."""
+"""Prepared data sets as PyTorch data sets, which the training loop reads."""
 
 import functools
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -33,56 +33,62 @@ class GrayscaleDataset(Dataset):
         return self.transform(image), int(self.labels[index])
 
 
+class SyntheticDataset(TensorDataset):
+    """Images that cost nothing to load: every one is the same normal float32 tensor, its label is random.
+
+    A loader may recognize the class and make batches on the device instead.
+    """
+
+    def __init__(self, samples: int, classes: int, image_size: int, seed: int):
+        labels = torch.from_numpy(np.random.default_rng(seed).integers(classes, size=samples))
+        super().__init__(_random_image(image_size, seed).expand(samples, -1, -1, -1), labels)
+
+
+ImageData: TypeAlias = GrayscaleDataset | SyntheticDataset | ImageFolder
+
+
 @functools.cache
 def _random_image(size: int, seed: int) -> torch.Tensor:
-    """One random image, which the splits of a process share."""
+    """Return one random image, which the splits of a process share."""
     return torch.randn(3, size, size, generator=torch.Generator().manual_seed(seed))
 
 
-def _synthetic(samples: int, classes: int, image_size: int, seed: int) -> TensorDataset:
-    """Images that cost nothing to load: every one is the same normal float32 tensor, its label is random.
+def open_split(folder: Path, facts: dict[str, Any], split: str, image_size: int, seed: int = 0) -> ImageData:
+    """Open the `train` or `test` part of a prepared data set.
 
-    A loader may see `synthetic` and make batches on the device instead.
+    `facts`: contents of its provenance.json; `seed`: for synthetic images. Raises `UserError` if a user's folder is no
+    longer what it was.
     """
-    labels = torch.from_numpy(np.random.default_rng(seed).integers(classes, size=samples))
-    dataset = TensorDataset(_random_image(image_size, seed).expand(samples, -1, -1, -1), labels)
-    dataset.synthetic = True
-    return dataset
-
-
-def open_split(folder: Path, facts: dict[str, Any], split: str, image_size: int, seed: int = 0) -> Dataset:
-    """Open the `train` or `test` part of a prepared data set; `seed` is that of synthetic images.
-
-    Raises `UserError` if a user's folder is no longer what it was.
-    """
-    if facts["source"] == "synthetic":
-        return _synthetic(facts[f"{split}_samples"], len(facts["classes"]), image_size, seed)
+    source = facts["source"]
+    if source == "synthetic":
+        return SyntheticDataset(facts[f"{split}_samples"], len(facts["classes"]), image_size, seed)
     resize = v2.Resize((image_size, image_size), antialias=True)
-    normalize = v2.Normalize(facts["mean"], facts["std"])
     to_float = v2.ToDtype(torch.float32, scale=True)
-    if facts["source"] == "imagefolder" or facts.get("stored_size"):
+    normalize = v2.Normalize(facts["mean"], facts["std"])
+    if source == "imagefolder" or facts.get("stored_size"):
         transform = v2.Compose([v2.ToImage(), v2.RGB(), resize, to_float, normalize, v2.ToPureTensor()])
-        root = Path(facts["folder"]) if facts["source"] == "imagefolder" else folder
+        root = Path(facts["folder"]) if source == "imagefolder" else folder
         return _open_images(root, facts, split, transform)
     return GrayscaleDataset(folder, split, v2.Compose([to_float, resize, normalize]))
 
 
 def _open_images(root: Path, facts: dict[str, Any], split: str, transform: v2.Transform) -> ImageFolder:
-    """Open a folder of image files, less those that could not be read when it was prepared."""
+    """Open a folder of image files, without those that could not be read when it was prepared."""
     parts = facts.get("parts", {split: split})
-    place = root / parts.get(split, "")
+    folder = root / parts.get(split, "")
     try:
         # A small part of a prepared set may not have every class; a user's folder was refused for that.
-        images = ImageFolder(place, transform, allow_empty=True)
+        images = ImageFolder(folder, transform, allow_empty=True)
     except OSError as error:
-        raise UserError(f"{place}: cannot be read: {error.strerror or error}") from error
+        raise UserError(f"{folder}: cannot be read: {error.strerror or error}") from error
     unreadable = {str(root / entry["name"]) for entry in facts.get("unreadable", [])}
     images.samples = images.imgs = choose_samples(images.samples, split, unreadable, parts)
     images.targets = [label for _, label in images.samples]
-    found, expected = (len(images), images.classes), (facts[f"{split}_samples"], facts["classes"])
-    if found != expected:
+    samples_expected, classes_expected = facts[f"{split}_samples"], facts["classes"]
+    if len(images) != samples_expected or images.classes != classes_expected:
+        actual = f"{len(images)} {split} images of {len(images.classes)} classes"
+        expected = f"{samples_expected} of {len(classes_expected)} classes"
         raise UserError(
-            f"{place}: found {found[0]} {split} images of {len(found[1])} classes, expected the {expected[0]} of "
-            f"{len(expected[1])} classes that were there when {facts['dataset']} was prepared"
+            f"{folder}: found {actual}, expected the {expected} that were there when {facts['dataset']} was prepared"
         )
     return images

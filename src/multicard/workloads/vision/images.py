@@ -1,4 +1,4 @@
-"""Folders of image files: the user's, which stay where they are, and those that a preparation writes."""
+"""Folders of image files: users' folders, which stay where they are, and those that a preparation writes."""
 
 import hashlib
 import io
@@ -16,7 +16,7 @@ from multicard.experiment.datasets import ImageFolder
 from multicard.workloads.vision.sources import CLASSES, Samples
 
 SPLITS = ("train", "test")
-TEST_EVERY = 10  # images of a class, in a folder without parts
+TEST_EVERY = 10  # in a folder without parts, every tenth image of a class is a test image
 JPEG_QUALITY = 95
 
 Item = TypeVar("Item")
@@ -24,27 +24,32 @@ Result = TypeVar("Result")
 
 
 def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """Results in the order of the items, computed on all cores: codecs let other threads run."""
+    """Yield the results of a function in the order of the items, computed on all cores: codecs let threads run."""
     pool = ThreadPool(usable_cpus())
     try:
         yield from pool.imap(function, items, chunksize=32)
     finally:
         pool.terminate()
-        pool.join()  # no thread continues to write after an error
+        # No thread continues to write after an error.
+        pool.join()
 
 
 def index_folder(dataset: ImageFolder, name: str) -> dict[str, Any]:
-    """List the images of a user's folder, and decode every one to see that it can be.
+    """Return the provenance of a user's folder of images, each of which is decoded to see that it can be.
 
-    Raises `UserError` if the classes differ, one has no images, or images cannot be decoded and are not to be skipped.
+    `name`: the data set's, for messages. Raises `UserError` if the classes differ, one has no images, or images cannot
+    be decoded and are not to be skipped.
     """
     from torchvision import datasets
 
-    folder, key, parts = Path(dataset.folder), f"datasets.{name}.folder", dataset.parts()
+    folder = Path(dataset.folder)
+    key = f"datasets.{name}.folder"
+    parts = dataset.parts()
     roots = {split: folder / parts.get(split, "") for split in SPLITS}
     try:
         opened = {split: datasets.ImageFolder(root) for split, root in roots.items()}
-    except FileNotFoundError as error:  # of folders without images
+    except FileNotFoundError as error:
+        # A folder has no images.
         raise UserError(f"{key}: {roots['train']} or {roots['test']}: {error}") from error
     classes = opened["train"].classes
     if classes != opened["test"].classes:
@@ -53,8 +58,8 @@ def index_folder(dataset: ImageFolder, name: str) -> dict[str, Any]:
             f"found {len(classes)} and {len(opened['test'].classes)} that differ"
         )
     files = list(dict.fromkeys(path for images in opened.values() for path, _ in images.samples))
-    checked = zip(files, in_threads(why_unreadable, map(Path, files)), strict=True)
-    unreadable = {file: reason for file, reason in checked if reason is not None}
+    reasons = in_threads(why_unreadable, map(Path, files))
+    unreadable = {file: reason for file, reason in zip(files, reasons, strict=True) if reason is not None}
     if unreadable and dataset.unreadable == "refuse":
         first, reason = next(iter(unreadable.items()))
         raise UserError(
@@ -63,17 +68,19 @@ def index_folder(dataset: ImageFolder, name: str) -> dict[str, Any]:
         )
     samples = {split: choose_samples(opened[split].samples, split, unreadable, parts) for split in SPLITS}
     for split, chosen in samples.items():
-        if missing := set(range(len(classes))) - {label for _, label in chosen}:
+        labels_with_images = {label for _, label in chosen}
+        if missing := set(range(len(classes))) - labels_with_images:
             raise UserError(
                 f"{key}: no readable images in {roots[split] / classes[min(missing)]} that could be of the {split} part"
             )
+    how_split = f"of every {TEST_EVERY} readable images of a class, in the order of their names, the first is tested"
+    if parts:
+        how_split = f"the folders {parts['train']} and {parts['test']}"
     return {
         "origin": "a folder of the user",
         "folder": str(folder.absolute()),
         "parts": parts,
-        "split": f"the folders {parts['train']} and {parts['test']}"
-        if parts
-        else f"of every {TEST_EVERY} readable images of a class, in the order of their names, the first is tested",
+        "split": how_split,
         "classes": classes,
         "train_samples": len(samples["train"]),
         "test_samples": len(samples["test"]),
@@ -90,38 +97,49 @@ def index_folder(dataset: ImageFolder, name: str) -> dict[str, Any]:
 def choose_samples(
     samples: list[tuple[str, int]], split: str, unreadable: Container[str], parts: Mapping[str, str]
 ) -> list[tuple[str, int]]:
-    """Those of a folder's files, each with its class, that belong to a split.
+    """Return the readable files of a split, each with its class.
 
-    `parts`: the folders of the splits; where there are none, every tenth readable image of a class is tested.
+    `samples`: files of a folder with their classes, ordered by class. `parts`: the folders of the splits; where there
+    are none, `samples` are of both splits, and every tenth readable image of a class, from the first, is a test image.
+
+    >>> samples = [(f"a{number}", 0) for number in range(3)] + [("b0", 1)]
+    >>> choose_samples(samples, "test", unreadable={"a0"}, parts={})
+    [('a1', 0), ('b0', 1)]
     """
-    readable = [sample for sample in samples if sample[0] not in unreadable]
+    readable = [(file, label) for file, label in samples if file not in unreadable]
     if parts:
         return readable
-    by_class = itertools.groupby(readable, key=lambda sample: sample[1])
-    numbered = [(number, sample) for _, alike in by_class for number, sample in enumerate(alike)]
-    return [sample for number, sample in numbered if (number % TEST_EVERY == 0) == (split == "test")]
+    chosen = []
+    for _, samples_of_class in itertools.groupby(readable, key=lambda sample: sample[1]):
+        for number, sample in enumerate(samples_of_class):
+            is_test = number % TEST_EVERY == 0
+            if is_test == (split == "test"):
+                chosen.append(sample)
+    return chosen
 
 
 def why_unreadable(file: Path) -> str | None:
-    """Why an image cannot be decoded; checksums inside the file are checked too."""
+    """Return why an image cannot be decoded; None if it can. Checksums inside the file are checked, too."""
     from PIL import Image
 
     try:
         with Image.open(file) as image:
-            image.verify()  # leaves an image that cannot be used, and misses cut JPEG files
+            # This misses JPEG files that were cut, and leaves an image that cannot be used.
+            image.verify()
         with Image.open(file) as image:
             # All of a JPEG file is read at any size, and an eighth in grayscale is fastest.
             image.draft("L", (1, 1))
             image.convert("RGB")
-    except Exception as error:  # decoders of damaged files raise whatever they stumble over
+    except Exception as error:
+        # Decoders of damaged files raise errors of any class.
         return in_one_line(error).replace(f" {str(file)!r}", "")
     return None
 
 
 def write_tree(folder: Path, split: str, samples: Samples, size: int) -> dict[str, Any]:
-    """Write images, upsampled to `size` pixels, as `folder`/`split`/<class>/<index>.jpg, all of them or none.
+    """Write images as `folder`/`split`/<class>/<index>.jpg, all of them or none; return the tree's entry in provenance.
 
-    Pillow's bilinear filter, which antialiases. Returns the entry of the tree in the provenance's files.
+    They are upsampled to `size` pixels by Pillow's bilinear filter, which antialiases.
     """
     from PIL import Image
 

@@ -1,22 +1,23 @@
-"""Loaders: the same samples in the same batches, whoever loads them."""
+"""Loaders of a training: the same samples in the same batches, whichever library loads them."""
 
 import math
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, RandomSampler, Sampler, Subset
+from torch.utils.data import DataLoader, RandomSampler, Sampler, Subset
 from torch.utils.data.distributed import DistributedSampler
 
 from multicard.core.errors import UserError
+from multicard.workloads.vision.data import ImageData, SyntheticDataset
 from multicard.workloads.vision.parameters import VisionParameters
 from multicard.workloads.vision.strategies import STRATEGIES
 
-SEEDS = 1_000_003  # between those of two epochs
+EPOCH_SEED_STEP = 1_000_003  # difference between the seeds of successive epochs
 
 
 class SyntheticLoader:
-    """One random batch on the device, again and again: what a step costs when no loader is at work.
+    """Yields one random batch on the device again and again, to show the cost of a step without a loader's work.
 
     Images have the shape (N, 3, S, S) and are normal, as normalized images are; labels are random.
     """
@@ -27,7 +28,8 @@ class SyntheticLoader:
         generator = torch.Generator().manual_seed(seed)
         images = torch.randn(batch_size, 3, image_size, image_size, generator=generator)
         labels = torch.randint(classes, (batch_size,), generator=generator)
-        self._batch, self._batches = (images.to(device), labels.to(device)), batches
+        self._batch = (images.to(device), labels.to(device))
+        self._batches = batches
 
     def __len__(self) -> int:
         return self._batches
@@ -37,35 +39,37 @@ class SyntheticLoader:
 
 
 class Shuffled(RandomSampler):
-    """All of a data set, in an order that follows from a seed and the epoch, as that of DistributedSampler does."""
+    """Samples a whole data set in an order that follows from a seed and the epoch, as DistributedSampler's does."""
 
-    def __init__(self, dataset: Dataset, seed: int):
-        super().__init__(dataset, generator=torch.Generator())
+    def __init__(self, dataset: ImageData, seed: int):
+        self._order = torch.Generator()
+        super().__init__(dataset, generator=self._order)
         self.seed = seed
         self.set_epoch(1)
 
     def set_epoch(self, epoch: int) -> None:
-        """Give the next pass over the data its order."""
-        self.generator.manual_seed(self.seed + (epoch - 1) * SEEDS)
+        """Set the order of the next pass over the data; `epoch`: its number, from 1."""
+        self._order.manual_seed(self.seed + (epoch - 1) * EPOCH_SEED_STEP)
 
 
 def training_loader(
-    dataset: Dataset, facts: dict[str, Any], parameters: VisionParameters, rank: int, device: torch.device
+    dataset: ImageData, facts: dict[str, Any], parameters: VisionParameters, rank: int, device: torch.device
 ) -> Any:
-    """Loader of full, shuffled batches: of this rank's share where ranks share one pass, else of all the data.
+    """Return a loader of full, shuffled batches: of this rank's share where ranks share the data, else of all data.
 
-    Raises `UserError` if there is not one full batch.
+    `facts`: contents of the data set's provenance.json. Raises `UserError` if there is not one full batch.
     """
     p = parameters
-    batch, seed = p.batch_of_rank, p.seed + p.repeat - 1
-    shared = STRATEGIES[p.strategy].distributed_sampler
-    share = len(dataset) // p.ranks if shared else len(dataset)
-    if share < batch:
-        raise UserError(f"batch_size: {p.batch_size} needs {batch} training samples per rank, found {share}")
-    if getattr(dataset, "synthetic", False):
-        return SyntheticLoader(share // batch, batch, p.image_size, len(facts["classes"]), device, seed + rank)
+    batch = p.batch_of_rank
+    seed = p.seed + p.repeat - 1
+    shares_data = STRATEGIES[p.strategy].distributed_sampler
+    samples = len(dataset) // p.ranks if shares_data else len(dataset)
+    if samples < batch:
+        raise UserError(f"batch_size: {p.batch_size} needs {batch} training samples per rank, found {samples}")
+    if isinstance(dataset, SyntheticDataset):
+        return SyntheticLoader(samples // batch, batch, p.image_size, len(facts["classes"]), device, seed + rank)
     sampler: Sampler[int]
-    if shared:
+    if shares_data:
         sampler = DistributedSampler(dataset, p.ranks, rank, shuffle=True, seed=seed, drop_last=True)
     else:
         sampler = Shuffled(dataset, seed * 10_007 + rank)
@@ -86,13 +90,13 @@ def training_loader(
 
 
 def set_epoch(loader: Any, epoch: int) -> None:
-    """Give the next pass over the data an order of its own."""
+    """Set the order of a loader's next pass over the data, if its sampler shuffles; `epoch`: its number, from 1."""
     if hasattr(loader.sampler, "set_epoch"):
         loader.sampler.set_epoch(epoch)
 
 
-def evaluation_loader(dataset: Dataset, parameters: VisionParameters, rank: int) -> DataLoader:
-    """Loader of this rank's part of the test data; the parts of all ranks are the whole, each sample once.
+def evaluation_loader(dataset: ImageData, parameters: VisionParameters, rank: int) -> DataLoader:
+    """Return a loader of this rank's part of the test data; the parts of all ranks are the whole, each sample once.
 
     Its batches are those of training: PyTorch keeps the memory of larger ones, and would show it as reserved by all
     later steps.
@@ -101,6 +105,7 @@ def evaluation_loader(dataset: Dataset, parameters: VisionParameters, rank: int)
     return DataLoader(part, batch_size=parameters.batch_of_rank, num_workers=parameters.workers_of_rank)
 
 
-def evaluation_passes(dataset: Dataset, parameters: VisionParameters) -> int:
-    """Forward passes of the rank that has most to evaluate."""
-    return math.ceil(math.ceil(len(dataset) / parameters.ranks) / parameters.batch_of_rank)
+def evaluation_passes(dataset: ImageData, parameters: VisionParameters) -> int:
+    """Return the number of forward passes of the rank that has most to evaluate."""
+    most_samples = math.ceil(len(dataset) / parameters.ranks)
+    return math.ceil(most_samples / parameters.batch_of_rank)

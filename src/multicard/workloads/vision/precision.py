@@ -14,52 +14,52 @@ LAYOUTS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 
 
 def choose_fp32(tf32: str) -> None:
-    """Let the GPU compute fp32 in TF32 or forbid it; `default` leaves it as PyTorch has it.
+    """Let the GPU compute fp32 in TF32 or forbid it; `default` leaves PyTorch's setting.
 
-    By the older of PyTorch's two settings: Inductor reads that one, which raises an error once the newer one was set
-    (https://github.com/pytorch/pytorch/issues/166387). The newer one can be read in any case.
+    This sets the older of PyTorch's two settings: Inductor reads that one, which raises an error once the newer one was
+    set (https://github.com/pytorch/pytorch/issues/166387). The newer one can be read in any case.
     """
     if tf32 != "default":
         allow_tf32(matmul=tf32 == "on", cudnn=tf32 == "on")
 
 
 def allow_tf32(matmul: bool, cudnn: bool) -> None:
-    """Let matrix products, and what cuDNN computes, be in TF32 or not."""
+    """Set whether matrix products, and what cuDNN computes, are in TF32."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*new API settings to control TF32", category=UserWarning)
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
+        torch.backends.cuda.matmul.allow_tf32 = matmul
+        torch.backends.cudnn.allow_tf32 = cudnn
 
 
 def parameter_dtype(precision: str) -> torch.dtype:
-    """Type of weights and inputs; mixed precision keeps them in fp32."""
+    """Return the type of weights and inputs; mixed precision keeps them in fp32."""
     return torch.float64 if precision == "fp64" else torch.float32
 
 
-def place(model: nn.Module, p: VisionParameters, device: torch.device) -> nn.Module:
-    """Move a model to the device, into the type and the memory format of the run."""
-    return model.to(device, parameter_dtype(p.precision), memory_format=LAYOUTS[p.layout])
+def move_to_device(model: nn.Module, p: VisionParameters, device: torch.device) -> nn.Module:
+    """Return a model moved to the device, in the type and the memory format of the run."""
+    # PyTorch's annotations lack this overload.
+    return model.to(device, parameter_dtype(p.precision), memory_format=LAYOUTS[p.layout])  # type: ignore[call-overload]
 
 
-def to_device(batch: Any, p: VisionParameters, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Move images and labels to the device, into the type and the memory format of the model.
-
-    First they are moved, then converted: in one call PyTorch converts on the host, and moves fp64 in twice the bytes
-    and from memory that is not pinned.
-    """
+def batch_to_device(batch: Any, p: VisionParameters, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return images and labels moved to the device, in the type and the memory format of the model."""
     images, labels = batch
+    # First moved, then converted: in one call PyTorch converts on the host, and moves fp64 in twice the bytes and from
+    # memory that is not pinned.
     images = images.to(device, memory_format=LAYOUTS[p.layout], non_blocking=p.non_blocking)
     return images.to(parameter_dtype(p.precision)), labels.to(device, non_blocking=p.non_blocking)
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager:
-    """Context of the forward pass."""
+    """Return the context of a forward pass: autocast in mixed precision, else one that does nothing."""
     if precision in AUTOCAST:
         return torch.autocast(device.type, dtype=AUTOCAST[precision])
     return nullcontext()
 
 
 def gradient_scaler(precision: str, device: torch.device) -> torch.amp.GradScaler:
-    """Scaler that keeps small fp16 gradients from vanishing; it does nothing for the other formats."""
+    """Return a scaler that keeps small fp16 gradients from vanishing, and does nothing for other precisions."""
     return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
 
 
@@ -71,9 +71,10 @@ class AutocastModel(nn.Module):
 
     def __init__(self, model: nn.Module, precision: str):
         super().__init__()
-        self.model, self.precision = model, precision
+        self.model = model
+        self.precision = precision
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Scores of the model."""
+        """Return the scores of the model."""
         with autocast(self.precision, images.device):
             return self.model(images)

@@ -1,4 +1,4 @@
-"""Make a data set ready to train on, with checksums and a statement of where it comes from."""
+"""Prepare a data set of images for training, with checksums and a statement of its origin."""
 
 import shutil
 from pathlib import Path
@@ -15,7 +15,7 @@ from multicard.workloads.vision.sources import CLASSES, GrayscaleSplits, Samples
 
 
 def prepare(name: str, dataset: Dataset, folder: Path) -> None:
-    """Prepare one data set in `folder`; provenance.json comes last and lists what is there.
+    """Prepare the data set `name` in `folder`; provenance.json is written last and lists the files.
 
     Raises `UserError` if the user's files are not what they should be.
     """
@@ -28,22 +28,23 @@ def prepare(name: str, dataset: Dataset, folder: Path) -> None:
         case Synthetic():
             facts = _describe_synthetic(dataset)
         case Digits():
-            facts = _keep(read_digits(), dataset, folder)
+            facts = _write_splits(read_digits(), dataset, folder)
         case Mnist():
-            facts = _keep(read_mnist(dataset, name), dataset, folder)
+            facts = _write_splits(read_mnist(dataset, name), dataset, folder)
         case KaggleMnist():
-            facts = _keep(read_kaggle(Path(dataset.path)), dataset, folder)
+            facts = _write_splits(read_kaggle(Path(dataset.path)), dataset, folder)
     write_json(folder / PROVENANCE, {"dataset": name, "source": dataset.source, **facts})
 
 
-def _keep(splits: GrayscaleSplits, dataset: Digits | Mnist | KaggleMnist, folder: Path) -> dict[str, Any]:
-    """Write both splits, as arrays or as image files."""
+def _write_splits(splits: GrayscaleSplits, dataset: Digits | Mnist | KaggleMnist, folder: Path) -> dict[str, Any]:
+    """Write both splits, as arrays or as image files, and return their entries of provenance.json."""
     train, test = splits.train, splits.test
     if dataset.limit:
         train, test = train.first(dataset.limit), test.first(max(1, dataset.limit // 5))
     files = []
     for split, samples in zip(SPLITS, (train, test), strict=True):
-        shutil.rmtree(folder / split, ignore_errors=True)  # of an earlier preparation
+        # An earlier preparation may have been interrupted.
+        shutil.rmtree(folder / split, ignore_errors=True)
         if dataset.stored_size:
             files.append(write_tree(folder, split, samples, dataset.stored_size))
         else:
@@ -56,7 +57,7 @@ def _keep(splits: GrayscaleSplits, dataset: Digits | Mnist | KaggleMnist, folder
         "classes": CLASSES,
         "train_samples": len(train),
         "test_samples": len(test),
-        # Of the small images: upsampling keeps the mean and lowers the deviation a little.
+        # Statistics of the small images: upsampling keeps the mean and lowers the deviation a little.
         "mean": [round(mean, 6)] * 3,
         "std": [round(deviation, 6)] * 3,
         "files": files,
@@ -65,8 +66,8 @@ def _keep(splits: GrayscaleSplits, dataset: Digits | Mnist | KaggleMnist, folder
 
 def _write_arrays(folder: Path, split: str, samples: Samples) -> list[dict[str, Any]]:
     entries = []
-    for kind, values in (("images", samples.images), ("labels", samples.labels)):
-        path = folder / f"{split}_{kind}.npy"
+    for name, values in (("images", samples.images), ("labels", samples.labels)):
+        path = folder / f"{split}_{name}.npy"
         with atomic_write(path) as temporary:
             np.save(temporary, values, allow_pickle=False)
         entries.append(described(path))
@@ -74,11 +75,17 @@ def _write_arrays(folder: Path, split: str, samples: Samples) -> list[dict[str, 
 
 
 def _statistics(images: np.ndarray) -> tuple[float, float]:
-    """Mean and standard deviation of the pixels, as parts of 255."""
-    counts, levels = np.bincount(images.ravel(), minlength=256), np.arange(256) / 255
+    """Return mean and standard deviation of the pixels, as parts of 255; a deviation of 1 for equal pixels.
+
+    >>> _statistics(np.array([[0, 255]], np.uint8)), _statistics(np.array([[51, 51]], np.uint8))
+    ((0.5, 0.5), (0.2, 1.0))
+    """
+    counts = np.bincount(images.ravel(), minlength=256)
+    levels = np.arange(256) / 255
     mean = float(np.average(levels, weights=counts))
-    # Of equal pixels the deviation is zero, by which nothing can be normalized.
-    return mean, float(np.sqrt(np.average((levels - mean) ** 2, weights=counts))) or 1.0
+    variance = np.average((levels - mean) ** 2, weights=counts)
+    # Nothing can be normalized by a deviation of zero.
+    return mean, float(np.sqrt(variance)) or 1.0
 
 
 def _describe_synthetic(dataset: Synthetic) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How the ranks of a job find each other and add up what they know."""
+"""The process group of a job: joining it, and sums over its ranks."""
 
 import os
 
@@ -10,8 +10,9 @@ from multicard.workloads.vision.parameters import VisionParameters
 
 
 def join(parameters: VisionParameters) -> tuple[int, torch.device]:
-    """Join the process group that torchrun prepared, if the strategy has one; give rank and device."""
-    rank, device = int(os.environ.get("RANK", "0")), rank_devices(parameters)[0]
+    """Join the process group that torchrun prepared, if the strategy has one; return this rank and its device."""
+    rank = int(os.environ.get("RANK", "0"))
+    device = rank_devices(parameters)[0]
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if not parameters.distributed:
@@ -19,12 +20,13 @@ def join(parameters: VisionParameters) -> tuple[int, torch.device]:
     if device.type == "cuda" and len(visible_gpus()) >= parameters.devices_per_node:
         dist.init_process_group("nccl", device_id=device)
     else:
-        dist.init_process_group("gloo")  # also where ranks share a GPU, which NCCL refuses
+        # On CPUs, and where ranks share a GPU, which NCCL refuses.
+        dist.init_process_group("gloo")
     return rank, device
 
 
 def sum_over_ranks(values: list[float], device: torch.device) -> list[float]:
-    """Sum each value over all ranks."""
+    """Return the sum of each value over all ranks; without a process group the values themselves."""
     if not dist.is_initialized():
         return values
     total = torch.tensor(values, dtype=torch.float64, device=device)

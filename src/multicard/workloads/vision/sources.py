@@ -1,4 +1,4 @@
-"""Sets of small grayscale images, read completely and checked: scikit-learn's digits, MNIST's files or Kaggle's."""
+"""Read and check sets of small grayscale images: scikit-learn's digits, MNIST's files or Kaggle's."""
 
 import fcntl
 import gzip
@@ -23,13 +23,15 @@ CLASSES = [str(digit) for digit in range(10)]
 # First four bytes of an IDX file: two zeros, 8 for unsigned bytes, and the number of dimensions.
 IMAGES_MAGIC, LABELS_MAGIC = 0x00000803, 0x00000801
 
-EDGE = 28  # pixels, of MNIST's images
-COLUMNS = ["label", *(f"pixel{i}" for i in range(EDGE * EDGE))]  # of Kaggle's train.csv
-LARGEST = np.array([9] + [255] * EDGE * EDGE)  # in each column
-TEST_EVERY = 10  # samples of Kaggle's
+EDGE = 28  # edge length in pixels of MNIST's images
 
-# MD5 of MNIST's files as published, unpacked, since the same content can be packed in many ways. torchvision has those
-# of the published .gz files; several projects that check a download list both.
+# Columns of Kaggle's train.csv, and the largest value of each.
+COLUMNS = ["label", *(f"pixel{i}" for i in range(EDGE * EDGE))]
+LARGEST = np.array([9] + [255] * EDGE * EDGE)
+TEST_EVERY = 10  # every tenth of Kaggle's samples is a test image
+
+# MD5 of MNIST's files as published, unpacked, since the same content can be packed in many ways. torchvision has the
+# digests of the published .gz files; several projects that check a download list both.
 MNIST_MD5 = {
     "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
     "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
@@ -49,32 +51,34 @@ class Samples:
         return len(self.labels)
 
     def first(self, count: int) -> "Samples":
-        """The first `count` samples, or all where there are fewer."""
+        """Return the first `count` samples, or all where there are fewer."""
         return Samples(self.images[:count], self.labels[:count])
 
 
 @dataclass(frozen=True)
 class GrayscaleSplits:
-    """Both splits of a set, and what its provenance records of where they come from."""
+    """Both splits of a set."""
 
     train: Samples
     test: Samples
-    facts: dict[str, Any]
+    facts: dict[str, Any]  # entries of provenance.json about their origin
 
 
 def every_nth_is_a_test_image(samples: Samples, n: int, facts: dict[str, Any]) -> GrayscaleSplits:
-    """Split a set that has no test part: samples n, 2n, … are test images."""
+    """Return the splits of a set that has no test part: samples n, 2n, … are test images."""
     is_test = np.arange(len(samples)) % n == n - 1
-    train, test = (Samples(samples.images[chosen], samples.labels[chosen]) for chosen in (~is_test, is_test))
+    train = Samples(samples.images[~is_test], samples.labels[~is_test])
+    test = Samples(samples.images[is_test], samples.labels[is_test])
     return GrayscaleSplits(train, test, facts)
 
 
 def read_digits() -> GrayscaleSplits:
-    """Scikit-learn's handwritten digits."""
+    """Read scikit-learn's handwritten digits."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    images = np.round(digits.images * (255 / 16)).astype(np.uint8)  # 17 gray levels, kept distinct
+    # The 17 gray levels, from 0 to 16, stay distinct.
+    images = np.round(digits.images * (255 / 16)).astype(np.uint8)
     facts = {
         "origin": "scikit-learn's copy of the test set of the UCI Optical Recognition of Handwritten Digits "
         "data (E. Alpaydin, C. Kaynak, 1998; doi 10.24432/C50P49; CC BY 4.0)",
@@ -83,23 +87,25 @@ def read_digits() -> GrayscaleSplits:
     return every_nth_is_a_test_image(Samples(images, digits.target.astype(np.int64)), 5, facts)
 
 
-def read_mnist(dataset: Mnist, name: str) -> GrayscaleSplits:
-    """MNIST from its four IDX files, fetched first where that is wanted and needed.
+def read_mnist(dataset: Mnist, dataset_name: str) -> GrayscaleSplits:
+    """Read MNIST from its four IDX files, which are downloaded first if the configuration says so and one is missing.
 
     Files of another content than those published are used as they are, and the set does not claim to be MNIST.
 
     Raises `UserError` if files are missing, cannot be fetched, or are not what MNIST's files are.
     """
     if dataset.download and None in dataset.files().values():
-        _download_mnist(dataset, name)
-    files = {short: path for short, path in dataset.files().items() if path}
-    contents = {short: _unpacked(path) for short, path in files.items()}
-    train, test = (_mnist_samples(prefix, files, contents) for prefix in ("train", "t10k"))
-    verified = all(hashlib.md5(contents[short]).hexdigest() == MNIST_MD5[short] for short in files)
+        _download_mnist(dataset, dataset_name)
+    files = {name: path for name, path in dataset.files().items() if path}
+    contents = {name: _unpacked(path) for name, path in files.items()}
+    train = _mnist_samples("train", files, contents)
+    test = _mnist_samples("t10k", files, contents)
+    verified = all(hashlib.md5(contents[name]).hexdigest() == MNIST_MD5[name] for name in files)
+    origin = "a folder of the user, with IDX files that are not MNIST's as published"
+    if verified:
+        origin = "MNIST (Y. LeCun, C. Cortes, C. J. C. Burges), in the IDX files of a folder of the user"
     facts = {
-        "origin": "MNIST (Y. LeCun, C. Cortes, C. J. C. Burges), in the IDX files of a folder of the user"
-        if verified
-        else "a folder of the user, with IDX files that are not MNIST's as published",
+        "origin": origin,
         "verified": verified,
         "split": "as the files are named",
         "folder": str(Path(dataset.folder).absolute()),
@@ -109,21 +115,23 @@ def read_mnist(dataset: Mnist, name: str) -> GrayscaleSplits:
 
 
 def _mnist_samples(prefix: str, files: dict[str, Path], contents: dict[str, bytes]) -> Samples:
-    """Images and labels of one of MNIST's parts, checked against each other."""
-    of_images, of_labels = f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"
-    images = _idx_values(files[of_images], contents[of_images], IMAGES_MAGIC)
-    labels = _idx_values(files[of_labels], contents[of_labels], LABELS_MAGIC)
-    if images.shape[1:] != (EDGE, EDGE):
-        raise UserError(f"{files[of_images]}: found images of shape {images.shape[1:]}, expected {(EDGE, EDGE)}")
-    if len(labels) != len(images) or labels.max() > 9:
-        raise UserError(
-            f"{files[of_labels]}: found {len(labels)} labels up to {labels.max()}, expected {len(images)} from 0 to 9"
-        )
+    """Return images and labels of one of MNIST's parts, checked against each other."""
+    image_name = f"{prefix}-images-idx3-ubyte"
+    label_name = f"{prefix}-labels-idx1-ubyte"
+    images = _idx_values(files[image_name], contents[image_name], IMAGES_MAGIC)
+    labels = _idx_values(files[label_name], contents[label_name], LABELS_MAGIC)
+    shape = images.shape[1:]
+    if shape != (EDGE, EDGE):
+        raise UserError(f"{files[image_name]}: found images of shape {shape}, expected {(EDGE, EDGE)}")
+    largest = labels.max()
+    if len(labels) != len(images) or largest > 9:
+        actual = f"found {len(labels)} labels up to {largest}"
+        raise UserError(f"{files[label_name]}: {actual}, expected {len(images)} from 0 to 9")
     return Samples(images, labels.astype(np.int64))
 
 
 def read_kaggle(path: Path) -> GrayscaleSplits:
-    """MNIST from Kaggle's train.csv, or the folder that holds it.
+    """Read MNIST from Kaggle's train.csv; `path`: the file, or the folder that holds it.
 
     Raises `UserError` if it is missing or damaged.
     """
@@ -150,7 +158,7 @@ def read_kaggle(path: Path) -> GrayscaleSplits:
 
 
 def _download_mnist(dataset: Mnist, name: str) -> None:
-    """Let torchvision fetch MNIST into the folder's MNIST/raw, with the checksums it knows.
+    """Let torchvision download MNIST into the folder's MNIST/raw; it checks checksums.
 
     Several data sets may be prepared from one folder at the same time: one of them downloads, the others wait.
     """
@@ -175,13 +183,19 @@ def _unpacked(path: Path) -> bytes:
 
 
 def _idx_values(path: Path, content: bytes, magic: int) -> np.ndarray:
-    """Values of an IDX file of unsigned bytes (http://yann.lecun.com/exdb/mnist/), of the file's own shape."""
-    start = 4 + 4 * (magic & 0xFF)
-    shape = [int.from_bytes(content[at : at + 4], "big") for at in range(4, start, 4)]
-    if content[:4] != magic.to_bytes(4, "big") or len(content) != start + math.prod(shape) or len(content) == start:
-        kind = "images" if magic == IMAGES_MAGIC else "labels"
+    """Return the values of an IDX file of unsigned bytes, in the shape that the file states.
+
+    The format (http://yann.lecun.com/exdb/mnist/): a magic number, whose last byte is the number of dimensions, each
+    dimension as a big-endian 32-bit integer, and the values.
+    """
+    dimensions = magic & 0xFF
+    start = 4 + 4 * dimensions
+    shape = [int.from_bytes(content[offset : offset + 4], "big") for offset in range(4, start, 4)]
+    has_values = len(content) > start
+    if content[:4] != magic.to_bytes(4, "big") or len(content) != start + math.prod(shape) or not has_values:
+        what = "images" if magic == IMAGES_MAGIC else "labels"
         raise UserError(
             f"{path}: found {len(content)} bytes from {content[:4].hex() or 'none'} on, expected an IDX file of "
-            f"{kind}: {magic:08x}, its shape and all its values"
+            f"{what}: {magic:08x}, its shape and all its values"
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)

@@ -1,26 +1,28 @@
-"""The interface of a strategy; the entries are listed in `multicard.workloads.vision.strategies`."""
+"""The interface of a strategy; the strategies are listed in `multicard.workloads.vision.strategies`."""
 
 from typing import Any
 
 
 class Strategy:
-    """How the devices of an image-classification job share its work.
+    """A way in which the devices of an image-classification job share its work.
 
     All that belongs to a strategy happens inside the forward and backward passes of the model that it wraps: the
-    training loop asks for no strategy by name. An entry imports torch only when it wraps.
+    training loop refers to no strategy by name. A strategy imports torch only when it wraps a model. `p` is always a
+    run's `VisionParameters`.
     """
 
     name: str
-    description: str  # what it does, for the schema and the documentation
-    # Whether there is a rank for each device, started by torchrun, and they form a process group; else there is one.
+    description: str  # for the schema and the documentation
+    # True: torchrun starts a rank for each device, and they form a process group. False: there is one process.
     distributed = True
-    distributed_sampler = False  # whether each rank sees its own share of the data; else each iterates over all of it
-    has_buckets = False  # whether `bucket_cap_mb` has an effect
-    has_checkpoints = True  # whether one rank has the whole model, so that an interrupted run can be resumed
-    not_in_preset: tuple[str, ...] = ()  # parameters of the preset `tuned` that it cannot have
+    # True: each rank sees its own share of the data. False: each rank iterates over all of it.
+    distributed_sampler = False
+    has_buckets = False  # True if `bucket_cap_mb` has an effect
+    has_checkpoints = True  # True if one rank has the whole model, so that an interrupted run can be resumed
+    not_in_preset: tuple[str, ...] = ()  # parameters of the preset `tuned` that the strategy does not support
 
     def facts(self) -> list[str]:
-        """Its processes, its data and its limits, for the documentation."""
+        """Return sentences on processes, data and limits, for the documentation."""
         facts = [f"Processes: {'one per device' if self.distributed else 'one'}."]
         if self.distributed:
             facts.append(f"Samples of the ranks: {'distinct' if self.distributed_sampler else 'the same'}.")
@@ -32,21 +34,24 @@ class Strategy:
         return facts
 
     def ranks(self, devices: int) -> int:
-        """Number of training processes."""
+        """Return the number of training processes."""
         return devices if self.distributed else 1
 
     def unsupported_reason(self, p: Any) -> str | None:
-        """What of a run (VisionParameters) the strategy cannot do on any machine."""
+        """Return why the strategy cannot do a run on any machine; None if it can."""
         return None
 
     def wrap(self, model: Any, p: Any, device: Any) -> Any:
-        """Wrap a model (nn.Module) that lies on the rank's device, inside the process group if there is one."""
+        """Return a model (nn.Module) that does the strategy's work around `model`, which lies on the rank's `device`.
+
+        The process group, if the strategy has one, exists already.
+        """
         raise NotImplementedError
 
     def baselines(self) -> tuple[str, ...]:
-        """Strategies of the run on one device to which a run is compared, the best first."""
+        """Return the strategies of runs on one device that a run is compared with, the best first."""
         return tuple(dict.fromkeys(("single", self.name)))
 
     def improves(self, strategy: str, devices: int) -> bool:
-        """Whether going over to this strategy may make a job of another one faster or smaller."""
+        """Return whether this strategy may do the job of another, `strategy`, faster or in less memory."""
         return False

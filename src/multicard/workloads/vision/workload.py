@@ -1,4 +1,4 @@
-"""The entry of image-classification training."""
+"""The workload `vision`: image-classification training."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,28 +7,32 @@ from typing import Any, ClassVar
 
 from multicard.core.prepared import read_prepared
 from multicard.core.text import counted
-from multicard.experiment.datasets import ImageSource
+from multicard.experiment.datasets import GrayscaleSource, ImageDataset, ImageFolder, ImageSource, Synthetic
 from multicard.experiment.machine import Machine
 from multicard.experiment.workload import BATCH, Inputs, Resources, Unit, Workload
 from multicard.record.profiled_window import place_window
 from multicard.workloads.vision.parameters import TUNED, VisionParameters, read_ahead
 from multicard.workloads.vision.strategies import STRATEGIES
 
-# Assumed, not measured: what one current data-centre GPU trains of MobileNet v2 per second, in images of 224 px. Cost
-# grows with the number of pixels. An estimate of the right order is what a budget needs.
+# Images of 224 px per second with which one current data-centre GPU trains MobileNet v2: assumed, not measured. The
+# cost grows with the number of pixels. An estimate of the right order is enough for a budget.
 IMAGES_PER_S = {"fp64": 150.0, "fp32": 1500.0, "fp16": 2500.0, "bf16": 2500.0}
 REFERENCE_PX = 224
 
-# Seconds that one worker takes for an image, and for each of its pixels: resizing a small array, decoding a JPEG file.
-# Fitted to its CPU time for 100 to 500 px on a core of an Intel Xeon virtual machine (benchmarks/loading.py). DALI is
-# assumed to keep up with the GPU.
+# Seconds that one worker takes per image, and per pixel of it: resizing a small array, decoding a JPEG file. Fitted to
+# its CPU time for 100 to 500 px on a core of an Intel Xeon virtual machine (benchmarks/loading.py). DALI is assumed to
+# keep up with the GPU.
 LOADING_S = {"array": (0.1e-3, 22e-9), "jpeg": (0.5e-3, 30e-9)}
 
-# Values that autograd keeps of an image for the backward pass, for each of its pixels: some, and more with the width.
-KEPT_VALUES = 45, 355
+# Values that autograd keeps for the backward pass, per pixel of an image: a constant number, and one times the width
+# multiplier.
+KEPT_VALUES = 45
+KEPT_VALUES_OF_WIDTH = 355
 
 # Training and test samples of sources whose number is known before they are prepared.
 SAMPLES = {"digits": (1438, 359), "mnist": (60_000, 10_000), "kaggle-mnist": (37_800, 4_200)}
+
+MANY_STEPS = 1 << 30  # steps of a pass over a data set of unknown size
 
 
 class Vision(Workload):
@@ -44,14 +48,14 @@ class Vision(Workload):
     implied: ClassVar[Mapping[str, tuple[str, ...]]] = {"preset": tuple(TUNED)}
 
     def unsupported_reason(self, p: VisionParameters, machine: Machine, inputs: Inputs) -> str | None:
-        """Ask for PyTorch, the strategy, then the loader."""
+        """Return why a run cannot run on `machine`: for want of PyTorch, by its strategy, or by its parameters."""
         if machine.vision:
             return machine.vision
         if refused := STRATEGIES[p.strategy].unsupported_reason(p):
             return refused
         if p.scaling == "strong" and p.batch_size % p.devices:
             return f"a batch of {p.batch_size} cannot be shared equally by {p.devices} devices"
-        samples = samples_of(inputs["dataset"])[0] if "dataset" in inputs else None
+        samples = self.sample_count(inputs["dataset"]) if "dataset" in inputs else None
         if samples is not None and samples < p.distinct_samples_of_step:
             return f"the data set has {samples} training samples, fewer than a step"
         if p.cuda_graphs and "host" in p.ablated:
@@ -63,24 +67,28 @@ class Vision(Workload):
         return None
 
     def sample_count(self, definition: Any) -> int | None:
-        """Return the number of training images, where the source or the definition states it."""
-        return samples_of(definition)[0]
+        """Return the number of training images; None where that is not known before the data set is prepared."""
+        training, _ = samples_of(definition)
+        return training
 
     def data_error(self, p: VisionParameters, samples: int) -> str | None:
         """Return why a run has no full batch, or no step to measure, and the values with which it would have some."""
-        share = samples // p.ranks if STRATEGIES[p.strategy].distributed_sampler else samples
-        batches = share // p.batch_of_rank
+        samples_of_rank = samples // p.ranks if STRATEGIES[p.strategy].distributed_sampler else samples
+        batches = samples_of_rank // p.batch_of_rank
+        smaller_batch = _smaller_batch(p, samples_of_rank)
         if not batches:
-            found = f"batch_size: {p.batch_size} needs {p.batch_of_rank} training samples per rank, found {share}"
-            remedy = _smaller_batch(p, share)
-            return f"{found}; set {remedy}" if remedy else found
-        in_epoch = min(batches, p.steps_per_epoch or batches)
-        steps = p.epochs * in_epoch
+            needed = f"batch_size: {p.batch_size} needs {p.batch_of_rank} training samples per rank"
+            remedy = f"; set {smaller_batch}" if smaller_batch else ""
+            return f"{needed}, found {samples_of_rank}{remedy}"
+        steps_of_epoch = min(batches, p.steps_per_epoch or batches)
+        steps = p.epochs * steps_of_epoch
         if steps > p.warmup_steps:
             return None
-        found = f"warmup_steps: {p.warmup_steps}, but the run has only {counted(steps, 'step')}"
-        remedies = (f"epochs: {p.warmup_steps // in_epoch + 1} or more", _smaller_batch(p, share))
-        return f"{found}; set {', or '.join(filter(None, remedies))}"
+        remedies = [f"epochs: {p.warmup_steps // steps_of_epoch + 1} or more"]
+        if smaller_batch:
+            remedies.append(smaller_batch)
+        too_few = f"warmup_steps: {p.warmup_steps}, but the run has only {counted(steps, 'step')}"
+        return f"{too_few}; set {', or '.join(remedies)}"
 
     def prepare(self, name: str, definition: Any, folder: Path, resources: Path) -> None:
         """Prepare a set of images."""
@@ -89,114 +97,131 @@ class Vision(Workload):
         prepare(name, definition, folder)
 
     def observed(self, p: VisionParameters) -> dict[str, Any]:
-        """The program states its number of steps."""
+        """Return the entries of every workload; the program itself states its number of measured steps."""
         return super().observed(p) | {"measured_steps": None}
 
     def input_facts(self, data: Path, model: Path | None) -> dict[str, Any]:
-        """Of the data set."""
+        """Return the entries of run.json about the data set."""
         facts = read_prepared(data, "data set")
         names = ("dataset", "source", "train_samples", "test_samples", "files")
         return {"data": {name: facts[name] for name in names} | {"classes": len(facts["classes"])}}
 
     def resources(self, p: VisionParameters, inputs: Inputs) -> Resources:
-        """On the host batches that are loaded ahead, and on a CPU what autograd keeps."""
-        pixels, size = p.batch_of_rank * p.image_size**2, 8 if p.precision == "fp64" else 4
+        """Estimate durations, and the host's memory: batches loaded ahead and, on a CPU, what autograd keeps."""
+        pixels = p.batch_of_rank * p.image_size**2
+        bytes_per_value = 8 if p.precision == "fp64" else 4
         batches = p.workers_of_rank * p.prefetch_factor + 2  # loaded ahead; in use; being copied
-        kept = (KEPT_VALUES[0] + KEPT_VALUES[1] * p.width_mult) if p.device == "cpu" else 0
+        kept_values = KEPT_VALUES + KEPT_VALUES_OF_WIDTH * p.width_mult if p.device == "cpu" else 0
+        values_per_pixel = 3 * batches + kept_values
         dataset = inputs.get("dataset")
         durations = self._durations_s(p, dataset) if dataset else None
-        return Resources(pixels * size * (3 * batches + kept) / 1e6, durations_s=durations)
+        return Resources(pixels * bytes_per_value * values_per_pixel / 1e6, durations_s=durations)
 
-    def _durations_s(self, p: VisionParameters, dataset: Any) -> dict[str, float] | None:
-        """Steps and tests, by the slower of GPU and loader; None where the data set's size is not known."""
-        samples, tested = samples_of(dataset)
+    def _durations_s(self, p: VisionParameters, dataset: ImageDataset) -> dict[str, float] | None:
+        """Return seconds of training, tests and profiled window; None where the data set's size is not known."""
+        samples, test_samples = samples_of(dataset)
         if samples is None and p.steps_per_epoch is None:
             return None
-        in_pass = 1 << 30 if samples is None else samples // p.distinct_samples_of_step
-        steps = p.epochs * min(in_pass, p.steps_per_epoch or in_pass)
-        ahead = read_ahead(p, synthetic=dataset.source == "synthetic")
-        window = place_window(ahead, max(1, in_pass), 0, p.profiled_steps)
-        on_gpu, loading = self._image_s(p, dataset)
-        step = p.batch_of_device * on_gpu, p.batch_of_rank * loading
-        passes = math.ceil((tested or 0) / p.ranks)
-        # A test is a forward pass, a third of the operations of training, on one GPU of each process.
-        test = passes * (on_gpu / 3), passes * loading
+        steps_of_pass = MANY_STEPS if samples is None else samples // p.distinct_samples_of_step
+        steps = p.epochs * min(steps_of_pass, p.steps_per_epoch or steps_of_pass)
+        ahead = read_ahead(p, synthetic=isinstance(dataset, Synthetic))
+        window = place_window(ahead, max(1, steps_of_pass), 0, p.profiled_steps)
+
+        # The slower of GPU and loader determines how long a step or a test takes, unless one process does both in turn.
         together = sum if self.loads_in_step(p) else max
+        gpu_s, loading_s = _gpu_s(p), _loading_s(p, dataset)
+        step_s = together((p.batch_of_device * gpu_s, p.batch_of_rank * loading_s))
+        # A test is a forward pass, a third of the operations of training, on one GPU of each process.
+        tests_of_rank = math.ceil((test_samples or 0) / p.ranks)
+        test_s = together((tests_of_rank * (gpu_s / 3), tests_of_rank * loading_s))
         return {
-            "training": steps * together(step),
-            "tests": p.epochs * together(test),
-            "profiled window": window.steps * together(step),
+            "training": steps * step_s,
+            "tests": p.epochs * test_s,
+            "profiled window": window.steps * step_s,
         }
 
     def loads_in_step(self, p: VisionParameters) -> bool:
-        """Without workers PyTorch's loader has no process of its own."""
+        """Return whether the loader has no process of its own: PyTorch's has none without workers."""
         return p.loader == "torch" and not p.num_workers
 
-    def _image_s(self, p: VisionParameters, dataset: Any) -> tuple[float, float]:
-        """Seconds that a GPU trains on an image, and that a process with its workers loads one."""
-        pixels = p.image_size**2
-        on_gpu = p.width_mult / IMAGES_PER_S[p.precision] * pixels / REFERENCE_PX**2
-        if dataset.source == "synthetic" or (p.loader == "dali" and p.device == "cuda"):
-            return on_gpu, 0.0
-        decodes = dataset.source == "imagefolder" or getattr(dataset, "stored_size", None)
-        fixed, per_pixel = LOADING_S["jpeg" if decodes else "array"]
-        return on_gpu, (fixed + per_pixel * pixels) / max(1, p.workers_of_rank)
-
     def distinct_share(self, record: Mapping[str, Any]) -> float:
-        """Ranks that each pass over all the data repeat one another's samples."""
+        """Return the share of distinct samples: ranks that iterate over all the data repeat each other's."""
         p = VisionParameters.model_validate(record["parameters"])
         return p.distinct_samples_of_step / p.samples_of_step
 
     def job(self, values: Mapping[str, Any]) -> str:
-        """Same images in the same size, same model."""
+        """Return data set, image size and model: the same images in the same size, for the same model."""
         width = "" if values["width_mult"] == 1 else f" of width {values['width_mult']}"
         return f"{values['dataset']}, {values['image_size']} px, {values['model']}{width}"
 
     def learning(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Samples that every rank sees count once: they make the same gradient."""
+        """Return global batch size, precision and learning rate; TF32 is a precision of GPUs.
+
+        Samples that every rank sees count once in the batch: they make the same gradient.
+        """
         p = self.stated_in(values)
-        names = ("precision", *(["tf32"] if p.device == "cuda" else []), "learning_rate")
+        names = ["precision", "tf32", "learning_rate"] if p.device == "cuda" else ["precision", "learning_rate"]
         return {BATCH: p.distinct_samples_of_step} | {name: values[name] for name in names}
 
     def baselines(self, method: str) -> Sequence[str]:
-        """As the strategy says."""
+        """Return the strategies of runs on one device that runs of a strategy are compared with, the best first."""
         return STRATEGIES[method].baselines()
 
     def tuning_applies(self, changes: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-        """Ask the strategies, and leave out what has no effect under the other parameters."""
-        if "bucket_cap_mb" in changes and not STRATEGIES[values["strategy"]].has_buckets:
+        """Return whether the strategies allow for an improvement, and the changes have an effect beside the others."""
+        strategy = STRATEGIES[values["strategy"]]
+        if "bucket_cap_mb" in changes and not strategy.has_buckets:
             return False
-        if "strategy" in changes and not STRATEGIES[changes["strategy"]].improves(
-            values["strategy"], values["devices"]
-        ):
-            return False
+        if "strategy" in changes:
+            new_strategy = STRATEGIES[changes["strategy"]]
+            if not new_strategy.improves(values["strategy"], values["devices"]):
+                return False
         if "prefetch_factor" in changes and not values["num_workers"]:
             return False
         return "num_workers" not in changes or "loader" in changes or values["loader"] != "dali"
 
 
-def _smaller_batch(p: VisionParameters, share: int) -> str | None:
-    """Name the largest batch size with which a rank's `share` of the samples outlasts the warm-up, if there is one."""
-    steps_in_epoch = p.warmup_steps // p.epochs + 1
-    of_device = share // steps_in_epoch * p.ranks // p.devices
-    largest = of_device * p.devices if p.scaling == "strong" else of_device
+def _gpu_s(p: VisionParameters) -> float:
+    """Return the seconds that a GPU takes to train on an image."""
+    return p.width_mult / IMAGES_PER_S[p.precision] * p.image_size**2 / REFERENCE_PX**2
+
+
+def _loading_s(p: VisionParameters, dataset: ImageDataset) -> float:
+    """Return the seconds that a process and its workers together take to load an image."""
+    if isinstance(dataset, Synthetic) or (p.loader == "dali" and p.device == "cuda"):
+        return 0.0
+    is_stored_as_jpeg = isinstance(dataset, GrayscaleSource) and dataset.stored_size
+    fixed, per_pixel = LOADING_S["jpeg" if isinstance(dataset, ImageFolder) or is_stored_as_jpeg else "array"]
+    return (fixed + per_pixel * p.image_size**2) / max(1, p.workers_of_rank)
+
+
+def _smaller_batch(p: VisionParameters, samples_of_rank: int) -> str | None:
+    """Return the largest batch size, as a remedy in a message, with which a rank's samples outlast the warm-up.
+
+    None if there is no such size.
+    """
+    steps_of_epoch = p.warmup_steps // p.epochs + 1
+    batch_of_rank = samples_of_rank // steps_of_epoch
+    batch_of_device = batch_of_rank * p.ranks // p.devices
+    largest = batch_of_device * p.devices if p.scaling == "strong" else batch_of_device
     if not largest:
         return None
     remedy = f"batch_size: {largest} or less"
-    if p.steps_per_epoch and p.steps_per_epoch < steps_in_epoch:
-        remedy += f" and steps_per_epoch: {steps_in_epoch} or more"
+    if p.steps_per_epoch and p.steps_per_epoch < steps_of_epoch:
+        remedy += f" and steps_per_epoch: {steps_of_epoch} or more"
     return remedy
 
 
-def samples_of(dataset: ImageSource) -> tuple[int | None, int | None]:
-    """Number of training and of test images of a data set; None where that is not known before it is prepared."""
-    if dataset.source == "synthetic":
+def samples_of(dataset: ImageDataset) -> tuple[int | None, int | None]:
+    """Return the number of training and of test images of a data set; None before it is prepared, if not implied."""
+    if isinstance(dataset, Synthetic):
         return dataset.samples, max(1, dataset.samples // 10)
-    if dataset.source not in SAMPLES:
+    if not isinstance(dataset, GrayscaleSource):
         return None, None
     train, test = SAMPLES[dataset.source]
-    limit = getattr(dataset, "limit", None)
-    return (min(train, limit), min(test, max(1, limit // 5))) if limit else (train, test)
+    if dataset.limit:
+        return min(train, dataset.limit), min(test, max(1, dataset.limit // 5))
+    return train, test
 
 
 WORKLOAD = Vision()

@@ -1,4 +1,4 @@
-"""A process per device, with a replica of the model each."""
+"""One process per device, each with a replica of the model."""
 
 from typing import Any
 
@@ -6,20 +6,18 @@ from multicard.workloads.vision.strategy import Strategy
 
 
 class DistributedDataParallel(Strategy):
-    """PyTorch's DistributedDataParallel, every rank passing over all the data."""
+    """PyTorch's DistributedDataParallel; every rank iterates over all the data."""
 
     name = "ddp"
     description = "DistributedDataParallel, every rank sees all the data."
     has_buckets = True
 
     def wrap(self, model: Any, p: Any, device: Any) -> Any:
-        """Average gradients over the ranks while the backward pass computes them."""
+        """Return a model that averages gradients over the ranks while the backward pass computes them."""
         from torch.nn import parallel
 
-        on_gpu = device.type == "cuda"
-        return parallel.DistributedDataParallel(
-            model, device_ids=[device] if on_gpu else None, bucket_cap_mb=p.bucket_cap_mb
-        )
+        device_ids = [device] if device.type == "cuda" else None
+        return parallel.DistributedDataParallel(model, device_ids=device_ids, bucket_cap_mb=p.bucket_cap_mb)
 
 
 STRATEGY = DistributedDataParallel()

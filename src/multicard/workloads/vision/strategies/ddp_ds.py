@@ -1,4 +1,4 @@
-"""A process per device, with a replica of the model and a share of the data each."""
+"""One process per device, each with a replica of the model and a share of the data."""
 
 from multicard.workloads.vision.strategies.ddp import DistributedDataParallel
 
@@ -11,7 +11,7 @@ class DistributedSampling(DistributedDataParallel):
     distributed_sampler = True
 
     def improves(self, strategy: str, devices: int) -> bool:
-        """Whether the other strategy replicates the model too, but not as fast or over the same data."""
+        """Return whether the other strategy replicates the model too: in one process, or with all data on each rank."""
         return strategy in ("dp", "ddp")
 
 

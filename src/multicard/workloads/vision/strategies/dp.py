@@ -13,7 +13,7 @@ class DataParallel(Strategy):
     distributed = False
 
     def unsupported_reason(self, p: Any) -> str | None:
-        """Refuse what one process with several GPUs cannot do."""
+        """Return what one process with several GPUs cannot do."""
         if p.nodes > 1:
             return f"the strategy dp is one process, which cannot use {p.nodes} nodes"
         if p.device != "cuda" or p.devices < 2:
@@ -23,7 +23,7 @@ class DataParallel(Strategy):
         return None
 
     def wrap(self, model: Any, p: Any, device: Any) -> Any:
-        """Replicate the model on the first `devices` GPUs in every step."""
+        """Return a model that is replicated on the first `devices` GPUs in every step."""
         from torch import nn
 
         from multicard.workloads.vision.precision import AutocastModel

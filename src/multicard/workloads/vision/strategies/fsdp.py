@@ -1,10 +1,10 @@
-"""A process per device, with a shard of the model and a share of the data each."""
+"""One process per device, each with a shard of the model and a share of the data."""
 
 from typing import Any
 
 from multicard.workloads.vision.strategy import Strategy
 
-BLOCKS = 20  # of MobileNet v2 that are gathered one by one: 19 blocks, and the classifier
+BLOCKS = 20  # parts of MobileNet v2 that are gathered one by one: 19 blocks, and the classifier
 
 
 class FullyShardedDataParallel(Strategy):
@@ -14,11 +14,11 @@ class FullyShardedDataParallel(Strategy):
     description = "as ddp-ds, with weights, gradients and optimizer state split among the ranks (FSDP2)."
     distributed_sampler = True
     has_checkpoints = False
-    # What FSDP2 of PyTorch 2.11 refuses: weights that are not contiguous, and SGD in one kernel on shards of weights.
+    # FSDP2 of PyTorch 2.11 refuses weights that are not contiguous, and SGD in one kernel on shards of weights.
     not_in_preset = ("layout", "fused_optimizer")
 
     def unsupported_reason(self, p: Any) -> str | None:
-        """Refuse what FSDP2 does."""
+        """Return what FSDP2 refuses."""
         if p.layout == "nhwc":
             return "the strategy fsdp cannot split weights in the layout nhwc"
         if p.fused_optimizer:
@@ -28,7 +28,7 @@ class FullyShardedDataParallel(Strategy):
         return None
 
     def wrap(self, model: Any, p: Any, device: Any) -> Any:
-        """Shard the model block by block, so that one block is gathered while the one before it computes."""
+        """Return the model sharded block by block, so that a block is gathered while the one before it computes."""
         import torch
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
@@ -43,7 +43,7 @@ class FullyShardedDataParallel(Strategy):
         return fully_shard(model, mesh=mesh)
 
     def improves(self, strategy: str, devices: int) -> bool:
-        """Whether there is another device to split the model with."""
+        """Return whether there is another device to split the model with."""
         return devices > 1
 
 

@@ -6,14 +6,14 @@ from multicard.workloads.vision.strategy import Strategy
 
 
 class Single(Strategy):
-    """One process on one device, which is what other strategies are compared to."""
+    """One process on one device: the baseline of the other strategies."""
 
     name = "single"
     description = "one process, no communication."
     distributed = False
 
     def unsupported_reason(self, p: Any) -> str | None:
-        """Refuse several devices or nodes."""
+        """Return that there are several devices or nodes."""
         if p.devices > 1:
             return f"the strategy single uses one device, not {p.devices}"
         if p.nodes > 1:
@@ -21,7 +21,7 @@ class Single(Strategy):
         return None
 
     def wrap(self, model: Any, p: Any, device: Any) -> Any:
-        """Leave the model as it is."""
+        """Return the model as it is."""
         return model
 
 
