@@ -11,7 +11,7 @@ from multicard.experiment.estimate import START_S, TRACE_S, Cost, estimate_cost
 from multicard.experiment.models import Model
 from multicard.experiment.runs import Run
 from multicard.experiment.workload import WORKLOADS, parameters_of
-from multicard.workloads.llm.workload import FLOPS, LIBRARIES_S, STORAGE_BYTES_PER_S
+from multicard.workloads.llm.workload import FLOP_PER_S, LIBRARIES_S, STORAGE_BYTES_PER_S
 from multicard.workloads.vision.workload import IMAGES_PER_S, LOADING_S
 
 DATASETS = {
@@ -99,7 +99,7 @@ def test_tuning_takes_as_long_as_its_arithmetic_and_reads_its_weights() -> None:
     # 12 steps of 4 sequences of 1000 tokens on each of 2 GPUs; 4 operations for each of 8.03e9 weights of 2 bytes.
     steps = {"warmup_steps": 2, "steps": 5, "profiled_steps": 3, "batch_size": 2, "gradient_accumulation_steps": 2}
     shape = {"workload": "llm", "model": "llama", "devices": 2, "sequence_length": 1000, **steps}
-    step, reading = 4000 * 4 * 8.03e9 / FLOPS["bf16"], 2 * 8.03e9 / STORAGE_BYTES_PER_S
+    step, reading = 4000 * 4 * 8.03e9 / FLOP_PER_S["bf16"], 2 * 8.03e9 / STORAGE_BYTES_PER_S
     expected = {
         "loading weights": LIBRARIES_S + reading, "training": 7 * step, "profiled window": 5 * step,
     }  # fmt: skip

@@ -1,6 +1,7 @@
-"""Components of multicard's in the configuration of a stock recipe: torchtune's own, with marks (`multicard.marks`)."""
+"""Components in the configuration of a stock recipe: torchtune's own, with marks (`multicard.marks`)."""
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,18 +17,20 @@ from multicard import marks
 from multicard.core.errors import UserError
 from multicard.core.layout import REWARDS
 
-SEQUENCES = ("tokens", "chosen_input_ids", "rejected_input_ids")  # of samples; the latter two of DPO's
+# Keys of a sample's sequences of tokens; DPO's samples have the last two.
+SEQUENCES = ("tokens", "chosen_input_ids", "rejected_input_ids")
 
 
 class _Step:
-    """What the recipe's loader, which works in the rank's own process, gave to the current step."""
+    """Counts of the current step: `CountedData` fills them, since the recipe loads in the process that trains."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self.weight = 0.0  # of the latest batch in the loss of the step
+        # Weight of the latest batch in the step's loss: its number of tokens that are learned.
+        self.weight = 0.0
 
     def end(self, *_: Any) -> None:
-        """The weights are updated."""
+        """Mark the end of the step; called after the weights are updated."""
         marks.step(**self.counts)
         self.counts.clear()
 
@@ -41,78 +44,91 @@ class CountedData:
     Parameters
     ----------
     tokenizer
-        The recipe's.
-    of
-        Configuration of the data set.
+        The recipe's tokenizer.
+    data
+        Configuration of torchtune's data set.
     needed
-        Samples that a step takes, on all ranks.
+        Number of samples that a step takes, on all ranks.
     packed
-        Whether a sample is a pack of several; the recipe reads it from the configuration, too.
+        True if a sample is a pack of several; the recipe reads this from the configuration, too.
+
+    Raises `UserError` if there are fewer samples than a step takes, and while it gives batches if one has no answers.
     """
 
-    def __init__(self, tokenizer: Any, of: dict[str, Any], needed: int, packed: bool = False):
+    def __init__(self, tokenizer: Any, data: dict[str, Any], needed: int, packed: bool = False):
         options = {"packed": True} if packed else {}
-        self._data = config.instantiate(OmegaConf.create(of | options), tokenizer=tokenizer)
+        self._data = config.instantiate(OmegaConf.create(data | options), tokenizer=tokenizer)
         self._tokenizer = tokenizer
         if len(self._data) < needed:
             raise UserError(f"batch_size: a step of all devices needs {needed} samples, found {len(self._data)}")
-        marks.training()  # the model, the loss and the optimizer are there
+        # Recipes make the data set last: model, loss and optimizer exist already.
+        marks.training()
 
     def __len__(self) -> int:
         return len(self._data)
 
     def __getitems__(self, numbers: list[int]) -> list[dict[str, Any]]:
-        """The samples of a batch, as PyTorch's loader asks for them."""
+        """Return the samples of a batch; PyTorch's loader calls this once per batch."""
         samples = [self._data[number] for number in numbers]
         self._count(samples)
         return samples
 
     def _count(self, samples: list[dict[str, Any]]) -> None:
         sequences = [np.asarray(sample[name]) for sample in samples for name in SEQUENCES if name in sample]
-        # A pack holds one sample for each position 0.
-        packs = [np.asarray(sample["input_pos"]) for sample in samples if "input_pos" in sample]
+        positions = [np.asarray(sample["input_pos"]) for sample in samples if "input_pos" in sample]
         labels = [np.asarray(sample["labels"]) for sample in samples if "labels" in sample]
-        STEP.weight = float(sum((each != CROSS_ENTROPY_IGNORE_IDX).sum() for each in labels)) if labels else 1.0
+        STEP.weight = float(_count(labels, lambda label: label != CROSS_ENTROPY_IGNORE_IDX)) if labels else 1.0
         if not STEP.weight:
             raise UserError(f"sequence_length: {self._tokenizer.max_seq_len} cuts off every answer of a batch")
+        # Only packed samples have positions; each of them begins at position 0.
+        packed_samples = _count(positions, lambda position: position == 0)
         STEP.counts.update(
-            samples=sum(int((each == 0).sum()) for each in packs) if packs else len(samples),
-            tokens=sum(int((each != self._tokenizer.pad_id).sum()) for each in sequences),
+            samples=packed_samples if positions else len(samples),
+            tokens=_count(sequences, lambda token: token != self._tokenizer.pad_id),
+            # Sequences are padded to the longest of their batch.
             padded_tokens=len(sequences) * max(map(len, sequences)),
         )
 
 
-def marked_loss(of: dict[str, Any]) -> Any:
-    """A loss of torchtune's by its configuration, whose values are recorded; DPO's come with rewards of the answers."""
+def _count(arrays: list[np.ndarray], condition: Callable[[np.ndarray], np.ndarray]) -> int:
+    """Return the number of values of all arrays for which a condition holds."""
+    return sum(int(condition(array).sum()) for array in arrays)
 
-    def log(_module: Any, _inputs: Any, found: Any) -> None:
-        loss, *rewards = found if isinstance(found, tuple) else (found,)
-        values = {"loss": loss}
+
+def marked_loss(loss: dict[str, Any]) -> Any:
+    """Return a loss of torchtune's whose values are recorded, those of DPO with the rewards of both answers.
+
+    `loss`: its configuration.
+    """
+
+    def log(_module: Any, _inputs: Any, output: Any) -> None:
+        value, *rewards = output if isinstance(output, tuple) else (output,)
+        values = {"loss": value}
         if rewards:
-            chosen, rejected = (each.detach() for each in rewards)
-            # Compared when they are read: in the step that would be work of ours.
+            chosen, rejected = (reward.detach() for reward in rewards)
+            # The observer compares them when it reads them: in the step that would be work of ours.
             values |= dict(zip(REWARDS, (chosen, rejected, lambda: chosen > rejected), strict=True))
         marks.log(**values, weight=STEP.weight)
 
-    loss = config.instantiate(OmegaConf.create(of))
-    loss.register_forward_hook(log)
-    return loss
+    module = config.instantiate(OmegaConf.create(loss))
+    module.register_forward_hook(log)
+    return module
 
 
 def marked_adamw(parameters: Any, **options: Any) -> AdamW:
-    """An optimizer whose updates end steps."""
+    """Return an optimizer whose updates end steps."""
     optimizer = AdamW(parameters, **options)
     optimizer.register_step_post_hook(STEP.end)
     return optimizer
 
 
 def schedule(optimizer: AdamW, num_training_steps: int, last_epoch: int, steps: int, warmup_steps: int) -> LambdaLR:
-    """Learning rates of a training of `steps` steps, for which the recipe says another number."""
+    """Return the schedule of learning rates over `steps`; the recipe's own number of steps is ignored."""
     return get_cosine_schedule_with_warmup(optimizer, warmup_steps, steps, last_epoch=last_epoch)
 
 
 class ReadingCheckpointer(FullModelHFCheckpointer):
-    """Reads weights, and writes none after each pass over the data."""
+    """A checkpointer that reads weights and writes none."""
 
     def save_checkpoint(self, *_arguments: Any, **_options: Any) -> None:
-        """Nothing: the run is a measurement."""
+        """Do nothing: the run is a measurement."""

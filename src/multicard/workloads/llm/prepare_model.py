@@ -9,39 +9,45 @@ from multicard.core.prepared import PROVENANCE
 from multicard.experiment.models import Model
 from multicard.workloads.llm.tiny import CONFIG, WEIGHTS, make_tiny
 
-INDEX = f"{WEIGHTS}.index.json"  # of a checkpoint of several files
-# Hugging Face's repositories of Llama 3 hold the tokenizer that torchtune reads in the second place.
+INDEX = f"{WEIGHTS}.index.json"  # names the files of a checkpoint that has several
+# Paths of the tokenizer that torchtune reads; Hugging Face's repositories of Llama 3 have the second.
 TOKENIZERS = ("tokenizer.model", "original/tokenizer.model")
 
 
 def prepare_model(name: str, model: Model, folder: Path, resources: Path) -> None:
-    """Prepare one model; provenance.json comes last in `folder` and records where the weights are and what they are.
+    """Prepare the model `name`; provenance.json is written last, in `folder`, and records what the weights are.
 
     Its keys: `model` (its name), `architecture`, `folder` (of the weights), `tokenizer`, `special_tokens` (a file; null
     for those of Llama 3), `checkpoint_files` (names in order), `parameters` (their number), `files` (names from the
     folder, sizes, and checksums where the files are ours: that of 16 GB takes longer than some runs).
 
+    `resources`: folder of the shipped inputs.
+
     Raises `UserError` if the user's folder is not a checkpoint of the architecture with a tokenizer.
     """
-    # An earlier one must not stand for what is not prepared yet.
+    # An earlier provenance must not vouch for what is not prepared yet.
     (folder / PROVENANCE).unlink(missing_ok=True)
-    made = []
+    facts: dict[str, Any] = {"model": name, "architecture": model.architecture}
     if model.architecture == "tiny":
-        model = model.model_copy(update={"folder": str(folder.absolute())})
-        made = make_tiny(folder, model.shape, resources / "tiny")
-    facts = {"model": name, "architecture": model.architecture, **_checked(model)}
-    if made:
-        facts |= {"special_tokens": str(made[-1].absolute()), "files": [described(file) for file in made]}
+        files = make_tiny(folder, model.shape, resources / "tiny")
+        facts |= _check(model, folder)
+        facts |= {"special_tokens": str(files[-1].absolute()), "files": [described(file) for file in files]}
+    elif model.folder is None:
+        raise UserError(f"models.{name}.{model.config_error()}")
+    else:
+        facts |= _check(model, Path(model.folder))
     write_json(folder / PROVENANCE, facts)
 
 
-def _checked(model: Model) -> dict[str, Any]:
-    """Check that a folder has weights, a tokenizer, and a config.json of the shape; give its facts.
+def _check(model: Model, folder: Path) -> dict[str, Any]:
+    """Check that a folder has weights, a tokenizer, and a config.json of the model's shape; return its provenance.
 
-    What weights and tokenizer hold is found by torchtune. Of config.json, keys that have a default in Hugging Face's
-    readers may be missing.
+    The contents of weights and tokenizer are left to torchtune. Keys of config.json that have a default in Hugging
+    Face's readers may be missing.
+
+    Raises `UserError` if a file is missing, or config.json states another shape.
     """
-    folder = Path(model.folder).absolute()
+    folder = folder.absolute()
     weights = [WEIGHTS]
     if (folder / INDEX).is_file():
         weights = sorted(set(read_object(folder / INDEX).get("weight_map", {}).values()))

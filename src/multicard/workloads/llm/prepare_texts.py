@@ -1,9 +1,10 @@
-"""Make a set of texts ready to tune on: rows from where they lie, checked, in one form, with a statement of origin."""
+"""Prepare a set of texts for tuning: read its rows, check them, and write them in one form, with their origin."""
 
 import json
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,16 +16,25 @@ from multicard.core.errors import UserError, in_one_line
 from multicard.core.files import atomic_write, described, write_json
 from multicard.core.prepared import PROVENANCE
 from multicard.core.validation import first_fault
-from multicard.experiment.datasets import PUBLISHED, PublishedText, ShippedText, Text
+from multicard.experiment.datasets import PUBLISHED, PublishedText, ShippedText, TextDataset
 from multicard.workloads.llm.samples import FORMS
 
 TRAIN = "train.jsonl"
 SUFFIXES = (".json", ".jsonl", ".csv", ".parquet")
-ENCODING = "utf-8-sig"  # what Windows puts before a text is no part of it
+ENCODING = "utf-8-sig"  # the byte order mark that Windows puts before a text is not part of it
 
 
-def prepare_texts(name: str, dataset: Text, folder: Path, resources: Path) -> None:
-    """Write the samples into `folder`/train.jsonl in the form of their kind; provenance.json comes last.
+@dataclass(frozen=True)
+class _Texts:
+    """The rows of a set of texts, opened for reading."""
+
+    source: str  # path or repository, for messages
+    rows: Iterator[Any]
+    facts: dict[str, Any]  # entries of provenance.json about their origin
+
+
+def prepare_texts(name: str, dataset: TextDataset, folder: Path, resources: Path) -> None:
+    """Write the samples into `folder`/train.jsonl in the form of their kind; provenance.json is written last.
 
     Invalid samples of a published set, which a user cannot fix, are skipped and counted; a user's file is refused for
     them. `resources`: folder of the shipped inputs.
@@ -34,74 +44,84 @@ def prepare_texts(name: str, dataset: Text, folder: Path, resources: Path) -> No
     if missing := dataset.missing_files():
         raise UserError(f"datasets.{name}.{missing}")
     folder.mkdir(parents=True, exist_ok=True)
-    # An earlier one must not stand for what is not prepared yet.
+    # An earlier provenance must not vouch for what is not prepared yet.
     (folder / PROVENANCE).unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".huggingface-", ignore_cleanup_errors=True) as scratch:
-        if isinstance(dataset, PublishedText):
-            place = dataset.folder or dataset.repository
-            rows, origin = _open_published(name, dataset, place, scratch)
-        elif isinstance(dataset, ShippedText):
-            place = resources / dataset.file
-            rows, origin = _rows(place), {"origin": "multicard's own, resources/text"}
-        else:
-            place = Path(dataset.path)
-            if place.suffix.lower() not in SUFFIXES:
-                found = f"found the suffix {place.suffix!r} of {place}, expected {', '.join(SUFFIXES)}"
-                raise UserError(f"datasets.{name}.path: {found}")
-            rows, origin = _rows(place), {"origin": "a file of the user", "source_files": [described(place)]}
+        texts = _open(name, dataset, resources, scratch)
         with atomic_write(folder / TRAIN) as temporary:
-            counts = _write(str(place), rows, dataset, temporary)
-    facts = {"dataset": name, "source": dataset.source, "kind": dataset.kind, **origin, "limit": dataset.limit}
+            counts = _write(texts, dataset, temporary)
+    facts = {"dataset": name, "source": dataset.source, "kind": dataset.kind, **texts.facts, "limit": dataset.limit}
     write_json(folder / PROVENANCE, facts | counts | {"files": [described(folder / TRAIN)]})
 
 
-def _write(place: str, rows: Iterator[Any], dataset: Text, path: Path) -> dict[str, Any]:
-    """Write the samples to `path`; give their number."""
+def _open(name: str, dataset: TextDataset, resources: Path, scratch: str) -> _Texts:
+    """Open the set of texts `name`; `scratch`: folder for what Hugging Face's libraries write."""
+    if isinstance(dataset, PublishedText):
+        return _open_published(name, dataset, scratch)
+    if isinstance(dataset, ShippedText):
+        file = resources / dataset.file
+        return _Texts(str(file), _rows(file), {"origin": "multicard's own, resources/text"})
+    file = Path(dataset.path)
+    if file.suffix.lower() not in SUFFIXES:
+        found = f"found the suffix {file.suffix!r} of {file}, expected {', '.join(SUFFIXES)}"
+        raise UserError(f"datasets.{name}.path: {found}")
+    return _Texts(str(file), _rows(file), {"origin": "a file of the user", "source_files": [described(file)]})
+
+
+def _write(texts: _Texts, dataset: TextDataset, path: Path) -> dict[str, Any]:
+    """Write the samples to `path`; return their numbers, as provenance.json states them."""
     is_published = isinstance(dataset, PublishedText)
-    written, skipped, first_error = 0, 0, None
+    written = skipped = 0
+    first_error: str | None = None
     with path.open("w", encoding="utf-8", newline="\n") as file:
-        for number, row in enumerate(islice(_readable(place, rows), dataset.limit), 1):
+        for number, row in enumerate(islice(_readable(texts), dataset.limit), 1):
             try:
                 sample = FORMS[dataset.kind].model_validate(row).model_dump()
                 file.write(json.dumps(sample, ensure_ascii=False) + "\n")
                 written += 1
             except (ValidationError, UnicodeEncodeError) as error:
-                is_of_row = isinstance(error, UnicodeEncodeError) or error.errors()[0]["type"] != "missing"
-                why = first_fault(error) if isinstance(error, ValidationError) else error
-                first_error = first_error or f"{place}, sample {number}: {why}"
-                if not is_published or not is_of_row:  # probably no row has the column
+                reason = first_fault(error) if isinstance(error, ValidationError) else str(error)
+                first_error = first_error or f"{texts.source}, sample {number}: {reason}"
+                if not is_published or _lacks_column(error):
                     raise UserError(first_error) from None
                 skipped += 1
     if not written:
-        raise UserError(first_error or f"{place}: found no samples, expected some")
+        raise UserError(first_error or f"{texts.source}: found no samples, expected some")
     left_out = {"left_out": skipped, "first_left_out": first_error} if is_published else {}
     return {"train_samples": written, "test_samples": 0, **left_out}
 
 
-def _readable(place: str, rows: Iterator[Any]) -> Iterator[Any]:
-    """Rows; what their reader stumbles over is one line."""
+def _lacks_column(error: ValidationError | UnicodeEncodeError) -> bool:
+    """Return whether a row is invalid because it lacks a column, which then probably no row has."""
+    return isinstance(error, ValidationError) and error.errors()[0]["type"] == "missing"
+
+
+def _readable(texts: _Texts) -> Iterator[Any]:
+    """Yield the rows; raise `UserError` with one line for any error of their reader."""
     number = 0
     try:
-        for row in rows:
+        for row in texts.rows:
             number += 1
             yield row
-    except Exception as error:  # whatever a reader stumbles over
-        raise UserError(f"{place}: cannot be read after {number} samples: {in_one_line(error)}") from error
+    except Exception as error:
+        # Readers of damaged files raise errors of any class.
+        raise UserError(f"{texts.source}: cannot be read after {number} samples: {in_one_line(error)}") from error
 
 
 def _rows(path: Path) -> Iterator[Any]:
-    """Rows of a file, text as it is written: the readers of `datasets` make numbers and dates of some."""
+    """Yield the rows of a file, with text as it is written: the readers of `datasets` would convert some of it."""
     match path.suffix.lower():
         case ".jsonl":
             with path.open(encoding=ENCODING) as file:
                 yield from (json.loads(line) for line in file if line.strip())
         case ".json":
-            if not isinstance(rows := json.loads(path.read_text(encoding=ENCODING)), list):
+            rows = json.loads(path.read_text(encoding=ENCODING))
+            if not isinstance(rows, list):
                 raise ValueError("found JSON that is no list, expected a list of samples")
             yield from rows
         case ".csv":
             table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding=ENCODING)
-            # Where lines have a value more than the first one, pandas takes their first value for an index.
+            # Where lines have one value more than the first line, pandas uses their first value as an index.
             if not isinstance(table.index, pd.RangeIndex):
                 raise ValueError(f"found more columns than the {table.shape[1]} of the first line")
             yield from table.to_dict("records")
@@ -116,39 +136,40 @@ def _parquet(file: Path | BinaryIO) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def _open_published(
-    name: str, dataset: PublishedText, place: str, scratch: str
-) -> tuple[Iterator[Any], dict[str, Any]]:
-    """Let Hugging Face's `datasets` find the training part, in a folder or at its hub; rows, and their origin."""
-    os.environ.setdefault("HF_HOME", scratch)  # read at the first import
+def _open_published(name: str, dataset: PublishedText, scratch: str) -> _Texts:
+    """Let Hugging Face's `datasets` find the training part, in a folder or at its hub."""
+    # The libraries read it when they are imported.
+    os.environ.setdefault("HF_HOME", scratch)
     from datasets import load_dataset_builder
     from huggingface_hub import HfApi
 
     published = PUBLISHED[dataset.texts]
+    source = dataset.folder or published.repository
     facts = {"repository": published.repository, "subset": published.subset}
     try:
         if dataset.folder:
             # A copy of the whole repository has the subsets side by side; one of them alone may have been fetched.
-            part = Path(place, published.subset or "")
-            builder = load_dataset_builder(str(part) if part.is_dir() else place, cache_dir=scratch)
-            facts |= {"origin": "a folder of the user", "folder": str(Path(place).absolute())}
+            subset = Path(dataset.folder, published.subset or "")
+            builder = load_dataset_builder(str(subset) if subset.is_dir() else dataset.folder, cache_dir=scratch)
+            facts |= {"origin": "a folder of the user", "folder": str(Path(dataset.folder).absolute())}
         else:
             # Pinned to the commit, so that what is read is what the provenance records.
-            commit = HfApi().dataset_info(place, revision=published.revision).sha
-            builder = load_dataset_builder(place, published.subset, revision=commit, cache_dir=scratch)
+            commit = HfApi().dataset_info(published.repository, revision=published.revision).sha
+            builder = load_dataset_builder(published.repository, published.subset, revision=commit, cache_dir=scratch)
             facts |= {"origin": "downloaded from Hugging Face", "revision": commit}
-    except Exception as error:  # whatever they stumble over, in the folder or on the way to the hub
-        raise UserError(f"datasets.{name}: cannot open {place}: {in_one_line(error)}") from error
-    return _streamed(builder), facts
+    except Exception as error:
+        # The libraries raise errors of any class, for the folder or for the connection to the hub.
+        raise UserError(f"datasets.{name}: cannot open {source}: {in_one_line(error)}") from error
+    return _Texts(source, _streamed(builder), facts)
 
 
 def _streamed(builder: Any) -> Iterator[dict[str, Any]]:
-    """Rows of the training part, a piece at a time."""
+    """Yield the rows of the training part, read piece by piece."""
     files = builder.config.data_files.get("train", [""])
     if not all(file.endswith(".parquet") for file in files):
         yield from builder.as_streaming_dataset(split="train")
         return
-    # Python would abort at its end where a stream of Parquet that `datasets` opened was not read to its end
+    # Python would abort when it exits if a stream of Parquet that `datasets` opened had not been read to its end
     # (https://github.com/huggingface/datasets/issues/7467).
     import fsspec
 

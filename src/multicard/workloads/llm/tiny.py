@@ -1,4 +1,4 @@
-"""A small model of random weights, made the same byte for byte each time, with the tokenizer that is shipped for it."""
+"""Make a small model of random weights, equal to the byte each time, with the tokenizer that is shipped for it."""
 
 import shutil
 from pathlib import Path
@@ -12,18 +12,19 @@ from multicard.core.files import atomic_write, write_json
 from multicard.experiment.models import Architecture
 
 SEED = 20250315
-DEVIATION = 0.02  # as Llama's weights are initialized
-SPECIAL_TOKENS = 16  # those that torchtune asks for, filled up
+DEVIATION = 0.02  # standard deviation with which Llama's weights are initialized
+SPECIAL_TOKENS = 16  # the number that torchtune requires, and reserved ones
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 TOKENIZER, SPECIAL_TOKENS_FILE = "tokenizer.model", "special_tokens.json"
-NAMES = {  # Hugging Face's, by torchtune's
+# Hugging Face's names of linear layers by torchtune's.
+NAMES = {
     "q_proj": "self_attn.q_proj", "k_proj": "self_attn.k_proj", "v_proj": "self_attn.v_proj",
     "output_proj": "self_attn.o_proj", "w1": "mlp.gate_proj", "w2": "mlp.down_proj", "w3": "mlp.up_proj",
 }  # fmt: skip
 
 
 def make_tiny(folder: Path, shape: Architecture, shipped: Path) -> list[Path]:
-    """Make a checkpoint in Hugging Face's form, with the tokenizer from the folder `shipped`; the files in order."""
+    """Write a checkpoint in Hugging Face's form, with the tokenizer from the folder `shipped`; return its files."""
     write_json(folder / CONFIG, config_of(shape, shape.vocabulary - SPECIAL_TOKENS))
     with atomic_write(folder / WEIGHTS) as temporary:
         # `save_file` would make the file private.
@@ -34,28 +35,48 @@ def make_tiny(folder: Path, shape: Architecture, shipped: Path) -> list[Path]:
 
 
 def config_of(shape: Architecture, base: int) -> dict[str, Any]:
-    """Contents of config.json; `base` counts the tokens below the special ones, of which two begin and end texts."""
-    of_llama = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu"}
-    numbers = {"rope_theta": shape.rope_base, "rms_norm_eps": shape.norm_epsilon, "torch_dtype": "bfloat16"}
-    return of_llama | shape.config | numbers | {"bos_token_id": base, "eos_token_id": base + 1}
+    """Return the contents of config.json; `base`: number of the tokens before the special ones.
+
+    The first two special tokens begin and end texts.
+    """
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_act": "silu",
+        **shape.config,
+        "rope_theta": shape.rope_base,
+        "rms_norm_eps": shape.norm_epsilon,
+        "torch_dtype": "bfloat16",
+        "bos_token_id": base,
+        "eos_token_id": base + 1,
+    }
 
 
 def random_weights(shape: Architecture) -> dict[str, torch.Tensor]:
-    """Normal matrices and norms of one, as bfloat16; the numbers are NumPy's: PyTorch's depend on the CPU."""
-    generator, weights = np.random.default_rng(SEED), {}
+    """Return normally distributed matrices and norms of one, as bfloat16, by Hugging Face's names."""
+    # NumPy's generator, since the numbers of PyTorch's depend on the CPU.
+    generator = np.random.default_rng(SEED)
+    weights = {}
     for name, size in tensor_shapes(shape).items():
-        values = generator.standard_normal(size, np.float32) * np.float32(DEVIATION) if len(size) > 1 else np.ones(size)
+        is_norm = len(size) == 1
+        if is_norm:
+            weights[name] = torch.ones(size, dtype=torch.bfloat16)
+            continue
+        values = generator.standard_normal(size, np.float32) * np.float32(DEVIATION)
         weights[name] = torch.from_numpy(values).to(torch.bfloat16)
     return weights
 
 
 def tensor_shapes(shape: Architecture) -> dict[str, tuple[int, ...]]:
-    """Shapes of all tensors of a checkpoint, by Hugging Face's names."""
-    norm, head = (shape.embedding,), (shape.vocabulary, shape.embedding)
-    layer = {NAMES[name]: size for name, size in shape.linear_shapes.items()}
+    """Return the shapes of all tensors of a checkpoint, by Hugging Face's names."""
+    norm = (shape.embedding,)
+    embedding = (shape.vocabulary, shape.embedding)
+    layer: dict[str, tuple[int, ...]] = {NAMES[name]: size for name, size in shape.linear_shapes.items()}
     layer |= {"input_layernorm": norm, "post_attention_layernorm": norm}
-    layers = {
-        f"model.layers.{number}.{name}.weight": size for number in range(shape.layers) for name, size in layer.items()
-    }
-    shapes = {"model.embed_tokens.weight": head, **layers, "model.norm.weight": norm}
-    return shapes if shape.tied else shapes | {"lm_head.weight": head}
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": embedding}
+    for number in range(shape.layers):
+        shapes |= {f"model.layers.{number}.{name}.weight": size for name, size in layer.items()}
+    shapes["model.norm.weight"] = norm
+    if not shape.tied:
+        shapes["lm_head.weight"] = embedding
+    return shapes

@@ -1,12 +1,13 @@
-"""Tunes by torchtune's stock recipes, as `tune run RECIPE --config FILE` does.
+"""Tune by torchtune's stock recipes, as `tune run RECIPE --config FILE` does.
 
 Recipes are configured, with `multicard.workloads.llm.components` for what is recorded, and neither copied nor changed.
-What they need to run here is patched: `_patch_torchao` renames what torchao renamed since, `_patch_for_cpu` replaces
-functions that have no CPU side.
+Two patches let them run here: `_patch_torchao` restores names of torchao that have changed since, `_patch_for_cpu`
+replaces functions that work only on GPUs.
 """
 
 import gc
 import sys
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.llm.techniques import TECHNIQUES
 
 COMPONENTS = "multicard.workloads.llm.components"
-PASSES = 1_000_000  # over the data: the run ends when it is measured
+EPOCHS = 1_000_000  # without end: the observer ends the program when everything is measured
 LORA = {
     # torchtune's own choice in its configurations of Llama 3.
     "lora_attn_modules": ["q_proj", "v_proj", "output_proj"],
@@ -32,14 +33,24 @@ LORA = {
     "lora_dropout": 0.0,
 }
 
-# torchtune's modules of models, the ends of their builders' names, and the type of their checkpoints.
+
+@dataclass(frozen=True)
+class PublishedModel:
+    """torchtune's names of a published model."""
+
+    module: str  # module of torchtune.models
+    builder: str  # function of the module that builds the model; `lora_` precedes it for a model with adapters
+    checkpoint: str  # type of the checkpoint
+
+
+# By architecture. Other architectures are built of their numbers, and their checkpoints are of the type LLAMA3.
 MODELS = {
-    "llama3_8b": ("llama3", "llama3_8b", "LLAMA3"),
-    "llama3_1_8b": ("llama3_1", "llama3_1_8b", "LLAMA3"),
-    "llama3_2_1b": ("llama3_2", "llama3_2_1b", "LLAMA3_2"),
+    "llama3_8b": PublishedModel("llama3", "llama3_8b", "LLAMA3"),
+    "llama3_1_8b": PublishedModel("llama3_1", "llama3_1_8b", "LLAMA3"),
+    "llama3_2_1b": PublishedModel("llama3_2", "llama3_2_1b", "LLAMA3_2"),
 }
 
-# torchtune's data sets by the kind of samples, which lie in the file in their normal form (docs/datasets.md).
+# Configurations of torchtune's data sets by the kind of samples, whose file has the form of docs/datasets.md.
 CHAT = {"_component_": "torchtune.datasets.chat_dataset", "conversation_style": "openai"}
 DATASETS: dict[str, dict[str, Any]] = {
     "instruction": {"_component_": "torchtune.datasets.alpaca_dataset"},
@@ -47,23 +58,25 @@ DATASETS: dict[str, dict[str, Any]] = {
     "summary": {"_component_": "torchtune.datasets.samsum_dataset"},
     "grammar": {"_component_": "torchtune.datasets.grammar_dataset"},
     "completion": {"_component_": "torchtune.datasets.text_completion_dataset", "column": "text"},
-    # What all techniques but DPO learn from preferences: the chosen answers.
+    # All techniques but DPO learn only from the chosen answers of preferences.
     "preference": CHAT | {"conversation_column": "chosen"},
     "pairs": {"_component_": "torchtune.datasets.preference_dataset"},
 }
 
 
 def tune(p: LlmParameters, model: dict[str, Any], texts: dict[str, Any], train_file: Path, output: Path) -> None:
-    """Run one rank of the job, for as long as it is observed.
+    """Run one rank of the job until the observer ends the program.
 
     Parameters
     ----------
     model, texts
-        What provenance.json says of the prepared model and data.
+        Contents of provenance.json of the prepared model and data set.
     train_file
-        The samples.
+        File of the samples.
     output
-        Folder that takes what torchtune writes: its log of losses.
+        Folder for the files that torchtune writes, such as its log of losses.
+
+    Raises `UserError` if torchtune is not installed or not of a supported version.
     """
     if unsupported := torchtune_unsupported_reason():
         raise UserError(unsupported)
@@ -71,7 +84,8 @@ def tune(p: LlmParameters, model: dict[str, Any], texts: dict[str, Any], train_f
     if p.device == "cpu":
         _patch_for_cpu()
     output.mkdir(parents=True, exist_ok=True)
-    with atomic_write(output / "recipe.yaml") as temporary:  # every rank writes the same
+    # Every rank writes the same file.
+    with atomic_write(output / "recipe.yaml") as temporary:
         OmegaConf.save(OmegaConf.create(_settings(p, model, texts, train_file, output)), temporary)
     sys.argv = ["tune", "run", TECHNIQUES[p.technique].recipe_name(p), "--config", str(output / "recipe.yaml")]
     [command] = entry_points(group="console_scripts", name="tune")
@@ -81,7 +95,9 @@ def tune(p: LlmParameters, model: dict[str, Any], texts: dict[str, Any], train_f
 def _settings(
     p: LlmParameters, model: dict[str, Any], texts: dict[str, Any], train_file: Path, output: Path
 ) -> dict[str, Any]:
-    """The configuration of the stock recipe."""
+    """Return the configuration of the stock recipe."""
+    architecture = model["architecture"]
+    published = MODELS.get(architecture)
     return {
         "output_dir": str(output),
         "tokenizer": {
@@ -90,14 +106,14 @@ def _settings(
             "special_tokens_path": model["special_tokens"],
             "max_seq_len": p.sequence_length,
         },
-        "model": _model(p, model["architecture"]),
+        "model": _model(p, architecture),
         "checkpointer": {
             "_component_": f"{COMPONENTS}.ReadingCheckpointer",
             "checkpoint_dir": model["folder"],
             "checkpoint_files": model["checkpoint_files"],
             "recipe_checkpoint": None,
             "output_dir": str(output),
-            "model_type": MODELS.get(model["architecture"], ("", "", "LLAMA3"))[2],
+            "model_type": published.checkpoint if published else "LLAMA3",
         },
         "resume_from_checkpoint": False,
         "save_adapter_weights_only": True,
@@ -116,8 +132,8 @@ def _settings(
             "steps": p.total_steps,
             "warmup_steps": p.warmup_steps,
         },
-        "loss": {"_component_": f"{COMPONENTS}.marked_loss", "of": TECHNIQUES[p.technique].loss},
-        "epochs": PASSES,
+        "loss": {"_component_": f"{COMPONENTS}.marked_loss", "loss": TECHNIQUES[p.technique].loss},
+        "epochs": EPOCHS,
         "max_steps_per_epoch": None,
         "gradient_accumulation_steps": p.gradient_accumulation_steps,
         "optimizer_in_bwd": False,
@@ -128,7 +144,8 @@ def _settings(
             "filename": "losses.txt",
         },
         "log_every_n_steps": 1,
-        "log_peak_memory_stats": False,  # the observer reads and resets these counters
+        # The observer reads and resets these counters.
+        "log_peak_memory_stats": False,
         "device": p.device,
         "dtype": p.precision,
         "enable_activation_checkpointing": p.activation_checkpointing,
@@ -138,14 +155,15 @@ def _settings(
 
 
 def _model(p: LlmParameters, architecture: str) -> dict[str, Any]:
+    """Return the configuration of torchtune's builder of a model."""
     adapters: dict[str, Any] = {}
     if p.trains_adapters:
         rank = {"lora_rank": p.lora_rank, "lora_alpha": p.lora_alpha}
         adapters = LORA | rank | TECHNIQUES[p.technique].adapter_settings()
     prefix = "lora_" if p.trains_adapters else ""
     if architecture in MODELS:
-        module, name, _ = MODELS[architecture]
-        return {"_component_": f"torchtune.models.{module}.{prefix}{name}", **adapters}
+        published = MODELS[architecture]
+        return {"_component_": f"torchtune.models.{published.module}.{prefix}{published.builder}", **adapters}
     shape = ARCHITECTURES[architecture]
     return {
         "_component_": f"torchtune.models.llama3.{prefix}llama3",
@@ -163,19 +181,20 @@ def _model(p: LlmParameters, architecture: str) -> dict[str, Any]:
 
 
 def _dataset(p: LlmParameters, texts: dict[str, Any], train_file: Path) -> dict[str, Any]:
-    kind = "pairs" if TECHNIQUES[p.technique].pairs else texts["kind"]
+    """Return the configuration of the data set, which counts the batches that torchtune's data set gives."""
+    form = "pairs" if TECHNIQUES[p.technique].pairs else texts["kind"]
     return {
         "_component_": f"{COMPONENTS}.CountedData",
-        "of": DATASETS[kind] | {"source": "json", "data_files": str(train_file), "split": "train"},
+        "data": DATASETS[form] | {"source": "json", "data_files": str(train_file), "split": "train"},
         "needed": p.batch_size * p.gradient_accumulation_steps * p.devices,
         "packed": p.packed,
     }
 
 
 def _patch_torchao() -> None:
-    """Give torchao's classes of fake quantization the names by which torchtune 0.6.1 asks for them.
+    """Give torchao's classes of fake quantization the names by which torchtune 0.6.1 imports them.
 
-    torchao 0.13 renamed them; its deprecated subclass of the old name fails an assertion of torchtune.
+    torchao 0.13 renamed them; its deprecated subclass with the old name fails an assertion of torchtune.
     """
     from torchao.quantization.qat import IntxFakeQuantizeConfig, IntxFakeQuantizer, api, fake_quantizer
 
@@ -184,9 +203,10 @@ def _patch_torchao() -> None:
 
 
 def _patch_for_cpu() -> None:
-    """Replace what the recipes call without asking for the kind of device."""
+    """Replace functions that the recipes call on CPUs, too, although they work only on GPUs."""
     join = dist.init_process_group
-    dist.init_process_group = lambda *_arguments, **_options: join("gloo")  # the recipes name NCCL
+    # The recipes name NCCL.
+    dist.init_process_group = lambda *_arguments, **_options: join("gloo")
     training.get_memory_stats = lambda **_: dict.fromkeys(
         ("peak_memory_active", "peak_memory_alloc", "peak_memory_reserved"), 0.0
     )

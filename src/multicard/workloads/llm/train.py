@@ -1,6 +1,6 @@
 """The tuning program of one rank: `python -m multicard.workloads.llm.train --job FILE`, alone or under torchrun.
 
-FILE is job.json of `multicard.launch.job`; of it this program takes `parameters`, `model`, `data` and `scratch`.
+FILE is job.json of `multicard.launch.job`; this program reads of it `parameters`, `model`, `data` and `scratch`.
 """
 
 import os
@@ -17,7 +17,7 @@ from multicard.workloads.llm.parameters import LlmParameters
 
 
 def main(job: dict[str, Any]) -> None:
-    """Be one rank of a job."""
+    """Run one rank of a job."""
     p = LlmParameters.model_validate(job["parameters"])
     model = read_unchanged(Path(job["model"]), "model", "folder")
     texts = read_unchanged(Path(job["data"]), "set of texts")
@@ -34,13 +34,14 @@ def main(job: dict[str, Any]) -> None:
 
 
 def _stay_offline(scratch: Path) -> None:
-    """Have the libraries of Hugging Face fetch nothing, and write into the scratch folder."""
+    """Set variables by which the libraries of Hugging Face download nothing, and write into the scratch folder."""
     os.environ |= {
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_OFFLINE": "1",
         "HF_HOME": str(scratch / f"huggingface-{os.environ.get('RANK', '0')}"),
         "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
-        "TIKTOKEN_CACHE_DIR": "",  # else tiktoken keeps tokenizers by their path, whatever becomes of the file
+        # Else tiktoken keeps tokenizers by their path, and misses that the file changes.
+        "TIKTOKEN_CACHE_DIR": "",
     }
 
 

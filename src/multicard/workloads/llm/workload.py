@@ -1,4 +1,4 @@
-"""The entry of language models' tuning."""
+"""The workload `llm`: tuning of language models."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -9,19 +9,19 @@ from multicard.core.pipeline import pipeline_folder
 from multicard.core.prepared import read_prepared
 from multicard.experiment.datasets import ShippedText, Text
 from multicard.experiment.machine import Machine
-from multicard.experiment.models import Model
+from multicard.experiment.models import Architecture, Model
 from multicard.experiment.workload import BATCH, Inputs, Resources, Unit, Workload
 from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.workloads.llm.memory_estimate import BYTES, estimate_memory
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.llm.techniques import TECHNIQUES
 
-# Assumed, not measured: of the arithmetic of a language model, about a third of what the data sheet of a current
-# data-centre GPU gives for dense bf16.
-FLOPS = {"bf16": 3e14, "fp32": 3e13}
+# Operations per second of a GPU that tunes a language model: assumed, not measured, as about a third of what the data
+# sheet of a current data-centre GPU gives for dense bf16.
+FLOP_PER_S = {"bf16": 3e14, "fp32": 3e13}
 
-# Assumed too: of the storage that weights are on, which all ranks of a node read at once; and what importing torchtune
-# and tokenizing the first samples takes.
+# Assumed, too: the speed of the storage of the weights, which all ranks of a node read at once; and the time to import
+# torchtune and to tokenize the first samples.
 STORAGE_BYTES_PER_S = 1e9
 LIBRARIES_S = 30.0
 
@@ -38,22 +38,25 @@ class Llm(Workload):
     step_columns = ("tokens", "padded_tokens", "loss")
 
     def observed(self, p: LlmParameters) -> dict[str, Any]:
-        """The measured steps are stated."""
+        """Return the entries of every workload, and the number of measured steps, which the parameters state."""
         return super().observed(p) | {"measured_steps": p.steps}
 
     def input_facts(self, data: Path, model: Path | None) -> dict[str, Any]:
-        """Of the texts and the model."""
-        texts, weights = read_prepared(data, "set of texts"), read_prepared(model, "model")
-        of_data = ("dataset", "source", "kind", "train_samples", "files")
-        of_model = ("model", "architecture", "parameters", "files")
+        """Return the entries of run.json about the texts and the model."""
+        if model is None:
+            raise ValueError("a tuning job has a model, found none")
+        texts = read_prepared(data, "set of texts")
+        weights = read_prepared(model, "model")
         return {
-            "data": {name: texts[name] for name in of_data},
-            "model": {name: weights[name] for name in of_model},
+            "data": {name: texts[name] for name in ("dataset", "source", "kind", "train_samples", "files")},
+            "model": {name: weights[name] for name in ("model", "architecture", "parameters", "files")},
         }
 
     def config_error(self, p: LlmParameters, inputs: Inputs) -> str | None:
-        """Compare the parameters with the technique, the samples and the model."""
-        technique, dataset, model = TECHNIQUES[p.technique], inputs.get("dataset"), inputs.get("model")
+        """Return why the parameters do not fit the technique, the samples or the model; None if they fit."""
+        technique = TECHNIQUES[p.technique]
+        dataset = inputs.get("dataset")
+        model = inputs.get("model")
         if dataset and technique.kind not in (None, dataset.kind):
             return (
                 f"the technique {p.technique} needs a data set of kind {technique.kind}, {p.dataset} is one of kind "
@@ -67,29 +70,33 @@ class Llm(Workload):
         return technique.config_error(p, model and model.shape)
 
     def sample_count(self, definition: Any) -> int | None:
-        """Return the number of samples of a shipped set, which has a line for each."""
+        """Return the number of samples of a shipped set, which has a line for each; None for other sets."""
         if not isinstance(definition, ShippedText):
             return None
         lines = _shipped_lines(definition.file)
         return min(lines, definition.limit or lines)
 
     def data_error(self, p: LlmParameters, samples: int) -> str | None:
-        """Return that a step needs more samples than there are; how many packs they make is not known before."""
-        of_batch = p.gradient_accumulation_steps * p.devices
-        needed = p.batch_size * of_batch
+        """Return that a step needs more samples than there are; None if it does not.
+
+        How many packs the samples make is not known before they are packed: then None, too.
+        """
+        batches_of_step = p.gradient_accumulation_steps * p.devices
+        needed = p.batch_size * batches_of_step
         if p.packed or samples >= needed:
             return None
-        found = f"batch_size: a step of all devices needs {needed} samples, found {samples}"
-        return found + (f"; set batch_size: {samples // of_batch} or less" if samples >= of_batch else "")
+        largest = samples // batches_of_step
+        remedy = f"; set batch_size: {largest} or less" if largest else ""
+        return f"batch_size: a step of all devices needs {needed} samples, found {samples}{remedy}"
 
     def applies(self, parameter: str, values: Mapping[str, Any]) -> bool:
-        """Ask the techniques."""
+        """Return whether a parameter has an effect: one that belongs to some techniques has it only with these."""
         technique = values.get("technique", LlmParameters.model_fields["technique"].default)
-        owners = [name for name, entry in TECHNIQUES.items() if parameter in entry.own_parameters]
+        owners = [name for name, owner in TECHNIQUES.items() if parameter in owner.own_parameters]
         return super().applies(parameter, values) and (not owners or technique in owners)
 
     def unsupported_reason(self, p: LlmParameters, machine: Machine, inputs: Inputs) -> str | None:
-        """Ask for torchtune and what it compiles with, then the technique, then for the weights."""
+        """Return why a run cannot run on `machine`: for want of torchtune, Triton or weights, or by its technique."""
         model = inputs.get("model")
         if machine.torchtune:
             return machine.torchtune
@@ -113,45 +120,57 @@ class Llm(Workload):
             prepare_texts(name, definition, folder, resources)
 
     def resources(self, p: LlmParameters, inputs: Inputs) -> Resources:
-        """Steps as if sequences were full; on the host all weights twice, since pieces that are read are joined."""
-        technique, shape = TECHNIQUES[p.technique], inputs["model"].shape
-        on_device, weights = estimate_memory(p, shape).total, BYTES[p.precision] * shape.parameters
+        """Estimate durations as if all sequences were full, and the memory of the host and of a device."""
+        technique = TECHNIQUES[p.technique]
+        shape: Architecture = inputs["model"].shape
+        weights_bytes = BYTES[p.precision] * shape.parameters
+        device_bytes = estimate_memory(p, shape).total
+        # The host holds all weights twice while the pieces that were read are joined.
+        host_bytes = 2 * weights_bytes + (device_bytes if p.device == "cpu" else 0)
+
         sequences = p.gradient_accumulation_steps * p.batch_size * technique.sequences_per_sample
-        # What is not kept of the forward pass is computed again: 2 operations per weight and token.
-        operations = technique.flop_per_weight(p) + (2 if p.activation_checkpointing else 0)
-        step = sequences * p.sequence_length * operations * shape.parameters / FLOPS[p.precision]
-        durations = {
-            "loading weights": LIBRARIES_S + weights / STORAGE_BYTES_PER_S,
-            "training": (p.warmup_steps + p.steps) * step,
-            "profiled window": (LEAST_SETTLING + p.profiled_steps) * step,
+        # Activation checkpointing computes the forward pass again: 2 operations per weight and token.
+        flop_per_weight = technique.flop_per_weight(p) + (2 if p.activation_checkpointing else 0)
+        step_s = sequences * p.sequence_length * flop_per_weight * shape.parameters / FLOP_PER_S[p.precision]
+        durations_s = {
+            "loading weights": LIBRARIES_S + weights_bytes / STORAGE_BYTES_PER_S,
+            "training": (p.warmup_steps + p.steps) * step_s,
+            "profiled window": (LEAST_SETTLING + p.profiled_steps) * step_s,
         }
-        return Resources((2 * weights + (on_device if p.device == "cpu" else 0)) / 1e6, on_device, durations)
+        return Resources(host_bytes / 1e6, device_bytes, durations_s)
 
     def loads_in_step(self, p: LlmParameters) -> bool:
-        """The recipes load in the process that trains."""
+        """Return True: the recipes load in the process that trains."""
         return True
 
     def job(self, values: Mapping[str, Any]) -> str:
-        """Same model, texts and length; preferences teach something else than answers do."""
+        """Return model, texts and length, and the kind of samples for techniques that learn from a special kind."""
         kind = TECHNIQUES[values["technique"]].kind
         learned = f", by {kind}s" if kind else ""
         return f"{values['model']} on {values['dataset']}, {values['sequence_length']} tokens{learned}"
 
     def learning(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Packed samples make larger batches."""
+        """Return global batch size, precision, learning rate, and what the technique trains in which way.
+
+        Packing is among these: packed samples make larger batches.
+        """
         p = self.stated_in(values)
         names = ("technique", "packed", "lora_rank", "lora_alpha", *TECHNIQUES[p.technique].own_parameters)
-        own = {name: values.get(name) for name in names}
         batch = p.batch_size * p.gradient_accumulation_steps * p.devices
-        return {BATCH: batch, "precision": p.precision, "learning_rate": p.peak_learning_rate} | own
+        common = {BATCH: batch, "precision": p.precision, "learning_rate": p.peak_learning_rate}
+        return common | {name: values.get(name) for name in names}
 
     def tuning_applies(self, changes: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-        """Ask the techniques."""
-        return "technique" not in changes or TECHNIQUES[changes["technique"]].improves(values["technique"])
+        """Return whether a change of the technique may be an improvement; other changes always may."""
+        if "technique" not in changes:
+            return True
+        return TECHNIQUES[changes["technique"]].improves(values["technique"])
 
 
-@cache  # it is asked for each run of an experiment
+# The runs of an experiment share a few files.
+@cache
 def _shipped_lines(file: Path) -> int:
+    """Return the number of lines of a shipped file."""
     return (pipeline_folder() / "resources" / file).read_bytes().count(b"\n")
 
 

@@ -1,20 +1,22 @@
 """Full fine-tuning."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from multicard.workloads.llm.technique import Technique
 
 
 class Full(Technique):
-    """All weights are trained."""
+    """Trains all weights."""
 
     name, label = "full", "full"
     description = "all weights are trained."
     recipe = "full_finetune"
-    rates: ClassVar[dict[str, float]] = {"weights": 2e-5}  # of llama3/8B_full
+    # As torchtune's llama3/8B_full.
+    rates: ClassVar[Mapping[str, float]] = {"weights": 2e-5}
 
     def trains_adapters(self, p: Any) -> bool:
-        """No adapters."""
+        """Return False: there are no adapters."""
         return False
 
 

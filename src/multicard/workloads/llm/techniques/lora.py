@@ -4,7 +4,7 @@ from multicard.workloads.llm.technique import Technique
 
 
 class Lora(Technique):
-    """Low-rank adapters beside frozen weights."""
+    """Trains low-rank adapters beside frozen weights: the defaults of a technique."""
 
     name, label = "lora", "LoRA"
     description = "low-rank adapters beside frozen weights."

@@ -1,5 +1,6 @@
 """Quantization-aware training."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from multicard.experiment.models import Architecture
@@ -7,30 +8,31 @@ from multicard.workloads.llm.technique import Technique
 
 
 class Qat(Technique):
-    """Training that imitates quantized weights and activations, of adapters or of all weights."""
+    """Trains adapters or all weights while it imitates quantized weights and activations."""
 
     name, label = "qat", "QAT"
     description = "training that imitates 8-bit activations and 4-bit weights."
-    recipe = "qat_lora_finetune"  # of adapters; of all weights `qat`
+    recipe = "qat_lora_finetune"  # for adapters; see `recipe_name`
     always_distributed = True
     fake_quantization = True
     own_parameters = ("qat_of", "qat_group")
-    rates: ClassVar[dict[str, float]] = {"adapters": 3e-4, "weights": 2e-5}  # of llama3/8B_qat_lora and 8B_qat_full
+    # As torchtune's llama3/8B_qat_lora and 8B_qat_full.
+    rates: ClassVar[Mapping[str, float]] = {"adapters": 3e-4, "weights": 2e-5}
 
     def recipe_name(self, p: Any) -> str:
-        """One recipe for adapters, another for all weights."""
+        """Return the recipe for adapters or that for all weights."""
         return f"{self.recipe}_distributed" if self.trains_adapters(p) else "qat_distributed"
 
     def trains_adapters(self, p: Any) -> bool:
-        """As `qat_of` says."""
+        """Return whether the parameter `qat_of` is "adapters"."""
         return p.qat_of == "adapters"
 
     def compiles(self, p: Any) -> bool:
-        """Neither recipe does."""
+        """Return False: neither recipe compiles."""
         return False
 
     def config_error(self, p: Any, shape: Architecture | None) -> str | None:
-        """Refuse to compile, and groups that do not divide a layer."""
+        """Return that the recipes cannot compile, or which layer the groups do not divide."""
         if p.compile:
             return "compile: torchtune's recipes of the technique qat cannot compile"
         for layer, (_, width) in shape.linear_shapes.items() if shape else ():
@@ -39,7 +41,7 @@ class Qat(Technique):
         return None
 
     def settings(self, p: Any) -> dict[str, Any]:
-        """What is imitated."""
+        """Return the quantizer whose rounding is imitated."""
         return {
             "quantizer": {
                 "_component_": "torchtune.training.quantization.Int8DynActInt4WeightQATQuantizer",
