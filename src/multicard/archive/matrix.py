@@ -124,9 +124,9 @@ class Matrix:
     def _group_priorities(self) -> dict[tuple[str, ...], float]:
         """Priorities between the last run of each group of scenarios and the first of the next."""
         priorities = {}
-        for run, place in self.order.items():
+        for run, position in self.order.items():
             # The last run of the group overwrites those before it.
-            priorities[place.group] = self._run_priorities[run] - 0.5
+            priorities[position.group] = self._run_priorities[run] - 0.5
         return priorities
 
     def priority_of_run(self, run: str) -> int:

@@ -1,6 +1,7 @@
 """The data sets that a configuration may name."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -110,10 +111,7 @@ class ImageFolder(ImageSource):
         contents = {name: _contents(Path(self.folder, name)) for name in ("train", "test", "val")}
         if all(entries in (None, {"file"}) for entries in contents.values()):
             return {}
-        existing = {name: contents[name] for name in ("test", "val") if contents[name] is not None}
-        with_classes = [name for name, entries in existing.items() if "folder" in (entries or ())]
-        tested = next(iter([*with_classes, *existing]), "test")
-        return {"train": "train", "test": tested}
+        return {"train": "train", "test": _test_folder(contents)}
 
     def missing_files(self) -> str | None:
         """Return which folder is missing: the first of them."""
@@ -125,6 +123,21 @@ class ImageFolder(ImageSource):
         if "folder" not in (_contents(folder) or ()):
             return f"folder: found no folders in {folder}, expected train and test or val, or one per class"
         return None
+
+
+def _test_folder(contents: Mapping[str, set[str] | None]) -> str:
+    """Return the folder of the test images, given the contents of train, test and val as `_contents` returns them.
+
+    >>> _test_folder({"train": {"folder"}, "test": None, "val": {"folder"}})
+    'val'
+    >>> _test_folder({"train": {"folder"}, "test": {"folder"}, "val": {"folder"}})
+    'test'
+    """
+    for name in ("test", "val"):
+        if "folder" in (contents[name] or ()):
+            return name
+    # None of them has class folders: the message is about the first that exists.
+    return "val" if contents["test"] is None and contents["val"] is not None else "test"
 
 
 def _contents(folder: Path) -> set[str] | None:

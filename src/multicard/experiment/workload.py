@@ -30,7 +30,7 @@ class Unit:
     """The unit in which a workload counts its work."""
 
     name: str  # the word for one, such as "image"
-    column: str  # of steps.csv: units that a rank processed in a step
+    column: str  # column of steps.csv with the units that a rank processed in a step
     throughput: str  # measure of speed, in distinct units: those that several ranks process count once
     energy: str  # measure of energy, per processed unit
 
@@ -39,7 +39,7 @@ class Unit:
 class Operations:
     """Floating-point operations of matrix products and convolutions on one device in a step, mean over steps."""
 
-    model: float  # as the model's forward and backward passes need them
+    model: float  # needed by the model's forward and backward passes
     hardware: float  # with those that activation checkpointing computes again
     # Precisions in which a device may compute them: it computes in the first that it supports.
     precisions: tuple[str, ...]
@@ -59,7 +59,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Launching:
-    """How the ranks of a job are started; by default as those of a program of multicard's own."""
+    """The way in which the ranks of a job are started; the defaults are those of multicard's own programs."""
 
     interpreter: str | None = None  # path of the ranks' Python interpreter; None for this one
     folder: Path | None = None  # working directory in which a user's own files lie
