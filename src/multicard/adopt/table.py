@@ -16,7 +16,7 @@ from multicard.core.validation import expectation
 from multicard.experiment.workload import parameters_of
 from multicard.profilers.interface import Profiler
 from multicard.runs.parameter_types import OwnName
-from multicard.runs.parameters import OwnName, run_id
+from multicard.runs.parameters import run_id
 from multicard.trace.files import READABLE, profiler_of
 
 # Columns that are no parameters of the user's own, and of numbers the least.
