@@ -65,7 +65,8 @@ def test_a_published_set_is_read_from_its_folder(tmp_path: Path, name: str) -> N
     facts = made(tmp_path / "out", source="published-text", texts=name, folder=str(folder))
     published = PUBLISHED[name]
     assert rows(tmp_path / "out" / "train.jsonl") == SAMPLES[published.kind]
-    assert (facts["kind"], facts["repository"], facts["subset"]) == published[:3]
+    expected = (published.kind, published.repository, published.subset)
+    assert (facts["kind"], facts["repository"], facts["subset"]) == expected
     assert facts["folder"] == str(folder)
     assert (facts["train_samples"], facts["left_out"], facts["first_left_out"]) == (2, 0, None)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["provenance.json", "train.jsonl"]
@@ -167,7 +168,7 @@ def test_a_published_set_is_downloaded_when_asked_at_the_commit_that_is_recorded
     monkeypatch.setattr(datasets, "load_dataset_builder", from_hub)
     facts = made(tmp_path / "out", source="published-text", texts=name, download=True, limit=1)
     assert rows(tmp_path / "out" / "train.jsonl") == SAMPLES[published.kind][:1]
-    assert (facts["repository"], facts["subset"], facts["revision"]) == (*published[1:3], COMMIT)
+    assert (facts["repository"], facts["subset"], facts["revision"]) == (published.repository, published.subset, COMMIT)
     of_revision = (published.repository, {"revision": published.revision})
     assert asked == [of_revision, (published.repository, published.subset, COMMIT)]
 

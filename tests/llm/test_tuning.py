@@ -156,8 +156,8 @@ def test_losses_are_those_of_the_untouched_recipe(
     settings = _settings(p, model, sample_texts, data / "train.jsonl", tmp_path / "out")
     # Torchtune's own components, for as long as our job trains; so the same learning rates.
     stock = {
-        "dataset": settings["dataset"]["of"],
-        "loss": settings["loss"]["of"],
+        "dataset": settings["dataset"]["data"],
+        "loss": settings["loss"]["loss"],
         "optimizer": settings["optimizer"] | {"_component_": "torch.optim.AdamW"},
         "lr_scheduler": {
             "_component_": "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup",
