@@ -36,7 +36,7 @@ from scipy.stats import norm
 
 from multicard.analysis.scaling.posterior import Prior
 from multicard.analysis.scaling.prediction import PRIOR, Point, predict
-from multicard.analysis.statistics import LEVEL
+from multicard.stats.interval import LEVEL
 
 RATES = ("throughput_samples_per_s", "tokens_per_s")
 # Columns that name no job: which of several measurements it is, results, and what follows from the number of devices.

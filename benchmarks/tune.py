@@ -9,11 +9,12 @@ The search is that of the command; what it asks for has run, so that no seed run
 import argparse
 from pathlib import Path
 
-from multicard.analysis.pooling import mean_of_logs, ratio_of
-from multicard.analysis.statistics import Interval, geometric_mean
 from multicard.experiment.load import read_experiment
 from multicard.search.core import Search
 from multicard.search.scenario import Result, ScenarioSpace
+from multicard.stats.interval import Interval
+from multicard.stats.pool import geometric_mean_interval, ratio_of
+from multicard.stats.samples import geometric_mean
 
 SHARE = 0.25  # of the time of the whole matrix, which a search may spend
 
@@ -59,7 +60,7 @@ def main() -> None:
 
 def in_words(values: dict[int, float | None] | Interval) -> str:
     """A mean, or a ratio, with its 95% interval."""
-    found = values if isinstance(values, Interval) else mean_of_logs(values)
+    found = values if isinstance(values, Interval) else geometric_mean_interval(values)
     return f"{found.value:.3g}" + ("" if found.low is None else f" [{found.low:.3g}, {found.high:.3g}]")
 
 

@@ -19,9 +19,9 @@ from multicard.analysis.choice.choices import choices
 from multicard.analysis.choice.recommend import advise, speedups
 from multicard.analysis.evidence import Block, Evidence, MeasuredRun, read_evidence
 from multicard.analysis.scaling.headline import headline
-from multicard.analysis.selection import critical_value
-from multicard.analysis.statistics import Interval
 from multicard.core.files import write_json
+from multicard.stats.interval import Interval
+from multicard.stats.selection import dunnett_critical_value
 
 
 def in_groups(evidence: Evidence, group_of: Callable[[MeasuredRun], tuple[str, ...]]) -> Evidence:
@@ -61,7 +61,7 @@ def test_a_speed_up_says_among_how_many_it_is_the_best(tmp_path: Path) -> None:
     for job, count in ((alone, 1), (chosen, 8)):
         [(row, ratio)] = speedups(job)
         widths = [math.log(each.high / each.low) for each in (row.speedup, ratio)]
-        by_dunnett = critical_value(count, ratio.freedom) / critical_value(1, ratio.freedom)
+        by_dunnett = dunnett_critical_value(count, ratio.freedom) / dunnett_critical_value(1, ratio.freedom)
         assert widths[1] / widths[0] == pytest.approx(by_dunnett, rel=1e-4) and (count == 1) == (row.speedup == ratio)
 
 

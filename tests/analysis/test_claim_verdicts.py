@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from multicard.papers.judge import Verdict, holm_levels, judge_together
+from multicard.papers.judge import Verdict, judge_together
 from multicard.papers.tests import Compare, Comparison, Reaches, same_blocks
+from multicard.stats.corrections import holm_levels
 
 
 def gain(above: float | None = None, below: float | None = None, measure: str = "throughput_samples_per_s") -> Compare:

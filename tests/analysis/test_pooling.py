@@ -7,10 +7,12 @@ from scipy.stats import chi2, ttest_rel
 from scipy.stats import f as f_distribution
 from scipy.stats import t as student
 
-from multicard.analysis.pooling import Pool, pooled, ratio_of
-from multicard.analysis.scatter import prior_of
-from multicard.analysis.selection import chosen_among, critical_value, of_range
-from multicard.analysis.statistics import Interval, corrected, holm, ratio_by_block, verdict
+from multicard.stats.corrections import corrected, holm_adjusted
+from multicard.stats.interval import Interval, verdict
+from multicard.stats.pool import Pool, pooled, ratio_of
+from multicard.stats.samples import ratio_by_block
+from multicard.stats.selection import chosen_among, dunnett_critical_value, studentized_range_p_value
+from multicard.stats.variances import prior_of
 
 SPREAD = 0.01
 DRAWS = 4000  # the standard error of a coverage of 95% is then 0.34%
@@ -54,7 +56,7 @@ def test_what_two_repeats_show_is_told_by_the_scatter_of_all_configurations() ->
 def test_single_repeats_of_both_sides_have_no_interval_whatever_others_scatter() -> None:
     pool = Pool([{1: 1.0}, {1: 2.0}, {1: 2.0, 2: 2.1}, {1: 3.0, 2: 3.1}])
     assert pool.mean(0).low is None and pool.ratio(0, 1).p_value is None
-    assert Pool([[], [0.0, 1.0], [1.0, 2.0]]).ratio(1, 2).value is None
+    assert Pool([[], [0.0, 1.0], [1.0, 2.0]]).ratio(1, 2) is None
 
 
 def test_a_baseline_of_one_repeat_is_compared_with_all_of_the_other_side() -> None:
@@ -173,8 +175,8 @@ def test_of_thirty_equal_pairs_one_differs_in_at_most_one_family_of_twenty(repea
         found = [ratio_of(blocks(one), blocks(other)) for one, other in family]
         assert [each.p_value for each in found] == pytest.approx(expected)
         differs = [verdict(each) != "none" for each in corrected(found)]
-        assert differs == [p <= 0.05 for p in holm([each.p_value for each in found])]
-    wrong = np.mean([min(holm(family)) <= 0.05 for family in p_values.tolist()])
+        assert differs == [p <= 0.05 for p in holm_adjusted([each.p_value for each in found])]
+    wrong = np.mean([min(holm_adjusted(family)) <= 0.05 for family in p_values.tolist()])
     # Three standard errors of a rate of 5% over so many families are simulation error.
     assert wrong <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / FAMILIES)
     # Without the correction nearly all families have one that differs.
@@ -236,7 +238,7 @@ def test_quantiles_of_the_studentized_range_are_those_of_published_tables(
 ) -> None:
     # H. Leon Harter, Annals of Mathematical Statistics 31(4), 1960: upper 5% points.
     p_value = 2 * student.sf(quantile / np.sqrt(2), freedom)
-    assert of_range(p_value, freedom, count) == pytest.approx(0.05, abs=0.0006)
+    assert studentized_range_p_value(p_value, freedom, count) == pytest.approx(0.05, abs=0.0006)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +249,7 @@ def test_critical_values_of_many_to_one_are_those_of_dunnetts_table(
     count: int, freedom: float, critical: float
 ) -> None:
     # Charles Dunnett, Biometrics 20(3), 1964: two-sided, joint coverage of 95%.
-    assert critical_value(count, freedom) == pytest.approx(critical, abs=0.006)
+    assert dunnett_critical_value(count, freedom) == pytest.approx(critical, abs=0.006)
 
 
 @pytest.mark.parametrize(("count", "repeats"), [(20, 3), pytest.param(4, 5, marks=pytest.mark.slow)])

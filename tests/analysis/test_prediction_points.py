@@ -11,7 +11,7 @@ from scipy.stats import binom, norm
 from conftest import ROOT
 from multicard.analysis.scaling.posterior import Prior, draw
 from multicard.analysis.scaling.prediction import PRIOR, Point, checks, predict, superlinear
-from multicard.analysis.statistics import Interval
+from multicard.stats.interval import Interval
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import public_scaling

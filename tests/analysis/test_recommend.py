@@ -25,11 +25,11 @@ from multicard.analysis.choice.recommend import (
 )
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.runs.per_run import trace_shares
-from multicard.analysis.statistics import Interval
 from multicard.cli import main
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
 from multicard.core.text import without_escapes
+from multicard.stats.interval import Interval
 from multicard.trace.timeline import CAUSES
 
 PASS = 10_000  # images

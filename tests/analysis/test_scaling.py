@@ -167,7 +167,7 @@ def test_speed_ups_are_over_the_repeat_of_the_same_number_else_over_the_mean_of_
     # The third repeat has no partner: over √(100 × 25) = 50.
     assert [found[0].of_repeat(repeat) for repeat in (1, 2, 3)] == pytest.approx([3.0, 8.0, 2.4])
     assert found[0].over_blocks.value == pytest.approx(24**0.5)
-    assert found[3].by_repeat == {} and found[3].of_repeat(1) is None and found[3].over_blocks.value is None
+    assert found[3].by_repeat == {} and found[3].of_repeat(1) is None and found[3].over_blocks is None
 
 
 def configuration(strategy: str, devices: int, rates: dict[int, float], **others: Any) -> Configuration:

@@ -10,12 +10,12 @@ import pytest
 from scipy.stats import chi2_contingency, chisquare
 
 from conftest import ROOT
-from multicard.analysis.pooling import pooled, ratio_of
-from multicard.analysis.statistics import ratio_by_block
 from multicard.archive.matrix import Matrix
 from multicard.experiment.load import check, read_experiment
 from multicard.experiment.order import Place, planned_order
 from multicard.experiment.runs import expand
+from multicard.stats.pool import pooled, ratio_of
+from multicard.stats.samples import ratio_by_block
 
 DEVICES = [1, 2, 3, 4]
 SEEDS = range(600)

@@ -15,7 +15,6 @@ from machine.machine_record import record as machine_record
 from multicard.analysis.choice.recommend import advise
 from multicard.analysis.evidence import read_evidence
 from multicard.analysis.scenario_tables import ScenarioTables
-from multicard.analysis.statistics import Interval
 from multicard.core.files import write_json
 from multicard.figures.draw import draw, save
 from multicard.figures.search import draw_search
@@ -23,6 +22,7 @@ from multicard.report.environment import environment
 from multicard.report.page import for_the_dark, write_report
 from multicard.report.results import Plan, read_results
 from multicard.report.tables import numbers_table, run_table
+from multicard.stats.interval import Interval
 
 ESCAPED = "&lt;script&gt;document.title=&#39;taken&#39;&lt;/script&gt;"
 

@@ -9,13 +9,13 @@ import pandas as pd
 
 from multicard.analysis.bottlenecks.bottlenecks import LEAST, Bottleneck, BottleneckReport
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence
-from multicard.analysis.pooling import Pool
 from multicard.analysis.runs.breakdown import COLUMNS, COMMUNICATION, DATA, EITHER, ELSEWHERE, LAUNCHES, OTHER
 from multicard.analysis.scaling.headline import STEP_TIME
-from multicard.analysis.statistics import Interval, verdict
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, percent, with_unit
 from multicard.experiment.config import configuration_key
+from multicard.stats.interval import Interval, interval_columns, verdict
+from multicard.stats.pool import Pool
 
 WORDS = {
     "loader": "loading",
@@ -144,6 +144,8 @@ def costs(evidence: Evidence) -> list[Cost]:
         has_rates = beside.blocks(one.rate) and without.blocks(one.rate)
         sides = [each.blocks(one.rate if has_rates else STEP_TIME) for each in (without, beside)]
         ratio = Pool(sides).ratio(0, 1)
+        if ratio is None:
+            continue
         found.append(Cost(one, without, beside, part, ratio if has_rates else ratio.map(lambda times: 1 / times)))
     return found
 
@@ -228,8 +230,8 @@ def as_table(found: Sequence[Cost]) -> pd.DataFrame:
                 "without": WORDS[each.part],
                 "compared_with": NO_LOADING if each.is_of_rest else ALL_PARTS,
                 "repeats": each.ratio.repeats,
-                **each.ratio.columns("speedup_without"),
-                **each.share.columns("cost_share"),
+                **interval_columns("speedup_without", each.ratio),
+                **interval_columns("cost_share", each.share),
             }
             for each in found
         ]

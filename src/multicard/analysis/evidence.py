@@ -14,13 +14,13 @@ import pandas as pd
 from multicard.analysis.runs.notices import without_empty
 from multicard.analysis.runs.run_files import read_object
 from multicard.analysis.scenario_tables import ScenarioTables, machine, versions
-from multicard.analysis.statistics import geometric_mean
 from multicard.core.errors import UserError
 from multicard.core.layout import RUN, RUN_NAME
 from multicard.core.text import counted, gpu_name, without_names
 from multicard.experiment.config import configuration_key, parameters_in
 from multicard.experiment.workload import WORKLOADS, Workload
 from multicard.runs.parameters import ARGS, ARGS_PREFIX, as_columns
+from multicard.stats.samples import geometric_mean
 
 SCENARIOS, RUNS = "scenarios", "runs"
 DEVICE_WORDS = {"cpu": "CPU process", "cuda": "GPU"}

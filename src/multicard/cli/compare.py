@@ -163,7 +163,7 @@ def worded(change: "Change") -> str:
     from multicard.analysis.comparison.changes import MEASURES
 
     found, measure = change.change, MEASURES.get(change.measure)
-    if found.value is None or measure is None:
+    if found is None or measure is None:
         return change.reason or ""
 
     def one(share: float) -> str:
@@ -215,12 +215,18 @@ def _summary(found: "Comparison") -> Iterable[str]:
         yield f"no difference shown: {', '.join(alike)}"
 
 
+def _is_beyond(change: "Change", tolerance: float) -> bool:
+    """True if the whole interval of a change is worse than the tolerance."""
+    interval = change.change
+    return interval is not None and interval.low is not None and interval.low > tolerance
+
+
 def _changes(found: "Comparison", verbose: bool) -> Iterable[str]:
     """A line for each change that is told: its verdict, the configuration, the values, and by how much they differ."""
     from multicard.analysis.comparison.changes import BETTER, CANNOT_TELL, REGRESSION, UNDECIDED, WITHIN
 
     judged = found.tolerance is not None
-    in_doubt = [each for each in found.in_one_session if not each.change.low > (found.tolerance or 0.0)]
+    in_doubt = [each for each in found.in_one_session if not _is_beyond(each, found.tolerance or 0.0)]
     hidden = [*in_doubt, *found.on_other_hardware]
     kinds = [REGRESSION, BETTER, *([UNDECIDED, CANNOT_TELL] if verbose or judged else []), *([WITHIN] * verbose)]
     for each in (change for kind in kinds for change in found.of(kind)):

@@ -17,7 +17,7 @@ from multicard.experiment.figures import FIGURES
 
 FAMILIES = ("scaling", "steps", "traces", "gains", "costs")  # modules that have figures
 
-# Sentences that several captions share. The bounds are those of `analysis.pooling`.
+# Sentences that several captions share. The bounds are those of `multicard.stats.pool`.
 REPEATS = "are 95% confidence intervals, by the scatter of all configurations of the figure; a single repeat has none"
 RATIOS = "are 95% confidence intervals, of ratios paired by repeat if both sides have it; two single repeats have none"
 POINTS = (

@@ -5,9 +5,9 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from multicard.analysis.statistics import Interval
 from multicard.core.units import SECONDS, heading, number, unit_for, units_of
 from multicard.figures.style import WIDTH_IN, colours, legend_below, note_above, styled
+from multicard.stats.interval import Interval
 
 
 def draw_search(trials: pd.DataFrame, measure: str, found: Interval, question: str) -> tuple[Figure, pd.DataFrame]:

@@ -16,15 +16,16 @@ from typing import Literal
 import pandas as pd
 
 from multicard.analysis.evidence import SYNTHETIC, Configuration, Evidence, MeasuredRun, read_evidence
-from multicard.analysis.pooling import pooled
 from multicard.analysis.runs.notices import DISTURBED, NOT_STATIONARY, told
 from multicard.analysis.scenario_tables import write_csv
-from multicard.analysis.statistics import EQUAL_REPEATS, LEVEL, Interval
 from multicard.core.layout import CLAIM_TESTS, CLAIMS
 from multicard.core.text import counted
 from multicard.core.units import number
 from multicard.papers.claims import ABOUT, Claim, read_claims
 from multicard.papers.tests import AnyTest, Comparison, Quantity, fits, same_blocks
+from multicard.stats.corrections import holm_levels
+from multicard.stats.interval import EQUAL_REPEATS, LEVEL, Interval
+from multicard.stats.pool import pooled
 
 NUMA_NODES = 2  # fewest on which placement matters
 NOT_MEASURED = "not measured here"
@@ -199,27 +200,6 @@ def judge_together(tests: Sequence[tuple[AnyTest, Sequence[Comparison]]]) -> lis
     return results
 
 
-def holm_levels(p_values: Sequence[float | None]) -> list[float]:
-    """Level of the interval of each of some tests, by Holm's procedure.
-
-    Of m tests with p-values, the one with the k-th smallest has the level 1 − 0.05 / (m − k + 1); from the first that
-    this does not decide, all have the same. So an interval of its level excludes the limit exactly where Holm's
-    procedure rejects it.
-
-    >>> [round(level, 4) for level in holm_levels([0.001, 0.2, None, 0.03])]
-    [0.9833, 0.975, 0.95, 0.975]
-    """
-    known = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
-    levels = [LEVEL] * len(p_values)
-    error, decided = 1 - LEVEL, True
-    for rank, (p, index) in enumerate(known):
-        if decided:
-            error = (1 - LEVEL) / (len(known) - rank)
-            decided = p <= error
-        levels[index] = 1 - error
-    return levels
-
-
 def pooled_interval(
     comparisons: Sequence[Comparison],
     quantity: Quantity,
@@ -227,8 +207,13 @@ def pooled_interval(
     level: float = LEVEL,
     exact: bool = False,
 ) -> Interval:
-    """Mean of comparisons, of ratios the geometric one; of a share, bounds are from 0 to 1."""
+    """Return the mean of comparisons, of ratios the geometric one; of a share, bounds are from 0 to 1.
+
+    Raises `ValueError` without a block that all comparisons have.
+    """
     found = pooled([each.by_block for each in comparisons], quantity == "ratio", against, level, exact)
+    if found is None:
+        raise ValueError("expected comparisons with a common block")
     return found if quantity == "ratio" else found.map(lambda end: min(1.0, max(0.0, end)))
 
 

@@ -12,10 +12,10 @@ from pydantic import AfterValidator, Field, model_validator
 from multicard.analysis.evidence import OBSERVATION, Configuration, Evidence, MeasuredRun, observed_once
 from multicard.analysis.runs.measures import MEASURES
 from multicard.analysis.scaling.speedup import speedups_of
-from multicard.analysis.statistics import ratio_by_block, shared_blocks
 from multicard.core.units import percent
 from multicard.experiment.config import PARAMETERS, is_parameter
 from multicard.experiment.datasets import Strict
+from multicard.stats.samples import ratio_by_block, shared_blocks
 
 DATA_SOURCE = "data_source"  # kind of the data set, from the record of a run
 
@@ -61,7 +61,7 @@ class Test(Strict):
     """Base of the tests: which runs it is about, and the limits between which its number must be.
 
     Of `quantity` ratios logarithms are averaged. Whether it is `timed` decides if disturbed runs count. What is not is
-    counted or computed alike in each repeat, so equal repeats show that it does not scatter (`pooling.Pool`).
+    counted or computed alike in each repeat, so equal repeats show that it does not scatter (`stats.pool.Pool`).
     """
 
     __test__ = False  # not for pytest

@@ -6,7 +6,7 @@ The answer first: what is requested, then the evidence. What was not measured is
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,18 +18,18 @@ from multicard.analysis.choice.choices import HOUR_S, NO_CHOICE, Choice, Choices
 from multicard.analysis.choice.learning import words_of
 from multicard.analysis.choice.recommend import HOURS, doubts, speedups
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence
-from multicard.analysis.pooling import Pool
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.analysis.scaling.headline import STEP_TIME
 from multicard.analysis.scaling.speedup import BASELINE_DIFFERS, kinds_of
 from multicard.analysis.scenario_tables import SHOWN
-from multicard.analysis.statistics import Interval
 from multicard.core.text import counted, plural
 from multicard.core.units import ARGS_PREFIX, BYTES, SECONDS, UNKNOWN, number, number_in, percent, unit_for, with_unit
 from multicard.experiment.workload import BATCH
 from multicard.report.environment import UNKNOWN as NOT_RECORDED
 from multicard.report.environment import environment
 from multicard.report.proposal_page import Block, Proposal, Table
+from multicard.stats.interval import Interval
+from multicard.stats.pool import Pool
 from multicard.workloads.script.template import fill, names_in
 
 NOT_MEASURED = "not measured"
@@ -85,7 +85,7 @@ def _points(series: Mapping[str, Sequence[Choice]], device: str) -> pd.DataFrame
         (kind, row.devices): row.speedup
         for kind, rows in series.items()
         for row in sorted(rows, key=lambda each: each.rate.value)
-        if row.speedup.value is not None
+        if row.speedup is not None
     }
     names = ["series", "devices", "repeats", "speedup", "speedup_low", "speedup_high"]
     rows = [
@@ -142,15 +142,16 @@ class _Page:
         """A number of devices in words; by default that which is applied for."""
         return counted(count or self.asked.devices, DEVICE_WORDS[self.job.device])
 
-    def mean(self, row: Choice, measure: str) -> Interval:
-        """Mean of a measure with its interval, by the scatter of all configurations of the job."""
+    def mean(self, row: Choice, measure: str) -> Interval | None:
+        """Return the mean of a measure, with its interval by the scatter of all configurations of the job."""
         every = [each.configuration.blocks(measure) for each in self.job.rows]
         return Pool(every).mean(next(at for at, each in enumerate(self.job.rows) if each is row))
 
-    def run_hours(self, row: Choice) -> Interval:
-        """Hours that a run takes."""
+    def run_hours(self, row: Choice) -> Interval | None:
+        """Return the hours that a run takes; None where the time of its work was not measured."""
         measure, seconds = WORK[self.applied.of]
-        return self.mean(row, measure).map(lambda value: seconds(self.applied.amount, value) / HOUR_S)
+        mean = self.mean(row, measure)
+        return mean and mean.map(lambda value: seconds(self.applied.amount, value) / HOUR_S)
 
     @property
     def gpus_per_node(self) -> int | None:
@@ -172,15 +173,18 @@ class _Page:
     def request(self) -> str:
         """The first sentence."""
         row, measure, nodes = self.asked, WORK[self.applied.of][0], self.nodes(self.asked)
-        hours = self.run_hours(row).value * self.applied.runs
+        is_tokens = measure == "tokens_per_s"
+        hours_per_run = self.run_hours(row)
+        rate = self.mean(row, measure if is_tokens else self.of.rate)
+        if hours_per_run is None or rate is None:
+            raise ValueError(f"{self.of.words()}: expected rates and times above zero")
+        hours = hours_per_run.value * self.applied.runs
         asked = f"{number(hours * row.devices)} {HOURS[self.job.device]}"
         if nodes:
             asked = f"{number(hours * nodes)} node-hours ({asked})"
-        is_tokens = measure == "tokens_per_s"
         unit = "tokens" if is_tokens else plural(2, self.job.unit)
-        rate = self.mean(row, measure if is_tokens else self.of.rate)
         text = f"{asked}: {self.runs} of {self.work} on {self.devices()} at {rate.format(unit=f' {unit} per second')}"
-        if row.devices > 1 and row.speedup.value is not None:
+        if row.devices > 1 and row.speedup is not None:
             # Of the fastest of several the interval allows for its having been chosen.
             speedup = next((ratio for each, ratio in speedups(self.job) if each is row), row.speedup)
             efficiency = speedup.map(lambda ratio: ratio / row.devices)
@@ -250,14 +254,14 @@ class _Page:
     def _scaling_table(self, rows: Sequence[Choice]) -> Table:
         """Step time, throughput, speed-up and efficiency over devices."""
         steps = [self.mean(row, STEP_TIME) for row in rows]
-        factor, unit = unit_for([each.value for each in steps], SECONDS)
+        factor, unit = unit_for([each.value if each else None for each in steps], SECONDS)
         several_nodes = len({row.configuration["nodes"] or 1 for row in rows}) > 1
         cells = []
         for row, step in zip(rows, steps, strict=True):
-            gain = replace(row.speedup, low=None, high=None) if row.devices == 1 else row.speedup
-            efficiency = gain.map(lambda ratio, row=row: 100 * ratio / row.devices)
+            gain = row.speedup.without_bounds() if row.speedup and row.devices == 1 else row.speedup
+            efficiency = gain and gain.map(lambda ratio, row=row: 100 * ratio / row.devices)
             nodes = f" on {counted(row.configuration['nodes'] or 1, 'node')}" if several_nodes else ""
-            shown = (step.map(lambda seconds: seconds * factor), row.rate, gain, efficiency)
+            shown = (step and step.map(lambda seconds: seconds * factor), row.rate, gain, efficiency)
             cells.append([f"{row.devices}{nodes}", *map(_cell, shown), str(len(row.configuration.completed))])
         device, unit_of_work = plural(2, DEVICE_WORDS[self.job.device]), plural(2, self.job.unit).capitalize()
         headings = [device, f"Step ({unit})", f"{unit_of_work}/s", "Speed-up", "Efficiency (%)", "n"]
@@ -290,13 +294,13 @@ class _Page:
     def resources(self) -> Block:
         """What the runs take on each number of devices that was measured."""
         hours, runs = HOURS[self.job.device], self.applied.runs
-        known = [row for row in self.rows if self.run_hours(row).value is not None]
+        timed = [(row, time) for row in self.rows if (time := self.run_hours(row)) is not None]
         hours = f"{hours[0].upper()}{hours[1:]}"
         headings = [plural(2, DEVICE_WORDS[self.job.device]), "Nodes", "Hours/run", f"{hours}/run"]
         headings += [f"{hours}, {self.runs}", f"Node-hours, {self.runs}"]
         cells = []
-        for row in known:
-            time, nodes = self.run_hours(row), self.nodes(row)
+        for row, time in timed:
+            nodes = self.nodes(row)
             in_all = [number(time.value * count * runs) if count else UNKNOWN for count in (row.devices, nodes)]
             of_all = time.map(lambda each, row=row: each * row.devices)
             cells.append([str(row.devices), str(nodes or UNKNOWN), _cell(time), _cell(of_all), *in_all])
@@ -307,9 +311,10 @@ class _Page:
         elif self.job.device == "cpu":
             of = f"on {counted(self.nodes(self.asked) or 1, 'node')}, as measured"
         sentences = [f"{self.runs} of {self.work}; {of}; without {NOT_INCLUDED}."]
-        if self.applied.of == "steps" and next(iter(self.series)) != "strong" and len(known) > 1:
+        if self.applied.of == "steps" and next(iter(self.series)) != "strong" and len(timed) > 1:
             sentences.append("A step on more devices processes more samples, so the rows are not the same work.")
-        return Block("Resources", sentences, table=Table(headings, cells, _place(self.asked, known)))
+        table = Table(headings, cells, _place(self.asked, [row for row, _ in timed]))
+        return Block("Resources", sentences, table=table)
 
     def measured(self, source: Sequence[tuple[str, str]]) -> Block:
         """How the numbers were measured, and where they are kept."""
@@ -352,9 +357,9 @@ def _place(row: Choice, rows: Iterable[Choice]) -> int | None:
     return next((at for at, each in enumerate(rows) if each is row), None)
 
 
-def _cell(of: Interval) -> str:
-    """A value with its interval in brackets."""
-    return NOT_MEASURED if of.value is None else number_in(of.value, of.low, of.high)
+def _cell(interval: Interval | None) -> str:
+    """Return a value with its interval in brackets."""
+    return number_in(interval.value, interval.low, interval.high) if interval else NOT_MEASURED
 
 
 def _filled(own: Configuration) -> str:

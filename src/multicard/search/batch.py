@@ -16,12 +16,12 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 
-from multicard.analysis.pooling import Pool
-from multicard.analysis.statistics import Interval
 from multicard.core.layout import OUTCOMES
 from multicard.core.text import listed
 from multicard.core.units import BYTES, percent, with_unit
 from multicard.search.core import REACH, Search, Space, Tried
+from multicard.stats.interval import Interval
+from multicard.stats.pool import Pool
 
 TOLERANCE = 0.03  # of the throughput of the fastest, which is nothing to gain
 RESOLUTION = 0.01  # of the throughput of the fastest: what a batch between others has to gain to be worth a run
@@ -114,12 +114,13 @@ class BatchSearch(Search):
         """Throughput of each batch that fits relative to the fastest."""
         keys, best = self.fitting, self.best
         pool = Pool([self.completed[key] for key in keys])
-        return {
-            key: Interval(1.0, 1.0, 1.0, len(self.completed[key]))
-            if key == best
-            else pool.ratio(at, keys.index(best), 1 - TOLERANCE, single=True)
-            for at, key in enumerate(keys)
-        }
+        ratios = {}
+        for index, key in enumerate(keys):
+            if key == best:
+                ratios[key] = Interval(1.0, 1.0, 1.0, len(self.completed[key]))
+            elif ratio := pool.ratio(index, keys.index(best), 1 - TOLERANCE, single=True):
+                ratios[key] = ratio
+        return ratios
 
     @property
     def pays(self) -> Hashable | None:
@@ -265,5 +266,6 @@ class BatchSearch(Search):
         pool = Pool([self.completed[key] for key in fitting])
         for at, key in enumerate(fitting):
             share = f"{percent(ratios[key].value, decimals=1)} of the fastest"
-            lines.append(f"  {size[key]}: {pool.mean(at).format(in_words)}, {share}{needs(key)}")
+            rate = pool.mean(at)
+            lines.append(f"  {size[key]}: {rate.format(in_words) if rate else ''}, {share}{needs(key)}")
         return lines

@@ -7,11 +7,9 @@ from typing import Any
 import pandas as pd
 
 from multicard.analysis.evidence import as_stated, names_synthetic
-from multicard.analysis.pooling import Pool
 from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.runs.run_files import RunFiles
 from multicard.analysis.scenario_tables import machine
-from multicard.analysis.statistics import Interval, verdict
 from multicard.archive.matrix import Matrix
 from multicard.core.errors import UserError
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN
@@ -22,6 +20,8 @@ from multicard.experiment.runs import Run, combinations
 from multicard.experiment.workload import WORKLOADS
 from multicard.runs.parameters import as_columns
 from multicard.search.core import Search, Space
+from multicard.stats.interval import Interval, verdict
+from multicard.stats.pool import Pool
 
 MEMORY = ("peak_reserved_bytes", "peak_memory_bytes")  # measures, the first that is known
 
@@ -86,7 +86,10 @@ class ScenarioSpace:
         pool = Pool(list(completed.values()))
         ratios = pool.against_best(places[best], [places[key] for key in close], len(completed))
         tied = [key for key, ratio in zip(close, ratios, strict=True) if verdict(ratio) in ("none", "unknown")]
-        return best, tied, pool.mean(places[best])
+        value = pool.mean(places[best])
+        if value is None:
+            raise ValueError(f"expected values above zero, found {completed[best]}")
+        return best, tied, value
 
     def in_words(self, value: float) -> str:
         """A value of the measure with its unit."""

@@ -1,1 +1,1 @@
-"""Intervals, pooled estimates and tests, each defined once. No module here has heard of a run."""
+"""Estimates over repeated measurements: intervals, tests, and corrections for testing several of them together."""

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from multicard.analysis.bottlenecks.bottlenecks import LEAST, Bottleneck
 from multicard.analysis.evidence import OBSERVATION, Configuration
-from multicard.analysis.pooling import ratio_of
 from multicard.experiment.machine import Machine
 from multicard.experiment.runs import Run
+from multicard.stats.pool import ratio_of
 
 # Changes of a parameter to no particular value.
 HIGHER, LOWER, DIFFERENT = "higher", "lower", "different"
@@ -121,7 +121,7 @@ def _gain_elsewhere(configuration: Configuration, option: TuningOption, measured
         return ""
     unlike, without, with_it = min(pairs, key=lambda pair: len(pair[0]))
     gain = ratio_of(with_it.blocks(without.rate), without.blocks(without.rate))
-    return f"measured with {without.naming(unlike)}: {gain.format(unit='×')}"
+    return f"measured with {without.naming(unlike)}: {gain.format(unit='×')}" if gain else ""
 
 
 def _unlike(configuration: Configuration, other: Configuration, besides: set[str]) -> list[str]:

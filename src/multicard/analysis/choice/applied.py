@@ -8,10 +8,10 @@ from multicard.analysis.choice.recommend import speedups
 from multicard.analysis.evidence import Evidence
 from multicard.analysis.scaling.headline import STEP_TIME
 from multicard.analysis.scaling.speedup import BASELINE_DIFFERS, implausible
-from multicard.analysis.statistics import verdict
 from multicard.core.errors import UserError
 from multicard.core.text import listed
 from multicard.core.units import percent
+from multicard.stats.interval import verdict
 
 UNKNOWN = "unknown"
 FASTER = ("more", "unknown")  # verdicts on a speed-up that may be one; of a single repeat nothing tells
@@ -71,7 +71,7 @@ def asked_of(job: Choices, request: Request) -> tuple[Choice, str]:
     measure = WORK[request.of][0]
     if not row.configuration.values(measure):
         raise UserError(f"--{request.of}: no run on {job.on(row.devices)} tells {measure}, expected other work")
-    doubt = row.speedup.value and implausible(row.speedup.value, row.devices)
+    doubt = row.speedup and implausible(row.speedup.value, row.devices)
     return row, f"{reason} It is {doubt}." if doubt else reason
 
 
@@ -132,7 +132,7 @@ def other_series(job: Choices, own: Sequence[Choice], kinds: Mapping[str, str]) 
 
 
 def _efficiency(row: Choice) -> float:
-    return row.speedup.value / row.devices
+    return row.speedup.value / row.devices if row.speedup else 0.0
 
 
 def _counts(rows: Iterable[Choice], last: str = "and") -> str:

@@ -17,12 +17,12 @@ import pandas as pd
 from multicard.analysis.bottlenecks.bottlenecks import peak_memory
 from multicard.analysis.choice.learning import Changes, Learning, changes_from, key_of, learnings, words_of
 from multicard.analysis.evidence import DEVICE_WORDS, OBSERVATION, Configuration, Evidence, observed_once
-from multicard.analysis.pooling import Pool
 from multicard.analysis.scaling.speedup import speedups_of
-from multicard.analysis.statistics import Interval, verdict
 from multicard.core.text import counted
 from multicard.experiment.config import configuration_key
 from multicard.experiment.workload import BATCH
+from multicard.stats.interval import Interval, interval_columns, verdict
+from multicard.stats.pool import Pool
 
 # How long a run is and how it is observed: not a choice between configurations.
 NO_CHOICE = ("epochs", "steps_per_epoch", "steps", "warmup_steps", "seed", *OBSERVATION)
@@ -36,7 +36,7 @@ class Choice:
     """A training in one configuration, by its measured throughput (`rate`, units of work per second).
 
     Intervals are of 95%, by the scatter of all configurations of the job; no bounds for one repeat. `time_s` is of the
-    whole training; `speedup` is over one device, its value None without one; `ratio` is over the fastest of `rivals`,
+    whole training; `speedup` is over one device, None without one; `ratio` is over the fastest of `rivals`,
     with a p-value that allows for that having been chosen; `gain` is over the fastest `is_alike`, `instead_of`.
     """
 
@@ -44,7 +44,7 @@ class Choice:
     learning: Learning
     rate: Interval
     time_s: Interval
-    speedup: Interval
+    speedup: Interval | None
     memory_bytes: float | None
     changes: Changes = field(default_factory=dict)
     ratio: Interval | None = None
@@ -127,15 +127,16 @@ def as_table(found: Sequence[Choices]) -> pd.DataFrame:
     """One row per choice, then those that never completed; what was not recorded is empty."""
     rows = [
         _where(job, each.configuration)
-        | {
-            "recipe": job.recipe(each), "learning": words_of(each.learning), "changes": words_of(each.changes),
-            "repeats": each.rate.repeats, **each.rate.columns("throughput_per_s"), **each.speedup.columns("speedup"),
-            **each.time_s.columns("time_s"), "device_hours": each.device_hours, "peak_memory_bytes": each.memory_bytes,
-            "not_worse": not each.is_worse, "lost": None,
-        }
+        | {"recipe": job.recipe(each), "learning": words_of(each.learning), "changes": words_of(each.changes)}
+        | {"repeats": each.rate.repeats}
+        | interval_columns("throughput_per_s", each.rate)
+        | interval_columns("speedup", each.speedup)
+        | interval_columns("time_s", each.time_s)
+        | {"device_hours": each.device_hours, "peak_memory_bytes": each.memory_bytes}
+        | {"not_worse": not each.is_worse, "lost": None}
         for job in found
         for each in job.rows
-    ]  # fmt: skip
+    ]
     rows += [
         _where(job, each) | {"repeats": 0, "not_worse": False, "lost": outcomes_of(each)}
         for job in found
@@ -199,6 +200,8 @@ def _choices(
     rows = []
     for index, (each, learning) in enumerate(zip(candidates, learnings(candidates), strict=True)):
         rate = pool.mean(index)
+        if rate is None:
+            continue
         time_s = rate.map(lambda per_s: work / per_s)
         rows.append(Choice(each, learning, rate, time_s, speedups[id(each)], peak_memory(each)))
     compared = _compared(_ordered(rows))

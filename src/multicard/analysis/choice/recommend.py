@@ -23,11 +23,12 @@ from multicard.analysis.evidence import Configuration, Evidence, place_words
 from multicard.analysis.runs.notices import NOTICES, told
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.analysis.scaling.speedup import implausible
-from multicard.analysis.selection import chosen_among
-from multicard.analysis.statistics import EQUAL_REPEATS, Interval, corrected, verdict
 from multicard.core.text import code_in_markdown, counted, for_markdown, listed, plural
 from multicard.core.units import BYTES, UNKNOWN, number, percent, with_unit
 from multicard.experiment.workload import BATCH
+from multicard.stats.corrections import corrected
+from multicard.stats.interval import EQUAL_REPEATS, Interval, verdict
+from multicard.stats.selection import chosen_among
 
 MOST_JOBS = 2  # that are answered at once
 MOST_NEXT = 2
@@ -201,17 +202,17 @@ def speedups(job: Choices) -> list[tuple[Choice, Interval]]:
     Intervals and p-values allow for its own values having chosen it among those on as many devices
     (`selection.chosen_among`). The p-values are corrected for the number of numbers of devices as well.
     """
-    alike = [each for each in job.rows if each.is_alike and each.speedup.value and each.devices > 1]
+    alike = [each for each in job.rows if each.is_alike and each.speedup and each.devices > 1]
     fastest = {each.devices: each for each in sorted(alike, key=lambda each: -each.time_s.value)}
     rows = [fastest[count] for count in sorted(fastest)]
     rivals = Counter(each.devices for each in alike)
-    ratios = [chosen_among(each.speedup, rivals[each.devices]) for each in rows]
+    ratios = [chosen_among(each.speedup, rivals[each.devices]) for each in rows if each.speedup]
     return list(zip(rows, corrected(ratios), strict=True))
 
 
 def of_many(job: Choices, devices: int) -> str:
     """Return among how many configurations the fastest on so many devices was chosen, in words; empty of one."""
-    count = sum(bool(each.is_alike and each.speedup.value and each.devices == devices) for each in job.rows)
+    count = sum(bool(each.is_alike and each.speedup and each.devices == devices) for each in job.rows)
     return f"the best of {count}" if count > 1 else ""
 
 
@@ -257,7 +258,7 @@ def _which(job: Choices) -> list[str]:
 
 def _gains(job: Choices) -> list[tuple[str, str]]:
     """What a change of what is learned gains over the fastest without it, the most first."""
-    rows = [each for each in job.rows if each.gain is not None and each.gain.value is not None]
+    rows = [each for each in job.rows if each.gain is not None]
     told = []
     for row in sorted(rows, key=lambda each: -each.gain.value):
         what = words_of(changes_from(row.instead_of, row.learning))
@@ -377,7 +378,7 @@ def _in_words(job: Choices) -> WordTable:
         "Recipe": [job.recipe(each) for each in rows],
         "Changes": [words_of(each.changes) for each in rows],
         f"{plural(2, job.unit).capitalize()} per second": [each.rate.format() for each in rows],
-        "Speed-up": ["" if each.speedup.value is None or each.devices == 1 else each.speedup.format() for each in rows],
+        "Speed-up": [each.speedup.format() if each.speedup and each.devices > 1 else "" for each in rows],
         "Memory per device": [with_unit(each.memory_bytes, BYTES) if each.memory_bytes else "" for each in rows],
         "Standing": [_standing(each) for each in rows],
     }

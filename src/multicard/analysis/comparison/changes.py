@@ -2,7 +2,7 @@
 
 A change is the ratio of geometric means less one, with a sign by which worse is above zero: 0.1 of an iteration time is
 10% longer, of a throughput 10% less. It is told from a tolerance, or from no change where none is given, by a t test of
-logarithms at 5%, by the scatter of all configurations of both sides (`pooling`), corrected for all that are judged
+logarithms at 5%, by the scatter of all configurations of both sides (`stats.pool`), corrected for all that are judged
 together (Holm). A change is a regression if it is worse than the tolerance
 and differs from it. Where nothing is worse than the tolerance, at most one family in forty shows a regression, since
 only one side of the test counts. It is within the tolerance if its own interval is, which is not corrected: to call all
@@ -21,9 +21,11 @@ import numpy as np
 import pandas as pd
 
 from multicard.analysis.evidence import Configuration
-from multicard.analysis.pooling import Pool
 from multicard.analysis.scaling.speedup import RATES
-from multicard.analysis.statistics import EQUAL_REPEATS, LEVEL, Interval, corrected, geometric_mean
+from multicard.stats.corrections import corrected
+from multicard.stats.interval import EQUAL_REPEATS, LEVEL, Interval
+from multicard.stats.pool import Pool
+from multicard.stats.samples import geometric_mean
 
 REGRESSION, BETTER, UNDECIDED, WITHIN = "regression", "better", "undecided", "within tolerance"
 CANNOT_TELL = "cannot tell"
@@ -82,14 +84,14 @@ class Change:
 
     `a`, `b`: geometric means over repeats, in the unit of `column`; None without values. `repeats`: completed runs with
     the measure, of both. `change`: by how much b is worse, as a share of a, with its own 95% interval; its p-value is
-    corrected. `verdict`: see the module; `better` only where there is no tolerance.
+    corrected; None where there is no ratio. `verdict`: see the module; `better` only where there is no tolerance.
     """
 
     configuration: str
     measure: str
     a: float | None
     b: float | None
-    change: Interval
+    change: Interval | None
     repeats: tuple[int, int]
     verdict: Verdict
     reason: str | None = None
@@ -103,20 +105,20 @@ def judge(pairs: Sequence[Pair], tolerance: float | None) -> list[Change]:
     >>> [(found.verdict, round(found.change.value, 3)) for found in judge([slower], 0.03)]
     [('regression', 0.1)]
     """
-    ratios: dict[int, tuple[Interval, bool]] = {}
+    ratios: dict[int, tuple[Interval | None, bool]] = {}
     for measure in {pair.measure for pair in pairs}:
         own = [index for index, pair in enumerate(pairs) if pair.measure == measure]
         limit = 1 + MEASURES[measure].sign * (tolerance or 0.0)
         ratios |= zip(own, _ratios([pairs[index] for index in own], limit, tolerance is not None), strict=True)
     adjusted = corrected([ratios[index][0] for index in range(len(pairs))])
-    comparisons = max(1, sum(ratio.p_value is not None for ratio in adjusted))
+    comparisons = max(1, sum(ratio is not None and ratio.p_value is not None for ratio in adjusted))
     return [
         _change(pair, ratio, tolerance, comparisons, ratios[index][1])
         for index, (pair, ratio) in enumerate(zip(pairs, adjusted, strict=True))
     ]
 
 
-def _ratios(pairs: Sequence[Pair], limit: float, by_session: bool) -> list[tuple[Interval, bool]]:
+def _ratios(pairs: Sequence[Pair], limit: float, by_session: bool) -> list[tuple[Interval | None, bool]]:
     """Ratios of one measure, and whether sessions, where they count, hide what they tell.
 
     Such a ratio has the interval of the repeats within its sessions, and no p-value.
@@ -132,17 +134,18 @@ def _ratios(pairs: Sequence[Pair], limit: float, by_session: bool) -> list[tuple
         together = sets and sets[0] == sets[1] and len(sets[0]) == 1
         if not by_session or not MEASURES[pair.measure].of_session or together:
             found.append((_of_repeats(within.ratio(*at, limit), pair), False))
-        elif sets and (ratio := means.ratio(*at, limit, single=True)).p_value is not None:
+        elif sets and (ratio := means.ratio(*at, limit, single=True)) and ratio.p_value is not None:
             found.append((ratio, False))
         else:
             ratio = _of_repeats(within.ratio(*at, limit), pair)
-            found.append((replace(ratio, p_value=None), ratio.p_value is not None))
+            hides_verdict = ratio is not None and ratio.p_value is not None
+            found.append((ratio and replace(ratio, p_value=None), hides_verdict))
     return found
 
 
-def _of_repeats(ratio: Interval, pair: Pair) -> Interval:
+def _of_repeats(ratio: Interval | None, pair: Pair) -> Interval | None:
     """Return a ratio, without an interval where a side has one repeat: that may have been disturbed."""
-    if min(len(pair.a), len(pair.b)) > 1:
+    if ratio is None or min(len(pair.a), len(pair.b)) > 1:
         return ratio
     return replace(ratio, low=None, high=None, coverage=None, p_value=None)
 
@@ -155,18 +158,18 @@ def _by_session(pair: Pair) -> list[dict[int, float]]:
     return [{session: geometric_mean(values) for session, values in each} for each in sides]
 
 
-def _change(pair: Pair, ratio: Interval, tolerance: float | None, comparisons: int, one_session: bool) -> Change:
-    change = ratio.map(lambda times: MEASURES[pair.measure].sign * (times - 1))
+def _change(pair: Pair, ratio: Interval | None, tolerance: float | None, comparisons: int, one_session: bool) -> Change:
+    change = ratio and ratio.map(lambda times: MEASURES[pair.measure].sign * (times - 1))
     verdict, reason = UNDECIDED, None
-    if change.p_value is None:
+    if change is None or change.p_value is None:
         verdict, reason = CANNOT_TELL, ONE_SESSION if one_session else _why_unknown(pair)
     elif change.value > (tolerance or 0.0) and change.p_value <= 1 - LEVEL:
         verdict = REGRESSION
     elif tolerance is None:
         verdict = BETTER if change.value < 0 and change.p_value <= 1 - LEVEL else UNDECIDED
-    elif change.high <= tolerance:
+    elif change.high is not None and change.high <= tolerance:
         verdict = WITHIN
-    elif change.low > tolerance:
+    elif change.low is not None and change.low > tolerance:
         reason = f"may be chance among {comparisons} comparisons, while the interval is of this one alone"
     repeats = len(pair.a), len(pair.b)
     means = (None if len(each) == 0 else geometric_mean(each) or float(np.mean(each)) for each in (pair.a, pair.b))

@@ -7,11 +7,12 @@ import numpy as np
 import pandas as pd
 
 from multicard.analysis.evidence import configurations_in, parameters_of
-from multicard.analysis.pooling import Pool
 from multicard.analysis.scaling.speedup import columns_of
-from multicard.analysis.statistics import Interval, corrected, verdict
 from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import WORKLOADS, workload_of
+from multicard.stats.corrections import corrected
+from multicard.stats.interval import Interval, verdict
+from multicard.stats.pool import Pool
 
 
 def _values(parameter: str) -> tuple[object, ...]:
@@ -92,12 +93,16 @@ def overheads(measures: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([parameters_of(known), _excess("profiler_overhead", ratios)], axis=1)
 
 
-def _excess(name: str, ratios: Sequence[Interval]) -> pd.DataFrame:
+def _excess(name: str, ratios: Sequence[Interval | None]) -> pd.DataFrame:
     """Ratios less 1 with their bounds, the `repeats`, and the `verdict` on each, corrected for all."""
-    numbers = columns_of(name, [each.map(lambda times: times - 1) for each in ratios])
+    numbers = columns_of(name, [each and each.map(lambda times: times - 1) for each in ratios])
     verdicts = pd.Series([verdict(each) for each in corrected(ratios)], dtype=object)
     return pd.DataFrame(
-        {"repeats": pd.Series([each.repeats for each in ratios], dtype=int), **numbers, "verdict": verdicts}
+        {
+            "repeats": pd.Series([each.repeats if each else 0 for each in ratios], dtype=int),
+            **numbers,
+            "verdict": verdicts,
+        }
     )
 
 

@@ -20,8 +20,8 @@ from multicard.analysis.comparison.sessions import Record, sessions_of, tells_ma
 from multicard.analysis.comparison.sides import COLUMNS, HARDWARE, NOT_RECORDED, Side, environment_differences, name_of
 from multicard.analysis.evidence import Configuration
 from multicard.analysis.runs.notices import PROFILED, notices
-from multicard.analysis.statistics import Interval
 from multicard.core.text import counted
+from multicard.stats.interval import interval_columns
 
 OTHER_HARDWARE = "measured on different hardware"
 
@@ -72,8 +72,8 @@ class Comparison:
         columns = ["configuration", "measure", "a", "b", "change", "low", "high", "repeats_a", "repeats_b", "verdict"]
         rows = [
             (
-                each.configuration, each.column or each.measure, each.a, each.b, each.change.value, each.change.low,
-                each.change.high, *each.repeats, each.verdict, each.reason,
+                each.configuration, each.column or each.measure, each.a, each.b,
+                *interval_columns("change", each.change).values(), *each.repeats, each.verdict, each.reason,
             )
             for each in self.changes
         ]  # fmt: skip
@@ -106,8 +106,7 @@ def compare(
         if all(map(_is_measured, of)):
             pairs += [_pair(measure, of, sessions) for measure in measures or _known(of)]
         if _is_measured(of[0]) and (why := _failures(*of)):
-            nothing = Interval(None, None, None, 0)
-            changes.append(Change(name_of(of[0]), OUTCOME, None, None, nothing, (0, 0), REGRESSION, why))
+            changes.append(Change(name_of(of[0]), OUTCOME, None, None, None, (0, 0), REGRESSION, why))
     changes += judge(pairs, tolerance)
     place = {name_of(before.configurations[key]): index for index, key in enumerate(shared)}
     records = [

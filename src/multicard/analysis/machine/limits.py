@@ -8,14 +8,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from multicard.analysis.evidence import names_synthetic
-from multicard.analysis.pooling import mean_of_logs
 from multicard.analysis.runs.conditions import disturbance
 from multicard.analysis.runs.run_files import read_object
-from multicard.analysis.statistics import Interval
 from multicard.core.errors import UserError
 from multicard.core.text import counted
 from multicard.core.units import BYTES, BYTES_PER_S, OPERATIONS_PER_S, Units, with_unit
 from multicard.core.validation import first_fault
+from multicard.stats.interval import Interval
+from multicard.stats.pool import geometric_mean_interval
 
 NAMES = {
     "matmul": "matrix multiplication",
@@ -54,7 +54,7 @@ class Row(BaseModel):
     def rate(self) -> Interval:
         """Work per second, of the geometric mean of the times."""
         work = self.bytes if self.operations is None else self.operations
-        return mean_of_logs(self.times_s).map(lambda seconds: work / seconds)
+        return geometric_mean_interval(self.times_s).map(lambda seconds: work / seconds)
 
 
 class Part(BaseModel):

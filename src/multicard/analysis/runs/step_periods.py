@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from multicard.analysis.statistics import LEVEL, Interval
+from multicard.stats.interval import LEVEL, Interval
 from multicard.trace.steps import STEP
 from multicard.trace.tables import ActivityTables
 

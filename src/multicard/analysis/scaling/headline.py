@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import pandas as pd
 
 from multicard.analysis.evidence import Configuration, Evidence
-from multicard.analysis.pooling import Pool, pooled
 from multicard.analysis.scaling.speedup import implausible, speedups_of
-from multicard.analysis.statistics import Interval, geometric_mean, verdict
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, number, percent, with_unit
+from multicard.stats.interval import Interval, verdict
+from multicard.stats.pool import Pool, pooled
+from multicard.stats.samples import geometric_mean
 
 ONE_DEVICE = {"cpu": "process", "cuda": "GPU"}
 STEP_TIME = "iteration_time_s"
@@ -50,16 +51,19 @@ def _speedup(done: Sequence[Configuration]) -> Headline | None:
     known = [
         (found.configuration["devices"], found.configuration["device"], found)
         for found in speedups_of(done)
-        if found.configuration["devices"] > 1 and found.over_blocks.value is not None
+        if found.configuration["devices"] > 1 and found.over_blocks is not None
     ]
     if not known:
         return None
     devices, device = max((devices, device) for devices, device, _ in known)
     found = [each for *kind, each in known if kind == [devices, device]]
-    ratios = [each.over_blocks.value for each in found]
+    ratios = [each.over_blocks.value for each in found if each.over_blocks]
     value = found[0].over_blocks if len(found) == 1 else pooled([each.by_repeat for each in found])
-    if value.value is None:  # no block is in all of them
-        value = Interval(geometric_mean(ratios), None, None, 0)
+    if value is None:  # no block is in all of them
+        mean = geometric_mean(ratios)
+        if mean is None:
+            return None
+        value = Interval(mean, None, None, 0)
     words = f"{_devices(devices, device)} {value.format(unit='×')}"
     if len(found) > 1:
         words += f" on average over {len(found)} configurations ({number(min(ratios))}× to {number(max(ratios))}×)"
@@ -75,19 +79,24 @@ def _comparison(done: Sequence[Configuration]) -> Headline:
         samples = [{repeat: 1 / time for repeat, time in each.blocks(STEP_TIME).items()} for each in done]
     pool = Pool(samples)
     means = [pool.mean(index) for index in range(len(done))]
-    order = sorted((at for at in range(len(done)) if means[at].value), key=lambda at: means[at].value, reverse=True)
+    values = {index: mean.value for index, mean in enumerate(means) if mean and mean.value}
+    order = sorted(values, key=values.__getitem__, reverse=True)
     if not order:
         return Headline("no step was measured")
     if len(order) == 1 or not varied:
-        value = Pool([each.blocks(STEP_TIME) for each in done]).mean(order[0])
-        return Headline(f"{value.format(lambda seconds: with_unit(seconds, SECONDS))} per step", (), value)
+        step_s = Pool([each.blocks(STEP_TIME) for each in done]).mean(order[0])
+        if step_s is None:
+            return Headline("no step was measured")
+        return Headline(f"{step_s.format(lambda seconds: with_unit(seconds, SECONDS))} per step", (), step_s)
     if len(order) == 2:
         this, base = max(order), min(order)
         value, rank = pool.ratio(this, base), ""
     else:
         this, base = order[:2]
-        [value], rank = pool.against_best(this, [base], len(order)), "the fastest, "
-        value = value.map(lambda times: 1 / times)
+        [slower], rank = pool.against_best(this, [base], len(order)), "the fastest, "
+        value = slower and slower.map(lambda times: 1 / times)
+    if value is None:
+        return Headline("no step was measured")
     names = [each.naming(varied) for each in done]
     if varied == ("devices",):
         names = [_devices(each["devices"], each["device"]) for each in done]

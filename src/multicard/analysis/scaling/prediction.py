@@ -21,11 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr, stdtrit
 
-from multicard.analysis.pooling import mean_of_logs
 from multicard.analysis.scaling.posterior import Array, Draws, Prior, draw
-from multicard.analysis.statistics import LEVEL, Interval
 from multicard.core.text import counted
 from multicard.core.units import percent
+from multicard.stats.interval import LEVEL, Interval
+from multicard.stats.pool import geometric_mean_interval
 
 PRIOR = Prior()
 SHAPES = (-1.0, 1.5)  # of growth: the exponent p
@@ -166,7 +166,7 @@ def checks(points: Sequence[Point], prior: Prior = PRIOR) -> list[Check]:
     for point in sorted(points, key=lambda each: each.count)[1:]:
         smaller = [each for each in points if each.count < point.count]
         predicted = predict(smaller, point.count, point.local, point.samples, prior)
-        found.append(Check(predicted, mean_of_logs(point.step_s)))
+        found.append(Check(predicted, geometric_mean_interval(point.step_s)))
     return found
 
 

@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from multicard.analysis.evidence import Configuration, Evidence
 from multicard.analysis.scaling.prediction import Check, Point, Prediction, checks, predict
 from multicard.analysis.scaling.speedup import SAME_WORK
-from multicard.analysis.statistics import Interval
 from multicard.core.text import counted, listed
 from multicard.experiment.machine import Machine
 from multicard.runs.parameters import JobParameters, nested
+from multicard.stats.interval import Interval
 
 ALIKE_BUT_FOR = ("devices", "nodes")
 HAS_EVERYTHING = Machine(cpus=1, gpus=8, profilers=()).hypothetical()  # what is predicted need not run here
@@ -82,7 +82,7 @@ class Series:
             of_step = of_device * devices
             rate = predicted.step_s.map(lambda seconds: of_step / seconds)
             if 1 in work:
-                speedup = predicted.gain.map(lambda times: times * of_step / work[1])
+                speedup = predicted.gain and predicted.gain.map(lambda times: times * of_step / work[1])
         measured = tuple(each.count for each in self.points)
         return replace(predicted, throughput=rate, speedup=speedup, measured=measured)
 

@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 from typing import Any
@@ -12,12 +12,13 @@ import numpy as np
 import pandas as pd
 
 from multicard.analysis.evidence import Configuration, configurations_in, parameters_of
-from multicard.analysis.pooling import Pool
 from multicard.analysis.scenario_tables import ScenarioTables
-from multicard.analysis.statistics import Interval, geometric_mean, ratio_by_block
 from multicard.core.units import BYTES, PERCENT, percent, units_of
 from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import workload_of
+from multicard.stats.interval import Interval, interval_columns
+from multicard.stats.pool import Pool
+from multicard.stats.samples import geometric_mean, ratio_by_block
 
 RATES = ("throughput_samples_per_s", "tokens_per_s", "steps_per_s")  # work over time, by what counts it
 ENDS = ("", "_low", "_high")
@@ -33,7 +34,7 @@ class Speedup:
 
     configuration: Configuration
     baseline: Configuration | None
-    over_blocks: Interval  # over the blocks of repeats
+    over_blocks: Interval | None  # over the blocks of repeats; None without a baseline, or without rates
     kind: str  # how such configurations scale: strong, weak or unknown
     several_counts: bool  # whether they ran on several numbers of devices; else efficiency has no meaning
 
@@ -57,10 +58,10 @@ class Speedup:
         rate, base = self.rates.get(repeat), self.base.get(repeat, geometric_mean(self.base))
         return rate / base if rate is not None and base else None
 
-    def efficiency(self, speedup: Interval) -> Interval:
-        """A speed-up per device."""
+    def efficiency(self, speedup: Interval | None) -> Interval | None:
+        """Return a speed-up per device; None where it has no meaning."""
         devices = self.configuration["devices"]
-        return speedup.map(lambda times: times / devices) if self.several_counts else Interval(None, None, None, 0)
+        return speedup.map(lambda times: times / devices) if speedup and self.several_counts else None
 
     @property
     def baseline_words(self) -> str | None:
@@ -171,7 +172,7 @@ def over_repeats(measures: pd.DataFrame, values: list[str], lost: bool = False) 
 
     Gives one row per configuration that a run completed, with `lost` one of each: its parameters, `repeats`, and for
     each value `<value>`, `<value>_low` and `<value>_high`. A value is the geometric mean with its 95% interval, of
-    shares and of what is not above zero throughout the arithmetic mean (`pooling.Pool.mean`); `speedup` and
+    shares and of what is not above zero throughout the arithmetic mean (`stats.pool.Pool.mean`); `speedup` and
     `efficiency` are those of `speedups`. Bounds are empty where fewer than two repeats are known. With `lost` there is
     the `outcome`, too: completed where one repeat did.
     """
@@ -236,17 +237,19 @@ def throughputs_of(measures: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys([throughput_of(measures), *(["tokens_per_s"] if has_tokens else [])]))
 
 
-def _scaling(found: Sequence[Speedup]) -> dict[str, list[Interval]]:
+def _scaling(found: Sequence[Speedup]) -> dict[str, list[Interval | None]]:
     """Speed-up and efficiency, of a baseline itself without bounds."""
     speedup = [
-        replace(each.over_blocks, low=None, high=None) if each.baseline is each.configuration else each.over_blocks
+        each.over_blocks.without_bounds()
+        if each.over_blocks and each.baseline is each.configuration
+        else each.over_blocks
         for each in found
     ]
     efficiency = [each.efficiency(interval) for each, interval in zip(found, speedup, strict=True)]
     return {"speedup": speedup, "efficiency": efficiency}
 
 
-def _means(value: str, samples: Sequence[Mapping[int, float]]) -> list[Interval]:
+def _means(value: str, samples: Sequence[Mapping[Any, float]]) -> list[Interval | None]:
     """Means of the samples of a value; those of shares stay within 0 and 1."""
     is_share = units_of(value) is PERCENT
     logs = not is_share and all(number > 0 for own in samples for number in own.values())
@@ -254,10 +257,10 @@ def _means(value: str, samples: Sequence[Mapping[int, float]]) -> list[Interval]
     found = [pool.mean(index) for index in range(len(samples))]
     if not is_share or not all(0 <= number <= 1 for own in samples for number in own.values()):
         return found
-    return [each.map(lambda end: min(1.0, max(0.0, end))) for each in found]
+    return [each and each.map(lambda end: min(1.0, max(0.0, end))) for each in found]
 
 
-def columns_of(value: str, intervals: Sequence[Interval]) -> dict[str, np.ndarray]:
+def columns_of(value: str, intervals: Sequence[Interval | None]) -> dict[str, np.ndarray]:
     """Columns of a value and its bounds, a row per interval, empty where there is none."""
-    rows = [list(each.columns(value).values()) for each in intervals]
+    rows = [list(interval_columns(value, each).values()) for each in intervals]
     return {f"{value}{end}": np.array([row[at] for row in rows], dtype=float) for at, end in enumerate(ENDS)}

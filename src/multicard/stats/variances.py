@@ -27,7 +27,7 @@ MOST_FITS = 20
 
 
 @dataclass(frozen=True)
-class Scatter:
+class Variances:
     """Variances by configuration, their degrees of freedom, and those of all together; not a number where unknown."""
 
     variances: np.ndarray
@@ -44,7 +44,7 @@ class Prior:
     explained: np.ndarray
 
 
-def moderated(squares: Sequence[float], freedom: Sequence[float]) -> Scatter:
+def moderated(squares: Sequence[float], freedom: Sequence[float]) -> Variances:
     """Return the variances of configurations by their sums of squares and degrees of freedom, drawn to each other.
 
     A configuration without degrees of freedom gets what the others have in common. Nothing is known without any.
@@ -57,14 +57,14 @@ def moderated(squares: Sequence[float], freedom: Sequence[float]) -> Scatter:
     total = float(own.sum())
     if total <= 0:
         unknown = np.full(len(own), math.nan)
-        return Scatter(unknown, unknown, 0.0)
+        return Variances(unknown, unknown, 0.0)
     prior = prior_of(squares, own)
     drawn = np.where(prior.explained, prior.freedom, 0.0)
     together = own + drawn
     alone = together == 0
     safe = np.where(alone, 1.0, together)
     variances = np.where(alone, prior.variance, (drawn * prior.variance + squares) / safe)
-    return Scatter(variances, np.where(alone, total, np.minimum(together, total)), total)
+    return Variances(variances, np.where(alone, total, np.minimum(together, total)), total)
 
 
 def prior_of(squares: np.ndarray, freedom: np.ndarray) -> Prior:

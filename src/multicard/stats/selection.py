@@ -13,14 +13,21 @@ from functools import cache
 import numpy as np
 from scipy.special import chdtri, ndtr, stdtrit
 
-from multicard.analysis.statistics import LEVEL, Interval
+from multicard.stats.interval import LEVEL, Interval
 
 NODES = 64  # of Gauss-Legendre quadrature, which gives p-values to six digits
 
 
-def of_range(p_value: float | None, freedom: float, count: int) -> float | None:
+def with_range_p_value(ratio: Interval, count: int) -> Interval:
+    """Return a ratio with the p-value of a comparison of any two of so many configurations."""
+    if ratio.p_value is None or ratio.freedom is None:
+        return ratio
+    return replace(ratio, p_value=studentized_range_p_value(ratio.p_value, ratio.freedom, count))
+
+
+def studentized_range_p_value(p_value: float, freedom: float, count: int) -> float:
     """Return the p-value of a t test as that of one between any two of so many."""
-    if p_value is None or p_value > 1 - LEVEL:
+    if p_value > 1 - LEVEL:
         return p_value
     pairs = count * (count - 1) / 2
     if pairs * p_value <= 1 - LEVEL:  # Bonferroni's bound is enough
@@ -44,25 +51,27 @@ def chosen_among(ratio: Interval, count: int) -> Interval:
     >>> round(math.log(chosen.high / chosen.low) / math.log(alone.high / alone.low), 3)  # 2.568 / 2.228
     1.153
     """
-    if count <= 1 or ratio.p_value is None or ratio.freedom is None or ratio.low == ratio.high:
+    if count <= 1 or ratio.p_value is None or ratio.freedom is None:
+        return ratio
+    if ratio.high is None or ratio.low == ratio.high:
         return ratio
     reach = math.log(ratio.high / ratio.value)
     of_one = float(stdtrit(ratio.freedom, (1 + (ratio.coverage or LEVEL)) / 2))
-    wider = reach * critical_value(count, ratio.freedom, ratio.coverage or LEVEL) / of_one
+    wider = reach * dunnett_critical_value(count, ratio.freedom, ratio.coverage or LEVEL) / of_one
     statistic = -float(stdtrit(ratio.freedom, ratio.p_value / 2))
     return replace(
         ratio,
         low=ratio.value * math.exp(-wider),
         high=ratio.value * math.exp(wider),
-        p_value=float(np.clip(many_to_one(statistic, count, ratio.freedom), ratio.p_value, count * ratio.p_value)),
+        p_value=float(np.clip(dunnett_p_value(statistic, count, ratio.freedom), ratio.p_value, count * ratio.p_value)),
     )
 
 
 @cache
-def critical_value(count: int, freedom: float, level: float = LEVEL) -> float:
+def dunnett_critical_value(count: int, freedom: float, level: float = LEVEL) -> float:
     """Return what the largest of so many t values against one baseline exceeds with a probability of 1 − `level`.
 
-    >>> round(critical_value(4, 20.0), 2)  # Dunnett's table of 1964, two-sided, 5%
+    >>> round(dunnett_critical_value(4, 20.0), 2)  # Dunnett's table of 1964, two-sided, 5%
     2.65
     """
     from scipy.optimize import brentq
@@ -70,12 +79,12 @@ def critical_value(count: int, freedom: float, level: float = LEVEL) -> float:
     of_one, of_bonferroni = (float(stdtrit(freedom, 1 - (1 - level) / 2 / number)) for number in (1, count))
 
     def excess(statistic: float) -> float:
-        return many_to_one(statistic, count, freedom) - (1 - level)
+        return dunnett_p_value(statistic, count, freedom) - (1 - level)
 
     return float(brentq(excess, 0.99 * of_one, 1.01 * of_bonferroni))
 
 
-def many_to_one(statistic: float, count: int, freedom: float) -> float:
+def dunnett_p_value(statistic: float, count: int, freedom: float) -> float:
     """Return the p-value, two-sided, of the largest of so many t values against one baseline.
 
     The values and the baseline have equal variances, and the t values thus correlations of a half. Given the baseline

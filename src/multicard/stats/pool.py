@@ -28,18 +28,10 @@ from statistics import fmean
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from multicard.analysis.scatter import Scatter, moderated
-from multicard.analysis.selection import of_range
-from multicard.analysis.statistics import (
-    LEVEL,
-    Blocks,
-    Interval,
-    Values,
-    geometric_mean,
-    is_number,
-    known,
-    shared_blocks,
-)
+from multicard.stats.interval import LEVEL, Interval
+from multicard.stats.samples import Blocks, Values, geometric_mean, is_number, numbers_of, shared_blocks
+from multicard.stats.selection import with_range_p_value
+from multicard.stats.variances import Variances, moderated
 
 ROUNDING = 1e-9  # how far from the expected ratio one of equals may come out
 
@@ -77,20 +69,20 @@ class Pool:
         """
         self._of_logs, self._exact = logs, exact
         self._samples = [each if isinstance(each, Mapping) else list(each) for each in samples]
-        self._numbers = [known(each) for each in self._samples]
+        self._numbers = [numbers_of(each) for each in self._samples]
         self._logs = [
             None if not len(each) or (logs and each.min() <= 0) else np.log(each) if logs else each
             for each in self._numbers
         ]
 
-    def mean(self, index: int, against: float = 1.0, level: float = LEVEL) -> Interval:
-        """Geometric mean of a sample, without `logs` the arithmetic one; without bounds for a single value.
+    def mean(self, index: int, against: float = 1.0, level: float = LEVEL) -> Interval | None:
+        """Return the geometric mean of a sample, without `logs` the arithmetic one; None where there is none.
 
-        The p-value is that of a mean of `against`.
+        A single value has no bounds. The p-value is that of a mean of `against`.
         """
         logs, count = self._logs[index], len(self._numbers[index])
         if logs is None:
-            return Interval(None, None, None, count)
+            return None
         first = float(self._numbers[index][0])
         if count == 1:
             return Interval(first, None, None, 1)
@@ -104,16 +96,17 @@ class Pool:
         # Equal values keep their digits.
         return found.map(lambda end: first if math.isclose(end, first, rel_tol=ROUNDING) else end)
 
-    def ratio(self, index: int, base: int, against: float = 1.0, single: bool = False) -> Interval:
-        """Geometric mean of the ratios of a sample to another, paired by the blocks that both have.
+    def ratio(self, index: int, base: int, against: float = 1.0, single: bool = False) -> Interval | None:
+        """Return the geometric mean of the ratios of a sample to another, paired by the blocks that both have.
 
-        With fewer than two such blocks it is the ratio of the geometric means. The p-value is that of a ratio of
-        `against`. A single value has the scatter of the others; where both sides have one, only with `single`.
+        None where one of them has no geometric mean. With fewer than two such blocks it is the ratio of the geometric
+        means. The p-value is that of a ratio of `against`. A single value has the scatter of the others; where both
+        sides have one, only with `single`.
         """
         sides = [index, base]
         fewest, most = sorted(len(self._numbers[side]) for side in sides)
         if any(self._logs[side] is None for side in sides):
-            return Interval(None, None, None, fewest)
+            return None
         blocks = shared_blocks([self._samples[side] for side in sides])
         is_paired = len(blocks) >= 2 or (len(blocks) == 1 and most == 1)
         if is_paired:
@@ -129,11 +122,11 @@ class Pool:
         found = self._interval(estimate, variance, freedom, repeats, against)
         return replace(found, counts=found.counts or counts)
 
-    def against_best(self, best: int, others: Sequence[int], among: int | None = None) -> list[Interval]:
+    def against_best(self, best: int, others: Sequence[int], among: int | None = None) -> list[Interval | None]:
         """Ratios to the best of `among` samples, by default of these, which their own values chose."""
         ratios = [self.ratio(each, best) for each in others]
-        count = among or 1 + sum(ratio.p_value is not None for ratio in ratios)
-        return [replace(ratio, p_value=of_range(ratio.p_value, ratio.freedom, count)) for ratio in ratios]
+        count = among or 1 + sum(ratio is not None and ratio.p_value is not None for ratio in ratios)
+        return [ratio and with_range_p_value(ratio, count) for ratio in ratios]
 
     def _interval(
         self, estimate: float, variance: float, freedom: float, repeats: int, against: float, level: float = LEVEL
@@ -225,18 +218,18 @@ class Pool:
         )
 
     @cached_property
-    def _within(self) -> Scatter:
+    def _within(self) -> Variances:
         """Scatter within blocks; that over repeats where there are no blocks."""
         if self._blocks is None:
             return self._total
         return self._moderated(self._blocks.residuals, self._blocks.freedom)
 
     @cached_property
-    def _total(self) -> Scatter:
+    def _total(self) -> Variances:
         """Scatter over repeats, blocks included."""
         return self._moderated(self._deviations, np.array([len(each) - 1.0 for each in self._deviations]))
 
-    def _moderated(self, residuals: Sequence[np.ndarray], freedom: np.ndarray) -> Scatter:
+    def _moderated(self, residuals: Sequence[np.ndarray], freedom: np.ndarray) -> Variances:
         squares = np.array([float(each @ each) for each in residuals])
         own = np.where(freedom > 1e-6, freedom, 0.0)
         if not self._exact:
@@ -244,11 +237,11 @@ class Pool:
         variances, freedoms = (np.full(len(self._logs), math.nan) for _ in range(2))
         scatter = moderated(squares, own)
         variances[self._observed], freedoms[self._observed] = scatter.variances, scatter.freedom
-        return Scatter(variances, freedoms, scatter.of_all)
+        return Variances(variances, freedoms, scatter.of_all)
 
 
-def ratio_of(values: Blocks | Values, base: Blocks | Values, against: float = 1.0) -> Interval:
-    """Ratio of two samples alone: paired by blocks Student's, else Welch's with Satterthwaite's degrees of freedom.
+def ratio_of(values: Blocks | Values, base: Blocks | Values, against: float = 1.0) -> Interval | None:
+    """Return the ratio of two samples alone: paired by blocks by Student's test, else by Welch's.
 
     >>> found = ratio_of({1: 6.0, 2: 8.0, 3: 10.0}, {1: 2.0, 2: 4.0, 3: 2.5})
     >>> round(found.value, 6), found.repeats, found.coverage  # the cube root of 3 × 2 × 4
@@ -257,18 +250,24 @@ def ratio_of(values: Blocks | Values, base: Blocks | Values, against: float = 1.
     return Pool([values, base]).ratio(0, 1, against)
 
 
-def mean_of_logs(values: Blocks | Values) -> Interval:
-    """Geometric mean of a sample alone, with its interval."""
-    return Pool([values]).mean(0)
+def geometric_mean_interval(values: Blocks | Values) -> Interval:
+    """Return the geometric mean of a sample alone, with its interval.
+
+    Raises `ValueError` without values, or where one is not above zero.
+    """
+    mean = Pool([values]).mean(0)
+    if mean is None:
+        raise ValueError(f"expected values above zero, found {values!r}")
+    return mean
 
 
 def pooled(
     samples: Sequence[Blocks], logs: bool = True, against: float = 1.0, level: float = LEVEL, exact: bool = False
-) -> Interval:
-    """Mean of several samples, without `logs` the arithmetic one: one number, however many configurations there are.
+) -> Interval | None:
+    """Return the geometric mean of several samples as one number, without `logs` the arithmetic one.
 
     Per block the samples are averaged, and the interval is that over blocks, so it holds whatever samples of a block
-    have in common. It is about these samples, not about others. Nothing is known without a block that all have.
+    have in common. It is about these samples, not about others. None without a block that all have.
     (Geometric means of ratios: Philip Fleming and John Wallace, CACM 29(3), 1986.)
 
     >>> round(pooled([{1: 2.0, 2: 2.0, 3: 9.0}, {1: 8.0, 2: 8.0}]).value, 6)

@@ -1,0 +1,93 @@
+"""An estimate with its confidence interval, how it is worded, and whether it shows a difference."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from multicard.core.units import in_digits
+
+LEVEL = 0.95
+EQUAL_REPEATS = "repeats are equal to the last digit, so there is no interval"
+
+Verdict = Literal["more", "less", "none", "unknown"]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean, or a ratio of means, over repeats, with its confidence interval. Made by `multicard.stats.pool`.
+
+    There is always a value: a mean or ratio that is not known is None in place of an interval. `low` and `high` are
+    None where nothing shows the uncertainty, as for a single repeat.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    # Values of a mean. Of a ratio the number of blocks that both sides have, or, where sides are not paired by blocks,
+    # the number of values of the side with fewer.
+    repeats: int
+    coverage: float | None = None  # the probability with which the bounds contain the truth
+    # Two-sided, of the hypothesis that a ratio is 1 (or the `against` that the estimate was tested against).
+    p_value: float | None = None
+    # Degrees of freedom of the t distribution that gives the bounds and the p-value; None without these.
+    freedom: float | None = field(default=None, repr=False, compare=False)
+    # Words in place of the number of repeats, where that number alone would mislead: some repeats have no partner, the
+    # sides have different numbers of them, or they are equal.
+    counts: str | None = field(default=None, repr=False, compare=False)
+
+    def map(self, function: Callable[[float], float]) -> "Interval":
+        """Return the interval of a function of the value; the function has to be monotonic.
+
+        >>> Interval(2.0, 1.0, 4.0, 3).map(lambda value: 1 / value)
+        Interval(value=0.5, low=0.25, high=1.0, repeats=3, coverage=None, p_value=None)
+        """
+        if self.low is None or self.high is None:
+            return replace(self, value=function(self.value))
+        low, high = sorted((function(self.low), function(self.high)))
+        return replace(self, value=function(self.value), low=low, high=high)
+
+    def without_bounds(self) -> "Interval":
+        """Return the value alone."""
+        return replace(self, low=None, high=None)
+
+    def format(self, show: Callable[[float], str] | None = None, unit: str = "") -> str:
+        """Return the value in a unit, with its interval and the number of repeats.
+
+        Numbers have three digits, or as many more as the width of the interval needs; `show` words them otherwise.
+
+        >>> Interval(1.25, 1.2, 1.3, 3, coverage=0.975).format(), Interval(1.25, None, None, 1).format(unit="× as fast")
+        ('1.25 (97.5% CI 1.20 to 1.30, n=3)', '1.25× as fast (n=1)')
+        """
+        low: str | None
+        high: str | None
+        if show is None:
+            value, low, high = in_digits(self.value, self.low, self.high)
+        else:
+            value = show(self.value)
+            low = None if self.low is None else show(self.low)
+            high = None if self.high is None else show(self.high)
+        bounds = "" if low is None else f"{100 * (self.coverage or LEVEL):.3g}% CI {low} to {high}, "
+        return f"{value}{unit} ({bounds}n={self.counts or self.repeats})"
+
+
+def interval_columns(name: str, interval: Interval | None) -> dict[str, float | None]:
+    """Return an interval as the cells of a table: columns `<name>`, `<name>_low` and `<name>_high`.
+
+    >>> interval_columns("speedup", Interval(1.9, 1.8, 2.0, 3)), interval_columns("speedup", None)["speedup"]
+    ({'speedup': 1.9, 'speedup_low': 1.8, 'speedup_high': 2.0}, None)
+    """
+    if interval is None:
+        return {name: None, f"{name}_low": None, f"{name}_high": None}
+    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+
+
+def verdict(ratio: Interval | None) -> Verdict:
+    """Return whether a ratio is shown to be `more` or `less` than 1, at a level of 5%.
+
+    `none` if no difference is shown, `unknown` without a ratio or without a p-value.
+    """
+    if ratio is None or ratio.p_value is None:
+        return "unknown"
+    if ratio.p_value > 1 - LEVEL:
+        return "none"
+    return "more" if ratio.value > 1 else "less"
