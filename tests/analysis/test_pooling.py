@@ -287,8 +287,8 @@ def test_degrees_of_freedom_of_the_prior_are_those_of_smyths_equation() -> None:
     # the trigamma functions of 3/2 and 6/2.
     variances = 1e-4 * f_distribution(3, 6).rvs(4000, random_state=np.random.default_rng(2))
     found = prior_of(3 * variances, np.full(4000, 3.0))
-    excess = np.var(np.log(variances[found.explained]), ddof=1) - polygamma(1, 1.5)
+    excess = np.var(np.log(variances[found.is_explained]), ddof=1) - polygamma(1, 1.5)
     assert polygamma(1, found.freedom / 2) == pytest.approx(excess, abs=0.02)
-    assert found.freedom == pytest.approx(6, rel=0.15) and found.explained.mean() > 0.98
+    assert found.freedom == pytest.approx(6, rel=0.15) and found.is_explained.mean() > 0.98
     equal = prior_of(3e-4 * chi2(3).rvs(4000, random_state=np.random.default_rng(3)) / 3, np.full(4000, 3.0))
     assert equal.freedom > 50 and equal.variance == pytest.approx(1e-4, rel=0.05)

@@ -13,7 +13,8 @@ from synthetic_results import with_provenance as placed
 
 from multicard.analysis.bottlenecks.bottlenecks import BottleneckReport, report_of
 from multicard.analysis.bottlenecks.options import untried
-from multicard.analysis.choice.choices import Choice, as_table, choices
+from multicard.analysis.choice.choice import Choice
+from multicard.analysis.choice.choices import as_table, choices
 from multicard.analysis.choice.recommend import (
     MANY,
     NO_THROUGHPUT,

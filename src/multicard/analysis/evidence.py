@@ -141,6 +141,11 @@ class Configuration:
     provenance: Provenance
     runs: tuple[MeasuredRun, ...]
 
+    @cached_property
+    def key(self) -> tuple[Any, ...]:
+        """Machine, versions and parameters: no two configurations of the same evidence have the same."""
+        return (self.provenance.machine, self.provenance.versions, *configuration_key(self.parameters, ()))
+
     @property
     def workload(self) -> Workload:
         """Its kind of job."""

@@ -14,7 +14,8 @@ import pandas as pd
 
 from multicard.analysis.bottlenecks.bottlenecks import peak_memory, report_of, summary
 from multicard.analysis.choice.applied import WORK, Request, asked_of, job_of, kind_of, other_series, series_of
-from multicard.analysis.choice.choices import HOUR_S, NO_CHOICE, Choice, Choices, outcomes_of
+from multicard.analysis.choice.choice import HOUR_S, Choice
+from multicard.analysis.choice.choices import NO_CHOICE, Choices, outcomes_of
 from multicard.analysis.choice.learning import words_of
 from multicard.analysis.choice.recommend import HOURS, doubts, speedups
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from multicard.analysis.choice.choices import Choice, Choices, choices
+from multicard.analysis.choice.choice import Choice
+from multicard.analysis.choice.choices import Choices, choices
 from multicard.analysis.choice.recommend import speedups
 from multicard.analysis.evidence import Evidence
 from multicard.analysis.scaling.headline import STEP_TIME
@@ -54,7 +55,7 @@ def asked_of(job: Choices, request: Request) -> tuple[Choice, str]:
 
     Raises `UserError` if no run completed on the devices that are stated, or none tells the time of the work.
     """
-    alike = [row for row in job.rows if row.is_alike]
+    alike = [row for row in job.rows if row.trains_like_reference]
     same = [row for row in alike if not row.changes]
     own = replace(job, rows=same if len({row.devices for row in same}) > 1 else alike)
     best, why = _recommended(own, request.least_efficiency)

@@ -2,71 +2,49 @@
 
 A row is a configuration of a job on one kind of machine with the same versions. Configurations are compared where they
 have as many devices and learn the same from a sample (`Workload.learning`); a batch, a precision, a learning rate or a
-technique is another choice, which is the user's. How much faster more devices are is `scaling.speedup`'s to say.
+technique is another choice, which is the user's. How much faster more devices are, is a question of `scaling.speedup`.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from multicard.analysis.bottlenecks.bottlenecks import peak_memory
-from multicard.analysis.choice.learning import Changes, Learning, changes_from, key_of, learnings, words_of
+from multicard.analysis.choice.choice import Choice
+from multicard.analysis.choice.families import compared, ordered
+from multicard.analysis.choice.learning import learning_of, words_of
 from multicard.analysis.evidence import DEVICE_WORDS, OBSERVATION, Configuration, Evidence, observed_once
 from multicard.analysis.scaling.speedup import speedups_of
+from multicard.core.grouping import grouped
 from multicard.core.text import counted
 from multicard.experiment.config import configuration_key
-from multicard.experiment.workload import BATCH
-from multicard.stats.interval import Interval, interval_columns, verdict
+from multicard.stats.interval import interval_columns
 from multicard.stats.pool import Pool
 
 # How long a run is and how it is observed: not a choice between configurations.
 NO_CHOICE = ("epochs", "steps_per_epoch", "steps", "warmup_steps", "seed", *OBSERVATION)
 
-HOUR_S = 3600
 ANY_WORK = 1e6  # samples of a training whose length is not known
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A training in one configuration, by its measured throughput (`rate`, units of work per second).
+class Job(NamedTuple):
+    """What is trained, and on which kind of device."""
 
-    Intervals are of 95%, by the scatter of all configurations of the job; no bounds for one repeat. `time_s` is of the
-    whole training; `speedup` is over one device, None without one; `ratio` is over the fastest of `rivals`,
-    with a p-value that allows for that having been chosen; `gain` is over the fastest `is_alike`, `instead_of`.
-    """
+    workload: str
+    name: str
+    device: str
 
-    configuration: Configuration
-    learning: Learning
-    rate: Interval
-    time_s: Interval
-    speedup: Interval | None
-    memory_bytes: float | None
-    changes: Changes = field(default_factory=dict)
-    ratio: Interval | None = None
-    is_worse: bool = False
-    rivals: int = 0
-    gain: Interval | None = None
-    instead_of: Learning | None = None
 
-    @property
-    def is_alike(self) -> bool:
-        """Whether it learns as the reference does, at most with a batch that grows with the devices."""
-        return set(self.changes) <= {BATCH}
+class _Place(NamedTuple):
+    """Where a job was measured; empty where that is not known."""
 
-    @property
-    def devices(self) -> int:
-        """Number of GPUs, or of CPU processes."""
-        return self.configuration["devices"]
-
-    @property
-    def device_hours(self) -> float:
-        """Hours of all devices together."""
-        return self.time_s.value * self.devices / HOUR_S
+    machine: str
+    versions: str
 
 
 @dataclass(frozen=True)
@@ -80,8 +58,7 @@ class Choices:
     unit: str
     # Samples or tokens of the training: of the most epochs that ran, or `ANY_WORK` where a pass is not known.
     work: float
-    # Those of the reference learning first, the one that was measured on most numbers of devices; then by devices and
-    # time. A configuration whose throughput is not known has none.
+    # In the order of `families.ordered`. A configuration whose throughput is not known has no row.
     rows: list[Choice]
     configurations: tuple[Configuration, ...] = ()  # all of which a run completed
     lost: tuple[Configuration, ...] = ()  # those of which no run completed
@@ -89,167 +66,181 @@ class Choices:
     @cached_property
     def recipe_names(self) -> tuple[str, ...]:
         """Parameters in which configurations of the same training on as many devices differ."""
-        alike = _together(self.rows, lambda each: (key_of(each.learning), each.devices)).values()
-        return tuple(dict.fromkeys(name for own in alike for name in _differing([each.configuration for each in own])))
+        names: dict[str, None] = {}
+        for family in grouped(self.rows, lambda row: row.family).values():
+            names |= dict.fromkeys(_differing([row.configuration for row in family]))
+        return tuple(names)
 
     def recipe(self, row: Choice) -> str:
-        """What a configuration does otherwise than its rivals; empty where nothing differs."""
+        """Return what a configuration does otherwise than its rivals; empty where nothing differs."""
         return row.configuration.naming(self.recipe_names)
 
     def on(self, devices: int) -> str:
-        """A number of devices in words."""
+        """Return a number of devices in words."""
         return counted(devices, DEVICE_WORDS[self.device])
 
     @property
     def fastest(self) -> Choice | None:
-        """Of those that learn as the reference does."""
-        return min((each for each in self.rows if each.is_alike), key=lambda each: each.time_s.value, default=None)
+        """The fastest choice that trains like the reference; None without rows."""
+        alike = [row for row in self.rows if row.trains_like_reference]
+        return min(alike, key=lambda row: row.time_s.value, default=None)
 
 
 def choices(evidence: Evidence) -> list[Choices]:
-    """Give the table of choices of each job; of a job of which no run completed one without rows."""
-    found = evidence.configurations
-    completed, lost = ([each for each in found if bool(each.completed) is ended] for ended in (True, False))
-    jobs = _together(completed, lambda each: (*_job(each), each.provenance.kind or "", each.provenance.software or ""))
-    lost_of = _together(lost, _job)
+    """Return the table of choices of each job; of a job of which no run completed one without rows."""
+    completed = [configuration for configuration in evidence.configurations if configuration.completed]
+    lost = [configuration for configuration in evidence.configurations if not configuration.completed]
+    measured = grouped(completed, lambda configuration: (_job(configuration), _place(configuration)))
+    lost_of_job = grouped(lost, _job)
     tables = []
-    for (name, job, device, machine, versions), alike in sorted(jobs.items(), key=lambda entry: entry[0]):
+    for job, place in sorted(measured):
         # A run that was killed may have left no record of its machine.
-        own = [each for each in lost_of.get((name, job, device), []) if each.provenance.kind in (None, machine)]
-        tables.append(_choices((job, device, machine or None, versions or None), alike, own))
-    for key in lost_of.keys() - {key[:3] for key in jobs}:
-        own = lost_of[key]
-        tables.append(Choices(*key[1:], None, None, own[0].workload.unit.name, ANY_WORK, [], lost=tuple(own)))
-    return tables
+        lost_there = [
+            configuration
+            for configuration in lost_of_job.get(job, [])
+            if configuration.provenance.kind in (None, place.machine)
+        ]
+        tables.append(_table(job, place, measured[job, place], lost_there))
+    measured_jobs = {job for job, _ in measured}
+    return tables + [_table_without_rows(job, own) for job, own in lost_of_job.items() if job not in measured_jobs]
 
 
-def as_table(found: Sequence[Choices]) -> pd.DataFrame:
-    """One row per choice, then those that never completed; what was not recorded is empty."""
-    rows = [
-        _where(job, each.configuration)
-        | {"recipe": job.recipe(each), "learning": words_of(each.learning), "changes": words_of(each.changes)}
-        | {"repeats": each.rate.repeats}
-        | interval_columns("throughput_per_s", each.rate)
-        | interval_columns("speedup", each.speedup)
-        | interval_columns("time_s", each.time_s)
-        | {"device_hours": each.device_hours, "peak_memory_bytes": each.memory_bytes}
-        | {"not_worse": not each.is_worse, "lost": None}
-        for job in found
-        for each in job.rows
-    ]
+def as_table(tables: Sequence[Choices]) -> pd.DataFrame:
+    """Return one row per choice, then those that never completed; what was not recorded is empty."""
+    rows = [_cells(table, choice) for table in tables for choice in table.rows]
     rows += [
-        _where(job, each) | {"repeats": 0, "not_worse": False, "lost": outcomes_of(each)}
-        for job in found
-        for each in job.lost
+        _job_cells(table, configuration) | {"repeats": 0, "not_worse": False, "lost": outcomes_of(configuration)}
+        for table in tables
+        for configuration in table.lost
     ]
     return pd.DataFrame(rows)
 
 
 def outcomes_of(configuration: Configuration) -> str:
-    """How the runs of a configuration ended of which none completed."""
+    """Return how the runs of a configuration ended of which none completed, in words."""
     outcomes = Counter(run.values["outcome"].replace("_", " ") for run in configuration.runs)
     runs = counted(len(configuration.runs), "run")
-    return ", ".join(f"{each} in {count} of {runs}" for each, count in outcomes.items())
+    return ", ".join(f"{outcome} in {count} of {runs}" for outcome, count in outcomes.items())
 
 
-def _where(job: Choices, configuration: Configuration) -> dict[str, Any]:
+def _cells(table: Choices, choice: Choice) -> dict[str, Any]:
     return {
-        "job": job.job, "machine": job.machine, "versions": job.versions, "device": job.device,
-        "devices": configuration["devices"], "configuration": configuration.words(), "unit": job.unit,
-    }  # fmt: skip
+        **_job_cells(table, choice.configuration),
+        "recipe": table.recipe(choice),
+        "learning": words_of(choice.learning),
+        "changes": words_of(choice.changes),
+        "repeats": choice.rate.repeats,
+        **interval_columns("throughput_per_s", choice.rate),
+        **interval_columns("speedup", choice.speedup),
+        **interval_columns("time_s", choice.time_s),
+        "device_hours": choice.device_hours,
+        "peak_memory_bytes": choice.memory_bytes,
+        "not_worse": not choice.is_worse,
+        "lost": None,
+    }
+
+
+def _job_cells(table: Choices, configuration: Configuration) -> dict[str, Any]:
+    return {
+        "job": table.job,
+        "machine": table.machine,
+        "versions": table.versions,
+        "device": table.device,
+        "devices": configuration["devices"],
+        "configuration": configuration.words(),
+        "unit": table.unit,
+    }
+
+
+def _job(configuration: Configuration) -> Job:
+    workload = configuration.workload
+    return Job(workload.name, workload.job(configuration.parameters), configuration["device"])
+
+
+def _place(configuration: Configuration) -> _Place:
+    return _Place(configuration.provenance.kind or "", configuration.provenance.software or "")
+
+
+def _table(job: Job, place: _Place, configurations: list[Configuration], lost: list[Configuration]) -> Choices:
+    """Return the choices between configurations of a job that completed in one place."""
+    rated = [configuration for configuration in configurations if _has_rates(configuration)]
+    work = _work_of_training(configurations, rated)
+    rows = _measured(_without_observation(rated), configurations, work)
+    return Choices(
+        job=job.name,
+        device=job.device,
+        machine=place.machine or None,
+        versions=place.versions or None,
+        unit=configurations[0].workload.unit.name,
+        work=work,
+        rows=compared(ordered(rows)),
+        configurations=tuple(configurations),
+        lost=tuple(lost),
+    )
+
+
+def _table_without_rows(job: Job, lost: list[Configuration]) -> Choices:
+    return Choices(
+        job=job.name,
+        device=job.device,
+        machine=None,
+        versions=None,
+        unit=lost[0].workload.unit.name,
+        work=ANY_WORK,
+        rows=[],
+        lost=tuple(lost),
+    )
+
+
+def _has_rates(configuration: Configuration) -> bool:
+    rates = configuration.values(configuration.rate)
+    return bool(rates) and min(rates) > 0
+
+
+def _work_of_training(configurations: Sequence[Configuration], rated: Sequence[Configuration]) -> float:
+    """Return the samples or tokens of a training: the most epochs that were stated, times the work of a pass."""
+    passes = []
+    for configuration in rated:
+        for run in configuration.completed:
+            rate, pass_s = run.number(configuration.rate), run.number("estimated_epoch_time_s")
+            if rate and pass_s:
+                passes.append(rate * pass_s)
+    if not passes:
+        return ANY_WORK
+    return max(configuration["epochs"] or 1 for configuration in configurations) * median(passes)
+
+
+def _without_observation(configurations: Sequence[Configuration]) -> list[Configuration]:
+    """Return one of the configurations that differ only in what is no choice between them, as how runs are observed."""
+    jobs = [configuration_key(configuration.parameters, (*NO_CHOICE, "repeat")) for configuration in configurations]
+    counts = [len(configuration.values(configuration.rate)) for configuration in configurations]
+    return [configurations[index] for index in observed_once(jobs, counts)]
+
+
+def _measured(candidates: Sequence[Configuration], baselines: Sequence[Configuration], work: float) -> list[Choice]:
+    """Return what was measured of each candidate alone; `baselines` has all configurations, candidates included."""
+    speedups = {speedup.configuration.key: speedup.over_blocks for speedup in speedups_of(baselines)}
+    learnings = learning_of(candidates)
+    pool = Pool({configuration.key: configuration.blocks(configuration.rate) for configuration in candidates})
+    rows = []
+    for configuration in candidates:
+        rate = pool.mean(configuration.key)
+        if rate is not None:
+            rows.append(
+                Choice(
+                    configuration=configuration,
+                    learning=learnings[configuration.key],
+                    rate=rate,
+                    time_s=rate.map(lambda per_s: work / per_s),
+                    speedup=speedups[configuration.key],
+                    memory_bytes=peak_memory(configuration),
+                )
+            )
+    return rows
 
 
 def _differing(configurations: Sequence[Configuration]) -> list[str]:
-    """Parameters with more than one value that are a choice."""
+    """Return the parameters with more than one value that are a choice."""
     table = pd.DataFrame([configuration.parameters for configuration in configurations])
     names = [name for name in configurations[0].parameters if name not in NO_CHOICE]
     return configurations[0].workload.varying(table, names)
-
-
-def _together(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
-    groups: dict[Any, list[Any]] = defaultdict(list)
-    for each in items:
-        groups[key(each)].append(each)
-    return groups
-
-
-def _job(configuration: Configuration) -> tuple[str, str, str]:
-    work = configuration.workload
-    return work.name, work.job(configuration.parameters), configuration["device"]
-
-
-def _choices(
-    where: tuple[str, str, str | None, str | None],
-    alike: list[Configuration],
-    lost: list[Configuration],
-) -> Choices:
-    speedups = {id(each.configuration): each.over_blocks for each in speedups_of(alike)}
-    rated = [each for each in alike if (rates := each.values(each.rate)) and min(rates) > 0]
-    passes = [
-        rate * seconds
-        for each in rated
-        for run in each.completed
-        if (rate := run.number(each.rate)) and (seconds := run.number("estimated_epoch_time_s"))
-    ]
-    work = max(each["epochs"] or 1 for each in alike) * median(passes) if passes else ANY_WORK
-    # One of the configurations that differ only in what is no choice.
-    jobs = [configuration_key(each.parameters, (*NO_CHOICE, "repeat")) for each in rated]
-    once = observed_once(jobs, [len(each.values(each.rate)) for each in rated])
-    candidates = [rated[index] for index in once]
-    pool = Pool([each.blocks(each.rate) for each in candidates])
-    rows = []
-    for index, (each, learning) in enumerate(zip(candidates, learnings(candidates), strict=True)):
-        rate = pool.mean(index)
-        if rate is None:
-            continue
-        time_s = rate.map(lambda per_s: work / per_s)
-        rows.append(Choice(each, learning, rate, time_s, speedups[id(each)], peak_memory(each)))
-    compared = _compared(_ordered(rows))
-    return Choices(*where, alike[0].workload.unit.name, work, compared, tuple(alike), tuple(lost))
-
-
-def _ordered(rows: list[Choice]) -> list[Choice]:
-    """Rows with what they change; those of the reference learning first, then by devices and time."""
-    groups = _together(rows, lambda each: key_of(each.learning))
-    besides_batch = _together(rows, _besides_batch)  # which weak scaling changes
-
-    def rank(own: list[Choice]) -> tuple[int, ...]:
-        family = besides_batch[_besides_batch(own[0])]
-        counts, of_family = ({each.devices for each in rows} for rows in (own, family))
-        return -len(counts), -len(of_family), min(counts), -len(own)
-
-    ranked = sorted(groups.values(), key=rank)
-    if not ranked:
-        return []
-    reference = ranked[0][0].learning
-    ranked[1:] = sorted(ranked[1:], key=lambda own: len(changes_from(reference, own[0].learning)))
-    return [
-        replace(each, changes=changes_from(reference, each.learning))
-        for group in ranked
-        for each in sorted(group, key=lambda one: (one.devices, one.time_s.value))
-    ]
-
-
-def _besides_batch(row: Choice) -> tuple[Any, ...]:
-    return key_of({name: value for name, value in row.learning.items() if name != BATCH})
-
-
-def _compared(rows: list[Choice]) -> list[Choice]:
-    """Rows with how each compares with the fastest of the same training on as many devices."""
-    pool = Pool([each.configuration.blocks(each.configuration.rate) for each in rows])
-    found = list(rows)
-    for own in _together(range(len(rows)), lambda index: rows[index].devices).values():
-        bests = []
-        for rivals in _together(own, lambda index: key_of(rows[index].learning)).values():
-            best = max(rivals, key=lambda index: rows[index].rate.value)
-            bests.append(best)
-            others = [index for index in rivals if index != best]
-            found[best] = replace(found[best], rivals=len(rivals))
-            for index, ratio in zip(others, pool.against_best(best, others), strict=True):
-                found[index] = replace(found[index], ratio=ratio, is_worse=verdict(ratio) == "less", rivals=len(rivals))
-        reference = next((index for index in bests if rows[index].is_alike), None)
-        changed = [index for index in bests if index != reference]
-        if reference is not None:
-            for index, gain in zip(changed, pool.against_best(reference, changed, among=len(own)), strict=True):
-                found[index] = replace(found[index], gain=gain, instead_of=rows[reference].learning)
-    return found

@@ -1,64 +1,101 @@
-"""What decides how much is learned from a sample: only configurations with the same are the same training."""
+"""What decides how much is learned from a sample: only configurations in which it is equal are the same training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from multicard.analysis.evidence import Configuration, as_stated
 from multicard.analysis.scaling.speedup import SAME_WORK
 from multicard.experiment.workload import BATCH
 
-ROUNDING = 1e-4  # relative, of a rate times a time
+# Relative difference up to which a measured batch, a rate times a time, is a whole number.
+ROUNDING = 1e-4
 
+# By name, such as a precision or a batch.
 Learning = Mapping[str, Any]
+# By name, the value in a reference and the value in its place.
 Changes = Mapping[str, tuple[Any, Any]]
 
 
-def learnings(configurations: Sequence[Configuration]) -> list[Learning]:
-    """`Workload.learning` of each, measured batches that are equal but for the last ones of a pass having one value."""
-    found = [each.workload.learning({**each.parameters, **each.completed[0].values}) for each in configurations]
-    measured = sorted({each[BATCH] for each in found if isinstance(each.get(BATCH), float)}, reverse=True)
-    equal: dict[float, int | str] = {}
-    for largest in measured:
-        name = round(largest) if abs(largest - round(largest)) < ROUNDING * largest else f"about {round(largest)}"
-        for batch in (each for each in measured if each >= largest * (1 - SAME_WORK)):
-            equal.setdefault(batch, name)
-    return [
-        each | {BATCH: equal[batch]} if isinstance(batch := each.get(BATCH), float) and batch in equal else each
-        for each in found
-    ]
+def learning_of(configurations: Sequence[Configuration]) -> dict[Hashable, Learning]:
+    """Return `Workload.learning` of each configuration that a run completed, by its key.
+
+    Measured batches are means over steps, so the last steps of passes make them differ a little: those that are equal
+    but for that have one value here.
+    """
+    learnings = {
+        configuration.key: configuration.workload.learning(
+            {**configuration.parameters, **configuration.completed[0].values}
+        )
+        for configuration in configurations
+    }
+    measured = {learning[BATCH] for learning in learnings.values() if isinstance(learning.get(BATCH), float)}
+    names = _names_of_batches(measured)
+    return {key: _with_batch_name(learning, names) for key, learning in learnings.items()}
+
+
+def _names_of_batches(measured: set[float]) -> dict[float, int | str]:
+    """Return what measured batches count as: the largest of those that are equal within `SAME_WORK`.
+
+    >>> _names_of_batches({128.00001, 127.0, 63.4})
+    {128.00001: 128, 127.0: 128, 63.4: 'about 63'}
+    """
+    names: dict[float, int | str] = {}
+    descending = sorted(measured, reverse=True)
+    for largest in descending:
+        is_whole = abs(largest - round(largest)) < ROUNDING * largest
+        name = round(largest) if is_whole else f"about {round(largest)}"
+        for batch in descending:
+            if batch >= largest * (1 - SAME_WORK):
+                names.setdefault(batch, name)
+    return names
+
+
+def _with_batch_name(learning: Learning, names: Mapping[float, int | str]) -> Learning:
+    batch = learning.get(BATCH)
+    if isinstance(batch, float) and batch in names:
+        return {**learning, BATCH: names[batch]}
+    return learning
 
 
 def key_of(learning: Learning) -> tuple[Any, ...]:
-    """The same for what is the same."""
+    """Return a hashable key that is equal for configurations that train identically."""
     return tuple(learning.items())
 
 
 def changes_from(reference: Learning, learning: Learning) -> Changes:
-    """What differs: its value in the reference, and here."""
+    """Return what differs: its value in the reference, and in the other; None where one of them has none."""
     names = dict.fromkeys((*reference, *learning))
     pairs = {name: (reference.get(name), learning.get(name)) for name in names}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    return {name: (before, after) for name, (before, after) in pairs.items() if before != after}
 
 
 def words_of(learning: Learning | Changes) -> str:
-    """What decides how much is learned, or what is traded for that of the reference; empty where nothing is.
+    """Return what decides how much is learned, or what is changed of it, in words; empty where nothing is.
 
     >>> words_of({"precision": ("fp32", "fp16")}), words_of({"precision": "fp16", "packed": True})
     ('precision: fp32 → fp16', 'precision: fp16, packed: true')
-    >>> words_of({"global batch size": (128, 256), "batch_size": (32, 64)})  # the second tells the first
+    >>> words_of({"global batch size": (128, 256), "batch_size": (32, 64)})  # the second implies the first
     'batch_size: 32 → 64'
     >>> words_of({"global batch size": (128, 256), "learning rate": (0.1, 0.2)})
     'global batch size: 128 → 256, learning rate: 0.1 → 0.2'
     """
-    told = {_times(pair) for name, pair in learning.items() if name != BATCH and "batch" in name}
-    if _times(learning.get(BATCH)) in told - {None}:
-        learning = {name: value for name, value in learning.items() if name != BATCH}
-    sides = {name: value if isinstance(value, tuple) else (value,) for name, value in learning.items()}
-    words = {name: ["not known" if each is None else as_stated(each) for each in own] for name, own in sides.items()}
-    return ", ".join(f"{name}: {' → '.join(own)}" for name, own in words.items())
+    shown = dict(learning)
+    factor = _factor(learning.get(BATCH))
+    other_batches = [value for name, value in learning.items() if name != BATCH and "batch" in name]
+    if factor is not None and factor in [_factor(value) for value in other_batches]:
+        del shown[BATCH]
+    return ", ".join(f"{name}: {_value_words(value)}" for name, value in shown.items())
 
 
-def _times(pair: Any) -> float | None:
-    """How many times as large a number became; None of what is no change of a number."""
-    is_of_numbers = isinstance(pair, tuple) and all(isinstance(each, int | float) and each for each in pair)
-    return pair[1] / pair[0] if is_of_numbers else None
+def _value_words(value: Any) -> str:
+    sides = value if isinstance(value, tuple) else (value,)
+    return " → ".join("not known" if side is None else as_stated(side) for side in sides)
+
+
+def _factor(change: Any) -> float | None:
+    """Return how many times as large a number became; None of anything but a change of a number."""
+    if not isinstance(change, tuple) or len(change) != 2:
+        return None
+    before, after = change
+    are_numbers = all(isinstance(side, int | float) and side for side in change)
+    return after / before if are_numbers else None

@@ -17,7 +17,8 @@ from multicard.analysis import ablation
 from multicard.analysis.ablation import ABLATED, WORTHWHILE, Cost
 from multicard.analysis.bottlenecks.bottlenecks import Bottleneck, BottleneckReport, report_of, summary
 from multicard.analysis.bottlenecks.options import untried
-from multicard.analysis.choice.choices import Choice, Choices, choices, outcomes_of
+from multicard.analysis.choice.choice import Choice
+from multicard.analysis.choice.choices import Choices, choices, outcomes_of
 from multicard.analysis.choice.learning import changes_from, words_of
 from multicard.analysis.evidence import Configuration, Evidence, place_words
 from multicard.analysis.runs.notices import NOTICES, told
@@ -202,7 +203,7 @@ def speedups(job: Choices) -> list[tuple[Choice, Interval]]:
     Intervals and p-values allow for its own values having chosen it among those on as many devices
     (`selection.chosen_among`). The p-values are corrected for the number of numbers of devices as well.
     """
-    alike = [each for each in job.rows if each.is_alike and each.speedup and each.devices > 1]
+    alike = [each for each in job.rows if each.trains_like_reference and each.speedup and each.devices > 1]
     fastest = {each.devices: each for each in sorted(alike, key=lambda each: -each.time_s.value)}
     rows = [fastest[count] for count in sorted(fastest)]
     rivals = Counter(each.devices for each in alike)
@@ -212,7 +213,7 @@ def speedups(job: Choices) -> list[tuple[Choice, Interval]]:
 
 def of_many(job: Choices, devices: int) -> str:
     """Return among how many configurations the fastest on so many devices was chosen, in words; empty of one."""
-    count = sum(bool(each.is_alike and each.speedup and each.devices == devices) for each in job.rows)
+    count = sum(bool(each.trains_like_reference and each.speedup and each.devices == devices) for each in job.rows)
     return f"the best of {count}" if count > 1 else ""
 
 
@@ -239,7 +240,7 @@ def _how_many(job: Choices) -> str:
 def _which(job: Choices) -> list[str]:
     """The fastest on each number of devices on which several configurations of a training were measured, most first."""
     lines = []
-    for best in sorted(job.rows, key=lambda each: (not each.is_alike, -each.devices)):
+    for best in sorted(job.rows, key=lambda each: (not each.trains_like_reference, -each.devices)):
         rivals = [
             each for each in job.rows if each.ratio and (each.devices, each.changes) == (best.devices, best.changes)
         ]
@@ -260,9 +261,9 @@ def _gains(job: Choices) -> list[tuple[str, str]]:
     """What a change of what is learned gains over the fastest without it, the most first."""
     rows = [each for each in job.rows if each.gain is not None]
     told = []
-    for row in sorted(rows, key=lambda each: -each.gain.value):
-        what = words_of(changes_from(row.instead_of, row.learning))
-        told.append((f"{what}: {row.gain.format(unit=FASTER)} on {job.on(row.devices)}", _doubt(row.gain)))
+    for row in sorted(rows, key=lambda each: -each.gain.ratio.value):
+        what = words_of(changes_from(row.gain.instead_of, row.learning))
+        told.append((f"{what}: {row.gain.ratio.format(unit=FASTER)} on {job.on(row.devices)}", _doubt(row.gain.ratio)))
     return told
 
 
