@@ -14,9 +14,10 @@ from test_recommend import said, trained
 
 from multicard.analysis.bottlenecks.bottlenecks import Bottleneck
 from multicard.analysis.bottlenecks.options import untried
-from multicard.analysis.choice.applied import Request, asked_of
+from multicard.analysis.choice.answers import speedups
+from multicard.analysis.choice.applied import Request, proposed_choice
 from multicard.analysis.choice.choices import choices
-from multicard.analysis.choice.recommend import advise, speedups
+from multicard.analysis.choice.recommend import advise
 from multicard.analysis.evidence import Block, Evidence, MeasuredRun, read_evidence
 from multicard.analysis.scaling.headline import headline
 from multicard.core.files import write_json
@@ -78,7 +79,7 @@ def test_a_speed_up_beyond_ideal_or_of_almost_nothing_is_doubted_where_it_is_tol
         assert doubt in headline(made(tmp_path / f"{name} alone", own)).words
         job = advise(made(tmp_path / f"{name} tile", own)).jobs[0]
         assert any(doubt in tile.notes for tile in job.tiles)
-    row, reason = asked_of(
+    row, reason = proposed_choice(
         choices(made(tmp_path / "applied", trained(1, 100) + trained(4, 500)))[0], Request(1e6, "samples")
     )
     assert row.devices == 4 and "It is 125% efficient: above ideal" in reason

@@ -13,17 +13,11 @@ from synthetic_results import with_provenance as placed
 
 from multicard.analysis.bottlenecks.bottlenecks import BottleneckReport, report_of
 from multicard.analysis.bottlenecks.options import untried
+from multicard.analysis.choice.advice import NO_THROUGHPUT, JobAdvice
+from multicard.analysis.choice.answers import standing
 from multicard.analysis.choice.choice import Choice
 from multicard.analysis.choice.choices import as_table, choices
-from multicard.analysis.choice.recommend import (
-    MANY,
-    NO_THROUGHPUT,
-    JobAdvice,
-    WordTable,
-    _standing,
-    advise,
-    as_markdown,
-)
+from multicard.analysis.choice.recommend import advise, as_markdown
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.cli import main
@@ -129,7 +123,7 @@ def test_only_what_is_shown_to_be_slower_is_called_slower(tmp_path: Path) -> Non
     # Its own interval excludes 1, and that of the fastest of many would not.
     [second] = [row for row in job.rows if row.ratio and not row.is_worse]
     one_of_many = replace(second, ratio=Interval(0.9, 0.85, 0.95, 2, p_value=0.2))
-    assert _standing(one_of_many) == "not significantly slower among so many comparisons"
+    assert standing(one_of_many) == "not significantly slower among so many comparisons"
 
 
 def test_precision_and_batch_are_never_traded_silently(tmp_path: Path) -> None:
@@ -419,8 +413,7 @@ def test_names_in_braces_of_a_command_are_no_part_of_what_is_printed(tmp_path: P
 
 def test_where_no_throughput_is_known_the_largest_part_of_the_step_is_the_answer() -> None:
     def advice(step: str) -> JobAdvice:
-        points = [(MANY, NO_THROUGHPUT)]
-        return JobAdvice("job", points, [], [], WordTable([], []), [], "about", [], step)
+        return JobAdvice("job", "about", how_many=NO_THROUGHPUT, step=step)
 
     assert advice("1 GPU: mostly compute (75% of the capture)").answers == [
         "1 GPU: mostly compute (75% of the capture)."

@@ -13,11 +13,20 @@ from typing import Any
 import pandas as pd
 
 from multicard.analysis.bottlenecks.bottlenecks import peak_memory, report_of, summary
-from multicard.analysis.choice.applied import WORK, Request, asked_of, job_of, kind_of, other_series, series_of
+from multicard.analysis.choice.answers import HOURS, speedups
+from multicard.analysis.choice.applied import (
+    WORK,
+    Request,
+    other_series,
+    proposed_choice,
+    proposed_job,
+    scaling_of,
+    series_of,
+)
 from multicard.analysis.choice.choice import HOUR_S, Choice
 from multicard.analysis.choice.choices import NO_CHOICE, Choices, outcomes_of
 from multicard.analysis.choice.learning import words_of
-from multicard.analysis.choice.recommend import HOURS, doubts, speedups
+from multicard.analysis.choice.next_steps import doubts
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.analysis.scaling.headline import STEP_TIME
@@ -62,11 +71,11 @@ def propose(
     are kept. Raises UserError if no throughput is known, or nothing was measured on the devices or of the work that is
     applied for.
     """
-    job, others = job_of(evidence)
-    asked, reason = asked_of(job, request)
+    job, others = proposed_job(evidence)
+    asked, reason = proposed_choice(job, request)
     kinds = kinds_of(evidence.scenarios)
     own = series_of(job, asked)
-    series = {kind_of(own, kinds): own} | other_series(job, own, kinds)
+    series = {scaling_of(own, kinds): own} | other_series(job, own, kinds)
     own_records = [records[run.run] for run in asked.configuration.completed if run.run in records]
     page = _Page(job, asked, series, request, evidence, own_records)
     synthetic = any(run.synthetic for run in evidence.runs)
@@ -135,7 +144,7 @@ class _Page:
     @property
     def work(self) -> str:
         """The work of a run, in words."""
-        amount, what = self.applied.amount, self.applied.of
+        amount, what = self.applied.amount, self.applied.unit
         what = self.samples if what == "samples" else what
         return f"{f'{amount:,.0f}' if amount == round(amount) else number(amount)} {what}"
 
@@ -150,7 +159,7 @@ class _Page:
 
     def run_hours(self, row: Choice) -> Interval | None:
         """Return the hours that a run takes; None where the time of its work was not measured."""
-        measure, seconds = WORK[self.applied.of]
+        measure, seconds = WORK[self.applied.unit]
         mean = self.mean(row, measure)
         return mean and mean.map(lambda value: seconds(self.applied.amount, value) / HOUR_S)
 
@@ -173,7 +182,7 @@ class _Page:
 
     def request(self) -> str:
         """The first sentence."""
-        row, measure, nodes = self.asked, WORK[self.applied.of][0], self.nodes(self.asked)
+        row, measure, nodes = self.asked, WORK[self.applied.unit].measure, self.nodes(self.asked)
         is_tokens = measure == "tokens_per_s"
         hours_per_run = self.run_hours(row)
         rate = self.mean(row, measure if is_tokens else self.of.rate)
@@ -312,7 +321,7 @@ class _Page:
         elif self.job.device == "cpu":
             of = f"on {counted(self.nodes(self.asked) or 1, 'node')}, as measured"
         sentences = [f"{self.runs} of {self.work}; {of}; without {NOT_INCLUDED}."]
-        if self.applied.of == "steps" and next(iter(self.series)) != "strong" and len(timed) > 1:
+        if self.applied.unit == "steps" and next(iter(self.series)) != "strong" and len(timed) > 1:
             sentences.append("A step on more devices processes more samples, so the rows are not the same work.")
         table = Table(headings, cells, _place(self.asked, [row for row, _ in timed]))
         return Block("Resources", sentences, table=table)

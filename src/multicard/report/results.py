@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.choice.recommend import Recommendations, advise
+from multicard.analysis.choice.advice import Recommendations
+from multicard.analysis.choice.recommend import advise
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.provenance import notes
 from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables, read_checked

@@ -58,6 +58,15 @@ class Interval:
         >>> Interval(1.25, 1.2, 1.3, 3, coverage=0.975).format(), Interval(1.25, None, None, 1).format(unit="× as fast")
         ('1.25 (97.5% CI 1.20 to 1.30, n=3)', '1.25× as fast (n=1)')
         """
+        value, details = self.texts(show)
+        return f"{value}{unit} ({details})"
+
+    def texts(self, show: Callable[[float], str] | None = None) -> tuple[str, str]:
+        """Return what `format` joins: the value, and the interval with the number of repeats.
+
+        >>> Interval(1.25, 1.2, 1.3, 3).texts()
+        ('1.25', '95% CI 1.20 to 1.30, n=3')
+        """
         low: str | None
         high: str | None
         if show is None:
@@ -67,7 +76,7 @@ class Interval:
             low = None if self.low is None else show(self.low)
             high = None if self.high is None else show(self.high)
         bounds = "" if low is None else f"{100 * (self.coverage or LEVEL):.3g}% CI {low} to {high}, "
-        return f"{value}{unit} ({bounds}n={self.counts or self.repeats})"
+        return value, f"{bounds}n={self.counts or self.repeats}"
 
 
 def interval_columns(name: str, interval: Interval | None) -> dict[str, float | None]:

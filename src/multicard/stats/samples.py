@@ -33,7 +33,7 @@ def numbers_by_block(blocks: Blocks) -> dict[Hashable, float]:
     return {block: float(value) for block, value in blocks.items() if value is not None and is_number(value)}
 
 
-def shared_blocks(samples: Sequence[Sample]) -> list[Hashable]:
+def shared_blocks(samples: Sequence[Sample]) -> list[Any]:
     """Return the blocks in which all samples have a number; none where a sample has no blocks.
 
     >>> shared_blocks([{1: 5.0, 2: 6.0, 3: None}, {2: 7.0, 3: 8.0}])

@@ -1,0 +1,86 @@
+"""What to try against the bottlenecks of a job, in words, and what could change its answers."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from multicard.analysis.ablation import WORTHWHILE, Cost
+from multicard.analysis.bottlenecks.bottlenecks import Bottleneck
+from multicard.analysis.bottlenecks.options import untried
+from multicard.analysis.choice.advice import Part
+from multicard.analysis.choice.choices import Choices
+from multicard.analysis.evidence import Configuration, MeasuredRun
+from multicard.analysis.runs.notices import NOTICES, told
+from multicard.core.text import counted, listed
+from multicard.core.units import percent
+
+MOST_OPTIONS = 3  # named against one bottleneck
+MOST_NOTICES = 3
+
+
+def part_of(bottleneck: Bottleneck, about: Configuration, measured: Sequence[Configuration], cost: Cost | None) -> Part:
+    """Return a bottleneck with what can be done about it; without options where that can gain almost nothing.
+
+    `cost`: what it was measured to cost. Where that shows a cost, it counts in place of the share of the step; where
+    one repeat or a wide interval leaves it open, the share does. `measured`: configurations that ran, whose settings
+    need no trial.
+    """
+    gain, measured_words = bottleneck.gain, ""
+    if cost is not None and cost.is_shown:
+        gain, measured_words = cost.ratio.value, f"{cost.sentence}, measured"
+    elif cost is not None and cost.is_excluded:
+        gain = 1.0
+    options = untried(about, bottleneck, measured) if gain is None or gain >= WORTHWHILE else []
+    if cost is not None:
+        bound = f"measured: {cost.words()}"
+    elif gain is not None:
+        bound = f"about {gain:.2f} times as fast if it took no time"
+    else:
+        bound = ""
+    return Part(bottleneck.kind.capitalize(), bottleneck.evidence, options, bound, measured_words)
+
+
+def trial(bottleneck: Bottleneck, part: Part, whole: str) -> str:
+    """Return what to try against a bottleneck, with the reason; empty without options.
+
+    `whole`: what shares are parts of, the step or the capture.
+    """
+    if not part.options:
+        return ""
+    options = listed(part.options[:MOST_OPTIONS], "or")
+    if part.measured:
+        return f"{options}, since {part.measured}"
+    return f"{options}, since {_reason(bottleneck, whole)}{f'; {part.bound}' if part.bound else ''}"
+
+
+def _reason(bottleneck: Bottleneck, whole: str) -> str:
+    if bottleneck.kind == "memory":
+        return "it needs too much memory"
+    share = percent(bottleneck.share)
+    if bottleneck.kind == "padding":
+        return f"{share} of the tokens are padding"
+    return f"{share} of the {whole} is {bottleneck.kind}"
+
+
+def doubts(job: Choices) -> str:
+    """Return what could change the answers for a job: repeats, and notices about its runs; empty without runs."""
+    runs = [run for configuration in job.configurations for run in configuration.completed]
+    if not runs:
+        return ""
+    texts = [_repeats_words(job), *_notices_words(runs)]
+    lost_runs = sum(len(configuration.runs) for configuration in job.lost)
+    if lost_runs:
+        texts.append(f"{counted(lost_runs, 'run')} of {counted(len(job.lost), 'configuration')} never completed")
+    return "; ".join(texts)
+
+
+def _repeats_words(job: Choices) -> str:
+    counts = sorted({len(configuration.completed) for configuration in job.configurations})
+    repeats = f"{counts[0]} to {counts[-1]} repeats" if len(counts) > 1 else counted(counts[0], "repeat")
+    return f"{repeats} of each configuration" if len(job.configurations) > 1 else repeats
+
+
+def _notices_words(runs: Sequence[MeasuredRun]) -> list[str]:
+    """Return the most frequent notices about some runs, in words."""
+    counts = Counter(notice for run in runs for notice in told(run.values))
+    by_frequency = sorted(counts, key=lambda notice: (-counts[notice], list(NOTICES).index(notice)))
+    return [f"{notice} in {counts[notice]} of {counted(len(runs), 'run')}" for notice in by_frequency[:MOST_NOTICES]]

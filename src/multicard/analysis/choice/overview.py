@@ -1,0 +1,85 @@
+"""A job at a glance: the few numbers that stand for it, and the table of all its choices in words."""
+
+from collections.abc import Mapping
+
+from multicard.analysis import ablation
+from multicard.analysis.ablation import Cost
+from multicard.analysis.bottlenecks.bottlenecks import BottleneckReport
+from multicard.analysis.choice.advice import Tile, WordTable
+from multicard.analysis.choice.answers import ChosenSpeedup, best_of_words, speedups, standing
+from multicard.analysis.choice.choice import Choice
+from multicard.analysis.choice.choices import Choices
+from multicard.analysis.choice.learning import words_of
+from multicard.analysis.scaling.speedup import implausible
+from multicard.core.text import counted, plural
+from multicard.core.units import BYTES, UNKNOWN, number, percent, with_unit
+from multicard.stats.interval import verdict
+
+SURE = {"more": "Significant", "less": "Significantly slower", "none": "Not significant", "unknown": "No interval"}
+
+
+def tiles(job: Choices, report: BottleneckReport, costs: Mapping[str, Cost], doubt: str) -> list[Tile]:
+    """Return the fastest configuration, the speed-up, what costs most of the step, and how sure that is.
+
+    `report` is about the configuration in question, `costs` has what its parts were measured to cost. Empty for a job
+    without choices.
+    """
+    fastest = job.fastest
+    if fastest is None:
+        return []
+    found = [_fastest_tile(job, fastest)]
+    sure = counted(fastest.rate.repeats, "repeat")
+    speedup = next((each for each in speedups(job) if each.choice.key == report.configuration.key), None)
+    if speedup is not None:
+        found.append(_speedup_tile(job, speedup))
+        sure = SURE[verdict(speedup.ratio)]
+    step = _step_tile(job, report, costs)
+    if step is not None:
+        found.append(step)
+    return [*found, Tile("How sure", sure, doubt)]
+
+
+def _fastest_tile(job: Choices, fastest: Choice) -> Tile:
+    rate = f"{number(fastest.rate.value)} {plural(2, job.unit)} per second"
+    is_fastest_of_all = fastest.rate.value == max(row.rate.value for row in job.rows)
+    title = "Fastest that was measured" if is_fastest_of_all else "Fastest of the same training"
+    return Tile(title, job.on(fastest.devices), "; ".join(filter(None, (job.recipe(fastest), rate))))
+
+
+def _speedup_tile(job: Choices, speedup: ChosenSpeedup) -> Tile:
+    devices, ratio = speedup.choice.devices, speedup.ratio
+    value, details = ratio.texts()
+    efficiency = implausible(ratio.value, devices) or f"{percent(ratio.value / devices)} efficient"
+    notes = "; ".join(filter(None, (details, best_of_words(job, devices), efficiency)))
+    return Tile(f"Speed-up of {job.on(devices)} over 1", f"{value}×", notes)
+
+
+def _step_tile(job: Choices, report: BottleneckReport, costs: Mapping[str, Cost]) -> Tile | None:
+    """Return what the largest part of the step costs, as measured, else its share; None where no part is known."""
+    devices = job.on(report.configuration["devices"])
+    cost = ablation.of_largest(costs, report)
+    if cost is not None:
+        notes = f"without it {cost.ratio.format(unit='×')}, on {devices}"
+        return Tile(f"Cost of {cost.name}, measured", percent(cost.share.value), notes)
+    if report.largest is None:
+        return None
+    return Tile("Largest part of the step", percent(report.parts[report.largest]), f"{report.largest}, on {devices}")
+
+
+def word_table(job: Choices) -> WordTable:
+    """Return all choices for a person to read, without empty columns."""
+    rows = job.rows
+    columns = {
+        "Devices": [job.on(row.devices) for row in rows],
+        "Recipe": [job.recipe(row) for row in rows],
+        "Changes": [words_of(row.changes) for row in rows],
+        f"{plural(2, job.unit).capitalize()} per second": [row.rate.format() for row in rows],
+        "Speed-up": [row.speedup.format() if row.speedup and row.devices > 1 else "" for row in rows],
+        "Memory per device": [with_unit(row.memory_bytes, BYTES) if row.memory_bytes else "" for row in rows],
+        "Standing": [standing(row) for row in rows],
+    }
+    shown = {heading: cells for heading, cells in columns.items() if any(cells)}
+    return WordTable(
+        headings=list(shown),
+        rows=[[cell or UNKNOWN for cell in cells] for cells in zip(*shown.values(), strict=True)],
+    )
