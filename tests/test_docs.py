@@ -16,7 +16,7 @@ from multicard.experiment.parameters_page import page as parameters_page
 from multicard.figures.__main__ import page
 from multicard.figures.catalog import catalog
 from multicard.launch.job import OF_EVERY_RANK
-from multicard.papers.judge import COLUMNS, TEST_COLUMNS
+from multicard.papers.tables import COLUMNS, TEST_COLUMNS
 from multicard.trace.tables import ACTIVITIES
 
 FILES = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from multicard.papers.claim_tests import Compare, Comparison, Reaches, same_blocks
 from multicard.papers.judge import Verdict, judge_together
-from multicard.papers.tests import Compare, Comparison, Reaches, same_blocks
 from multicard.stats.corrections import holm_levels
 
 
@@ -78,7 +78,7 @@ def test_the_more_tests_are_judged_together_the_more_each_must_show() -> None:
     weak = [comparison(*np.exp(np.array([0.06 - d, 0.06, 0.06 + d])).tolist()) for d in [0.06 * math.sqrt(3) / 6]]
     assert decided([(gain(above=1.0), weak)]) == ["confirmed"]
     assert decided([(gain(above=1.0), weak), (gain(above=1.0), weak)]) == ["not decided"] * 2
-    found = judge_together([(gain(above=1.0), weak), (gain(above=1.0), weak)])[0].found
+    found = judge_together([(gain(above=1.0), weak), (gain(above=1.0), weak)])[0].pooled
     assert found.coverage == pytest.approx(0.975) and found.low < 1 < found.value
     strong = [comparison(1.5, 1.51, 1.49)]
     assert decided([(gain(above=1.0), weak), (gain(above=1.0), strong)]) == ["confirmed"] * 2
@@ -94,7 +94,7 @@ def test_levels_follow_holm() -> None:
 def test_shares_are_averaged_as_they_are_and_may_be_zero() -> None:
     test = Reaches(statement="It is high.", kind="reaches", where={}, epochs=20, above=0.5)
     [result] = judge_together([(test, [comparison(0.0, 0.1, 0.2), comparison(0.2, 0.1, 0.03)])])
-    assert result.verdict == "refuted" and result.found.value == pytest.approx(0.105)
+    assert result.verdict == "refuted" and result.pooled.value == pytest.approx(0.105)
 
 
 def test_series_are_compared_in_the_blocks_that_all_have() -> None:
@@ -105,5 +105,5 @@ def test_series_are_compared_in_the_blocks_that_all_have() -> None:
     assert decided([(gain(above=1.0), [])]) == ["not measured here"]
     few, full = comparison(1.21, 1.2), comparison(1.21, 1.2, 9.0)
     [result] = judge_together([(gain(above=1.0), [full, few])])
-    assert result.verdict == "confirmed" and result.found.value == pytest.approx(math.sqrt(1.21 * 1.2))
+    assert result.verdict == "confirmed" and result.pooled.value == pytest.approx(math.sqrt(1.21 * 1.2))
     assert result.comparisons == [few, few]

@@ -22,7 +22,8 @@ from claim_worlds import (
 from synthetic_results import GPU, images, made, texts, with_provenance
 
 from multicard.analysis.evidence import read_evidence
-from multicard.papers.judge import COLUMNS, TEST_COLUMNS, claims_table, judge, table_of_tests
+from multicard.papers.judge import judge
+from multicard.papers.tables import COLUMNS, TEST_COLUMNS, claims_table, table_of_tests
 
 # One of the experiments that refute each claim.
 REFUTING = {claim: experiment for claim, numbers, experiment in FALSE if 0 in numbers}
@@ -128,7 +129,7 @@ def test_runs_of_two_machines_or_versions_are_not_compared(tmp_path: Path) -> No
     # Of whatever number of nodes.
     rows = images(100, image_size=500) + images(750, image_size=500, devices=8, nodes=2)
     judged = verdict_on("large_images_scale", made(tmp_path / "nodes", rows))
-    assert judged.tests[0].found.value == pytest.approx(750 / 800)
+    assert judged.tests[0].pooled.value == pytest.approx(750 / 800)
 
 
 def test_speed_ups_of_several_configurations_are_compared_by_their_geometric_means(tmp_path: Path) -> None:
@@ -140,8 +141,8 @@ def test_speed_ups_of_several_configurations_are_compared_by_their_geometric_mea
     judged = verdict_on("llm_scaling_is_smaller", made(tmp_path, is_vision, is_llm))
     assert judged.verdict == "refuted", judged.finding
     [test] = judged.tests
-    assert test.found.value == pytest.approx(llm / vision)
-    assert test.found.repeats == 3 and len(test.runs) == 36
+    assert test.pooled.value == pytest.approx(llm / vision)
+    assert test.pooled.repeats == 3 and len(test.runs) == 36
 
 
 def test_results_without_any_run_give_a_row_per_claim(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_runs_that_were_disturbed_or_not_stationary_are_left_out_of_times(tmp_pa
         rows = images(100) + [row | (slow if row["repeat"] == 1 else {}) for row in images(120, layout="nhwc")]
         judged = verdict_on("nhwc_gain", made(tmp_path / f"one {reason}", rows))
         assert judged.verdict == "confirmed" and "repeats: 2" in judged.conditions
-        assert judged.tests[0].found.value == pytest.approx(1.2, rel=2e-3)
+        assert judged.tests[0].pooled.value == pytest.approx(1.2, rel=2e-3)
         judged = verdict_on("nhwc_gain", made(tmp_path / f"all {reason}", [row | doubt for row in rows]))
         assert judged.verdict == "not judged" and reason in judged.can_be_judged
 
@@ -64,7 +64,7 @@ def test_a_configuration_that_was_observed_in_several_ways_counts_once(tmp_path:
         rows += images(100, **extra) + images(90, layout="nhwc", **extra)
     judged = verdict_on("nhwc_gain", made(tmp_path, rows))
     [test] = judged.tests
-    assert test.found.value == pytest.approx(math.sqrt(1.2 * 0.9)) and judged.verdict == "confirmed"
+    assert test.pooled.value == pytest.approx(math.sqrt(1.2 * 0.9)) and judged.verdict == "confirmed"
     assert {each["profiler"] for one in test.comparisons for each in one.sides} == {"auto"}
 
 
@@ -72,7 +72,7 @@ def test_of_runs_observed_in_several_ways_those_that_may_be_judged_count(tmp_pat
     rows = images(100, data_share=0.5) + images(100, data_share=0.5, layout="nhwc")
     rows += images(100, profiler="none") + images(120, layout="nhwc", profiler="none")
     judged = verdict_on("nhwc_gain", made(tmp_path, rows))
-    assert judged.verdict == "confirmed" and judged.tests[0].found.value == pytest.approx(1.2, rel=2e-3)
+    assert judged.verdict == "confirmed" and judged.tests[0].pooled.value == pytest.approx(1.2, rel=2e-3)
 
 
 def test_a_trend_is_judged_by_the_ends_that_do_not_wait_for_data(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_the_papers_matrix_has_what_every_test_of_a_claim_needs(claim: Claim, pa
     [judged] = judge([claim], papers_runs)
     assert judged.can_be_judged == "yes"
     for each in judged.tests:
-        assert each.found.repeats >= 3, each.test.statement
+        assert each.pooled.repeats >= 3, each.test.statement
         # A baseline may be of another strategy.
         besides = (*OBSERVATION, "strategy") if each.test.kind == "efficiency" else OBSERVATION
         alike = [tuple(side.rest(besides) for side in one.sides) for one in each.comparisons]

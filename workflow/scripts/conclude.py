@@ -6,7 +6,7 @@ from pathlib import Path
 from multicard.analysis.outputs import write_recommendations
 from multicard.core.errors import reported
 from multicard.core.layout import RECOMMENDATIONS
-from multicard.papers.judge import write_claims
+from multicard.papers.tables import write_claims
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("scenarios", nargs="*", help="names of the scenarios to judge by")

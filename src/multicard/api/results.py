@@ -31,7 +31,8 @@ from multicard.core.layout import MACHINES, RUN
 from multicard.experiment.config import ARCHIVE, Experiment, parameters_in
 from multicard.experiment.load import read_experiment
 from multicard.papers.claims import SHIPPED, read_claims
-from multicard.papers.judge import claims_table, judge
+from multicard.papers.judge import judge
+from multicard.papers.tables import claims_table
 from multicard.report.assemble import Drawn, check_free, draw, measure
 from multicard.report.proposal import propose
 from multicard.report.proposal_page import write_proposal

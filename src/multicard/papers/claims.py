@@ -1,7 +1,7 @@
 """The papers' claims, as resources/claims.yaml states them."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -11,10 +11,14 @@ from multicard.core.validation import first_fault
 from multicard.experiment.datasets import Strict
 from multicard.experiment.load import read_yaml
 from multicard.experiment.workload import WORKLOADS
-from multicard.papers.tests import AnyTest, Where
+from multicard.papers.claim_tests import AnyTest, Where
 
 Hardware = Literal["gpu", "numa", "any"]
 Text = Annotated[str, Field(min_length=1)]
+if TYPE_CHECKING:
+    WorkloadName = str
+else:
+    WorkloadName = Literal[tuple(WORKLOADS)]
 
 # The claims that come with multicard.
 SHIPPED = pipeline_folder() / "resources" / "claims.yaml"
@@ -38,13 +42,13 @@ class Claim(Strict):
     source: Text
     refuted_if: Text
     hardware: Hardware
-    size: dict[Literal[tuple(WORKLOADS)], Where] = Field(default_factory=dict)
+    size: dict[WorkloadName, Where] = Field(default_factory=dict)
     our_choice: str = ""
     tests: Annotated[list[AnyTest], Field(min_length=1)]
 
 
 def read_claims(path: Path) -> list[Claim]:
-    """Read the claims.
+    """Read the claims of a YAML file.
 
     Raises `UserError` for the first fault.
     """

@@ -10,73 +10,62 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
-import pandas as pd
-
-from multicard.analysis.evidence import SYNTHETIC, Configuration, Evidence, MeasuredRun, read_evidence
+from multicard.analysis.evidence import SYNTHETIC, Configuration, Evidence, MeasuredRun
 from multicard.analysis.runs.notices import DISTURBED, NOT_STATIONARY, told
-from multicard.analysis.scenario_tables import write_csv
-from multicard.core.layout import CLAIM_TESTS, CLAIMS
 from multicard.core.text import counted
 from multicard.core.units import number
-from multicard.papers.claims import ABOUT, Claim, read_claims
-from multicard.papers.tests import AnyTest, Comparison, Quantity, fits, same_blocks
+from multicard.papers.claim_tests import AnyTest, Comparison, Quantity, fits, same_blocks
+from multicard.papers.claims import ABOUT, Claim
 from multicard.stats.corrections import holm_levels
 from multicard.stats.interval import EQUAL_REPEATS, LEVEL, Interval
 from multicard.stats.pool import pooled
 
 NUMA_NODES = 2  # fewest on which placement matters
-NOT_MEASURED = "not measured here"
+NOT_MEASURED: Final = "not measured here"
 Verdict = Literal["confirmed", "refuted", "not decided", "not judged", "not measured here"]
-
-COLUMNS = (
-    "claim", "verdict", "claim_text", "paper", "source", "hardware", "refuted_if", "can_be_judged", "finding",
-    "conditions", "our_choice",
-)  # fmt: skip
-TEST_COLUMNS = (
-    "claim", "test", "verdict", "finding", "value", "low", "high", "level", "comparisons", "blocks",
-    "not_judged_because",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class TestResult:
-    """One test of a claim."""
+    """One test of a claim, with its verdict. Made by `judge_together`."""
 
     __test__ = False  # not for pytest
 
     test: AnyTest
     verdict: Verdict
     # Its number over the blocks, with the p-value of the limit that decides; None without comparisons.
-    found: Interval | None = None
-    comparisons: Sequence[Comparison] = ()  # those behind it
+    pooled: Interval | None = None
+    comparisons: Sequence[Comparison] = ()  # those behind the number
     not_judged_because: str = ""  # why there is nothing to judge it by; empty where there is
 
     @property
     def runs(self) -> list[MeasuredRun]:
         """The runs behind the number, each once."""
-        return list({run.run: run for each in self.comparisons for run in each.runs(each.by_block)}.values())
+        runs = [run for comparison in self.comparisons for run in comparison.runs(comparison.by_block)]
+        return list({run.run: run for run in runs}.values())
 
     @property
     def finding(self) -> str:
         """Verdict, the number with its interval, and how far the single comparisons differ."""
-        if self.found is None:
+        if self.pooled is None:
             return f"Not judged: {self.not_judged_because}"
-        show = partial(_in_words, quantity=self.test.quantity)
-        values = sorted(pooled_interval([each], self.test.quantity).value for each in self.comparisons)
-        several = f", from {len(values)} comparisons, {show(values[0])} to {show(values[-1])}"
-        return f"{self.verdict.capitalize()}: {self.found.format(show)}{several if len(values) > 1 else ''}"
+        show = partial(_number_words, quantity=self.test.quantity)
+        text = f"{self.verdict.capitalize()}: {self.pooled.format(show)}"
+        values = sorted(pooled_interval([comparison], self.test.quantity).value for comparison in self.comparisons)
+        if len(values) > 1:
+            text += f", from {len(values)} comparisons, {show(values[0])} to {show(values[-1])}"
+        return text
 
 
-def _in_words(value: float, quantity: Quantity) -> str:
+def _number_words(value: float, quantity: Quantity) -> str:
     return f"{number(100 * value)}%" if quantity == "share" else number(value)
 
 
 @dataclass(frozen=True)
 class JudgedClaim:
-    """A claim and what the measurements say about it."""
+    """A claim and what the measurements say about it. Made by `judge`."""
 
     claim: Claim
     verdict: Verdict
@@ -84,29 +73,39 @@ class JudgedClaim:
 
     @property
     def can_be_judged(self) -> str:
-        """Whether the runs can decide it: yes; in part or no, and why not."""
-        missing = [each for each in self.tests if each.not_judged_because]
+        """`yes` if the runs can decide all tests; else `in part` or `no`, and why not."""
+        missing = [result for result in self.tests if result.not_judged_because]
         if not missing:
             return "yes"
-        words = [f"{each.test.statement.removesuffix('.')} ({each.not_judged_because})" for each in missing]
-        return f"{'no' if len(missing) == len(self.tests) else 'in part; not judged'}: {'; '.join(words)}"
+        reasons = [f"{result.test.statement.removesuffix('.')} ({result.not_judged_because})" for result in missing]
+        extent = "no" if len(missing) == len(self.tests) else "in part; not judged"
+        return f"{extent}: {'; '.join(reasons)}"
 
     @property
     def finding(self) -> str:
-        """Those of the tests."""
-        return " ".join(f"{each.test.statement} {each.finding}." for each in self.tests)
+        """Statements and findings of the tests, as one sentence each."""
+        return " ".join(f"{result.test.statement} {result.finding}." for result in self.tests)
 
     @property
     def conditions(self) -> str:
         """Machines, versions, number of runs behind the pooled numbers, and their repeats."""
-        every = {run.run: run.provenance for each in self.tests for run in each.runs}
-        if not every:
+        provenances = {run.run: run.provenance for result in self.tests for run in result.runs}
+        if not provenances:
             return ""
-        machines = dict.fromkeys(place.machine or "machine unknown" for place in every.values())
-        versions = dict.fromkeys(place.versions or "versions unknown" for place in every.values())
-        blocks = sorted({each.found.repeats for each in self.tests if each.found})
+        machines = dict.fromkeys(provenance.machine or "machine unknown" for provenance in provenances.values())
+        versions = dict.fromkeys(provenance.versions or "versions unknown" for provenance in provenances.values())
+        blocks = sorted({result.pooled.repeats for result in self.tests if result.pooled})
         repeats = " to ".join(map(str, dict.fromkeys((blocks[0], blocks[-1]))))
-        return f"{'; '.join(machines)}; {'; '.join(versions)}; {counted(len(every), 'run')}, repeats: {repeats}"
+        return f"{'; '.join(machines)}; {'; '.join(versions)}; {counted(len(provenances), 'run')}, repeats: {repeats}"
+
+
+@dataclass(frozen=True)
+class _Basis:
+    """What a test is judged by: comparisons, or without any the verdict and why there are none."""
+
+    comparisons: list[Comparison]
+    verdict: Verdict = "not decided"
+    reason: str = ""
 
 
 def judge(claims: Sequence[Claim], evidence: Evidence) -> list[JudgedClaim]:
@@ -114,69 +113,90 @@ def judge(claims: Sequence[Claim], evidence: Evidence) -> list[JudgedClaim]:
     nodes: dict[str | None, set[int]] = defaultdict(set)
     for run in evidence.runs:
         nodes[run.provenance.machine] |= run.provenance.numa_nodes
-    several = {machine for machine, found in nodes.items() if len(found) >= NUMA_NODES}
-    return [_judge(claim, evidence, several) for claim in claims]
+    numa_machines = {machine for machine, known_nodes in nodes.items() if len(known_nodes) >= NUMA_NODES}
+    return [_judge(claim, evidence, numa_machines) for claim in claims]
 
 
-def _judge(claim: Claim, evidence: Evidence, several_nodes: set[str | None]) -> JudgedClaim:
-    found = [_compared(test, claim, evidence, several_nodes) for test in claim.tests]
-    tests = judge_together([(test, own) for test, (own, _, _) in zip(claim.tests, found, strict=True)])
-    for place, (each, (_, verdict, why)) in enumerate(zip(tests, found, strict=True)):
-        if each.found is None:
-            tests[place] = replace(each, verdict=verdict, not_judged_because=why)
-        elif each.found.low is None:
-            why = EQUAL_REPEATS if each.found.repeats > 1 else "one repeat only, which has no interval"
-            tests[place] = replace(each, not_judged_because=why)
-    return JudgedClaim(claim, _verdict_of_claim({each.verdict for each in tests}), tests)
+def _judge(claim: Claim, evidence: Evidence, numa_machines: set[str | None]) -> JudgedClaim:
+    bases = [_basis(test, claim, evidence, numa_machines) for test in claim.tests]
+    results = judge_together([(test, basis.comparisons) for test, basis in zip(claim.tests, bases, strict=True)])
+    tests = [_with_reason(result, basis) for result, basis in zip(results, bases, strict=True)]
+    return JudgedClaim(claim, _verdict_of_claim({result.verdict for result in tests}), tests)
 
 
-def _compared(
-    test: AnyTest, claim: Claim, evidence: Evidence, several_nodes: set[str | None]
-) -> tuple[list[Comparison], Verdict, str]:
-    """The comparisons of a test that may be judged; without any the verdict, and why there are none."""
-    about = [each for each in evidence.configurations if not _why_not(each, claim, several_nodes)]
-    shown = [each for each in about if not test.why_not(each)]
+def _with_reason(result: TestResult, basis: _Basis) -> TestResult:
+    """Return a result with the reason why it cannot be judged, if there is one."""
+    if result.pooled is None:
+        return replace(result, verdict=basis.verdict, not_judged_because=basis.reason)
+    if result.pooled.low is None:
+        reason = EQUAL_REPEATS if result.pooled.repeats > 1 else "one repeat only, which has no interval"
+        return replace(result, not_judged_because=reason)
+    return result
+
+
+def _basis(test: AnyTest, claim: Claim, evidence: Evidence, numa_machines: set[str | None]) -> _Basis:
+    """Return the comparisons of a test that may be judged; without any the closest reason why there are none."""
+    about = [
+        configuration for configuration in evidence.configurations if not _why_not(configuration, claim, numa_machines)
+    ]
+    shown = [configuration for configuration in about if not test.why_not(configuration)]
     if test.timed:
-        shown = [replace(each, runs=tuple(run for run in each.completed if not _doubts(run))) for each in shown]
-    if found := test.comparisons(shown, evidence):
-        return found, "not decided", ""
-    if found := test.comparisons(about, evidence):  # runs that the claim is about were measured
-        return [], "not judged", _reasons(found, lambda side: test.why_not(side) or _doubts_of(side))
-    if found := test.comparisons(evidence.configurations, evidence):
-        return [], NOT_MEASURED, _reasons(found, lambda side: _why_not(side, claim, several_nodes))
-    return [], NOT_MEASURED, f"no such runs on {ABOUT[claim.hardware]}"
+        shown = [_without_doubtful_runs(configuration) for configuration in shown]
+    comparisons = test.comparisons(shown, evidence)
+    if comparisons:
+        return _Basis(comparisons)
+    of_claim = test.comparisons(about, evidence)
+    if of_claim:
+        reasons = _reasons(of_claim, lambda side: test.why_not(side) or _doubts_of(side))
+        return _Basis([], "not judged", reasons)
+    of_others = test.comparisons(evidence.configurations, evidence)
+    if of_others:
+        return _Basis([], NOT_MEASURED, _reasons(of_others, lambda side: _why_not(side, claim, numa_machines)))
+    return _Basis([], NOT_MEASURED, f"no such runs on {ABOUT[claim.hardware]}")
 
 
-def _reasons(found: Sequence[Comparison], why_not: Callable[[Configuration], str]) -> str:
-    return ", ".join(dict.fromkeys(reason for each in found for side in each.sides if (reason := why_not(side))))
+def _reasons(comparisons: Sequence[Comparison], why_not: Callable[[Configuration], str]) -> str:
+    """Return the reasons that the sides of comparisons are not judged for, each once."""
+    reasons = [why_not(side) for comparison in comparisons for side in comparison.sides]
+    return ", ".join(dict.fromkeys(filter(None, reasons)))
 
 
-def _why_not(configuration: Configuration, claim: Claim, several_nodes: set[str | None]) -> str:
-    """Why a configuration's runs are not judged whatever the test; empty where they may be."""
-    place, on_gpu = configuration.provenance, claim.hardware != "any"
-    reasons = {
-        "synthetic timings": any(run.synthetic for run in configuration.runs),
-        "synthetic images": place.data_source == SYNTHETIC,  # which no loader reads, decodes or copies
-        "CPU processes": on_gpu and configuration["device"] != "cuda",
-        "too small a workload": not fits(configuration, claim.size.get(configuration["workload"], {})),
-        "GPU not recorded": on_gpu and place.gpu is None,
-        "machine not known to have two or more NUMA nodes": claim.hardware == "numa"
-        and place.machine not in several_nodes,
-    }
-    return next((reason for reason, holds in reasons.items() if holds), "")
+def _why_not(configuration: Configuration, claim: Claim, numa_machines: set[str | None]) -> str:
+    """Return why a configuration's runs are not judged whatever the test; empty where they may be."""
+    provenance = configuration.provenance
+    if any(run.synthetic for run in configuration.runs):
+        return "synthetic timings"
+    if provenance.data_source == SYNTHETIC:  # which no loader reads, decodes or copies
+        return "synthetic images"
+    needs_gpu = claim.hardware != "any"
+    if needs_gpu and configuration["device"] != "cuda":
+        return "CPU processes"
+    if not fits(configuration, claim.size.get(configuration["workload"], {})):
+        return "too small a workload"
+    if needs_gpu and provenance.gpu is None:
+        return "GPU not recorded"
+    if claim.hardware == "numa" and provenance.machine not in numa_machines:
+        return "machine not known to have two or more NUMA nodes"
+    return ""
 
 
-def _doubts(run: MeasuredRun) -> list[str]:
-    """Why its times are doubtful."""
-    return [kind for kind in (DISTURBED, NOT_STATIONARY) if kind in told(run.values)][:1]
+def _without_doubtful_runs(configuration: Configuration) -> Configuration:
+    return replace(configuration, runs=tuple(run for run in configuration.completed if not _doubt_of(run)))
+
+
+def _doubt_of(run: MeasuredRun) -> str:
+    """Return why the times of a run are doubtful; empty where they are not."""
+    notices = told(run.values)
+    return next((notice for notice in (DISTURBED, NOT_STATIONARY) if notice in notices), "")
 
 
 def _doubts_of(configuration: Configuration) -> str:
-    return ", ".join(dict.fromkeys(doubt for run in configuration.completed for doubt in _doubts(run)))
+    doubts = [_doubt_of(run) for run in configuration.completed]
+    return ", ".join(dict.fromkeys(filter(None, doubts)))
 
 
 def _verdict_of_claim(verdicts: Collection[Verdict]) -> Verdict:
-    """Refuted by one test, confirmed by all."""
+    """Return the verdict on a claim by those on its tests: refuted by one, confirmed by all."""
     if "refuted" in verdicts:
         return "refuted"
     if len(verdicts) == 1:
@@ -188,16 +208,19 @@ def judge_together(tests: Sequence[tuple[AnyTest, Sequence[Comparison]]]) -> lis
     """Judge some tests, each by its comparisons.
 
     A test is confirmed where its interval lies wholly inside the limits and refuted where it lies wholly outside. The
-    levels of the intervals are those of Holm's step-down procedure (Scandinavian Journal of Statistics 6, 1979), so
-    that one or more tests are decided wrongly with a probability of at most 5%.
+    levels of the intervals are those of Holm's step-down procedure (`corrections.holm_levels`), so that one or more
+    tests are decided wrongly with a probability of at most 5%.
     """
-    series = [same_blocks(comparisons) for _, comparisons in tests]
-    p_values = [_found(test, each).p_value if each else None for (test, _), each in zip(tests, series, strict=True)]
-    results = []
-    for (test, _), kept, level in zip(tests, series, holm_levels(p_values), strict=True):
-        found = _found(test, kept, level) if kept else None
-        results.append(TestResult(test, _verdict(test, found) if found else NOT_MEASURED, found, kept))
-    return results
+    series = [(test, same_blocks(comparisons)) for test, comparisons in tests]
+    levels = holm_levels([_pooled(test, kept).p_value if kept else None for test, kept in series])
+    return [_result(test, kept, level) for (test, kept), level in zip(series, levels, strict=True)]
+
+
+def _result(test: AnyTest, comparisons: Sequence[Comparison], level: float) -> TestResult:
+    if not comparisons:
+        return TestResult(test, NOT_MEASURED)
+    interval = _pooled(test, comparisons, level)
+    return TestResult(test, _verdict(test, interval), interval, comparisons)
 
 
 def pooled_interval(
@@ -211,62 +234,29 @@ def pooled_interval(
 
     Raises `ValueError` without a block that all comparisons have.
     """
-    found = pooled([each.by_block for each in comparisons], quantity == "ratio", against, level, exact)
-    if found is None:
+    mean = pooled([comparison.by_block for comparison in comparisons], quantity == "ratio", against, level, exact)
+    if mean is None:
         raise ValueError("expected comparisons with a common block")
-    return found if quantity == "ratio" else found.map(lambda end: min(1.0, max(0.0, end)))
+    return mean if quantity == "ratio" else mean.map(lambda end: min(1.0, max(0.0, end)))
 
 
-def _found(test: AnyTest, comparisons: Sequence[Comparison], level: float = LEVEL) -> Interval:
-    """The pooled number; its p-value is of the limit that it must exclude to be decided."""
+def _pooled(test: AnyTest, comparisons: Sequence[Comparison], level: float = LEVEL) -> Interval:
+    """Return the pooled number; its p-value is of the limit that it must exclude to be decided."""
     value = pooled_interval(comparisons, test.quantity).value
     limits = [limit for limit in (test.above, test.below) if limit is not None]
     violated = [limit for limit in limits if (value < limit if limit == test.above else value > limit)]
     # Inside the limits all of them must be excluded, outside the one that is violated.
-    found = [pooled_interval(comparisons, test.quantity, limit, level, not test.timed) for limit in violated or limits]
-    return max(found, key=lambda each: each.p_value or 0.0)
+    intervals = [
+        pooled_interval(comparisons, test.quantity, limit, level, exact=not test.timed) for limit in violated or limits
+    ]
+    return max(intervals, key=lambda interval: interval.p_value or 0.0)
 
 
-def _verdict(test: AnyTest, found: Interval) -> Verdict:
-    if found.low is None or found.high is None:
+def _verdict(test: AnyTest, interval: Interval) -> Verdict:
+    if interval.low is None or interval.high is None:
         return "not decided"
     above = test.above if test.above is not None else -math.inf
     below = test.below if test.below is not None else math.inf
-    if found.high < above or found.low > below:
+    if interval.high < above or interval.low > below:
         return "refuted"
-    return "confirmed" if found.low > above and found.high < below else "not decided"
-
-
-def write_claims(claims: Path, results: Path, scenarios: Sequence[str]) -> None:
-    """Check the claims against the scenarios of a results folder: CSVs with a row per claim, and per test.
-
-    Raises `UserError` if the claims are faulty, or a scenario's measures are not there.
-    """
-    judged = judge(read_claims(claims), read_evidence(results, scenarios))
-    write_csv(claims_table(judged), results / CLAIMS)
-    write_csv(table_of_tests(judged), results / CLAIM_TESTS)
-
-
-def claims_table(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
-    """One row per claim, columns `COLUMNS`."""
-    own = ("verdict", "can_be_judged", "finding", "conditions")
-    rows = [
-        each.claim.model_dump()
-        | {"claim": each.claim.id, "claim_text": each.claim.claim}
-        | {name: getattr(each, name) for name in own}
-        for each in judged
-    ]
-    return pd.DataFrame(rows, columns=list(COLUMNS))
-
-
-def table_of_tests(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
-    """One row per test with its pooled number, columns `TEST_COLUMNS`."""
-    rows = []
-    for name, each in ((claim.claim.id, each) for claim in judged for each in claim.tests):
-        row = {"claim": name, "test": each.test.statement, "verdict": each.verdict, "finding": each.finding}
-        row |= {"comparisons": len(each.comparisons), "not_judged_because": each.not_judged_because}
-        if found := each.found:
-            row |= {"value": found.value, "low": found.low, "high": found.high}
-            row |= {"level": found.coverage, "blocks": found.repeats}
-        rows.append(row)
-    return pd.DataFrame(rows, columns=list(TEST_COLUMNS))
+    return "confirmed" if interval.low > above and interval.high < below else "not decided"

@@ -16,7 +16,7 @@ from multicard.experiment.config import Experiment
 from multicard.experiment.runs import expand
 from multicard.figures.draw import draw_scenario
 from multicard.papers.claims import SHIPPED
-from multicard.papers.judge import write_claims
+from multicard.papers.tables import write_claims
 from multicard.report.page import write_report
 from multicard.report.results import REPORT, Plan
 

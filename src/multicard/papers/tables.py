@@ -1,0 +1,75 @@
+"""Verdicts on the papers' claims as tables: claims.csv has a row per claim, claims_tests.csv a row per test of one."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from multicard.analysis.evidence import read_evidence
+from multicard.analysis.scenario_tables import write_csv
+from multicard.core.layout import CLAIM_TESTS, CLAIMS
+from multicard.papers.claims import read_claims
+from multicard.papers.judge import JudgedClaim, TestResult, judge
+
+COLUMNS = (
+    "claim", "verdict", "claim_text", "paper", "source", "hardware", "refuted_if", "can_be_judged", "finding",
+    "conditions", "our_choice",
+)  # fmt: skip
+TEST_COLUMNS = (
+    "claim", "test", "verdict", "finding", "value", "low", "high", "level", "comparisons", "blocks",
+    "not_judged_because",
+)  # fmt: skip
+
+
+def write_claims(claims: Path, results: Path, scenarios: Sequence[str]) -> None:
+    """Check the claims against the scenarios of a results folder: CSVs with a row per claim, and per test.
+
+    Raises `UserError` if the claims are faulty, or a scenario's measures are not there.
+    """
+    judged = judge(read_claims(claims), read_evidence(results, scenarios))
+    write_csv(claims_table(judged), results / CLAIMS)
+    write_csv(table_of_tests(judged), results / CLAIM_TESTS)
+
+
+def claims_table(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
+    """Return one row per claim, columns `COLUMNS`."""
+    rows = []
+    for result in judged:
+        stated = result.claim.model_dump()
+        findings = {
+            "claim": result.claim.id,
+            "claim_text": result.claim.claim,
+            "verdict": result.verdict,
+            "can_be_judged": result.can_be_judged,
+            "finding": result.finding,
+            "conditions": result.conditions,
+        }
+        rows.append(stated | findings)
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def table_of_tests(judged: Sequence[JudgedClaim]) -> pd.DataFrame:
+    """Return one row per test with its pooled number, columns `TEST_COLUMNS`."""
+    rows = [_test_row(claim.claim.id, result) for claim in judged for result in claim.tests]
+    return pd.DataFrame(rows, columns=list(TEST_COLUMNS))
+
+
+def _test_row(claim: str, result: TestResult) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "claim": claim,
+        "test": result.test.statement,
+        "verdict": result.verdict,
+        "finding": result.finding,
+        "comparisons": len(result.comparisons),
+        "not_judged_because": result.not_judged_because,
+    }
+    if result.pooled is not None:
+        row |= {
+            "value": result.pooled.value,
+            "low": result.pooled.low,
+            "high": result.pooled.high,
+            "level": result.pooled.coverage,
+            "blocks": result.pooled.repeats,
+        }
+    return row
