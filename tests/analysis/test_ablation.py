@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from figures.measured import gathered, measured
-from multicard.analysis.ablation import as_table, costs, lines, not_measured, with_loading
+from multicard.analysis.ablation import as_table, cost_lines, costs, not_measured, with_loading
 from multicard.analysis.choice.choices import choices
 from multicard.analysis.choice.recommend import advise, as_markdown
 from multicard.analysis.evidence import Evidence, evidence_of
@@ -57,7 +57,7 @@ def test_costs_are_ratios_of_rates_and_what_they_save(evidence: Evidence) -> Non
 
 
 def test_words_say_what_costs_time_and_what_does_not_and_how_many_workers_are_enough(evidence: Evidence) -> None:
-    one, two = lines(costs(evidence))
+    one, two = cost_lines(costs(evidence))
     assert "without loading 2.5" in one and "loading costs 60% of the time" in one
     # Three workers together take 15 ms to load what a step of 20 ms needs, so one of them takes 45 ms.
     assert "3 workers per rank are enough (now 3)" in one
@@ -119,7 +119,7 @@ def test_what_the_host_costs_is_part_of_the_time_without_loading(tmp_path: Path)
     assert (row["compared_with"], row["repeats"]) == ("without loading", 2)
     assert row["speedup_without"] == pytest.approx(2.0) and row["cost_share"] == pytest.approx(0.5)
     assert table.loc["loading", "compared_with"] == "all parts"
-    [line] = lines(costs(evidence))
+    [line] = cost_lines(costs(evidence))
     assert "; without the host's work, too, 2" in line
     assert line.endswith(": the host's work costs 50% of the time without loading")
     # It counts where the trace tells the share of launches, and leads to what leaves the host less to do.
@@ -154,7 +154,7 @@ def test_runs_that_trained_nothing_are_marked_and_count_nowhere_else(
 def test_without_such_runs_nothing_is_said(tmp_path: Path) -> None:
     rows = [{"command": ["train.py"], "devices": each, "iteration_time_s": 0.1} for each in (1, 2)]
     found = costs(evidence_of(gathered(tmp_path, measured("script", *rows))))
-    assert found == [] and lines(found) == [] and as_table(found).empty
+    assert found == [] and cost_lines(found) == [] and as_table(found).empty
 
 
 def advised(folder: Path, parts: dict[str, float], ablate: str, *times: tuple[float, float]) -> list[str]:

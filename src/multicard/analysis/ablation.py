@@ -1,9 +1,10 @@
-"""What a part of the step costs, by runs that went without it: measured, where shares of a step only suggest it."""
+"""The cost of a part of the step, by runs that went without it: measured, where shares of a step only suggest it."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -11,12 +12,14 @@ from multicard.analysis.bottlenecks.bottlenecks import LEAST, Bottleneck, Bottle
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence
 from multicard.analysis.runs.breakdown import COLUMNS, COMMUNICATION, DATA, EITHER, ELSEWHERE, LAUNCHES, OTHER
 from multicard.analysis.scaling.headline import STEP_TIME
+from multicard.core.grouping import grouped
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, percent, with_unit
 from multicard.experiment.config import configuration_key
 from multicard.stats.interval import Interval, interval_columns, verdict
 from multicard.stats.pool import Pool
 
+# What a run goes without, by the value of `ablate`.
 WORDS = {
     "loader": "loading",
     "communication": "communication",
@@ -24,215 +27,265 @@ WORDS = {
     "host": "loading and the host's work",
     "communication+host": "loading, communication and the host's work",
 }
-ALL_PARTS, NO_LOADING = "all parts", "without loading"  # that runs are compared with
+# What such a run is compared with, in tables.
+ALL_PARTS, NO_LOADING = "all parts", "without loading"
 WORTHWHILE = 1.02  # times as fast, below which nothing is worth a change
-HIDING = (EITHER, OTHER)  # parts of a step without a trace that communication may be in
+# Parts of a step without a trace that communication may be in.
+HIDING = (EITHER, OTHER)
 # What runs go without to measure a part of the step.
 ABLATED = {DATA: "loader", COMMUNICATION: "communication", LAUNCHES: "host"}
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one part, or of several together, in one configuration."""
+    """The cost of one part of the step, or of several together, in one configuration. Made by `costs`."""
 
     configuration: Configuration  # the one that has all parts
     without: Configuration  # the one that goes without
-    # The one that it is compared with: that with all parts, but of the host the one without loading, since a run
-    # without the host's work is without that, too.
-    beside: Configuration
+    # The one that `without` is compared with: that with all parts, but for the host's work the one without loading,
+    # since a run without the host's work does not load either.
+    baseline: Configuration
     part: str  # value of `ablate`
     # How many times as fast it is without, by the rate of work, or by step times where that is not known.
     ratio: Interval
 
     @property
     def share(self) -> Interval:
-        """Part of the time that it costs: what would be saved without it."""
+        """Share of the time that it costs: what would be saved without it.
+
+        A configuration that is twice as fast without a part spends half of its time on it.
+        """
         return self.ratio.map(lambda times: 1 - 1 / times)
 
     @property
     def is_shown(self) -> bool:
-        """Whether it shows that the part costs anything."""
+        """True if it is shown that the part costs anything."""
         return verdict(self.ratio) == "more"
 
     @property
     def may_matter(self) -> bool:
-        """Whether it shows that the part costs anything, or seems to and too few repeats tell."""
+        """True if the part is shown to cost anything, or seems to and there are too few repeats to show it."""
         return self.is_shown or (verdict(self.ratio) == "unknown" and self.ratio.value > 1)
 
     @property
     def is_excluded(self) -> bool:
-        """Whether it shows that nothing worth a change is gained without the part."""
+        """True if it is shown that nothing worth a change is gained without the part."""
         return self.ratio.high is not None and self.ratio.high < WORTHWHILE
 
     @property
     def runs(self) -> str:
-        """By what it is known, in words."""
+        """The runs that show it, in words."""
         return "one run" if self.ratio.repeats == 1 else "runs"
 
     @property
-    def is_of_rest(self) -> bool:
-        """Whether it is of the time without loading."""
-        return self.beside is not self.configuration
+    def is_without_loading(self) -> bool:
+        """True if both sides of the ratio are without loading."""
+        return self.baseline is not self.configuration
 
     @property
     def name(self) -> str:
-        """What costs that, in words."""
-        return "the host's work" if self.is_of_rest else WORDS[self.part]
+        """The part in words."""
+        return "the host's work" if self.is_without_loading else WORDS[self.part]
 
     @property
     def sentence(self) -> str:
-        """What it costs, in words."""
+        """The share that it costs, in words."""
         costs = "cost" if " and " in self.name else "costs"
-        of = "the time without loading" if self.is_of_rest else "the time"
-        return f"{self.name} {costs} {percent(self.share.value)} of {of}"
+        whole = "the time without loading" if self.is_without_loading else "the time"
+        return f"{self.name} {costs} {percent(self.share.value)} of {whole}"
 
     def words(self) -> str:
-        """What it costs, in words, after how much faster it is without."""
-        text = f"without {self.name}{', too,' if self.is_of_rest else ''} {self.ratio.format(unit='×')}"
+        """Return how much faster it is without, then what it costs, in words."""
+        text = f"without {self.name}{', too,' if self.is_without_loading else ''} {self.ratio.format(unit='×')}"
         if verdict(self.ratio) == "none":
             return f"{text}: no cost shown"
         return text + (f": {self.sentence}" if self.ratio.value > 1 else "")
 
-    def workers(self) -> str | None:
-        """How many workers of the loader are enough, with what that is computed from; None where it is not known.
 
-        If each needs as long as those that were measured: n workers give n batches in the time of one.
-        """
-        alone_s, step_s = self.without.mean("loader_alone_s"), self.without.mean(STEP_TIME)
-        if self.part != "loader" or not alone_s or not step_s:
-            return None
-        now = max(self.without.values("loader_workers"))
-        of_one_s = alone_s * max(1.0, now)
-        enough = math.ceil(of_one_s / step_s)
-        times = f"one takes {with_unit(of_one_s, SECONDS)} a step, the rest of it {with_unit(step_s, SECONDS)}"
-        low, high = (with_unit(each, SECONDS) for each in with_loading(step_s, of_one_s / enough))
-        text = (
-            f"{counted(enough, 'worker')} per rank {'is' if enough == 1 else 'are'} enough (now {now:.0f}): {times}, "
-            f"together {low} to {high}"
-        )
-        cpus, one = self.configuration.provenance.usable_cpus, self.configuration
-        if cpus and enough * one["devices"] > cpus * (one["nodes"] or 1):
-            text += f"; a node has {counted(cpus, 'CPU')}, so make loading itself cheaper"
-        return text
+class NotMeasured(NamedTuple):
+    """A configuration for which the cost of the host's work is not known, and why that is."""
+
+    configuration: Configuration
+    text: str
 
 
 def with_loading(step_s: float, loading_s: float) -> tuple[float, float]:
-    """Shortest and longest time of a step with its loading, from the time of each alone.
+    """Return the shortest and longest time of a step with its loading, from the time of each alone, in seconds.
 
     The shortest if they overlap wholly, the longest if they take turns. They compete for CPUs, or for the GPU, and how
     much differs: in the public table of an A100 (benchmarks/README.md) the shorter of the two adds 4% to 71% of itself.
+
+    >>> with_loading(0.25, 0.125)
+    (0.25, 0.375)
     """
     return max(step_s, loading_s), step_s + loading_s
 
 
+def enough_workers(cost: Cost) -> str | None:
+    """Return how many workers of the loader are enough, in words, with what that is computed from.
+
+    Each is taken to need as long as those that were measured: n workers give n batches in the time of one. None where
+    the loader was not measured alone.
+    """
+    alone_s, step_s = cost.without.mean("loader_alone_s"), cost.without.mean(STEP_TIME)
+    if cost.part != "loader" or not alone_s or not step_s:
+        return None
+    workers = max(cost.without.values("loader_workers"))
+    worker_s = alone_s * max(1.0, workers)
+    enough = math.ceil(worker_s / step_s)
+    shortest_s, longest_s = with_loading(step_s, worker_s / enough)
+    text = (
+        f"{counted(enough, 'worker')} per rank {'is' if enough == 1 else 'are'} enough (now {workers:.0f}): "
+        f"one takes {with_unit(worker_s, SECONDS)} a step, the rest of it {with_unit(step_s, SECONDS)}, "
+        f"together {with_unit(shortest_s, SECONDS)} to {with_unit(longest_s, SECONDS)}"
+    )
+    configuration = cost.configuration
+    cpus = configuration.provenance.usable_cpus
+    if cpus and enough * configuration["devices"] > cpus * (configuration["nodes"] or 1):
+        text += f"; a node has {counted(cpus, 'CPU')}, so make loading itself cheaper"
+    return text
+
+
 def costs(evidence: Evidence) -> list[Cost]:
-    """Of each ablated configuration that completed, beside the one that has all parts.
+    """Return the cost in each ablated configuration that completed beside the one that has all parts.
 
     What each part costs is a question of its own, so p-values are not corrected for their number.
     """
+    ablated = [configuration for configuration in evidence.ablated if configuration.completed]
+    whole = {_without_ablation(full): full for full in evidence.configurations if full.completed}
     no_loading = {
-        each.rest(("ablate",)): each for each in evidence.ablated if each["ablate"] == "loader" and each.completed
+        _without_ablation(configuration): configuration
+        for configuration in ablated
+        if configuration["ablate"] == "loader"
     }
-    whole = {each.rest(("ablate",)): each for each in evidence.configurations if each.completed}
     found = []
-    for without in evidence.ablated:
-        one = whole.get(without.rest(("ablate",)))
-        if one is None or not without.completed:
-            continue
-        part = str(without["ablate"])
-        beside = no_loading.get(one.rest(("ablate",)), one) if part == "host" else one
-        has_rates = beside.blocks(one.rate) and without.blocks(one.rate)
-        sides = [each.blocks(one.rate if has_rates else STEP_TIME) for each in (without, beside)]
-        ratio = Pool(sides).ratio(0, 1)
-        if ratio is None:
-            continue
-        found.append(Cost(one, without, beside, part, ratio if has_rates else ratio.map(lambda times: 1 / times)))
+    for without in ablated:
+        key = _without_ablation(without)
+        full = whole.get(key)
+        if full is not None:
+            baseline = no_loading.get(key, full) if without["ablate"] == "host" else full
+            ratio = _speed_ratio(without, baseline)
+            if ratio is not None:
+                found.append(Cost(full, without, baseline, str(without["ablate"]), ratio))
     return found
 
 
-def not_measured(evidence: Evidence) -> list[tuple[Configuration, str]]:
-    """Where no run could go without the host's work: the configuration, why that is, and the share by the trace."""
-    # A run that failed may not say where.
-    failed = {
-        configuration_key(each.parameters, {"ablate"}): run.values.get("reason")
-        for each in evidence.ablated
-        if each["ablate"] == "host" and not each.completed
-        for run in each.runs
-    }
-    found = []
-    for one in evidence.configurations:
-        reason = failed.get(configuration_key(one.parameters, {"ablate"}))
-        if reason is None or not one.completed:
-            continue
-        where = counted(one["devices"], DEVICE_WORDS[one["device"]])
-        text = f"{where}: what the host's work costs was not measured ({reason})"
-        if shares := [mean(known) for part in (LAUNCHES, ELSEWHERE) if (known := one.values(COLUMNS[part]))]:
-            text += f"; by the trace, the GPU is idle because of it in {percent(sum(shares))} of the step"
-            text += ", which is a share and no measured cost"
-        found.append((one, text))
-    return found
+def _without_ablation(configuration: Configuration) -> tuple[object, ...]:
+    """Return a key that is equal for configurations that differ at most in what they go without."""
+    return configuration.rest(("ablate",))
 
 
-def with_unseen(measured: Mapping[str, Cost], report: BottleneckReport) -> list[Bottleneck]:
-    """The bottlenecks of a report, with what its step does not tell apart, as communication on CPUs, at its place.
+def _speed_ratio(configuration: Configuration, baseline: Configuration) -> Interval | None:
+    """Return how many times as fast a configuration is, by rates of work, else by step times."""
+    rate = baseline.rate
+    if baseline.blocks(rate) and configuration.blocks(rate):
+        return Pool([configuration.blocks(rate), baseline.blocks(rate)]).ratio(0, 1)
+    times = Pool([configuration.blocks(STEP_TIME), baseline.blocks(STEP_TIME)]).ratio(0, 1)
+    return times and times.map(lambda ratio: 1 / ratio)
 
-    A run without such a part shows what it costs; that time is then no longer of the parts that it is hidden in, the
-    largest first. `measured`: what parts cost in the configuration of the report, by part.
+
+def not_measured(evidence: Evidence) -> list[NotMeasured]:
+    """Return the configurations of which no run could go without the host's work.
+
+    Texts have the reason, and the share of the step in which the host keeps the GPU idle, where there is a trace.
     """
-    seen = {each.kind for each in report.bottlenecks}
-    hidden = {kind: measured[part] for kind, part in ABLATED.items() if part in measured and kind not in seen}
-    found = [
-        Bottleneck(kind, cost.share.value, f"{cost.sentence}, by {cost.runs} without it")
-        for kind, cost in hidden.items()
-        if cost.may_matter and cost.share.value >= LEAST
-    ]
-    left = sum(each.share for each in found)
+    # A run that failed may not have recorded its machine, so only parameters are compared.
+    reasons = {
+        configuration_key(configuration.parameters, {"ablate"}): run.values.get("reason")
+        for configuration in evidence.ablated
+        if configuration["ablate"] == "host" and not configuration.completed
+        for run in configuration.runs
+    }
+    found = []
+    for configuration in evidence.configurations:
+        reason = reasons.get(configuration_key(configuration.parameters, {"ablate"}))
+        if reason is not None and configuration.completed:
+            found.append(NotMeasured(configuration, _not_measured_words(configuration, str(reason))))
+    return found
+
+
+def _not_measured_words(configuration: Configuration, reason: str) -> str:
+    devices = counted(configuration["devices"], DEVICE_WORDS[configuration["device"]])
+    text = f"{devices}: what the host's work costs was not measured ({reason})"
+    values = [configuration.values(COLUMNS[part]) for part in (LAUNCHES, ELSEWHERE)]
+    shares = [mean(own) for own in values if own]
+    if shares:
+        text += f"; by the trace, the GPU is idle because of it in {percent(sum(shares))} of the step"
+        text += ", which is a share and no measured cost"
+    return text
+
+
+def with_hidden_parts(costs_by_part: Mapping[str, Cost], report: BottleneckReport) -> list[Bottleneck]:
+    """Return the bottlenecks of a report with parts that its step does not show, as communication on CPUs.
+
+    A run without such a part shows what it costs. That time is taken from the parts that it may be hidden in, the
+    largest first. `costs_by_part`: what parts cost in the configuration of the report, by the value of `ablate`.
+    """
+    shown = {bottleneck.kind for bottleneck in report.bottlenecks}
+    hidden = []
+    for kind, part in ABLATED.items():
+        cost = costs_by_part.get(part)
+        if cost is not None and kind not in shown and cost.may_matter and cost.share.value >= LEAST:
+            hidden.append(Bottleneck(kind, cost.share.value, f"{cost.sentence}, by {cost.runs} without it"))
+    to_take = sum(bottleneck.share for bottleneck in hidden)
     others = []
-    for each in sorted(report.bottlenecks, key=lambda each: -each.share):
-        taken = min(left, each.share) if each.kind in HIDING else 0.0
-        left -= taken
-        if taken:
-            less = f"{each.evidence}; {percent(each.share - taken)} without what was measured"
-            each = replace(each, share=each.share - taken, evidence=less)
-        others += [each] if each.share >= LEAST else []
-    return [*found, *others]
+    for bottleneck in sorted(report.bottlenecks, key=lambda bottleneck: -bottleneck.share):
+        if bottleneck.kind in HIDING and to_take:
+            taken = min(to_take, bottleneck.share)
+            to_take -= taken
+            share = bottleneck.share - taken
+            evidence = f"{bottleneck.evidence}; {percent(share)} without what was measured"
+            bottleneck = replace(bottleneck, share=share, evidence=evidence)
+        if bottleneck.share >= LEAST:
+            others.append(bottleneck)
+    return [*hidden, *others]
 
 
-def of_largest(measured: Mapping[str, Cost], report: BottleneckReport) -> Cost | None:
-    """What the largest part of the step was measured to cost, also where it is most of one that is not told apart."""
-    is_hidden = report.largest in HIDING
-    kind = COMMUNICATION if is_hidden else report.largest
-    cost = measured.get(ABLATED.get(kind or "", ""))
+def cost_of_largest_part(costs_by_part: Mapping[str, Cost], report: BottleneckReport) -> Cost | None:
+    """Return what the largest part of the step was measured to cost; None where that is not shown.
+
+    Where the largest part may hide communication, it is the cost of communication, if that is most of it.
+    """
+    largest = report.largest
+    if largest is None:
+        return None
+    may_hide = largest in HIDING
+    cost = costs_by_part.get(ABLATED.get(COMMUNICATION if may_hide else largest, ""))
     if cost is None or not cost.is_shown:
         return None
-    return None if is_hidden and 2 * cost.share.value < report.parts[report.largest] else cost
+    if may_hide and 2 * cost.share.value < report.parts[largest]:
+        return None
+    return cost
 
 
-def lines(found: Sequence[Cost]) -> list[str]:
-    """What parts cost on each number of devices, single ones first, and how many workers are enough."""
-    said = []
-    for devices in sorted({each.configuration["devices"] for each in found}):
-        own = [each for each in found if each.configuration["devices"] == devices]
-        words = [each.words() for each in sorted(own, key=lambda each: (len(WORDS[each.part]), -each.ratio.value))]
-        words += [text for each in own if each.is_shown and (text := each.workers())]
-        said.append(f"{counted(devices, DEVICE_WORDS[own[0].configuration['device']])}: {'; '.join(words)}")
-    return said
+def cost_lines(found: Sequence[Cost]) -> list[str]:
+    """Return a line for each number of devices, single ones first: what parts cost, and how many workers are enough."""
+    by_devices = grouped(found, lambda cost: cost.configuration["devices"])
+    lines = []
+    for devices in sorted(by_devices):
+        own = by_devices[devices]
+        fewest_parts_first = sorted(own, key=lambda cost: (len(WORDS[cost.part]), -cost.ratio.value))
+        words = [cost.words() for cost in fewest_parts_first]
+        words += [workers for cost in own if cost.is_shown and (workers := enough_workers(cost))]
+        device = DEVICE_WORDS[own[0].configuration["device"]]
+        lines.append(f"{counted(devices, device)}: {'; '.join(words)}")
+    return lines
 
 
 def as_table(found: Sequence[Cost]) -> pd.DataFrame:
-    """One row per cost."""
+    """Return one row per cost."""
     return pd.DataFrame(
         [
             {
-                "configuration": each.configuration.words(without=("devices",)),
-                "device": each.configuration["device"],
-                "devices": each.configuration["devices"],
-                "without": WORDS[each.part],
-                "compared_with": NO_LOADING if each.is_of_rest else ALL_PARTS,
-                "repeats": each.ratio.repeats,
-                **interval_columns("speedup_without", each.ratio),
-                **interval_columns("cost_share", each.share),
+                "configuration": cost.configuration.words(without=("devices",)),
+                "device": cost.configuration["device"],
+                "devices": cost.configuration["devices"],
+                "without": WORDS[cost.part],
+                "compared_with": NO_LOADING if cost.is_without_loading else ALL_PARTS,
+                "repeats": cost.ratio.repeats,
+                **interval_columns("speedup_without", cost.ratio),
+                **interval_columns("cost_share", cost.share),
             }
-            for each in found
+            for cost in found
         ]
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from multicard.analysis.evidence import Configuration
+from multicard.analysis.evidence import Configuration, MeasuredRun
 from multicard.analysis.runs.breakdown import (
     ALLOCATING,
     COMMUNICATION,
@@ -35,20 +35,22 @@ from multicard.core.text import counted
 from multicard.core.units import BYTES, SECONDS, percent, with_unit
 
 KINDS = (*PARTS, "padding", "memory")
-NO_GAIN = (*COMPUTING, GRAPHS, OTHER, "memory")  # kinds of which nothing tells what can be gained
+# Kinds of which nothing shows what can be gained.
+NO_GAIN = (*COMPUTING, GRAPHS, OTHER, "memory")
 
 LEAST = 0.05  # share of a step from which on something is a bottleneck
 WORTH_A_WORD = 0.01  # share of a step from which on the largest other cost is named
-FULL = 0.9  # share of a GPU's memory
+FULL = 0.9  # share of a GPU's memory from which on memory is a bottleneck
 NEARLY_ALL = 0.9  # share of a step above which what would remain is too uncertain for a bound
 
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """One bottleneck of a configuration."""
+    """One bottleneck of a configuration. Made by `report_of`."""
 
     kind: str  # one of `KINDS`
-    share: float  # share of the step, mean over repeats; of padding that of the tokens, of memory that of the GPU's
+    # Mean over repeats of the share of the step; of padding the share of the tokens, of memory that of the GPU's.
+    share: float
     evidence: str  # the numbers, in words, with the file that they are from
     # Share of the bytes copied to GPUs that came from pageable memory; None where that is not known.
     pageable: float | None = None
@@ -57,9 +59,9 @@ class Bottleneck:
     def gain(self) -> float | None:
         """About how many times as fast, if this part took no time and nothing else changed (Amdahl, AFIPS 1967).
 
-        None where that would mean nothing: computing cannot vanish, and of a share near 1 too little is known. Of
-        padding if time goes with the number of tokens. More is possible where ranks wait in turn within a step, or
-        where a loader and computing share the CPUs.
+        None where that would mean nothing: computing cannot vanish, and with a share near 1 the remainder is too
+        uncertain. For padding, time is taken to be proportional to the number of tokens. More is possible where ranks
+        wait in turn within a step, or where a loader and computing share the CPUs.
 
         >>> round(Bottleneck("data loading", 0.3, "").gain, 2)
         1.43
@@ -71,78 +73,23 @@ class Bottleneck:
 class BottleneckReport:
     """Bottlenecks of a configuration, the largest share first.
 
-    `parts` are all parts of its step, means over repeats: the breakdown. Empty where nothing tells them. They are `of`
-    the step, or of the capture where a trace alone tells them and shows no steps.
+    `parts` has the shares of all parts of its step, means over repeats: the breakdown. It is empty where nothing was
+    recorded. Shares are of the `whole`: the step, or the capture where a trace alone shows the parts, and no steps.
     """
 
     configuration: Configuration
     bottlenecks: list[Bottleneck]
     parts: dict[str, float]
-    of: str
+    whole: str
 
     @property
     def largest(self) -> str | None:
-        """The largest part of the step."""
+        """The largest part of the step; None where no part is known."""
         return max(self.parts, key=self.parts.__getitem__, default=None)
 
 
-def report_of(configuration: Configuration, traces: Mapping[str, Mapping[str, Any]]) -> BottleneckReport:
-    """The bottlenecks of a configuration; `traces` has the row of `trace_shares` of each run that has one."""
-    shares = [traces.get(run.run, {}) for run in configuration.completed]
-    is_capture = {each.get("scope") for each in shares} == {"capture"} and not configuration.values("iteration_time_s")
-    of = "capture" if is_capture else "step"
-    known = [parts for run in configuration.completed if (parts := parts_of(run.values))]
-    names = dict.fromkeys(part for parts in known for part in parts)
-    parts = {part: mean(parts.get(part, 0.0) for parts in known) for part in names}
-    pageable = _mean_share(shares, "pageable_copies")
-    traced = _mean_share(shares, "compute") is not None
-    found = [
-        Bottleneck(part, share, _evidence(part, share, configuration, of, traced, pageable), pageable)
-        for part, share in parts.items()
-        if share >= LEAST
-    ]
-    padding = configuration.values("padding_share")
-    if padding and (share := mean(padding)) >= LEAST:
-        text = f"{percent(share)} of the computed tokens are padding (measures.csv)"
-        found.append(Bottleneck("padding", share, text))
-    found.sort(key=lambda each: each.share, reverse=True)
-    if memory := _memory(configuration):  # what does not fit comes before what takes time
-        found.insert(len(found) if configuration.completed else 0, memory)
-    return BottleneckReport(configuration, found, parts, of)
-
-
-def summary(report: BottleneckReport) -> str:
-    """Where the step goes, in a line; empty where nothing tells it."""
-    kind, of = report.largest, report.of
-    if kind is None:
-        return ""
-    share = percent(report.parts[kind])
-    unseen = "idle for a reason that the trace does not show" if LAUNCHES in report.parts else NOT_SEEN
-    text = f"{share} of the {of} is {unseen}"
-    if kind != OTHER:
-        text = f"{'mostly' if report.parts[kind] >= MOSTLY else 'largest part'} {kind} ({share} of the {of})"
-    others = {part: share for part, share in report.parts.items() if part != kind}
-    largest = max(others, key=others.__getitem__, default=None)
-    if largest is None or others[largest] < WORTH_A_WORD:
-        return text
-    took = ", ".join(filter(None, (percent(others[largest]), _seconds(report.configuration, others[largest]))))
-    what = "largest other cost" if kind in COMPUTING else "then"
-    return f"{text}; {what} {'what no phase shows' if largest == OTHER else largest} ({took})"
-
-
-def _seconds(configuration: Configuration, share: float) -> str:
-    step_s = configuration.mean("iteration_time_s")
-    return with_unit(share * step_s, SECONDS) if step_s else ""
-
-
-def _mean_share(shares: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """Mean over the traces that show it."""
-    known = [value for each in shares if not pd.isna(value := each.get(name))]
-    return mean(known) if known else None
-
-
 NOT_SEEN = "in none of the phases seen"
-# What each part is, after its share of the step: by a trace of GPUs, and without one.
+# What each part is, to follow its share of the step: by a trace of GPUs, and without one.
 WITH_TRACE: Mapping[str, str] = {
     COMPUTE: "the GPU computes",
     COMMUNICATION: "the GPU communicates without computing",
@@ -169,35 +116,125 @@ WITHOUT: Mapping[str, str] = {
 }
 
 
-def _evidence(
-    part: str, share: float, configuration: Configuration, of: str, traced: bool, pageable: float | None
-) -> str:
-    """A part in numbers, with the file that they are from."""
-    by_trace = traced and part in WITH_TRACE
-    took = f" ({seconds})" if (seconds := _seconds(configuration, share)) else ""
-    text = f"{percent(share)} of the {of}{took}: {(WITH_TRACE if by_trace else WITHOUT)[part]}"
-    text += " (timeline)" if by_trace else " (measures.csv)"
-    stalled = [which for run in configuration.completed if (which := run.values.get("stalled_steps"))]
-    if part == STALLS and stalled:
-        text += f"; steps that take far longer than the rest: {stalled[0]}"
-    if part == COPIES and (pageable or 0.0) >= WORTH_A_WORD:
-        text += f"; {percent(pageable)} of the bytes copied to it come from pageable memory (memory_operations)"
-    return text
+@dataclass(frozen=True)
+class _Evidence:
+    """What words the parts of a configuration's step."""
+
+    configuration: Configuration
+    whole: str
+    is_traced: bool
+    pageable: float | None
+
+    def words(self, part: str, share: float) -> str:
+        """Return a part in numbers, with the file that they are from."""
+        by_trace = self.is_traced and part in WITH_TRACE
+        what, file = (WITH_TRACE[part], "timeline") if by_trace else (WITHOUT[part], "measures.csv")
+        seconds = _seconds(self.configuration, share)
+        text = f"{percent(share)} of the {self.whole}{f' ({seconds})' if seconds else ''}: {what} ({file})"
+        if part == STALLS:
+            stalled = [run.values["stalled_steps"] for run in self.configuration.completed if _has_stalls(run)]
+            if stalled:
+                text += f"; steps that take far longer than the rest: {stalled[0]}"
+        if part == COPIES and self.pageable is not None and self.pageable >= WORTH_A_WORD:
+            text += (
+                f"; {percent(self.pageable)} of the bytes copied to it come from pageable memory (memory_operations)"
+            )
+        return text
+
+
+def report_of(configuration: Configuration, traces: Mapping[str, Mapping[str, Any]]) -> BottleneckReport:
+    """Return the bottlenecks of a configuration; `traces` has the row of `trace_shares` of each run that has one."""
+    traced = [traces.get(run.run, {}) for run in configuration.completed]
+    has_no_steps = {row.get("scope") for row in traced} == {"capture"}
+    whole = "capture" if has_no_steps and not configuration.values("iteration_time_s") else "step"
+    parts = _mean_parts(configuration)
+    pageable = _mean_share(traced, "pageable_copies")
+    evidence = _Evidence(configuration, whole, _mean_share(traced, "compute") is not None, pageable)
+    bottlenecks = [
+        Bottleneck(part, share, evidence.words(part, share), pageable)
+        for part, share in parts.items()
+        if share >= LEAST
+    ]
+    bottlenecks += _padding(configuration)
+    bottlenecks.sort(key=lambda bottleneck: bottleneck.share, reverse=True)
+    memory = _memory(configuration)
+    if memory is not None:
+        # What does not fit at all comes before what takes time, memory that is nearly full after it.
+        bottlenecks.insert(len(bottlenecks) if configuration.completed else 0, memory)
+    return BottleneckReport(configuration, bottlenecks, parts, whole)
+
+
+def summary(report: BottleneckReport) -> str:
+    """Return where the step goes, in a line; empty where nothing was recorded."""
+    largest = report.largest
+    if largest is None:
+        return ""
+    share = percent(report.parts[largest])
+    if largest == OTHER:
+        is_traced = LAUNCHES in report.parts
+        unseen = "idle for a reason that the trace does not show" if is_traced else NOT_SEEN
+        text = f"{share} of the {report.whole} is {unseen}"
+    else:
+        extent = "mostly" if report.parts[largest] >= MOSTLY else "largest part"
+        text = f"{extent} {largest} ({share} of the {report.whole})"
+    others = {part: share for part, share in report.parts.items() if part != largest}
+    second = max(others, key=others.__getitem__, default=None)
+    if second is None or others[second] < WORTH_A_WORD:
+        return text
+    took = ", ".join(filter(None, (percent(others[second]), _seconds(report.configuration, others[second]))))
+    relation = "largest other cost" if largest in COMPUTING else "then"
+    return f"{text}; {relation} {'what no phase shows' if second == OTHER else second} ({took})"
+
+
+def peak_memory(configuration: Configuration) -> float | None:
+    """Return the highest known use of a device's memory in bytes, over all repeats; None where none was recorded.
+
+    Uses are by everything on the device, by PyTorch, and by tensors; some runs have only the last ones.
+    """
+    names = ("device_memory_used_bytes", "peak_reserved_bytes", "peak_memory_bytes")
+    return max((value for name in names for value in configuration.values(name)), default=None)
+
+
+def _mean_parts(configuration: Configuration) -> dict[str, float]:
+    """Return the mean share of each part over the repeats whose parts are known; a part that one lacks counts as 0."""
+    by_run = [parts for run in configuration.completed if (parts := parts_of(run.values))]
+    names = dict.fromkeys(part for parts in by_run for part in parts)
+    return {part: mean(parts.get(part, 0.0) for parts in by_run) for part in names}
+
+
+def _mean_share(traced: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """Return the mean over the traces that show a share; None where none does."""
+    shares = [row[name] for row in traced if name in row and not pd.isna(row[name])]
+    return mean(shares) if shares else None
+
+
+def _seconds(configuration: Configuration, share: float) -> str:
+    """Return a share of the step as a time; empty where the time of a step is not known."""
+    step_s = configuration.mean("iteration_time_s")
+    return with_unit(share * step_s, SECONDS) if step_s else ""
+
+
+def _has_stalls(run: MeasuredRun) -> bool:
+    return bool(run.values.get("stalled_steps"))
+
+
+def _padding(configuration: Configuration) -> list[Bottleneck]:
+    shares = configuration.values("padding_share")
+    if not shares or mean(shares) < LEAST:
+        return []
+    share = mean(shares)
+    return [Bottleneck("padding", share, f"{percent(share)} of the computed tokens are padding (measures.csv)")]
 
 
 def _memory(configuration: Configuration) -> Bottleneck | None:
+    """Return memory as a bottleneck: a run ran out of it, or it is nearly full; else None."""
     lost = sum(run.values.get("outcome") == "out_of_memory" for run in configuration.runs)
     if lost:
         runs = counted(len(configuration.runs), "run")
         return Bottleneck("memory", 1.0, f"{lost} of {runs} ran out of memory (measures.csv)")
-    used, memory = peak_memory(configuration), configuration.provenance.gpu_memory_bytes
-    if not used or not memory or configuration["device"] != "cuda" or used < FULL * memory:
+    used, available = peak_memory(configuration), configuration.provenance.gpu_memory_bytes
+    if not used or not available or configuration["device"] != "cuda" or used < FULL * available:
         return None
-    of = f"{with_unit(used, BYTES)}, {percent(used / memory)} of the GPU's {with_unit(memory, BYTES)}"
-    return Bottleneck("memory", used / memory, f"peak memory is {of} (measures.csv)")
-
-
-def peak_memory(configuration: Configuration) -> float | None:
-    """Highest known use of a device's memory in bytes, of all repeats: by everything, by PyTorch, by tensors."""
-    names = ("device_memory_used_bytes", "peak_reserved_bytes", "peak_memory_bytes")
-    return max((value for name in names for value in configuration.values(name)), default=None)
+    share = used / available
+    text = f"{with_unit(used, BYTES)}, {percent(share)} of the GPU's {with_unit(available, BYTES)}"
+    return Bottleneck("memory", share, f"peak memory is {text} (measures.csv)")

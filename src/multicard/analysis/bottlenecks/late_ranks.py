@@ -1,17 +1,25 @@
 """Ranks that the others wait for in collectives, by the table `stragglers`."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from multicard.core.grouping import grouped
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, with_unit
 
-# A rank stands out that is last in more than this part of the collectives that it shares with others, ...
+# A rank stands out that is last in more than this share of the collectives of its group,
 LAST = 0.5
-# ... if another rank waits for at least this part of the time that the capture or its steps span.
+# if another rank waits for at least this share of the time that the capture or its steps span.
 WAITED = 0.01
 
-Rank = tuple[str, int, int | None]  # report, process and device
+
+class Rank(NamedTuple):
+    """A rank of a capture; the device is None for collectives of the host."""
+
+    report: str
+    process: int
+    device: int | None
 
 
 class _Member(NamedTuple):
@@ -21,32 +29,37 @@ class _Member(NamedTuple):
     calls: int
     times_last: int
     waited_s: float
-    collectives_s: float  # waiting and all else in collectives
+    collectives_s: float  # in collectives, waiting included
+
+
+class _LateRank(NamedTuple):
+    """A rank that stands out in its group."""
+
+    longest_wait_s: float  # of another rank for it
+    name: str
+    sentence: str
 
 
 def waiting_inside(rows: Iterable[dict[str, Any]]) -> dict[Rank, float]:
     """Return how many seconds each rank waited inside collectives for the last one to join, in all of them.
 
-    The keys are report, process and device; the device is None for collectives of the host. Where collectives of two
-    groups ran at the same time, the seconds of both count.
+    Where collectives of two groups ran at the same time, the seconds of both count.
     """
-    waited: dict[Rank, float] = {}
+    waited: dict[Rank, float] = defaultdict(float)
     for row in rows:
-        rank = (row["report"], row["process"], row["device"])
-        waited[rank] = waited.get(rank, 0.0) + row["waited_s"]
-    return waited
+        waited[_rank_of(row)] += row["waited_s"]
+    return dict(waited)
 
 
 def late_rank(rows: Sequence[dict[str, Any]], span_s: float | None, steps: int | None = None) -> str | None:
     """Return a sentence on the rank that others wait for; None if no rank stands out.
 
     That is a rank which is the last to join in more than half of the collectives of its group (`LAST`), while at least
-    one other rank of the group waits for 1 % of the time or more (`WAITED`). Of several groups the one with the longest
-    wait is told, with the number of ranks that stand out in others.
+    one other rank of the group waits for 1 % of the time or more (`WAITED`). Of several groups the sentence is about
+    the one with the longest wait, with the number of ranks that stand out in others.
 
     `span_s`: seconds that the capture, or its steps, take; None if that is not known: then what counts is the time that
-    a rank spends in collectives. Waiting is given per step if the number of `steps` is known,
-    else in all.
+    a rank spends in collectives. Waiting is given per step if the number of `steps` is known, else in all.
 
     >>> shared = {"report": "a", "device": 0, "collective": "all_reduce", "group": None, "calls": 119}
     >>> early = shared | {"process": 7, "rank": 0, "times_last": 32, "waited_s": 0.0339, "together_s": 0.01}
@@ -54,51 +67,50 @@ def late_rank(rows: Sequence[dict[str, Any]], span_s: float | None, steps: int |
     >>> late_rank([early, late], span_s=1.0)
     'rank 1 is late in 87 of 119 collectives; rank 0 waits 33.9 ms in all'
     """
-    standing_out: list[tuple[float, str, str]] = []  # longest wait for the rank, its name and the sentence
-    for members in _groups(rows):
-        late = max(members, key=lambda member: member.times_last)
-        others = [member for member in members if member is not late]
-        waits_most = max(others, key=lambda member: member.waited_s, default=late)
-        longest_s = waits_most.waited_s
-        least_s = WAITED * (waits_most.collectives_s if span_s is None else span_s)
-        if late.times_last > LAST * late.calls and longest_s >= least_s and longest_s > 0:
-            standing_out.append((longest_s, late.name, _sentence(late, others, steps)))
-    if not standing_out:
+    by_group = grouped(rows, lambda row: row["group"])
+    late_ranks = [late for group in by_group.values() if (late := _late_in_group(group, span_s, steps)) is not None]
+    if not late_ranks:
         return None
-    _, name, sentence = max(standing_out)
-    more = len({other for _, other, _ in standing_out} - {name})
+    latest = max(late_ranks)
+    more = len({late.name for late in late_ranks} - {latest.name})
     if not more:
-        return sentence
-    return f"{sentence}; so {'is' if more == 1 else 'are'} {counted(more, 'rank')} of other groups"
+        return latest.sentence
+    return f"{latest.sentence}; so {'is' if more == 1 else 'are'} {counted(more, 'rank')} of other groups"
 
 
-def _groups(rows: Sequence[dict[str, Any]]) -> list[list[_Member]]:
-    """Return the ranks of each group, those of all collectives of a group together."""
-    sums: dict[str | None, dict[Rank, list[dict[str, Any]]]] = {}
-    for row in rows:
-        rank = (row["report"], row["process"], row["device"])
-        sums.setdefault(row["group"], {}).setdefault(rank, []).append(row)
-    return [
-        [
-            _Member(
-                _name(rank, own[0]["rank"]),
-                sum(row["calls"] for row in own),
-                sum(row["times_last"] for row in own),
-                sum(row["waited_s"] for row in own),
-                sum(row["waited_s"] + row["together_s"] for row in own),
-            )
-            for rank, own in members.items()
-        ]
-        for members in sums.values()
-    ]
+def _late_in_group(rows: Sequence[dict[str, Any]], span_s: float | None, steps: int | None) -> _LateRank | None:
+    """Return the rank that others of its group wait for; None if no rank stands out. `rows` are of one group."""
+    members = [_member(rank, own) for rank, own in grouped(rows, _rank_of).items()]
+    late = max(members, key=lambda member: member.times_last)
+    others = [member for member in members if member is not late]
+    waits_most = max(others, key=lambda member: member.waited_s, default=late)
+    longest_s = waits_most.waited_s
+    least_s = WAITED * (waits_most.collectives_s if span_s is None else span_s)
+    stands_out = late.times_last > LAST * late.calls and longest_s >= least_s and longest_s > 0
+    return _LateRank(longest_s, late.name, _sentence(late, others, steps)) if stands_out else None
+
+
+def _rank_of(row: dict[str, Any]) -> Rank:
+    return Rank(row["report"], row["process"], row["device"])
+
+
+def _member(rank: Rank, rows: Sequence[dict[str, Any]]) -> _Member:
+    """Return a rank with the sums of its rows, which are those of one group: one for each collective."""
+    return _Member(
+        name=_name(rank, rows[0]["rank"]),
+        calls=sum(row["calls"] for row in rows),
+        times_last=sum(row["times_last"] for row in rows),
+        waited_s=sum(row["waited_s"] for row in rows),
+        collectives_s=sum(row["waited_s"] + row["together_s"] for row in rows),
+    )
 
 
 def _name(rank: Rank, number: int | None) -> str:
     """Return the name of a rank: its number, or where that is not known its process and device."""
-    report, process, device = rank
     if number is not None:
         return f"rank {number}"
-    return f"process {process} of {report}" if device is None else f"process {process} on GPU {device}"
+    where = f"of {rank.report}" if rank.device is None else f"on GPU {rank.device}"
+    return f"process {rank.process} {where}"
 
 
 def _sentence(late: _Member, others: Sequence[_Member], steps: int | None) -> str:

@@ -1,12 +1,20 @@
 """Where the time of a single capture goes, in words: what `multicard analyze` answers with."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from multicard.analysis.bottlenecks.capture_details import Rows, calls_line, collectives_line, copies_line, kernel_rows
-from multicard.analysis.bottlenecks.late_ranks import late_rank, waiting_inside
+from multicard.analysis.bottlenecks.capture_details import (
+    KernelRow,
+    Tables,
+    calls_line,
+    collectives_line,
+    copies_line,
+    kernel_rows,
+)
+from multicard.analysis.bottlenecks.late_ranks import Rank, late_rank, waiting_inside
 from multicard.analysis.runs.breakdown import (
     ALLOCATING,
     COMMUNICATION,
@@ -33,91 +41,97 @@ from multicard.trace.tables import STEP, ActivityTables
 SHOWN = 0.001  # share of the time, below which a part is not listed
 UNEQUAL = 0.01  # difference of the shares of GPUs from which on they are shown as a range
 
-PLACE = ["report", "process", "device"]
+RANK = ["report", "process", "device"]
 
-# Cause of idle time whose function of the host is shown next to a part; and the causes that make up launch overhead.
+# The cause of idle time whose function of the host is shown next to a part.
 CAUSE_OF_PART = {
     ALLOCATING: idle.ALLOCATING, LOADING_CODE: idle.LOADING_CODE, SYNCHRONIZING: idle.WAITING,
     ELSEWHERE: idle.ELSEWHERE,
 }  # fmt: skip
+# The causes that launch overhead is made of.
 OF_LAUNCHES = {
     "in launching calls": idle.LAUNCHING, "between calls": idle.BETWEEN_CALLS, "in other calls": idle.OTHER_CALLS,
 }  # fmt: skip
 
-UNKNOWN = "idle for an unknown reason"  # the launch of what ended it was not recorded
+# The launch of the kernel that ended the idle time was not recorded.
+UNKNOWN = "idle for an unknown reason"
 INSIDE_GRAPHS = (
     "What runs inside CUDA graphs was not recorded, and may be anything: nsys profile --cuda-graph-trace=node shows it"
 )
 
 
+class PartRow(NamedTuple):
+    """A part of the step, or of launch overhead, as words: means over GPUs; a range of shares where GPUs differ."""
+
+    name: str
+    seconds: str
+    share: str
+    function: str  # of the host, in which the GPU is idle; empty where none is known
+
+
 @dataclass(frozen=True)
 class Answer:
-    """Where the time of a capture goes, and in `sentence` the answer.
-
-    `is_known` is False where the capture does not tell. `warnings` are lines on what is missing from it, which come
-    before the answer. `parts` holds rows of text: name, time, share and function of the host of each part of the step,
-    or of the time from the first to the last activity of GPUs, the largest first, without those below `SHOWN`; what
-    launch overhead is made of follows it, with indented names. They are means over GPUs, and of the shares their range
-    where GPUs differ. `over` says what the other lists are about. `kernels`: seconds, share of the time in kernels,
-    calls, class and name of the longest, per GPU. `lines`: what else took long, as collectives, copies, calls.
-    """
+    """Where the time of a capture goes. Made by `answer`, printed by `multicard analyze`."""
 
     sentence: str
-    is_known: bool = True
-    warnings: list[str] = field(default_factory=list)
-    parts: list[tuple[str, str, str, str]] = field(default_factory=list)
-    over: str = ""
-    kernels: list[tuple[str, str, str, str, str]] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
+    is_known: bool = True  # False where the capture does not show it
+    warnings: list[str] = field(default_factory=list)  # on what is missing from the capture; they come first
+    # Parts of the step, or of the time from the first to the last activity of GPUs, the largest first, without those
+    # below `SHOWN`. Parts of launch overhead follow it, with indented names.
+    parts: list[PartRow] = field(default_factory=list)
+    over: str = ""  # what the other lists are about, such as the number of steps
+    kernels: list[KernelRow] = field(default_factory=list)  # the longest
+    lines: list[str] = field(default_factory=list)  # on what else took long, as collectives, copies, calls
 
 
-def answer(found: ActivityTables) -> Answer:
+def answer(tables: ActivityTables) -> Answer:
     """Return where the time of a capture goes, by its tables."""
-    timeline = pd.DataFrame(found.rows.get("timeline", []))
+    timeline = pd.DataFrame(tables.rows.get("timeline", []))
     devices = overall(timeline) if len(timeline) else timeline
     if devices.empty or devices["busy_s"].isna().all():
-        return _without_gpus(found)
+        return _without_gpus(tables)
     at_work = _at_work(devices)
-    time = step_time(found)
-    spans = _of_steps(timeline, at_work) if time else at_work
-    shares = device_time(spans).div(spans["span_s"], axis=0)
-    parts = pd.DataFrame({part: shares[list(names)].sum(axis=1) for part, names in OF_TRACE.items()})
-    parts = _with_ranks(parts, spans, at_work, found)
+    time = step_time(tables)
+    spans = _step_durations(timeline, at_work) if time else at_work
+    parts = _with_waiting_for_ranks(_part_shares(spans), spans, at_work, tables)
     span_s = time.mean_s if time else float(spans["span_s"].mean())
-    over = f" in {counted(time.count, 'step')}" if time else f" in {with_unit(span_s, SECONDS)}"
     functions = _functions(at_work)
+    sentence = _sentence(parts, functions, span_s, time, len(devices))
+    late = late_rank(
+        tables.rows.get("stragglers", []),
+        span_s=float(at_work["span_s"].mean()),
+        steps=time.count if time else None,
+    )
+    over = f" in {counted(time.count, 'step')}" if time else f" in {with_unit(span_s, SECONDS)}"
+    rows = _by_gpu(tables)
     gpus = len(at_work)
-    rows = _by_gpu(found)
-    late = late_rank(found.rows.get("stragglers", []), float(at_work["span_s"].mean()), time.count if time else None)
-    lines = [
-        *([INSIDE_GRAPHS] if parts[GRAPHS].mean() >= SHOWN else []),
-        *collectives_line(rows, gpus, over),
-        *copies_line(rows, gpus, over),
-        *calls_line(found.rows, over if time else " in the whole capture"),
-        *_idle_gpus(found, len(devices)),
-    ]
     return Answer(
-        _sentence(parts, functions, span_s, time, len(devices)) + (f"; {late}" if late else ""),
-        True,
-        list(found.warnings),
-        _part_rows(parts, spans, functions, span_s),
-        over,
-        kernel_rows(rows, gpus),
-        lines,
+        sentence=f"{sentence}; {late}" if late else sentence,
+        warnings=list(tables.warnings),
+        parts=_part_rows(parts, spans, functions, span_s),
+        over=over,
+        kernels=kernel_rows(rows, gpus),
+        lines=[
+            *([INSIDE_GRAPHS] if parts[GRAPHS].mean() >= SHOWN else []),
+            *collectives_line(rows, gpus, over),
+            *copies_line(rows, gpus, over),
+            *calls_line(tables.rows, over if time else " in the whole capture"),
+            *_idle_gpus(tables, len(devices)),
+        ],
     )
 
 
-def _by_gpu(found: ActivityTables) -> dict[str, Rows]:
+def _by_gpu(tables: ActivityTables) -> Tables:
     """Return the rows of the tables of devices, those of processes that share a GPU as of one of them."""
-    if not found.shared:
-        return found.rows
-    return {
-        name: [
-            row | {"process": found.shared.get((row["report"], row["process"], row["device"]), row["process"])}
-            for row in found.rows.get(name, [])
+    if not tables.shared:
+        return tables.rows
+    by_gpu = {}
+    for name in ("kernels", "collectives", "memory_operations"):
+        by_gpu[name] = [
+            row | {"process": tables.shared.get((row["report"], row["process"], row["device"]), row["process"])}
+            for row in tables.rows.get(name, [])
         ]
-        for name in ("kernels", "collectives", "memory_operations")
-    }
+    return by_gpu
 
 
 def _at_work(devices: pd.DataFrame) -> pd.DataFrame:
@@ -126,33 +140,43 @@ def _at_work(devices: pd.DataFrame) -> pd.DataFrame:
     return devices[ran] if ran.any() else devices
 
 
-def _of_steps(timeline: pd.DataFrame, at_work: pd.DataFrame) -> pd.DataFrame:
+def _step_durations(timeline: pd.DataFrame, at_work: pd.DataFrame) -> pd.DataFrame:
     """Return the mean durations of each GPU at work from one step's start to the next; of a single step, its own."""
-    mine = timeline.merge(at_work[PLACE], on=PLACE)
-    found = per_pitch(mine)
-    if len(found):
-        return found
-    steps = mine[mine["scope"] == STEP]
+    own = timeline.merge(at_work[RANK], on=RANK)
+    between_starts = per_pitch(own)
+    if len(between_starts):
+        return between_starts
+    steps = own[own["scope"] == STEP]
     seconds = [name for name in steps if name.endswith("_s")]
-    return steps.groupby(PLACE, sort=False, dropna=False)[seconds].mean().reset_index()
+    return steps.groupby(RANK, sort=False, dropna=False)[seconds].mean().reset_index()
 
 
-def _with_ranks(parts: pd.DataFrame, spans: pd.DataFrame, devices: pd.DataFrame, found: ActivityTables) -> pd.DataFrame:
+def _part_shares(spans: pd.DataFrame) -> pd.DataFrame:
+    """Return the shares of the parts in the span of each GPU, a column per part."""
+    shares = device_time(spans).div(spans["span_s"], axis=0)
+    return pd.DataFrame({part: shares[list(names)].sum(axis=1) for part, names in OF_TRACE.items()})
+
+
+def _with_waiting_for_ranks(
+    parts: pd.DataFrame, spans: pd.DataFrame, devices: pd.DataFrame, tables: ActivityTables
+) -> pd.DataFrame:
     """Return the parts with what GPUs waited for other ranks inside collectives as a part of its own.
 
     This time is split from communication because it would vanish if the other ranks arrived in time.
     """
-    waited = waiting_inside(found.rows.get("stragglers", []))
-    total_s = dict(zip(_places(devices), devices["span_s"], strict=True))
-    shares = [waited.get(place, 0.0) / total_s[place] for place in _places(spans)]
-    inside = np.minimum(parts[COMMUNICATION].to_numpy(), shares)
-    return parts.assign(**{COMMUNICATION: parts[COMMUNICATION] - inside, RANKS: inside})
+    waited_s = waiting_inside(tables.rows.get("stragglers", []))
+    span_s = dict(zip(_ranks(devices), devices["span_s"], strict=True))
+    shares = [waited_s.get(rank, 0.0) / span_s[rank] for rank in _ranks(spans)]
+    # Never more than all communication, which has overlaps with computation taken out.
+    waiting = np.minimum(parts[COMMUNICATION].to_numpy(), shares)
+    return parts.assign(**{COMMUNICATION: parts[COMMUNICATION] - waiting, RANKS: waiting})
 
 
-def _places(rows: pd.DataFrame) -> list[tuple[str, int, int | None]]:
-    """Return report, process and device of each row; None for a device that the trace does not tell."""
-    known = rows[PLACE].astype(object)  # NaN equals nothing, so it finds no entry
-    return [tuple(place) for place in known.where(known.notna(), None).itertuples(index=False)]
+def _ranks(rows: pd.DataFrame) -> list[Rank]:
+    """Return the rank of each row, with the device None where the trace does not show it."""
+    # Not a number equals nothing, so it would find no entry of a dictionary.
+    columns = rows[RANK].astype(object)
+    return [Rank(*values) for values in columns.where(columns.notna(), None).itertuples(index=False)]
 
 
 def _functions(devices: pd.DataFrame) -> dict[str, str]:
@@ -169,52 +193,66 @@ def _functions(devices: pd.DataFrame) -> dict[str, str]:
 def _sentence(
     parts: pd.DataFrame, functions: dict[str, str], span_s: float, time: StepTime | None, devices: int
 ) -> str:
-    """Return the answer: how many GPUs, how long a step, and its two largest parts."""
+    """Return the answer: how many GPUs, how long a step, and its two largest parts.
+
+    `span_s`: seconds of a step, or of the capture. `time` is None where no steps were found. `devices`: how many GPUs
+    are in the capture; `parts` has those that ran a kernel.
+    """
     gpus = counted(len(parts), "GPU")
     if time:
-        of = "step"
-        where = f"{gpus}, {counted(time.count, 'step')} of {with_unit(span_s, SECONDS)}"
-        if time.is_skewed:
-            low, high = (with_unit(quartile, SECONDS) for quartile in time.quartiles_s)
-            spread = f"quartiles {low} and {high}" if low != high else "few take far longer"
-            where += f" (median {with_unit(time.median_s, SECONDS)}, {spread})"
+        whole = "step"
+        sentence = f"{gpus}, {counted(time.count, 'step')} of {with_unit(span_s, SECONDS)}{_spread(time)}"
     else:
-        of = "time"
-        where = f"{gpus} in {with_unit(span_s, SECONDS)} from first to last activity, no steps found"
+        whole = "time"
+        sentence = f"{gpus} in {with_unit(span_s, SECONDS)} from first to last activity, no steps found"
     means = parts.rename(columns={OTHER: UNKNOWN}).mean().sort_values(ascending=False, kind="stable")
-    (first, share), (second, rest) = list(means.items())[:2]
-    how = "mostly" if share >= MOSTLY else "largest part"
-    sentence = f"{where}: {how} {first} ({percent(share)} of the {of}{_in_call(first, functions)})"
-    if rest >= SHOWN:
-        took = with_unit(rest * span_s, SECONDS)
-        sentence += f"; then {second} ({percent(rest)}, {took}{_in_call(second, functions)})"
+    (largest, share), (second, second_share) = list(means.items())[:2]
+    extent = "mostly" if share >= MOSTLY else "largest part"
+    sentence += f": {extent} {largest} ({percent(share)} of the {whole}{_in_call(largest, functions)})"
+    if second_share >= SHOWN:
+        took = with_unit(second_share * span_s, SECONDS)
+        sentence += f"; then {second} ({percent(second_share)}, {took}{_in_call(second, functions)})"
     if devices > len(parts):
         sentence += f"; {devices - len(parts)} of {devices} GPUs ran no kernel"
     return sentence
 
 
-def _in_call(part: str, functions: dict[str, str]) -> str:
-    function = functions.get(CAUSE_OF_PART.get(part, ""))
+def _spread(time: StepTime) -> str:
+    """Return how unequal steps are, in words; empty where the mean stands for all of them."""
+    if not time.is_skewed:
+        return ""
+    low, high = (with_unit(quartile, SECONDS) for quartile in time.quartiles_s)
+    spread = f"quartiles {low} and {high}" if low != high else "few take far longer"
+    return f" (median {with_unit(time.median_s, SECONDS)}, {spread})"
+
+
+def _in_call(part: object, functions: dict[str, str]) -> str:
+    function = functions.get(CAUSE_OF_PART.get(str(part), ""))
     return f", in {function}" if function else ""
 
 
-def _part_rows(
-    parts: pd.DataFrame, spans: pd.DataFrame, functions: dict[str, str], span_s: float
-) -> list[tuple[str, str, str, str]]:
-    """Return name, time, share and call of the host of each part that is worth a line."""
+def _part_rows(parts: pd.DataFrame, spans: pd.DataFrame, functions: dict[str, str], span_s: float) -> list[PartRow]:
+    """Return each part that is worth a line, the largest first."""
     rows = []
     for part, mean in parts.mean().sort_values(ascending=False, kind="stable").items():
-        if mean < SHOWN:
-            continue
-        function = functions.get(CAUSE_OF_PART.get(str(part), ""), "")
-        name = UNKNOWN if part == OTHER else str(part)
-        rows.append((name, with_unit(mean * span_s, SECONDS), _range(parts[part]), function))
-        if part == LAUNCHES:
-            for what, cause in OF_LAUNCHES.items():
-                share = (spans[f"{cause}_s"].astype(float) / spans["span_s"]).fillna(0.0)
-                if share.mean() >= SHOWN:
-                    took = with_unit(share.mean() * span_s, SECONDS)
-                    rows.append((f"  {what}", took, _range(share), functions.get(cause, "")))
+        if mean >= SHOWN:
+            name = UNKNOWN if part == OTHER else str(part)
+            function = functions.get(CAUSE_OF_PART.get(str(part), ""), "")
+            rows.append(PartRow(name, with_unit(mean * span_s, SECONDS), _range(parts[part]), function))
+            if part == LAUNCHES:
+                rows += _launch_rows(spans, functions, span_s)
+    return rows
+
+
+def _launch_rows(spans: pd.DataFrame, functions: dict[str, str], span_s: float) -> list[PartRow]:
+    """Return what launch overhead is made of."""
+    rows = []
+    for name, cause in OF_LAUNCHES.items():
+        share = (spans[f"{cause}_s"].astype(float) / spans["span_s"]).fillna(0.0)
+        mean = share.mean()
+        if mean >= SHOWN:
+            row = PartRow(f"  {name}", with_unit(mean * span_s, SECONDS), _range(share), functions.get(cause, ""))
+            rows.append(row)
     return rows
 
 
@@ -224,49 +262,60 @@ def _range(shares: "pd.Series[float]") -> str:
     return f"{percent(least)} to {percent(most)}" if most - least > UNEQUAL else percent(shares.mean())
 
 
-def _idle_gpus(found: ActivityTables, devices: int) -> list[str]:
-    """Return a line on GPUs of the machine that ran nothing, where the trace tells how many there are."""
-    if found.gpu_count is None or found.gpu_count <= devices:
+def _idle_gpus(tables: ActivityTables, devices: int) -> list[str]:
+    """Return a line on GPUs of the machine that ran nothing, where the trace has their number."""
+    if tables.gpu_count is None or tables.gpu_count <= devices:
         return []
-    return [f"{found.gpu_count - devices} of the machine's {found.gpu_count} GPUs ran nothing"]
+    return [f"{tables.gpu_count - devices} of the machine's {tables.gpu_count} GPUs ran nothing"]
 
 
 def _steps_of_ranks(phases: pd.DataFrame) -> str:
-    """Count steps in words, by rank: "5 steps", "2 ranks × 5 steps", "9 steps in 2 ranks"."""
+    """Return the number of steps in words, by rank: "5 steps", "2 ranks × 5 steps", "9 steps in 2 ranks"."""
     steps = phases[phases["phase"] == STEP]
     counts = steps.groupby(["report", "process"], dropna=False).size()
     if len(counts) == 1:
         return counted(len(steps), "step")
     ranks = counted(len(counts), "rank")
-    return f"{ranks} × {counted(counts.iloc[0], 'step')}" if counts.nunique() == 1 else f"{len(steps)} steps in {ranks}"
+    if counts.nunique() == 1:
+        return f"{ranks} × {counted(counts.iloc[0], 'step')}"
+    return f"{len(steps)} steps in {ranks}"
 
 
-def _without_gpus(found: ActivityTables) -> Answer:
-    """Return what a capture without activity of GPUs tells: the phases of its steps, and why there is no more."""
-    why = list(found.diagnostics)
-    launches = sum(
-        row["calls"]
-        for row in found.rows.get("cuda_api", [])
-        if row["api"] != "backtrace" and KERNEL_LAUNCH.match(row["function"])
-    )
-    none = "no kernels of a GPU were recorded"
+def _without_gpus(tables: ActivityTables) -> Answer:
+    """Return what a capture without activity of GPUs shows: the phases of its steps, and why there is no more."""
+    launches = _launched_kernels(tables)
+    recorded = "no kernels of a GPU were recorded"
     if launches:
-        none = (
-            f"{counted(launches, 'kernel')} {'was' if launches == 1 else 'were'} launched, but none recorded on a GPU"
-        )
-    calls = calls_line(found.rows, " in the whole capture")
-    phases = pd.DataFrame(found.rows.get("phases", []))
-    reason = f": {'; '.join(why)}" if why else ""
+        were = "was" if launches == 1 else "were"
+        recorded = f"{counted(launches, 'kernel')} {were} launched, but none recorded on a GPU"
+    diagnostics = list(tables.diagnostics)
+    reason = f": {'; '.join(diagnostics)}" if diagnostics else ""
+    calls = calls_line(tables.rows, " in the whole capture")
+    phases = pd.DataFrame(tables.rows.get("phases", []))
     if phases.empty:
-        return Answer(f"cannot tell: {none}, and no step{reason}", is_known=False, lines=calls)
-    means = phases.groupby("phase", sort=False)["duration_s"].mean().sort_values(ascending=False)
-    count = int(phases["phase"].eq(STEP).sum())
-    steps = f"{_steps_of_ranks(phases)} of {with_unit(means[STEP], SECONDS)}" if count else "ranges"
-    rest = ", ".join(f"{name} {with_unit(seconds, SECONDS)}" for name, seconds in means.items() if name != STEP)
-    sentence = f"{none}; {steps}{': ' if rest else ''}{rest}"
-    late = late_rank(found.rows.get("stragglers", []), None, count or None)
+        return Answer(f"cannot tell: {recorded}, and no step{reason}", is_known=False, lines=calls)
+    sentence = f"{recorded}; {_phases_words(phases)}"
+    steps = int(phases["phase"].eq(STEP).sum())
+    late = late_rank(tables.rows.get("stragglers", []), span_s=None, steps=steps or None)
     if late:
         sentence += f"; {late}"
-    if launches:  # where the time of the GPU goes, nobody can tell from the steps of the host
+    # Where kernels ran on a GPU, the steps of the host do not show where its time goes.
+    if launches:
         return Answer(f"cannot tell: {sentence}{reason}", is_known=False, lines=calls)
     return Answer(sentence, lines=calls)
+
+
+def _launched_kernels(tables: ActivityTables) -> int:
+    return sum(
+        row["calls"]
+        for row in tables.rows.get("cuda_api", [])
+        if row["api"] != "backtrace" and KERNEL_LAUNCH.match(row["function"])
+    )
+
+
+def _phases_words(phases: pd.DataFrame) -> str:
+    """Return the steps with their mean time, if there are any, then the mean time of each other phase."""
+    mean_s = phases.groupby("phase", sort=False)["duration_s"].mean().sort_values(ascending=False)
+    steps = f"{_steps_of_ranks(phases)} of {with_unit(mean_s[STEP], SECONDS)}" if STEP in mean_s else "ranges"
+    others = [f"{name} {with_unit(seconds, SECONDS)}" for name, seconds in mean_s.items() if name != STEP]
+    return f"{steps}: {', '.join(others)}" if others else steps

@@ -1,10 +1,10 @@
-"""What to try against each kind of bottleneck, by options.yaml, of which a configuration has nothing yet."""
+"""What to try against each kind of bottleneck, by options.yaml: what a configuration has nothing of yet."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import yaml
 from pydantic import ValidationError
@@ -25,7 +25,7 @@ EVERYTHING = Machine(cpus=10**6, gpus=10**6, nodes=10**6, compiler=True, dali=Tr
 
 @dataclass(frozen=True)
 class TuningOption:
-    """Parameters to change, each to a value, or to a `higher`, `lower` or `different` one.
+    """Parameters of a run to change, each to a value, or to a `higher`, `lower` or `different` one.
 
     `workload` and `device` restrict it to one workload and one kind of device.
     """
@@ -57,49 +57,91 @@ class ProgramOption:
     pins: bool = False
 
     def applies(self, configuration: Configuration, pageable: float | None) -> bool:
-        """Whether it can be had by a configuration, of whose copies a share is from `pageable` memory, if known."""
-        return (
-            self.device in (None, configuration["device"])
-            and (configuration["devices"] > 1 or not self.several)
-            and (not self.numa or _several_numa_nodes(configuration))
-            and not (self.pins and pageable is not None and pageable < LEAST)
-        )
+        """True if it may help a configuration.
+
+        `pageable`: the share of the bytes copied to GPUs that is from pageable memory; None where that is not known.
+        """
+        if self.device not in (None, configuration["device"]):
+            return False
+        if self.several and configuration["devices"] == 1:
+            return False
+        if self.numa and not _has_several_numa_nodes(configuration):
+            return False
+        is_pinned_already = pageable is not None and pageable < LEAST
+        return not (self.pins and is_pinned_already)
+
+
+class Options(NamedTuple):
+    """Options by the kind of bottleneck that they help against."""
+
+    parameters: dict[str, list[TuningOption]]
+    programs: dict[str, list[ProgramOption]]
+
+
+class _Trial(NamedTuple):
+    """An option in Markdown, and whether it comes after others: those that nothing speaks against come first."""
+
+    was_measured_elsewhere: bool
+    learns_otherwise: bool
+    text: str
 
 
 @cache
-def options() -> tuple[dict[str, list[TuningOption]], dict[str, list[ProgramOption]]]:
-    """Parameters to change against each kind of bottleneck, and what to change in a program."""
+def options() -> Options:
+    """Read parameters to change, and what to change in a program."""
     read = yaml.safe_load(Path(__file__).with_name("options.yaml").read_text(encoding="utf-8"))
+    return Options(
+        parameters={
+            kind: [TuningOption(**stated) for stated in _flat(listed)] for kind, listed in read["parameters"].items()
+        },
+        programs={
+            kind: [ProgramOption(**stated) for stated in _flat(listed)] for kind, listed in read["programs"].items()
+        },
+    )
 
-    def of(section: dict[str, list[Any]], option: type) -> dict[str, list[Any]]:
-        listed = {kind: [part if isinstance(part, list) else [part] for part in own] for kind, own in section.items()}
-        return {kind: [option(**each) for part in own for each in part] for kind, own in listed.items()}
 
-    return of(read["parameters"], TuningOption), of(read["programs"], ProgramOption)
+def _flat(listed: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the options of a list; in it may be lists, which several kinds of bottlenecks share."""
+    flat: list[dict[str, Any]] = []
+    for entry in listed:
+        flat += entry if isinstance(entry, list) else [entry]
+    return flat
 
 
 def untried(configuration: Configuration, bottleneck: Bottleneck, measured: Sequence[Configuration]) -> list[str]:
-    """Options in Markdown that may help and that no run has tried here, those last that were measured elsewhere.
+    """Return the options in Markdown that may help and that no run has tried here.
 
-    Before these come the ones that change what is learned from a sample. `measured`: all configurations; what some of
-    them show is in the table of choices.
+    Those that were measured elsewhere are last. Before these come the ones that change what is learned from a sample.
+    `measured`: all configurations; what some of them show is in the table of choices.
     """
-    found: list[tuple[tuple[bool, bool], str]] = []
+    trials = _parameter_trials(configuration, bottleneck.kind, measured)
+    if configuration.workload.is_user_program:
+        trials += _program_trials(configuration, bottleneck)
+    trials.sort(key=lambda trial: (trial.was_measured_elsewhere, trial.learns_otherwise))
+    return [trial.text for trial in trials]
+
+
+def _parameter_trials(configuration: Configuration, kind: str, measured: Sequence[Configuration]) -> list[_Trial]:
+    trials = []
     learning = configuration.workload.learning
-    for option in options()[0].get(bottleneck.kind, ()):
+    for option in options().parameters.get(kind, []):
         values = _with_option(configuration, option)
         if values is None or _was_measured(configuration, option, measured):
             continue
-        otherwise = learning(configuration.parameters) != learning(values)
+        learns_otherwise = learning(configuration.parameters) != learning(values)
         elsewhere = _gain_elsewhere(configuration, option, measured)
-        notes = ", ".join(filter(None, (option.description, LEARNS_OTHERWISE if otherwise else "", elsewhere)))
-        found.append(((bool(elsewhere), otherwise), f"`{option.name}`{f' ({notes})' if notes else ''}"))
-    if configuration.workload.is_user_program:
-        for each in options()[1][bottleneck.kind]:
-            if each.applies(configuration, bottleneck.pageable):
-                notes = f" ({LEARNS_OTHERWISE})" if each.learns_otherwise else ""
-                found.append(((False, each.learns_otherwise), f"{each.description}{notes}"))
-    return [text for _, text in sorted(found, key=lambda each: each[0])]
+        notes = ", ".join(filter(None, (option.description, LEARNS_OTHERWISE if learns_otherwise else "", elsewhere)))
+        trials.append(_Trial(bool(elsewhere), learns_otherwise, f"`{option.name}`{f' ({notes})' if notes else ''}"))
+    return trials
+
+
+def _program_trials(configuration: Configuration, bottleneck: Bottleneck) -> list[_Trial]:
+    trials = []
+    for option in options().programs[bottleneck.kind]:
+        if option.applies(configuration, bottleneck.pageable):
+            note = f" ({LEARNS_OTHERWISE})" if option.learns_otherwise else ""
+            trials.append(_Trial(False, option.learns_otherwise, f"{option.description}{note}"))
+    return trials
 
 
 def _gain_elsewhere(configuration: Configuration, option: TuningOption, measured: Sequence[Configuration]) -> str:
@@ -107,21 +149,22 @@ def _gain_elsewhere(configuration: Configuration, option: TuningOption, measured
 
     It is empty where there is none.
     """
-    names = _changed_by(configuration, option)
-    of_job = [each for each in measured if each.completed and _job(each) == _job(configuration)]
+    changed = _changed_by(configuration, option)
+    of_job = [other for other in measured if other.completed and _job(other) == _job(configuration)]
+    starts_alike = [other for other in of_job if all(other[name] == configuration[name] for name in option.changes)]
     pairs = [
-        (_unlike(configuration, without, names), without, with_it)
-        for without in of_job
-        if all(without[name] == configuration[name] for name in option.changes)
-        for with_it in of_job
-        if all(_is(with_it[name], change, without[name]) for name, change in option.changes.items())
-        and with_it.rest(names) == without.rest(names)
+        (without, with_option)
+        for without in starts_alike
+        for with_option in of_job
+        if _has_option(with_option, option, without) and with_option.rest(changed) == without.rest(changed)
     ]
     if not pairs:
         return ""
-    unlike, without, with_it = min(pairs, key=lambda pair: len(pair[0]))
-    gain = ratio_of(with_it.blocks(without.rate), without.blocks(without.rate))
-    return f"measured with {without.naming(unlike)}: {gain.format(unit='×')}" if gain else ""
+    without, with_option = min(pairs, key=lambda pair: len(_unlike(configuration, pair[0], changed)))
+    gain = ratio_of(with_option.blocks(without.rate), without.blocks(without.rate))
+    if gain is None:
+        return ""
+    return f"measured with {without.naming(_unlike(configuration, without, changed))}: {gain.format(unit='×')}"
 
 
 def _unlike(configuration: Configuration, other: Configuration, besides: set[str]) -> list[str]:
@@ -131,75 +174,97 @@ def _unlike(configuration: Configuration, other: Configuration, besides: set[str
 
 
 def _job(configuration: Configuration) -> tuple[str, str, str]:
-    work = configuration.workload
-    return work.name, work.job(configuration.parameters), configuration["device"]
+    workload = configuration.workload
+    return workload.name, workload.job(configuration.parameters), configuration["device"]
+
+
+def _implied_by(configuration: Configuration, option: TuningOption) -> set[str]:
+    """Return the parameters that follow from those that an option changes."""
+    implied = configuration.workload.implied
+    return {name for changed in option.changes for name in implied.get(changed, ())}
 
 
 def _changed_by(configuration: Configuration, option: TuningOption) -> set[str]:
     """Return the parameters of an option, and those that follow from them."""
-    implied = configuration.workload.implied
-    return {*option.changes, *(each for name in option.changes for each in implied.get(name, ()))}
+    return {*option.changes, *_implied_by(configuration, option)}
 
 
 def _was_measured(configuration: Configuration, option: TuningOption, measured: Sequence[Configuration]) -> bool:
-    """Whether another configuration differs only in the option, and in what this implies."""
-    names = _changed_by(configuration, option)
+    """True if another configuration differs only in the option, and in what this implies."""
+    changed = _changed_by(configuration, option)
     return any(
-        each is not configuration
-        and each["workload"] == configuration["workload"]
-        and bool(each.completed)
-        and all(_is(each[name], change, configuration[name]) for name, change in option.changes.items())
-        and each.rest(names) == configuration.rest(names)
-        for each in measured
+        other is not configuration
+        and other["workload"] == configuration["workload"]
+        and bool(other.completed)
+        and _has_option(other, option, configuration)
+        and other.rest(changed) == configuration.rest(changed)
+        for other in measured
     )
 
 
-def _with_option(configuration: Configuration, option: TuningOption) -> dict[str, Any] | None:
-    """The parameters with the option; None if it changes nothing here, or the workload does not allow it."""
-    if option.workload not in (None, configuration["workload"]) or option.device not in (None, configuration["device"]):
+def _has_option(other: Configuration, option: TuningOption, before: Configuration) -> bool:
+    """True if a configuration has the values that an option makes of those of another."""
+    return all(_is_changed(other[name], change, before[name]) for name, change in option.changes.items())
+
+
+def _with_option(configuration: Configuration, option: TuningOption) -> Mapping[str, Any] | None:
+    """Return the parameters with the option; None if it changes nothing here, or is not possible."""
+    if not _may_help(configuration, option):
         return None
-    if all(_is(configuration[name], change, configuration[name]) for name, change in option.changes.items()):
-        return None
-    if "binding" in option.changes and not _several_numa_nodes(configuration):
-        return None
-    if option.changes.get("precision") and configuration["precision"] in ("fp16", "bf16"):
-        return None
-    work = configuration.workload
-    if not option.changes.keys() <= work.parameters.model_fields.keys():
-        return None
-    if not work.tuning_applies(option.changes, configuration.parameters):
-        return None
-    values = {name: value for name, value in configuration.parameters.items() if value is not None}
-    follow = {each for name in option.changes for each in work.implied.get(name, ())}
-    values = {name: value for name, value in values.items() if name not in follow}
+    workload = configuration.workload
+    implied = _implied_by(configuration, option)
+    values = {
+        name: value for name, value in configuration.parameters.items() if value is not None and name not in implied
+    }
     changed = {name: _example(change, values.get(name)) for name, change in option.changes.items()}
     try:
-        parameters = work.parameters.model_validate(values | changed)
+        parameters = workload.parameters.model_validate(values | changed)
     except ValidationError:
         return None
-    changed_run = Run("", parameters)
-    if changed_run.unsupported_reason(EVERYTHING) is not None or changed_run.config_error() is not None:
+    run = Run("", parameters)
+    if run.unsupported_reason(EVERYTHING) is not None or run.config_error() is not None:
         return None
-    return configuration.parameters | changed | {name: getattr(parameters, name) for name in follow - changed.keys()}
+    return {
+        **configuration.parameters,
+        **changed,
+        **{name: getattr(parameters, name) for name in implied - changed.keys()},
+    }
 
 
-def _several_numa_nodes(configuration: Configuration) -> bool:
-    """Whether there are several NUMA nodes; where that is not recorded, GPUs are taken to have some."""
+def _may_help(configuration: Configuration, option: TuningOption) -> bool:
+    """True if an option is for the workload and the device of a configuration, and changes something that may help."""
+    if option.workload not in (None, configuration["workload"]) or option.device not in (None, configuration["device"]):
+        return False
+    if _has_option(configuration, option, configuration):
+        return False
+    if "binding" in option.changes and not _has_several_numa_nodes(configuration):
+        return False
+    if option.changes.get("precision") and configuration["precision"] in ("fp16", "bf16"):
+        return False
+    workload = configuration.workload
+    has_parameters = option.changes.keys() <= workload.parameters.model_fields.keys()
+    return has_parameters and workload.tuning_applies(option.changes, configuration.parameters)
+
+
+def _has_several_numa_nodes(configuration: Configuration) -> bool:
+    """True if there are several NUMA nodes; where that is not recorded, GPUs are assumed to have some."""
     nodes = {node for run in configuration.runs for node in run.provenance.numa_nodes}
     return len(nodes) > 1 or (not nodes and configuration["device"] == "cuda")
 
 
-def _example(change: Any, now: Any) -> Any:
+def _example(change: Any, value: Any) -> Any:
+    """Return a value that the change may make of another one."""
     if change in (HIGHER, DIFFERENT):
-        return max(1, (now or 0) * 2)
-    return max(1, (now or 0) // 2) if change == LOWER else change
+        return max(1, (value or 0) * 2)
+    return max(1, (value or 0) // 2) if change == LOWER else change
 
 
-def _is(value: Any, change: Any, before: Any) -> bool:
-    """Whether a value is what the change makes of the previous one."""
+def _is_changed(value: Any, change: Any, before: Any) -> bool:
+    """True if a value is what the change makes of the previous one."""
     if change in (HIGHER, LOWER):
-        known = value is not None and before is not None
-        return known and (value > before if change == HIGHER else value < before)
+        if value is None or before is None:
+            return False
+        return value > before if change == HIGHER else value < before
     return value != before if change == DIFFERENT else value == change
 
 

@@ -57,7 +57,7 @@ def _speedup_tile(job: Choices, speedup: ChosenSpeedup) -> Tile:
 def _step_tile(job: Choices, report: BottleneckReport, costs: Mapping[str, Cost]) -> Tile | None:
     """Return what the largest part of the step costs, as measured, else its share; None where no part is known."""
     devices = job.on(report.configuration["devices"])
-    cost = ablation.of_largest(costs, report)
+    cost = ablation.cost_of_largest_part(costs, report)
     if cost is not None:
         notes = f"without it {cost.ratio.format(unit='×')}, on {devices}"
         return Tile(f"Cost of {cost.name}, measured", percent(cost.share.value), notes)

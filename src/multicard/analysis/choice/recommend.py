@@ -107,12 +107,12 @@ def _job_advice(
     """
     about = report.configuration
     own_costs = {cost.part: cost for cost in costs if cost.configuration.key == about.key}
-    report = replace(report, bottlenecks=ablation.with_unseen(own_costs, report))
+    report = replace(report, bottlenecks=ablation.with_hidden_parts(own_costs, report))
     parts = [
         part_of(bottleneck, about, measured, own_costs.get(ABLATED.get(bottleneck.kind, "")))
         for bottleneck in report.bottlenecks
     ]
-    trials = [trial(bottleneck, part, report.of) for bottleneck, part in zip(report.bottlenecks, parts, strict=True)]
+    trials = [trial(bottleneck, part, report.whole) for bottleneck, part in zip(report.bottlenecks, parts, strict=True)]
     results = gains(job)
     doubt = doubts(job)
     return JobAdvice(
@@ -122,7 +122,7 @@ def _job_advice(
         how_many=how_many(job) if job.configurations else "",
         which=which_configuration(job),
         changes=[joined(some) for some in (results[:MOST_CHANGES], results[MOST_CHANGES:]) if some],
-        costs=ablation.lines(costs)[:MOST_COSTS],
+        costs=ablation.cost_lines(costs)[:MOST_COSTS],
         unmeasured_host_work=list(not_measured[:MOST_COSTS]),
         step=_step_words(job, report),
         next_steps=[text for text in trials if text][:MOST_NEXT],
