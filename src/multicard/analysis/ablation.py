@@ -158,7 +158,7 @@ def costs(evidence: Evidence) -> list[Cost]:
         for configuration in ablated
         if configuration["ablate"] == "loader"
     }
-    found = []
+    measured = []
     for without in ablated:
         key = _without_ablation(without)
         full = whole.get(key)
@@ -166,8 +166,8 @@ def costs(evidence: Evidence) -> list[Cost]:
             baseline = no_loading.get(key, full) if without["ablate"] == "host" else full
             ratio = _speed_ratio(without, baseline)
             if ratio is not None:
-                found.append(Cost(full, without, baseline, str(without["ablate"]), ratio))
-    return found
+                measured.append(Cost(full, without, baseline, str(without["ablate"]), ratio))
+    return measured
 
 
 def _without_ablation(configuration: Configuration) -> tuple[object, ...]:
@@ -196,19 +196,19 @@ def not_measured(evidence: Evidence) -> list[NotMeasured]:
         if configuration["ablate"] == "host" and not configuration.completed
         for run in configuration.runs
     }
-    found = []
+    unmeasured = []
     for configuration in evidence.configurations:
         reason = reasons.get(configuration_key(configuration.parameters, {"ablate"}))
         if reason is not None and configuration.completed:
-            found.append(NotMeasured(configuration, _not_measured_words(configuration, str(reason))))
-    return found
+            unmeasured.append(NotMeasured(configuration, _not_measured_words(configuration, str(reason))))
+    return unmeasured
 
 
 def _not_measured_words(configuration: Configuration, reason: str) -> str:
     devices = counted(configuration["devices"], DEVICE_WORDS[configuration["device"]])
     text = f"{devices}: what the host's work costs was not measured ({reason})"
     values = [configuration.values(COLUMNS[part]) for part in (LAUNCHES, ELSEWHERE)]
-    shares = [mean(own) for own in values if own]
+    shares = [mean(of_runs) for of_runs in values if of_runs]
     if shares:
         text += f"; by the trace, the GPU is idle because of it in {percent(sum(shares))} of the step"
         text += ", which is a share and no measured cost"
@@ -228,7 +228,7 @@ def with_hidden_parts(costs_by_part: Mapping[str, Cost], report: BottleneckRepor
         if cost is not None and kind not in shown and cost.may_matter and cost.share.value >= LEAST:
             hidden.append(Bottleneck(kind, cost.share.value, f"{cost.sentence}, by {cost.runs} without it"))
     to_take = sum(bottleneck.share for bottleneck in hidden)
-    others = []
+    remaining = []
     for bottleneck in sorted(report.bottlenecks, key=lambda bottleneck: -bottleneck.share):
         if bottleneck.kind in HIDING and to_take:
             taken = min(to_take, bottleneck.share)
@@ -237,8 +237,8 @@ def with_hidden_parts(costs_by_part: Mapping[str, Cost], report: BottleneckRepor
             evidence = f"{bottleneck.evidence}; {percent(share)} without what was measured"
             bottleneck = replace(bottleneck, share=share, evidence=evidence)
         if bottleneck.share >= LEAST:
-            others.append(bottleneck)
-    return [*hidden, *others]
+            remaining.append(bottleneck)
+    return [*hidden, *remaining]
 
 
 def cost_of_largest_part(costs_by_part: Mapping[str, Cost], report: BottleneckReport) -> Cost | None:
@@ -263,11 +263,11 @@ def cost_lines(found: Sequence[Cost]) -> list[str]:
     by_devices = grouped(found, lambda cost: cost.configuration["devices"])
     lines = []
     for devices in sorted(by_devices):
-        own = by_devices[devices]
-        fewest_parts_first = sorted(own, key=lambda cost: (len(WORDS[cost.part]), -cost.ratio.value))
+        of_devices = by_devices[devices]
+        fewest_parts_first = sorted(of_devices, key=lambda cost: (len(WORDS[cost.part]), -cost.ratio.value))
         words = [cost.words() for cost in fewest_parts_first]
-        words += [workers for cost in own if cost.is_shown and (workers := enough_workers(cost))]
-        device = DEVICE_WORDS[own[0].configuration["device"]]
+        words += [workers for cost in of_devices if cost.is_shown and (workers := enough_workers(cost))]
+        device = DEVICE_WORDS[of_devices[0].configuration["device"]]
         lines.append(f"{counted(devices, device)}: {'; '.join(words)}")
     return lines
 

@@ -170,7 +170,7 @@ def in_digits(value: float, low: float | None = None, high: float | None = None)
 
 
 def number_in(value: float, low: float | None = None, high: float | None = None) -> str:
-    """The same with the interval in brackets, for tables whose captions say what it is.
+    """Format a number as `in_digits` does, with its interval in brackets, for tables whose captions say what it is.
 
     >>> number_in(12.345, 11.9, 12.81), number_in(0.012345)
     ('12.3 [11.9, 12.8]', '0.0123')
@@ -185,7 +185,15 @@ def _fixed(value: float, decimals: int) -> str:
 
 
 def _decimals(value: float, width: float = 0.0) -> int:
-    """Decimals for three digits of a value, and for one digit of the width of its interval, but three more at most."""
-    own = DIGITS - 1 - math.floor(math.log10(abs(value))) if value else 0
-    needed = -math.floor(math.log10(width)) if width > SAME * abs(value) else own
-    return min(max(0, own, min(needed, own + DIGITS)), MOST_DECIMALS)
+    """Return decimals for three digits of a value, and for one digit of the width of its interval.
+
+    A narrow interval adds three decimals at most.
+
+    >>> _decimals(12.345), _decimals(20.004, width=0.005), _decimals(12345.6)
+    (1, 3, 0)
+    """
+    of_value = DIGITS - 1 - math.floor(math.log10(abs(value))) if value else 0
+    has_width = width > SAME * abs(value)
+    of_width = -math.floor(math.log10(width)) if has_width else of_value
+    needed = max(of_value, min(of_width, of_value + DIGITS))
+    return min(max(0, needed), MOST_DECIMALS)

@@ -127,7 +127,7 @@ class Compare(Test):
         where = {name: values for name, values in self.where.items() if name != self.parameter}
         fitting = [configuration for configuration in configurations if fits(configuration, where)]
         alike = grouped(fitting, lambda configuration: configuration.rest([self.parameter, *self.may_differ]))
-        pairs = once([pair for own in alike.values() for pair in self._pairs(own)])
+        pairs = once([pair for group in alike.values() for pair in self._pairs(group)])
         return pairs if self.kind == "compare" else self._trends(pairs)
 
     def _pairs(self, configurations: Sequence[Configuration]) -> list[Comparison]:
@@ -200,10 +200,10 @@ class Scaling(Test):
         comparisons = []
         for place in compared:
             if place in bases:
-                own, base = same_blocks(compared[place]), same_blocks(bases[place])
-                ratios = ratio_by_block(_means_by_block(own), _means_by_block(base))
+                scaled, base = same_blocks(compared[place]), same_blocks(bases[place])
+                ratios = ratio_by_block(_means_by_block(scaled), _means_by_block(base))
                 if ratios:
-                    sides = tuple(side for comparison in (*own, *base) for side in comparison.sides)
+                    sides = tuple(side for comparison in (*scaled, *base) for side in comparison.sides)
                     comparisons.append(Comparison(ratios, sides))
         return comparisons
 

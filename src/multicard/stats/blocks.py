@@ -7,6 +7,7 @@ all of them. What is left of a value without its configuration's mean and its bl
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -42,21 +43,27 @@ def fit_block_effects(blocks: Sequence[Sequence[Hashable]], deviations: Sequence
     >>> round(effects.variance, 9), effects.freedom, round(effects.configurations, 9)
     (8.0, 1.0, 2.0)
     """
-    columns = {block: number for number, block in enumerate(dict.fromkeys(block for own in blocks for block in own))}
-    indicators = [np.eye(len(columns))[[columns[block] for block in own]] for own in blocks]
-    # Means of configurations are taken out of both sides of the equation, so only effects are unknown.
+    names = dict.fromkeys(chain.from_iterable(blocks))
+    column_of = {block: column for column, block in enumerate(names)}
+    columns = [[column_of[block] for block in blocks_of_one] for blocks_of_one in blocks]
+    # A row has a 1 in the column of its block. Means of configurations are taken out of both sides of the equation, so
+    # only the effects are unknown.
+    indicators = [np.eye(len(names))[columns_of_one] for columns_of_one in columns]
     design = np.vstack([rows - rows.mean(axis=0) for rows in indicators])
     values = np.concatenate(deviations)
     # Effects are determined but for a constant per group of connected blocks, hence the pseudo-inverse.
     inverse = np.linalg.pinv(design.T @ design, rcond=1e-9, hermitian=True)
     effects = inverse @ design.T @ values
     rank = round(float(np.trace(inverse @ design.T @ design)))
-    # The leverage of a value is the part of a degree of freedom that the fit takes from it.
+    residuals = values - design @ effects
+    # The leverage of a value is the part of a degree of freedom that the fit takes from it; its configuration's mean
+    # takes one of all its values.
     leverages = np.einsum("ij,jk,ik->i", design, inverse, design)
-    ends = np.cumsum([len(own) for own in blocks])[:-1]
+    ends = np.cumsum([len(columns_of_one) for columns_of_one in columns])[:-1]
+    freedom = [max(0.0, len(of_one) - 1 - of_one.sum()) for of_one in np.split(leverages, ends)]
     return BlockEffects(
-        residuals=np.split(values - design @ effects, ends),
-        residual_freedom=np.array([max(0.0, len(own) - 1 - own.sum()) for own in np.split(leverages, ends)]),
+        residuals=np.split(residuals, ends),
+        residual_freedom=np.array(freedom),
         variance=float(effects @ effects) / rank if rank else 0.0,
         freedom=float(rank),
         configurations=rank / float(np.trace(inverse)) if rank else math.inf,

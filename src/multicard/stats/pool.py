@@ -106,7 +106,8 @@ class Pool:
         sample = self._samples[key]
         if sample.scaled is None:
             return None
-        first, count = float(sample.numbers[0]), len(sample.numbers)
+        first = float(sample.numbers[0])
+        count = len(sample.numbers)
         if count == 1:
             return Interval(first, None, None, 1)
         # For the variance of a single configuration, blocks and noise need not be told apart. Its degrees of freedom
@@ -144,7 +145,8 @@ class Pool:
             unshared = _unshared_weight([numerator, denominator])
             if fewest < most:
                 counts = f"{len(logs)} and {len(base_logs)}"
-        difference, repeats = float(logs.mean() - base_logs.mean()), min(len(logs), len(base_logs))
+        difference = float(logs.mean() - base_logs.mean())
+        repeats = min(len(logs), len(base_logs))
         if most == 1 and not single:
             return Interval(math.exp(difference), None, None, repeats)
         error = self._error({key: len(logs), base: len(base_logs)}, unshared)
@@ -195,16 +197,17 @@ class Pool:
         if noise.total_freedom > 0:
             for key, count in counts.items():
                 position = self._position[key]
-                variance = noise.variances[position] / count
-                parts.append(_VariancePart(variance, variance, noise.freedom[position]))
+                own_variance = noise.variances[position] / count
+                parts.append(_VariancePart(own_variance, own_variance, noise.freedom[position]))
         if effects is not None:
             parts.append(self._block_part(effects, noise, unshared))
             limit += effects.freedom
         weight = sum(part.weight for part in parts)
         if weight <= 0:
             return _Error(0.0, limit) if self._exact and limit > 0 else _Error(math.nan, math.nan)
+        variance = float(sum(part.variance for part in parts))
         satterthwaite = weight**2 / sum(part.weight**2 / part.freedom for part in parts)
-        return _Error(float(sum(part.variance for part in parts)), float(min(limit, satterthwaite)))
+        return _Error(variance, float(min(limit, satterthwaite)))
 
     def _block_part(self, effects: BlockEffects, noise: Variances, unshared: float) -> _VariancePart:
         """Return what the effects of blocks that are not common to both sides add to the variance of an estimate."""
@@ -250,7 +253,7 @@ class Pool:
     @cached_property
     def _total(self) -> Variances:
         """Variances over repeats, block effects included."""
-        return self._moderated(self._deviations, np.array([len(own) - 1.0 for own in self._deviations]))
+        return self._moderated(self._deviations, np.array([len(deviations) - 1.0 for deviations in self._deviations]))
 
     def _moderated(self, residuals: Sequence[np.ndarray], freedom: np.ndarray) -> Variances:
         squares = np.array([float(residual @ residual) for residual in residuals])

@@ -61,10 +61,15 @@ def moderated(squares: ArrayLike, freedom: ArrayLike) -> Variances:
     prior = prior_of(sums, own_freedom)
     prior_freedom = np.where(prior.is_explained, prior.freedom, 0.0)
     together = own_freedom + prior_freedom
+    # A configuration with neither degrees of freedom nor a prior gets the pooled variance.
     has_none = together == 0
     divisor = np.where(has_none, 1.0, together)
-    variances = np.where(has_none, prior.variance, (prior_freedom * prior.variance + sums) / divisor)
-    return Variances(variances, np.where(has_none, total, np.minimum(together, total)), total)
+    drawn = (prior_freedom * prior.variance + sums) / divisor
+    return Variances(
+        variances=np.where(has_none, prior.variance, drawn),
+        freedom=np.where(has_none, total, np.minimum(together, total)),
+        total_freedom=total,
+    )
 
 
 def prior_of(squares: np.ndarray, freedom: np.ndarray) -> Prior:
@@ -80,13 +85,19 @@ def prior_of(squares: np.ndarray, freedom: np.ndarray) -> Prior:
     if used.sum() < FEWEST or pooled == 0:
         # d₀ = 0: each configuration keeps its own variance, which makes the comparison of two of them Welch's test.
         return Prior(pooled, 0.0, np.ones(len(freedom), bool))
-    used_freedom, variances = freedom[used], squares[used] / freedom[used]
+    used_freedom = freedom[used]
+    variances = squares[used] / used_freedom
     variances = np.maximum(variances, FLOOR * variances.mean())
     kept = _without_outliers(variances, used_freedom)
-    excess, doubt = _excess(variances[kept], used_freedom[kept])
+    kept_variances, kept_freedom = variances[kept], used_freedom[kept]
+    excess, doubt = _excess(kept_variances, kept_freedom)
     is_explained = np.ones(len(freedom), bool)
     is_explained[used] = kept
-    return Prior(_mean(variances[kept], used_freedom[kept]), _prior_freedom(excess + doubt), is_explained)
+    return Prior(
+        variance=_mean(kept_variances, kept_freedom),
+        freedom=_prior_freedom(excess + doubt),
+        is_explained=is_explained,
+    )
 
 
 def _without_outliers(variances: np.ndarray, freedom: np.ndarray) -> np.ndarray:
@@ -98,8 +109,9 @@ def _without_outliers(variances: np.ndarray, freedom: np.ndarray) -> np.ndarray:
     count = len(variances)
     # A variance that is small by chance has a very small logarithm, which would make any large one look possible.
     smallest = chdtri(freedom, 1 - SMALLEST) / freedom
+    trimmed = math.ceil(TRIMMED * count)
     kept = np.ones(count, bool)
-    kept[np.argsort(variances)[count - math.ceil(TRIMMED * count) :]] = False
+    kept[np.argsort(variances)[count - trimmed :]] = False
     if kept.sum() < FEWEST - 1:
         return np.ones(count, bool)
     for _ in range(MOST_FITS):

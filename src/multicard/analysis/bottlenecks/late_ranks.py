@@ -80,7 +80,7 @@ def late_rank(rows: Sequence[dict[str, Any]], span_s: float | None, steps: int |
 
 def _late_in_group(rows: Sequence[dict[str, Any]], span_s: float | None, steps: int | None) -> _LateRank | None:
     """Return the rank that others of its group wait for; None if no rank stands out. `rows` are of one group."""
-    members = [_member(rank, own) for rank, own in grouped(rows, _rank_of).items()]
+    members = [_member(rank, of_rank) for rank, of_rank in grouped(rows, _rank_of).items()]
     late = max(members, key=lambda member: member.times_last)
     others = [member for member in members if member is not late]
     waits_most = max(others, key=lambda member: member.waited_s, default=late)

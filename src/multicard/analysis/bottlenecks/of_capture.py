@@ -142,11 +142,11 @@ def _at_work(devices: pd.DataFrame) -> pd.DataFrame:
 
 def _step_durations(timeline: pd.DataFrame, at_work: pd.DataFrame) -> pd.DataFrame:
     """Return the mean durations of each GPU at work from one step's start to the next; of a single step, its own."""
-    own = timeline.merge(at_work[RANK], on=RANK)
-    between_starts = per_pitch(own)
+    of_gpus = timeline.merge(at_work[RANK], on=RANK)
+    between_starts = per_pitch(of_gpus)
     if len(between_starts):
         return between_starts
-    steps = own[own["scope"] == STEP]
+    steps = of_gpus[of_gpus["scope"] == STEP]
     seconds = [name for name in steps if name.endswith("_s")]
     return steps.groupby(RANK, sort=False, dropna=False)[seconds].mean().reset_index()
 

@@ -13,6 +13,7 @@ from multicard.analysis.scaling.speedup import BASELINE_DIFFERS, implausible
 from multicard.core.errors import UserError
 from multicard.core.text import listed
 from multicard.core.units import percent
+from multicard.experiment.workload import Workload
 from multicard.stats.interval import Interval, verdict
 
 UNKNOWN = "unknown"
@@ -134,22 +135,26 @@ def series_of(job: Choices, choice: Choice) -> list[Choice]:
     several = sorted((row for row in alike if row.devices > 1), key=lambda row: row.time_s.value)
     method = choice.configuration[workload.method]
     if choice.devices == 1:
-        # It may be the baseline of another method, whose series is then wanted.
-        scaled_methods = [row.configuration[workload.method] for row in several]
-        based_on_it = [name for name in (method, *scaled_methods) if method in workload.baselines(name)]
-        method = next((name for name in based_on_it if name in scaled_methods), method)
+        method = _scaled_method(method, several, workload)
     on_one = {row.configuration[workload.method]: row for row in alike if row.devices == 1}
-    baseline = next((on_one[name] for name in workload.baselines(method) if name in on_one), None)
-    series = [row for row in several if row.configuration[workload.method] == method]
-    if baseline is not None:
-        series.insert(0, baseline)
+    baselines = [on_one[name] for name in workload.baselines(method) if name in on_one]
+    series = baselines[:1] + [row for row in several if row.configuration[workload.method] == method]
     return sorted(series, key=lambda row: (row.devices, row.configuration["nodes"] or 1))
+
+
+def _scaled_method(method: str, scaled: Sequence[Choice], workload: Workload) -> str:
+    """Return the method on several devices that a method on one is the baseline of; the same where it has none."""
+    methods = [row.configuration[workload.method] for row in scaled]
+    for name in (method, *methods):
+        if name in methods and method in workload.baselines(name):
+            return name
+    return method
 
 
 def scaling_of(series: Iterable[Choice], kinds: Mapping[str, str]) -> str:
     """Return how a series scales, by `speedup.kinds_of`: strong, weak or unknown."""
-    found = {kinds.get(row.configuration.completed[0].run, UNKNOWN) for row in series if row.devices > 1}
-    return found.pop() if len(found) == 1 else UNKNOWN
+    scalings = {kinds.get(row.configuration.completed[0].run, UNKNOWN) for row in series if row.devices > 1}
+    return scalings.pop() if len(scalings) == 1 else UNKNOWN
 
 
 def other_series(job: Choices, series: Sequence[Choice], kinds: Mapping[str, str]) -> dict[str, list[Choice]]:

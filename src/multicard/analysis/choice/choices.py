@@ -102,7 +102,10 @@ def choices(evidence: Evidence) -> list[Choices]:
         ]
         tables.append(_table(job, place, measured[job, place], lost_there))
     measured_jobs = {job for job, _ in measured}
-    return tables + [_table_without_rows(job, own) for job, own in lost_of_job.items() if job not in measured_jobs]
+    for job, configurations in lost_of_job.items():
+        if job not in measured_jobs:
+            tables.append(_table_without_rows(job, configurations))
+    return tables
 
 
 def as_table(tables: Sequence[Choices]) -> pd.DataFrame:

@@ -83,7 +83,7 @@ def compared(choices: Sequence[Choice]) -> list[Choice]:
     pool = Pool({choice.key: choice.configuration.blocks(choice.configuration.rate) for choice in choices})
     results: dict[Hashable, Choice] = {}
     for on_as_many in grouped(choices, lambda choice: choice.devices).values():
-        families = [_Family(own) for own in grouped(on_as_many, lambda choice: choice.family).values()]
+        families = [_Family(members) for members in grouped(on_as_many, lambda choice: choice.family).values()]
         gains = _gains(families, pool)
         for family in families:
             ratios = family.ratios(pool)
@@ -100,9 +100,9 @@ def compared(choices: Sequence[Choice]) -> list[Choice]:
 def _trainings(choices: Sequence[Choice]) -> list[_Training]:
     of_any_batch = grouped(choices, _key_without_batch)
     trainings = []
-    for own in grouped(choices, lambda choice: key_of(choice.learning)).values():
-        similar = of_any_batch[_key_without_batch(own[0])]
-        trainings.append(_Training(own, frozenset(choice.devices for choice in similar)))
+    for alike in grouped(choices, lambda choice: key_of(choice.learning)).values():
+        similar = of_any_batch[_key_without_batch(alike[0])]
+        trainings.append(_Training(alike, frozenset(choice.devices for choice in similar)))
     return trainings
 
 

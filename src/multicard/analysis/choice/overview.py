@@ -27,16 +27,16 @@ def tiles(job: Choices, report: BottleneckReport, costs: Mapping[str, Cost], dou
     fastest = job.fastest
     if fastest is None:
         return []
-    found = [_fastest_tile(job, fastest)]
+    shown = [_fastest_tile(job, fastest)]
     sure = counted(fastest.rate.repeats, "repeat")
-    speedup = next((each for each in speedups(job) if each.choice.key == report.configuration.key), None)
+    speedup = next((speedup for speedup in speedups(job) if speedup.choice.key == report.configuration.key), None)
     if speedup is not None:
-        found.append(_speedup_tile(job, speedup))
+        shown.append(_speedup_tile(job, speedup))
         sure = SURE[verdict(speedup.ratio)]
     step = _step_tile(job, report, costs)
     if step is not None:
-        found.append(step)
-    return [*found, Tile("How sure", sure, doubt)]
+        shown.append(step)
+    return [*shown, Tile("How sure", sure, doubt)]
 
 
 def _fastest_tile(job: Choices, fastest: Choice) -> Tile:
