@@ -11,7 +11,7 @@ from torch import nn
 from multicard.core.reasons import Reason, describe_reason
 from multicard.record import memory_held, memory_snapshot
 from multicard.record.memory_held import Forwards, Use, live, owned, sum_up, use_of
-from multicard.record.memory_snapshot import MemoryHistory
+from multicard.record.memory_snapshot import MemoryHistory, Snapshots
 from multicard.record.out_of_memory import GpuMemory
 
 TORCH = Path(torch.__file__).parent
@@ -178,20 +178,18 @@ def test_the_reason_is_one_line_with_the_most_first() -> None:
 
 
 @pytest.fixture
-def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryHistory:
-    """A history whose allocator gives `SNAPSHOT`."""
+def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Snapshots:
+    """Snapshots whose allocator gives `SNAPSHOT`."""
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _gpu: (FREE, TOTAL))
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: SNAPSHOT)
     monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda path: Path(path).write_bytes(b"by PyTorch"))
     monkeypatch.setattr(memory_snapshot, "live", lambda kind: [Block(), nn.Linear(2, 2)] if kind is nn.Module else [])
-    monkeypatch.setattr(memory_held, "_addresses", lambda _values: OWNERS)
-    found = MemoryHistory()
-    found._scratch = tmp_path
-    return found
+    monkeypatch.setattr(memory_held, "addresses_of", lambda _values: OWNERS)
+    return Snapshots(tmp_path)
 
 
 def test_an_error_of_a_library_on_a_full_gpu_is_explained_and_one_of_the_host_is_not(
-    history: MemoryHistory, tmp_path: Path
+    history: Snapshots, tmp_path: Path
 ) -> None:
     scarce = GpuMemory(1, free=10, total=1000)
     assert history.held(MemoryError(), None) is history.held(MemoryError(), GpuMemory(1, 900, 1000)) is None
@@ -204,13 +202,13 @@ def test_an_error_of_a_library_on_a_full_gpu_is_explained_and_one_of_the_host_is
 
 
 def test_a_snapshot_that_cannot_be_written_leaves_the_numbers_and_a_line(
-    history: MemoryHistory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    history: Snapshots, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails(_path: str) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", fails)
-    history._ran_out(1, 250, 0, FREE)
+    history.ran_out(1, 250, 0, FREE)
     found = history.held(torch.cuda.OutOfMemoryError("CUDA out of memory"), None)
     assert found["wanted_bytes"] == 250 and "snapshot" not in found
     assert "no memory snapshot: " in capsys.readouterr().err

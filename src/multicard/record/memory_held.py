@@ -1,8 +1,8 @@
-"""What held the memory of a GPU, summed up from a snapshot of PyTorch's allocator.
+"""Sum up what held the memory of a GPU, from a snapshot of PyTorch's allocator.
 
 The snapshot is a dictionary as `torch.cuda.memory._snapshot` documents it: segments that the allocator reserved, each
-cut into blocks, and of every block in use the Python stack that allocated it. Live modules and optimizers tell which
-blocks are theirs; of all others the stack does, since an activation belongs to the module whose `forward` made it.
+cut into blocks, and of every block in use the Python stack that allocated it. Live modules and optimizers show which
+blocks are theirs. For all others the stack decides, since an activation belongs to the module whose `forward` made it.
 """
 
 import gc
@@ -20,36 +20,57 @@ ACTIVATIONS, OTHER_TENSORS = "activations", "other_tensors"
 FRAGMENTS, OUTSIDE, FREE = "fragments", "outside_pytorch", "free"
 
 TORCH = str(Path(torch.__file__).parent)
-# Whose buffers code of PyTorch's allocates, by how its file's path begins and a part of its function's name.
-LIBRARY = (
-    (f"{TORCH}/nn/parallel/distributed.py", "", GRADIENTS),  # buckets of DistributedDataParallel
-    (f"{TORCH}/distributed/fsdp/", "reduce", GRADIENTS),
-    (f"{TORCH}/distributed/fsdp/", "", PARAMETERS),  # gathered ones
-    (f"{TORCH}/optim/", "", OPTIMIZER_STATE),  # and what an update needs meanwhile
+# The module of functions in compiled graphs. Those of a backward pass are called "forward", too.
+COMPILED = "torch.fx.graph_module"
+# The stack of a backward pass begins in this file where its function is written in Python.
+BACKWARD = f"{TORCH}/autograd/function.py"
+
+
+class Buffers(NamedTuple):
+    """Code of PyTorch's that allocates buffers of one category."""
+
+    path: str  # how the path of its file begins
+    function: str  # a part of the function's name
+    category: str
+
+
+# The first entry that fits decides.
+BUFFERS = (
+    Buffers(f"{TORCH}/nn/parallel/distributed.py", "", GRADIENTS),  # buckets of DistributedDataParallel
+    Buffers(f"{TORCH}/distributed/fsdp/", "reduce", GRADIENTS),
+    Buffers(f"{TORCH}/distributed/fsdp/", "", PARAMETERS),  # gathered ones
+    Buffers(f"{TORCH}/optim/", "", OPTIMIZER_STATE),  # and what an update needs meanwhile
 )
-COMPILED = "torch.fx.graph_module"  # of graphs, be it those of a backward pass, whose function is called forward too
-BACKWARD = f"{TORCH}/autograd/function.py"  # of a function in Python; the thread of the backward pass begins there
 
 
 class Forwards:
-    """The `forward` of the classes of live modules, by where their code is; a subclass may inherit it."""
+    """The `forward` methods of the classes of live modules, by where their code is; a subclass may inherit one."""
 
     def __init__(self, modules: Iterable[nn.Module]):
-        self.modules = Counter(map(_defining, map(type, modules)))  # by class
-        self._at: dict[tuple[str, str], list[tuple[int, type[nn.Module]]]] = {}
-        for kind in self.modules:
-            code = getattr(inspect.unwrap(kind.forward), "__code__", None)
-            if code is not None and kind.__module__ != COMPILED:
-                self._at.setdefault((code.co_filename, code.co_name), []).append((code.co_firstlineno, kind))
+        # Number of modules for each class that defines their `forward`.
+        self.modules = Counter(_class_of_forward(type(module)) for module in modules)
+        # First line and class, for each file and function name.
+        self._definitions: dict[tuple[str, str], list[tuple[int, type[nn.Module]]]] = {}
+        for module_class in self.modules:
+            code = getattr(inspect.unwrap(module_class.forward), "__code__", None)
+            if code is not None and module_class.__module__ != COMPILED:
+                definitions = self._definitions.setdefault((code.co_filename, code.co_name), [])
+                definitions.append((code.co_firstlineno, module_class))
 
     def called_at(self, frame: Mapping[str, Any]) -> type[nn.Module] | None:
-        """Class that defines the `forward` which a frame is in."""
-        there = self._at.get((frame["filename"], frame["name"]), ())
-        return max((each for each in there if each[0] <= frame["line"]), key=lambda each: each[0], default=(0, None))[1]
+        """Return the class that defines the `forward` which a frame is in: the last one that begins before its line."""
+        latest_line = 0
+        latest_class: type[nn.Module] | None = None
+        for first_line, module_class in self._definitions.get((frame["filename"], frame["name"]), ()):
+            if latest_line < first_line <= frame["line"]:
+                latest_line = first_line
+                latest_class = module_class
+        return latest_class
 
 
-def _defining(kind: type[nn.Module]) -> type[nn.Module]:
-    return next(each for each in kind.__mro__ if "forward" in vars(each))
+def _class_of_forward(module_class: type[nn.Module]) -> type[nn.Module]:
+    """Return the class that defines the `forward` of a class of modules: itself, or the one that it inherits from."""
+    return next(ancestor for ancestor in module_class.__mro__ if "forward" in vars(ancestor))
 
 
 class Use(NamedTuple):
@@ -60,100 +81,139 @@ class Use(NamedTuple):
 
 
 def use_of(frames: list[dict[str, Any]], forwards: Forwards) -> Use:
-    """What a block is for, by the stack that allocated it, the innermost frame first.
+    """Return what a block is for, by the stack that allocated it, the innermost frame first.
 
     Of nested modules the innermost one counts that is not PyTorch's own; of PyTorch's own the innermost. The threads of
     the backward pass have no Python of their own, so a block without a stack is a gradient.
     """
     if not frames:
         return Use(GRADIENTS)
-    inner: Use | None = None
+    innermost: Use | None = None  # by a module of PyTorch's own
     for frame in frames:
-        kind = forwards.called_at(frame)
-        if kind is not None:
-            if kind.__module__.partition(".")[0] != "torch":
-                return Use(ACTIVATIONS, kind.__qualname__)
-            inner = inner or Use(ACTIVATIONS, kind.__qualname__)
-        elif inner is None:
-            for file, function, category in LIBRARY:
-                if frame["filename"].startswith(file) and function in frame["name"]:
-                    return Use(category)
-    if inner or frames[-1]["filename"] == BACKWARD:
-        return inner or Use(GRADIENTS)
-    own = next((each for each in frames if not each["filename"].startswith(TORCH)), frames[0])
-    return Use(OTHER_TENSORS, f"{PurePath(own['filename']).name}:{own['line']}")
+        module_class = forwards.called_at(frame)
+        if module_class is not None:
+            use = Use(ACTIVATIONS, module_class.__qualname__)
+            if module_class.__module__.partition(".")[0] != "torch":
+                return use
+            innermost = innermost or use
+        elif innermost is None and (category := _category_of_buffer(frame)) is not None:
+            return Use(category)
+    if innermost is not None:
+        return innermost
+    if frames[-1]["filename"] == BACKWARD:
+        return Use(GRADIENTS)
+    outside_pytorch = (frame for frame in frames if not frame["filename"].startswith(TORCH))
+    frame = next(outside_pytorch, frames[0])
+    return Use(OTHER_TENSORS, f"{PurePath(frame['filename']).name}:{frame['line']}")
+
+
+def _category_of_buffer(frame: Mapping[str, Any]) -> str | None:
+    """Return the category of what a frame's code allocates if it is PyTorch's and in `BUFFERS`, else None."""
+    for buffers in BUFFERS:
+        if frame["filename"].startswith(buffers.path) and buffers.function in frame["name"]:
+            return buffers.category
+    return None
 
 
 def owned(modules: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]) -> dict[int, str]:
-    """Category of blocks by their address: parameters with buffers, their gradients, and the state of optimizers."""
+    """Return the categories of blocks by their address: parameters and buffers, gradients, and state of optimizers."""
     optimizers = list(optimizers)
-    parameters = [each for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]]
+    parameters: list[Any] = []
     buffers: list[Any] = []
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            parameters += group["params"]
     for module in modules:
         parameters += module._parameters.values()
         buffers += module._buffers.values()
-    gradients = (each.grad for each in parameters if isinstance(each, torch.Tensor))
-    states = (optimizer.state for optimizer in optimizers)
-    found: dict[int, str] = {}
-    # What several hold is what the last of them says.
-    for category, values in ((OPTIMIZER_STATE, states), (GRADIENTS, gradients), (PARAMETERS, (parameters, buffers))):
-        found |= dict.fromkeys(_addresses(values), category)
-    return found
+    gradients = [parameter.grad for parameter in parameters if isinstance(parameter, torch.Tensor)]
+    states = [optimizer.state for optimizer in optimizers]
+    # A later category replaces an earlier one, where several hold the same memory.
+    return {
+        **dict.fromkeys(addresses_of(states), OPTIMIZER_STATE),
+        **dict.fromkeys(addresses_of(gradients), GRADIENTS),
+        **dict.fromkeys(addresses_of((parameters, buffers)), PARAMETERS),
+    }
 
 
-def _addresses(value: Any) -> Iterator[int]:
-    """Addresses of the memory of tensors in nested containers, of wrappers such as DTensor that of the inner ones."""
+def addresses_of(value: Any) -> Iterator[int]:
+    """Yield the GPU addresses of tensors in nested containers; for wrappers such as DTensor, of the inner tensors."""
     if isinstance(value, torch.Tensor):
-        if flatten := getattr(value, "__tensor_flatten__", None):
-            yield from _addresses([getattr(value, name) for name in flatten()[0]])
+        flatten = getattr(value, "__tensor_flatten__", None)
+        if flatten is not None:
+            names, *_ = flatten()
+            yield from addresses_of([getattr(value, name) for name in names])
         elif value.is_cuda:
             yield value.untyped_storage().data_ptr()
     elif isinstance(value, Mapping):
-        yield from _addresses(value.values())
+        yield from addresses_of(value.values())
     elif isinstance(value, Iterable) and not isinstance(value, str | bytes):
-        for each in value:
-            yield from _addresses(each)
+        for part in value:
+            yield from addresses_of(part)
 
 
-def live(kind: type) -> list[Any]:
-    """All objects of a class and of its subclasses that Python's garbage collector knows."""
-    # By `type`, since `isinstance` asks objects, and proxies answer in strange ways.
-    return [each for each in gc.get_objects() if issubclass(type(each), kind)]
+def live(base: type) -> list[Any]:
+    """Return all objects of a class and of its subclasses that Python's garbage collector knows."""
+    # `isinstance` would ask the objects, and proxies answer in strange ways.
+    return [candidate for candidate in gc.get_objects() if issubclass(type(candidate), base)]
 
 
 def sum_up(
     snapshot: Mapping[str, Any], gpu: int, free: int, total: int, owners: Mapping[int, str], forwards: Forwards
 ) -> dict[str, Any]:
-    """Bytes of a GPU by category, which add up to `total`, and for some categories the code that holds most of them.
+    """Return the bytes of a GPU by category, which add up to `total`, and the code that holds most of some categories.
 
-    Gives `gpu`, `total_bytes`, `bytes` by category, and `most`: of activations and other tensors `where`, its `bytes`,
-    and of a class how many `modules` it has. `fragments` are reserved but not allocated; `outside_pytorch` is what the
-    driver counts as used and PyTorch's allocator of this process has not reserved: contexts, libraries, and other
-    processes. `free`, `total`: bytes of the GPU, as the driver counts them; `owners`: as `owned` gives them.
+    The result has `gpu`, `total_bytes`, `bytes` by category, and `most`: of activations and other tensors `where`, its
+    `bytes`, and of a class how many `modules` it has. `fragments` are reserved but not allocated; `outside_pytorch` is
+    what the driver counts as used and PyTorch's allocator of this process has not reserved: contexts, libraries, and
+    other processes. `free`, `total`: bytes of the GPU, as the driver counts them; `owners`: as `owned` returns them.
     """
-    held: Counter[str] = Counter()
-    places: Counter[Use] = Counter()
     segments = [segment for segment in snapshot["segments"] if segment["device"] == gpu]
-    # Where the script switched the history off, nothing has a stack, and that says nothing.
+    reserved = sum(segment["total_size"] for segment in segments)
+    held: Counter[str] = Counter()
+    if segments:
+        held[FRAGMENTS] = reserved
+    by_code: Counter[Use] = Counter()  # uses that name their code
+    for use, size in _uses(segments, owners, forwards):
+        held[FRAGMENTS] -= size
+        held[use.category] += size
+        if use.where is not None:
+            by_code[use] += size
+    held[OUTSIDE] = total - free - reserved
+    held[FREE] = free
+    return {
+        "gpu": gpu,
+        "total_bytes": total,
+        "bytes": dict(held),
+        "most": _most_of_categories(by_code, forwards),
+    }
+
+
+def _uses(segments: list[dict[str, Any]], owners: Mapping[int, str], forwards: Forwards) -> Iterator[tuple[Use, int]]:
+    """Yield the use and the bytes of each block that is in use."""
+    # Where the script switched the history off, no block has a stack. Then that is no sign of a gradient.
     has_stacks = any(block.get("frames") for segment in segments for block in segment["blocks"])
     for segment in segments:
-        held[FRAGMENTS] += segment["total_size"]
         address = segment["address"]
         for block in segment["blocks"]:
             if block["state"] != "inactive":
                 owner = owners.get(block.get("address", address))
-                by_stack = use_of(block.get("frames") or [], forwards) if has_stacks else Use(OTHER_TENSORS)
-                use = Use(owner) if owner else by_stack
-                held[use.category] += block["size"]
-                held[FRAGMENTS] -= block["size"]
-                if use.where:
-                    places[use] += block["size"]
+                if owner is not None:
+                    use = Use(owner)
+                elif has_stacks:
+                    use = use_of(block.get("frames") or [], forwards)
+                else:
+                    use = Use(OTHER_TENSORS)
+                yield use, block["size"]
             address += block["size"]
-    reserved = sum(segment["total_size"] for segment in segments)
-    held[OUTSIDE], held[FREE] = total - free - reserved, free
-    counts = Counter({kind.__qualname__: count for kind, count in forwards.modules.items()})
-    most = {}
-    for use, size in reversed(places.most_common()):
-        modules = {"modules": counts[use.where]} if use.category == ACTIVATIONS else {}
-        most[use.category] = {"where": use.where, "bytes": size, **modules}
-    return {"gpu": gpu, "total_bytes": total, "bytes": dict(held), "most": most}
+
+
+def _most_of_categories(by_code: Counter[Use], forwards: Forwards) -> dict[str, dict[str, Any]]:
+    """Return the code that holds most of each category, with its bytes."""
+    modules_of_classes = Counter({cls.__qualname__: count for cls, count in forwards.modules.items()})
+    most: dict[str, dict[str, Any]] = {}
+    for use, size in reversed(by_code.most_common()):  # the most of each category comes last, and stays
+        most[use.category] = {"where": use.where, "bytes": size}
+        if use.category == ACTIVATIONS:
+            most[use.category]["modules"] = modules_of_classes[str(use.where)]
+    return most

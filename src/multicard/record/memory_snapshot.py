@@ -1,6 +1,7 @@
-"""Keeps PyTorch's history of allocations, and when memory runs out, what held it and a snapshot for PyTorch's viewer.
+"""Keep PyTorch's history of allocations; when memory runs out, find what held it, and save a snapshot.
 
-PyTorch writes the snapshot itself; nothing here reads one. See "Understanding CUDA Memory Usage" in its documentation.
+PyTorch writes the snapshot itself, for its viewer; nothing here reads one. See "Understanding CUDA Memory Usage" in its
+documentation.
 """
 
 import sys
@@ -17,60 +18,79 @@ from multicard.record.memory_held import Forwards, live, owned, sum_up
 from multicard.record.observe.ranks import rank_of_process
 from multicard.record.out_of_memory import GpuMemory
 
-# Allocations and releases that the history holds, of which the oldest go first: a few steps of a large model. They and
-# their stacks take some 1 kB each, and so does the file.
+# Allocations and releases that the history holds, a few steps of a large model; the oldest go first. Each takes some
+# 1 kB with its stack, in memory and in the file.
 MOST_ENTRIES = 50_000
 
 
 class MemoryHistory:
-    """Of one process, from when it starts to use a GPU: most that run out of memory do so in their first step."""
+    """The history of this process's GPU memory, from when it starts to use a GPU.
+
+    Begun by the observer, before there are steps: most processes that run out of memory do so in their first step.
+    """
 
     def __init__(self) -> None:
-        self._scratch: Path | None = None  # None: no history
-        self._held: dict[str, Any] | None = None  # when PyTorch's allocator last failed
+        self._snapshots: Snapshots | None = None  # None unless the job asks for a history, and CUDA has started
 
     def begin(self, job: Callable[[], dict[str, Any]]) -> None:
-        """Begin with CUDA, if the job asks for it; `job` gives the content of job.json."""
-        torch.cuda._lazy_call(lambda: _guarded(lambda: self._start(job())))  # never starts CUDA, as a fork could not
+        """Begin with CUDA, if the job asks for it; `job` returns the content of job.json."""
+        # A start of CUDA here would break scripts that fork.
+        torch.cuda._lazy_call(lambda: _guarded(lambda: self._start(job())))
 
     def _start(self, job: dict[str, Any]) -> None:
         if not job["observe"].get("memory_snapshot"):
             return
         torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=MOST_ENTRIES)
-        torch._C._cuda_attach_out_of_memory_observer(self._ran_out)
-        self._scratch = Path(job["scratch"])
+        snapshots = Snapshots(Path(job["scratch"]))
+        # PyTorch's type stubs lack the function.
+        attach: Callable[..., None] = getattr(torch._C, "_cuda_attach_out_of_memory_observer")  # noqa: B009
+        attach(snapshots.ran_out)
+        self._snapshots = snapshots
 
-    def _ran_out(self, gpu: int, wanted: int, _limit: int, _free: int) -> None:
+    def held(self, error: BaseException, memory: GpuMemory | None) -> dict[str, Any] | None:
+        """Return what held the memory when an error was raised; see `Snapshots.held`. None without a history."""
+        return None if self._snapshots is None else self._snapshots.held(error, memory)
+
+
+class Snapshots:
+    """What held the GPU memory when it ran out, and PyTorch's snapshot of that in a file of the folder `scratch`."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._held: dict[str, Any] | None = None  # when PyTorch's allocator last failed
+
+    def ran_out(self, gpu: int, wanted: int, _limit: int, _free: int) -> None:
         """PyTorch's allocator has no memory and is about to raise; whatever is alive at this moment still is."""
         _guarded(lambda: self._take(gpu, {"wanted_bytes": wanted}))
 
     def _take(self, gpu: int, facts: dict[str, Any]) -> None:
-        self._held = None  # of an error that the script caught
+        self._held = None  # an earlier error was caught by the script
         modules = live(nn.Module)
         owners = owned(modules, live(torch.optim.Optimizer))
         snapshot = torch.cuda.memory._snapshot()
-        held = sum_up(snapshot, gpu, *torch.cuda.mem_get_info(gpu), owners, Forwards(modules))
-        self._held = held | facts
+        free, total = torch.cuda.mem_get_info(gpu)
+        held = {**sum_up(snapshot, gpu, free, total, owners, Forwards(modules)), **facts}
+        self._held = held
         with atomic_write(self._scratch / rank_file(MEMORY_SNAPSHOT, rank_of_process())) as temporary:
             torch.cuda.memory._dump_snapshot(str(temporary))
-        self._held["snapshot"] = MEMORY_SNAPSHOT
+        held["snapshot"] = MEMORY_SNAPSHOT
 
     def held(self, error: BaseException, memory: GpuMemory | None) -> dict[str, Any] | None:
-        """What held the memory when an error was raised because it ran out; None without a history, or on the host.
+        """Return what held the memory when an error was raised because it ran out, as `memory_held.sum_up` does.
 
-        `memory`: of the fullest GPU. It tells of an error that is not from PyTorch's allocator whether it is of a GPU.
+        None if it ran out on the host. `memory`, of the fullest GPU, decides that for an error that is not from
+        PyTorch's allocator.
         """
-        if self._scratch is None:
-            return None
         if not isinstance(error, torch.cuda.OutOfMemoryError):
             if memory is None or not memory.is_scarce:
                 return None
-            _guarded(lambda: self._take(memory.gpu, {}))
+            gpu = memory.gpu
+            _guarded(lambda: self._take(gpu, {}))
         return self._held
 
 
 def _guarded(function: Callable[[], None]) -> None:
-    """Call a function whose failure must not be one of the script."""
+    """Call a function, and report its failure, which must not be one of the script."""
     try:
         function()
     except Exception as error:
