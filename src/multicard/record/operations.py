@@ -1,4 +1,4 @@
-"""Floating-point operations of what PyTorch runs, by the formulas of its own counter."""
+"""Count the floating-point operations of what PyTorch runs, by the formulas of its own counter."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from multicard.record.compilation import has_compiled
 PRECISIONS = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 FP8 = "fp8"
 PLAIN = {torch.Tensor, torch.nn.Parameter}
-CONVOLUTION = "convolution"  # in the names of such operations
+CONVOLUTION = "convolution"  # a part of the names of such operations
 
 
 class OperationCounter(_python_dispatch.TorchDispatchMode):
@@ -30,19 +30,20 @@ class OperationCounter(_python_dispatch.TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.total = 0
-        self.again = 0  # those that activation checkpointing computes again: of a forward pass inside a backward pass
+        # Part of `total` that activation checkpointing computes again: of a forward pass inside a backward pass.
+        self.recomputed = 0
         # `total` by the precision of results, `tf32` where PyTorch computes fp32 in it; `fp8` by that of inputs.
         self.by_precision: Counter[str] = Counter()
         self.problem: str | None = None  # why the numbers are not to be used
-        self._calls = 0  # of modules that are open
+        self._open_calls = 0  # nesting depth of calls of modules
         self._hooks: list[Any] = []
 
     def __enter__(self) -> "OperationCounter":
         def begin(*_: Any) -> None:
-            self._calls += 1
+            self._open_calls += 1
 
         def end(*_: Any) -> None:
-            self._calls -= 1
+            self._open_calls -= 1
 
         self._hooks = [register_module_forward_pre_hook(begin), register_module_forward_hook(end, always_call=True)]
         return super().__enter__()
@@ -55,62 +56,72 @@ class OperationCounter(_python_dispatch.TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, and count it."""
         if not PLAIN.issuperset(types):
-            if any(issubclass(each, FakeTensor) for each in types):  # with which shards find out what they give
+            # Shards find out the shape of a result by fake tensors: nothing is computed.
+            if any(issubclass(tensor_type, FakeTensor) for tensor_type in types):
                 return function(*args, **(kwargs or {}))
             return NotImplemented  # shards and the like: what they do with the tensors inside is counted
-        found = function(*args, **(kwargs or {}))
+        result = function(*args, **(kwargs or {}))
         formula = formulas().get(getattr(function, "overloadpacket", None))
         if formula is not None:
             try:
-                self._add(formula(*args, **(kwargs or {}), out_val=found), str(function), args, found)
+                count = formula(*args, **(kwargs or {}), out_val=result)
+                self._add(count, str(function), args, result)
             except Exception as error:  # the code that is counted goes on
                 self.problem = f"{type(error).__name__} of the formula of {function}"
-        return found
+        return result
 
-    def _add(self, count: int, name: str, args: Sequence[Any], found: Any) -> None:
-        result = next(each for each in (found if isinstance(found, Sequence) else (found,)) if each is not None)
+    def _add(self, count: int, name: str, args: Sequence[Any], result: Any) -> None:
         self.total += count
         # A backward pass calls no module, and computes without gradients: what checkpointing computes again does not.
-        if torch._C._current_graph_task_id() != -1 and (self._calls or torch.is_grad_enabled()):
-            self.again += count
-        precision = PRECISIONS.get(result.dtype, str(result.dtype))
-        if precision == "fp32" and result.is_cuda:
-            precision = "tf32" if allows_tf32(of_convolutions=CONVOLUTION in name) else precision
-        if any(isinstance(each, torch.Tensor) and "float8" in str(each.dtype) for each in args):
-            precision = FP8
-        self.by_precision[precision] += count
+        is_within_backward = torch._C._current_graph_task_id() != -1
+        if is_within_backward and (self._open_calls or torch.is_grad_enabled()):
+            self.recomputed += count
+        self.by_precision[_precision_of(name, args, result)] += count
+
+
+def _precision_of(name: str, args: Sequence[Any], result: Any) -> str:
+    """Return the precision in which an operation was computed, such as "bf16"."""
+    if any(isinstance(value, torch.Tensor) and "float8" in str(value.dtype) for value in args):
+        return FP8
+    results = result if isinstance(result, Sequence) else (result,)
+    tensor = next(value for value in results if value is not None)
+    precision = PRECISIONS.get(tensor.dtype, str(tensor.dtype))
+    if precision == "fp32" and tensor.is_cuda and allows_tf32(of_convolutions=CONVOLUTION in name):
+        return "tf32"
+    return precision
 
 
 def allows_tf32(of_convolutions: bool) -> bool:
-    """Whether PyTorch computes fp32 in TF32 on GPUs.
+    """Return whether PyTorch computes fp32 in TF32 on GPUs: convolutions, or matrix products.
 
-    By its settings since 2.9: where a script used these, the older ones cannot be read.
+    By its settings since 2.9, if they are there: where a script used these, the older ones cannot be read.
     """
-    old, new = torch.backends.cuda.matmul, torch.backends.cuda.matmul
-    if of_convolutions:
-        old, new = torch.backends.cudnn, getattr(torch.backends.cudnn, "conv", None)
-    how = getattr(new, "fp32_precision", None)
-    return old.allow_tf32 if how is None else how == "tf32"
+    old: Any = torch.backends.cudnn if of_convolutions else torch.backends.cuda.matmul
+    new: Any = getattr(torch.backends.cudnn, "conv", None) if of_convolutions else torch.backends.cuda.matmul
+    precision = getattr(new, "fp32_precision", None)
+    return old.allow_tf32 if precision is None else precision == "tf32"
 
 
 class StepCounter:
     """Counts the operations of a step that begins and ends in hooks, where that changes nothing for the script.
 
-    `record` has `model` and `hardware` operations, the `precision` of most (`fp8` if of any), and the `problem`: why
-    these are not known. `devices`: number of those that the process computes on.
+    Made at the begin of the step. `record` has, after `end`, the `model` operations (without what is computed again),
+    the `hardware` operations, and the `precision` of most of them (`fp8` if any are); or the `problem`: why these are
+    not known. `devices`: number of devices that the process computes on.
     """
 
     def __init__(self, devices: int) -> None:
         self.record: dict[str, Any] = dict.fromkeys(("model", "hardware", "precision", "problem"))
         self.record["problem"] = _unsupported_reason(devices)
-        self._counter = None
+        self._counter: OperationCounter | None = None
         if self.record["problem"] is None:
             self._counter = OperationCounter()
             self._counter.__enter__()
 
     def end(self) -> None:
-        """The step has ended."""
-        counter, self._counter = self._counter, None
+        """Count until here."""
+        counter = self._counter
+        self._counter = None
         if counter is None:
             return
         if _python_dispatch._get_current_dispatch_mode() is not counter:
@@ -119,22 +130,24 @@ class StepCounter:
             )
             return
         counter.__exit__(None, None, None)
-        problem = counter.problem or (
-            None if counter.total else "PyTorch itself ran no convolution and no matrix product"
-        )
-        if problem or has_compiled():
-            self.record["problem"] = problem or COMPILED
+        problem = counter.problem
+        if problem is None and not counter.total:
+            problem = "PyTorch itself ran no convolution and no matrix product"
+        if problem is None and has_compiled():
+            problem = COMPILED
+        if problem is not None:
+            self.record["problem"] = problem
             return
-        # Of a step that is partly in fp8, for which no peak is known, no peak is the right one.
+        # No peak is known for fp8, and no other peak is right for a step that is partly in fp8.
         precision = FP8 if FP8 in counter.by_precision else counter.by_precision.most_common(1)[0][0]
-        self.record |= {"model": counter.total - counter.again, "hardware": counter.total, "precision": precision}
+        self.record |= {"model": counter.total - counter.recomputed, "hardware": counter.total, "precision": precision}
 
 
 COMPILED = "torch.compile is in use"
 
 
 def _unsupported_reason(devices: int) -> str | None:
-    """Why operations cannot be counted without a change to what runs."""
+    """Return why operations cannot be counted without a change to what runs; None if they can."""
     if not hasattr(flop_counter, "flop_registry"):
         return f"PyTorch {torch.__version__} has no formulas of operations"
     if devices > 1:
@@ -147,28 +160,38 @@ def _unsupported_reason(devices: int) -> str | None:
 
 
 def formulas() -> dict[Any, Callable[..., int]]:
-    """Operations of a call by what is called, where PyTorch 2.11 lacks or mistakes some."""
+    """Return the formulas of PyTorch's operations by operation; with those that PyTorch 2.11 lacks or has wrong."""
     if not FORMULAS:
-        aten, fused = torch.ops.aten, flop_counter.flop_registry
-        FORMULAS.update(fused)
-        FORMULAS[aten.convolution_backward] = flop_counter.shape_wrapper(_backward)
-        for end in ("", "_backward"):
-            known = fused.get(getattr(aten, f"_scaled_dot_product_flash_attention{end}"))
-            of_cpu = getattr(aten, f"_scaled_dot_product_flash_attention_for_cpu{end}", None)
-            if known and of_cpu:
-                FORMULAS[of_cpu] = known
+        aten = torch.ops.aten
+        FORMULAS.update(flop_counter.flop_registry)
+        FORMULAS[aten.convolution_backward] = flop_counter.shape_wrapper(_convolution_backward)
+        for ending in ("", "_backward"):
+            on_gpu = getattr(aten, f"_scaled_dot_product_flash_attention{ending}")
+            on_cpu = getattr(aten, f"_scaled_dot_product_flash_attention_for_cpu{ending}", None)
+            if on_cpu is not None and on_gpu in FORMULAS:
+                FORMULAS[on_cpu] = FORMULAS[on_gpu]
     return FORMULAS
 
 
-FORMULAS: dict[Any, Callable[..., int]] = {}
+FORMULAS: dict[Any, Callable[..., int]] = {}  # filled by `formulas`
 
 
-def _backward(grad_out: Sequence[int], x: Sequence[int], w: Sequence[int], *options: Any, out_shape: Any = None) -> int:
-    """Of the shapes of a convolution: each of its two gradients takes as many operations as its forward pass.
+def _convolution_backward(
+    grad_out: Sequence[int], x: Sequence[int], w: Sequence[int], *options: Any, out_shape: Any = None
+) -> int:
+    """Return the operations of a convolution's backward pass, from shapes.
+
+    Each of its two gradients takes as many operations as its forward pass.
+
+    >>> forward = 2 * (1 * 8 * 5 * 5) * (3 * 3 * 3)  # 8 channels of 5 x 5 from 3, by a kernel of 3 x 3
+    >>> shapes = [1, 8, 5, 5], [1, 3, 5, 5], [8, 3, 3, 3]
+    >>> _convolution_backward(*shapes, False, [0, 0], 1, [True, True, False]) == 2 * forward
+    True
 
     PyTorch 2.11 counts the gradient of a grouped convolution's weights once for each group
     (https://github.com/pytorch/pytorch/pull/183405).
     """
     *_, transposed, _output_padding, _groups, output_mask = options
     forward = 2 * prod(x if transposed else grad_out) * prod(w[1:])
-    return forward * sum(map(bool, output_mask[:2]))
+    gradients = sum(map(bool, output_mask[:2]))  # the input's and the weights' if they are needed; not the bias's
+    return forward * gradients
