@@ -18,12 +18,15 @@ from multicard.record.visible import rank_devices
 
 SYSFS = Path("/sys")
 
-NOTES: list[str] = []  # of this process
+NOTES: list[str] = []  # what `bind_rank` did in this process, the latest last
 
 
 def read_nodes(sysfs: Path = SYSFS) -> dict[int, frozenset[int]]:
-    """Read the CPUs of each NUMA node that Linux shows, none for a node of memory alone; without /sys there is none."""
-    nodes = {}
+    """Read the CPUs of each NUMA node that Linux shows, by the node's number; empty without /sys.
+
+    A node of memory alone has no CPUs.
+    """
+    nodes: dict[int, frozenset[int]] = {}
     for folder in (sysfs / "devices/system/node").glob("node[0-9]*"):
         cpus = read_or_none((folder / "cpulist").read_text)
         if cpus is not None:
@@ -32,25 +35,34 @@ def read_nodes(sysfs: Path = SYSFS) -> dict[int, frozenset[int]]:
 
 
 def node_of_gpu(address: str, sysfs: Path = SYSFS) -> int | None:
-    """NUMA node of a PCI device; None where the machine reports none (-1)."""
-    node = read_or_none((sysfs / f"bus/pci/devices/{address}/numa_node").read_text)
-    return None if node is None or int(node) < 0 else int(node)
+    """Return the NUMA node of a PCI device; None where the machine reports none (-1)."""
+    text = read_or_none((sysfs / f"bus/pci/devices/{address}/numa_node").read_text)
+    if text is None:
+        return None
+    node = int(text)
+    return None if node < 0 else node
 
 
 def closest_to_gpus(
     nodes: Mapping[int, frozenset[int]], usable: frozenset[int], gpus: Mapping[str, int | None]
 ) -> dict[int, frozenset[int]]:
-    """Usable CPUs of the nodes closest to the GPUs of one rank, by node.
+    """Return the usable CPUs of the nodes closest to the GPUs of one rank, by node.
 
-    Ranks whose GPUs are at one node share all its CPUs, as with torchrun's `--numa-binding=node`. `gpus`: node of each
-    GPU, by its PCI address.
+    Ranks whose GPUs are at one node share all its CPUs, as with torchrun's `--numa-binding=node`. `nodes`: CPUs of each
+    node; `gpus`: node of each GPU, by its PCI address.
+
+    >>> two = {0: frozenset({0, 1}), 1: frozenset({2, 3})}
+    >>> closest_to_gpus(two, usable=frozenset({1, 2, 3}), gpus={"0000:3b:00.0": 0})
+    {0: frozenset({1})}
 
     Raises `ValueError` if the machine has one node, or a GPU's node is unknown, or has no CPU that this process may
     use.
     """
-    with_cpus = sum(map(bool, nodes.values()))
-    if with_cpus < 2:
-        raise ValueError("the machine has one NUMA node" if with_cpus else "the system shows no NUMA nodes")
+    nodes_with_cpus = [node for node, cpus in nodes.items() if cpus]
+    if not nodes_with_cpus:
+        raise ValueError("the system shows no NUMA nodes")
+    if len(nodes_with_cpus) == 1:
+        raise ValueError("the machine has one NUMA node")
     cpus_of: dict[int, frozenset[int]] = {}
     for address, node in gpus.items():
         if node is None:
@@ -62,17 +74,17 @@ def closest_to_gpus(
 
 
 def bind(gpus: Sequence[int], sysfs: Path = SYSFS) -> str:
-    """Bind this process and the threads that it has next to its GPUs, by their CUDA indices; say what was done.
+    """Bind this process and the threads that it has next to its GPUs, by their CUDA indices.
 
-    To be called before it allocates. It never fails.
+    To be called before the process allocates memory. It never fails: returns what was done, or why nothing was.
     """
     try:
         if not gpus:
             raise ValueError("the rank drives no GPU")
-        usable, addresses = frozenset(os.sched_getaffinity(0)), [pci_address(gpu) for gpu in gpus]
-        cpus_of = closest_to_gpus(
-            read_nodes(sysfs), usable, {address: node_of_gpu(address, sysfs) for address in addresses}
-        )
+        usable = frozenset(os.sched_getaffinity(0))
+        addresses = [pci_address(gpu) for gpu in gpus]
+        nodes_of_gpus = {address: node_of_gpu(address, sysfs) for address in addresses}
+        cpus_of = closest_to_gpus(read_nodes(sysfs), usable, nodes_of_gpus)
         cpus = frozenset().union(*cpus_of.values())
         _move_threads(cpus)
     # A job that trains unbound is better than none: an odd /sys, CPUs taken away meanwhile, no CUDA.
@@ -82,40 +94,45 @@ def bind(gpus: Sequence[int], sysfs: Path = SYSFS) -> str:
 
 
 def bind_rank(p: Any) -> None:
-    """Bind this rank as its parameters ask (`binding`, and those of `rank_devices`), next to its GPUs."""
+    """Bind this rank next to its GPUs, if its parameters ask for that (`binding`, and those of `rank_devices`)."""
     if p.binding == "numa":
         gpus = [device.index for device in rank_devices(p) if device.type == "cuda"]
         NOTES.append(bind(gpus))
 
 
 def bound(sysfs: Path = SYSFS) -> dict[str, Any]:
-    """What the calling thread is bound to: `cpus` ("0-3,8"), their `numa_nodes`, and `note`: what `bind_rank` did."""
+    """Return what the calling thread is bound to, for rank.json.
+
+    `cpus` ("0-3,8"), their `numa_nodes` (None if the system shows none), and `note`: what `bind_rank` did, or None.
+    """
     cpus = frozenset(os.sched_getaffinity(0))
     nodes = read_nodes(sysfs)
+    nodes_of_thread = [node for node, cpus_of_node in nodes.items() if cpus_of_node & cpus]
     return {
         "cpus": format_cpus(cpus),
-        "numa_nodes": [node for node in nodes if nodes[node] & cpus] if nodes else None,
+        "numa_nodes": nodes_of_thread if nodes else None,
         "note": NOTES[-1] if NOTES else None,
     }
 
 
 def pci_address(gpu: int) -> str:
-    """PCI address of a CUDA device as /sys writes it, such as 0000:3b:00.0."""
-    found = torch.cuda.get_device_properties(gpu)
-    return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+    """Return the PCI address of a CUDA device as /sys writes it, such as 0000:3b:00.0."""
+    # PyTorch's type stubs lack these three properties.
+    device: Any = torch.cuda.get_device_properties(gpu)
+    return f"{device.pci_domain_id:04x}:{device.pci_bus_id:02x}:{device.pci_device_id:02x}.0"
 
 
 def parse_cpus(text: str) -> frozenset[int]:
-    """CPUs of a list as Linux writes it.
+    """Return the CPUs of a list as Linux writes it.
 
     >>> sorted(parse_cpus("0-2,8"))
     [0, 1, 2, 8]
     """
-    found: set[int] = set()
+    cpus: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
+        cpus.update(range(int(first), int(last or first) + 1))
+    return frozenset(cpus)
 
 
 def format_cpus(cpus: Iterable[int]) -> str:
@@ -124,21 +141,24 @@ def format_cpus(cpus: Iterable[int]) -> str:
     >>> format_cpus({8, 2, 1, 0})
     '0-2,8'
     """
-    runs: list[list[int]] = []
+    parts: list[str] = []
+    first = last = None
     for cpu in sorted(cpus):
-        if runs and cpu == runs[-1][1] + 1:
-            runs[-1][1] = cpu
+        if first is None or last is None or cpu > last + 1:
+            parts.append(str(cpu))
+            first = cpu
         else:
-            runs.append([cpu, cpu])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+            parts[-1] = f"{first}-{cpu}"
+        last = cpu
+    return ",".join(parts)
 
 
 def _move_threads(cpus: frozenset[int]) -> None:
-    """Move all threads of this process, save those that something else has put elsewhere."""
+    """Move all threads of this process, except those that something else has bound."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus)
     for task in Path("/proc/self/task").iterdir():
         thread = int(task.name)
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # the thread has ended meanwhile
             if os.sched_getaffinity(thread) == before:
                 os.sched_setaffinity(thread, cpus)

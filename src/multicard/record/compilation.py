@@ -1,4 +1,4 @@
-"""Whether torch.compile is in use, and how often it may compile."""
+"""Detect torch.compile, and raise the limit on how often it compiles."""
 
 import sys
 
@@ -17,7 +17,7 @@ def allow_compilations(blocks: int) -> None:
 
 
 def has_compiled() -> bool:
-    """Whether torch.compile has compiled, or tried to compile, anything in this process."""
+    """Return whether torch.compile has compiled, or tried to compile, anything in this process."""
     dynamo = sys.modules.get("torch._dynamo.utils")  # not imported where nothing was compiled
     # With fullgraph=True it counts no frames.
     return dynamo is not None and bool(dynamo.counters["frames"] or dynamo.counters["stats"])

@@ -1,4 +1,4 @@
-"""Where a run takes place: hardware, host and versions."""
+"""Read where a run takes place: hardware, host and versions."""
 
 import hashlib
 import os
@@ -18,33 +18,41 @@ from multicard.record.visible import visible_gpus
 
 DRIVER = Path("/proc/driver/nvidia/version")
 PACKAGES = ("torch", "torchvision", "torchtune", "torchao", "numpy")
-# Files with 128 random bits each: the id of the installation, see machine-id(5), and that of the kernel's last start.
+# Files with 128 random bits each: the id of the installation, see machine-id(5), and that of the machine's last start.
 MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of what the measured numbers depend on; None for what is absent."""
-    found: dict[str, str | None] = {"multicard": __version__, "python": platform.python_version()}
-    found |= {package: read_or_none(lambda package=package: version(package)) for package in PACKAGES}
-    found["cuda"] = torch.version.cuda
-    found["nccl"] = ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None
-    found["driver"] = driver()
-    return found
+    """Return the versions of what the measured numbers depend on; None for what is absent."""
+    versions_of_packages = {package: _version_or_none(package) for package in PACKAGES}
+    return {
+        "multicard": __version__,
+        "python": platform.python_version(),
+        **versions_of_packages,
+        "cuda": torch.version.cuda,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None,
+        "driver": driver(),
+    }
+
+
+def _version_or_none(package: str) -> str | None:
+    return read_or_none(lambda: version(package))
 
 
 def driver(file: Path = DRIVER) -> str | None:
-    """Version of NVIDIA's driver: as Linux shows it; None where it does not.
+    """Return the version of NVIDIA's driver as Linux shows it; None where it does not.
 
-    The line is "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023", or
+    Its file has the line "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023", or
     "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@…)".
     """
-    shown = re.search(r"^NVRM version:.*?Kernel Module.*? {2}(\d+\.[\d.]+)", read_or_none(file.read_text) or "", re.M)
-    return shown[1] if shown else None
+    text = read_or_none(file.read_text) or ""
+    match = re.search(r"^NVRM version:.*?Kernel Module.*? {2}(\d+\.[\d.]+)", text, re.M)
+    return match[1] if match else None
 
 
 def hardware() -> dict[str, Any]:
-    """Processor, memory and GPUs of this machine."""
+    """Return the processor, memory (in bytes) and GPUs of this machine."""
     gpus = [
         {
             "name": properties.name,
@@ -53,7 +61,8 @@ def hardware() -> dict[str, Any]:
         }
         for properties in visible_gpus()
     ]
-    model = re.search(r"^model name.*?:(.*)", read_or_none(Path("/proc/cpuinfo").read_text) or "", re.M)
+    cpuinfo = read_or_none(Path("/proc/cpuinfo").read_text) or ""
+    model = re.search(r"^model name.*?:(.*)", cpuinfo, re.M)
     return {
         "processor": model[1].strip() if model else platform.processor() or platform.machine(),
         "logical_cpus": os.cpu_count(),
@@ -64,7 +73,7 @@ def hardware() -> dict[str, Any]:
 
 
 def host() -> dict[str, str | None]:
-    """Name, operating system and digest of this machine."""
+    """Return the name, operating system and digest of this machine."""
     name = socket.gethostname()
     return {"name": name, "system": platform.platform(), "machine_digest": machine_digest(name)}
 
@@ -82,9 +91,10 @@ def machine_digest(name: str, machine_ids: Sequence[Path] = MACHINE_IDS, boot_id
     machine-id; then the key is the kernel's boot id, with which a machine counts as another one after a restart.
     """
     ids = [(read_or_none(path.read_text) or "").strip() for path in (*machine_ids, boot_id)]
-    key = next((each for each in ids if re.fullmatch(r"(?=.*[1-9a-f])[0-9a-f]{32}|[0-9a-f-]{36}", each)), None)
+    # A machine-id of zeros is that of an image which was not started yet.
+    key = next((text for text in ids if re.fullmatch(r"(?=.*[1-9a-f])[0-9a-f]{32}|[0-9a-f-]{36}", text)), None)
     if key is None:
         return None
-    short_name = name.lower().partition(".")[0]  # which programs give with the domain or without it
+    short_name = name.lower().partition(".")[0]  # programs report the name with the domain or without it
     purpose = b"multicard host"  # the digests of other programs differ
     return hashlib.blake2b(short_name.encode(), key=key.encode(), person=purpose, digest_size=16).hexdigest()

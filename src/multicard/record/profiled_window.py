@@ -1,22 +1,28 @@
-"""Where the profiled window lies in a pass over the data: where the loader sets the pace as it does in training."""
+"""Place the profiled window in a pass over the data: where the loader sets the pace as it does in training."""
 
 from typing import NamedTuple
 
-FIRST_BY_BACKWARD = 100  # backward passes without an optimizer's update, after which each ends a step
-LEAST_SETTLING = 2  # steps: a profiler goes on starting in the first ones that it records
+# After so many backward passes without an optimizer's update, each ends a step.
+FIRST_BY_BACKWARD = 100
+# Steps: a profiler is still starting in the first ones that it records.
+LEAST_SETTLING = 2
 
 
 class ProfiledWindow(NamedTuple):
-    """Steps of the pass that is profiled, in order, and whether it is long enough for them."""
+    """Numbers of steps in the pass that is profiled, in their order.
+
+    The profiler records the settling steps, too, but they do not count: it is still starting, and the loader has read
+    ahead while it started.
+    """
 
     warmup_steps: int  # before the profiler starts
-    settling_steps: int  # warm-up too: the profiler records, but is still starting, and the loader read ahead meanwhile
+    settling_steps: int
     profiled_steps: int
     crosses_pass: bool  # a pass ends while the profiler records, or so shortly before that the loader is still starting
 
     @property
     def steps(self) -> int:
-        """All of them."""
+        """Steps in the window, warm-up included."""
         return self.warmup_steps + self.settling_steps + self.profiled_steps
 
 
@@ -27,11 +33,12 @@ def place_window(ahead: int, pass_steps: int, warmup: int, profiled: int) -> Pro
     what was read ahead during a pause would hide the loader. Four times as many make the window, so that it has several
     bursts of the loader. The window lies within one pass if a pass is long enough.
 
-    Where twice that is a pass or more, nothing is gained by steps before the profiler starts, and it
-    settles until the pass ends if that is sooner: the next one begins with nothing read ahead. A whole pass is enough.
+    If the loader reads half a pass ahead or more, steps before the profiler starts do not help. Then the profiler
+    settles until the pass ends, if that is sooner: the next pass begins with nothing read ahead. A window of one whole
+    pass is enough.
 
-    `ahead`: batches that the loader reads ahead; `pass_steps`: steps of one pass over the data; `warmup`: least steps
-    before the profiler starts; there is at least one, in which the loader starts.
+    `ahead`: steps for which the loader reads ahead; `pass_steps`: steps of one pass over the data; `warmup`: least
+    steps before the profiler starts; there is at least one, in which the loader starts.
 
     >>> place_window(ahead=8, pass_steps=1000, warmup=0, profiled=10)
     ProfiledWindow(warmup_steps=16, settling_steps=16, profiled_steps=32, crosses_pass=False)
@@ -40,13 +47,17 @@ def place_window(ahead: int, pass_steps: int, warmup: int, profiled: int) -> Pro
     """
     if 2 * ahead >= pass_steps:
         warmup = max(1, warmup)
-        settling = max(LEAST_SETTLING, min(2 * ahead, -warmup % pass_steps))
-        return ProfiledWindow(warmup, settling, max(profiled, min(4 * ahead, pass_steps)), crosses_pass=True)
+        until_pass_ends = -warmup % pass_steps
+        settling = max(LEAST_SETTLING, min(2 * ahead, until_pass_ends))
+        profiled = max(profiled, min(4 * ahead, pass_steps))
+        return ProfiledWindow(warmup, settling, profiled, crosses_pass=True)
     settling = max(LEAST_SETTLING, 2 * ahead)
-    least, profiled = max(1, 2 * ahead), max(profiled, 4 * ahead)
-    warmup = max(least, warmup)
-    place = warmup % pass_steps  # in the pass in which the profiler starts
-    fits = least + settling + profiled <= pass_steps
-    if fits and not least <= place <= pass_steps - settling - profiled:
-        warmup += (least - place) % pass_steps
-    return ProfiledWindow(warmup, settling, profiled, not fits)
+    profiled = max(profiled, 4 * ahead)
+    earliest = max(1, 2 * ahead)  # steps of a pass before the profiler may start in it
+    latest = pass_steps - settling - profiled
+    fits = earliest <= latest
+    warmup = max(earliest, warmup)
+    steps_into_pass = warmup % pass_steps
+    if fits and not earliest <= steps_into_pass <= latest:
+        warmup += (earliest - steps_into_pass) % pass_steps  # until that step of the next pass
+    return ProfiledWindow(warmup, settling, profiled, crosses_pass=not fits)

@@ -1,4 +1,4 @@
-"""The GPUs that CUDA shows this process, and those that a rank drives."""
+"""Find the GPUs that CUDA shows this process, and those that a rank drives."""
 
 import os
 from typing import Any
@@ -10,50 +10,53 @@ from multicard.core.system import ranks_may_share_gpus
 
 
 def visible_gpus() -> list[Any]:
-    """Properties of the GPUs that CUDA shows this process, by their index.
+    """Return the properties of the GPUs that CUDA shows this process, by their index.
 
     `torch.cuda.device_count` is no more than an upper bound: it asks NVML, which also counts what CUDA does not show,
     such as the second of two GPUs that are partitioned (MIG).
     """
-    found = []
+    gpus: list[Any] = []
     for index in range(torch.cuda.device_count()):
         try:
-            found.append(torch.cuda.get_device_properties(index))
+            gpus.append(torch.cuda.get_device_properties(index))
         except (AssertionError, RuntimeError):
             break
-    return found
+    return gpus
 
 
 def rank_devices(p: Any) -> list[torch.device]:
-    """Devices that this rank drives: consecutive GPUs, each of one rank only, or the CPU.
+    """Return the devices that this rank drives: consecutive GPUs, each of one rank only, or the CPU.
 
-    `p`: of a job: `device`, and `devices_per_node` and `ranks_per_node` of this machine.
+    `p`: parameters of a job: `device`, and `devices_per_node` and `ranks_per_node` of this machine.
 
     Raises `UserError` if CUDA shows fewer GPUs than the ranks of this machine drive, unless they may share them.
     """
     if p.device != "cuda":
         return [torch.device("cpu")]
-    visible, needed = len(visible_gpus()), p.devices_per_node
-    each = needed // p.ranks_per_node
-    if visible < needed and not (visible and each == 1 and ranks_may_share_gpus()):
-        raise UserError(_too_few(visible, needed))
-    first = int(os.environ.get("LOCAL_RANK", "0")) * each
-    return [torch.device("cuda", number % visible) for number in range(first, first + each)]
+    visible = len(visible_gpus())
+    needed = p.devices_per_node
+    gpus_per_rank = needed // p.ranks_per_node
+    may_share = visible > 0 and gpus_per_rank == 1 and ranks_may_share_gpus()
+    if visible < needed and not may_share:
+        raise UserError(_describe_lack(visible, needed))
+    first = int(os.environ.get("LOCAL_RANK", "0")) * gpus_per_rank
+    return [torch.device("cuda", number % visible) for number in range(first, first + gpus_per_rank)]
 
 
 def identities(devices: list[torch.device]) -> list[dict[str, str]] | None:
-    """UUID (such as "GPU-…") and name of GPUs, for run.json; None of a CPU."""
+    """Return UUID (such as "GPU-…") and name of GPUs, for run.json; None for a CPU."""
     if devices[0].type != "cuda":
         return None
-    found = [torch.cuda.get_device_properties(each) for each in devices]
-    return [{"uuid": f"GPU-{each.uuid}", "name": each.name} for each in found]
+    gpus = [torch.cuda.get_device_properties(device) for device in devices]
+    return [{"uuid": f"GPU-{gpu.uuid}", "name": gpu.name} for gpu in gpus]
 
 
-def _too_few(visible: int, needed: int) -> str:
-    """Which fault it is, and what to do about it."""
+def _describe_lack(visible: int, needed: int) -> str:
+    """Return why there are too few GPUs, and what to do about it."""
     selected = os.environ.get("CUDA_VISIBLE_DEVICES")
     problem = f"this machine's ranks need {needed} {'GPU' if needed == 1 else 'GPUs'}, CUDA shows {visible}"
-    if visible < (listed := torch.cuda.device_count()):
+    listed = torch.cuda.device_count()
+    if visible < listed:
         problem += f" of the {listed} that the driver lists: others are partitioned (MIG) or have failed"
     shown = "" if selected is None else f'CUDA_VISIBLE_DEVICES is "{selected}"; '
     return f"{problem}: {shown}lower `devices`, or see `multicard doctor` if the machine has more"
