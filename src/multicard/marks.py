@@ -1,4 +1,4 @@
-"""Marks in a training program, for what `multicard` would else have to infer, or could not see.
+"""Mark steps, phases and values in a training program, for what `multicard` would else infer, or could not see.
 
 They do nothing unless the program is observed.
 
@@ -22,21 +22,23 @@ PHASES = ("data", "transfer", "forward", "backward", "optimizer", "evaluation")
 
 
 def step(samples: int | None = None, tokens: int | None = None, padded_tokens: int | None = None) -> None:
-    """End a step here; from the first mark on, these and nothing else are the ends of steps.
+    """End a step here; from the first mark on, nothing but marks ends steps.
 
     Parameters
     ----------
     samples, tokens, padded_tokens
-        Of this rank in the step, the latter with padding; without them, what its loaders gave is counted.
+        Numbers of this rank in the step; `padded_tokens` includes padding. Without any of them, multicard counts the
+        batches of its loaders.
 
     >>> step()
     """
-    if (observer := _observer()) is not None:
+    observer = _observer()
+    if observer is not None:
         observer.mark_step(samples=samples, tokens=tokens, padded_tokens=padded_tokens)
 
 
 def phase(name: str) -> AbstractContextManager[None]:
-    """Time a block as a phase of the step, one of `PHASES`; from the first one on, none is inferred.
+    """Time a block as a phase of the step, one of `PHASES`; from the first mark on, no phase is inferred.
 
     >>> with phase("forward"):
     ...     pass
@@ -50,27 +52,28 @@ def phase(name: str) -> AbstractContextManager[None]:
 def log(weight: float = 1.0, **values: Any) -> None:
     """Record values of the step, or of the one that has just ended: `loss`, a tensor or a number.
 
-    Tensors are read after the measured steps, and a function in place of one is called then. Of values that are no
-    columns of steps.csv or epochs.csv nothing is kept; those of epochs.csv are a row of it.
+    Tensors are read after the measured steps, and a function in place of one is called then. Values that are no
+    columns of steps.csv or epochs.csv are dropped. Values of epochs.csv become a row of it.
 
     Parameters
     ----------
     weight
-        Of these values in the step's mean, where it has several.
+        Weight of these values in the mean of the step, if it logs several times.
 
     >>> log(loss=0.3)
     """
-    if (observer := _observer()) is not None:
+    observer = _observer()
+    if observer is not None:
         observer.mark_values(values, weight)
 
 
 def wrap_loader(loader: Iterable[Any], ahead: int = 0) -> Iterable[Any]:
-    """Have a loader's batches seen: one that is not PyTorch's is wrapped, any other is given back.
+    """Return a loader whose batches multicard observes: PyTorch's as it is, any other wrapped.
 
     Parameters
     ----------
     ahead
-        Batches that it prepares before they are asked for.
+        Number of batches that the loader prepares before they are asked for.
 
     >>> wrap_loader([1, 2])
     [1, 2]
@@ -80,24 +83,26 @@ def wrap_loader(loader: Iterable[Any], ahead: int = 0) -> Iterable[Any]:
 
 
 def training(steps: int | None = None, epoch: int = 1) -> bool:
-    """Say that training begins; return whether it is observed, and will be ended when it is measured and profiled.
+    """Mark the begin of training; return True if it is observed, and so ends when it is measured and profiled.
 
     Parameters
     ----------
     steps
-        Of the whole training, which are all measured after the warm-up; those that follow are profiled, in a pass of
-        their own. None: as many as are asked for.
+        Number of steps of the whole training. All are measured after the warm-up; the profiled steps follow, in a pass
+        of their own. None: the run's configuration decides.
     epoch
-        In which it begins.
+        Epoch in which training begins.
 
     >>> training(steps=1000)
     False
     """
-    if (observer := _observer()) is not None:
+    observer = _observer()
+    if observer is not None:
         observer.mark_training(steps, epoch)
     return observer is not None
 
 
 def _observer() -> Any:
+    """Return the observer of this process, None if there is none; without an import of it, which needs torch."""
     module = sys.modules.get("multicard.record.observe.observer")
-    return None if module is None else module.marked()
+    return None if module is None else module.observer_of_process()

@@ -9,7 +9,7 @@ import pytest
 import multicard
 from multicard.profilers import PROFILERS
 from multicard.record.observe import OBSERVER_SITE
-from multicard.record.observe.ranks import RANKS, SIZES, rank_of_process, world_size
+from multicard.record.observe.ranks import RANK_VARIABLES, SIZE_VARIABLES, rank_of_process, world_size
 
 PACKAGE = Path(multicard.__file__).parent
 RECORD = [".".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in PACKAGE.glob("record/**/[!_]*.py")]
@@ -81,7 +81,7 @@ def test_both_parts_of_the_observer_ask_for_the_rank_in_the_same_variables() -> 
         for node in ast.parse(OBSERVER_SITE.read_text(encoding="utf-8")).body
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
-    assert ast.literal_eval(told["RANKS"]) == RANKS
+    assert ast.literal_eval(told["RANK_VARIABLES"]) == RANK_VARIABLES
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_without_a_process_group_ranks_are_those_that_the_launcher_told(
     told: dict[str, str], rank: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Variables by the manuals of Open MPI (mpirun), MPICH (PMI) and Slurm (srun)."""
-    for name in (*RANKS, *SIZES):
+    for name in (*RANK_VARIABLES, *SIZE_VARIABLES):
         monkeypatch.delenv(name, raising=False)
     for name, value in told.items():
         monkeypatch.setenv(name, value)

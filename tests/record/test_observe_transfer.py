@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
-from multicard.record.observe.phases import BACKWARD, DATA, FORWARD, LEFT, TRANSFER, phases_of
-from multicard.record.observe.recording import FirstCall
+from multicard.record.observe.events import FirstCall
+from multicard.record.observe.phases import BACKWARD, DATA, FORWARD, NO_PHASE, TRANSFER, phases_of
 
 MODEL = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
 
@@ -42,6 +42,6 @@ def test_a_model_that_another_thread_calls_is_not_the_one() -> None:
 
 
 def test_a_transfer_is_of_a_forward_pass_that_a_backward_pass_follows() -> None:
-    events = [(DATA, 0), (TRANSFER, 1), (FORWARD, 2), (BACKWARD, 3), (LEFT, 4)]
+    events = [(DATA, 0), (TRANSFER, 1), (FORWARD, 2), (BACKWARD, 3), (NO_PHASE, 4)]
     assert phases_of(events, has_transfers=False) == [("data", 0, 1), ("forward", 1, 3), ("backward", 3, 4)]
-    assert phases_of([*events[:3], (DATA, 3), (TRANSFER, 4), (LEFT, 5)]) == [("data", 0, 1), ("data", 3, 4)]
+    assert phases_of([*events[:3], (DATA, 3), (TRANSFER, 4), (NO_PHASE, 5)]) == [("data", 0, 1), ("data", 3, 4)]

@@ -6,8 +6,8 @@ import torch.distributed as dist
 
 from multicard.core.errors import UserError
 from multicard.core.reasons import LONGEST_MESSAGE
-from multicard.record.observe import leaving
-from multicard.record.observe.leaving import _message, describe_failure
+from multicard.record.observe import failure
+from multicard.record.observe.failure import describe_error, describe_failure
 from multicard.record.out_of_memory import GpuMemory, fullest_gpu, is_out_of_memory
 
 FULL = GpuMemory(1, free=20_000_000, total=80_000_000_000)
@@ -89,8 +89,8 @@ ADVICE = (
 
 
 def test_the_message_of_pytorch_keeps_all_numbers_and_loses_the_advice() -> None:
-    assert _message(torch.OutOfMemoryError(NUMBERS + ADVICE), FULL) == f"OutOfMemoryError: {NUMBERS}"
-    assert _message(torch.OutOfMemoryError("CUDA out of memory.")) == "OutOfMemoryError: CUDA out of memory."
+    assert describe_error(torch.OutOfMemoryError(NUMBERS + ADVICE), FULL) == f"OutOfMemoryError: {NUMBERS}"
+    assert describe_error(torch.OutOfMemoryError("CUDA out of memory.")) == "OutOfMemoryError: CUDA out of memory."
 
 
 def test_a_message_without_numbers_has_those_of_the_gpu() -> None:
@@ -99,24 +99,26 @@ def test_a_message_without_numbers_has_those_of_the_gpu() -> None:
         "information.\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace "
         "below might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1"
     )
-    assert _message(error, FULL) == "AcceleratorError: CUDA error: out of memory; 20.0 MB of 80.0 GB free on GPU 1"
-    assert _message(error) == "AcceleratorError: CUDA error: out of memory"
+    assert (
+        describe_error(error, FULL) == "AcceleratorError: CUDA error: out of memory; 20.0 MB of 80.0 GB free on GPU 1"
+    )
+    assert describe_error(error) == "AcceleratorError: CUDA error: out of memory"
     # Of one that was something else, they show that it was.
-    assert _message(NO_ENGINE, ROOMY).endswith("this computation; 40.0 GB of 80.0 GB free on GPU 1")
-    assert _message(RuntimeError("shapes do not match"), ROOMY) == "RuntimeError: shapes do not match"
+    assert describe_error(NO_ENGINE, ROOMY).endswith("this computation; 40.0 GB of 80.0 GB free on GPU 1")
+    assert describe_error(RuntimeError("shapes do not match"), ROOMY) == "RuntimeError: shapes do not match"
 
 
 def test_of_a_long_message_the_beginning_and_the_end_are_kept() -> None:
     # As PyTorch hands on what a worker of a DataLoader raised: the cause comes last.
     began, cause = "Caught RuntimeError in DataLoader worker.", "RuntimeError: no shared memory"
-    message = _message(RuntimeError(f"{began}\n{200 * '  File '}{cause}"))
+    message = describe_error(RuntimeError(f"{began}\n{200 * '  File '}{cause}"))
     assert message.startswith(f"RuntimeError: {began}") and message.endswith(cause)
     assert len(message) < LONGEST_MESSAGE + 30
-    assert _message(UserError("short")) == "short"
+    assert describe_error(UserError("short")) == "short"
 
 
 def test_an_error_is_judged_by_the_memory_at_that_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leaving, "fullest_gpu", lambda: FULL)
+    monkeypatch.setattr(failure, "fullest_gpu", lambda: FULL)
     found = describe_failure(NOT_INITIALIZED, 2)
     assert (found["outcome"], found["reason"]["code"], found["reason"]["rank"]) == ("out_of_memory", "out_of_memory", 2)
     assert found["reason"]["message"].endswith("; 20.0 MB of 80.0 GB free on GPU 1")

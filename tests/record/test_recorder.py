@@ -27,7 +27,7 @@ def step(made: Recorder, epoch: int, window: str) -> Iterator[Step]:
     one = made.begin(epoch, window)
     yield one
     one.end = made.clock.mark()
-    made.end()
+    made.end(one)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""What of PyTorch is watched: its optimizers, gradient scalers, loaders and backward pass.
+"""Hooks into PyTorch's optimizers, gradient scalers, data loaders and backward pass.
 
 PyTorch has hooks for optimizers alone; an update that a gradient scaler skips, a wait for a batch and a backward pass
-have none. So functions of PyTorch are replaced by ones that call them and tell the observer.
+have none. So functions of PyTorch are replaced by ones that call them and report to the observer.
 """
 
 import contextlib
@@ -25,14 +25,15 @@ from multicard.record.observe.observer import OBSERVER
 from multicard.record.observe.ranks import BETWEEN_TWO, messages, world_size
 from multicard.record.observe.replace import is_compiling, replace
 
-COMPILER = torch._C._dynamo.eval_frame
+COMPILER: Any = torch._C._dynamo.eval_frame
 DESCRIBED = WeakKeyDictionary[Any, tuple[Loader | None, int]]()  # loaders, and for how many ranks
 
 
 def install(note_process: Callable[..., None], job: str) -> None:
     """Watch this process from now on; `note_process` adds facts to its process.json, `job` is the path of job.json."""
     OBSERVER.begin(note_process, job)
-    _hide_from_compiler()  # first: of a function of this module, what `apart` says counts
+    # First, since a later `hidden_from_compiler` replaces the rule for a function of this module.
+    _hide_hooks_from_compiler()
     _watch_optimizers()
     _watch_scalers()
     _watch_backward()
@@ -40,17 +41,18 @@ def install(note_process: Callable[..., None], job: str) -> None:
     _watch_messages()
     _ablate(read_json(Path(job))["observe"])
     for mark in (OBSERVER.mark_step, OBSERVER.mark_training, OBSERVER.mark_values):
-        apart(mark)
+        hidden_from_compiler(mark)
 
 
-def apart(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a function that calls a method of the observer, and have torch.compile leave alone what that calls.
+def hidden_from_compiler(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls a method of the observer, and what that calls, without torch.compile.
 
     As `torch.compiler.disable` does, which would import torch._dynamo into every script.
     """
     if hasattr(COMPILER, "set_code_exec_strategy"):
         skip = COMPILER._FrameAction.SKIP
-        COMPILER.set_code_exec_strategy(method.__code__, COMPILER._FrameExecStrategy(skip, skip))
+        code = getattr(method, "__code__")  # noqa: B009 - a method has it, a callable in general has not
+        COMPILER.set_code_exec_strategy(code, COMPILER._FrameExecStrategy(skip, skip))
         return method
     set_compiler = getattr(COMPILER, "set_eval_frame", lambda _: None)
 
@@ -66,21 +68,22 @@ def apart(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _call(plain: Callable[..., Any], arguments: Any, options: Any, ends: Callable[[bool], None]) -> Any:
-    """Call a function, and tell at its end whether it failed."""
+def _call(plain: Callable[..., Any], arguments: Any, options: Any, report_end: Callable[[bool], None]) -> Any:
+    """Call a function, and report its end: True if it returned, False if it raised."""
     done = False
     try:
-        found = plain(*arguments, **options)
+        result = plain(*arguments, **options)
         done = True
     finally:
-        ends(done)
-    return found
+        report_end(done)
+    return result
 
 
 def _watch_optimizers() -> None:
     """Watch `step` of every optimizer, where PyTorch itself wraps it to call its hooks."""
-    base = torch.optim.Optimizer
-    begins, ends = apart(OBSERVER.update_begins), apart(OBSERVER.update_ends)
+    base: Any = torch.optim.Optimizer
+    begins = hidden_from_compiler(OBSERVER.update_begins)
+    ends = hidden_from_compiler(OBSERVER.update_ends)
     wrap = base.profile_hook_step
 
     def profile_hook_step(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,9 +92,9 @@ def _watch_optimizers() -> None:
         @functools.wraps(plain)
         def watched(*arguments: Any, **options: Any) -> Any:
             if is_compiling():
-                found = plain(*arguments, **options)
+                result = plain(*arguments, **options)
                 OBSERVER.updated_in_graph = arguments[0]  # torch.compile does so after each run of the graph
-                return found
+                return result
             closure = options.get("closure", arguments[1] if len(arguments) > 1 else None)
             begins(callable(closure))
             return _call(plain, arguments, options, lambda done: ends(arguments[0] if done else None))
@@ -99,29 +102,32 @@ def _watch_optimizers() -> None:
         return watched
 
     base.profile_hook_step = staticmethod(profile_hook_step)
-    for optimizer in vars(torch.optim).values():
-        if isinstance(optimizer, type) and issubclass(optimizer, base) and "step" in vars(optimizer):
-            optimizer.step = profile_hook_step(optimizer.step)
-            optimizer.step.hooked = True
+    for member in vars(torch.optim).values():
+        if isinstance(member, type) and issubclass(member, base) and "step" in vars(member):
+            optimizer_class: Any = member
+            optimizer_class.step = profile_hook_step(optimizer_class.step)
+            optimizer_class.step.hooked = True
 
 
 def _watch_scalers() -> None:
     """Watch gradient scalers, since an update that they skip is the end of a step too."""
-    begins, ends = apart(OBSERVER.update_begins), apart(OBSERVER.update_ends)
+    begins = hidden_from_compiler(OBSERVER.update_begins)
+    ends = hidden_from_compiler(OBSERVER.update_ends)
 
     def step(plain: Callable[..., Any], scaler: Any, optimizer: Any, *arguments: Any, **options: Any) -> Any:
-        OBSERVER.has_scaler |= scaler.is_enabled()
+        OBSERVER.updates.has_scaler |= scaler.is_enabled()
         begins(callable(options.get("closure", arguments[0] if arguments else None)))
-        given = (scaler, optimizer, *arguments)
-        return _call(plain, given, options, lambda done: ends(optimizer if done else None))
+        all_arguments = (scaler, optimizer, *arguments)
+        return _call(plain, all_arguments, options, lambda done: ends(optimizer if done else None))
 
     replace(torch.amp.GradScaler, "step", step)
 
 
 def _watch_backward() -> None:
-    """Watch the backward pass, which `Tensor.backward` calls by this name, and that of gradients alone."""
-    begins, ends = apart(OBSERVER.backward_begins), apart(OBSERVER.backward_ends)
-    gradients_end = apart(OBSERVER.gradients_end)
+    """Watch the backward pass, which `Tensor.backward` calls by this name, and `torch.autograd.grad`."""
+    begins = hidden_from_compiler(OBSERVER.backward_begins)
+    ends = hidden_from_compiler(OBSERVER.backward_ends)
+    gradients_end = hidden_from_compiler(OBSERVER.gradients_end)
 
     def backward(plain: Callable[..., Any], *arguments: Any, **options: Any) -> None:
         begins(options.get("tensors", arguments[0] if arguments else None))
@@ -137,10 +143,15 @@ def _watch_backward() -> None:
 
 def _watch_loaders() -> None:
     """Watch the iterators of loaders, those of subclasses included, such as torchdata's."""
-    base = dataloader._BaseDataLoaderIter
-    asks, gets, take = apart(OBSERVER.batch_asked), apart(OBSERVER.batch_given), apart(Replay.take)
-    drop, note, describe = apart(samples_asked), apart(note_index), apart(_described)
-    asks_iterator, gets_iterator = apart(OBSERVER.iterator_asked), apart(OBSERVER.iterator_given)
+    _watch_making_of_iterators()
+    _watch_batches()
+
+
+def _watch_making_of_iterators() -> None:
+    base_iterator = dataloader._BaseDataLoaderIter
+    describe = hidden_from_compiler(_describe)
+    asks_iterator = hidden_from_compiler(OBSERVER.iterator_asked)
+    gets_iterator = hidden_from_compiler(OBSERVER.iterator_given)
     watched: set[type] = {dataloader.DataLoader}
 
     def iterate(plain: Callable[..., Any], loader: Any, is_plain: bool) -> Any:
@@ -151,29 +162,50 @@ def _watch_loaders() -> None:
         finally:
             gets_iterator()
 
-    def watch_iter(kind: type) -> None:
-        """Watch `__iter__` of loaders that have one of their own, such as torchdata's, from their second pass on."""
-        for each in kind.__mro__:
-            own = vars(each).get("__iter__")
-            if issubclass(each, dataloader.DataLoader) and each not in watched and isinstance(own, FunctionType):
-                watched.add(each)
-                if not isgeneratorfunction(own):  # which does nothing yet
-                    replace(each, "__iter__", lambda plain, loader: iterate(plain, loader, False))
+    def iterate_plain(plain: Callable[..., Any], loader: Any) -> Any:
+        return iterate(plain, loader, True)
+
+    def iterate_other(plain: Callable[..., Any], loader: Any) -> Any:
+        return iterate(plain, loader, False)
+
+    def watch_subclass(loader_class: type) -> None:
+        """Watch `__iter__` of loaders that define their own, such as torchdata's, from their second pass on."""
+        for ancestor in loader_class.__mro__:
+            if ancestor in watched or not issubclass(ancestor, dataloader.DataLoader):
+                continue
+            defined = vars(ancestor).get("__iter__")
+            if isinstance(defined, FunctionType):
+                watched.add(ancestor)
+                if not isgeneratorfunction(defined):  # a call of a generator function does nothing yet
+                    replace(ancestor, "__iter__", iterate_other)
 
     def begin(plain: Callable[..., Any], iterator: Any, loader: Any, *arguments: Any, **options: Any) -> None:
-        watch_iter(type(loader))
+        watch_subclass(type(loader))
         plain(iterator, loader, *arguments, **options)
         iterator._multicard_loader = describe(loader)
         if OBSERVER.replay is not None:
-            iterator._multicard_kept = OBSERVER.replay.of(loader)
+            iterator._multicard_kept = OBSERVER.replay.kept_of(loader)
+
+    replace(dataloader.DataLoader, "__iter__", iterate_plain)
+    replace(base_iterator, "__init__", begin)
+
+
+def _watch_batches() -> None:
+    base_iterator = dataloader._BaseDataLoaderIter
+    asks = hidden_from_compiler(OBSERVER.batch_asked)
+    gets = hidden_from_compiler(OBSERVER.batch_given)
+    take = hidden_from_compiler(Replay.take)
+    drop_samples = hidden_from_compiler(samples_asked)
+    note = hidden_from_compiler(note_index)
 
     def next_batch(plain: Callable[..., Any], iterator: Any) -> Any:
         drawn = asks(iterator)
         if drawn is None:
             batch = plain(iterator)
-            drop(iterator)
+            drop_samples(iterator)
             return batch
-        batch, given = None, False
+        batch = None
+        given = False
         try:
             batch = plain(iterator) if OBSERVER.replay is None else take(OBSERVER.replay, plain, iterator, drawn)
             given = True
@@ -182,38 +214,43 @@ def _watch_loaders() -> None:
         return batch
 
     def next_index(plain: Callable[..., Any], iterator: Any) -> Any:
-        """What is asked of data sets tells the samples of a batch, whatever it looks like."""
+        """Note what is asked of data sets: that gives the samples of a batch, whatever it looks like."""
         index = plain(iterator)
         note(iterator, index)
         return index
 
-    replace(dataloader.DataLoader, "__iter__", lambda plain, loader: iterate(plain, loader, True))
-    replace(base, "__init__", begin)
-    replace(base, "__next__", next_batch)
+    replace(base_iterator, "__next__", next_batch)
     replace(ReplayedPass, "__next__", next_batch)
-    replace(base, "_next_index", next_index)
+    replace(base_iterator, "_next_index", next_index)
 
 
-def _described(loader: Any) -> Loader | None:
-    """Describe a loader, which may be anything; of one that was described before, its length alone is asked for."""
+def _describe(loader: Any) -> Loader | None:
+    """Describe a loader, which may be anything; None if it cannot be described.
+
+    Of a loader that was described before only its length is asked for again.
+    """
     ranks = world_size()
-    known, ranks_known = read_or_none(lambda: DESCRIBED.get(loader)) or (None, None)
-    if known is not None and ranks_known == ranks:
-        return known if known.length is None else known._replace(length=read_or_none(lambda: len(loader)))
-    found = read_or_none(lambda: loader_of(loader, ranks))
+    earlier, ranks_then = read_or_none(lambda: DESCRIBED.get(loader)) or (None, None)
+    if earlier is not None and ranks_then == ranks:
+        if earlier.length is None:
+            return earlier
+        return earlier._replace(length=read_or_none(lambda: len(loader)))
+    description = read_or_none(lambda: loader_of(loader, ranks))
     with contextlib.suppress(TypeError):  # one without a hash
-        DESCRIBED[loader] = found, ranks
-    return found
+        DESCRIBED[loader] = description, ranks
+    return description
 
 
 def _watch_messages() -> None:
     """Watch messages between two ranks, as of a pipeline; collectives are counted by PyTorch."""
+    if not dist.is_available():
+        return
 
     def message(plain: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         messages["between two"] += 1
         return plain(*arguments, **options)
 
-    for name in BETWEEN_TWO if dist.is_available() else ():
+    for name in BETWEEN_TWO:
         replace(dist.ProcessGroup, name, message)
 
 
@@ -221,33 +258,38 @@ def _ablate(stated: dict[str, Any]) -> None:
     """Have the run go without the parts that job.json names."""
     parts = stated.get("ablate") or ()
     if COMMUNICATION in parts:
-        leave_out_communication(lambda: OBSERVER.step > 0)
+        leave_out_communication(lambda: OBSERVER.loop.step > 0)
     if LOADER not in parts:
         return
-    first = stated["warmup_steps"] - 1
+    first_replayed = max(1, stated["warmup_steps"] - 1)
     if HOST in parts:
-        from multicard.record.observe import graphed
+        from multicard.record.observe.graphed import FIRST_REPLAYED, Graphed
 
-        OBSERVER.graphed, first = graphed.Graphed(), graphed.FIRST_REPLAYED
-    OBSERVER.replay = Replay(lambda: OBSERVER.step >= max(1, first))
+        OBSERVER.graphed = Graphed()
+        first_replayed = FIRST_REPLAYED
+    replay = Replay(lambda: OBSERVER.loop.step >= first_replayed)
+    OBSERVER.replay = replay
 
     def begin_pass(plain: Callable[..., Any], loader: Any) -> Any:
-        kept = OBSERVER.replay.of(loader)
-        return ReplayedPass(kept, _described(loader)) if kept.is_full else plain(loader)
+        kept = replay.kept_of(loader)
+        return ReplayedPass(kept, _describe(loader)) if kept.is_full else plain(loader)
 
     replace(dataloader.DataLoader, "__iter__", begin_pass)
 
 
-def _hide_from_compiler() -> None:
+def _hide_hooks_from_compiler() -> None:
     """Have torch.compile leave the functions of this module and `replace` alone, but not what they call."""
     skip = getattr(COMPILER, "skip_code", None)
     if skip is None:  # newer releases have it in torch._dynamo, whose import takes seconds
         leave_alone = COMPILER._FrameExecStrategy(COMPILER._FrameAction.SKIP, COMPILER._FrameAction.DEFAULT)
-        skip = lambda code: COMPILER.set_code_exec_strategy(code, leave_alone)  # noqa: E731
+
+        def skip(code: CodeType) -> None:
+            COMPILER.set_code_exec_strategy(code, leave_alone)
+
     files = (__file__, replace.__code__.co_filename)
-    found: list[Any] = [each.__code__ for each in globals().values() if isinstance(each, FunctionType)]
-    while found:
-        each = found.pop()
-        if isinstance(each, CodeType) and each.co_filename in files:
-            skip(each)
-            found += each.co_consts
+    waiting: list[Any] = [function.__code__ for function in globals().values() if isinstance(function, FunctionType)]
+    while waiting:
+        constant = waiting.pop()
+        if isinstance(constant, CodeType) and constant.co_filename in files:
+            skip(constant)
+            waiting += constant.co_consts  # the functions within a function

@@ -1,22 +1,22 @@
-"""What a loader is, and how many samples it asks its data set for."""
+"""Describe a loader, and count the samples that it asks its data set for."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from types import SimpleNamespace
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader, IterableDataset, Subset, SubsetRandomSampler
 
 from multicard.core.system import read_or_none
 
-SAMPLERS = ("batch_sampler", "sampler")  # attributes that lead to those within
-DATA_SETS = ("dataset", "datasets", "_data", "_distributed")  # likewise; the last two are torchtitan's, Hugging Face's
+WITHIN_SAMPLERS = ("batch_sampler", "sampler")  # attributes with the sampler within a sampler
+# Attributes with the data set within a data set, or a list of several; the last two are torchtitan's, Hugging Face's.
+WITHIN_DATA_SETS = ("dataset", "datasets", "_data", "_distributed")
 MOST_LINKS = 64  # samplers around samplers, or data sets around data sets, that are looked at
 MOST_AHEAD = 10_000  # batches that a loader may have asked for and not given
 
-# Attributes of loaders, samplers and data sets that give each rank its own samples, with or without a _ before them:
-# of how many shares, and which; those of PyTorch, torchdata, torchtitan, Lightning, Hugging Face, Accelerate,
-# OpenMMLab, YOLOX and Detectron2, and what people call them.
+# Attributes of loaders, samplers and data sets that give each rank samples of its own, with or without a _ before them:
+# the number of shares, and the number of this rank's share. They are those of PyTorch, torchdata, torchtitan,
+# Lightning, Hugging Face, Accelerate, OpenMMLab, YOLOX and Detectron2, and what people call them.
 SHARES = ("num_replicas", "num_processes", "world_size", "data_parallel_size", "dp_world_size", "dp_size", "num_shards")
 OWN_SHARE = ("rank", "process_index", "data_parallel_rank", "dp_rank", "global_rank", "shard_id", "shard_index")
 
@@ -26,153 +26,153 @@ PLAIN_FROM = {"torch", "torchdata"}
 
 
 class Loader(NamedTuple):
-    """What a loader is; kept instead of the loader itself, which may go before its iterator does."""
+    """Facts of a loader; kept instead of the loader itself, which may go before its iterator does.
 
-    # `kind`, `sampler`, `distinct`, `batch_size` and `num_workers`. `distinct`: whether each of several ranks draws
-    # samples of its own; a number where so many of them do, and the others draw the same, as with tensor or context
-    # parallelism; None where that cannot be told, as of a data set that may be a share itself, or of a sampler that
-    # nobody here knows.
+    `description` is what rank.json has of it: `kind`, `sampler`, `distinct` (see `draws_distinct`), `batch_size` and
+    `num_workers`.
+    """
+
     description: dict[str, Any]
     batch_size: int | None  # samples of a full batch; None where the loader does not make the batches
     length: int | None  # batches of one pass; None where it is not known
     ahead: int  # batches that its workers prepare before they are asked for
-    is_endless: bool = False  # whether a pass does not end after `length` batches, as where the sampler begins again
+    is_endless: bool = False  # a pass does not end after `length` batches, as where the sampler begins again
 
 
 def loader_of(loader: DataLoader, ranks: int) -> Loader:
     """Describe a loader of one of `ranks` ranks."""
-    samplers = list(_chain(loader.sampler if loader.batch_sampler is None else loader.batch_sampler, SAMPLERS))
-    streams = isinstance(loader.dataset, IterableDataset)
-    stated = [loader.batch_size, *(read_or_none(lambda each=each: each.batch_size) for each in samplers)]
-    batch_size = next((each for each in stated if isinstance(each, int)), None)
+    outer_sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    samplers = list(_chain(outer_sampler, WITHIN_SAMPLERS))
+    is_stream = isinstance(loader.dataset, IterableDataset)
+    stated_sizes = [loader.batch_size, *(_attribute(sampler, "batch_size") for sampler in samplers)]
+    batch_size = next((size for size in stated_sizes if isinstance(size, int)), None)
     description = {
         "kind": type(loader).__name__,
-        "sampler": None if streams else type(samplers[-1]).__name__,
+        "sampler": None if is_stream else type(samplers[-1]).__name__,
         "distinct": ranks == 1 or read_or_none(lambda: draws_distinct(samplers, loader.dataset, ranks, loader)),
         "batch_size": batch_size,
         "num_workers": loader.num_workers,
     }
     # The length of a stream is not asked for: PyTorch would then warn of batches beyond it.
-    length = None if streams else read_or_none(lambda: len(loader))
+    length = None if is_stream else read_or_none(lambda: len(loader))
     ahead = loader.num_workers * (loader.prefetch_factor or 0)
-    is_endless = any("Repeat" in type(each).__name__ for each in samplers)
+    is_endless = any("Repeat" in type(sampler).__name__ for sampler in samplers)
     if length is not None and not is_endless:  # nothing of the next pass is prepared before that begins
         ahead = min(ahead, length)
     return Loader(description, batch_size, length, ahead, is_endless)
 
 
-class WrappedLoader:
-    """A loader that is not PyTorch's, with the observer told of its batches; else it is as the loader itself."""
-
-    def __init__(self, observer: Any, loader: Iterable[Any], ahead: int):
-        self._observer, self._loader, self._ahead = observer, loader, ahead
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __iter__(self) -> Iterator[Any]:
-        description = dict.fromkeys(("kind", "sampler", "distinct", "batch_size", "num_workers"))
-        description["kind"] = type(self._loader).__name__
-        length = read_or_none(lambda: len(self._loader))
-        # As the observer knows the iterators of PyTorch's loaders.
-        known = SimpleNamespace(_multicard_loader=Loader(description, None, length, self._ahead), _num_yielded=0)
-        is_asked, replay = self._observer.iterator_asked(known._multicard_loader), self._observer.replay
-        try:
-            iterator = iter(self._loader)
-        finally:
-            if is_asked:
-                self._observer.iterator_given()
-        known._multicard_kept = replay and replay.of(self)
-
-        def take(known: Any) -> Any:
-            batch = next(iterator)
-            known._num_yielded += 1
-            return batch
-
-        while True:
-            drawn = self._observer.batch_asked(known)
-            batch, given = None, False
-            try:
-                batch = take(known) if replay is None or drawn is None else replay.take(take, known, drawn)
-                given = True
-            except StopIteration:
-                return
-            finally:
-                if drawn is not None:
-                    self._observer.batch_given(known, drawn, batch, given)
-            yield batch
-
-
 def draws_distinct(samplers: list[Any], data: Any, ranks: int, loader: Any = None) -> bool | int | None:
-    """Which of several ranks draw samples of their own by these samplers from this data set; see `Loader`."""
-    sets = list(_chain(data, DATA_SETS))
-    shares = {share for each in (loader, *samplers, *sets) for share in _shares(each)}
+    """Return whether the samplers give each of several ranks samples of its own from this data set.
+
+    A number if so many ranks, of more, get distinct samples and the others the same, as with tensor or context
+    parallelism. None if that is unknown, as of a data set that may be a share itself, or of a sampler that is not
+    PyTorch's and states no share.
+    """
+    data_sets = list(_chain(data, WITHIN_DATA_SETS))
+    shares: set[int] = set()
+    for link in (loader, *samplers, *data_sets):
+        shares.update(_shares(link))
     if ranks in shares:
         return True
+    if len(shares) == 1:
+        [share] = shares
+        if ranks % share:
+            return None
+        return share if share > 1 else False
     if shares:
-        [share, *others] = shares
-        return None if others or ranks % share else share if share > 1 else False
-    is_plain = all(_is_plain(each, data) for each in samplers) and not any(map(_may_be_share, sets))
-    return False if is_plain else None
+        return None
+    is_plain = all(_is_plain(sampler, data) for sampler in samplers)
+    return False if is_plain and not any(map(_may_be_share, data_sets)) else None
 
 
 def _chain(first: Any, names: tuple[str, ...]) -> Iterator[Any]:
-    """Give an object and those within it, by their attributes, the innermost last."""
-    waiting, seen = deque([first]), []
+    """Yield an object and those within it, by their attributes, the innermost last."""
+    waiting = deque([first])
+    seen: list[Any] = []
     while waiting and len(seen) < MOST_LINKS:
-        each = waiting.popleft()
-        if each is None or any(each is other for other in seen):
+        link = waiting.popleft()
+        if link is None or any(link is earlier for earlier in seen):
             continue
-        seen.append(each)
-        yield each
+        seen.append(link)
+        yield link
         for name in names:
-            within = read_or_none(lambda each=each, name=name: getattr(each, name))
-            waiting += within if isinstance(within, list | tuple) and name == "datasets" else [within]
+            within = _attribute(link, name)
+            if name == "datasets" and isinstance(within, list | tuple):
+                waiting += within
+            else:
+                waiting.append(within)
+
+
+def _attribute(link: Any, name: str) -> Any:
+    """Return an attribute; None if there is none, or it cannot be read: it may run code of the script."""
+    return read_or_none(lambda: getattr(link, name))
 
 
 def _shares(link: Any) -> Iterator[int]:
-    """Among how many ranks a sampler or data set says that it shares samples."""
-    sizes, own = (
-        [found for name in names for mark in ("", "_") if isinstance(found := getattr(link, mark + name, None), int)]
-        for names in (SHARES, OWN_SHARE)
-    )
-    yield from (size for size in dict.fromkeys(sizes) if any(0 <= rank < size for rank in own))
+    """Yield among how many ranks a sampler or data set states that it shares samples."""
+    numbers_of_share = _integers(link, OWN_SHARE)
+    for shares in dict.fromkeys(_integers(link, SHARES)):
+        if any(0 <= number < shares for number in numbers_of_share):
+            yield shares
+
+
+def _integers(link: Any, names: tuple[str, ...]) -> list[int]:
+    """Return the attributes of these names, with or without a _ before them, that are integers."""
+    values = (getattr(link, prefix + name, None) for name in names for prefix in ("", "_"))
+    return [value for value in values if isinstance(value, int)]
 
 
 def _is_plain(sampler: Any, data: Any) -> bool:
-    """Whether a sampler draws from all of a data set, whichever rank asks."""
-    kind = type(sampler)
-    if kind.__name__ not in PLAIN or kind.__module__.partition(".")[0] not in PLAIN_FROM:
+    """True if a sampler draws from all of a data set, whatever the rank."""
+    sampler_type = type(sampler)
+    package = sampler_type.__module__.partition(".")[0]
+    if sampler_type.__name__ not in PLAIN or package not in PLAIN_FROM:
         return False
-    return not isinstance(sampler, SubsetRandomSampler) or len(sampler) >= len(data)  # else it may have a rank's share
+    # One that draws from a part of the data set may have a rank's share.
+    return not isinstance(sampler, SubsetRandomSampler) or len(sampler) >= len(data)
 
 
 def _may_be_share(data: Any) -> bool:
-    """Whether a data set may hold what is one rank's: a stream, a part, or what can be split, as Hugging Face's."""
+    """True if a data set may be one rank's: a stream, a part, or what can be split, as Hugging Face's."""
     return isinstance(data, IterableDataset | Subset) or callable(getattr(data, "shard", None))
+
+
+class Asked:
+    """Samples of the batches that an iterator has asked its data set for and not given; None where it does not say.
+
+    `sampler_iterator` is a new object in each pass of the loader.
+    """
+
+    __slots__ = ("sampler_iterator", "sizes")
+
+    def __init__(self, sampler_iterator: object) -> None:
+        self.sampler_iterator = sampler_iterator
+        self.sizes = deque[int | None](maxlen=MOST_AHEAD)
 
 
 def note_index(iterator: Any, index: Any) -> None:
     """Keep how many samples a loader's iterator asks the data set for, until it gives their batch."""
-    sampler, sizes = getattr(iterator, "_multicard_asked", (None, None))
-    if sampler is not iterator._sampler_iter:  # a pass begins
-        sizes = deque[int | None](maxlen=MOST_AHEAD)
-        iterator._multicard_asked = iterator._sampler_iter, sizes
+    asked: Asked | None = getattr(iterator, "_multicard_asked", None)
+    if asked is None or asked.sampler_iterator is not iterator._sampler_iter:  # a pass begins
+        asked = iterator._multicard_asked = Asked(iterator._sampler_iter)
     asks_several = isinstance(index, list) or (iterator._auto_collation and hasattr(index, "__len__"))
     is_counted = not isinstance(iterator._dataset, IterableDataset)  # a stream may end before it gives as many
-    sizes.append(len(index) if asks_several and is_counted else None)
+    asked.sizes.append(len(index) if asks_several and is_counted else None)
 
 
 def samples_asked(iterator: Any) -> int | None:
-    """Samples that it asked for to make the batch that it gives now; None where it does not say."""
-    _, sizes = getattr(iterator, "_multicard_asked", (None, None))
-    return sizes.popleft() if sizes else None
+    """Return the samples that it asked for to make the batch that it gives now; None where it does not say.
+
+    To be called once for each batch.
+    """
+    asked: Asked | None = getattr(iterator, "_multicard_asked", None)
+    return asked.sizes.popleft() if asked is not None and asked.sizes else None
 
 
 def ask_again(iterator: Any, samples: int | None) -> None:
-    """Have `samples_asked` give this next."""
-    sampler, sizes = getattr(iterator, "_multicard_asked", (None, None))
-    iterator._multicard_asked = sampler, deque([samples, *(sizes or ())], MOST_AHEAD)
+    """Have `samples_asked` return this next."""
+    asked: Asked | None = getattr(iterator, "_multicard_asked", None)
+    if asked is None:
+        asked = iterator._multicard_asked = Asked(None)
+    asked.sizes.appendleft(samples)

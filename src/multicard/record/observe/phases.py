@@ -1,74 +1,123 @@
-"""What the observer saw in a step, and the phases that follow from it."""
+"""Infer the phases of a step from the events that the observer noted in it."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
 
-# Phases that begin. A transfer does where a loader gave a batch, if the start of the forward pass is seen too.
+from multicard.record.clock import Mark
+
+# Events that begin a phase. A transfer begins where a loader gave a batch, if the start of the forward pass is noted
+# too.
 DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER = "data", "transfer", "forward", "backward", "optimizer"
-UNFED_BACKWARD = "backward without a loader"  # before which nothing tells where a forward pass began
+BACKWARD_WITHOUT_LOADER = "backward without a loader"  # no event shows where the forward pass before it began
 EVALUATION = "evaluation"  # begins where a batch is drawn without gradients
-TESTED = "tested"  # a loader of an evaluation is exhausted: the evaluation ends here, unless another one follows
-LEFT = None  # a phase ends
-PASSED = "passed"  # one ends, and what comes next may be a forward pass, if a backward pass follows
+# Events that end a phase and begin none.
+EVALUATED = "evaluated"  # a loader of an evaluation is exhausted: the evaluation ends here, unless another one follows
+MAYBE_FORWARD = "maybe forward"  # what follows is a forward pass if a backward pass follows that
+NO_PHASE = None
 
-Event = tuple[str | None, Any]  # one of those above, and the mark of a clock
-ENDS = (LEFT, PASSED, TESTED)
-# What is inferred, but not where a script marks its phases.
-GUESSED = (TRANSFER, FORWARD, BACKWARD, UNFED_BACKWARD, OPTIMIZER, PASSED)
+ENDS = (NO_PHASE, MAYBE_FORWARD, EVALUATED)
+# Events that the observer infers. It does not where a script marks its phases.
+INFERRED = (TRANSFER, FORWARD, BACKWARD, BACKWARD_WITHOUT_LOADER, OPTIMIZER, MAYBE_FORWARD)
+
+PhaseEvent = tuple[str | None, Mark]  # one of the events above, and when it was
+Phase = tuple[str, Mark, Mark]  # its name, start and end
 
 
-def marked_phases(events: Sequence[Event]) -> list[tuple[str, Any, Any]]:
-    """Phases of a step that the script marks: each lasts until the next event.
+def marked_phases(events: Sequence[PhaseEvent]) -> list[Phase]:
+    """Return the phases of a step that the script marks: each lasts until the next event.
 
-    >>> marked_phases([(DATA, 0), (LEFT, 1), (TRANSFER, 1), (LEFT, 2), (FORWARD, 2), (LEFT, 4)])
+    >>> marked_phases([(DATA, 0), (NO_PHASE, 1), (TRANSFER, 1), (NO_PHASE, 2), (FORWARD, 2), (NO_PHASE, 4)])
     [('data', 0, 1), ('transfer', 1, 2), ('forward', 2, 4)]
     """
-    return [(event, mark, after) for (event, mark), (_, after) in pairwise(events) if event not in ENDS]
+    return [
+        (event, start, end) for (event, start), (_, end) in pairwise(events) if event is not None and event not in ENDS
+    ]
 
 
-def phases_of(events: Iterable[Event], has_transfers: bool = True) -> list[tuple[str, Any, Any]]:
-    """Phases of a step with the marks of their start and end, each of which ends the one before.
+def phases_of(events: Iterable[PhaseEvent], has_transfers: bool = True) -> list[Phase]:
+    """Return the phases of a step with the marks of their start and end, each of which ends the one before.
 
-    `has_transfers`: whether what lies between a batch and a forward pass is the transfer of that batch; else it is of
-    the latter.
+    `has_transfers`: what lies between a batch and the first call of a module is the transfer of that batch; else it is
+    of the forward pass.
 
-    >>> phases_of([(DATA, 0), (FORWARD, 1), (BACKWARD, 3), (PASSED, 4), (DATA, 5), (FORWARD, 6), (LEFT, 8)])
+    >>> phases_of([(DATA, 0), (FORWARD, 1), (BACKWARD, 3), (MAYBE_FORWARD, 4), (DATA, 5), (FORWARD, 6), (NO_PHASE, 8)])
     [('data', 0, 1), ('forward', 1, 3), ('backward', 3, 4), ('data', 5, 6)]
-    >>> phases_of([(DATA, 0), (FORWARD, 1), (BACKWARD, 3), (PASSED, 4), (BACKWARD, 6), (PASSED, 7)])[2:]
+    >>> two = [(DATA, 0), (FORWARD, 1), (BACKWARD, 3), (MAYBE_FORWARD, 4), (BACKWARD, 6), (MAYBE_FORWARD, 7)]
+    >>> phases_of(two)[2:]
     [('backward', 3, 4), ('forward', 4, 6), ('backward', 6, 7)]
     >>> phases_of([(DATA, 0), (TRANSFER, 1), (FORWARD, 2), (BACKWARD, 3), (TRANSFER, 5), (BACKWARD, 7)])[1:]
     [('transfer', 1, 2), ('forward', 2, 3), ('backward', 3, 5), ('forward', 5, 7)]
 
-    What a backward pass follows was no evaluation, such as one of a model of which a part is in evaluation mode.
+    A batch that was drawn without gradients is no evaluation if a backward pass follows, as where a part of the model
+    is frozen.
 
-    >>> phases_of([(EVALUATION, 0), (TESTED, 2), (EVALUATION, 3), (DATA, 5), (LEFT, 6), (EVALUATION, 6), (BACKWARD, 9)])
+    >>> tests = [(EVALUATION, 0), (EVALUATED, 2), (EVALUATION, 3), (DATA, 5), (NO_PHASE, 6)]
+    >>> phases_of([*tests, (EVALUATION, 6), (BACKWARD, 9)])
     [('evaluation', 0, 2), ('evaluation', 3, 5), ('data', 5, 6)]
     """
-    phases: list[tuple[str, Any, Any]] = []
-    phase = start = passed = None  # passed: mark of the end of a backward pass or of another optimizer's update
-    arrived = None  # mark of the batch before a forward pass, where its transfer ended
-    tested = None  # mark of the end of an evaluation
+    inference = _Inference(has_transfers)
     for event, mark in events:
-        if phase == EVALUATION:
-            if event == TESTED:
-                tested = mark
-                continue
-            if tested is not None or event not in (BACKWARD, UNFED_BACKWARD):
-                phases.append((EVALUATION, start, mark if tested is None else tested))
-            phase = tested = None
-        if event == BACKWARD and phase is None and passed is not None:
-            phase, start = FORWARD, passed
-        if phase == TRANSFER and event == FORWARD:
-            arrived, start = (start, mark) if has_transfers else (None, start)
-            phase = FORWARD
-            continue
-        # What no backward pass follows was no forward pass.
-        if phase in (TRANSFER, FORWARD) and event in (BACKWARD, UNFED_BACKWARD):
-            phases += [] if arrived is None else [(TRANSFER, arrived, start)]
-            phases.append((FORWARD, start, mark))
-        elif phase not in (None, TRANSFER, FORWARD):
-            phases.append((phase, start, mark))
-        phase, start = {UNFED_BACKWARD: BACKWARD, PASSED: None, TESTED: None}.get(event, event), mark
-        passed, arrived = mark if event == PASSED else None, None
-    return phases
+        inference.take(event, mark)
+    return inference.phases
+
+
+class _Inference:
+    """The phase that is open while the events of a step are read in their order."""
+
+    __slots__ = ("_evaluated", "_forward_start", "_has_transfers", "_phase", "_start", "_transfer_start", "phases")
+
+    def __init__(self, has_transfers: bool) -> None:
+        self.phases: list[Phase] = []
+        self._has_transfers = has_transfers
+        self._phase: str | None = None
+        self._start: Mark = None
+        self._transfer_start: Mark | None = None  # set while the forward pass after a transfer is open
+        self._forward_start: Mark | None = None  # after MAYBE_FORWARD: of the forward pass, if it was one
+        self._evaluated: Mark | None = None  # end of the open evaluation, unless another one follows
+
+    def take(self, event: str | None, mark: Mark) -> None:
+        """End the open phase as the event decides, and begin the next."""
+        is_backward = event in (BACKWARD, BACKWARD_WITHOUT_LOADER)
+        if self._phase == EVALUATION:
+            if event == EVALUATED:
+                self._evaluated = mark
+                return
+            self._end_evaluation(mark, is_backward)
+        if event == BACKWARD and self._phase is None and self._forward_start is not None:
+            self._phase, self._start = FORWARD, self._forward_start
+        if self._phase == TRANSFER and event == FORWARD:
+            self._end_transfer(mark)
+            return
+        self._end_phase(mark, is_backward)
+        self._begin_phase(event, mark)
+
+    def _end_evaluation(self, mark: Mark, is_backward: bool) -> None:
+        is_over = self._evaluated is not None
+        if is_over or not is_backward:
+            self.phases.append((EVALUATION, self._start, self._evaluated if is_over else mark))
+        self._phase = self._evaluated = None
+
+    def _end_transfer(self, mark: Mark) -> None:
+        """Go on with the forward pass; that there was a transfer is known when a backward pass follows."""
+        if self._has_transfers:
+            self._transfer_start, self._start = self._start, mark
+        self._phase = FORWARD
+
+    def _end_phase(self, mark: Mark, is_backward: bool) -> None:
+        if self._phase in (TRANSFER, FORWARD):
+            # What no backward pass follows was no forward pass.
+            if is_backward:
+                if self._transfer_start is not None:
+                    self.phases.append((TRANSFER, self._transfer_start, self._start))
+                self.phases.append((FORWARD, self._start, mark))
+        elif self._phase is not None:
+            self.phases.append((self._phase, self._start, mark))
+
+    def _begin_phase(self, event: str | None, mark: Mark) -> None:
+        if event == BACKWARD_WITHOUT_LOADER:
+            self._phase = BACKWARD
+        else:
+            self._phase = None if event in ENDS else event
+        self._start = mark
+        self._forward_start = mark if event == MAYBE_FORWARD else None
+        self._transfer_start = None

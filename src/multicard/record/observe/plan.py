@@ -1,4 +1,4 @@
-"""Which window each step of a script is in."""
+"""Decide which window each step of a script is in."""
 
 import math
 from collections.abc import Sequence
@@ -10,35 +10,43 @@ from multicard.record.observe.batches import Pass, used_by_step
 from multicard.record.observe.loaders import Loader
 from multicard.record.profiled_window import LEAST_SETTLING, ProfiledWindow, place_window
 
-LEAST_WATCHED = 12  # warm-up steps of a run without the host's work, the last of which is captured; see `graphed`
+# Least warm-up steps of a run without the host's work, the last of which is captured; see `graphed`.
+LEAST_WATCHED = 12
 
 
 class Pace(NamedTuple):
-    """How a script draws from its loader, when its measured window ends; None where no loader says."""
+    """How a script draws from its loader, at the end of its measured window; None where the loader does not say."""
 
-    steps_in_pass: int = 0  # that the current pass has had
+    steps_in_pass: int = 0  # steps so far in the current pass
     batches_per_step: float = 0.0  # mean of the measured steps
-    pass_batches: int | None = None  # of one pass
+    pass_batches: int | None = None  # length of one pass
     ahead: int = 0  # batches that the loader's workers prepare before they are asked for
 
     @property
     def pass_steps(self) -> int | None:
-        """Steps of one pass."""
+        """Steps of one pass.
+
+        >>> Pace(batches_per_step=2.0, pass_batches=7).pass_steps
+        4
+        """
         if not self.pass_batches or not self.batches_per_step:
             return None
         return max(1, math.ceil(self.pass_batches / self.batches_per_step))
 
 
 def place(pace: Pace, profiled: int) -> ProfiledWindow:
-    """Place the profiled window after the measured one; its `warmup_steps` are those in between.
+    """Place the profiled window, of `profiled` steps or more, after the measured one.
+
+    Its `warmup_steps` are those in between.
 
     >>> place(Pace(steps_in_pass=90, batches_per_step=2.0, pass_batches=200, ahead=4), profiled=10)
     ProfiledWindow(warmup_steps=14, settling_steps=4, profiled_steps=10, crosses_pass=False)
     """
-    ahead = math.ceil(pace.ahead / pace.batches_per_step) if pace.batches_per_step else 0
+    steps_ahead = math.ceil(pace.ahead / pace.batches_per_step) if pace.batches_per_step else 0
     if pace.pass_steps is None:
-        return ProfiledWindow(0, max(LEAST_SETTLING, 2 * ahead), max(profiled, 4 * ahead), False)
-    window = place_window(ahead, pace.pass_steps, pace.steps_in_pass, profiled)
+        settling = max(LEAST_SETTLING, 2 * steps_ahead)
+        return ProfiledWindow(0, settling, max(profiled, 4 * steps_ahead), crosses_pass=False)
+    window = place_window(steps_ahead, pace.pass_steps, pace.steps_in_pass, profiled)
     return window._replace(warmup_steps=window.warmup_steps - pace.steps_in_pass)
 
 
@@ -46,21 +54,24 @@ class Plan:
     """The windows of a script's steps, which are counted from 1.
 
     `stated`: `observe` of job.json; `training_steps`: warm-up and measured steps together, if the script states them.
+    `profiled` is None until `Recording` places the profiled window, at the end of the measured one.
 
-    Raises `UserError` if these are no more than the warm-up.
+    Raises `UserError` if the training has no more steps than the warm-up.
     """
 
     def __init__(self, stated: dict[str, Any], training_steps: int | None = None):
-        self.warmup, self.measured = stated["warmup_steps"], stated["measured_steps"]
+        self.warmup: int = stated["warmup_steps"]
         if HOST in (stated.get("ablate") or ()):
             self.warmup = max(self.warmup, LEAST_WATCHED)
-        if training_steps is not None:
+        if training_steps is None:
+            self.measured: int = stated["measured_steps"]
+        else:
             self.measured = training_steps - self.warmup
             if self.measured <= 0:
                 raise UserError(f"warmup_steps: {self.warmup}, but the run has only {training_steps} steps")
-        self.least_profiled = stated["profiled_steps"]
-        self.profiled: ProfiledWindow | None = None
+        self.least_profiled: int = stated["profiled_steps"]
         self.is_profiled = self.least_profiled > 0
+        self.profiled: ProfiledWindow | None = None
 
     @property
     def measured_end(self) -> int:
@@ -70,26 +81,32 @@ class Plan:
     @property
     def opening(self) -> int | None:
         """First step in the capture; None until the window is placed."""
-        return self.profiled and self.measured_end + self.profiled.warmup_steps + 1
+        if self.profiled is None:
+            return None
+        return self.measured_end + self.profiled.warmup_steps + 1
 
     @property
     def steps(self) -> int:
-        """All steps; at least so many until the window is placed."""
+        """Number of all steps; the least that it can be until the window is placed."""
         if not self.is_profiled:
             return self.measured_end
-        return self.measured_end + (self.profiled.steps if self.profiled else LEAST_SETTLING + self.least_profiled)
+        if self.profiled is None:
+            return self.measured_end + LEAST_SETTLING + self.least_profiled
+        return self.measured_end + self.profiled.steps
 
     def window(self, step: int) -> str:
-        """Window of a step."""
+        """Return the window of a step: "warmup", "measured" or "profiled"."""
         if step <= self.warmup:
             return "warmup"
         if step <= self.measured_end:
             return "measured"
-        return "profiled" if step > self.steps - self.profiled.profiled_steps else "warmup"
+        is_profiled = self.profiled is not None and step > self.steps - self.profiled.profiled_steps
+        return "profiled" if is_profiled else "warmup"
 
 
 def pace_of(loader: Loader, passes: Sequence[Pass], plan: Plan, steps_in_pass: int) -> Pace:
     """Return how the measured steps drew from their loader, by all passes over it."""
     used = used_by_step(passes)
-    batches = sum(len(used.get(step, ())) for step in range(plan.warmup + 1, plan.measured_end + 1))
+    measured_steps = range(plan.warmup + 1, plan.measured_end + 1)
+    batches = sum(len(used.get(step, ())) for step in measured_steps)
     return Pace(steps_in_pass, batches / plan.measured, loader.length, loader.ahead)

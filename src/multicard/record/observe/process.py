@@ -1,4 +1,4 @@
-"""What a rank computes on, by what it meets the others, and how its process ends."""
+"""The process of a rank: its devices, its barrier with the others, and how it ends."""
 
 import contextlib
 import mmap
@@ -19,12 +19,12 @@ from multicard.record import visible
 from multicard.record.capture import LONGEST_WAIT, HostBarrier
 from multicard.record.recorder import peak_memory
 
-BEFORE_LIMIT_S = 3.0  # of a job, that a rank may take to write the steps so far
-LIMIT_S = 60.0  # that a process may take to end once it has left its record
+BEFORE_LIMIT_S = 3.0  # a rank begins so long before the job's time limit to write the steps so far
+LIMIT_S = 60.0  # a process may take so long to end once it has left its record
 
 
 def devices_of(optimizer: Any, stated: Mapping[str, Any]) -> list[torch.device]:
-    """Devices that a rank computes on: those of its parameters, or the current GPU if these are elsewhere.
+    """Return the devices that a rank computes on: those of its parameters, or the current GPU if these are elsewhere.
 
     The only rank of a job on several GPUs computes on all that it has had memory on: replicas of its parameters come
     and go in every step. A program of multicard's own computes on those that `rank_devices` gives.
@@ -32,18 +32,26 @@ def devices_of(optimizer: Any, stated: Mapping[str, Any]) -> list[torch.device]:
     if not stated["is_user_program"]:
         return visible.rank_devices(SimpleNamespace(**stated))
     groups = getattr(optimizer, "param_groups", None) or []
-    used = [parameter.device for group in groups for parameter in group["params"] if parameter.device.type == "cuda"]
-    on_gpus = stated["device"] == "cuda" and torch.cuda.is_initialized()
-    if not used and on_gpus:
+    devices = [parameter.device for group in groups for parameter in group["params"]]
+    used = [device for device in devices if device.type == "cuda"]
+    may_use_others = stated["device"] == "cuda" and torch.cuda.is_initialized()
+    if may_use_others and not used:
         used = [torch.device("cuda", torch.cuda.current_device())]
-    if on_gpus and stated["ranks"] == 1 < stated["devices"]:
-        gpus = [torch.device("cuda", number) for number in range(len(visible.visible_gpus()))]
-        used += [gpu for gpu in gpus if peak_memory(gpu, reset=False).reserved]
-    return list(dict.fromkeys(used)) or [torch.device("cpu")]
+    drives_all_gpus = stated["ranks"] == 1 and stated["devices"] > 1
+    if may_use_others and drives_all_gpus:
+        used += _gpus_with_memory()
+    without_duplicates = list(dict.fromkeys(used))
+    return without_duplicates or [torch.device("cpu")]
+
+
+def _gpus_with_memory() -> list[torch.device]:
+    """Return the GPUs on which this process has had memory."""
+    gpus = [torch.device("cuda", number) for number in range(len(visible.visible_gpus()))]
+    return [gpu for gpu in gpus if peak_memory(gpu, reset=False).reserved]
 
 
 def make_barrier() -> HostBarrier | None:
-    """Barrier of the ranks in the store of their process group, over a connection of its own; None without a group."""
+    """Return a barrier in the store of the ranks' process group, over a connection of its own; None without a group."""
     if not dist.is_available() or not dist.is_initialized():
         return None
     store = distributed_c10d._get_default_store()  # PyTorch has no public way to it
@@ -55,7 +63,7 @@ def make_barrier() -> HostBarrier | None:
 
 
 def shared_number(path: Path) -> memoryview:
-    """A number, 0 at first, that others can read in a file without being told."""
+    """Return an array of one number, 0 at first, in shared memory: others can read it in the file at any time."""
     path.write_bytes(bytes(8))
     with path.open("r+b") as file:
         return memoryview(mmap.mmap(file.fileno(), 8)).cast("q")
@@ -69,7 +77,7 @@ def leave_now(code: int) -> NoReturn:
 
 
 def after_limit(leave: Callable[[], NoReturn]) -> Timer:
-    """Have a process that goes on for longer than `LIMIT_S` leave in this way; that can be cancelled."""
+    """Have a process that goes on for longer than `LIMIT_S` leave in this way; return the timer, to cancel that."""
     timer = Timer(LIMIT_S, leave)
     timer.daemon = True
     timer.start()
@@ -77,20 +85,23 @@ def after_limit(leave: Callable[[], NoReturn]) -> Timer:
 
 
 def before_time_limit(job: Path, time_limit_s: float | None, write: Callable[[], None]) -> Timer:
-    """Have a thread write what there is shortly before a job is ended at its time limit; that is to be cancelled.
+    """Have a thread write what there is shortly before a job is ended at its time limit; return its timer.
 
-    Nothing could do so later: a signal that nobody handles ends a process at once, and a handler of ours would have it
-    outlive one that arrives while it waits for other ranks.
+    Nothing could do so later: a signal without a handler ends a process at once, and with a handler of ours the process
+    would outlive a signal that arrives while it waits for other ranks.
 
-    `job`: its job.json, which was written when it started. Without a limit nothing is written.
+    `job`: path of job.json, which was written when the job started. Without a limit nothing is written.
     """
 
     def attempt() -> None:
         with contextlib.suppress(Exception):  # the training thread goes on meanwhile
             write()
 
-    left_s = 0.0 if time_limit_s is None else job.stat().st_mtime + time_limit_s - BEFORE_LIMIT_S - time.time()
-    timer = Timer(max(0.0, left_s), attempt)
+    wait_s = 0.0
+    if time_limit_s is not None:
+        write_at = job.stat().st_mtime + time_limit_s - BEFORE_LIMIT_S
+        wait_s = max(0.0, write_at - time.time())
+    timer = Timer(wait_s, attempt)
     timer.daemon = True
     if time_limit_s is not None:
         timer.start()
@@ -98,12 +109,12 @@ def before_time_limit(job: Path, time_limit_s: float | None, write: Callable[[],
 
 
 def is_capturing() -> bool:
-    """Whether a CUDA graph is being captured, in which nothing can be timed."""
+    """Return True while a CUDA graph is captured, in which nothing runs and nothing can be timed."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def error_of_exit() -> BaseException | None:
-    """The error that ends this process.
+    """Return the error that ends this process; None if it ends without one.
 
     Python keeps one that nobody caught; multiprocessing runs its exit handlers while the error is on its way, and
     torch.multiprocessing exits with 1 because of one.

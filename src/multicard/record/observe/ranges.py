@@ -1,38 +1,44 @@
-"""The ranges that a trace shows of the steps of a script, and of their phases."""
+"""Show the steps of a script and their phases as named ranges in a trace."""
 
 from contextlib import AbstractContextManager
-from typing import Any
 
 from multicard.record.capture import Capture
-from multicard.record.observe.phases import BACKWARD, ENDS, EVALUATION, UNFED_BACKWARD
+from multicard.record.observe.phases import BACKWARD, BACKWARD_WITHOUT_LOADER, ENDS, EVALUATION
 
 
 class Ranges:
-    """A range of the step in the trace, and within it one of its phase; of a step of the warm-up the former alone."""
+    """Names for the steps in a trace, and within each for its phases; a step of the warm-up has no phases."""
 
     def __init__(self, capture: Capture):
+        self.are_shown = False  # while the profiler records
         self._capture = capture
-        self._open: list[AbstractContextManager[Any]] = []
+        self._open: list[AbstractContextManager[object]] = []  # the step's range, and that of its phase
 
-    def show(self, window: str, event: str | None, is_within: bool) -> None:
-        """Show what an event begins, if that is within a pass over the data."""
-        self.close(1)
-        if event in (*ENDS, EVALUATION) or not is_within:
+    def show(self, window: str, event: str | None, is_within_pass: bool) -> None:
+        """Show what an event begins, unless that is between two passes over the data."""
+        self._close_phase()
+        if event in ENDS or event == EVALUATION or not is_within_pass:
             return
         self.show_step(window)
         if window != "warmup":
-            self._begin(BACKWARD if event == UNFED_BACKWARD else event, 1)
+            self._open_range(BACKWARD if event == BACKWARD_WITHOUT_LOADER else str(event))
 
     def show_step(self, window: str) -> None:
         """Show the step that has begun, if it is not shown."""
-        self._begin("warmup" if window == "warmup" else "step", 0)
+        if not self._open:
+            self._open_range("warmup" if window == "warmup" else "step")
 
-    def close(self, level: int = 0) -> None:
-        """End the ranges from a level on: 0 the step's, 1 its phase's."""
-        while len(self._open) > level:
+    def close(self) -> None:
+        """End the range of the step, and that of its phase."""
+        self._close_phase()
+        if self._open:
             self._open.pop().__exit__(None, None, None)
 
-    def _begin(self, name: str, level: int) -> None:
-        if len(self._open) == level:
-            self._open.append(self._capture.range(name))
-            self._open[-1].__enter__()
+    def _close_phase(self) -> None:
+        if len(self._open) > 1:
+            self._open.pop().__exit__(None, None, None)
+
+    def _open_range(self, name: str) -> None:
+        opened = self._capture.range(name)
+        opened.__enter__()
+        self._open.append(opened)

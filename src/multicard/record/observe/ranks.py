@@ -1,4 +1,4 @@
-"""Which rank a process of a script is, and whether ranks exchange anything with each other."""
+"""Find out which rank a process of a script is, and whether ranks exchange anything with each other."""
 
 import os
 import sys
@@ -12,19 +12,24 @@ import torch.distributed as dist
 from multicard.core.files import read_json
 from multicard.core.layout import PROCESS, rank_file
 
-# Variables in which launchers tell a process its rank, and how many there are: torchrun and its like, Open MPI, MPICH
-# and Intel MPI, Slurm. Open MPI may start its ranks by way of Slurm, so the latter is asked last.
-RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # site/sitecustomize.py has them too
-SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
-COUNTING = ("ProcessGroupGloo", "ProcessGroupNCCL")  # back ends that number all their collectives
-# By these, ranks exchange what no process group of PyTorch sees.
-OTHER_WAYS = ("horovod", "mpi4py", "byteps", "bagua", "hivemind", "torch_xla")
-BETWEEN_TWO = ("send", "recv", "recv_anysource")  # which NCCL numbers apart from collectives
+# Variables in which launchers give a process its rank, and the number of ranks: torchrun and its like, Open MPI, MPICH
+# and Intel MPI, Slurm. Open MPI may start its ranks by way of Slurm, so Slurm's come last.
+RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # site/sitecustomize.py has them too
+SIZE_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+# Back ends that number all their collectives.
+COUNTING_BACKENDS = ("ProcessGroupGloo", "ProcessGroupNCCL")
+# Libraries by which ranks may exchange what no process group of PyTorch shows.
+OTHER_LIBRARIES = ("horovod", "mpi4py", "byteps", "bagua", "hivemind", "torch_xla")
+BETWEEN_TWO = ("send", "recv", "recv_anysource")  # messages, which NCCL does not number among the collectives
 messages = Counter[str]()  # between two ranks, of this process so far
 
 
 def claim_rank(job: dict[str, Any]) -> bool:
-    """Whether this process is the first of its rank. A second one does not know its rank, or is no rank."""
+    """Return whether this process is the first that claims its rank.
+
+    Another one has the same rank by mistake, as it cannot find out its own, or is a helper of a rank. A process that
+    claims its rank again is still the first.
+    """
     path = Path(job["scratch"]) / rank_file("claimed", rank_of_process())
     try:
         with path.open("x", encoding="utf-8") as file:
@@ -35,50 +40,70 @@ def claim_rank(job: dict[str, Any]) -> bool:
 
 
 def is_outermost(job: dict[str, Any]) -> bool:
-    """Whether no Python process that started this one was told the same rank: else this is a helper, and no rank."""
-    told_by = next((f"{name}={value}" for name in RANKS if (value := os.environ.get(name, "")).isdigit()), None)
+    """Return False if the Python process that started this one has the same rank: then this is a helper of a rank."""
+    given = _given_rank()
     parent = Path(job["scratch"]) / f"{PROCESS}.{os.getppid()}"
-    return told_by is None or not parent.exists() or read_json(parent)["told"] != told_by
+    return given is None or not parent.exists() or read_json(parent)["told"] != given
+
+
+def _given_rank() -> str | None:
+    """Return the variable that gives this process its rank, as "RANK=0", in the form of process.json."""
+    for name in RANK_VARIABLES:
+        value = os.environ.get(name, "")
+        if value.isdigit():
+            return f"{name}={value}"
+    return None
 
 
 def rank_of_process() -> int:
-    """Rank of this process, by its process group or what a launcher told it; else 0."""
+    """Return the rank of this process, by its process group or its launcher's variables; else 0."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank()
-    return told(RANKS) or 0
+    return number_in_environment(RANK_VARIABLES) or 0
 
 
 def world_size() -> int:
-    """Ranks of the script, likewise; else 1."""
+    """Return the number of the script's ranks, by its process group or its launcher's variables; else 1."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_world_size()
-    return told(SIZES) or 1
+    return number_in_environment(SIZE_VARIABLES) or 1
 
 
-def told(names: Sequence[str]) -> int | None:
-    """Number in the first of these variables that is set and holds one."""
-    return next((int(value) for name in names if (value := os.environ.get(name, "")).isdigit()), None)
+def number_in_environment(names: Sequence[str]) -> int | None:
+    """Return the number in the first of these variables that is set to one; None if none is."""
+    for name in names:
+        value = os.environ.get(name, "")
+        if value.isdigit():
+            return int(value)
+    return None
 
 
 def exchanges() -> dict[str, int] | None:
-    """Collectives of each process group so far, and messages; None where there may be others."""
+    """Return the number of collectives of each process group so far, and of messages.
+
+    None if ranks may exchange something that is not counted: by another library, by remote procedure calls, or by a
+    back end that does not number its collectives.
+    """
     rpc = sys.modules.get("torch.distributed.rpc.api")
-    has_agent = getattr(rpc, "_is_current_rpc_agent_set", lambda: False)
-    if any(name in sys.modules for name in OTHER_WAYS) or has_agent():
+    has_rpc_agent = getattr(rpc, "_is_current_rpc_agent_set", lambda: False)
+    if any(name in sys.modules for name in OTHER_LIBRARIES) or has_rpc_agent():
         return None
     try:
         return dict(messages) | dict(_collectives())
-    except Exception:  # a group of the script's own kind, or a back end that does not count
+    except Exception:  # a group of the script's own type, or a back end that does not count
         return None
 
 
 def _collectives() -> Iterator[tuple[str, int]]:
-    """Number of collectives so far in each process group of several ranks."""
+    """Yield the process groups of several ranks, by name and device, and their number of collectives so far."""
     if not dist.is_available() or not dist.is_initialized():
         return
     for group in dist.distributed_c10d._world.pg_map:  # PyTorch has no public list of them
-        for device in group._device_types if group.size() > 1 else ():
-            backend = group._get_backend(device)
-            if type(backend).__name__ not in COUNTING:
+        if group.size() <= 1:
+            continue
+        for device in group._device_types:
+            # PyTorch's type stubs lack the method that reads the number.
+            backend: Any = group._get_backend(device)
+            if type(backend).__name__ not in COUNTING_BACKENDS:
                 raise TypeError(backend)
             yield f"{group.group_name} {device}", backend._get_sequence_number_for_group()

@@ -1,4 +1,4 @@
-"""Replaces functions of PyTorch, so that what calls them can be watched or changed."""
+"""Replace functions of PyTorch, so that calls of them can be observed or changed."""
 
 import functools
 from collections.abc import Callable
@@ -11,7 +11,7 @@ is_compiling = torch.compiler.is_dynamo_compiling
 
 
 def replace(owner: Any, name: str, around: Callable[..., Any]) -> Callable[[], None]:
-    """Have calls of a function go to `around`, which gets it and their arguments; give what undoes that."""
+    """Have calls of a function go to `around(function, *arguments)`; return a function that undoes that."""
     plain = getattr(owner, name)
 
     @functools.wraps(plain)

@@ -1,4 +1,7 @@
-"""Python runs this file as it starts, before the script. See `multicard.record.observe`; any Python 3 can read it."""
+"""Python runs this file as it starts, before the script. See `multicard.record.observe`.
+
+Any Python 3 can read it, since the script's Python runs it: it has no f-strings, and types in quotes.
+"""
 
 import atexit
 import importlib.abc
@@ -10,17 +13,22 @@ import os
 import sys
 from pathlib import Path
 
+if False:  # types only; an old Python may lack these names
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
 HERE = Path(__file__).parent
 # Arguments of processes that Python's multiprocessing starts, such as the workers of a DataLoader.
 HELPERS = ("--multiprocessing-fork", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
-# Variables in which a launcher tells a process its rank; see `multicard.record.observe.ranks`.
-RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+# Variables in which a launcher gives a process its rank; see `multicard.record.observe.ranks`.
+RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 LONGEST_MESSAGE = 300  # characters
-JOB = os.environ.get("MULTICARD_OBSERVE")  # the script may clear its environment
+JOB = os.environ.get("MULTICARD_OBSERVE", "")  # the script may clear its environment
 
 
-def note_process(**facts):
-    """Write process.json of this process, with what is known of it."""
+def note_process(**facts: object) -> None:
+    """Write process.json of this process, with these facts in place of the general ones."""
     job = os.environ.get("MULTICARD_OBSERVE", JOB)
     scratch = json.loads(Path(job).read_text(encoding="utf-8"))["scratch"]
     torch = sys.modules.get("torch")
@@ -30,8 +38,8 @@ def note_process(**facts):
         "python": sys.version.split()[0],
         "torch": str(getattr(torch, "__version__", "")) or None,
         "program": program(),
-        "told": told_variable(),
-        "rank": told_rank(),
+        "told": launcher_variable(),
+        "rank": launcher_rank(),
         "steps": False,
         "error": None,
     }
@@ -42,20 +50,23 @@ def note_process(**facts):
     part.replace(file)
 
 
-def told_rank():
-    """Rank that a launcher told this process, or None."""
-    told = told_variable()
-    return told and int(told.partition("=")[2])
+def launcher_rank() -> "int | None":
+    """Return the rank that a launcher gave this process, or None."""
+    variable = launcher_variable()
+    return None if variable is None else int(variable.partition("=")[2])
 
 
-def told_variable():
-    """The variable by which it did so and its value, such as RANK=0; or None."""
-    stated = [(name, os.environ.get(name, "")) for name in RANKS]
-    return next(("=".join(each) for each in stated if each[1].isdigit()), None)
+def launcher_variable() -> "str | None":
+    """Return the variable in which a launcher gave the rank, and its value, such as RANK=0; or None."""
+    for name in RANK_VARIABLES:
+        value = os.environ.get(name, "")
+        if value.isdigit():
+            return "=".join((name, value))
+    return None
 
 
-def program():
-    """File or module that this process runs; `-c` for code on its command line, which may hold anything."""
+def program() -> str:
+    """Return the file or module that this process runs; `-c` for code on its command line, which may be secret."""
     arguments = iter(getattr(sys, "orig_argv", [])[1:])
     for argument in arguments:
         if argument == "-c" or not argument.startswith("-"):
@@ -68,61 +79,70 @@ def program():
 
 
 class EmptyInput(io.TextIOWrapper):
-    """Standard input of a job, which is empty. A script that reads it might go on with nothing, so it says so once."""
+    """Standard input of a job, which is empty.
 
-    is_told = False
+    A script that reads it might go on with nothing, so the first read prints a warning.
+    """
 
-    def read(self, *arguments):
+    has_warned = False
+
+    def read(self, size: "int | None" = -1) -> str:
         """Read nothing."""
-        self.tell_once()
-        return super().read(*arguments)
+        self.warn_once()
+        return super().read(size)
 
-    def readline(self, *arguments):
-        """Read nothing; `input` and iteration call this, too."""
-        self.tell_once()
-        return super().readline(*arguments)
+    # Python's own type is called here with a size or without one, by `input` and by iteration.
+    def readline(self, size: int = -1) -> str:  # type: ignore[override]  # typeshed names the argument otherwise
+        """Read nothing."""
+        self.warn_once()
+        return super().readline(size)
 
-    def tell_once(self):
+    def warn_once(self) -> None:
         """Print that there is nothing to read, unless another rank does."""
-        if not self.is_told and told_rank() in (None, 0):
-            self.is_told = True
+        if not self.has_warned and launcher_rank() in (None, 0):
+            self.has_warned = True
             what = "the script reads its standard input, which is empty: give it arguments or a file instead"
             print("multicard:   " + what, file=sys.stderr, flush=True)
 
 
-def watch_input():
-    """Have a script told that its standard input is empty, if it is."""
-    null, own = Path(os.devnull).stat(), os.fstat(0)
-    if sys.stdin is not None and sys.stdin.fileno() == 0 and (null.st_dev, null.st_ino) == (own.st_dev, own.st_ino):
+def watch_input() -> None:
+    """Have a script that reads its standard input warned if that is empty."""
+    null = Path(os.devnull).stat()
+    stdin = os.fstat(0)
+    is_empty = (null.st_dev, null.st_ino) == (stdin.st_dev, stdin.st_ino)
+    if sys.stdin is not None and sys.stdin.fileno() == 0 and is_empty:
         sys.stdin = EmptyInput(sys.stdin.buffer, sys.stdin.encoding, sys.stdin.errors)
 
 
 class TorchFinder(importlib.abc.MetaPathFinder):
     """Has the observer watch PyTorch as soon as the script has imported it."""
 
-    def find_spec(self, name, path=None, target=None):
-        """Find `torch` as Python does, and give it a loader that goes on to the observer; nothing else."""
+    def find_spec(
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
+        """Find `torch` as Python does, with a loader that goes on to the observer; nothing else."""
         if name != "torch":
             return None
-        sys.meta_path.remove(self)  # not to be asked again meanwhile
+        sys.meta_path.remove(self)  # else Python would ask this finder again
         try:
             spec = importlib.util.find_spec("torch")
         finally:
-            sys.meta_path.insert(0, self)  # to ask whether torch is there is not to import it
+            # Scripts also ask whether torch is there without importing it.
+            sys.meta_path.insert(0, self)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
-            def exec_module(module):
+            def exec_module(module: "ModuleType") -> None:
                 if self in sys.meta_path:
                     sys.meta_path.remove(self)
                 load(module)
                 guarded(watch)
 
-            spec.loader.exec_module = exec_module
+            setattr(spec.loader, "exec_module", exec_module)  # noqa: B010 - of this loader only, not of its class
         return spec
 
 
-def watch():
+def watch() -> None:
     """Hook into PyTorch."""
     sys.path.insert(0, str(HERE))  # the script's environment may have another multicard
     try:
@@ -135,8 +155,8 @@ def watch():
     hooks.install(note_process, JOB)
 
 
-def guarded(function):
-    """Run a function of the observer, whose failure must not be one of the script."""
+def guarded(function: "Callable[[], None]") -> None:
+    """Run a function of the observer, and report its failure, which must not be one of the script."""
     try:
         function()
     except Exception as error:
@@ -144,35 +164,36 @@ def guarded(function):
         print("multicard: cannot observe this process:", message, file=sys.stderr)
 
 
-def is_helper():
-    """Whether Python's multiprocessing started this process; a rank may be one too."""
+def is_helper() -> bool:
+    """Return whether Python's multiprocessing started this process; a rank may be such a process, too."""
     return any(helper in argument for argument in getattr(sys, "orig_argv", []) for helper in HELPERS)
 
 
-def note_error():
+def note_error() -> None:
     """Note the error that ends this process, unless it has imported torch: then the observer does."""
     error = getattr(sys, "last_value", None)
     if isinstance(error, Exception) and "multicard.record.observe.hooks" not in sys.modules:
         message = "{}: {}".format(type(error).__name__, " ".join(str(error).split()))
         if len(message) > LONGEST_MESSAGE:
             message = message[:LONGEST_MESSAGE].rpartition(" ")[0] + " …"
-        reason = {"code": "error", "message": message}
-        if told_rank() is not None:
-            reason["rank"] = told_rank()
+        reason = {"code": "error", "message": message}  # type: dict[str, object]
+        rank = launcher_rank()
+        if rank is not None:
+            reason["rank"] = rank
         note_process(error={"outcome": "failed", "reason": reason})
 
 
-def run_next():
+def run_next() -> None:
     """Run the sitecustomize that this one hides, if there is one."""
-    others = [folder for folder in sys.path if Path(folder or ".").resolve() != HERE.resolve()]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    other_folders = [folder for folder in sys.path if Path(folder or ".").resolve() != HERE.resolve()]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", other_folders)
     if spec is not None and spec.loader is not None:
         module = importlib.util.module_from_spec(spec)
         sys.modules["sitecustomize"] = module
         spec.loader.exec_module(module)
 
 
-def begin():
+def begin() -> None:
     """Note this process, and wait for it to import torch."""
     if not is_helper():
         note_process()

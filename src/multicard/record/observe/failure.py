@@ -1,0 +1,119 @@
+"""Describe the error that ends a rank, as rank.json has it, and leave word of one before there were steps."""
+
+import os
+import sys
+from collections.abc import Callable
+from multiprocessing import parent_process
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from multicard.core.errors import UserError
+from multicard.core.files import write_json
+from multicard.core.layout import rank_file
+from multicard.core.reasons import LONGEST_MESSAGE, Reason
+from multicard.record import environment
+from multicard.record.memory_snapshot import HISTORY
+from multicard.record.observe.ablation import NotLeftOut
+from multicard.record.observe.ranks import (
+    RANK_VARIABLES,
+    claim_rank,
+    is_outermost,
+    number_in_environment,
+    rank_of_process,
+)
+from multicard.record.out_of_memory import GpuMemory, fullest_gpu, is_out_of_memory, mentions_memory, without_advice
+from multicard.record.recorder import Diverged
+
+SELF_EXPLANATORY = (Diverged, UserError)  # errors whose message is enough, without their type
+
+
+def outcome_of_rank(outcome: str, reason: Reason | None = None) -> dict[str, Any]:
+    """Return `outcome` and `reason` as in rank.json."""
+    return {"outcome": outcome, "reason": None if reason is None else reason.record()}
+
+
+def facts_of_process(rank: int) -> dict[str, Any]:
+    """Return the facts that rank.json has of every process."""
+    return {
+        "pid": os.getpid(),
+        "rank": rank,
+        "host": environment.host(),
+        "hardware": environment.hardware(),
+        "versions": environment.versions(),
+    }
+
+
+def write_failure(error: BaseException, note_process: Callable[..., None], job: dict[str, Any]) -> None:
+    """Leave word of an error before the first update: in rank.json of a rank, else in process.json.
+
+    A process without a rank may be a launcher, whose error only says that a rank had one. A process that a rank started
+    inherits its number, and may fail without the rank doing so.
+    """
+    rank = rank_of_process() if _is_rank(job["observe"]) else None
+    failure = describe_failure(error, rank)
+    note_process(error=failure)
+    if rank is not None and is_outermost(job) and claim_rank(job):
+        write_json(Path(job["scratch"]) / rank_file("rank.json", rank), {**failure, **facts_of_process(rank)})
+
+
+def _is_rank(stated: dict[str, Any]) -> bool:
+    """True if this process is a rank though it has not updated: by a launcher, a process group or its program."""
+    is_started_by_script = stated["is_user_program"] and parent_process() is not None
+    runs_program = not _names_of_program().isdisjoint(stated["program"])
+    if stated["ranks"] == 1 and runs_program and not is_started_by_script:
+        return True
+    return dist.is_initialized() or number_in_environment(RANK_VARIABLES) is not None
+
+
+def _names_of_program() -> set[str]:
+    """Return the file that this process runs, and its module if Python was given one (-m)."""
+    names = {Path(sys.argv[0]).name}
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec:
+        names.add(spec.name.removesuffix(".__main__"))
+    return names
+
+
+def describe_failure(error: BaseException, rank: int | None) -> dict[str, Any]:
+    """Return `outcome` and `reason` of a rank that an error ends.
+
+    To be called while the traceback of the error holds what was allocated: memory is judged by what is free now.
+    """
+    memory = fullest_gpu()
+    if is_out_of_memory(error, memory):
+        held = HISTORY.held(error, memory)
+        reason = Reason("out_of_memory", rank, message=describe_error(error, memory), held=held)
+        return outcome_of_rank("out_of_memory", reason)
+    if isinstance(error, Diverged):
+        return outcome_of_rank("diverged", Reason("diverged", rank, loss=str(error.loss), step=error.step))
+    if isinstance(error, NotLeftOut):
+        return outcome_of_rank("failed", error.reason(rank))
+    return outcome_of_rank("failed", Reason("error", rank, message=describe_error(error, memory)))
+
+
+def describe_error(error: BaseException, memory: GpuMemory | None = None) -> str:
+    r"""Return an error in one line; an error about memory with its numbers, else with those of the fullest GPU.
+
+    >>> describe_error(ValueError("no such\nthing"))
+    'ValueError: no such thing'
+    """
+    text = without_advice(" ".join(str(error).split()))
+    has_numbers = isinstance(error, torch.cuda.OutOfMemoryError)
+    if len(text) > LONGEST_MESSAGE and not has_numbers:
+        text = _shorten(text)
+    if memory is not None and not has_numbers and mentions_memory(error):
+        text += f"; {memory.describe()}"
+    return text if isinstance(error, SELF_EXPLANATORY) else f"{type(error).__name__}: {text}"
+
+
+def _shorten(text: str) -> str:
+    """Keep both ends of a worker's traceback: the head shows where, the tail which error."""
+    half = LONGEST_MESSAGE // 2
+    head = text[:half]
+    tail = text[-half:]
+    head = head.rpartition(" ")[0] or head
+    tail = tail.partition(" ")[2] or tail
+    return f"{head} … {tail}"

@@ -1,0 +1,87 @@
+"""Report the batches of a loader that is not PyTorch's to the observer."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+from multicard.core.system import read_or_none
+from multicard.record.observe.ablation import Replay
+from multicard.record.observe.batches import Pass
+from multicard.record.observe.loaders import Loader
+
+
+class BatchObserver(Protocol):
+    """The part of `Observer` to which batches are reported."""
+
+    replay: Replay | None
+
+    def iterator_asked(self, loader: Loader | None, is_plain: bool = True) -> bool:
+        """See `Observer`."""
+
+    def iterator_given(self) -> None:
+        """See `Observer`."""
+
+    def batch_asked(self, iterator: Any) -> Pass | None:
+        """See `Observer`."""
+
+    def batch_given(self, iterator: Any, drawn: Pass, batch: Any, given: bool) -> None:
+        """See `Observer`."""
+
+
+class WrappedIterator:
+    """Stands for an iterator of PyTorch's, with the attributes that the observer and `Replay` read."""
+
+    def __init__(self, loader: Loader):
+        self._multicard_loader = loader
+        self._multicard_kept: Any = None  # `ablation.Kept` of a run without loading
+        self._num_yielded = 0
+
+
+class WrappedLoader:
+    """A loader that reports its batches; else it is as the loader itself."""
+
+    def __init__(self, observer: BatchObserver, loader: Iterable[Any], ahead: int):
+        self._observer = observer
+        self._loader = loader
+        self._ahead = ahead
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]  # a loader without a length raises, as it would itself
+
+    def __iter__(self) -> Iterator[Any]:
+        iterator = WrappedIterator(self._describe())
+        replay = self._observer.replay
+        is_in_step = self._observer.iterator_asked(iterator._multicard_loader)
+        try:
+            plain_iterator = iter(self._loader)
+        finally:
+            if is_in_step:
+                self._observer.iterator_given()
+        if replay is not None:
+            iterator._multicard_kept = replay.kept_of(self)
+
+        def take(iterator: WrappedIterator) -> Any:
+            batch = next(plain_iterator)
+            iterator._num_yielded += 1
+            return batch
+
+        while True:
+            drawn = self._observer.batch_asked(iterator)
+            batch = None
+            given = False
+            try:
+                batch = take(iterator) if replay is None or drawn is None else replay.take(take, iterator, drawn)
+                given = True
+            except StopIteration:
+                return
+            finally:
+                if drawn is not None:
+                    self._observer.batch_given(iterator, drawn, batch, given)
+            yield batch
+
+    def _describe(self) -> Loader:
+        description = dict.fromkeys(("kind", "sampler", "distinct", "batch_size", "num_workers"))
+        length = read_or_none(lambda: len(self))
+        return Loader({**description, "kind": type(self._loader).__name__}, None, length, self._ahead)
