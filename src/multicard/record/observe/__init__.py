@@ -26,9 +26,9 @@ The observer writes to `scratch`, with names by `multicard.core.layout`:
   `claimed.rank<N>`: the process that is rank N: the first one with that number that steps an optimizer, or fails
   before, unless a rank started it. Another one with the same number writes no rank.json.
 
-Modules, in the order of what happens: `hooks` reports to `observer`, which dispatches on the states of `lifecycle` and
-keeps `updates` and `training_loop`. `recording` times steps (`events`, `phases`, `ranges`) in the windows of `plan`.
-`leaving` and `failure` write the record.
+Modules, in the order of what happens: `hooks` reports to `observer`, which keeps `updates` and `training_loop` and
+reports the ends of steps to `observed_process`. That dispatches on the states of `lifecycle`: `recording` times steps
+(`events`, `phases`, `ranges`) in the windows of `plan`; `leaving` and `failure` write the record.
 
 It needs Python 3.10, PyTorch 2.5 and the standard library.
 """

@@ -115,7 +115,7 @@ def _watch_scalers() -> None:
     ends = hidden_from_compiler(OBSERVER.update_ends)
 
     def step(plain: Callable[..., Any], scaler: Any, optimizer: Any, *arguments: Any, **options: Any) -> Any:
-        OBSERVER.updates.has_scaler |= scaler.is_enabled()
+        OBSERVER.process.updates.has_scaler |= scaler.is_enabled()
         begins(callable(options.get("closure", arguments[0] if arguments else None)))
         all_arguments = (scaler, optimizer, *arguments)
         return _call(plain, all_arguments, options, lambda done: ends(optimizer if done else None))
@@ -183,8 +183,8 @@ def _watch_making_of_iterators() -> None:
         watch_subclass(type(loader))
         plain(iterator, loader, *arguments, **options)
         iterator._multicard_loader = describe(loader)
-        if OBSERVER.replay is not None:
-            iterator._multicard_kept = OBSERVER.replay.kept_of(loader)
+        if OBSERVER.process.replay is not None:
+            iterator._multicard_kept = OBSERVER.process.replay.kept_of(loader)
 
     replace(dataloader.DataLoader, "__iter__", iterate_plain)
     replace(base_iterator, "__init__", begin)
@@ -207,7 +207,11 @@ def _watch_batches() -> None:
         batch = None
         given = False
         try:
-            batch = plain(iterator) if OBSERVER.replay is None else take(OBSERVER.replay, plain, iterator, drawn)
+            batch = (
+                plain(iterator)
+                if OBSERVER.process.replay is None
+                else take(OBSERVER.process.replay, plain, iterator, drawn)
+            )
             given = True
         finally:
             gets(iterator, drawn, batch, given)
@@ -258,17 +262,17 @@ def _ablate(stated: dict[str, Any]) -> None:
     """Have the run go without the parts that job.json names."""
     parts = stated.get("ablate") or ()
     if COMMUNICATION in parts:
-        leave_out_communication(lambda: OBSERVER.loop.step > 0)
+        leave_out_communication(lambda: OBSERVER.process.loop.step > 0)
     if LOADER not in parts:
         return
     first_replayed = max(1, stated["warmup_steps"] - 1)
     if HOST in parts:
         from multicard.record.observe.graphed import FIRST_REPLAYED, Graphed
 
-        OBSERVER.graphed = Graphed()
+        OBSERVER.process.graphed = Graphed()
         first_replayed = FIRST_REPLAYED
-    replay = Replay(lambda: OBSERVER.loop.step >= first_replayed)
-    OBSERVER.replay = replay
+    replay = Replay(lambda: OBSERVER.process.loop.step >= first_replayed)
+    OBSERVER.process.replay = replay
 
     def begin_pass(plain: Callable[..., Any], loader: Any) -> Any:
         kept = replay.kept_of(loader)

@@ -12,7 +12,9 @@ from multicard.record.observe.loaders import Loader
 class BatchObserver(Protocol):
     """The part of `Observer` to which batches are reported."""
 
-    replay: Replay | None
+    @property
+    def replay(self) -> Replay | None:
+        """See `Observer`."""
 
     def iterator_asked(self, loader: Loader | None, is_plain: bool = True) -> bool:
         """See `Observer`."""
