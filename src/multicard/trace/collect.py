@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
@@ -16,21 +16,20 @@ from multicard.trace.api_names import call_name
 from multicard.trace.model import KINDS, BatchReader, EventSource, Integers, Trace
 from multicard.trace.statistics import Grouped
 
-Place = tuple[Any, ...]  # trace, process and, of what ran there, device
-# Number of the trace, the code and the numbers of its events, each in pieces, and how many events were left out.
-Part = tuple[int, list[list[Integers]], int]
-
-_NARROW, _CODE = np.iinfo(np.uint32), np.iinfo(np.uint16)
+# Where events happened: (trace, process) on the host, (trace, process, device) on a device, or () where only durations
+# were read. A trace is its position among the traces of the capture.
+Place = tuple[Any, ...]
 
 
 @dataclass
 class Events:
-    """Events of one kind from all traces.
+    """Events of one kind from all traces, made by `collect`.
 
-    `groups` holds, by code, the number of the trace and the values of `fields`. `arrays` are in the order of `code`:
-    the numbers that were asked for, in half the space where they fit it. Events of one place lie side by side in
-    the order in which they were recorded; `places` says where. For durations alone there is one place, ().
-    `left_out` counts, by trace, the events that end before they begin, which are not among these.
+    An event is a position in `code` and in each array of `arrays`. `groups` holds, by code, the number of the trace and
+    the values of `fields`. `arrays` are the numbers that `collect` was asked for, as uint32 where that can hold them.
+    Events of one place lie side by side in the order in which they were recorded, in the slice that `places` gives. If
+    only durations were read there is one place, (). `left_out` counts, by trace, the events that end before they begin,
+    which are not among these.
     """
 
     fields: tuple[str, ...]
@@ -41,107 +40,240 @@ class Events:
     left_out: dict[int, int] = field(default_factory=dict)
 
     def where(self, keep: npt.NDArray[np.bool_]) -> "Events":
-        """The events of a mask, with the groups that still have some."""
+        """Return the events of a mask, and only the groups and places that still have some."""
         if keep.all():
             return self
         kept = np.flatnonzero(keep)
-        code = self.code.take(kept)
-        used = np.bincount(code, minlength=len(self.groups)) > 0
-        code = (np.cumsum(used) - 1).astype(code.dtype).take(code)
-        groups = [group for group, some in zip(self.groups, used.tolist(), strict=True) if some]
-        edges = {place: np.searchsorted(kept, (own.start, own.stop)).tolist() for place, own in self.places.items()}
-        places = {place: slice(*own) for place, own in edges.items() if own[0] < own[1]}
+        old_code = self.code.take(kept)
+        is_used = np.bincount(old_code, minlength=len(self.groups)) > 0
+        new_code_of_old = (np.cumsum(is_used) - 1).astype(old_code.dtype)
+        groups = [group for group, used in zip(self.groups, is_used.tolist(), strict=True) if used]
+
+        places: dict[Place, slice] = {}
+        for place, part in self.places.items():
+            first, last = np.searchsorted(kept, (part.start, part.stop)).tolist()
+            if first < last:
+                places[place] = slice(first, last)
         arrays = {name: values.take(kept) for name, values in self.arrays.items()}
-        return Events(self.fields, groups, code, arrays, places, self.left_out)
+        return Events(self.fields, groups, new_code_of_old.take(old_code), arrays, places, self.left_out)
 
     def at(self, place: Place) -> slice:
-        """Where the events of a place lie."""
+        """Return the slice of the events of a place; an empty one if it has none."""
         return self.places.get(place, slice(0, 0))
 
     @cached_property
     def durations(self) -> Grouped:
-        """Durations by group."""
+        """Durations in nanoseconds by code."""
         return Grouped(self.code, self.arrays["duration"])
 
     def mask(self, groups: Iterable[bool], part: slice = slice(None)) -> npt.NDArray[np.bool_]:
-        """Which events, of a part of them, are of the groups that the values, one for each group, say yes to."""
-        chosen = np.fromiter(groups, bool, len(self.groups))
+        """Return a mask of the events, or of a part of them, that is True for events of the chosen groups.
+
+        `groups` has one value for each group, True if it is chosen.
+        """
+        is_chosen = np.fromiter(groups, bool, len(self.groups))
         code = self.code[part]
-        return np.full(len(code), chosen[0]) if len(set(chosen.tolist())) == 1 else chosen.take(code)
+        if len(set(is_chosen.tolist())) == 1:
+            return np.full(len(code), is_chosen[0])
+        return is_chosen.take(code)
 
     def described(self) -> list[dict[str, Any]]:
-        """The fields of each group by name."""
+        """Return the values of `fields` of each group, by name."""
         return [dict(zip(self.fields, group[1:], strict=True)) for group in self.groups]
 
     def values(self, *names: str) -> list[tuple[Any, ...]]:
-        """Trace and some fields of each group."""
-        at = [self.fields.index(name) + 1 for name in names]
-        return [(group[0], *(group[i] for i in at)) for group in self.groups]
+        """Return the trace and the named fields of each group."""
+        positions = [self.fields.index(name) + 1 for name in names]
+        return [(group[0], *(group[position] for position in positions)) for group in self.groups]
 
 
 def collect(
     traces: Sequence[Trace], kind: str, numbers: Sequence[str], groups: Sequence[str] | None = None
 ) -> Events | None:
-    """Read all events of a kind; None when no trace recorded them.
+    """Read all events of a kind; None if no trace recorded this kind.
 
     `numbers` are kept of each event; `groups`: the columns that describe a group, all by default: fewer make fewer
     groups, and need less time. Events of a negative duration, which broken captures hold, are left out if durations
     are among the numbers.
     """
-    fields, numbers = tuple(groups or KINDS[kind].groups), tuple(numbers)
-    sources = [(i, trace.open(kind, numbers, fields)) for i, trace in enumerate(traces) if trace.has(kind)]
+    fields = tuple(groups or KINDS[kind].groups)
+    numbers = tuple(numbers)
+    sources = {
+        number: trace.open(kind, numbers, fields)  # by the number of the trace
+        for number, trace in enumerate(traces)
+        if trace.has(kind)
+    }
     if not sources:
         return None
 
-    def read(job: tuple[int, EventSource, BatchReader]) -> Part:
-        i, _, part = job
-        pieces: list[list[Integers]] = [[] for _ in (None, *numbers)]
-        reversed_count = 0
-        for batch in part():
-            code = batch.group.astype(np.uint16) if batch.group.max(initial=0) <= _CODE.max else batch.group
-            arrays = [code, *(_narrow(batch.numbers[name]) for name in numbers)]
-            if "duration" in numbers:
-                arrays, in_batch = _without_reversed(arrays, 1 + numbers.index("duration"))
-                reversed_count += in_batch
-            for own, values in zip(pieces, arrays, strict=True):
-                own.append(values)
-        return i, [[_joined(own)] for own in pieces] if "start" in numbers else pieces, reversed_count
+    # First pass: read every part, each in the order in which it was recorded.
+    jobs = [_Job(trace, reader) for trace, source in sources.items() for reader in source.parts]
+    parts = in_parallel(partial(_read, numbers), jobs)
+    left_out = Counter[int]()
+    for part in parts:
+        left_out[part.trace] += part.left_out
 
-    done = in_parallel(read, [(i, source, part) for i, source in sources for part in source.parts])
-    left_out = _left_out(done)
+    # Second pass: split every part by place. A source has described all of its groups only when it was read.
+    layout = _layout(kind, fields, sources, has_places="start" in numbers)
+    divided = in_parallel(layout.divide, parts)
+    parts.clear()  # frees what was read before the arrays are joined
 
-    described: list[tuple[Any, ...]] = []
-    first: dict[int, int] = {}
-    for i, source in sources:
-        first[i] = len(described)
-        described += [(i, *values) for values in _described(kind, fields, source)]
-    at = [0, *(fields.index(name) + 1 for name in ("process", "device") if name in fields)]
-    place_of = [tuple(group[i] for i in at) if "start" in numbers else () for group in described]
-    places = list(dict.fromkeys(place_of))
-    wide = np.uint16 if len(described) <= _CODE.max else np.int32
-    number_of = np.array([places.index(place) for place in place_of], wide)
+    def join(array: str) -> Integers:
+        by_place = range(len(layout.places))
+        return _joined([piece for position in by_place for part in divided for piece in part[position][array]])
 
-    def by_place(part: Part) -> tuple[Integers, list[list[list[Integers]]]]:
-        """How many events of each place a part has, and of each of its arrays, the code first, pieces by place."""
-        i, (codes, *kept), _ = part
-        codes = [code.astype(wide) + wide(first[i]) for code in codes] if first[i] else codes
-        if len(places) == 1:
-            return np.array([sum(map(len, codes))]), [[each] for each in (codes, *kept)]
-        number = number_of.take(_joined(codes))
-        order, counts = np.argsort(number, kind="stable"), np.bincount(number, minlength=len(places))
-        edges = np.cumsum(counts)[:-1]
-        return counts, [[[own] for own in np.split(_joined(each).take(order), edges)] for each in (codes, *kept)]
+    code, *arrays = in_parallel(join, (_CODE, *numbers))
+    places = layout.slices(divided)
+    return Events(fields, layout.groups, code, dict(zip(numbers, arrays, strict=True)), places, dict(+left_out))
 
-    divided = in_parallel(by_place, done)
-    done.clear()
 
-    def joined(array: int) -> Integers:
-        return _joined([piece for place in range(len(places)) for _, part in divided for piece in part[array][place]])
+_CODE = "code"
 
-    code, *arrays = in_parallel(joined, range(1 + len(numbers)))
-    ends = np.cumsum([0, *sum(counts for counts, _ in divided)]).tolist()
-    where = {place: slice(*own) for place, own in zip(places, pairwise(ends), strict=True) if own[0] < own[1]}
-    return Events(fields, described, code, dict(zip(numbers, arrays, strict=True)), where, left_out)
+# Arrays of some events by name, the code of their groups as `_CODE`, each in pieces that follow each other. They are
+# joined as late as possible, as each join needs the memory of the whole array once more.
+_Pieces = dict[str, list[Integers]]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A part of the events of a trace, to be read by one thread."""
+
+    trace: int
+    read: BatchReader
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The events that a `_Job` read, and how many it left out; codes count within the trace."""
+
+    trace: int
+    pieces: _Pieces
+    left_out: int
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The groups of all traces, and how their events are to lie in the arrays of `Events`.
+
+    `first_code`: the code of the first group of each trace. `place_of_code`: for each group the position of its place
+    in `places`, of the narrowest type that can hold a code.
+    """
+
+    groups: list[tuple[Any, ...]]
+    first_code: dict[int, int]
+    places: list[Place]
+    place_of_code: Integers
+
+    def divide(self, part: _Part) -> list[_Pieces]:
+        """Return the arrays of a part for each place, with codes that count over all traces."""
+        pieces = part.pieces | {_CODE: self._global_codes(part)}
+        if len(self.places) == 1:
+            return [pieces]
+        arrays = {name: _joined(values) for name, values in pieces.items()}
+        place_of_event = self.place_of_code.take(arrays[_CODE])
+        # A stable sort keeps the order of recording; for codes of 16 bits it is a radix sort.
+        order = np.argsort(place_of_event, kind="stable")
+        counts = np.bincount(place_of_event, minlength=len(self.places))
+        edges = np.cumsum([0, *counts]).tolist()
+        by_place: list[_Pieces] = [{} for _ in self.places]
+        for name, values in arrays.items():
+            ordered = values.take(order)
+            for pieces_of_place, (first, last) in zip(by_place, pairwise(edges), strict=True):
+                pieces_of_place[name] = [ordered[first:last]]
+        return by_place
+
+    def _global_codes(self, part: _Part) -> list[Integers]:
+        codes = part.pieces[_CODE]
+        first = self.first_code[part.trace]
+        if first == 0:
+            return codes
+        dtype = self.place_of_code.dtype
+        return [code.astype(dtype) + dtype.type(first) for code in codes]
+
+    def slices(self, divided: Sequence[Sequence[_Pieces]]) -> dict[Place, slice]:
+        """Return where the events of each place that has some lie, once its parts are joined in order."""
+        counts = [0] * len(self.places)
+        for part in divided:
+            for position, pieces in enumerate(part):
+                counts[position] += sum(map(len, pieces[_CODE]))
+        edges = np.cumsum([0, *counts]).tolist()
+        bounds = zip(self.places, pairwise(edges), strict=True)
+        return {place: slice(first, last) for place, (first, last) in bounds if first < last}
+
+
+def _layout(kind: str, fields: tuple[str, ...], sources: Mapping[int, EventSource], *, has_places: bool) -> _Layout:
+    """Return how the events of some sources, which were read, are to lie; all at one place without `has_places`."""
+    groups: list[tuple[Any, ...]] = []
+    first_code: dict[int, int] = {}
+    for trace, source in sources.items():
+        first_code[trace] = len(groups)
+        groups += [(trace, *values) for values in _described(kind, fields, source)]
+
+    place_fields = [name for name in ("process", "device") if name in fields]
+    positions = [0, *(fields.index(name) + 1 for name in place_fields)] if has_places else []
+    place_of_group = [tuple(group[position] for position in positions) for group in groups]
+    places = list(dict.fromkeys(place_of_group))
+    position_of_place = {place: position for position, place in enumerate(places)}
+    dtype = np.uint16 if len(groups) <= np.iinfo(np.uint16).max else np.int32
+    place_of_code = np.array([position_of_place[place] for place in place_of_group], dtype)
+    return _Layout(groups, first_code, places, place_of_code)
+
+
+def _read(numbers: tuple[str, ...], job: _Job) -> _Part:
+    """Read a part of a trace into narrow arrays."""
+    pieces: _Pieces = {name: [] for name in (_CODE, *numbers)}
+    left_out = 0
+    for batch in job.read():
+        arrays = {_CODE: _narrow_code(batch.group)}
+        for name in numbers:
+            arrays[name] = _narrow(batch.numbers[name])
+        if "duration" in numbers:
+            arrays, reversed_count = _without_reversed(arrays)
+            left_out += reversed_count
+        for name, values in arrays.items():
+            pieces[name].append(values)
+    if "start" in numbers:  # the places need whole arrays; durations alone stay as they are
+        pieces = {name: [_joined(values)] for name, values in pieces.items()}
+    return _Part(job.trace, pieces, left_out)
+
+
+def _without_reversed(arrays: dict[str, Integers]) -> tuple[dict[str, Integers], int]:
+    """Return the arrays of a batch without events of a negative duration, and how many these are."""
+    durations = arrays["duration"]
+    # `_narrow` made durations unsigned unless one of them is negative, or too long for 32 bits.
+    if durations.dtype == np.uint32 or not len(durations) or durations.min() >= 0:
+        return arrays, 0
+    kept = np.flatnonzero(durations >= 0)
+    return {name: values.take(kept) for name, values in arrays.items()}, len(durations) - len(kept)
+
+
+def _described(kind: str, fields: tuple[str, ...], source: EventSource) -> list[tuple[Any, ...]]:
+    """Return the values of the fields of each group, with the names of calls as programs have them."""
+    groups = source.described()
+    if kind != "api" or "name" not in fields:
+        return groups
+    position = fields.index("name")
+    return [(*group[:position], call_name(group[position]), *group[position + 1 :]) for group in groups]
+
+
+def _narrow_code(code: Integers) -> Integers:
+    """Return codes as uint16 where they fit."""
+    return code.astype(np.uint16) if code.max(initial=0) <= np.iinfo(np.uint16).max else code
+
+
+def _narrow(values: Integers) -> Integers:
+    """Return 64-bit integers as uint32 where they fit, which takes half the space."""
+    if values.dtype == np.int64 and len(values) and values.min() >= 0 and values.max() <= np.iinfo(np.uint32).max:
+        return values.astype(np.uint32)
+    return values
+
+
+def _joined(pieces: list[Integers]) -> Integers:
+    """Join arrays into one of the widest type among those that hold something; return a single one as it is."""
+    pieces = [piece for piece in pieces if len(piece)]
+    if len(pieces) == 1:
+        return pieces[0]
+    return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
 
 _NAMES = {
@@ -153,52 +285,10 @@ _NAMES = {
 def left_out_notices(traces: Sequence[Trace], events: Mapping[str, Events | None]) -> list[str]:
     """Return a line per trace that has events, given by kind, that end before they begin."""
     notices = []
-    for i, trace in enumerate(traces):
-        counts = {kind: own.left_out.get(i, 0) for kind, own in events.items() if own is not None}
-        parts = [counted(count, _NAMES[kind]) for kind, count in counts.items() if count]
+    for number, trace in enumerate(traces):
+        counts = {name: recorded.left_out.get(number, 0) for name, recorded in events.items() if recorded is not None}
+        parts = [counted(count, _NAMES[name]) for name, count in counts.items() if count]
         if parts:
-            end = "ends before it begins" if sum(counts.values()) == 1 else "end before they begin"
-            notices.append(f"{trace.name}: {listed(parts)} {end}, left out")
+            verb = "ends before it begins" if sum(counts.values()) == 1 else "end before they begin"
+            notices.append(f"{trace.name}: {listed(parts)} {verb}, left out")
     return notices
-
-
-def _left_out(parts: Iterable[Part]) -> dict[int, int]:
-    """Return how many events were left out, by trace, of those that lack some."""
-    counts = Counter[int]()
-    for i, _, count in parts:
-        counts[i] += count
-    return dict(+counts)
-
-
-def _without_reversed(arrays: list[Integers], at: int) -> tuple[list[Integers], int]:
-    """Return arrays of events without those of a negative duration, the array `at`, and how many these are."""
-    durations = arrays[at]
-    # Where all durations are known to be positive, they are narrow already.
-    if durations.dtype == np.uint32 or not len(durations) or durations.min() >= 0:
-        return arrays, 0
-    kept = np.flatnonzero(durations >= 0)
-    return [values.take(kept) for values in arrays], len(durations) - len(kept)
-
-
-def _described(kind: str, fields: tuple[str, ...], source: EventSource) -> list[tuple[Any, ...]]:
-    """Return the values of the fields of each group, with the names of calls as programs have them."""
-    groups = source.described()
-    if kind != "api" or "name" not in fields:
-        return groups
-    at = fields.index("name")
-    return [(*group[:at], call_name(group[at]), *group[at + 1 :]) for group in groups]
-
-
-def _narrow(values: Integers) -> Integers:
-    """The same values in half the space, where they fit."""
-    if values.dtype == np.int64 and len(values) and values.min() >= 0 and values.max() <= _NARROW.max:
-        return values.astype(np.uint32)
-    return values
-
-
-def _joined(parts: list[Integers]) -> Integers:
-    """Join arrays into one of the widest type among those that hold something; a single one as it is."""
-    parts = [part for part in parts if len(part)]
-    if len(parts) == 1:
-        return parts[0]
-    return np.concatenate(parts) if parts else np.empty(0, np.int64)
