@@ -1,9 +1,9 @@
 """What the host does in each moment: which kind of call it is in, or, between calls, whether it loads data."""
 
 import re
-from collections.abc import Callable, Collection, Iterable
-from functools import cached_property, partial
-from operator import eq
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from multicard.trace.intervals import (
     complement,
     difference,
     intersection,
+    length,
     together,
     union,
 )
@@ -44,12 +45,23 @@ PAUSE_FACTOR = 100  # times the median pause
 LOADING_LAUNCH_NS = 100_000
 LOADING_LAUNCH_FACTOR = 10  # times the usual launching call
 FIRST_LAUNCH = "first launch of a kernel"
-SAMPLE = 10_000  # launching calls that tell the usual one
+USUAL_LAUNCH_SAMPLE = 10_000  # number of launching calls whose median is the usual one
+
+# Where calls of several kinds overlap, the first kind of this list counts, so that the moments of all kinds are
+# disjoint. It is usually that of the inner call, as of a library that is loaded within a launch. Launching calls are by
+# far the most numerous, so they are not listed: they are what remains of all calls.
+_INNERMOST_FIRST = (HostActivity.LOADING_CODE, HostActivity.ALLOCATING, HostActivity.WAITING, HostActivity.OTHER)
+_NOT_COUNTED = -1  # in place of a HostActivity: a call of another process or thread, or one that repeats another
+
+IsCounted = Callable[[int | None], bool]  # True for the threads that count
 
 
-NO_ACTIVITY = -1
+class CallGroup(NamedTuple):
+    """Calls of one function by one thread: the code of their group, and what the host does in them."""
 
-Counts = Callable[[int | None], bool]  # whether a thread counts
+    code: int
+    function: str
+    activity: HostActivity
 
 
 class Host:
@@ -67,18 +79,25 @@ class Host:
         """Take the events of all processes.
 
         `owner` is the trace and the process that this is about. `loading`: launching calls that load code, as
-        `loading_launches` finds them. `host_calls`: calls of the operating system and of MPI, where they were recorded.
+        `loading_launches` returns them. `host_calls`: calls of the operating system and of MPI, if they were recorded.
         """
-        self._api, self._owner, self._host_calls = api, owner, host_calls
+        self._api = api
+        self._ranges = ranges
+        self._marks = marks
+        self._owner = owner
         self._loading = loading
-        callers = [thread for *place, thread in api.values("process", "thread") if tuple(place) == owner]
-        self._threads = {thread: self._of_calls(partial(eq, thread), FIRST, LAST) for thread in dict.fromkeys(callers)}
-        self._ranges, self._marks = ranges, marks
+        self._host_calls = host_calls
+        callers = [thread for *process, thread in api.values("process", "thread") if tuple(process) == owner]
+        self._threads = {thread: self._host_thread(_is(thread), FIRST, LAST) for thread in dict.fromkeys(callers)}
         self._outside: dict[frozenset[int | None], tuple[Intervals, Intervals]] = {}
 
     def thread(self, thread: int | None) -> "HostThread":
         """Return what one thread does, which makes calls."""
         return self._threads[thread]
+
+    def any_thread(self, first: int, last: int) -> "HostThread":
+        """Return what the process does between two moments, whichever of its threads."""
+        return self._host_thread(lambda thread: True, first, last)
 
     def outside(self, threads: Iterable[int | None] | None = None) -> tuple[Intervals, Intervals]:
         """Return the moments in which some threads make no call: while data is loaded, and otherwise for long.
@@ -89,65 +108,14 @@ class Host:
         chosen = frozenset(self._threads if threads is None else threads)
         if chosen not in self._outside:
             calls = [self._threads[thread].calls for thread in chosen if len(self._threads[thread].calls)]
-            data = NOTHING if self._ranges is None else _moments(self._ranges, self._owner, DATA)
-            for of_thread in calls:
-                data = difference(data, of_thread)
+            data = NOTHING if self._ranges is None else _named_moments(self._ranges, self._owner, DATA)
+            for calls_of_thread in calls:
+                data = difference(data, calls_of_thread)
             pauses = _long_pauses(calls, self._ranges, self._marks, self._owner)
             self._outside[chosen] = (data, difference(pauses, data))
         return self._outside[chosen]
 
-    def any_thread(self, first: int, last: int) -> "HostThread":
-        """Return what the process does between two moments, whichever of its threads."""
-        return self._of_calls(lambda caller: True, first, last)
-
-    def _of_calls(self, counts: Counts, first: int, last: int) -> "HostThread":
-        """Return what the threads do that count, by their calls between two moments."""
-        activity_of_code = np.full(len(self._api.groups), NO_ACTIVITY, np.int8)
-        for code, _, activity in self._counted(counts):
-            activity_of_code[code] = activity
-        part = self._api.at(self._owner)
-        start, duration = self._api.arrays["start"][part], self._api.arrays["duration"][part]
-        activities = activity_of_code.take(self._api.code[part])
-        is_counted = activities >= 0
-        if (first, last) != (FIRST, LAST):
-            is_counted &= (start < last) & (start.astype(np.int64) + duration > first)
-        if not is_counted.all():
-            own = np.flatnonzero(is_counted)
-            start, duration, activities = start.take(own), duration.take(own), activities.take(own)
-        start = start.astype(np.int64)
-        end = start + duration
-        calls = union(start, end)
-        is_nested = len(calls) < len(start)  # or some touch, or take no time
-
-        loading = intersection(self._loading, calls)
-        covered = NOTHING
-        moments: dict[HostActivity, Intervals] = {}
-        # Where calls of several kinds overlap, the first kind of this list counts, so that the moments are disjoint. It
-        # is usually that of the inner call, as of a library that is loaded within a launch. Launching calls are by far
-        # the most, so they are what remains of `calls`.
-        for activity in (HostActivity.LOADING_CODE, HostActivity.ALLOCATING, HostActivity.WAITING, HostActivity.OTHER):
-            own = np.flatnonzero(activities == activity)
-            of_activity = union(start.take(own), end.take(own))
-            if activity is HostActivity.LOADING_CODE and len(loading):
-                of_activity = together([of_activity, loading])
-            if is_nested or len(loading):
-                moments[activity] = difference(of_activity, covered)
-                covered = together([covered, of_activity])
-            else:
-                moments[activity] = of_activity
-        return HostThread(self, counts, calls, moments)
-
-    def _counted(self, counts: Counts) -> list[tuple[int, str, HostActivity]]:
-        """Return code, function and activity of the groups of calls by the threads that count."""
-        return [
-            (code, function, host_activity(function))
-            for code, (trace, process, api, function, thread) in enumerate(
-                self._api.values("process", "api", "name", "thread")
-            )
-            if (trace, process) == self._owner and api != "backtrace" and counts(thread)
-        ]
-
-    def function_in(self, counts: Counts, activity: HostActivity, gaps: Intervals) -> str | None:
+    def function_in(self, is_counted: IsCounted, activity: HostActivity, gaps: Intervals) -> str | None:
         """Return the function of an activity in which the threads that count spend most time of some gaps.
 
         Where they call only one such function, it is returned without a look at the gaps. Of launching calls, which are
@@ -155,23 +123,84 @@ class Host:
         the function. None if there is no such call.
         """
         if activity is HostActivity.LAUNCHING:
-            return self._most_called_launching(counts)
-        of_function: dict[str, list[int]] = {}
-        for code, function, its_activity in self._counted(counts):
-            if its_activity is activity:
-                of_function.setdefault(function, []).append(code)
-        if len(of_function) == 1 and not (activity is HostActivity.LOADING_CODE and len(self._loading)):
-            return next(iter(of_function))
-        loaded = {FIRST_LAUNCH: self._loading} if activity is HostActivity.LOADING_CODE else {}
-        moments = {name: _union_of(self._api, self._owner, codes) for name, codes in of_function.items()} | loaded
+            return self._most_called_launching(is_counted)
+        groups = [(group.function, group.code) for group in self._call_groups(is_counted) if group.activity is activity]
+        codes_of_function = _codes_by_name(groups)
+        loads_by_launch = activity is HostActivity.LOADING_CODE and len(self._loading) > 0
+        if len(codes_of_function) == 1 and not loads_by_launch:
+            return next(iter(codes_of_function))
+        moments = {name: _moments(self._api, self._owner, codes) for name, codes in codes_of_function.items()}
+        if loads_by_launch:
+            moments[FIRST_LAUNCH] = self._loading
         return _longest(moments, gaps)
 
-    def _most_called_launching(self, counts: Counts) -> str | None:
+    def library_function_in(self, is_counted: IsCounted, gaps: Intervals) -> str | None:
+        """Return the function of the operating system or of MPI that takes most of some gaps.
+
+        None if no such calls were recorded, or no function takes more than half of the gaps.
+        """
+        if self._host_calls is None:
+            return None
+        calls = enumerate(self._host_calls.values("process", "name", "thread"))
+        groups = [
+            (function, code)
+            for code, (trace, process, function, thread) in calls
+            if (trace, process) == self._owner and is_counted(thread)
+        ]
+        moments = {
+            name: _moments(self._host_calls, self._owner, codes) for name, codes in _codes_by_name(groups).items()
+        }
+        return _longest(moments, gaps, more_than=length(gaps) // 2)
+
+    def _host_thread(self, is_counted: IsCounted, first: int, last: int) -> "HostThread":
+        """Return what the threads do that count, by their calls between two moments."""
+        activity_of_code = np.full(len(self._api.groups), _NOT_COUNTED, np.int8)
+        for group in self._call_groups(is_counted):
+            activity_of_code[group.code] = group.activity
+        part = self._api.at(self._owner)
+        start = self._api.arrays["start"][part]
+        duration = self._api.arrays["duration"][part]
+        activity = activity_of_code.take(self._api.code[part])
+        is_chosen = activity != _NOT_COUNTED
+        if (first, last) != (FIRST, LAST):
+            is_chosen &= (start < last) & (start.astype(np.int64) + duration > first)
+        if not is_chosen.all():
+            chosen = np.flatnonzero(is_chosen)
+            start, duration, activity = start.take(chosen), duration.take(chosen), activity.take(chosen)
+        start = start.astype(np.int64)
+        end = start + duration
+        calls = union(start, end)
+
+        # Fewer intervals than calls: calls overlap, unless some only touch or take no time.
+        may_overlap = len(calls) < len(start)
+        loading = intersection(self._loading, calls)
+        moments: dict[HostActivity, Intervals] = {}
+        moments_of_inner = NOTHING
+        for kind_of_call in _INNERMOST_FIRST:
+            chosen = np.flatnonzero(activity == kind_of_call)
+            in_calls = union(start.take(chosen), end.take(chosen))
+            if kind_of_call is HostActivity.LOADING_CODE and len(loading):
+                in_calls = together([in_calls, loading])
+            if may_overlap or len(loading):
+                moments[kind_of_call] = difference(in_calls, moments_of_inner)
+                moments_of_inner = together([moments_of_inner, in_calls])
+            else:
+                moments[kind_of_call] = in_calls
+        return HostThread(self, is_counted, calls, moments)
+
+    def _call_groups(self, is_counted: IsCounted) -> Iterator[CallGroup]:
+        """Yield the groups of calls by the threads that count, without rows that repeat a call with its backtrace."""
+        groups = self._api.values("process", "api", "name", "thread")
+        for code, (trace, process, api, function, thread) in enumerate(groups):
+            if (trace, process) == self._owner and api != "backtrace" and is_counted(thread):
+                yield CallGroup(code, function, host_activity(function))
+
+    def _most_called_launching(self, is_counted: IsCounted) -> str | None:
         """Return the launching function that the threads that count call most often."""
         calls: dict[str, int] = {}
-        for code, function, activity in self._counted(counts):
-            if activity is HostActivity.LAUNCHING:
-                calls[function] = calls.get(function, 0) + int(self._calls_of_code[code])
+        for group in self._call_groups(is_counted):
+            if group.activity is HostActivity.LAUNCHING:
+                calls[group.function] = calls.get(group.function, 0) + int(self._calls_of_code[group.code])
         return max(calls, key=calls.__getitem__, default=None)
 
     @cached_property
@@ -179,39 +208,28 @@ class Host:
         """Number of calls of the process in each group."""
         return np.bincount(self._api.code[self._api.at(self._owner)], minlength=len(self._api.groups))
 
-    def library_function_in(self, counts: Counts, gaps: Intervals) -> str | None:
-        """Return the function of the operating system or of MPI that takes most of some gaps.
-
-        None if no such calls were recorded, or no function takes more than half of the gaps.
-        """
-        if self._host_calls is None:
-            return None
-        of_function: dict[str, list[int]] = {}
-        for code, (trace, process, function, thread) in enumerate(self._host_calls.values("process", "name", "thread")):
-            if (trace, process) == self._owner and counts(thread):
-                of_function.setdefault(function, []).append(code)
-        moments = {name: _union_of(self._host_calls, self._owner, codes) for name, codes in of_function.items()}
-        return _longest(moments, gaps, more_than=_length(gaps) // 2)
-
 
 class HostThread:
-    """The moments of one thread, or of all threads of a process, by what the host does in them.
+    """The moments of one thread, or of all threads of a process, by what the host does in them; made by `Host`.
 
     `calls`: in any call. `moments`: in calls of each kind but launching, disjoint.
     """
 
-    def __init__(self, host: Host, counts: Counts, calls: Intervals, moments: dict[HostActivity, Intervals]) -> None:
-        self._host, self._counts = host, counts
+    def __init__(
+        self, host: Host, is_counted: IsCounted, calls: Intervals, moments: dict[HostActivity, Intervals]
+    ) -> None:
+        self._host = host
+        self._is_counted = is_counted
         self.calls = calls
         self.moments = moments
 
     def function_in(self, activity: HostActivity, gaps: Intervals) -> str | None:
-        """Return the function of an activity with most time in some gaps."""
-        return self._host.function_in(self._counts, activity, gaps)
+        """Return the function of an activity with most time in some gaps, as `Host.function_in` does."""
+        return self._host.function_in(self._is_counted, activity, gaps)
 
     def library_function_in(self, gaps: Intervals) -> str | None:
-        """Return the function of the operating system or of MPI with most time in some gaps."""
-        return self._host.library_function_in(self._counts, gaps)
+        """Return the function of the operating system or of MPI with most time in some gaps; None if there is none."""
+        return self._host.library_function_in(self._is_counted, gaps)
 
 
 def loading_launches(kernels: Events | None, owner: Place) -> Intervals:
@@ -221,38 +239,45 @@ def loading_launches(kernels: Events | None, owner: Place) -> Intervals:
     """
     if kernels is None:
         return NOTHING
-    found = []
-    for place, part in kernels.places.items():
-        if place[:2] != owner:
-            continue
-        call, returned = kernels.arrays["call"][part], kernels.arrays["returned"][part]
-        lasting = np.where(returned > call, returned - call, 0)  # of an unknown call both are the same
-        if "by_graph" in kernels.arrays:  # the replay of a graph takes its time for all that is in it
-            lasting[kernels.arrays["by_graph"][part]] = 0
-        long = np.flatnonzero(lasting >= LOADING_LAUNCH_NS)
-        if not len(long):
-            continue
-        first = _first_of_name(kernels, part, call, long)
-        repeated = np.ones(len(lasting), bool)
-        repeated[first] = False
-        sample = slice(None, None, len(lasting) // SAMPLE + 1)
-        others = lasting[sample][repeated[sample]]
-        usual = np.median(others) if len(others) else 0
-        outstanding = first[lasting.take(first) >= LOADING_LAUNCH_FACTOR * usual]
-        found.append(union(call.take(outstanding), returned.take(outstanding)))
-    return together(found)
+    parts = [part for place, part in kernels.places.items() if place[:2] == owner]
+    return together([_loading_launches_of_device(kernels, part) for part in parts])
+
+
+def _loading_launches_of_device(kernels: Events, part: slice) -> Intervals:
+    """Return the launching calls that load code, of the kernels of one device."""
+    call = kernels.arrays["call"][part]
+    returned = kernels.arrays["returned"][part]
+    # Of an unknown call both times are the same.
+    call_length = np.where(returned > call, returned - call, 0)
+    if "by_graph" in kernels.arrays:
+        # The replay of a graph takes its time for all that is in it.
+        call_length[kernels.arrays["by_graph"][part]] = 0
+    long_launches = np.flatnonzero(call_length >= LOADING_LAUNCH_NS)
+    if not len(long_launches):
+        return NOTHING
+    first_launches = _first_of_name(kernels, part, call, long_launches)
+    is_repeated = np.ones(len(call_length), bool)
+    is_repeated[first_launches] = False
+    sample = slice(None, None, len(call_length) // USUAL_LAUNCH_SAMPLE + 1)
+    repeated_lengths = call_length[sample][is_repeated[sample]]
+    usual = np.median(repeated_lengths) if len(repeated_lengths) else 0
+    outstanding = first_launches[call_length.take(first_launches) >= LOADING_LAUNCH_FACTOR * usual]
+    return union(call.take(outstanding), returned.take(outstanding))
 
 
 def _first_of_name(kernels: Events, part: slice, call: Integers, candidates: Integers) -> Integers:
-    """Return those of some kernels, by their positions, that were launched first of all with their name."""
+    """Return those of some kernels, by their positions in a part, that were launched first of all with their name."""
     name_of_code = [name for _, name in kernels.values("name")]
-    code = kernels.code[part]
+    candidate_codes = kernels.code[part].take(candidates)
+    candidate_names = [name_of_code[code] for code in candidate_codes.tolist()]
     first_call: dict[str, int] = {}
-    for name in {name_of_code[number] for number in np.unique(code.take(candidates)).tolist()}:
-        same = kernels.mask([other == name for other in name_of_code], part)
-        first_call[name] = int(call[same].min())
-    first = [at for at in candidates.tolist() if first_call[name_of_code[code[at]]] == call[at]]
-    return np.array(first, np.int64)
+    for name in set(candidate_names):
+        has_name = kernels.mask([other == name for other in name_of_code], part)
+        first_call[name] = int(call[has_name].min())
+    is_first = [
+        first_call[name] == moment for name, moment in zip(candidate_names, call.take(candidates).tolist(), strict=True)
+    ]
+    return candidates[np.array(is_first, bool)]
 
 
 def _long_pauses(calls: list[Intervals], ranges: Events | None, marks: Marks, owner: Place) -> Intervals:
@@ -267,64 +292,82 @@ def _long_pauses(calls: list[Intervals], ranges: Events | None, marks: Marks, ow
     if not calls:
         return NOTHING
     pauses = ALL_TIME
-    for of_thread in calls:
-        pauses = intersection(pauses, _pauses(of_thread))
-    # How long the host paused before the first call and after the last is not known.
-    long = pauses[(pauses[:, 1] - pauses[:, 0] >= PAUSE_NS) & (pauses[:, 0] > FIRST) & (pauses[:, 1] < LAST)]
-    model = NOTHING if ranges is None else _moments(ranges, owner, MODEL)
+    for calls_of_thread in calls:
+        pauses = intersection(pauses, _pauses(calls_of_thread))
+    starts, ends = pauses.T
+    # How long the host paused before the first call and after the last is unknown.
+    is_whole = (starts > FIRST) & (ends < LAST)
+    long_pauses = pauses[(ends - starts >= PAUSE_NS) & is_whole]
+
+    model = NOTHING if ranges is None else _named_moments(ranges, owner, MODEL)
     steps = marks.steps.get(owner)
-    free = difference(ALL_TIME, model) if steps is None else complement(union(steps.starts, steps.ends))
-    found = intersection(long, free)
-    if len(difference(long, together([free, model]))):
+    if steps is None:
+        outside_steps = difference(ALL_TIME, model)
+    else:
+        outside_steps = complement(union(steps.starts, steps.ends))
+    counted = intersection(long_pauses, outside_steps)
+    doubtful = difference(long_pauses, together([outside_steps, model]))
+    if len(doubtful):
         busiest = max(calls, key=len)
         usual = np.median(busiest[1:, 0] - busiest[:-1, 1]) if len(busiest) > 1 else np.inf
-        outstanding = long[long[:, 1] - long[:, 0] >= PAUSE_FACTOR * usual]
-        found = together([found, difference(outstanding, model)])
-    return found
+        lengths = long_pauses[:, 1] - long_pauses[:, 0]
+        outstanding = long_pauses[lengths >= PAUSE_FACTOR * usual]
+        counted = together([counted, difference(outstanding, model)])
+    return counted
 
 
 def _pauses(calls: Intervals) -> Intervals:
     """Return the pauses of a thread of at least `PAUSE_NS`, and the time before its first call and after its last."""
-    before = np.flatnonzero(calls[1:, 0] - calls[:-1, 1] >= PAUSE_NS)
-    starts = np.concatenate(([FIRST], calls[before, 1], calls[-1:, 1]))
-    ends = np.concatenate((calls[:1, 0], calls[before + 1, 0], [LAST]))
-    return np.stack((starts, ends)).T
+    starts, ends = calls.T
+    before_pause = np.flatnonzero(starts[1:] - ends[:-1] >= PAUSE_NS)
+    pause_starts = np.concatenate(([FIRST], ends[before_pause], ends[-1:]))
+    pause_ends = np.concatenate((starts[:1], starts[before_pause + 1], [LAST]))
+    return np.stack((pause_starts, pause_ends)).T
 
 
 def _longest(moments: dict[str, Intervals], gaps: Intervals, more_than: int = 0) -> str | None:
     """Return the name of the set that has most time in some gaps; None if none has more time than `more_than`."""
-    longest, most = None, more_than
-    of_gaps = Measure(gaps)
-    for name, own in moments.items():
-        length = int(CommonMeasure(of_gaps, own).between([FIRST], [LAST])[0])
-        if length > most:
-            longest, most = name, length
+    longest = None
+    most = more_than
+    measured_gaps = Measure(gaps)
+    for name, in_calls in moments.items():
+        common = int(CommonMeasure(measured_gaps, in_calls).between([FIRST], [LAST])[0])
+        if common > most:
+            longest = name
+            most = common
     return longest
 
 
-def _length(moments: Intervals) -> int:
-    """Return the length of a set."""
-    return int((moments[:, 1] - moments[:, 0]).sum())
+def _codes_by_name(groups: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    """Return the codes of each name."""
+    codes: dict[str, list[int]] = {}
+    for name, code in groups:
+        codes.setdefault(name, []).append(code)
+    return codes
 
 
-def _moments(events: Events, owner: Place, named: re.Pattern[str] | None = None) -> Intervals:
-    """Return the moments of the events of a process, or of those with such a name."""
-    if named is None:
-        return _union_of(events, owner, range(len(events.groups)))
-    names = events.values("name")
-    return _union_of(events, owner, [code for code, (_, name) in enumerate(names) if named.fullmatch(name)])
+def _named_moments(events: Events, owner: Place, pattern: re.Pattern[str]) -> Intervals:
+    """Return the moments of the events of a process whose whole name fits a pattern."""
+    codes = [code for code, (_, name) in enumerate(events.values("name")) if pattern.fullmatch(name)]
+    return _moments(events, owner, codes)
 
 
-def _union_of(events: Events, owner: Place, codes: Collection[int]) -> Intervals:
+def _moments(events: Events, owner: Place, codes: Collection[int]) -> Intervals:
     """Return the moments of the events of a process that are of some groups."""
-    part = events.at(owner)
-    start, duration = events.arrays["start"][part], events.arrays["duration"][part]
     if not len(codes):
         return NOTHING
-    chosen = set(codes)
-    is_chosen = events.mask([code in chosen for code in range(len(events.groups))], part)
+    part = events.at(owner)
+    start = events.arrays["start"][part]
+    duration = events.arrays["duration"][part]
+    chosen_codes = set(codes)
+    is_chosen = events.mask([code in chosen_codes for code in range(len(events.groups))], part)
     if not is_chosen.all():
-        own = np.flatnonzero(is_chosen)
-        start, duration = start.take(own), duration.take(own)
+        chosen = np.flatnonzero(is_chosen)
+        start, duration = start.take(chosen), duration.take(chosen)
     start = start.astype(np.int64)
     return union(start, start + duration)
+
+
+def _is(thread: int | None) -> IsCounted:
+    """Return a function that is True for one thread."""
+    return lambda caller: caller == thread
