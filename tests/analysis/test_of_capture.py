@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from multicard.analysis.bottlenecks.of_capture import INSIDE_GRAPHS, answer
+from multicard.trace.device_times import SHARES
 from multicard.trace.idle import CAUSES
 from multicard.trace.tables import ActivityTables
-from multicard.trace.timeline import SHARES
 
 Rows = list[dict[str, Any]]
 

@@ -25,7 +25,7 @@ from multicard.core.errors import UserError
 from multicard.core.files import write_json
 from multicard.core.text import without_escapes
 from multicard.stats.interval import Interval
-from multicard.trace.timeline import CAUSES
+from multicard.trace.idle import CAUSES
 
 PASS = 10_000  # images
 RATES = {1: 100.0, 2: 190.0, 4: 340.0}  # images per second on so many GPUs

@@ -9,11 +9,11 @@ import pytest
 from multicard.trace import idle
 from multicard.trace.api_calls import HostActivity, host_activity
 from multicard.trace.collect import Events
+from multicard.trace.device_times import COMMUNICATION, COMPUTE, MEMORY, MIGRATION, Device, Launches
 from multicard.trace.host import FIRST_LAUNCH, Host, loading_launches
-from multicard.trace.idle import ANY_THREAD, CAUSES, Doing
+from multicard.trace.idle import ANY_THREAD, CAUSES, ThreadActivity
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.steps import Marks
-from multicard.trace.timeline import COMMUNICATION, COMPUTE, MEMORY, MIGRATION, Device, Launches
 from random_inputs import seeds
 
 END = 60
@@ -88,13 +88,13 @@ def causes_of(activities: list[Activity], host: Host, starts: list[int], ends: l
     """Return the causes within each window, in units."""
     launching = {activity.call.thread for activity in activities if activity.call is not None}
 
-    def thread_of(number: int, first: int, last: int) -> Doing:
+    def activity_of(number: int, first: int, last: int) -> ThreadActivity:
         if number == ANY_THREAD:
-            return Doing(host.any_thread(first, last), *host.outside())
-        return Doing(host.thread(number), *host.outside(launching))
+            return ThreadActivity(host.any_thread(first, last), *host.outside())
+        return ThreadActivity(host.thread(number), *host.outside(launching))
 
     edges = (np.array(starts) * UNIT, np.array(ends) * UNIT)
-    found = device_of(activities).between(*edges, thread_of)
+    found = device_of(activities).between(*edges, activity_of).nanoseconds
     return [{cause: found[cause][i] // UNIT for cause in CAUSES if found[cause][i]} for i in range(len(starts))]
 
 
@@ -240,11 +240,11 @@ def test_the_function_of_each_cause_is_named() -> None:
     host = host_of(calls, [], np.array([[30 * UNIT, 40 * UNIT]]))
     device = device_of(activities)
 
-    def thread_of(number: int, first: int, last: int) -> Doing:
-        return Doing(host.thread(number), *host.outside())
+    def activity_of(number: int, first: int, last: int) -> ThreadActivity:
+        return ThreadActivity(host.thread(number), *host.outside())
 
-    device.between(np.array([0]), np.array([42 * UNIT]), thread_of)
-    assert device.functions == {
+    times = device.between(np.array([0]), np.array([42 * UNIT]), activity_of)
+    assert times.functions == {
         idle.ALLOCATING: "cudaMalloc", idle.LOADING_CODE: FIRST_LAUNCH, idle.LAUNCHING: "cudaLaunchKernel",
     }  # fmt: skip
 

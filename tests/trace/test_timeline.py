@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from multicard.trace.device_times import COMMUNICATION, COMPUTE, GRAPH, MEMORY, MIGRATION, SHARES, Device
 from multicard.trace.intervals import NOTHING, CommonMeasure, Measure, complement, difference, intersection, union
-from multicard.trace.timeline import COMMUNICATION, COMPUTE, GRAPH, MEMORY, MIGRATION, SHARES, Device
 from random_inputs import seeds
 
 END = 60
@@ -42,7 +42,7 @@ def counted(start: np.ndarray, end: np.ndarray, kind: np.ndarray, a: int, b: int
 def test_every_moment_is_counted_where_it_belongs(seed: int) -> None:
     device = random_device(seed)
     starts, ends = np.sort(np.random.default_rng(seed).integers(0, END + 10, (2, 4)), axis=0)
-    found = Device(*device).between(starts, ends)
+    found = Device(*device).between(starts, ends).nanoseconds
     for i, (a, b) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         assert {name: found[name][i] for name in SHARES} == counted(*device, a, b)
 

@@ -7,6 +7,7 @@ launched in time, and waits on the device: for another stream, or for an event.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -48,9 +49,13 @@ _CALL_OF_CAUSE = {cause: activity for activity, cause in _CAUSE_OF_CALL.items()}
 # Causes of which the function of the host is named.
 NAMED = (*_CALL_OF_CAUSE, ELSEWHERE)
 
+ANY_THREAD = -1  # number of a host thread: whichever thread of the process
+
+_LEAST_NAMED_SHARE = 0.001  # part of the time from which on the function of a cause is looked for
+
 
 @dataclass(frozen=True)
-class Doing:
+class ThreadActivity:
     """What a thread of the host does.
 
     `data`, `elsewhere`: moments in which no thread that launches onto the device is in a call, while data is loaded,
@@ -62,20 +67,17 @@ class Doing:
     elsewhere: Intervals
 
 
-ThreadOf = Callable[[int, int, int], Doing]
-
-WORTH_A_NAME = 0.001  # share of the time, above which the function of a cause is looked for
-
-ANY_THREAD = -1  # number of a host thread: whichever thread of the process
+# Returns what a thread does, by its number in `Openers` or `ANY_THREAD`, between two moments at least.
+ActivityOfThread = Callable[[int, int, int], ThreadActivity]
 
 
 @dataclass(frozen=True)
 class Openers:
-    """What opens each busy interval of a device, in order of time: arrays of one length.
+    """The activities that open each busy interval of a device, in order of time: arrays of one length.
 
     `call` and `returned`: start and end of the launching call, `UNKNOWN` where it was not recorded. `thread`: number of
-    the thread that made it. `migrates`: whether it is a page of managed memory that migrates, for which there is no
-    call. `continues`: whether it is a later part of a graph's replay, of which something ran before.
+    the thread that made it. `migrates`: True for a page of managed memory that migrates, for which there is no call.
+    `continues`: True for a later part of a graph's replay, of which something ran before.
     """
 
     call: Integers
@@ -85,115 +87,135 @@ class Openers:
     continues: npt.NDArray[np.bool_]
 
 
+class CauseFunction(NamedTuple):
+    """The host's function in which most of an idle cause's time lies, and the nanoseconds of that cause."""
+
+    cause: str
+    length: int
+    function: str
+
+
 class Idleness:
-    """The idle moments of a device by cause, within a time."""
+    """The idle moments of a device by cause, within a time; made by `Device.between`."""
 
-    def __init__(self, busy: Intervals, openers: Openers, thread_of: ThreadOf, first: int, last: int) -> None:
-        """Divide the gaps between busy intervals, between the first and the last moment that will be asked for.
-
-        `thread_of` gives what a thread does by its number in `openers`, and for `ANY_THREAD` what the process does,
-        between two moments at least.
-        """
-        self._window = np.array([first]), np.array([last])
+    def __init__(self, busy: Intervals, openers: Openers, activity_of: ActivityOfThread, first: int, last: int) -> None:
+        """Divide the gaps between busy intervals, between the first and the last moment that will be asked for."""
+        self._first = first
+        self._last = last
+        # There is a gap before each busy interval, and one after the last. No activity ends that one: it has no call
+        # by any thread, and the host may have been doing anything.
         gap_starts = np.clip(np.append(first, busy[:, 1]), first, last)
         gap_ends = np.clip(np.append(busy[:, 0], last), first, last)
-        # Nothing follows the last gap; the host may have been doing anything.
-        launched = np.append(openers.call != UNKNOWN, False)
-        of_host = ~launched & np.append(openers.migrates, True)
-        continues = np.append(openers.continues, False) & launched
+        has_call = np.append(openers.call != UNKNOWN, False)
         returned = np.clip(np.append(openers.returned, UNKNOWN), gap_starts, gap_ends)
-        # The host is responsible for a gap from its start to this moment.
-        host_ends = np.select([launched & ~continues, of_host], [returned, gap_ends], default=gap_starts)
+        thread = np.where(has_call, np.append(openers.thread, ANY_THREAD), ANY_THREAD)
+        needs_no_call = np.append(openers.migrates, True)
+        continues_graph = np.append(openers.continues, False)
 
-        # What remains of the idle time is queued.
-        self._in_graph = _measure(gap_starts, gap_ends, continues)
-        self._unknown = _measure(gap_starts, gap_ends, ~launched & ~of_host)
-        self._by_thread = []
-        own_gaps = np.flatnonzero(host_ends > gap_starts)
-        own_thread = np.where(launched, np.append(openers.thread, ANY_THREAD), ANY_THREAD).take(own_gaps)
-        for position in np.flatnonzero(np.bincount(own_thread - ANY_THREAD)).tolist():
-            number = position + ANY_THREAD
-            own = own_gaps.take(np.flatnonzero(own_thread == number))
-            gaps = np.stack((gap_starts.take(own), host_ends.take(own))).T
-            doing = thread_of(number, int(gaps[0, 0]), int(gaps[-1, 1]))
-            self._by_thread.append(_HostGaps(gaps, doing, is_one_thread=number != ANY_THREAD))
+        # Each gap is of one of four sorts.
+        is_in_graph = has_call & continues_graph
+        is_launched = has_call & ~continues_graph
+        is_without_launch = ~has_call & needs_no_call
+        is_unknown = ~has_call & ~needs_no_call
+        # The host is responsible from the start of a gap to this moment; after it the activity is queued.
+        host_ends = np.select([is_launched, is_without_launch], [returned, gap_ends], default=gap_starts)
+
+        self._in_graph = _measure(gap_starts, gap_ends, is_in_graph)
+        self._unknown = _measure(gap_starts, gap_ends, is_unknown)
+        host_gaps = np.flatnonzero(host_ends > gap_starts)
+        self._by_thread = [
+            _HostGaps(np.stack((gap_starts.take(gaps), host_ends.take(gaps))).T, number, activity_of)
+            for number, gaps in _by_number(thread, host_gaps)
+        ]
 
     def functions(self) -> dict[str, str]:
-        """Return the host's function of each cause in `NAMED` that takes more than `WORTH_A_NAME` of the time.
+        """Return the host's function of each cause in `NAMED` that takes more than a thousandth of the time.
 
-        It is the function in which most of that time lies. A cause of which it is not known is left out.
+        It is the function in which most of that time lies. A cause is left out if its function is unknown.
         """
-        longest: dict[str, tuple[int, str]] = {}
+        longest: dict[str, CauseFunction] = {}
         for gaps in self._by_thread:
-            for cause, length, function in gaps.functions(*self._window):
-                if length > longest.get(cause, (0, ""))[0]:
-                    longest[cause] = (length, function)
-        return {cause: function for cause, (_, function) in longest.items()}
+            for candidate in gaps.functions(self._first, self._last):
+                if candidate.cause not in longest or candidate.length > longest[candidate.cause].length:
+                    longest[candidate.cause] = candidate
+        return {cause: candidate.function for cause, candidate in longest.items()}
 
     def between(self, starts: Integers, ends: Integers, idle: Integers) -> dict[str, Integers]:
-        """Return the nanoseconds of each of `CAUSES` within each [start, end), of which so many are idle."""
-        found = {cause: np.zeros(len(starts), np.int64) for cause in CAUSES}
+        """Return the nanoseconds of each of `CAUSES` within each [start, end), of which `idle` nanoseconds are idle."""
+        lengths: dict[str, Integers] = {cause: np.zeros(len(starts), np.int64) for cause in CAUSES}
         for gaps in self._by_thread:
             for cause, length in gaps.between(starts, ends).items():
-                found[cause] += length
-        found[IN_GRAPH] += self._in_graph.between(starts, ends)
-        found[UNKNOWN_CAUSE] += self._unknown.between(starts, ends)
-        found[QUEUED] = idle - sum(found.values())
-        return found
+                lengths[cause] += length
+        lengths[IN_GRAPH] += self._in_graph.between(starts, ends)
+        lengths[UNKNOWN_CAUSE] += self._unknown.between(starts, ends)
+        # What remains of the idle time is queued.
+        lengths[QUEUED] = idle - np.sum(list(lengths.values()), axis=0)
+        return lengths
 
 
 class _HostGaps:
     """The parts of idle gaps that one thread of the host is responsible for."""
 
-    def __init__(self, gaps: Intervals, doing: Doing, *, is_one_thread: bool) -> None:
-        self._gaps, self._doing, self._is_one_thread = gaps, doing, is_one_thread
+    def __init__(self, gaps: Intervals, number: int, activity_of: ActivityOfThread) -> None:
+        """Take the gaps, at least one, and the number of the thread."""
+        activity = activity_of(number, int(gaps[0, 0]), int(gaps[-1, 1]))
+        self._gaps = gaps
+        self._thread = activity.thread
+        self._elsewhere = activity.elsewhere
+        self._is_one_thread = number != ANY_THREAD
         self._all = Measure(gaps)
-        thread = doing.thread
-        self._in_calls = CommonMeasure(self._all, thread.calls)
+        self._in_calls = CommonMeasure(self._all, self._thread.calls)
         self._by_call = {
-            _CAUSE_OF_CALL[activity]: CommonMeasure(self._all, moments) for activity, moments in thread.moments.items()
+            _CAUSE_OF_CALL[call]: CommonMeasure(self._all, moments) for call, moments in self._thread.moments.items()
         }
-        self._outside = {
-            DATA_LOADING: CommonMeasure(self._all, doing.data),
-            ELSEWHERE: CommonMeasure(self._all, doing.elsewhere),
+        self._outside_calls = {
+            DATA_LOADING: CommonMeasure(self._all, activity.data),
+            ELSEWHERE: CommonMeasure(self._all, activity.elsewhere),
         }
 
     def between(self, starts: Integers, ends: Integers) -> dict[str, Integers]:
-        """Return the nanoseconds of each cause within each [start, end)."""
+        """Return the nanoseconds of each cause within each [start, end).
+
+        The moments in calls and outside of them add up to the gaps. `HostThread.moments` leaves out launching calls,
+        which are what remains of all calls, and a short pause is what remains outside calls.
+        """
+        whole = self._all.between(starts, ends)
         in_calls = self._in_calls.between(starts, ends)
         by_call = {cause: common.between(starts, ends) for cause, common in self._by_call.items()}
-        outside = {cause: common.between(starts, ends) for cause, common in self._outside.items()}
-        whole = self._all.between(starts, ends)
-        # The moments of calls leave launching calls out, so these are what remains.
+        outside_calls = {cause: common.between(starts, ends) for cause, common in self._outside_calls.items()}
         return {
             LAUNCHING: in_calls - sum(by_call.values()),
-            BETWEEN_CALLS: whole - in_calls - sum(outside.values()),
+            BETWEEN_CALLS: whole - in_calls - sum(outside_calls.values()),
             **by_call,
-            **outside,
+            **outside_calls,
         }
 
-    def functions(self, start: Integers, end: Integers) -> Iterator[tuple[str, int, str]]:
-        """Yield cause, nanoseconds and function, for each cause within [start, end) of which the function is known.
-
-        Of causes that take less than a thousandth of the time none is looked for.
-        """
-        least = int((end - start)[0]) * WORTH_A_NAME
-        lengths = self.between(start, end)
+    def functions(self, first: int, last: int) -> Iterator[CauseFunction]:
+        """Yield the function of each cause that takes long enough between two moments, if the function is known."""
+        least = (last - first) * _LEAST_NAMED_SHARE
+        lengths = {cause: int(values[0]) for cause, values in self.between(np.array([first]), np.array([last])).items()}
         for cause, activity in _CALL_OF_CAUSE.items():
-            length = int(lengths[cause][0])
-            function = self._doing.thread.function_in(activity, self._gaps) if length > least else None
+            if lengths[cause] > least:
+                function = self._thread.function_in(activity, self._gaps)
+                if function is not None:
+                    yield CauseFunction(cause, lengths[cause], function)
+        # Of several threads some always wait in the operating system, which explains nothing.
+        if self._is_one_thread and lengths[ELSEWHERE] > least:
+            function = self._thread.library_function_in(intersection(self._gaps, self._elsewhere))
             if function is not None:
-                yield cause, length, function
-        # Of several threads some always wait in the operating system, which says nothing.
-        away = int(lengths[ELSEWHERE][0]) if self._is_one_thread else 0
-        function = None
-        if away > least:
-            function = self._doing.thread.library_function_in(intersection(self._gaps, self._doing.elsewhere))
-        if function is not None:
-            yield ELSEWHERE, away, function
+                yield CauseFunction(ELSEWHERE, lengths[ELSEWHERE], function)
 
 
-def _measure(starts: Integers, ends: Integers, chosen: npt.NDArray[np.bool_]) -> Measure:
-    """Return the measure of the chosen ones of some disjoint intervals in order of time."""
-    own = np.flatnonzero(chosen & (ends > starts))
-    return Measure(np.stack((starts.take(own), ends.take(own))).T if len(own) else NOTHING)
+def _by_number(numbers: Integers, positions: Integers) -> Iterator[tuple[int, Integers]]:
+    """Yield each number that occurs at some positions, and the positions at which it does."""
+    chosen = numbers.take(positions)
+    # `ANY_THREAD` is the lowest number; counting needs no sort of what may be millions of gaps.
+    for count_index in np.flatnonzero(np.bincount(chosen - ANY_THREAD)).tolist():
+        number = count_index + ANY_THREAD
+        yield number, positions.take(np.flatnonzero(chosen == number))
+
+
+def _measure(starts: Integers, ends: Integers, is_chosen: npt.NDArray[np.bool_]) -> Measure:
+    """Return the measure of some disjoint intervals in order of time, of those that are chosen and not empty."""
+    chosen = np.flatnonzero(is_chosen & (ends > starts))
+    return Measure(np.stack((starts.take(chosen), ends.take(chosen))).T if len(chosen) else NOTHING)

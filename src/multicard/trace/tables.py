@@ -16,11 +16,12 @@ import pyarrow as pa
 from multicard.trace import rows as of
 from multicard.trace.captured_events import CAPTURE, SCOPES, STEPS, CapturedEvents
 from multicard.trace.collectives import CannotTell
+from multicard.trace.device_times import SHARES
 from multicard.trace.idle import CAUSES, NAMED
 from multicard.trace.model import Trace, why_absent
 from multicard.trace.rows import Rows
 from multicard.trace.steps import STEP
-from multicard.trace.timeline import SHARES, gpus_of, timeline
+from multicard.trace.timeline import gpus_of, timeline
 
 __all__ = ["ACTIVITIES", "CAPTURE", "SCOPES", "STEP", "STEPS", "Activity", "ActivityTables", "activity_tables"]
 

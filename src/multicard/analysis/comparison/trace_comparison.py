@@ -6,8 +6,8 @@ from typing import Any
 from multicard.analysis.runs.breakdown import overall, per_pitch
 from multicard.analysis.runs.step_periods import StepTime, ratio_of_step_times, step_time
 from multicard.core.text import gpu_name
+from multicard.trace.idle import CAUSES
 from multicard.trace.tables import STEP, ActivityTables
-from multicard.trace.timeline import CAUSES
 
 Rows = list[dict[str, Any]]
 Sums = dict[str, tuple[float, float | None]]  # seconds and calls by name
