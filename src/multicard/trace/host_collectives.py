@@ -10,7 +10,7 @@ import numpy as np
 
 from multicard.trace.collect import Events
 from multicard.trace.kernel_classes import collective_call
-from multicard.trace.messages import FIELDS
+from multicard.trace.messages import COMMUNICATION_FIELDS
 from multicard.trace.model import MISSING
 
 _RANGE = re.compile(r"(?:gloo|mpi|ucc):(\w+)")
@@ -23,10 +23,11 @@ def collective_of(name: str) -> str | None:
     >>> collective_of("gloo:all_reduce"), collective_of("gloo:barrier"), collective_of("nccl:all_reduce")
     ('all_reduce', 'barrier', None)
     """
-    found = _RANGE.fullmatch(name)
-    if found is None:
+    match = _RANGE.fullmatch(name)
+    if match is None:
         return None
-    return BARRIER if found[1] == BARRIER else collective_call(found[1])
+    operation = match[1]
+    return BARRIER if operation == BARRIER else collective_call(operation)
 
 
 def host_collectives(ranges: Events) -> Events | None:
@@ -34,15 +35,15 @@ def host_collectives(ranges: Events) -> Events | None:
 
     `ranges`: with process, name, start and duration.
     """
-    collectives = [collective_of(name) for _, name in ranges.values("name")]
-    if not any(collectives):
+    is_collective = [collective_of(name) is not None for _, name in ranges.values("name")]
+    if not any(is_collective):
         return None
-    found = ranges.where(ranges.mask(collective is not None for collective in collectives))
+    chosen = ranges.where(ranges.mask(is_collective))
     groups = [
         (trace, process, None, None, name, "communication", collective_of(name), None, None)
-        for trace, process, name in found.values("process", "name")
+        for trace, process, name in chosen.values("process", "name")
     ]
-    missing = np.full(len(found.code), MISSING, np.int64)
-    arrays = found.arrays | {"bytes": missing, "sequence": missing}
-    places = {(*place, None): own for place, own in found.places.items()}
-    return Events(FIELDS, groups, found.code, arrays, places)
+    missing = np.full(len(chosen.code), MISSING, np.int64)
+    arrays = chosen.arrays | {"bytes": missing, "sequence": missing}
+    places = {(*owner, None): part for owner, part in chosen.places.items()}
+    return Events(COMMUNICATION_FIELDS, groups, chosen.code, arrays, places)

@@ -1,71 +1,49 @@
 """The calls that launched what ran on a device: joined on process and correlation, which alone is not unique."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from multicard.core.system import in_parallel
 from multicard.trace.api_calls import GRAPH_LAUNCH, KERNEL_LAUNCH
 from multicard.trace.collect import Events, Place
 from multicard.trace.model import Integers
 
-UNKNOWN = np.iinfo(np.int64).max
+UNKNOWN = np.iinfo(np.int64).max  # in place of a time: the launching call was not recorded
 NO_THREAD = np.iinfo(np.uint16).max
 
 
 def join_calls(api: Events, sets: Sequence[Events]) -> dict[tuple[Any, ...], tuple[int, int]]:
-    """Give device events the arrays `call` and `returned`: start and end of their launching calls, or `UNKNOWN`.
+    """Add the arrays `call` and `returned` to device events: start and end of their launching calls, or `UNKNOWN`.
 
     The array `thread` has the position in `calling_threads` of the thread that made the call, or `NO_THREAD`. Where
-    graphs were launched, the array `by_graph` has whether the call launched one. Of calls with one correlation the one
+    graphs were launched, the array `by_graph` is True if the call launched one. Of calls with one correlation the one
     that began first counts: a runtime call comes before the driver call inside.
 
-    Return by trace and process how many launches of kernels have none recorded, and how many there are.
+    Return by trace and process how many launches of kernels have none recorded, and how many launches there are.
     """
-    for own in sets:
-        own.arrays |= {name: np.full(len(own.code), UNKNOWN) for name in ("call", "returned")}
-        own.arrays["thread"] = np.full(len(own.code), NO_THREAD, np.uint16)
-    groups = api.values("process", "api", "name", "thread")
-    calls_once = [kind != "backtrace" for _, _, kind, _, _ in groups]
-    launches = [kind != "backtrace" and bool(KERNEL_LAUNCH.match(name)) for _, _, kind, name, _ in groups]
-    known_threads = calling_threads(api)
-    thread_number = np.array(
-        [known_threads.index((trace, process, thread)) for trace, process, _, _, thread in groups], np.uint16
-    )
-    of_graph = np.array([bool(GRAPH_LAUNCH.match(name)) for _, _, _, name, _ in groups], bool)
-    if of_graph.any():
-        for own in sets:
-            own.arrays["by_graph"] = np.zeros(len(own.code), bool)
-    correlation, start = api.arrays["correlation"], api.arrays["start"]
+    calls = _Calls.of(api)
+    for events in sets:
+        events.arrays["call"] = np.full(len(events.code), UNKNOWN)
+        events.arrays["returned"] = np.full(len(events.code), UNKNOWN)
+        events.arrays["thread"] = np.full(len(events.code), NO_THREAD, np.uint16)
+        if calls.launches_graph.any():
+            events.arrays["by_graph"] = np.zeros(len(events.code), bool)
 
     def join(owner: Place) -> tuple[int, int] | None:
-        mine = api.at(owner)
-        known = np.flatnonzero((correlation[mine] >= 0) & api.mask(calls_once, mine)) + mine.start
-        number, calls = _firsts(correlation, start, known)
-        on_device = []
-        for own, place in ((each, place) for each in sets for place in each.places if place[:2] == owner):
-            wanted = own.arrays["correlation"][own.at(place)]
-            on_device.append(wanted)
-            if not len(number):
-                continue
-            at = np.minimum(np.searchsorted(number, wanted), len(number) - 1)
-            joined = np.flatnonzero(number.take(at) == wanted)
-            events, call = joined + own.at(place).start, calls.take(at.take(joined))
-            begun, code = start.take(call), api.code.take(call)
-            own.arrays["call"][events] = begun
-            own.arrays["thread"][events] = thread_number.take(code)
-            if of_graph.any():
-                own.arrays["by_graph"][events] = of_graph.take(code)
-            own.arrays["returned"][events] = begun + api.arrays["duration"].take(call).astype(np.int64)
-        launched = correlation[mine].take(np.flatnonzero(api.mask(launches, mine)))
-        if not len(launched):
-            return None
-        return int((~np.isin(launched, np.concatenate(on_device)) | (launched < 0)).sum()), len(launched)
+        parts = [(events, part) for events in sets for place, part in events.places.items() if place[:2] == owner]
+        correlation, call = calls.first_of_each_correlation(owner)
+        if len(correlation):
+            for events, part in parts:
+                _join_part(calls, correlation, call, events, part)
+        return calls.without_kernel(owner, [events.arrays["correlation"][part] for events, part in parts])
 
-    owners = list(dict.fromkeys(place[:2] for own in sets for place in own.places))
-    found = zip(owners, in_parallel(join, owners), strict=True)
-    return {owner: counts for owner, counts in found if counts is not None}
+    owners = list(dict.fromkeys(place[:2] for events in sets for place in events.places))
+    counts = zip(owners, in_parallel(join, owners), strict=True)
+    return {owner: count for owner, count in counts if count is not None}
 
 
 def calling_threads(api: Events) -> list[tuple[Any, ...]]:
@@ -73,13 +51,92 @@ def calling_threads(api: Events) -> list[tuple[Any, ...]]:
     return list(dict.fromkeys(api.values("process", "thread")))
 
 
-def _firsts(correlation: Integers, start: Integers, calls: Integers) -> tuple[Integers, Integers]:
-    """Return the correlations of some calls in order, each once, and the call of each that began first."""
-    number = correlation.take(calls)
-    if (number[1:] > number[:-1]).all():
-        return number, calls
-    calls = calls[np.argsort(start[calls], kind="stable")]
-    calls = calls[np.argsort(correlation[calls], kind="stable")]
-    number = correlation[calls]
-    first = np.flatnonzero(np.append(True, number[1:] != number[:-1])) if len(number) else calls
-    return number[first], calls[first]
+def first_position(ordered: Integers, wanted: Integers) -> tuple[Integers, npt.NDArray[np.bool_]]:
+    """Return the first position of each wanted value in an ordered array, and whether it is there at all.
+
+    The array has at least one value. The position of a value that it lacks is arbitrary.
+
+    >>> position, is_present = first_position(np.array([3, 5, 5]), np.array([5, 4]))
+    >>> position.tolist(), is_present.tolist()
+    ([1, 1], [True, False])
+    """
+    position = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
+    return position, ordered.take(position) == wanted
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """The calls of all processes, and for each of their groups: made by whom, and what it launches.
+
+    `is_call` is False for groups of rows that repeat a call with its backtrace. `thread` is the position in
+    `calling_threads`.
+    """
+
+    events: Events
+    is_call: list[bool]
+    launches_kernel: list[bool]
+    launches_graph: npt.NDArray[np.bool_]
+    thread: Integers
+
+    @classmethod
+    def of(cls, api: Events) -> "_Calls":
+        """Return what the names of calls and their threads mean."""
+        threads = {thread: number for number, thread in enumerate(calling_threads(api))}
+        is_call: list[bool] = []
+        launches_kernel: list[bool] = []
+        launches_graph: list[bool] = []
+        thread_numbers: list[int] = []
+        for trace, process, api_of_call, name, thread in api.values("process", "api", "name", "thread"):
+            is_call.append(api_of_call != "backtrace")
+            launches_kernel.append(is_call[-1] and KERNEL_LAUNCH.match(name) is not None)
+            launches_graph.append(GRAPH_LAUNCH.match(name) is not None)
+            thread_numbers.append(threads[trace, process, thread])
+        return cls(api, is_call, launches_kernel, np.array(launches_graph, bool), np.array(thread_numbers, np.uint16))
+
+    def first_of_each_correlation(self, owner: Place) -> tuple[Integers, Integers]:
+        """Return the correlations of a process in order, each once, and the position of its call that began first."""
+        part = self.events.at(owner)
+        correlation = self.events.arrays["correlation"]
+        can_launch = (correlation[part] >= 0) & self.events.mask(self.is_call, part)
+        calls = np.flatnonzero(can_launch) + part.start
+        number = correlation.take(calls)
+        # Profilers mostly write calls in the order of their correlations, each once: then there is nothing to sort.
+        if (number[1:] > number[:-1]).all():
+            return number, calls
+        calls = calls[np.argsort(self.events.arrays["start"][calls], kind="stable")]
+        calls = calls[np.argsort(correlation[calls], kind="stable")]
+        number = correlation[calls]
+        first = np.flatnonzero(np.append(True, number[1:] != number[:-1]))
+        return number[first], calls[first]
+
+    def without_kernel(self, owner: Place, on_device: list[Integers]) -> tuple[int, int] | None:
+        """Return how many launches of kernels of a process have none among these correlations, and how many there are.
+
+        None if the process launched no kernels.
+        """
+        part = self.events.at(owner)
+        launches = np.flatnonzero(self.events.mask(self.launches_kernel, part))
+        if not len(launches):
+            return None
+        correlation = self.events.arrays["correlation"][part].take(launches)
+        is_lacking = ~np.isin(correlation, np.concatenate(on_device)) | (correlation < 0)
+        return int(is_lacking.sum()), len(launches)
+
+
+def _join_part(calls: _Calls, correlation: Integers, call: Integers, events: Events, part: slice) -> None:
+    """Write the launching calls of a part of some device events into their arrays.
+
+    `correlation` and `call`: as `_Calls.first_of_each_correlation` returns them for the process of the part.
+    """
+    position, is_joined = first_position(correlation, events.arrays["correlation"][part])
+    joined = np.flatnonzero(is_joined)
+    launching_call = call.take(position.take(joined))
+    begun = calls.events.arrays["start"].take(launching_call)
+    duration = calls.events.arrays["duration"].take(launching_call).astype(np.int64)
+    code = calls.events.code.take(launching_call)
+    chosen = joined + part.start
+    events.arrays["call"][chosen] = begun
+    events.arrays["returned"][chosen] = begun + duration
+    events.arrays["thread"][chosen] = calls.thread.take(code)
+    if "by_graph" in events.arrays:
+        events.arrays["by_graph"][chosen] = calls.launches_graph.take(code)

@@ -1,209 +1,289 @@
 """Which message each communication kernel carries.
 
-PyTorch's profiler notes the message on the kernel itself. NCCL tells Nsight Systems about each of its calls instead:
+PyTorch's profiler notes the message on the kernel itself. NCCL reports each of its calls to Nsight Systems instead:
 there a kernel carries the message of the call during which it was launched. A kernel that was launched later, as at the
 end of a group of calls, gets its message by order within its communicator.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from multicard.trace.collect import Events, Place
+from multicard.trace.launches import first_position
 from multicard.trace.model import MISSING, Integers
 
-# Fields of the groups of communication kernels.
-FIELDS = ("process", "device", "stream", "name", "class", "collective", "ranks", "communicator")
+# Fields of the groups of communication kernels, beside the trace.
+COMMUNICATION_FIELDS = ("process", "device", "stream", "name", "class", "collective", "ranks", "communicator")
 
-_NONE = -1  # no position: a kernel's message is not known, or the call that launched it was not recorded
+# In place of a position: a kernel's message, or the call that launched it, is unknown.
+_NONE = -1
+
+
+class _Message(NamedTuple):
+    """What describes a message; `ranks` and `communicator` are None where they were not recorded."""
+
+    collective: str
+    ranks: int | None
+    communicator: str | None
 
 
 def communication_kernels(kernels: Events, api: Events | None, messages: Events | None) -> Events:
-    """Return the communication kernels with what their messages tell, in the order of `kernels`.
+    """Return the communication kernels with their messages, in the order of `kernels`.
 
-    Their fields are `FIELDS`: the collective of a message decides over that of the kernel's name; `ranks` and
-    `communicator` are None where not known. Their arrays are those of `kernels`, and `bytes` and `sequence` of the
-    message, `MISSING` where not known, and `kernel`, the position in `kernels`.
+    Their fields are `COMMUNICATION_FIELDS`: the collective of a message decides over that of the kernel's name; `ranks`
+    and `communicator` are None where unknown. Their arrays are those of `kernels`, and `bytes` and `sequence` of the
+    message, `MISSING` where unknown, and `kernel`, the position in `kernels`.
 
     `kernels`: with process, device, name, class, collective and, for messages, start and correlation; `api`: calls
     with thread, correlation and start, or None if the calls were not recorded.
     """
-    chosen = kernels.mask(of_class == "communication" for _, of_class in kernels.values("class"))
-    found = kernels.where(chosen)
-    carried = np.full(len(found.code), _NONE)
+    is_communication = kernels.mask(of_class == "communication" for _, of_class in kernels.values("class"))
+    chosen = kernels.where(is_communication)
+    message_of_kernel = np.full(len(chosen.code), _NONE)
     if messages is not None and len(messages.code):
-        carried = _messages_of(found, api, messages)
-    code, groups = _groups(found, messages, carried)
-    numbers = {name: _numbers_of(messages, carried, name) for name in ("bytes", "sequence")}
-    # A call that launched several kernels does not tell how its bytes are divided among them.
-    times_carried = np.bincount(carried[carried != _NONE], minlength=1)
-    numbers["bytes"][(carried != _NONE) & (times_carried.take(carried, mode="clip") > 1)] = MISSING
-    arrays = found.arrays | numbers | {"kernel": np.flatnonzero(chosen)}
-    return Events(FIELDS, groups, code, arrays, dict(found.places))
+        message_of_kernel = _messages_of(chosen, api, messages)
+
+    code, groups = _groups(chosen, messages, message_of_kernel)
+    message_bytes = _numbers_of(messages, message_of_kernel, "bytes")
+    # How the bytes of a call that launched several kernels are divided among them is unknown.
+    has_message = message_of_kernel != _NONE
+    kernels_of_message = np.bincount(message_of_kernel[has_message], minlength=1)
+    message_bytes[has_message & (kernels_of_message.take(message_of_kernel, mode="clip") > 1)] = MISSING
+    arrays = chosen.arrays | {
+        "bytes": message_bytes,
+        "sequence": _numbers_of(messages, message_of_kernel, "sequence"),
+        "kernel": np.flatnonzero(is_communication),
+    }
+    return Events(COMMUNICATION_FIELDS, groups, code, arrays, dict(chosen.places))
 
 
-def _groups(kernels: Events, messages: Events | None, carried: Integers) -> tuple[Integers, list[tuple[Any, ...]]]:
-    """Return the groups of kernels and their messages, and the code of each kernel's."""
-    names = [name for name in ("process", "device", "stream", "name", "class", "collective") if name in kernels.fields]
-    of_kernels = [dict(zip(("trace", *names), values, strict=True)) for values in kernels.values(*names)]
-    of_messages = [] if messages is None else messages.values("collective", "ranks", "communicator")
-    message_code = np.zeros(len(carried), np.int64)  # 0 stands for no message
+def _groups(
+    kernels: Events, messages: Events | None, message_of_kernel: Integers
+) -> tuple[Integers, list[tuple[Any, ...]]]:
+    """Return for each kernel the code of its group, and the groups: the pairs of kernel and message that occur."""
+    kernel_groups = kernels.described()
+    message_groups: list[_Message] = []
+    # The code of each kernel's message counts from 1; 0 stands for no message.
+    message_code = np.zeros(len(message_of_kernel), np.int64)
     if messages is not None:
-        has_message = carried != _NONE
-        message_code[has_message] = messages.code.take(carried[has_message]).astype(np.int64) + 1
-    pairs, code = np.unique(kernels.code * np.int64(len(of_messages) + 1) + message_code, return_inverse=True)
+        message_groups = [_Message(*values) for _, *values in messages.values("collective", "ranks", "communicator")]
+        has_message = message_of_kernel != _NONE
+        message_code[has_message] = messages.code.take(message_of_kernel[has_message]).astype(np.int64) + 1
+    base = len(message_groups) + 1
+    pairs, code = np.unique(kernels.code * np.int64(base) + message_code, return_inverse=True)
+
     groups = []
     for pair in pairs.tolist():
-        kernel_code, message = divmod(pair, len(of_messages) + 1)
-        kernel = of_kernels[kernel_code]
-        collective, ranks, communicator = kernel["collective"], None, None
-        if message:
-            _, collective, ranks, communicator = of_messages[message - 1]
-        place = (kernel["trace"], kernel["process"], kernel["device"], kernel.get("stream"))
-        groups.append((*place, kernel["name"], kernel["class"], collective, ranks, communicator))
+        kernel_code, code_of_message = divmod(pair, base)
+        trace = kernels.groups[kernel_code][0]
+        kernel = kernel_groups[kernel_code]
+        message = _Message(kernel["collective"], None, None)
+        if code_of_message:
+            message = message_groups[code_of_message - 1]
+        where = (trace, kernel["process"], kernel["device"], kernel.get("stream"))
+        groups.append((*where, kernel["name"], kernel["class"], *message))
     return code.astype(np.int64), groups
 
 
-def _numbers_of(messages: Events | None, carried: Integers, name: str) -> Integers:
-    """Return a number of the message that each kernel carries."""
-    numbers = np.full(len(carried), MISSING, np.int64)
+def _numbers_of(messages: Events | None, message_of_kernel: Integers, name: str) -> Integers:
+    """Return a number of the message that each kernel carries; `MISSING` for those without."""
+    numbers = np.full(len(message_of_kernel), MISSING, np.int64)
     if messages is not None:
-        known = carried != _NONE
-        numbers[known] = messages.arrays[name].take(carried[known])
+        has_message = message_of_kernel != _NONE
+        numbers[has_message] = messages.arrays[name].take(message_of_kernel[has_message])
     return numbers
+
+
+@dataclass(frozen=True)
+class _Process:
+    """The communication kernels of one process, and its messages, by their positions among all."""
+
+    owner: Place
+    kernels: Events
+    messages: Events
+    kernel_positions: Integers
+    message_positions: Integers
 
 
 def _messages_of(kernels: Events, api: Events | None, messages: Events) -> Integers:
     """Return the position of the message that each kernel carries, or `_NONE`."""
-    carried = np.full(len(kernels.code), _NONE)
-    for owner, own_messages in messages.places.items():
-        parts = [np.arange(own.start, own.stop) for place, own in kernels.places.items() if place[:2] == owner]
-        if not parts:
+    message_of_kernel = np.full(len(kernels.code), _NONE)
+    for owner, part in messages.places.items():
+        kernel_parts = [own for place, own in kernels.places.items() if place[:2] == owner]
+        if not kernel_parts:
             continue
-        own_kernels = np.concatenate(parts)
-        sent = np.arange(own_messages.start, own_messages.stop)
-        noted = messages.arrays["kernel_start"][own_messages] != MISSING
-        if noted.any():
-            carried[own_kernels] = _by_kernel(kernels, own_kernels, messages, sent[noted])
-        calls = sent[~noted]
+        positions = np.concatenate([np.arange(own.start, own.stop) for own in kernel_parts])
+        is_noted = messages.arrays["kernel_start"][part] != MISSING
+        noted = np.flatnonzero(is_noted) + part.start
+        if len(noted):
+            process = _Process(owner, kernels, messages, positions, noted)
+            message_of_kernel[positions] = _by_noted_kernel(process)
+        calls = np.flatnonzero(~is_noted) + part.start
         if len(calls):
-            without = own_kernels[carried.take(own_kernels) == _NONE]
             if api is not None:
-                carried[without] = _by_call(kernels, without, api, owner, messages, calls)
-            _ByOrder(kernels, own_kernels, messages, calls, carried).join()
-    return carried
+                without = positions[message_of_kernel.take(positions) == _NONE]
+                process = _Process(owner, kernels, messages, without, calls)
+                message_of_kernel[without] = _by_call(process, api)
+            _ByOrder(_Process(owner, kernels, messages, positions, calls), message_of_kernel).match()
+    return message_of_kernel
 
 
-def _by_kernel(kernels: Events, own: Integers, messages: Events, sent: Integers) -> Integers:
-    """Return the messages that were noted on the very kernels: those of the same correlation and start."""
-    kernel_keys = [kernels.arrays[name].take(own).astype(np.int64) for name in ("correlation", "start")]
-    message_keys = [messages.arrays[name].take(sent).astype(np.int64) for name in ("correlation", "kernel_start")]
-    # Both columns are combined into one key that sorts as they do: digits of a number with mixed bases.
-    kernel_key, message_key = np.zeros(len(own), np.int64), np.zeros(len(sent), np.int64)
-    for of_kernels, of_messages in zip(kernel_keys, message_keys, strict=True):
-        values, code = np.unique(np.concatenate((of_kernels, of_messages)), return_inverse=True)
-        kernel_key = kernel_key * len(values) + code[: len(own)]
-        message_key = message_key * len(values) + code[len(own) :]
+def _by_noted_kernel(process: _Process) -> Integers:
+    """Return the message that was noted on each kernel: the one with its correlation and start, or `_NONE`."""
+    kernel_correlation, message_correlation = _common_codes(
+        process.kernels.arrays["correlation"].take(process.kernel_positions),
+        process.messages.arrays["correlation"].take(process.message_positions),
+    )
+    kernel_start, message_start = _common_codes(
+        process.kernels.arrays["start"].take(process.kernel_positions),
+        process.messages.arrays["kernel_start"].take(process.message_positions),
+    )
+    # Correlation and start become the digits of one number, which is equal where both are.
+    base = 1 + max(kernel_start.max(initial=0), message_start.max(initial=0))
+    kernel_key = kernel_correlation * base + kernel_start
+    message_key = message_correlation * base + message_start
+
     order = np.argsort(message_key, kind="stable")
-    ordered = message_key.take(order)
-    at = np.minimum(np.searchsorted(ordered, kernel_key), len(ordered) - 1)
-    return np.where(ordered.take(at) == kernel_key, sent.take(order.take(at)), _NONE)
+    position, is_noted = first_position(message_key.take(order), kernel_key)
+    message = process.message_positions.take(order.take(position))
+    return np.where(is_noted, message, _NONE)
 
 
-def _by_call(kernels: Events, own: Integers, api: Events, owner: Place, messages: Events, sent: Integers) -> Integers:
-    """Return the messages of the calls of NCCL during which kernels were launched, on the same thread."""
-    launched, launching_group = _launches(api, owner, kernels.arrays["correlation"].take(own))
+def _common_codes(first: Integers, second: Integers) -> tuple[Integers, Integers]:
+    """Return numbers from 0 for the values of two arrays, equal where the values are.
+
+    >>> [codes.tolist() for codes in _common_codes(np.array([70, 50]), np.array([50, 90]))]
+    [[1, 0], [0, 2]]
+    """
+    values = np.concatenate((first.astype(np.int64), second.astype(np.int64)))
+    _, codes = np.unique(values, return_inverse=True)
+    return codes[: len(first)], codes[len(first) :]
+
+
+def _by_call(process: _Process, api: Events) -> Integers:
+    """Return the message of the call of NCCL during which each kernel was launched, on the same thread; or `_NONE`."""
+    kernels, messages = process.kernels, process.messages
+    launched, launching_code = _launches(
+        api, process.owner, kernels.arrays["correlation"].take(process.kernel_positions)
+    )
     launching_threads = [thread for _, thread in api.values("thread")]
     calling_threads = [thread for _, thread in messages.values("thread")]
-    carried = np.full(len(own), _NONE)
+    code_of_message = messages.code.take(process.message_positions)
+
+    message_of_kernel = np.full(len(process.kernel_positions), _NONE)
     for thread in {thread for thread in calling_threads if thread is not None}:
-        calls = sent[np.isin(messages.code.take(sent), _where_equal(calling_threads, thread))]
-        mine = np.flatnonzero(np.isin(launching_group, _where_equal(launching_threads, thread)))
-        if not len(calls) or not len(mine):
+        calls = process.message_positions[np.isin(code_of_message, _codes_equal(calling_threads, thread))]
+        by_thread = np.flatnonzero(np.isin(launching_code, _codes_equal(launching_threads, thread)))
+        if not len(calls) or not len(by_thread):
             continue
-        begins = messages.arrays["start"].take(calls).astype(np.int64)
-        order = np.argsort(begins, kind="stable")
-        latest = np.searchsorted(begins.take(order), launched.take(mine), side="right") - 1
+        starts = messages.arrays["start"].take(calls).astype(np.int64)
+        order = np.argsort(starts, kind="stable")
+        launch_time = launched.take(by_thread)
+        # The latest call that began before each launch carries it, unless it ended before.
+        latest = np.searchsorted(starts.take(order), launch_time, side="right") - 1
         call = calls.take(order.take(np.maximum(latest, 0)))
-        inside = (latest >= 0) & (launched.take(mine) <= messages.arrays["end"].take(call).astype(np.int64))
-        carried[mine[inside]] = call[inside]
-    return carried
+        ends = messages.arrays["end"].take(call).astype(np.int64)
+        is_during = (latest >= 0) & (launch_time <= ends)
+        message_of_kernel[by_thread[is_during]] = call[is_during]
+    return message_of_kernel
 
 
-def _where_equal(values: Sequence[Any], value: Any) -> list[int]:
-    return [position for position, other in enumerate(values) if other == value]
+def _codes_equal(values: Sequence[Any], value: Any) -> list[int]:
+    """Return the codes of the groups that have a value, where `values` has one for each group."""
+    return [code for code, other in enumerate(values) if other == value]
 
 
 def _launches(api: Events, owner: Place, correlation: Integers) -> tuple[Integers, Integers]:
     """Return when the call began that launched each kernel of these correlations, and the code of its group.
 
-    The code is `_NONE` where the call was not recorded.
+    The code is `_NONE` where the call was not recorded. Of calls with one correlation the one that began first counts.
     """
-    mine = api.at(owner)
-    once = api.mask([kind != "backtrace" for _, kind in api.values("api")], mine)
-    calls = np.flatnonzero(once & np.isin(api.arrays["correlation"][mine], correlation[correlation >= 0])) + mine.start
+    part = api.at(owner)
     start = np.zeros(len(correlation), np.int64)
-    group = np.full(len(correlation), _NONE)
-    if len(calls):
-        # Of calls with one correlation the one that began first counts.
-        order = np.lexsort((api.arrays["start"].take(calls), api.arrays["correlation"].take(calls)))
-        calls = calls.take(order)
-        numbers = api.arrays["correlation"].take(calls)
-        at = np.minimum(np.searchsorted(numbers, correlation), len(numbers) - 1)
-        known = numbers.take(at) == correlation
-        call = calls.take(at[known])
-        start[known] = api.arrays["start"].take(call)
-        group[known] = api.code.take(call)
-    return start, group
+    code = np.full(len(correlation), _NONE)
+    # Rows that repeat a call with its backtrace are left out.
+    is_call = api.mask([api_of_call != "backtrace" for _, api_of_call in api.values("api")], part)
+    is_wanted = np.isin(api.arrays["correlation"][part], correlation[correlation >= 0])
+    calls = np.flatnonzero(is_call & is_wanted) + part.start
+    if not len(calls):
+        return start, code
+    calls = calls.take(np.lexsort((api.arrays["start"].take(calls), api.arrays["correlation"].take(calls))))
+    position, is_launched = first_position(api.arrays["correlation"].take(calls), correlation)
+    launching_call = calls.take(position[is_launched])
+    start[is_launched] = api.arrays["start"].take(launching_call)
+    code[is_launched] = api.code.take(launching_call)
+    return start, code
 
 
 class _ByOrder:
-    """Gives the kernels of a process that have no message yet those that are left, by order.
+    """Gives the kernels of a process that have no message yet its remaining messages, by order.
 
     A communicator has a stream of its own, which kernels that have their messages show. Kernels of other streams are
-    matched only if all of one collective are on one device, and all its messages of one communicator.
+    matched only if all of one collective are on one device, and all its messages are of one communicator.
     """
 
-    def __init__(self, kernels: Events, own: Integers, messages: Events, sent: Integers, carried: Integers) -> None:
-        """Take the positions of the kernels and messages of a process, and what each kernel carries, to add to it."""
-        self._kernels, self._messages, self._carried = kernels, messages, carried
-        self._free_kernels = own[carried.take(own) == _NONE]
-        self._free_messages = sent[~np.isin(sent, carried.take(own))]
-        # Of each group of kernels, by its code, and of each group of messages.
-        self._collectives = [collective for _, collective in kernels.values("collective")]
-        self._places = kernels.values("device", *(["stream"] if "stream" in kernels.fields else []))
-        self._kinds = [collective for _, collective in messages.values("collective")]
-        self._communicators = [communicator for _, communicator in messages.values("communicator")]
-        self._streams = self._communicator_of_streams(own[carried.take(own) != _NONE])
-        self._communicators_of_kind: dict[str, set[Any]] = {}
-        for code in np.unique(messages.code.take(sent)).tolist():
-            self._communicators_of_kind.setdefault(self._kinds[code], set()).add(self._communicators[code])
+    def __init__(self, process: _Process, message_of_kernel: Integers) -> None:
+        """Take the kernels and messages of a process, and what each kernel of all processes carries, to add to it."""
+        self._kernels = process.kernels
+        self._messages = process.messages
+        self._message_of_kernel = message_of_kernel
+        carried = message_of_kernel.take(process.kernel_positions)
+        self._free_kernels = process.kernel_positions[carried == _NONE]
+        self._free_messages = process.message_positions[~np.isin(process.message_positions, carried)]
 
-    def join(self) -> None:
-        """Match what is left of each communicator, then of each collective."""
+        stream_fields = ["stream"] if "stream" in self._kernels.fields else []
+        self._stream_of_kernel_code = self._kernels.values("device", *stream_fields)
+        self._collective_of_kernel_code = [collective for _, collective in self._kernels.values("collective")]
+        self._collective_of_message_code = [collective for _, collective in self._messages.values("collective")]
+        self._communicator_of_message_code = [name for _, name in self._messages.values("communicator")]
+
+        self._communicators_of_collective: dict[str, set[Any]] = {}
+        for code in np.unique(self._messages.code.take(process.message_positions)).tolist():
+            collective = self._collective_of_message_code[code]
+            communicators = self._communicators_of_collective.setdefault(collective, set())
+            communicators.add(self._communicator_of_message_code[code])
+        self._communicator_of_stream = self._communicators_of_streams(process.kernel_positions[carried != _NONE])
+
+    def match(self) -> None:
+        """Match what remains of each communicator, then of each collective."""
         kernel_codes = np.unique(self._kernels.code.take(self._free_kernels)).tolist()
         message_codes = np.unique(self._messages.code.take(self._free_messages)).tolist()
-        for kind in {self._kinds[code] for code in message_codes}:
-            kernels = [code for code in kernel_codes if self._collectives[code] == kind]
-            messages = [code for code in message_codes if self._kinds[code] == kind]
-            for place, communicator in self._streams.items():
-                # Where a communicator has two streams, nobody can tell which of them a message is of.
-                if list(self._streams.values()).count(communicator) == 1:
-                    of_stream = [code for code in kernels if self._places[code] == place]
-                    self._pair(of_stream, [code for code in messages if self._communicators[code] == communicator])
-            elsewhere = [code for code in kernels if self._places[code] not in self._streams]
-            devices = {self._places[code][1] for code in elsewhere}
-            if len(devices) == 1 and len(self._communicators_of_kind[kind]) == 1:
-                self._pair(elsewhere, messages)
+        for collective in dict.fromkeys(self._collective_of_message_code[code] for code in message_codes):
+            self._match_collective(
+                collective,
+                [code for code in kernel_codes if self._collective_of_kernel_code[code] == collective],
+                [code for code in message_codes if self._collective_of_message_code[code] == collective],
+            )
 
-    def _communicator_of_streams(self, known: Integers) -> dict[tuple[Any, ...], Any]:
-        """Return the communicator of each stream all of whose known messages are of one."""
-        pairs = np.stack((self._kernels.code.take(known), self._messages.code.take(self._carried.take(known))))
-        found: dict[tuple[Any, ...], set[Any]] = {}
-        for kernel, message in np.unique(pairs, axis=1).T.tolist():
-            found.setdefault(self._places[kernel], set()).add(self._communicators[message])
-        return {place: next(iter(names)) for place, names in found.items() if len(names) == 1}
+    def _match_collective(self, collective: str, kernel_codes: list[int], message_codes: list[int]) -> None:
+        streams_of_communicators = list(self._communicator_of_stream.values())
+        for stream, communicator in self._communicator_of_stream.items():
+            # Where a communicator has two streams, the one that a message belongs to is unknown.
+            if streams_of_communicators.count(communicator) == 1:
+                self._pair(
+                    [code for code in kernel_codes if self._stream_of_kernel_code[code] == stream],
+                    [code for code in message_codes if self._communicator_of_message_code[code] == communicator],
+                )
+        on_other_streams = [
+            code for code in kernel_codes if self._stream_of_kernel_code[code] not in self._communicator_of_stream
+        ]
+        devices = {self._stream_of_kernel_code[code][1] for code in on_other_streams}
+        if len(devices) == 1 and len(self._communicators_of_collective[collective]) == 1:
+            self._pair(on_other_streams, message_codes)
+
+    def _communicators_of_streams(self, kernels: Integers) -> dict[tuple[Any, ...], Any]:
+        """Return the communicator of each stream whose kernels with messages are all of one communicator."""
+        kernel_codes = self._kernels.code.take(kernels)
+        message_codes = self._messages.code.take(self._message_of_kernel.take(kernels))
+        pairs = np.unique(np.stack((kernel_codes, message_codes)), axis=1)
+        communicators: dict[tuple[Any, ...], set[Any]] = {}
+        for kernel_code, message_code in pairs.T.tolist():
+            stream = self._stream_of_kernel_code[kernel_code]
+            communicators.setdefault(stream, set()).add(self._communicator_of_message_code[message_code])
+        return {stream: next(iter(names)) for stream, names in communicators.items() if len(names) == 1}
 
     def _pair(self, kernel_codes: list[int], message_codes: list[int]) -> None:
         """Give the kernels of some groups the messages of some groups in order, where there are as many of both.
@@ -213,18 +293,18 @@ class _ByOrder:
         """
         kernels = _in_order(self._kernels, self._free_kernels, kernel_codes)
         calls = _in_order(self._messages, self._free_messages, message_codes)
-        calls = calls[~np.isin(calls, self._carried)]
+        calls = calls[~np.isin(calls, self._message_of_kernel)]
         if not len(kernels) or not len(calls):
             return
-        starts = self._kernels.arrays["start"].take(kernels).astype(np.int64)
-        begins = self._messages.arrays["start"].take(calls).astype(np.int64)
-        kernels = kernels[starts >= begins[0]]
-        calls = calls[begins <= starts[-1]]
+        kernel_starts = self._kernels.arrays["start"].take(kernels).astype(np.int64)
+        call_starts = self._messages.arrays["start"].take(calls).astype(np.int64)
+        kernels = kernels[kernel_starts >= call_starts[0]]
+        calls = calls[call_starts <= kernel_starts[-1]]
         if len(kernels) == len(calls):
-            self._carried[kernels] = calls
+            self._message_of_kernel[kernels] = calls
 
 
-def _in_order(events: Events, among: Integers, codes: list[int]) -> Integers:
-    """Return the positions of the events of some groups, in the order of their starts."""
-    own = among[np.isin(events.code.take(among), codes)]
-    return own.take(np.argsort(events.arrays["start"].take(own), kind="stable"))
+def _in_order(events: Events, positions: Integers, codes: list[int]) -> Integers:
+    """Return those of some events that are of some groups, in the order of their starts."""
+    chosen = positions[np.isin(events.code.take(positions), codes)]
+    return chosen.take(np.argsort(events.arrays["start"].take(chosen), kind="stable"))
