@@ -1,0 +1,92 @@
+"""The ranges of a capture by process and name, as candidates for its steps."""
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from multicard.trace.collect import Events
+from multicard.trace.model import Integers, Steps, shared_name
+from multicard.trace.steps import LONG_AGO, ROUNDING_NS, Owner
+
+# Other names of a step, after `unnumbered`: Lightning's among them.
+LIKE_STEP = re.compile(
+    r"(?:train(?:ing)?[ _-]?)?(?:step|iteration|iter|batch)|run_training_batch|step\[…\]|execute…", re.IGNORECASE
+)
+OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")  # PyTorch, torch/optim/optimizer.py: profile_hook_step
+
+# Inference engines write what a step consists of: vLLM `execute_32_context_0(…)_generation_32(…)`, SGLang
+# `step[DECODE bs=32]`.
+_VLLM_STEP = re.compile(r"execute_(?:\d+_)?(?:context|new)_\d.*", re.DOTALL)
+_SGLANG_STEP = re.compile(r"step\[[^\[\]]*\]")
+_NUMBER = re.compile(r"[ _#:-]*\d+$")
+
+# By process and name after `unnumbered`: the ranges that do not lie inside another of that name.
+Ranges = Mapping[Owner, Mapping[str, Steps]]
+
+
+def unnumbered(name: str) -> str:
+    """Return the name of a range without what distinguishes single steps.
+
+    >>> [unnumbered(name) for name in ("batch 7", "step[DECODE bs=32]", "execute_context_1(512)_generation_31(31)")]
+    ['batch', 'step[…]', 'execute…']
+    """
+    if _VLLM_STEP.fullmatch(name):
+        return "execute…"
+    if _SGLANG_STEP.fullmatch(name):
+        return "step[…]"
+    return _NUMBER.sub("", shared_name(name)) or name
+
+
+def named_ranges(ranges: Events | None, stated: str | None) -> Ranges:
+    """Return the ranges by process and name, without those inside another of the same name.
+
+    Only ranges that may be steps have their threads: those named like steps or as `stated`, and optimizers' steps.
+
+    `ranges`: with process, name, thread, start and duration; None if none were recorded.
+    """
+    by_process: dict[Owner, dict[str, Steps]] = {}
+    if ranges is None:
+        return by_process
+    codes_of_name: dict[tuple[Owner, str], list[int]] = {}
+    threads: list[int | None] = []  # by code
+    for code, (trace, process, name, thread) in enumerate(ranges.values("process", "name", "thread")):
+        codes_of_name.setdefault(((trace, process), unnumbered(name)), []).append(code)
+        threads.append(thread)
+
+    # With the ranges in the order of their codes, those of one code lie side by side.
+    order = np.argsort(ranges.code, kind="stable")
+    codes = ranges.code[order]
+    starts = ranges.arrays["start"][order].astype(np.int64)
+    ends = starts + ranges.arrays["duration"][order].astype(np.int64)
+    edges = np.searchsorted(codes, np.arange(len(threads) + 1))
+
+    for (owner, name), codes_with_name in codes_of_name.items():
+        positions = np.concatenate([np.arange(edges[code], edges[code + 1]) for code in codes_with_name])
+        outermost, outermost_starts = _outermost(positions, starts, ends)
+        threads_of_steps: list[int | None] = []
+        if _may_be_step(name, stated):  # of other ranges, such as operators, there may be millions
+            threads_of_steps = [threads[code] for code in codes[outermost].tolist()]
+        steps = Steps(outermost_starts, ends[outermost], threads=threads_of_steps)
+        by_process.setdefault(owner, {})[name] = steps
+    return by_process
+
+
+def _outermost(positions: Integers, starts: Integers, ends: Integers) -> tuple[Integers, Integers]:
+    """Return those of some ranges that do not lie inside another of them, in order of time, and their starts.
+
+    A range that seems to begin before the one that it touches ends, by rounding, starts as that one ends.
+    """
+    ordered = positions[np.lexsort((-ends[positions], starts[positions]))]
+    ends_before = np.append(LONG_AGO, np.maximum.accumulate(ends[ordered])[:-1])
+    follows = ends_before <= starts[ordered]
+    touches = (ends_before <= starts[ordered] + ROUNDING_NS) & (ends_before < ends[ordered])
+    is_outermost = follows | touches
+    outermost = ordered[is_outermost]
+    return outermost, np.maximum(starts[outermost], ends_before[is_outermost])
+
+
+def _may_be_step(name: str, stated: str | None) -> bool:
+    if stated and name == unnumbered(stated):
+        return True
+    return LIKE_STEP.fullmatch(name) is not None or OPTIMIZER_STEP.match(name) is not None

@@ -1,0 +1,67 @@
+"""The kernels of each process of a capture, on all of its devices, in the order of their starts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from multicard.trace.captured_events import CapturedEvents
+from multicard.trace.collect import Events
+from multicard.trace.kernel_classes import CLASSES
+from multicard.trace.launches import UNKNOWN
+from multicard.trace.model import Integers
+from multicard.trace.steps import LONG_AGO, Owner
+
+
+@dataclass(frozen=True)
+class ProcessKernels:
+    """Kernels of a process in order of their starts: arrays of one length, times in nanoseconds.
+
+    `device`: index into `devices`; `kernel_class`: index into `CLASSES`; `call`: when the launching call began, or
+    `UNKNOWN`.
+    """
+
+    devices: list[int | None]
+    device: Integers
+    kernel_class: Integers
+    start: Integers
+    end: Integers
+    call: Integers
+
+    @property
+    def launched(self) -> Integers:
+        """When each kernel was launched, as far as its call was recorded.
+
+        Before the first recorded call it is `LONG_AGO`, after it the start of the kernel.
+        """
+        is_recorded = self.call != UNKNOWN
+        launched = np.where(is_recorded, self.call, self.start)
+        if is_recorded.any():
+            launched[: is_recorded.argmax()] = LONG_AGO
+        return launched
+
+
+def process_kernels(capture: CapturedEvents, kernels: Events) -> Mapping[Owner, ProcessKernels]:
+    """Return the kernels of each process that has some, in the order of the processes' texts."""
+    call = kernels.arrays["call"] if capture.linked else np.full(len(kernels.code), UNKNOWN)
+    class_of_code = np.array([CLASSES.index(name) for _, name in kernels.values("class")], np.int32)
+    by_process: dict[Owner, ProcessKernels] = {}
+    for owner in sorted({place[:2] for place in kernels.places}, key=str):
+        parts = {place[2]: part for place, part in kernels.places.items() if place[:2] == owner}
+        devices = sorted(parts, key=str)
+        ranges = [np.arange(parts[device].start, parts[device].stop) for device in devices]
+        positions = np.concatenate(ranges)
+        device = np.repeat(np.arange(len(devices)), [len(positions_on_device) for positions_on_device in ranges])
+
+        order = np.argsort(kernels.arrays["start"].take(positions), kind="stable")
+        positions = positions.take(order)
+        start = kernels.arrays["start"].take(positions).astype(np.int64)
+        by_process[owner] = ProcessKernels(
+            devices=devices,
+            device=device.take(order),
+            kernel_class=class_of_code.take(kernels.code.take(positions)),
+            start=start,
+            end=start + kernels.arrays["duration"].take(positions).astype(np.int64),
+            call=call.take(positions),
+        )
+    return by_process
