@@ -1,9 +1,10 @@
 """When steps begin and end: on the host, whose ranges mark them, and on a device, which may run far behind the host."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +18,10 @@ Owner = tuple[int, int]  # trace, process
 
 STEP = "step"
 
-# Part of a device's activity whose launching calls must be recorded for its steps to be told.
+# Part of a device's activity whose launching calls must be recorded for its own steps to be computed from them.
 RECORDED = 0.9
 
-# By which a range may seem to begin before the one that it touches ends: times since 1970 in microseconds are rounded
+# A range may seem to begin this much before the one that it touches ends: times since 1970 in microseconds are rounded
 # to a quarter of one.
 ROUNDING_NS = 1000
 
@@ -32,7 +33,9 @@ _WARM_UP = re.compile(
 
 Window = tuple[int, int]
 ALWAYS: Window = (-(1 << 62), 1 << 62)
-LONG_AGO = ALWAYS[0]  # when what was launched before the first step is said to have been, if its call was not recorded
+# In place of the unrecorded call of what was launched before the first step.
+LONG_AGO = ALWAYS[0]
+_NEVER = np.iinfo(np.int64).max
 
 
 def mark_of(name: str) -> str | None:
@@ -70,30 +73,32 @@ def launched_before(first_step: Window, call: Integers, start: Integers, stream:
     which may take it longer than the step takes the host. A stream works in the order of the calls, so all of it comes
     before the stream's first activity whose call was recorded. That there is such work shows where some of it begins
     after the first recorded call. If this call comes after the first step, calls of steps are missing, and nothing can
-    be told from that.
+    be inferred from that.
 
     `first_step`: its start and end on the host. `call`, `start`, `stream`: of each activity when its launching call
     began, or `UNKNOWN`; when it began itself; and the number of its stream, counted from 0.
     """
-    unknown = call == UNKNOWN
-    early = unknown & (start < first_step[0])
-    if early.all() or unknown.all():
-        return early
+    step_start, step_end = first_step
+    is_unknown = call == UNKNOWN
+    is_early = is_unknown & (start < step_start)
+    if is_early.all() or is_unknown.all():
+        return is_early
     first_call = call.min()
-    if first_call >= first_step[1]:
-        return early
-    never = np.iinfo(np.int64).max
-    firsts = np.full(int(stream.max()) + 1, never)  # of each stream the first activity whose call was recorded
-    np.minimum.at(firsts, stream[~unknown], start[~unknown])
-    firsts[firsts == never] = start[~unknown].min()
-    before = unknown & (start < firsts[stream])
-    lags = np.zeros(len(firsts), bool)
-    lags[stream[before & (start >= first_call)]] = True
-    return early | (before & lags[stream])
+    if first_call >= step_end:
+        return is_early
+    recorded_starts = start[~is_unknown]
+    first_recorded = np.full(int(stream.max()) + 1, _NEVER)  # by stream
+    np.minimum.at(first_recorded, stream[~is_unknown], recorded_starts)
+    # A stream without any recorded call is compared with the first activity of the device that has one.
+    first_recorded[first_recorded == _NEVER] = recorded_starts.min()
+    is_before_recorded = is_unknown & (start < first_recorded[stream])
+    lags = np.zeros(len(first_recorded), bool)  # by stream: it had such work to do
+    lags[stream[is_before_recorded & (start >= first_call)]] = True
+    return is_early | (is_before_recorded & lags[stream])
 
 
 def on_device(steps: Steps, call: Integers, end: Integers) -> Steps:
-    """Steps as a device of the process ran them; those of the host where launches do not tell.
+    """Return steps as a device of the process ran them; those of the host where too few launches were recorded.
 
     A step begins when the host has begun it and the device has done all that was launched before; it ends when the
     host has ended it and the device has done all that was launched until then. So where the host begins a step as it
@@ -103,30 +108,56 @@ def on_device(steps: Steps, call: Integers, end: Integers) -> Steps:
     `steps` are those of the host; `call` and `end` of the activity that steps wait for: when its launching call began,
     or `UNKNOWN`, and when it ended. `LONG_AGO` is the call of what was launched before the first step: that
     step waits for it, and it does not count where launches must be recorded.
+
+    The host begins a step at 0 and ends it at 10; the device works until 25 on what it launched at 5:
+
+    >>> host = Steps(np.array([0]), np.array([10]))
+    >>> device = on_device(host, call=np.array([5]), end=np.array([25]))
+    >>> device.starts.tolist(), device.ends.tolist(), device.extent
+    ([0], [25], 'device')
     """
-    known = call != UNKNOWN
+    is_recorded = call != UNKNOWN
     in_capture = call != LONG_AGO
-    if not in_capture.any() or known[in_capture].mean() < RECORDED:
+    if not in_capture.any() or is_recorded[in_capture].mean() < RECORDED:
         return steps
-    if not known.all():
-        call, end = call[known], end[known]
-    moments = np.column_stack((steps.starts, steps.ends)).ravel()
-    passed = np.searchsorted(moments, call, side="right")  # of each launch: how many of the moments were over
-    latest = np.full(len(moments) + 1, ALWAYS[0])
-    np.maximum.at(latest, passed, end)
-    moments = np.maximum(moments, np.maximum.accumulate(latest[:-1]))
+    if not is_recorded.all():
+        call, end = call[is_recorded], end[is_recorded]
+    host_moments = np.column_stack((steps.starts, steps.ends)).ravel()
+    # Each launch belongs before the first of the host's moments that was yet to come.
+    moments_passed = np.searchsorted(host_moments, call, side="right")
+    latest_end = np.full(len(host_moments) + 1, LONG_AGO)
+    np.maximum.at(latest_end, moments_passed, end)
+    done_by_device = np.maximum.accumulate(latest_end[:-1])
+    moments = np.maximum(host_moments, done_by_device)
     return Steps(moments[::2], moments[1::2], DEVICE)
+
+
+class _Mark(NamedTuple):
+    """A step or a phase of a process as it was marked, with the thread that marked it."""
+
+    owner: Owner
+    start: int
+    end: int
+    phase: str
+    thread: int | None
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Order by process and time; of marks that begin together, the outer one comes first."""
+        return self.owner, self.start, -self.end, self.phase
 
 
 class Marks:
     """Steps and phases that the processes of a capture marked by ranges."""
 
     def __init__(self, ranges: Events | None, traces: Sequence[Trace] = ()) -> None:
-        """`ranges` carry process, name, thread, start and duration; steps of `traces` take their place."""
+        """Take the ranges, with process, name, thread, start and duration; steps of `traces` take their place."""
         self._ranges = ranges
         self._by_range = all(trace.steps is None for trace in traces)
-        stated = ((i, *each) for i, trace in enumerate(traces) for each in (trace.steps or {}).items())
-        self._stated = {(i, process): own for i, process, own in stated}
+        self._stated: dict[Owner, Steps] = {}
+        for number, trace in enumerate(traces):
+            for process, steps in (trace.steps or {}).items():
+                self._stated[number, process] = steps
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -135,71 +166,24 @@ class Marks:
         A phase belongs to the step that holds its start. A step inside another is a range of that step's, no step.
         """
         rows: list[dict[str, Any]] = []
-        owner, number, end = None, 0, 0
-        for (trace, process), start, negative, name, thread in sorted(self._marked, key=lambda each: each[:4]):
-            if owner != (trace, process):
-                owner, number, end = (trace, process), 0, start
-            last = start - negative
-            if name == STEP:
-                touches = start + ROUNDING_NS >= end and last > end
-                if start < end and not touches:
-                    continue
-                start = max(start, end)
-                number, end = number + 1, last
-            rows.append(
-                {
-                    "trace": trace,
-                    "process": process,
-                    "phase": name,
-                    "step": number if number and start < end else None,
-                    "start": start,
-                    "duration": last - start,
-                    "thread": thread,
-                }
-            )
+        marks = self._stated_steps() + self._marked_by_ranges()
+        for _, marks_of_process in groupby(sorted(marks, key=lambda mark: mark.order), key=lambda mark: mark.owner):
+            rows += _numbered(marks_of_process)
         return rows
-
-    @property
-    def _marked(self) -> list[tuple[Any, ...]]:
-        """Owner, start, negative duration, name and thread of every step that does not warm up, and of every phase."""
-        found: list[tuple[Any, ...]] = [
-            (owner, start, start - end, STEP, thread)
-            for owner, own in self._stated.items()
-            for start, end, thread in zip(own.starts.tolist(), own.ends.tolist(), own.threads, strict=True)
-        ]
-        if self._ranges is None:
-            return found
-        groups = self._ranges.values("process", "name", "thread")
-        marks = [mark_of(name) for _, _, name, _ in groups]
-        warm_up = self._warm_up(groups)
-        columns = (self._ranges.code, *(self._ranges.arrays[name] for name in ("start", "duration")))
-        known = self._ranges.mask(mark in PHASES or (mark == STEP and self._by_range) for mark in marks)
-        for code, start, duration in zip(*(column[known].tolist() for column in columns), strict=True):
-            trace, process, _, thread = groups[code]
-            around = warm_up.get((trace, process), ())
-            if marks[code] == STEP and warms_up(start, start + duration, around):
-                continue
-            found.append(((trace, process), start, -duration, marks[code], thread))
-        return found
-
-    def _warm_up(self, groups: Sequence[tuple[Any, ...]]) -> dict[Owner, list[Window]]:
-        """Start and end of the ranges of warm-up, by trace and process."""
-        found: dict[Owner, list[Window]] = {}
-        known = self._ranges.mask(is_warm_up(name) for _, _, name, _ in groups)
-        columns = (self._ranges.code, *(self._ranges.arrays[name] for name in ("start", "duration")))
-        for code, start, duration in zip(*(column[known].tolist() for column in columns), strict=True):
-            found.setdefault(groups[code][:2], []).append((start, start + duration))
-        return found
 
     @cached_property
     def steps(self) -> dict[Owner, Steps]:
         """Steps of the host, by trace and process."""
-        found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        times: dict[Owner, list[Window]] = {}
         for row in self.rows:
             if row["phase"] == STEP:
-                times = (row["start"], row["start"] + row["duration"])
-                found.setdefault((row["trace"], row["process"]), []).append(times)
-        return {owner: Steps(*np.array(times, np.int64).T, HOST) for owner, times in found.items()}
+                owner = (row["trace"], row["process"])
+                times.setdefault(owner, []).append((row["start"], row["start"] + row["duration"]))
+        steps: dict[Owner, Steps] = {}
+        for owner, windows in times.items():
+            starts, ends = np.array(windows, np.int64).T
+            steps[owner] = Steps(starts, ends, HOST)
+        return steps
 
     @cached_property
     def threads(self) -> set[tuple[Any, ...]]:
@@ -207,9 +191,78 @@ class Marks:
         return {(row["trace"], row["process"], row["thread"]) for row in self.rows if row["phase"] == STEP}
 
     def window(self, trace: int, process: int | None) -> Window:
-        """From the first step's start to the last one's end: of the process, else of its trace; else `ALWAYS`."""
-        own = None if process is None else self.steps.get((trace, process))
-        if own is not None:
-            return own.window
-        others = [steps.window for (of, _), steps in self.steps.items() if of == trace]
-        return (min(first for first, _ in others), max(last for _, last in others)) if others else ALWAYS
+        """Return the time from the first step's start to the last one's end.
+
+        It is that of the process, without steps that of all processes of its trace, without any `ALWAYS`.
+        """
+        steps = None if process is None else self.steps.get((trace, process))
+        if steps is not None:
+            return steps.window
+        windows = [of_process.window for (other, _), of_process in self.steps.items() if other == trace]
+        if not windows:
+            return ALWAYS
+        return min(first for first, _ in windows), max(last for _, last in windows)
+
+    def _stated_steps(self) -> list[_Mark]:
+        """Return the steps that were found in the traces."""
+        marks: list[_Mark] = []
+        for owner, steps in self._stated.items():
+            times = zip(steps.starts.tolist(), steps.ends.tolist(), steps.threads, strict=True)
+            marks += [_Mark(owner, start, end, STEP, thread) for start, end, thread in times]
+        return marks
+
+    def _marked_by_ranges(self) -> list[_Mark]:
+        """Return the phases among the ranges, and without stated steps the steps that do not warm up."""
+        if self._ranges is None:
+            return []
+        groups = self._ranges.values("process", "name", "thread")
+        phases = [mark_of(name) for _, _, name, _ in groups]
+        is_mark = [phase in PHASES or (phase == STEP and self._by_range) for phase in phases]
+        warm_up: dict[Owner, list[Window]] = {}
+        for code, start, end in _times(self._ranges, [is_warm_up(name) for _, _, name, _ in groups]):
+            trace, process, _, _ = groups[code]
+            warm_up.setdefault((trace, process), []).append((start, end))
+        marks: list[_Mark] = []
+        for code, start, end in _times(self._ranges, is_mark):
+            trace, process, _, thread = groups[code]
+            phase = phases[code]
+            assert phase is not None
+            if phase == STEP and warms_up(start, end, warm_up.get((trace, process), ())):
+                continue
+            marks.append(_Mark((trace, process), start, end, phase, thread))
+        return marks
+
+
+def _numbered(marks: Iterable[_Mark]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the marks of one process, given in their order, without steps inside other steps."""
+    step_number = 0
+    step_end = LONG_AGO
+    for mark in marks:
+        start = mark.start
+        if mark.phase == STEP:
+            is_next = start + ROUNDING_NS >= step_end and mark.end > step_end
+            if start < step_end and not is_next:
+                continue
+            start = max(start, step_end)
+            step_number += 1
+            step_end = mark.end
+        trace, process = mark.owner
+        yield {
+            "trace": trace,
+            "process": process,
+            "phase": mark.phase,
+            "step": step_number if step_number and start < step_end else None,
+            "start": start,
+            "duration": mark.end - start,
+            "thread": mark.thread,
+        }
+
+
+def _times(ranges: Events, is_chosen: Sequence[bool]) -> Iterator[tuple[int, int, int]]:
+    """Yield code, start and end of the ranges of the chosen groups."""
+    chosen = ranges.mask(is_chosen)
+    codes = ranges.code[chosen].tolist()
+    starts = ranges.arrays["start"][chosen].tolist()
+    durations = ranges.arrays["duration"][chosen].tolist()
+    for code, start, duration in zip(codes, starts, durations, strict=True):
+        yield code, start, start + duration
