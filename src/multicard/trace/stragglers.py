@@ -1,7 +1,7 @@
 """Ranks side by side: how long each waited in collectives for the last one to join, and how often it came last."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,26 +10,46 @@ from multicard.trace.model import MISSING, Integers
 from multicard.trace.rank_matching import MatchedCalls, Matching
 
 
+class _Key(NamedTuple):
+    """What a row of the table is about."""
+
+    collective: str
+    group: str | None
+    rank: Place
+
+
 def straggler_rows(calls: Sequence[MatchedCalls]) -> list[dict[str, Any]]:
     """Return one row per collective, group and rank.
 
     A rank is last in each call in which it does not wait at all.
     """
-    parts: dict[tuple[str, str | None, Place], list[tuple[MatchedCalls, int]]] = {}
+    calls_of_key: dict[_Key, list[MatchedCalls]] = {}
     for matched in calls:
-        for position, rank in enumerate(matched.ranks):
-            parts.setdefault((matched.collective, matched.group, rank), []).append((matched, position))
-    rows = []
-    for (collective, group, rank), own in sorted(parts.items(), key=lambda part: str(part[0])):
-        waits = np.concatenate([matched.waits[position] for matched, position in own])
-        transfers = np.concatenate([matched.transfers[position] for matched, position in own])
-        first, _ = own[0]
-        row = dict(zip(("trace", "process", "device"), rank, strict=True))
-        row |= {"collective": collective, "group": group, "ranks": len(first.ranks), "by": first.by}
-        row |= {"calls": len(waits), "times_last": int((waits == 0).sum()), "waited_s": int(waits.sum()) / 1e9}
-        row |= {"median_wait_s": float(np.median(waits)) / 1e9, "max_wait_s": int(waits.max()) / 1e9}
-        rows.append(row | {"together_s": int(transfers.sum()) / 1e9})
-    return rows
+        for rank in matched.ranks:
+            calls_of_key.setdefault(_Key(matched.collective, matched.group, rank), []).append(matched)
+    return [_row(key, calls_of_key[key]) for key in sorted(calls_of_key, key=lambda key: str(tuple(key)))]
+
+
+def _row(key: _Key, calls: Sequence[MatchedCalls]) -> dict[str, Any]:
+    """Return the row of a rank; all calls are of one collective and group."""
+    waits = np.concatenate([matched.waits[matched.ranks.index(key.rank)] for matched in calls])
+    transfers = np.concatenate([matched.transfers[matched.ranks.index(key.rank)] for matched in calls])
+    trace, process, device = key.rank
+    return {
+        "trace": trace,
+        "process": process,
+        "device": device,
+        "collective": key.collective,
+        "group": key.group,
+        "ranks": len(calls[0].ranks),
+        "by": calls[0].by,
+        "calls": len(waits),
+        "times_last": int((waits == 0).sum()),
+        "waited_s": int(waits.sum()) / 1e9,
+        "median_wait_s": float(np.median(waits)) / 1e9,
+        "max_wait_s": int(waits.max()) / 1e9,
+        "together_s": int(transfers.sum()) / 1e9,
+    }
 
 
 def transfer_times(events: Events, matching: Matching) -> Integers:
