@@ -17,7 +17,7 @@ import pytest
 
 from multicard import read_trace
 from multicard.core.errors import UserError
-from multicard.trace.perfetto import _lanes
+from multicard.trace.perfetto import lanes_of
 from synthetic import kineto_trace, nsys_export
 
 TRACES = Path(os.environ.get("MULTICARD_TRACES", "none"))
@@ -103,16 +103,16 @@ def test_ranks_lie_on_one_timeline_with_processes_of_their_own(tmp_path: Path) -
     assert sum("rank0" in name for name in processes) == sum("rank1" in name for name in processes) == 2
 
 
-def test_slices_that_overlap_without_nesting_are_put_on_lanes() -> None:
+def test_slices_that_overlap_without_nesting_are_put_onlanes_of() -> None:
     chance = random.Random(1)
     for _ in range(100):
         starts = sorted(chance.randrange(40) for _ in range(chance.randrange(1, 30)))
         times = [(start, start + chance.randrange(12)) for start in starts]
         slices = sorted(times, key=lambda each: (each[0], -each[1]))
-        lanes = _lanes(*map(list, zip(*slices, strict=True)))
+        lanes = lanes_of(*map(list, zip(*slices, strict=True)))
         for ((_, end), lane), ((start, last), other) in combinations(zip(slices, lanes, strict=True), 2):
             assert lane != other or end <= start or last <= end, "one begins after the other ends, or lies in it"
-    assert _lanes([0, 1, 2], [9, 8, 3]) == [0, 0, 0]
+    assert lanes_of([0, 1, 2], [9, 8, 3]) == [0, 0, 0]
 
 
 def test_nothing_is_left_where_nothing_can_be_written(tmp_path: Path) -> None:

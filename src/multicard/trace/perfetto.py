@@ -7,11 +7,11 @@ https://perfetto.dev/docs/getting-started/other-formats. Times are microseconds 
 import gzip
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,147 +38,208 @@ def write_perfetto(traces: Sequence[Trace], out: Path) -> None:
     Raises `TraceError` if there are no events, or a trace turns out to be damaged. Raises `UserError` if there is no
     space left for the file.
     """
-    found = {kind: collect(traces, kind, ("start", "duration")) for kind in SLICES}
-    events = {kind: own for kind, own in found.items() if own is not None and len(own.code)}
+    events: dict[str, Events] = {}
+    for name in SLICES:
+        collected = collect(traces, name, ("start", "duration"))
+        if collected is not None and len(collected.code):
+            events[name] = collected
     if not events:
         raise TraceError(f"{', '.join(trace.name for trace in traces)}: no events to show on a timeline")
     if "api" in events:
-        events["api"] = events["api"].where(
-            events["api"].mask(api != "backtrace" for _, api in events["api"].values("api"))
-        )
-    opened = partial(gzip.open, compresslevel=4) if out.suffix == ".gz" else open
-    with atomic_write(out) as temporary, opened(temporary, "wb") as file:
+        calls = events["api"]
+        events["api"] = calls.where(calls.mask(api != "backtrace" for _, api in calls.values("api")))
+    open_file = partial(gzip.open, compresslevel=4) if out.suffix == ".gz" else open
+    with atomic_write(out) as temporary, open_file(temporary, "wb") as file:
         separator = b'{"displayTimeUnit":"ns","traceEvents":[\n'
-        for line in _lines(traces, events):
+        for line in _Timeline(traces, events).lines():
             file.write(separator + line.encode())
             separator = b",\n"
         file.write(b"\n]}\n")
+
+
+def lanes_of(starts: Sequence[int], ends: Sequence[int]) -> list[int]:
+    """Return the lane of each slice of a track, so that slices of one lane nest or do not overlap.
+
+    The slices are ordered by start, and by falling end where they start together.
+
+    >>> lanes_of([0, 1, 4], [9, 3, 12])  # the second lies in the first; the third reaches beyond it
+    [0, 0, 1]
+    """
+    # For each lane the ends of the slices that are open, the innermost last.
+    open_ends_of_lanes: list[list[int]] = []
+    lanes = []
+    for start, end in zip(starts, ends, strict=True):
+        for lane, open_ends in enumerate(open_ends_of_lanes):
+            while open_ends and open_ends[-1] <= start:
+                open_ends.pop()
+            if not open_ends or open_ends[-1] >= end:
+                open_ends.append(end)
+                lanes.append(lane)
+                break
+        else:
+            lanes.append(len(open_ends_of_lanes))
+            open_ends_of_lanes.append([end])
+    return lanes
 
 
 class _Ids:
     """Numbers for processes and tracks, all different, and the events that name them."""
 
     def __init__(self) -> None:
-        self.named: list[str] = []
-        self._known: dict[tuple[Any, ...], int] = {}
+        self.naming_events: list[str] = []
+        self._numbers: dict[tuple[Any, ...], int] = {}
 
-    def number(self, key: tuple[Any, ...], name: str, process: int | None = None) -> int:
-        """Number of a process, or of a track of one."""
-        if key not in self._known:
-            number = self._known[key] = len(self._known) + 1
-            what = "thread" if process else "process"
-            where = f'"ts":0,"pid":{process or number},"tid":{number if process else 0}'
-            self.named += [
-                f'{{"ph":"M","name":"{what}_name",{where},"args":{{"name":{_text(name)}}}}}',
-                f'{{"ph":"M","name":"{what}_sort_index",{where},"args":{{"sort_index":{number}}}}}',
-            ]
-        return self._known[key]
+    def process(self, key: tuple[Any, ...], name: str) -> int:
+        """Return the number of a process, which is new if its key is."""
+        if key not in self._numbers:
+            number = self._numbers[key] = len(self._numbers) + 1
+            self._name("process", number, 0, name, number)
+        return self._numbers[key]
 
+    def track(self, process: int, key: tuple[Any, ...], name: str) -> int:
+        """Return the number of a track of a process, which is new if its key is."""
+        full_key = (process, *key)
+        if full_key not in self._numbers:
+            number = self._numbers[full_key] = len(self._numbers) + 1
+            self._name("thread", process, number, name, number)
+        return self._numbers[full_key]
 
-def _lines(traces: Sequence[Trace], events: dict[str, Events]) -> Iterator[str]:
-    ids, origins = _Ids(), _origins(traces, events)
-    steps = Marks(events.get("ranges"), traces).steps
-    for (trace, process), own in steps.items():
-        pid = _process(ids, traces, trace, process)
-        tid = ids.number((pid, "steps"), "steps", pid)
-        for number, (start, end) in enumerate(zip(own.starts.tolist(), own.ends.tolist(), strict=True), 1):
-            times = f'"ts":{_microseconds(start - origins[trace])},"dur":{_microseconds(end - start)}'
-            yield f'{{"ph":"X","cat":"step","name":"step {number}","pid":{pid},"tid":{tid},{times}}}'
-    for kind, own in events.items():
-        yield from _slices(kind, own, traces, origins, ids)
-    yield from ids.named
+    def _name(self, subject: str, process: int, thread: int, name: str, position: int) -> None:
+        where = f'"ts":0,"pid":{process},"tid":{thread}'
+        self.naming_events += [
+            f'{{"ph":"M","name":"{subject}_name",{where},"args":{{"name":{_text(name)}}}}}',
+            f'{{"ph":"M","name":"{subject}_sort_index",{where},"args":{{"sort_index":{position}}}}}',
+        ]
 
 
-def _origins(traces: Sequence[Trace], events: dict[str, Events]) -> list[int]:
-    """Of each trace, the time that counts as 0: its first event."""
+class _Track(NamedTuple):
+    """The process of a track and its name; slices that overlap take several tracks of one name."""
+
+    process: int
+    name: str
+
+
+class _Label(NamedTuple):
+    """How slices of one group are shown; `track` is the name of their track."""
+
+    category: str
+    name: str
+    arguments: Mapping[str, Any]
+    track: str
+
+
+class _Timeline:
+    """The lines of the file for one capture."""
+
+    def __init__(self, traces: Sequence[Trace], events: Mapping[str, Events]) -> None:
+        self._traces = traces
+        self._events = events
+        self._origins = _origins(traces, events)
+        self._ids = _Ids()
+
+    def lines(self) -> Iterator[str]:
+        """Yield the steps, the slices of all events, and the names of processes and tracks."""
+        yield from self._steps()
+        for name, events in self._events.items():
+            yield from self._slices(name, events)
+        yield from self._ids.naming_events
+
+    def _steps(self) -> Iterator[str]:
+        for (trace, process), steps in Marks(self._events.get("ranges"), self._traces).steps.items():
+            pid = self._process(trace, process)
+            tid = self._ids.track(pid, ("steps",), "steps")
+            origin = self._origins[trace]
+            for number, (start, end) in enumerate(zip(steps.starts.tolist(), steps.ends.tolist(), strict=True), 1):
+                times = f'"ts":{_microseconds(start - origin)},"dur":{_microseconds(end - start)}'
+                yield f'{{"ph":"X","cat":"step","name":"step {number}","pid":{pid},"tid":{tid},{times}}}'
+
+    def _process(self, trace: int, process: int | None, device: str = "") -> int:
+        """Return the number of a process, or of one of its devices."""
+        rank = self._traces[trace].ranks.get(process) if process is not None else None
+        if device:
+            name = f"device {device} of process {process}"
+        elif rank is None:
+            name = f"process {process}"
+        else:
+            name = f"process {process} · rank {rank}"
+        if len(self._traces) > 1:
+            name += f", {self._traces[trace].name}"
+        return self._ids.process((trace, process, device), name)
+
+    def _slices(self, event_kind: str, events: Events) -> Iterator[str]:
+        """Yield the events of a kind as slices, track by track."""
+        # All slices of a group have the same text around the number of their track and their times.
+        heads: list[str] = []
+        tails: list[str] = []
+        track_of_code: list[int] = []
+        track_numbers: dict[_Track, int] = {}
+        calls = f"{api_name(name for _, name in events.values('name'))} calls" if event_kind == "api" else ""
+        for (trace, *_), group in zip(events.groups, events.described(), strict=True):
+            label = _label(event_kind, group, calls)
+            pid = self._process(trace, group["process"], str(group["device"]) if "device" in group else "")
+            heads.append(f'{{"ph":"X","cat":"{label.category}","name":{_text(label.name)},"pid":{pid},"tid":')
+            arguments = {name: value for name, value in label.arguments.items() if value is not None}
+            tails.append(f',"args":{json.dumps(arguments)}}}' if arguments else "}")
+            track = _Track(pid, label.track)
+            track_of_code.append(track_numbers.setdefault(track, len(track_numbers)))
+
+        origin_of_code = np.array([self._origins[trace] for trace, *_ in events.groups], np.int64)
+        starts = events.arrays["start"].astype(np.int64) - origin_of_code[events.code]
+        ends = starts + events.arrays["duration"].astype(np.int64)
+        track_of_slice = np.array(track_of_code, np.int64)[events.code]
+        order = np.lexsort((-ends, starts, track_of_slice))
+        starts, ends, track_of_slice = starts[order], ends[order], track_of_slice[order]
+
+        tids: list[int] = []
+        tracks = list(track_numbers)
+        edges = [*np.flatnonzero(np.diff(track_of_slice, prepend=-1)).tolist(), len(track_of_slice)]
+        for first, last in pairwise(edges):
+            pid, name = tracks[track_of_slice[first]]
+            lanes = lanes_of(starts[first:last].tolist(), ends[first:last].tolist())
+            tids += [self._ids.track(pid, (event_kind, name, lane), name) for lane in lanes]
+
+        codes = events.code[order].tolist()
+        durations = (ends - starts).tolist()
+        for code, tid, start, duration in zip(codes, tids, starts.tolist(), durations, strict=True):
+            yield f'{heads[code]}{tid},"ts":{_microseconds(start)},"dur":{_microseconds(duration)}{tails[code]}'
+
+
+def _origins(traces: Sequence[Trace], events: Mapping[str, Events]) -> list[int]:
+    """Return for each trace the time that counts as 0: its first event."""
     first = [sys.maxsize] * len(traces)
-    for own in events.values():
-        for place, part in own.places.items():
-            first[place[0]] = min(first[place[0]], int(own.arrays["start"][part].min()))
+    for recorded in events.values():
+        for (trace, *_), part in recorded.places.items():
+            first[trace] = min(first[trace], int(recorded.arrays["start"][part].min()))
     return first
 
 
-def _process(ids: _Ids, traces: Sequence[Trace], trace: int, process: int | None, device: str = "") -> int:
-    """Number of a process, or of one of its devices."""
-    rank = traces[trace].ranks.get(process) if process is not None else None
-    words = f"process {process}" if rank is None else f"process {process} · rank {rank}"
-    words = f"device {device} of process {process}" if device else words
-    several = f", {traces[trace].name}" if len(traces) > 1 else ""
-    return ids.number((trace, process, device), words + several)
-
-
-def _slices(kind: str, events: Events, traces: Sequence[Trace], origins: Sequence[int], ids: _Ids) -> Iterator[str]:
-    """The events of a kind as slices on their tracks."""
-    heads, tails, tracks = [], [], []
-    of_track: dict[tuple[int, str], int] = {}
-    calls = f"{api_name(name for _, name in events.values('name'))} calls" if kind == "api" else ""
-    for (trace, *_), values in zip(events.groups, events.described(), strict=True):
-        category, name, arguments, track = _words(kind, values, calls)
-        pid = _process(ids, traces, trace, values["process"], str(values["device"]) if "device" in values else "")
-        tracks.append(of_track.setdefault((pid, track), len(of_track)))
-        heads.append(f'{{"ph":"X","cat":"{category}","name":{_text(name)},"pid":{pid},"tid":')
-        known = {key: value for key, value in arguments.items() if value is not None}
-        tails.append(f',"args":{json.dumps(known)}}}' if known else "}")
-    origin = np.array([origins[trace] for trace, *_ in events.groups], np.int64)[events.code]
-    start = events.arrays["start"].astype(np.int64) - origin
-    end = start + events.arrays["duration"].astype(np.int64)
-    track = np.array(tracks, np.int64)[events.code]
-    order = np.lexsort((-end, start, track))
-    code, start, end, track = events.code[order], start[order], end[order], track[order]
-    names = list(of_track)
-    tids: list[int] = []
-    edges = [*np.flatnonzero(np.diff(track, prepend=-1)).tolist(), len(track)]
-    for first, last in pairwise(edges):
-        pid, name = names[track[first]]
-        lanes = _lanes(start[first:last].tolist(), end[first:last].tolist())
-        tids += [ids.number((pid, kind, name, lane), name, pid) for lane in lanes]
-    columns = (code.tolist(), tids, start.tolist(), (end - start).tolist())
-    for c, tid, begin, duration in zip(*columns, strict=True):
-        yield f'{heads[c]}{tid},"ts":{_microseconds(begin)},"dur":{_microseconds(duration)}{tails[c]}'
-
-
-def _words(kind: str, values: dict[str, Any], calls: str) -> tuple[str, str, dict[str, Any], str]:
-    """Category, name, arguments and track of a group; `calls` is what tracks of calls are named."""
-    if kind in ("ranges", "api"):
-        thread = "unknown" if values["thread"] is None else values["thread"]
-        if kind == "ranges":
-            return "range", values["name"], {"domain": values["domain"]}, f"thread {thread}: ranges"
-        return "cuda_api", values["name"], {"api": values["api"]}, f"thread {thread}: {calls}"
-    stream = "" if values["stream"] is None else f"stream {values['stream']}: "
-    if kind == "memory":
-        return "memory", values["operation"], {"host_memory": values["host_memory"]}, f"{stream}memory operations"
-    of = kernel_class(values["name"])
-    return "collective" if of == "communication" else "kernel", values["name"], {"class": of}, f"{stream}kernels"
-
-
-def _lanes(starts: list[int], ends: list[int]) -> list[int]:
-    """Of slices of a track by start and falling end: on which lane each lies, so that all of a lane nest."""
-    open_ends: list[list[int]] = []  # by lane, those of the slices that are open, the innermost last
-    found = []
-    for start, end in zip(starts, ends, strict=True):
-        free = len(open_ends)
-        for lane, innermost in enumerate(open_ends):
-            while innermost and innermost[-1] <= start:
-                innermost.pop()
-            if not innermost or innermost[-1] >= end:
-                free = lane
-                break
-        else:
-            open_ends.append([])
-        open_ends[free].append(end)
-        found.append(free)
-    return found
+def _label(event_kind: str, group: Mapping[str, Any], calls: str) -> _Label:
+    """Return how slices of a group are shown; `calls` is what tracks of calls are named."""
+    if event_kind in ("ranges", "api"):
+        thread = "unknown" if group["thread"] is None else group["thread"]
+        if event_kind == "ranges":
+            return _Label("range", group["name"], {"domain": group["domain"]}, f"thread {thread}: ranges")
+        return _Label("cuda_api", group["name"], {"api": group["api"]}, f"thread {thread}: {calls}")
+    stream = "" if group["stream"] is None else f"stream {group['stream']}: "
+    if event_kind == "memory":
+        arguments = {"host_memory": group["host_memory"]}
+        return _Label("memory", group["operation"], arguments, f"{stream}memory operations")
+    class_name = kernel_class(group["name"])
+    category = "collective" if class_name == "communication" else "kernel"
+    return _Label(category, group["name"], {"class": class_name}, f"{stream}kernels")
 
 
 def _microseconds(nanoseconds: int) -> str:
-    """Exact, where a float would round.
+    """Format nanoseconds as microseconds, exact where a float would round.
 
     >>> _microseconds(1_234_567), _microseconds(-5)
     ('1234.567', '-0.005')
     """
-    sign, size = ("-", -nanoseconds) if nanoseconds < 0 else ("", nanoseconds)
-    return f"{sign}{size // 1000}.{size % 1000:03d}"
+    if nanoseconds < 0:
+        return f"-{_microseconds(-nanoseconds)}"
+    return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"
 
 
 def _text(text: str) -> str:
+    """Return a text as JSON, without characters that a terminal would obey."""
     return json.dumps(printable(text))
