@@ -1,6 +1,6 @@
 """Collectives: the sizes of their messages and their bandwidth."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,15 @@ _BUS: dict[str | None, Callable[[int], float]] = {
 
 
 class CannotTell(Exception):
-    """The trace does not have what an answer needs; the message names it."""
+    """Raised if the trace does not have what an answer needs; the message names it."""
 
 
 def bus_bandwidth(collective: str | None, message_bytes: float, ranks: int, seconds: float) -> float | None:
-    """Bytes per second that each rank's link would need to carry for such messages in that time, as nccl-tests has it.
+    """Return the bytes per second that each rank's link must carry for such messages in that time, as nccl-tests do.
 
     None for a collective that has no definition, and without ranks or time.
+
+    An all-reduce among 4 ranks moves 2 · 3/4 of the 4000 bytes over each link, here in 8 ms:
 
     >>> bus_bandwidth("all_reduce", 4000, 4, 0.008)
     750000.0
@@ -36,64 +38,87 @@ def bus_bandwidth(collective: str | None, message_bytes: float, ranks: int, seco
     return message_bytes * factor(ranks) / seconds if factor and ranks > 0 and seconds > 0 else None
 
 
-def message_columns(kernels: Events, own: Integers, transfer: Integers) -> dict[str, Any]:
-    """Return what the messages of some kernels of one collective tell, by column.
+def message_columns(kernels: Events, positions: Integers, transfer: Integers) -> dict[str, Any]:
+    """Return the columns on the messages of some kernels of one collective.
 
     Bytes are those of the kernels whose messages are known, and `messages` is the number of these. The bus bandwidth is
-    over the time in which these transferred, with all ranks there, or, where that is not known of all, over their whole
-    durations: then it is a lower bound. It is None if the number of ranks is not known of all.
+    over the time in which these transferred, with all ranks there, or, where that is unknown of any, over their whole
+    durations: then it is a lower bound. It is None if the number of ranks is unknown of any.
 
-    `kernels`: as `messages.communication_kernels` gives them; `own`: positions of the kernels; `transfer`: nanoseconds
-    of each of `kernels` after all ranks had joined, or `MISSING`.
+    `kernels`: as `messages.communication_kernels` returns them; `positions`: those of the kernels; `transfer`:
+    nanoseconds of each of `kernels` after all ranks had joined, or `MISSING`.
     """
     columns: dict[str, Any] = {}
-    matched = transfer.take(own)
-    if (matched != MISSING).all():
-        columns["transfer_s"] = int(matched.sum()) / 1e9
-    sized = own[kernels.arrays["bytes"].take(own) != MISSING]
+    transfer_of_all = transfer.take(positions)
+    if (transfer_of_all != MISSING).all():
+        columns["transfer_s"] = int(transfer_of_all.sum()) / 1e9
+    sized = positions[kernels.arrays["bytes"].take(positions) != MISSING]
     if not len(sized):
         return columns
-    size = kernels.arrays["bytes"].take(sized)
-    columns |= {"messages": len(sized), "message_bytes": int(size.sum())}
+    sizes = kernels.arrays["bytes"].take(sized)
+    columns["messages"] = len(sized)
+    columns["message_bytes"] = int(sizes.sum())
+
     groups = kernels.values("collective", "ranks")
-    codes = np.unique(kernels.code.take(sized)).tolist()
-    rank_counts = {groups[code][2] for code in codes}
+    codes_of_sized = kernels.code.take(sized)
+    codes = np.unique(codes_of_sized).tolist()
+    rank_counts = {ranks for _, _, ranks in (groups[code] for code in codes)}
     if len(rank_counts) == 1:
         columns["ranks"] = next(iter(rank_counts))
-    matched = transfer.take(sized)
-    durations = matched if (matched != MISSING).all() else kernels.arrays["duration"].take(sized).astype(np.int64)
+
+    durations = transfer.take(sized)
+    if (durations == MISSING).any():
+        durations = kernels.arrays["duration"].take(sized).astype(np.int64)
     seconds = int(durations.sum()) / 1e9
-    rates = []
+    rates: list[float | None] = []
     for code in codes:
         _, collective, ranks = groups[code]
-        message_bytes = int(size[kernels.code.take(sized) == code].sum())
+        message_bytes = int(sizes[codes_of_sized == code].sum())
         rates.append(bus_bandwidth(collective, message_bytes, ranks or 0, seconds))
-    columns["bus_bandwidth_bytes_per_s"] = None if None in rates else sum(rates)
+    known_rates = [rate for rate in rates if rate is not None]
+    columns["bus_bandwidth_bytes_per_s"] = sum(known_rates) if len(known_rates) == len(rates) else None
     return columns
 
 
 def by_message_size(kernels: Events) -> list[tuple[dict[str, Any], Integers]]:
-    """Return the kernels of each device, collective, communicator and size: columns that tell these, and positions.
+    """Return the kernels of each device, collective, communicator and size: these columns, and the positions.
 
-    `kernels`: as `messages.communication_kernels` gives them.
+    `kernels`: as `messages.communication_kernels` returns them.
 
     Raises `CannotTell` if no kernel has a message.
     """
     sized = np.flatnonzero(kernels.arrays["bytes"] != MISSING)
     if not len(sized):
         raise CannotTell("no collective has one message for each of its kernels")
-    codes: dict[tuple[Any, ...], list[int]] = {}
-    names = ("trace", "process", "device", "collective", "group", "ranks")
+    codes_of_key: dict[tuple[Any, ...], list[int]] = {}
     for code, key in enumerate(kernels.values("process", "device", "collective", "communicator", "ranks")):
-        codes.setdefault(key, []).append(code)
-    found = []
-    for key, own_codes in sorted(codes.items(), key=str):
-        own = sized[np.isin(kernels.code.take(sized), own_codes)]
-        if not len(own):
-            continue
-        size = kernels.arrays["bytes"].take(own)
-        order = np.argsort(size, kind="stable")
-        sizes, firsts = np.unique(size.take(order), return_index=True)
-        for each, positions in zip(sizes.tolist(), np.split(own.take(order), firsts[1:]), strict=True):
-            found.append((dict(zip(names, key, strict=True)) | {"size_bytes": each}, positions))
-    return found
+        codes_of_key.setdefault(key, []).append(code)
+    rows: list[tuple[dict[str, Any], Integers]] = []
+    for key, codes in sorted(codes_of_key.items(), key=str):
+        positions = sized[np.isin(kernels.code.take(sized), codes)]
+        trace, process, device, collective, communicator, ranks = key
+        for size, positions_of_size in _by_value(kernels.arrays["bytes"].take(positions), positions):
+            columns = {
+                "trace": trace,
+                "process": process,
+                "device": device,
+                "collective": collective,
+                "group": communicator,
+                "ranks": ranks,
+                "size_bytes": size,
+            }
+            rows.append((columns, positions_of_size))
+    return rows
+
+
+def _by_value(values: Integers, positions: Integers) -> Iterator[tuple[int, Integers]]:
+    """Yield each value in rising order, and the positions that have it.
+
+    >>> [(size, chosen.tolist()) for size, chosen in _by_value(np.array([8, 4, 8]), np.array([20, 30, 40]))]
+    [(4, [30]), (8, [20, 40])]
+    """
+    order = np.argsort(values, kind="stable")
+    distinct, firsts = np.unique(values.take(order), return_index=True)
+    parts = np.split(positions.take(order), firsts[1:])
+    # Without any positions `split` still returns one empty part.
+    yield from zip(distinct.tolist(), parts, strict=False)

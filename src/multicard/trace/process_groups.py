@@ -1,4 +1,4 @@
-"""Which ranks reduce among themselves, told from the times of their collectives where no communicator was recorded.
+"""Which ranks reduce among themselves, inferred from the times of their collectives if no communicator was recorded.
 
 A collective such as an all-reduce ends on all of its ranks at about the same time, however early one of them joined.
 So ranks belong together if the ends of their calls agree, one by one. Two groups that happen to run alike agree on
@@ -11,19 +11,21 @@ import numpy as np
 
 from multicard.trace.model import Integers
 
-# How far apart the ends of one call may be, as a part of the time that its transfer takes, and at least. NCCL's ranks
-# end within the time of its last chunk of data; GPUs of one machine have clocks that differ by some 10 µs.
-ENDS_APART, LEAST_APART_NS = 0.05, 20_000
-# How far apart they may be on average, if their clocks are the same.
-OFFSET, LEAST_OFFSET_NS = 0.1, 100_000
+# The ends of one call may be apart by this part of the time that its transfer takes, or by so many nanoseconds. NCCL's
+# ranks end within the time of its last chunk of data; GPUs of one machine have clocks that differ by some 10 µs.
+ENDS_APART = 0.05
+LEAST_APART_NS = 20_000
+# On average, they may be apart by this part of the transfer, or so many nanoseconds, if their clocks are the same.
+OFFSET = 0.1
+LEAST_OFFSET_NS = 100_000
 AGREEING = 0.9  # part of the calls whose ends must agree; a rank may be held up for a moment
 # From this multiple of what is allowed on, two ranks are certainly of different groups; below it they may be.
 CERTAIN = 2.0
-TREND_CALLS = 10  # from as many calls on, a steady drift between two clocks is taken out
+TREND_CALLS = 10  # least number of calls from which a steady drift between two clocks is estimated
 
 
 class Unclear(Exception):
-    """The times do not tell which ranks belong together."""
+    """Raised if the times do not show which ranks belong together."""
 
 
 class RankTimes(NamedTuple):
@@ -45,18 +47,22 @@ def groups_of(ranks: list[RankTimes]) -> list[list[int]]:
     groups: list[list[int]] = []
     for position, rank in enumerate(ranks):
         distances = [_distance(ranks[group[0]], rank) for group in groups]
-        if any(1 < distance < CERTAIN for distance in distances) or sum(distance <= 1 for distance in distances) > 1:
+        fitting = [group for group, distance in zip(groups, distances, strict=True) if distance <= 1]
+        is_doubtful = any(1 < distance < CERTAIN for distance in distances)
+        if is_doubtful or len(fitting) > 1:
             raise Unclear("the times of their ends do not tell which ranks belong together")
-        partner = next((group for group, distance in zip(groups, distances, strict=True) if distance <= 1), None)
-        if partner is None:
-            groups.append([position])
+        if fitting:
+            fitting[0].append(position)
         else:
-            partner.append(position)
+            groups.append([position])
     return groups
 
 
 def _distance(first: RankTimes, second: RankTimes) -> float:
-    """Return how far apart the ends of the calls of two ranks are, over how far they may be.
+    """Return how far apart the ends of the calls of two ranks are, divided by how far apart they may be.
+
+    A distance of up to 1 fits one group. It is that of the spread of the ends around the drift of the clocks, or, if
+    the clocks are the same, that of their median offset if this is larger.
 
     >>> first = RankTimes(np.array([0, 0]), np.array([1_000_000, 5_000_000]), "a")
     >>> second = RankTimes(np.array([0, 0]), np.array([1_000_000, 5_040_000]), "a")
@@ -65,17 +71,19 @@ def _distance(first: RankTimes, second: RankTimes) -> float:
     """
     apart = (first.ends - second.ends).astype(np.float64)
     transfer = float(np.median(np.minimum(first.ends - first.starts, second.ends - second.starts)))
-    offset = abs(float(np.median(apart))) / max(LEAST_OFFSET_NS, OFFSET * transfer)
-    spread = float(np.quantile(np.abs(apart - _drift(apart, first.ends)), AGREEING)) / max(
-        LEAST_APART_NS, ENDS_APART * transfer
-    )
-    return max(spread, offset) if first.clock == second.clock else spread
+    around_drift = np.abs(apart - _drift(apart, first.ends))
+    spread = float(np.quantile(around_drift, AGREEING))
+    distance = spread / max(LEAST_APART_NS, ENDS_APART * transfer)
+    if first.clock != second.clock:
+        return distance
+    offset = abs(float(np.median(apart)))
+    return max(distance, offset / max(LEAST_OFFSET_NS, OFFSET * transfer))
 
 
 def _drift(apart: Integers, times: Integers) -> Integers | float:
-    """Return what two clocks differ by at each call: a line through many differences, the median of few."""
+    """Return by how much two clocks differ at each call: a line through many differences, the median of few."""
     if len(apart) < TREND_CALLS:
         return float(np.median(apart))
-    since = (times - times[0]) / 1e9
-    slope, constant = np.polyfit(since, apart, 1)
-    return slope * since + constant
+    seconds = (times - times[0]) / 1e9
+    slope, constant = np.polyfit(seconds, apart, 1)
+    return slope * seconds + constant
