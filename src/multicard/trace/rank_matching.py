@@ -117,9 +117,9 @@ def _pools(events: Events) -> dict[_Pool, list[_Member]]:
     """
     codes_of_pool: dict[_Pool, dict[tuple[Any, ...], list[int]]] = {}
     described = events.values("process", "device", "stream", "collective", "communicator")
-    for code, (*rank, stream, collective, communicator) in enumerate(described):
+    for code, (trace, process, device, stream, collective, communicator) in enumerate(described):
         if collective is not None and collective not in POINT_TO_POINT:
-            member = (*rank, stream if communicator is None else None)
+            member = (trace, process, device, stream if communicator is None else None)
             codes_of_member = codes_of_pool.setdefault(_Pool(collective, communicator), {})
             codes_of_member.setdefault(member, []).append(code)
 

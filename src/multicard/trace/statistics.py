@@ -9,13 +9,15 @@ import numpy as np
 from multicard.core.system import in_parallel
 from multicard.trace.model import Integers
 
-_BLOCK = 1 << 13  # for more, BLAS starts threads, which wait for each other where cores are busy
-_SORTED = 1 << 17  # values that fit a core's cache
+# Values per block of a sum of squares. For more, BLAS starts threads, which wait for each other where cores are busy.
+_BLOCK = 1 << 13
+# Values per block of `Grouped`: as many as fit into a core's cache.
+_SORTED_BLOCK = 1 << 17
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of some integers, in their unit; `std` is the sample standard deviation, None for one value."""
+    """Statistics of some integers, in their unit; `std` is the sample standard deviation, None for one value."""
 
     calls: int
     total: int
@@ -27,44 +29,54 @@ class Statistics:
 
 
 def statistics(values: Integers) -> Statistics:
-    """Statistics of at least one value."""
-    n = len(values)
+    """Return the statistics of at least one value.
+
+    >>> statistics(np.array([2, 4, 9]))
+    Statistics(calls=3, total=15, mean=5.0, median=4.0, min=2, max=9, std=3.605551275463989)
+    """
+    count = len(values)
     total = int(values.sum(dtype=np.int64))
-    mean = total / n
-    middle = (n - 1) // 2, n // 2
-    ordered = np.partition(values, middle)
-    median = (int(ordered[middle[0]]) + int(ordered[middle[1]])) / 2
+    mean = total / count
+    # For an odd number of values both positions are the same.
+    lower, upper = (count - 1) // 2, count // 2
+    ordered = np.partition(values, (lower, upper))
+    median = (int(ordered[lower]) + int(ordered[upper])) / 2
+    # Block by block, as a float copy of all values would be the largest array of the whole analysis.
     squares = 0.0
-    for at in range(0, n, _BLOCK):  # a float copy of all values would be the largest array of the whole analysis
-        away = values[at : at + _BLOCK] - mean
-        squares += float(away @ away)
-    std = (squares / (n - 1)) ** 0.5 if n > 1 else None
-    return Statistics(n, total, mean, median, int(values.min()), int(values.max()), std)
+    for start in range(0, count, _BLOCK):
+        deviations = values[start : start + _BLOCK] - mean
+        squares += float(deviations @ deviations)
+    std = (squares / (count - 1)) ** 0.5 if count > 1 else None
+    return Statistics(count, total, mean, median, int(values.min()), int(values.max()), std)
 
 
 class Grouped:
-    """Values by group: in each of many blocks those of the same group are side by side."""
+    """Values by group: they are cut into blocks, and in each block those of the same group are side by side."""
 
     def __init__(self, code: Integers, values: Integers) -> None:
-        self._number, self._pieces = len(code), defaultdict[int, list[Integers]](list)
+        """Take the values, and the group of each as a number from 0."""
+        self._count = len(code)
+        self._pieces = defaultdict[int, list[Integers]](list)
 
-        def sorted_block(at: int) -> tuple[Integers, Integers]:
-            own = code[at : at + _SORTED]
-            ordered = values[at : at + _SORTED].take(np.argsort(own, kind="stable"))  # of 16 bits a radix sort
-            return ordered, np.cumsum(np.bincount(own))
+        def sorted_block(start: int) -> tuple[Integers, Integers]:
+            """Return the values of a block in the order of their groups, and where each group ends."""
+            block_code = code[start : start + _SORTED_BLOCK]
+            order = np.argsort(block_code, kind="stable")  # for codes of 16 bits a radix sort
+            return values[start : start + _SORTED_BLOCK].take(order), np.cumsum(np.bincount(block_code))
 
-        for ordered, ends in in_parallel(sorted_block, range(0, len(code), _SORTED)):
-            for group in np.flatnonzero(np.diff(ends, prepend=0)).tolist():
-                self._pieces[group].append(ordered[ends[group - 1] if group else 0 : ends[group]])
+        for ordered, ends in in_parallel(sorted_block, range(0, len(code), _SORTED_BLOCK)):
+            counts = np.diff(ends, prepend=0)
+            for group in np.flatnonzero(counts).tolist():
+                self._pieces[group].append(ordered[ends[group] - counts[group] : ends[group]])
 
     def __len__(self) -> int:
-        """Number of values."""
-        return self._number
+        """Return the number of values."""
+        return self._count
 
     def __contains__(self, group: int) -> bool:
-        """Whether a group has values."""
+        """Return True if a group has values."""
         return group in self._pieces
 
     def of(self, groups: Iterable[int]) -> Integers:
-        """All values of some groups, of which one has some."""
+        """Return all values of some groups, of which at least one has some."""
         return np.concatenate([piece for group in groups for piece in self._pieces[group]])

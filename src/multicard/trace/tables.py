@@ -2,8 +2,8 @@
 
 All tables of one call share a scope. `CAPTURE`: everything that was recorded; such sums are those of NVIDIA's own
 reports, and what the profiler caught before the first step or after the last one is among them. `STEPS`: what belongs
-to the steps that the capture shows, as `CapturedEvents` defines it; what is divided by the number of steps is of this
-scope. Without steps in the capture the two are the same.
+to the steps that the capture shows, as `CapturedEvents` defines it: take this scope to divide by the number of steps.
+Without steps in the capture the two are the same.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from multicard.trace import rows as of
+from multicard.trace import rows as table_rows
 from multicard.trace.captured_events import CAPTURE, SCOPES, STEPS, CapturedEvents
 from multicard.trace.collectives import CannotTell
 from multicard.trace.device_times import SHARES
@@ -25,7 +25,8 @@ from multicard.trace.timeline import gpus_of, timeline
 
 __all__ = ["ACTIVITIES", "CAPTURE", "SCOPES", "STEP", "STEPS", "Activity", "ActivityTables", "activity_tables"]
 
-_COUNTS = {
+# Columns of integers, and of texts. All others are floating-point numbers.
+_INTEGERS = {
     "rank", "process", "device", "step", "calls", "bytes", "kernels", "joined", "min_bytes", "max_bytes", "times_last",
     "messages", "message_bytes", "ranks", "size_bytes", "processes",
 }  # fmt: skip
@@ -33,7 +34,8 @@ _TEXTS = {
     "report", "phase", "api", "function", "kernel", "class", "operation", "host_memory", "collective", "scope",
     "extent", "domain", "range", "share", "of", "group", "by",
 }  # fmt: skip
-CALLS = tuple(f"{cause}_call" for cause in NAMED)  # of `timeline`: the function in which most of such idle time lies
+# Columns of `timeline`: the function of the host in which most of the idle time of a cause lies.
+CALLS = tuple(f"{cause}_call" for cause in NAMED)
 _STATISTICS = ("calls", "total_s", "mean_s", "median_s", "min_s", "max_s", "std_s")
 _DELAYS = ("median_latency_s", "max_latency_s", "median_queue_delay_s", "max_queue_delay_s")
 _MESSAGES = ("messages", "message_bytes", "ranks", "transfer_s", "bus_bandwidth_bytes_per_s")
@@ -46,10 +48,10 @@ class Activity:
     """One activity table.
 
     `events` are the kinds it is made of; it exists when all of them were recorded, or any of them if
-    `requires_any`; `needs` are kinds that are used where they are there. Every table has `report` (the trace that the
-    row is from), `rank` (empty where the trace does not tell) and `process`. Statistics are over the calls of a row:
-    total, mean, median, minimum, maximum and sample standard deviation of their durations in seconds. A total adds
-    up calls that overlap; it is not wall time.
+    `requires_any`; `needs` are kinds that `make` also uses if they were recorded. Every table has `report` (the trace
+    that the row is from), `rank` (empty where the trace does not name it) and `process`. Statistics are over the calls
+    of a row: total, mean, median, minimum, maximum and sample standard deviation of their durations in seconds. A total
+    adds up calls that overlap; it is not wall time.
     """
 
     events: tuple[str, ...]
@@ -65,19 +67,19 @@ class Activity:
         return pa.schema([(name, _type(name)) for name in ("report", "rank", "process", *self.columns)])
 
     def why_absent(self, traces: Sequence[Trace]) -> str | None:
-        """Why the traces do not give this table, None when they do."""
-        there = [any(trace.has(kind) for trace in traces) for kind in self.events]
-        enough = any(there) if self.requires_any else all(there)
-        return None if enough else why_absent(traces, self.events)
+        """Return the reason for which the traces do not hold this table; None if they do."""
+        is_recorded = [any(trace.has(name) for trace in traces) for name in self.events]
+        is_enough = any(is_recorded) if self.requires_any else all(is_recorded)
+        return None if is_enough else why_absent(traces, self.events)
 
 
 class ActivityTables(NamedTuple):
-    """The rows of the tables that a capture gives, by name, and the reason for each that it does not.
+    """The rows of the tables that a capture has events for, by name, and for each other table the reason.
 
-    `warnings` are lines on what the capture lacks, so that what the tables say may be wrong; `notices` are lines on
-    what was set right. `diagnostics` is what the profiler recorded about events that it could not record. `gpu_count`
-    is the number of GPUs of the machine, where one trace tells it. `shared`: of processes that share a GPU, by report,
-    process and device, the process whose row of `timeline` is about all of them.
+    `warnings` are lines on what the capture lacks, so that the tables may be wrong; `notices` are lines on what was
+    corrected. `diagnostics` is what the profiler recorded about events that it could not record. `gpu_count` is the
+    number of GPUs of the machine, if there is one trace and it states that. `shared` is about processes that share a
+    GPU: by report, process and device, the process whose row of `timeline` is about all of them.
     """
 
     rows: dict[str, Rows]
@@ -89,88 +91,111 @@ class ActivityTables(NamedTuple):
     shared: Mapping[tuple[str, int, int], int] = MappingProxyType({})
 
     def table(self, name: str) -> pa.Table:
-        """One table with its columns; empty if the capture does not give it."""
+        """Return a table with all of its columns; without rows if the capture has no events for it."""
         schema = ACTIVITIES[name].schema
-        return pa.table({c: [row[c] for row in self.rows.get(name, [])] for c in schema.names}, schema)
+        rows = self.rows.get(name, [])
+        columns = {column: [row[column] for row in rows] for column in schema.names}
+        return pa.table(columns, schema)
 
 
 def _type(column: str) -> pa.DataType:
-    if column in _COUNTS:
+    if column in _INTEGERS:
         return pa.int64()
-    return pa.string() if column in (*_TEXTS, *CALLS) else pa.float64()
+    if column in _TEXTS or column in CALLS:
+        return pa.string()
+    return pa.float64()
 
 
 def activity_tables(
     traces: Sequence[Trace], only: Collection[str] | None = None, scope: str = CAPTURE
 ) -> ActivityTables:
-    """Give the tables that the traces of one capture have events for.
+    """Return the tables that the traces of one capture have events for.
 
     `only`: names of the tables that are wanted, all by default: fewer need less time; `scope`: `CAPTURE` or `STEPS`.
 
     Raises `TraceError` if a trace turns out to be damaged.
     """
-    chosen = {name: activity for name, activity in ACTIVITIES.items() if only is None or name in only}
-    absent = {name: reason for name, a in chosen.items() if (reason := a.why_absent(traces)) is not None}
-    capture = CapturedEvents(traces, _wanted(traces, only, scope), scope)
-    tables: dict[str, Rows] = {}
-    for name, activity in chosen.items():
-        if name not in absent:
-            try:
-                tables[name] = _complete(activity, activity.make(capture), traces)
-            except CannotTell as reason:
-                absent[name] = str(reason)
-    why_absent = {name: absent[name] for name in chosen if name in absent}
-    diagnostics = dict.fromkeys(diagnostic.text for trace in traces for diagnostic in trace.diagnostics)
-    if capture.api is not None and not capture.on_device():  # else a warning says how many launches failed
-        failures = [line for trace in traces for line in trace.failed_launches()]
-        diagnostics = dict.fromkeys([*failures, *diagnostics])
-    gpu_count = traces[0].gpu_count if len(traces) == 1 else None
+    wanted = {name: activity for name, activity in ACTIVITIES.items() if only is None or name in only}
+    reasons = {name: activity.why_absent(traces) for name, activity in wanted.items()}
+    present = {name: activity for name, activity in wanted.items() if reasons[name] is None}
+    capture = CapturedEvents(traces, _kinds_to_read(traces, present.values(), scope), scope)
+    rows: dict[str, Rows] = {}
+    for name, activity in present.items():
+        try:
+            rows[name] = _complete(activity, activity.make(capture), traces)
+        except CannotTell as reason:
+            reasons[name] = str(reason)
     return ActivityTables(
-        tables,
-        why_absent,
-        tuple(capture.notices),
-        tuple(capture.warnings),
-        tuple(diagnostics),
-        gpu_count,
-        {
-            (traces[trace].name, process, device): places[0][1]
-            for places in gpus_of(capture)
-            for trace, process, device in places[1:]
-        },
+        rows=rows,
+        absent={name: reason for name, reason in reasons.items() if reason is not None},
+        notices=tuple(capture.notices),
+        warnings=tuple(capture.warnings),
+        diagnostics=_diagnostics(capture),
+        gpu_count=traces[0].gpu_count if len(traces) == 1 else None,
+        shared=_shared_gpus(capture),
     )
 
 
-def _wanted(traces: Sequence[Trace], only: Collection[str] | None, scope: str) -> set[str]:
-    """Kinds of events that the wanted tables are made of, as far as these can be, and what tells their scope."""
-    chosen = (a for name, a in ACTIVITIES.items() if only is None or name in only)
-    kinds = {kind for a in chosen if a.why_absent(traces) is None for kind in (*a.events, *a.needs)}
-    if scope == STEPS and kinds:
-        kinds |= {"ranges"}
-        kinds |= {"api", "launches"} if kinds & {"kernels", "memory", "graphs"} else set()
-    if "messages" in kinds and any(trace.has("messages") for trace in traces):
-        kinds |= {"api", "launches"}  # which kernel a message is of, the call tells that launched it
-    return kinds | {"memory", "graphs"} if "launches" in kinds else kinds
+def _kinds_to_read(traces: Sequence[Trace], activities: Collection[Activity], scope: str) -> set[str]:
+    """Return what `CapturedEvents` has to read for some tables, and to decide which events are in the scope."""
+    wanted: set[str] = set()
+    for activity in activities:
+        wanted |= {*activity.events, *activity.needs}
+    if scope == STEPS and wanted:
+        wanted.add("ranges")
+        if wanted & {"kernels", "memory", "graphs"}:
+            wanted |= {"api", "launches"}
+    # The call that launched a kernel shows which message the kernel carries.
+    if "messages" in wanted and any(trace.has("messages") for trace in traces):
+        wanted |= {"api", "launches"}
+    if "launches" in wanted:
+        wanted |= {"memory", "graphs"}
+    return wanted
+
+
+def _diagnostics(capture: CapturedEvents) -> tuple[str, ...]:
+    """Return what the profilers recorded about missing events, each line once."""
+    lines: list[str] = []
+    # If anything ran on a device, a warning already states how many launches failed.
+    if capture.api is not None and not capture.on_device():
+        lines += [line for trace in capture.traces for line in trace.failed_launches()]
+    lines += [diagnostic.text for trace in capture.traces for diagnostic in trace.diagnostics]
+    return tuple(dict.fromkeys(lines))
+
+
+def _shared_gpus(capture: CapturedEvents) -> dict[tuple[str, int, int], int]:
+    """Return by report, process and device the process under which the row of a shared GPU stands."""
+    shared: dict[tuple[str, int, int], int] = {}
+    for places in gpus_of(capture):
+        _, first_process, _ = places[0]
+        for trace, process, device in places[1:]:
+            shared[capture.traces[trace].name, process, device] = first_process
+    return shared
 
 
 def _complete(activity: Activity, rows: Rows, traces: Sequence[Trace]) -> Rows:
-    """Rows with all columns of their table, in its order."""
-    names = activity.schema.names
+    """Return rows with all columns of their table, in its order."""
+    columns = activity.schema.names
+    complete = []
     for row in rows:
         trace = traces[row["trace"]]
-        row |= {"report": trace.name, "rank": trace.ranks.get(row.get("process"))}
-    return [{name: row.get(name) for name in names} for row in rows]
+        process = row.get("process")
+        rank = None if process is None else trace.ranks.get(process)
+        values = row | {"report": trace.name, "rank": rank}
+        complete.append({column: values.get(column) for column in columns})
+    return complete
 
 
 def _sums(kind: str, fields: dict[str, str], description: str) -> Activity:
-    """Statistics of events of a kind, per process and the fields of their groups in these columns."""
-    return Activity((kind,), (*fields, *_STATISTICS), of.sums(kind, fields), description)
+    """Return the table of statistics of a kind of events, per process and the fields of their groups, by column."""
+    return Activity((kind,), (*fields, *_STATISTICS), table_rows.sums(kind, fields), description)
 
 
 ACTIVITIES: dict[str, Activity] = {
     "phases": Activity(
         ("steps",),
         ("step", "phase", "start_s", "duration_s"),
-        of.phases,
+        table_rows.phases,
         "Steps and their phases in the profiled window, in order of time; step counts from 1 per process and is "
         "empty for a phase outside every step; start_s counts from the first of them in the report.",
         needs=("ranges",),
@@ -197,7 +222,7 @@ ACTIVITIES: dict[str, Activity] = {
     "launches": Activity(
         ("kernels", "api"),
         ("device", "kernels", "joined", *_DELAYS),
-        of.launches,
+        table_rows.launches,
         "From the launching call to the kernel: latency from the start of the call, queue delay from its end "
         "(negative when the kernel starts before the call returns), over the kernels whose call was recorded.",
         needs=("launches",),
@@ -205,7 +230,7 @@ ACTIVITIES: dict[str, Activity] = {
     "collectives": Activity(
         ("kernels",),
         ("device", "collective", *_STATISTICS, *_MESSAGES),
-        of.collectives,
+        table_rows.collectives,
         "Time on the device in communication kernels, per collective; empty where nothing tells which. It includes "
         "waiting for other ranks. Bytes are of the calls whose messages are known. The bus bandwidth is over the "
         "transfer time, with all ranks there; where that is not known, over all of the time: then a lower bound.",
@@ -214,7 +239,7 @@ ACTIVITIES: dict[str, Activity] = {
     "message_sizes": Activity(
         ("kernels", "messages"),
         ("device", "collective", "group", "size_bytes", *_STATISTICS, *_MESSAGES),
-        of.message_sizes,
+        table_rows.message_sizes,
         "Collectives by the size of their messages and by their group of ranks: time on the device and bus bandwidth, "
         "as above, of the kernels whose messages are known.",
         needs=("starts",),
@@ -222,7 +247,7 @@ ACTIVITIES: dict[str, Activity] = {
     "stragglers": Activity(
         ("kernels", "ranges"),
         ("device", "collective", "group", "ranks", "calls", "times_last", *_WAITS, "together_s", "by"),
-        of.stragglers,
+        table_rows.stragglers,
         "Ranks side by side: how long each waited in a collective for the last one to join, how often it was that "
         "itself, and its time with all of them there; by a common clock of the ranks, or by durations: a collective "
         "ends on all ranks together, so the shortest has joined last. Groups of ranks reduce among themselves.",
@@ -232,7 +257,7 @@ ACTIVITIES: dict[str, Activity] = {
     "memory_operations": Activity(
         ("memory",),
         ("device", "operation", "host_memory", *_STATISTICS, *_SIZES),
-        of.memory_operations,
+        table_rows.memory_operations,
         "Time on the device and bytes moved, per direction and kind of host memory; bandwidth is bytes by total time.",
     ),
     "cuda_graphs": _sums(
@@ -263,7 +288,7 @@ ACTIVITIES: dict[str, Activity] = {
     "shares": Activity(
         ("api", "kernels", "memory"),
         ("device", "share", "total_s", "of", "of_s", "ratio"),
-        of.shares,
+        table_rows.shares,
         "Four shares of summed time: copies to the device, kernel launches, synchronizations, NCCL; each of its total.",
         requires_any=True,
     ),
