@@ -1,4 +1,4 @@
-"""What the host does in a call of the CUDA, HIP or SYCL API, told from the call's name.
+"""What the host does in a call of the CUDA, HIP or SYCL API, inferred from the call's name.
 
 The names are those of the public API references (CUDA Runtime and Driver API, HIP, Level Zero, Unified Runtime). HIP's
 calls are CUDA's with another prefix, so one rule reads both: `cudaLaunchKernel`, `cuLaunchKernel`, `hipLaunchKernel`.
@@ -9,16 +9,26 @@ from enum import IntEnum
 
 
 class HostActivity(IntEnum):
-    """What a thread of the host does in a call. Of nested calls the inner one is usually the one that comes first."""
+    """What a thread of the host does in a call.
 
-    LOADING_CODE = 0  # onto the device: modules, libraries, what is loaded when a kernel is first launched
-    ALLOCATING = 1  # allocating, freeing, registering or mapping memory
-    WAITING = 2  # in a synchronization, or in a copy that returns only when it is done
-    LAUNCHING = 3  # handing kernels, graphs, copies or fills to the device
+    - LOADING_CODE: loads modules or libraries onto the device, or what is loaded when a kernel is first launched.
+    - ALLOCATING: allocates, frees, registers or maps memory.
+    - WAITING: waits in a synchronization, or in a copy that returns only when it is done.
+    - LAUNCHING: hands kernels, graphs, copies or fills to the device.
+    - OTHER: anything else.
+
+    Of nested calls the inner one usually has the lower number.
+    """
+
+    LOADING_CODE = 0
+    ALLOCATING = 1
+    WAITING = 2
+    LAUNCHING = 3
     OTHER = 4
 
 
 _PREFIX = r"(?:__)?(?:cuda|cu|hip)"
+# The first rule that fits decides: asynchronous copies launch, all others wait.
 _RULES: tuple[tuple[HostActivity, re.Pattern[str]], ...] = (
     (
         HostActivity.LOADING_CODE,

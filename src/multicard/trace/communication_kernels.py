@@ -1,10 +1,11 @@
-"""Kernels that communicate between GPUs, told from their names, and the collectives that they carry out.
+"""Kernels that communicate between GPUs, recognized by their names, and the collectives that they carry out.
 
 Only the name of the function and its namespaces count: device code reduces within a warp or block too, and functions
 that do so are template arguments of kernels that never leave their GPU.
 """
 
 import re
+from typing import NamedTuple
 
 from multicard.trace.kernel_names import function_path
 
@@ -21,8 +22,8 @@ COLLECTIVES = {
 }
 _COLLECTIVE = re.compile("|".join(COLLECTIVES), re.IGNORECASE)
 
-# What a function or its namespace is called, and the collective; None where the rest of the function's name says it, if
-# anything does. The first that fits decides.
+# Patterns of a function's path, and its collective; None if the function's name may contain the collective. The first
+# pattern that fits decides.
 _LIBRARIES: tuple[tuple[re.Pattern[str], str | None], ...] = tuple(
     (re.compile(pattern), collective)
     for pattern, collective in (
@@ -53,10 +54,10 @@ _LIBRARIES: tuple[tuple[re.Pattern[str], str | None], ...] = tuple(
     )
 )
 
-# Functions of other libraries say their collective: `twoShotAllReduceKernel`, `allgather_vec`, `allToAllV`.
-_BY_ITS_OWN_NAME = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all", re.IGNORECASE)
-# Before that, these words say that the reduction is one within a GPU, as in `warpAllReduceSum` or a normalization that
-# reduces its rows, or that the kernel is a matrix product in the first place.
+# Functions of other libraries contain their collective: `twoShotAllReduceKernel`, `allgather_vec`, `allToAllV`.
+_COLLECTIVE_IN_NAME = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all", re.IGNORECASE)
+# Before the collective, these words mean that the reduction is one within a GPU, as in `warpAllReduceSum` or a
+# normalization that reduces its rows, or that the kernel is a matrix product in the first place.
 _WITHIN_A_GPU = re.compile(
     r"warp|wave|block|cta|cluster|thread|lane|simd|subgroup|quad|shfl|smem|local|segment|norm|softmax|welford|gemm|"
     r"matmul",
@@ -72,18 +73,19 @@ def communicates(name: str) -> bool:
     >>> communicates("void vllm::cross_device_reduce_1stage<half, 8>()"), communicates("void f<WarpAllReduce>()")
     (True, False)
     """
-    return _told(name) is not None
+    return _communication(name) is not None
 
 
 def collective(name: str) -> str | None:
     """Return the collective that a communication kernel carries out, a value of `COLLECTIVES`.
 
-    None if the name does not tell, or the kernel does not communicate.
+    None if the name does not contain it, or the kernel does not communicate.
 
     >>> collective("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevComm *, unsigned long, ncclWork *)")
     'reduce_scatter'
     """
-    return _told(name) or None
+    communication = _communication(name)
+    return None if communication is None else communication.collective
 
 
 def collective_call(name: str) -> str | None:
@@ -92,18 +94,26 @@ def collective_call(name: str) -> str | None:
     >>> collective_call("ncclAllReduce"), collective_call("_allgather_base"), collective_call("ncclGroupEnd")
     ('all_reduce', 'all_gather', None)
     """
-    found = _COLLECTIVE.search(name.replace("_", ""))
-    return COLLECTIVES[found.group().lower()] if found else None
+    match = _COLLECTIVE.search(name.replace("_", ""))
+    return COLLECTIVES[match.group().lower()] if match else None
 
 
-def _told(name: str) -> str | None:
-    """Return the collective of a kernel, "" for one that is not told; None if the kernel does not communicate."""
+class _Communication(NamedTuple):
+    """A kernel that communicates; its collective is None if the name does not contain it."""
+
+    collective: str | None
+
+
+def _communication(name: str) -> _Communication | None:
+    """Return the communication of a kernel of this name; None if the kernel does not communicate."""
     path = function_path(name)
     function = path.rpartition("::")[2]
-    for pattern, of_library in _LIBRARIES:
+    for pattern, collective_of_library in _LIBRARIES:
         if pattern.search(path):
-            return of_library or collective_call(function) or ""
-    own = _BY_ITS_OWN_NAME.search(function)
-    if own is None or name.startswith(_INDUCTOR) or _WITHIN_A_GPU.search(function[: own.start()]):
+            return _Communication(collective_of_library or collective_call(function))
+    match = _COLLECTIVE_IN_NAME.search(function)
+    if match is None or name.startswith(_INDUCTOR):
         return None
-    return collective_call(own.group())
+    if _WITHIN_A_GPU.search(function[: match.start()]):
+        return None
+    return _Communication(collective_call(match.group()))

@@ -1,4 +1,4 @@
-"""What kind of work a kernel does, told from its name.
+"""What kind of work a kernel does, judged by its name.
 
 Names are all that a trace has, so this is a judgement, not a measurement. The first rule that fits decides: special
 work comes before the general engines that carry it out, a convolution before the matrix multiply inside it, a copy
@@ -79,19 +79,20 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     )
 )
 
-# Kernels that Inductor writes itself are called after all operators that they are a part of. The operators that it
-# leaves to other kernels, such as a convolution whose bias is added here, are no work of theirs.
+# Kernels that Inductor writes itself are named after all operators that they are a part of. The operators that it
+# leaves to other kernels, such as a convolution whose bias is added here, are not their own work.
 _INDUCTOR = re.compile(r"triton_(?:poi|red|per)_")
 _NOT_OF_INDUCTOR = ("attention", "convolution", "matrix_multiply")
-# An elementwise kernel runs a function on each element, which its template arguments name. These say what it is for.
-_BY_ELEMENT = ("normalization", "pooling", "optimizer", "memory_layout", "elementwise")
+# An elementwise kernel runs a function on each element, named in its template arguments. Only for these classes does
+# that name describe the work of the kernel.
+_ELEMENTWISE_CLASSES = ("normalization", "pooling", "optimizer", "memory_layout", "elementwise")
 
 
 def kernel_class(name: str) -> str:
     """Return the class of a kernel, one of `CLASSES`, from its demangled (or mangled) name.
 
-    What the function itself is called decides; where that says nothing, as of `cutlass::Kernel`, its namespaces,
-    template arguments and parameters.
+    The name of the function itself decides; if that fits no class, as with `cutlass::Kernel`, its namespaces, template
+    arguments and parameters do.
 
     >>> kernel_class("sm80_xmma_wgrad_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nhwc_execute_kernel")
     'convolution'
@@ -101,18 +102,21 @@ def kernel_class(name: str) -> str:
     name = name[:LONGEST]
     if communicates(name):
         return "communication"
-    classes = [kind for kind, _ in _RULES]
+    classes = [class_name for class_name, _ in _RULES]
     if _INDUCTOR.match(name):
-        classes = [kind for kind in classes if kind not in _NOT_OF_INDUCTOR]
+        classes = [class_name for class_name in classes if class_name not in _NOT_OF_INDUCTOR]
     function = function_path(name).rpartition("::")[2]
-    own_class = _first_class(function, classes)
-    if own_class == "elementwise":
-        return _first_class(readable_name(name), _BY_ELEMENT)
-    if own_class == "other":
+    class_of_function = _first_class(function, classes)
+    if class_of_function == "elementwise":
+        return _first_class(readable_name(name), _ELEMENTWISE_CLASSES)
+    if class_of_function == "other":
         return _first_class(readable_name(name), classes)
-    return own_class
+    return class_of_function
 
 
 def _first_class(text: str, classes: Collection[str]) -> str:
     """Return the first of some classes whose rule fits a text; "other" for none."""
-    return next((kind for kind, rule in _RULES if kind in classes and rule.search(text)), "other")
+    for class_name, rule in _RULES:
+        if class_name in classes and rule.search(text):
+            return class_name
+    return "other"

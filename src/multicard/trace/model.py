@@ -1,4 +1,4 @@
-"""What a reader gives: the events of one capture, whatever profiler recorded them, as batches of NumPy arrays.
+"""Traces as readers return them: the events of one capture, whatever profiler recorded them, as NumPy arrays.
 
 A capture holds millions of events under a few hundred descriptions (process, function name, …). So an event is its
 numbers and the code of its description, its *group*, which is written down once.
@@ -15,21 +15,22 @@ import numpy.typing as npt
 
 Integers = npt.NDArray[Any]
 
-DEVICE, HOST = "device", "host"  # extents of steps
+# Extents of steps: when a device ran them, or when the host did.
+DEVICE, HOST = "device", "host"
 MISSING = -1  # a number that was not recorded
 
 
 class Kind(NamedTuple):
-    """A kind of events: what describes a group of them, and the numbers of each."""
+    """A kind of events: the columns that describe a group of them, and the numbers of each event."""
 
     groups: tuple[str, ...]
     numbers: tuple[str, ...]
 
 
 # Times (`start`, `end`) are nanoseconds on the trace's own clock; `process` is the process id; `thread` and `stream`
-# are None where they were not recorded. What has an end has a `duration` too, for those who need no more.
+# are None where they were not recorded. Kinds with an `end` also have a `duration`, which can be read alone.
 KINDS: dict[str, Kind] = {
-    # Named ranges that the program pushed and popped, and closed; names without what tells single calls apart.
+    # Named ranges that the program pushed and popped, and closed. Their names are those of `shared_name`.
     "ranges": Kind(("process", "domain", "name", "thread"), ("start", "end")),
     # Calls of the runtime or driver of CUDA, HIP or SYCL on the host; `api` is "runtime", "driver", "backtrace" for a
     # row that repeats a call of its own row, or "other". What a call starts on a device carries its `correlation`, a
@@ -70,8 +71,8 @@ _SINGLE_CALL = re.compile(r", (?:seq|op_id|sizes|input_op_ids|trace_id) ?= ?.*",
 # A step that carries its number, such as PyTorch's `ProfilerStep#7`.
 _STEP = re.compile(r"(?:profiler)?(?:step|iteration|iter)[ _#:-]*\d*", re.IGNORECASE)
 
-# Why a kind that the capture does not hold is absent. Profilers leave out what did not happen and what they were not
-# asked to record alike.
+# The reason for which a kind is absent. Profilers leave out both what did not happen and what they were not asked to
+# record, so the two cannot be distinguished.
 NOT_RECORDED = {
     "ranges": "the capture holds no ranges",
     "api": "the capture holds no calls of the CUDA, HIP or SYCL API",
@@ -84,27 +85,28 @@ NOT_RECORDED = {
 
 
 class Batch(NamedTuple):
-    """Some events of one kind: the code of each one's group, and its numbers by name, all arrays of one length."""
+    """Some events of one kind: the code of each event's group, and numbers by name, all arrays of one length."""
 
     group: Integers
     numbers: dict[str, Integers]
 
     def where(self, keep: npt.NDArray[np.bool_]) -> "Batch":
-        """The events of a mask."""
+        """Return the events of a mask."""
         return Batch(self.group[keep], {name: values[keep] for name, values in self.numbers.items()})
 
 
 class Groups:
-    """The groups of one kind in one trace: their codes count up from 0; several threads may ask at once."""
+    """The groups of one kind in one trace, with codes that count up from 0. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._codes: dict[tuple[Any, ...], int] = {}
         self._lock = threading.Lock()
 
     def codes(self, keys: Sequence[tuple[Any, ...]]) -> Integers:
-        """Give the code of each key, a new one to a new key."""
+        """Return the code of each key, a new one for a new key."""
         with self._lock:
-            return np.array([self._codes.setdefault(key, len(self._codes)) for key in keys], np.int32)
+            codes = [self._codes.setdefault(key, len(self._codes)) for key in keys]
+        return np.array(codes, np.int32)
 
     @property
     def keys(self) -> list[tuple[Any, ...]]:
@@ -120,8 +122,8 @@ BatchReader = Callable[[], Iterator[Batch]]
 class EventSource:
     """Events of one kind in one trace.
 
-    `parts` together give all of them, and may be read at the same time by several threads. `described` gives the
-    values of the group columns that were asked for, by code, for the groups seen so far.
+    `parts` together yield all of them, and may be read at the same time by several threads. `described` returns the
+    values of the requested group columns, by code, for the groups seen so far.
     """
 
     parts: list[BatchReader]
@@ -129,68 +131,78 @@ class EventSource:
 
 
 class Steps(NamedTuple):
-    """Starts and ends of the steps of a process in order of time, in nanoseconds, disjoint."""
+    """Starts and ends of the steps of a process in order of time, in nanoseconds, disjoint.
+
+    `extent`: `DEVICE` or `HOST`, whose time they are. `threads`: the thread of each step, None where it is unknown.
+    """
 
     starts: Integers
     ends: Integers
-    extent: str = HOST  # by whom they are told
-    threads: Sequence[int | None] = ()  # of each; None where that is not known
+    extent: str = HOST
+    threads: Sequence[int | None] = ()
 
     @property
     def window(self) -> tuple[int, int]:
-        """Start of the first and end of the last."""
+        """Start of the first step and end of the last."""
         return int(self.starts[0]), int(self.ends[-1])
 
 
 class Diagnostic(NamedTuple):
-    """A line that a profiler recorded about what is wrong with its capture."""
+    """A line that a profiler recorded about what is wrong with its capture.
+
+    `means_loss`: True if events of a kind that was recorded are missing.
+    """
 
     text: str
-    means_loss: bool  # that events are missing among those that were recorded
+    means_loss: bool
 
 
 @dataclass
 class Trace:
     """One file of a capture."""
 
-    name: str  # what tables call it, where there are several
-    # Gives the source of a kind in `KINDS` that was recorded; called again, it reads again. The second argument names
+    # Name in the column `report` of the tables.
+    name: str
+    # Returns the source of a kind in `KINDS` that was recorded; called again, it reads again. The second argument names
     # the numbers that are needed, the third the group columns: others may be missing from the batches, or empty.
     open: Callable[[str, tuple[str, ...], tuple[str, ...]], EventSource]
-    absent: dict[str, str]  # why a kind was not recorded, for those that were not
-    ranks: dict[int, int] = field(default_factory=dict)  # rank by process id, as far as the trace itself tells
-    gpus: tuple[str, ...] = ()  # names of the kinds of GPUs that the trace is about, as far as it tells
-    # Number of GPUs of the traced machine that can run CUDA or HIP; None where the trace does not tell.
+    # The reason for each kind that was not recorded.
+    absent: dict[str, str]
+    # Rank by process id, as far as the trace itself states it.
+    ranks: dict[int, int] = field(default_factory=dict)
+    # Names of the GPU models in the trace, as far as it states them.
+    gpus: tuple[str, ...] = ()
+    # Number of GPUs of the traced machine that can run CUDA or HIP; None if the trace does not state it.
     gpu_count: int | None = None
     # Identity of the physical GPU, such as its UUID, by process id and number of the device in that process. Two
     # processes that share one GPU have the same identity here.
     gpu_identities: dict[tuple[int, int], str] = field(default_factory=dict)
     # Identity of the clock of all times. Times of two traces can be compared where it is the same and not None.
     clock: str | None = None
-    # What the profiler recorded about events that it lost or could not record, and lines about what reading had to
-    # repair or leave out.
+    # What the profiler recorded about events that it lost or could not record.
     diagnostics: tuple[Diagnostic, ...] = ()
+    # Lines about what reading had to repair or leave out.
     notices: tuple[str, ...] = ()
-    # Gives a line for each error that launching calls returned. It may take as long as reading all calls.
+    # Returns a line for each error that launching calls returned. It may take as long as reading all calls.
     failed_launches: Callable[[], list[str]] = list
-    # Steps by process that were found in the trace; None where its ranges mark them.
+    # Steps by process that `find_steps` found; None if ranges of the trace are to mark them.
     steps: dict[int, Steps] | None = None
 
     def has(self, kind: str) -> bool:
-        """Whether events of a kind were recorded; of "steps": whether they may be told."""
+        """Return True if events of a kind were recorded; for "steps", if there are steps or ranges to mark them."""
         if kind == "steps" and self.steps is not None:
             return bool(self.steps)
         return ("ranges" if kind == "steps" else kind) not in self.absent
 
 
 def picked(kind: str, wanted: Sequence[str], keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Some group columns of keys that hold all of a kind."""
-    at = [KINDS[kind].groups.index(name) for name in wanted]
-    return [tuple(key[i] for i in at) for key in keys]
+    """Return the wanted group columns of keys, each of which has all group columns of a kind in their order."""
+    positions = [KINDS[kind].groups.index(name) for name in wanted]
+    return [tuple(key[position] for position in positions) for key in keys]
 
 
 def why_absent(traces: Sequence[Trace], kinds: Sequence[str]) -> str:
-    """Reason for the first of these kinds that none of the traces recorded."""
+    """Return the reason for the first of these kinds that none of the traces recorded."""
     for kind in kinds:
         if traces and not any(trace.has(kind) for trace in traces):
             return traces[0].absent.get("ranges" if kind == "steps" else kind, "no steps were found")
@@ -198,13 +210,20 @@ def why_absent(traces: Sequence[Trace], kinds: Sequence[str]) -> str:
 
 
 def rank_marks(names: Sequence[tuple[int, str]]) -> dict[int, int]:
-    """Ranks by process id, read from marks named `rank:N` or threads named `MPI Rank N`, given with their process."""
-    found = ((process, _RANK.fullmatch(name)) for process, name in names)
-    return {process: int(match[1]) for process, match in found if match}
+    """Return ranks by process id, from pairs of a process and one of its names.
+
+    Names are those of marks, of which `rank:N` states a rank, and of threads, of which `MPI Rank N` does.
+    """
+    ranks: dict[int, int] = {}
+    for process, name in names:
+        match = _RANK.fullmatch(name)
+        if match is not None:
+            ranks[process] = int(match[1])
+    return ranks
 
 
 def shared_name(name: str) -> str:
-    """Name of a range without what tells single calls apart; every kind of numbered step is `step`.
+    """Return the name of a range without what distinguishes single calls; every sort of numbered step is `step`.
 
     >>> shared_name("aten::copy_, op_id = 991065"), shared_name("ProfilerStep#7"), shared_name("layer 7")
     ('aten::copy_', 'step', 'layer 7')
