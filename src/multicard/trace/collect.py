@@ -61,6 +61,22 @@ class Events:
         """Return the slice of the events of a place; an empty one if it has none."""
         return self.places.get(place, slice(0, 0))
 
+    def number(self, name: str, positions: Integers) -> Integers:
+        """Return a number of some events as 64-bit integers: narrow ones would overflow in sums and differences."""
+        return self.arrays[name].take(positions).astype(np.int64, copy=False)
+
+    def ends(self, positions: Integers) -> Integers:
+        """Return when some events end; `arrays` must have their starts and durations."""
+        return self.number("start", positions) + self.number("duration", positions)
+
+    def in_order(self, positions: Integers) -> Integers:
+        """Return some events in the order of their starts."""
+        return positions.take(np.argsort(self.arrays["start"].take(positions), kind="stable"))
+
+    def of_groups(self, codes: Sequence[int], positions: Integers) -> Integers:
+        """Return those of some events that are of some groups."""
+        return positions[np.isin(self.code.take(positions), codes)]
+
     @cached_property
     def durations(self) -> Grouped:
         """Durations in nanoseconds by code."""

@@ -68,7 +68,7 @@ def message_columns(kernels: Events, positions: Integers, transfer: Integers) ->
 
     durations = transfer.take(sized)
     if (durations == MISSING).any():
-        durations = kernels.arrays["duration"].take(sized).astype(np.int64)
+        durations = kernels.number("duration", sized)
     seconds = int(durations.sum()) / 1e9
     rates: list[float | None] = []
     for code in codes:
@@ -95,7 +95,7 @@ def by_message_size(kernels: Events) -> list[tuple[dict[str, Any], Integers]]:
         codes_of_key.setdefault(key, []).append(code)
     rows: list[tuple[dict[str, Any], Integers]] = []
     for key, codes in sorted(codes_of_key.items(), key=str):
-        positions = sized[np.isin(kernels.code.take(sized), codes)]
+        positions = kernels.of_groups(codes, sized)
         trace, process, device, collective, communicator, ranks = key
         for size, positions_of_size in _by_value(kernels.arrays["bytes"].take(positions), positions):
             columns = {

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from multicard.trace.collect import Events, Place
 from multicard.trace.launches import first_position
@@ -78,13 +79,14 @@ def _groups(
     groups = []
     for pair in pairs.tolist():
         kernel_code, code_of_message = divmod(pair, base)
-        trace = kernels.groups[kernel_code][0]
+        trace, *_ = kernels.groups[kernel_code]
         kernel = kernel_groups[kernel_code]
-        message = _Message(kernel["collective"], None, None)
         if code_of_message:
             message = message_groups[code_of_message - 1]
-        where = (trace, kernel["process"], kernel["device"], kernel.get("stream"))
-        groups.append((*where, kernel["name"], kernel["class"], *message))
+        else:
+            message = _Message(kernel["collective"], None, None)
+        fields = kernel | {"stream": kernel.get("stream")} | message._asdict()
+        groups.append((trace, *(fields[name] for name in COMMUNICATION_FIELDS)))
     return code.astype(np.int64), groups
 
 
@@ -134,12 +136,12 @@ def _messages_of(kernels: Events, api: Events | None, messages: Events) -> Integ
 def _by_noted_kernel(process: _Process) -> Integers:
     """Return the message that was noted on each kernel: the one with its correlation and start, or `_NONE`."""
     kernel_correlation, message_correlation = _common_codes(
-        process.kernels.arrays["correlation"].take(process.kernel_positions),
-        process.messages.arrays["correlation"].take(process.message_positions),
+        process.kernels.number("correlation", process.kernel_positions),
+        process.messages.number("correlation", process.message_positions),
     )
     kernel_start, message_start = _common_codes(
-        process.kernels.arrays["start"].take(process.kernel_positions),
-        process.messages.arrays["kernel_start"].take(process.message_positions),
+        process.kernels.number("start", process.kernel_positions),
+        process.messages.number("kernel_start", process.message_positions),
     )
     # Correlation and start become the digits of one number, which is equal where both are.
     base = 1 + max(kernel_start.max(initial=0), message_start.max(initial=0))
@@ -158,37 +160,32 @@ def _common_codes(first: Integers, second: Integers) -> tuple[Integers, Integers
     >>> [codes.tolist() for codes in _common_codes(np.array([70, 50]), np.array([50, 90]))]
     [[1, 0], [0, 2]]
     """
-    values = np.concatenate((first.astype(np.int64), second.astype(np.int64)))
-    _, codes = np.unique(values, return_inverse=True)
+    _, codes = np.unique(np.concatenate((first, second)), return_inverse=True)
     return codes[: len(first)], codes[len(first) :]
 
 
 def _by_call(process: _Process, api: Events) -> Integers:
     """Return the message of the call of NCCL during which each kernel was launched, on the same thread; or `_NONE`."""
-    kernels, messages = process.kernels, process.messages
-    launched, launching_code = _launches(
-        api, process.owner, kernels.arrays["correlation"].take(process.kernel_positions)
-    )
+    messages = process.messages
+    launches = _launches(api, process.owner, process.kernels.number("correlation", process.kernel_positions))
     launching_threads = [thread for _, thread in api.values("thread")]
     calling_threads = [thread for _, thread in messages.values("thread")]
-    code_of_message = messages.code.take(process.message_positions)
-
     message_of_kernel = np.full(len(process.kernel_positions), _NONE)
     for thread in {thread for thread in calling_threads if thread is not None}:
-        calls = process.message_positions[np.isin(code_of_message, _codes_equal(calling_threads, thread))]
-        by_thread = np.flatnonzero(np.isin(launching_code, _codes_equal(launching_threads, thread)))
-        if not len(calls) or not len(by_thread):
-            continue
-        starts = messages.arrays["start"].take(calls).astype(np.int64)
-        order = np.argsort(starts, kind="stable")
-        launch_time = launched.take(by_thread)
-        # The latest call that began before each launch carries it, unless it ended before.
-        latest = np.searchsorted(starts.take(order), launch_time, side="right") - 1
-        call = calls.take(order.take(np.maximum(latest, 0)))
-        ends = messages.arrays["end"].take(call).astype(np.int64)
-        is_during = (latest >= 0) & (launch_time <= ends)
-        message_of_kernel[by_thread[is_during]] = call[is_during]
+        calls = messages.of_groups(_codes_equal(calling_threads, thread), process.message_positions)
+        launched = np.flatnonzero(np.isin(launches.code, _codes_equal(launching_threads, thread)))
+        if len(calls) and len(launched):
+            call, is_during = _enclosing_calls(messages, calls, launches.start.take(launched))
+            message_of_kernel[launched[is_during]] = call[is_during]
     return message_of_kernel
+
+
+def _enclosing_calls(messages: Events, calls: Integers, moments: Integers) -> tuple[Integers, npt.NDArray[np.bool_]]:
+    """Return for each moment the latest of some calls that had begun, and whether it had not yet ended."""
+    calls = messages.in_order(calls)
+    begun = np.searchsorted(messages.number("start", calls), moments, side="right")
+    call = calls.take(np.maximum(begun - 1, 0))
+    return call, (begun > 0) & (moments <= messages.number("end", call))
 
 
 def _codes_equal(values: Sequence[Any], value: Any) -> list[int]:
@@ -196,26 +193,32 @@ def _codes_equal(values: Sequence[Any], value: Any) -> list[int]:
     return [code for code, other in enumerate(values) if other == value]
 
 
-def _launches(api: Events, owner: Place, correlation: Integers) -> tuple[Integers, Integers]:
-    """Return when the call began that launched each kernel of these correlations, and the code of its group.
+class _Launches(NamedTuple):
+    """When the call began that launched each of some kernels, and the code of its group, `_NONE` if unrecorded."""
 
-    The code is `_NONE` where the call was not recorded. Of calls with one correlation the one that began first counts.
+    start: Integers
+    code: Integers
+
+
+def _launches(api: Events, owner: Place, correlation: Integers) -> _Launches:
+    """Return the calls of a process that launched its kernels of these correlations.
+
+    Of calls with one correlation the one that began first counts.
     """
+    launches = _Launches(np.zeros(len(correlation), np.int64), np.full(len(correlation), _NONE))
     part = api.at(owner)
-    start = np.zeros(len(correlation), np.int64)
-    code = np.full(len(correlation), _NONE)
     # Rows that repeat a call with its backtrace are left out.
     is_call = api.mask([api_of_call != "backtrace" for _, api_of_call in api.values("api")], part)
     is_wanted = np.isin(api.arrays["correlation"][part], correlation[correlation >= 0])
     calls = np.flatnonzero(is_call & is_wanted) + part.start
-    if not len(calls):
-        return start, code
-    calls = calls.take(np.lexsort((api.arrays["start"].take(calls), api.arrays["correlation"].take(calls))))
-    position, is_launched = first_position(api.arrays["correlation"].take(calls), correlation)
-    launching_call = calls.take(position[is_launched])
-    start[is_launched] = api.arrays["start"].take(launching_call)
-    code[is_launched] = api.code.take(launching_call)
-    return start, code
+    if len(calls):
+        calls = api.in_order(calls)
+        calls = calls.take(np.argsort(api.arrays["correlation"].take(calls), kind="stable"))
+        position, is_launched = first_position(api.arrays["correlation"].take(calls), correlation)
+        launching_call = calls.take(position[is_launched])
+        launches.start[is_launched] = api.arrays["start"].take(launching_call)
+        launches.code[is_launched] = api.code.take(launching_call)
+    return launches
 
 
 class _ByOrder:
@@ -291,20 +294,14 @@ class _ByOrder:
         A kernel that began before the first of the calls, and a call that began after the last of the kernels, have no
         partner in the capture.
         """
-        kernels = _in_order(self._kernels, self._free_kernels, kernel_codes)
-        calls = _in_order(self._messages, self._free_messages, message_codes)
+        kernels = self._kernels.in_order(self._kernels.of_groups(kernel_codes, self._free_kernels))
+        calls = self._messages.in_order(self._messages.of_groups(message_codes, self._free_messages))
         calls = calls[~np.isin(calls, self._message_of_kernel)]
         if not len(kernels) or not len(calls):
             return
-        kernel_starts = self._kernels.arrays["start"].take(kernels).astype(np.int64)
-        call_starts = self._messages.arrays["start"].take(calls).astype(np.int64)
+        kernel_starts = self._kernels.number("start", kernels)
+        call_starts = self._messages.number("start", calls)
         kernels = kernels[kernel_starts >= call_starts[0]]
         calls = calls[call_starts <= kernel_starts[-1]]
         if len(kernels) == len(calls):
             self._message_of_kernel[kernels] = calls
-
-
-def _in_order(events: Events, positions: Integers, codes: list[int]) -> Integers:
-    """Return those of some events that are of some groups, in the order of their starts."""
-    chosen = positions[np.isin(events.code.take(positions), codes)]
-    return chosen.take(np.argsort(events.arrays["start"].take(chosen), kind="stable"))

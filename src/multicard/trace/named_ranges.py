@@ -57,8 +57,8 @@ def named_ranges(ranges: Events | None, stated: str | None) -> Ranges:
     # With the ranges in the order of their codes, those of one code lie side by side.
     order = np.argsort(ranges.code, kind="stable")
     codes = ranges.code[order]
-    starts = ranges.arrays["start"][order].astype(np.int64)
-    ends = starts + ranges.arrays["duration"][order].astype(np.int64)
+    starts = ranges.number("start", order)
+    ends = ranges.ends(order)
     edges = np.searchsorted(codes, np.arange(len(threads) + 1))
 
     for (owner, name), codes_with_name in codes_of_name.items():

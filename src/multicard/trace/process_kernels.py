@@ -55,13 +55,12 @@ def process_kernels(capture: CapturedEvents, kernels: Events) -> Mapping[Owner, 
 
         order = np.argsort(kernels.arrays["start"].take(positions), kind="stable")
         positions = positions.take(order)
-        start = kernels.arrays["start"].take(positions).astype(np.int64)
         by_process[owner] = ProcessKernels(
             devices=devices,
             device=device.take(order),
             kernel_class=class_of_code.take(kernels.code.take(positions)),
-            start=start,
-            end=start + kernels.arrays["duration"].take(positions).astype(np.int64),
+            start=kernels.number("start", positions),
+            end=kernels.ends(positions),
             call=call.take(positions),
         )
     return by_process

@@ -129,15 +129,10 @@ def _pools(events: Events) -> dict[_Pool, list[_Member]]:
         pools[pool] = []
         for member in sorted(codes_of_member, key=str):
             rank = member[:3]
-            pools[pool].append(_Member(rank, _in_order(events, rank, codes_of_member[member])))
+            part = events.at(rank)
+            calls = events.of_groups(codes_of_member[member], np.arange(part.start, part.stop))
+            pools[pool].append(_Member(rank, events.in_order(calls)))
     return pools
-
-
-def _in_order(events: Events, rank: Place, codes: list[int]) -> Integers:
-    """Return the positions of the events of some groups of a rank in the order of their starts."""
-    part = events.at(rank)
-    positions = np.flatnonzero(np.isin(events.code[part], codes)) + part.start
-    return positions.take(np.argsort(events.arrays["start"].take(positions), kind="stable"))
 
 
 class _Matcher:
@@ -289,8 +284,7 @@ class _Matcher:
 
     def _times(self, events: Integers) -> tuple[Integers, Integers]:
         """Return the starts and ends of events."""
-        starts = self._events.arrays["start"].take(events).astype(np.int64)
-        return starts, starts + self._events.arrays["duration"].take(events).astype(np.int64)
+        return self._events.number("start", events), self._events.ends(events)
 
     def _clock(self, rank: Place) -> str:
         """Return the name of a rank's clock, which is its trace's own unless the trace names another."""
@@ -327,12 +321,7 @@ def _by_rank(events: Events, members: list[_Member]) -> list[_Member]:
     streams: dict[Place, list[Integers]] = {}
     for member in members:
         streams.setdefault(member.rank, []).append(member.events)
-    by_rank = []
-    for rank, events_of_streams in streams.items():
-        positions = np.concatenate(events_of_streams)
-        order = np.argsort(events.arrays["start"].take(positions), kind="stable")
-        by_rank.append(_Member(rank, positions.take(order)))
-    return by_rank
+    return [_Member(rank, events.in_order(np.concatenate(positions))) for rank, positions in streams.items()]
 
 
 def _in_all(members: list[_Member], sequences: list[Integers]) -> list[_Member]:
