@@ -6,59 +6,61 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 from multicard.core.pipeline import PARENT_PIPE, pipeline_folder
+from multicard.core.signals import DeferredSignals
 
 
 def run_pipeline(
     config: Path, profile: Path | None = None, options: Sequence[str] = (), targets: Sequence[str] = ()
 ) -> bool:
-    """Run a configuration file by Snakemake in the current folder; whether all that was to be made was.
+    """Run a configuration file by Snakemake in the current folder; return True if all that was asked for was made.
 
     `profile`: Snakemake's; by default the shipped one for this machine. `options`: further ones of Snakemake, with
     which all output is its own, not that of `snakemake_logger_plugin_multicard`.
     `targets`: files to make, of which only errors are printed; by default all, the report included.
     """
     pipeline = pipeline_folder()
+    if options:
+        console = "full"
+    elif targets:
+        console = "errors"
+    else:
+        console = "results"
     # -P: a file of the current folder must not take the place of a module that Snakemake imports.
     command = [sys.executable, "-P", "-m", "snakemake", "--configfile", str(config)]
     command += ["--snakefile", str(pipeline / "workflow/Snakefile")]
     command += ["--profile", str(profile or pipeline / "profiles/local")]
-    shown = "full" if options else "errors" if targets else "results"
-    command += ["--logger", "multicard", "--logger-multicard-console", shown, *options, *targets]
+    command += ["--logger", "multicard", "--logger-multicard-console", console]
+    command += [*options, *targets]
     return _run(command) == 0
 
 
 def _run(command: Sequence[str]) -> int:
     """Return the exit code of Snakemake.
 
-    It ends with all that it started when this process is told to, by Ctrl-C or not, and when this process is killed.
+    Snakemake ends, with all that it started, when this process gets a signal to end, by Ctrl-C or not, and when this
+    process is killed.
     """
-    received: list[int] = []
-    started: list[subprocess.Popen] = []
 
-    def end(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-        for process in started:
-            process.send_signal(signal.SIGTERM)
+    def end_snakemake(_number: int) -> None:
+        process.send_signal(signal.SIGTERM)
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, end) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
+    signals = DeferredSignals(repeat=end_snakemake)
+    # Snakemake watches one end; the other one closes when this process ends in whatever way.
     watched, held = os.pipe()
+    environment = os.environ | {PARENT_PIPE: f"{watched}:{os.fstat(watched).st_ino}"}
     try:
         # In a session of its own: Ctrl-C is to reach it once, as the signal on which it ends its jobs too.
-        environment = os.environ | {PARENT_PIPE: f"{watched}:{os.fstat(watched).st_ino}"}
-        with subprocess.Popen(command, env=environment, pass_fds=[watched], start_new_session=True) as process:
-            started.append(process)
-            if received:  # while it started
-                process.send_signal(signal.SIGTERM)
+        with (
+            signals.installed(),
+            subprocess.Popen(command, env=environment, pass_fds=[watched], start_new_session=True) as process,
+            signals.delivered(end_snakemake),
+        ):
             code = process.wait()
     finally:
         os.close(watched)
         os.close(held)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if received:
+    if signals.first is not None:
         raise KeyboardInterrupt("interrupted; the same command continues where it stopped")
     return code
