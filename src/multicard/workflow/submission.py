@@ -3,7 +3,7 @@
 Snakemake's plugin for Slurm submits by the `sbatch` that is first on the PATH, and to Snakemake a refused submission is
 a failed job, which it repeats at once. So a controller that restarts, or a limit on the jobs of a user, would use up
 all attempts at a run within seconds. The pipeline therefore puts this one first on its PATH (`submit_patiently`). It
-runs Slurm's and gives its answer, but where that is a refusal for the moment it waits and submits again.
+runs Slurm's and passes on its answer, but after a refusal for the moment it waits and submits again.
 """
 
 import json
@@ -21,27 +21,27 @@ from pathlib import Path
 from typing import NamedTuple
 
 from multicard.core.files import atomic_write
+from multicard.core.slurm import CONTROLLER_AWAY, NO_ANSWER
 from multicard.core.system import ask, read_or_none, start_of
 
-PLACE = Path(".snakemake", "multicard")  # in the working directory of the pipeline
-PROGRAM, WAITING = PLACE / "bin" / "sbatch", PLACE / "waiting"
-# Variables by which the pipeline tells its submissions its folder and process.
-FOLDER, PIPELINE = "MULTICARD_SUBMITS_FROM", "MULTICARD_SUBMITTED_BY"
-FIRST_WAIT_S, LONGEST_WAIT_S = 5.0, 60.0  # each wait is twice as long as the one before
-NO_ANSWER_LIMIT_S = 3600.0  # as long as the profile has Snakemake ask for the states of jobs
+# In the working directory of the pipeline.
+FOLDER_OF_MULTICARD = Path(".snakemake", "multicard")
+PROGRAM = FOLDER_OF_MULTICARD / "bin" / "sbatch"
+# Holds a note of each submission that waits. Without this folder, none waits: the pipeline ends.
+WAITING = FOLDER_OF_MULTICARD / "waiting"
+# Variables by which submissions learn the folder and the process of their pipeline.
+FOLDER = "MULTICARD_SUBMITS_FROM"
+PIPELINE = "MULTICARD_SUBMITTED_BY"
+# Each wait is twice as long as the one before.
+FIRST_WAIT_S = 5.0
+LONGEST_WAIT_S = 60.0
+NO_ANSWER_LIMIT_S = 3600.0  # the profile has Snakemake ask for the states of jobs as long
 LOOK_S = 0.5
 # A limit on how many jobs may be submitted, as Slurm names it (`job_reason_string` in its sources), such as
 # QOSMaxSubmitJobPerUserLimit, AssocGrpSubmitJobsLimit.
 SUBMIT_LIMIT = re.compile(r"\b\w+Submit\w*Limit\b")
-# What Slurm's errors (`slurm_errno.c`) and Linux's say when the controller is busy, away or restarting, in lower case.
-NO_ANSWER = (
-    "unable to contact slurm controller", "socket timed out", "temporarily unable to accept", "standby mode",
-    "transport endpoint is not connected", "zero bytes were transmitted", "resource temporarily unavailable",
-    "connection refused", "connection timed out", "connection reset by peer",
-)  # fmt: skip
 
-
-# Snakemake's plugin is told to ask squeue. When the controller is away as it begins to ask, it asks sacct instead, and
+# The profile has Snakemake's plugin ask squeue. If the controller is away at first, the plugin asks sacct instead, and
 # where there is no accounting that fails for an hour (`check_active_jobs`). This sacct then asks squeue.
 SACCT = """\
 #!/bin/sh
@@ -59,11 +59,12 @@ class Refusal(NamedTuple):
     """Why Slurm takes no job for the moment."""
 
     reason: str
-    is_limit: bool  # on the jobs of a user, rather than no answer
+    # True for a limit on the jobs of a user, False if Slurm did not answer.
+    is_limit: bool
 
 
 class Submitted(NamedTuple):
-    """How sbatch ended, and what it printed."""
+    """Exit code and output of sbatch."""
 
     exit_code: int
     output: str = ""
@@ -71,7 +72,7 @@ class Submitted(NamedTuple):
 
 
 def submit_patiently(folder: Path) -> None:
-    """Have what this process submits from a folder wait where Slurm takes no job."""
+    """Put this module's sbatch first on the PATH of this process, for what it submits from a folder."""
     shutil.rmtree(folder / WAITING, ignore_errors=True)
     (folder / WAITING).mkdir(parents=True)
     program = (folder / PROGRAM).absolute()
@@ -95,8 +96,13 @@ def stop_submitting(folder: Path) -> None:
 
 def waiting_submissions(folder: Path) -> list[Refusal]:
     """Return why each submission from a folder that waits at the moment does."""
-    notes = (read_or_none(lambda file=file: json.loads(file.read_text())) for file in (folder / WAITING).glob("*.json"))
-    return [Refusal(*note) for note in notes if note]
+    refusals = (_read_note(file) for file in (folder / WAITING).glob("*.json"))
+    return [waiting for waiting in refusals if waiting is not None]
+
+
+def _read_note(file: Path) -> Refusal | None:
+    """Return the refusal in a note; None if the submission has just ended, or is writing the note."""
+    return read_or_none(lambda: Refusal(*json.loads(file.read_text())))
 
 
 def refusal(printed: str) -> Refusal | None:
@@ -111,35 +117,45 @@ def refusal(printed: str) -> Refusal | None:
     if limit := SUBMIT_LIMIT.search(printed):
         return Refusal(limit[0], is_limit=True)
     for line in reversed(printed.splitlines()):
-        if any(words in line.lower() for words in NO_ANSWER):
+        if NO_ANSWER.search(line):
             return Refusal(line.removeprefix("sbatch: error: ").strip(), is_limit=False)
     return None
 
 
 def submit(arguments: Sequence[str], script: str, environment: Mapping[str, str]) -> Submitted:
-    """Submit a script, after waiting where need be; return how Slurm's sbatch ended."""
-    folder = Path(environment[FOLDER])
-    for_slurm = _environment_of_slurm(environment)
-    sbatch = shutil.which("sbatch", path=for_slurm["PATH"])
+    """Submit a script, again and again while Slurm refuses it for the moment; return how the last sbatch ended.
+
+    `arguments`: options of sbatch; `environment`: of this process, as `submit_patiently` has set it.
+    """
+    waiting = Path(environment[FOLDER]) / WAITING
+    pipeline = environment[PIPELINE]
+    environment_of_job = _environment_of_job(environment)
+    sbatch = shutil.which("sbatch", path=environment_of_job["PATH"])
     if sbatch is None:
         return Submitted(127, error="sbatch: not found on the PATH")
-    # By it a job is known that Slurm took although its answer did not come.
+    # A comment in the script identifies a job that Slurm has taken although its answer was lost.
     mark = f"# Submission {uuid.uuid4().hex}"
-    note = folder / WAITING / f"{os.getpid()}.json"
-    wait_s, since, is_in_doubt = FIRST_WAIT_S, time.monotonic(), False
+    note = waiting / f"{os.getpid()}.json"
+    first_try_s = time.monotonic()
+    wait_s = FIRST_WAIT_S
+    may_be_taken = False
     try:
-        while not _is_over(environment[PIPELINE], note.parent):
-            ended = _taken(arguments, mark) if is_in_doubt else None
+        while not _is_over(pipeline, waiting):
+            ended = _submitted_before(arguments, mark) if may_be_taken else None
             if ended is None:
-                ended = _run(sbatch, arguments, f"{script}\n{mark}\n", for_slurm)
+                ended = _run(sbatch, arguments, f"{script}\n{mark}\n", environment_of_job)
             refused = refusal(ended.error) if ended.exit_code else None
-            if refused is None or (not refused.is_limit and time.monotonic() - since > NO_ANSWER_LIMIT_S):
+            if refused is None:
                 return ended
-            is_in_doubt = is_in_doubt or not refused.is_limit
-            with suppress(FileNotFoundError):  # the pipeline is told to end
+            if not refused.is_limit:
+                if time.monotonic() - first_try_s > NO_ANSWER_LIMIT_S:
+                    return ended
+                may_be_taken = True
+            # Without the folder, the pipeline ends.
+            with suppress(FileNotFoundError):
                 note.write_text(json.dumps(refused), encoding="utf-8")
-            next_try = time.monotonic() + wait_s
-            while time.monotonic() < next_try and not _is_over(environment[PIPELINE], note.parent):
+            next_try_s = time.monotonic() + wait_s
+            while time.monotonic() < next_try_s and not _is_over(pipeline, waiting):
                 time.sleep(LOOK_S)
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
     finally:
@@ -147,16 +163,16 @@ def submit(arguments: Sequence[str], script: str, environment: Mapping[str, str]
     return Submitted(1, error="the pipeline is told to end")
 
 
-def _environment_of_slurm(environment: Mapping[str, str]) -> dict[str, str]:
+def _environment_of_job(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without what only this program needs: a job gets that of the sbatch that submits it."""
-    own = Path(environment[FOLDER]) / PROGRAM.parent
-    elsewhere = [part for part in environment["PATH"].split(os.pathsep) if Path(part) != own]
-    kept = {name: value for name, value in environment.items() if name not in (FOLDER, PIPELINE)}
-    return kept | {"PATH": os.pathsep.join(elsewhere)}
+    programs = Path(environment[FOLDER]) / PROGRAM.parent
+    path = [folder for folder in environment["PATH"].split(os.pathsep) if Path(folder) != programs]
+    variables = {name: value for name, value in environment.items() if name not in (FOLDER, PIPELINE)}
+    return variables | {"PATH": os.pathsep.join(path)}
 
 
 def _is_over(pipeline: str, waiting: Path) -> bool:
-    """Whether the pipeline that submits is told to end, or has ended, even by SIGKILL."""
+    """Return True if the pipeline that submits ends, or has ended, even by SIGKILL."""
     pid, start = pipeline.split()
     return not waiting.is_dir() or start_of(int(pid)) != start
 
@@ -169,15 +185,15 @@ def _run(sbatch: str, arguments: Sequence[str], script: str, environment: Mappin
     return Submitted(ended.returncode, ended.stdout, ended.stderr)
 
 
-def _taken(arguments: Sequence[str], mark: str) -> Submitted | None:
-    """Return the job with a mark in its script, if Slurm has taken it; None if it is known that it has not.
+def _submitted_before(arguments: Sequence[str], mark: str) -> Submitted | None:
+    """Return what sbatch would have printed for the job with a mark in its script; None if Slurm has no such job.
 
-    It takes a job, and its answer is lost, when the controller is slow: the job would run twice.
+    When the controller is slow, Slurm takes a job and its answer is lost: submitted again, the job would run twice.
     """
     name = arguments[arguments.index("--job-name") + 1] if "--job-name" in arguments else ""
     queue = ask(["squeue", "--me", "--noheader", f"--name={name}", "--format=%i"])
     if queue.problem:
-        return Submitted(1, error=f"{NO_ANSWER[0]}: {queue.problem}")
+        return Submitted(1, error=f"{CONTROLLER_AWAY}: {queue.problem}")
     for job in queue.lines:
         if mark in ask(["scontrol", "write", "batch_script", job, "-"]).output:
             return Submitted(0, f"{job}\n")
