@@ -5,20 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from multicard.launch import bounded_log
 from multicard.launch.bounded_log import BoundedLog
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounds of kilobytes in place of megabytes."""
-    monkeypatch.setattr(bounded_log, "HEAD_BYTES", 1000)
-    monkeypatch.setattr(bounded_log, "TAIL_BYTES", 2000)
-    monkeypatch.setattr(bounded_log, "MOST_BYTES", 5000)
+def small_log(path: Path) -> BoundedLog:
+    """A log with bounds of kilobytes in place of megabytes; it takes 5000 bytes at most."""
+    return BoundedLog(path, head_bytes=1000, tail_bytes=2000)
 
 
 def test_a_log_within_the_bound_is_whole(tmp_path: Path) -> None:
-    with BoundedLog(tmp_path / "log.txt") as log:
+    with small_log(tmp_path / "log.txt") as log:
         for _ in range(50):
             log.write(b"x" * 99 + b"\n")
     assert (tmp_path / "log.txt").read_bytes() == (b"x" * 99 + b"\n") * 50
@@ -27,7 +23,7 @@ def test_a_log_within_the_bound_is_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [501, 5000])
 def test_of_a_long_log_the_beginning_and_the_end_stay_at_all_times(count: int, tmp_path: Path) -> None:
     path, lines = tmp_path / "log.txt", [f"line {number:4}" for number in range(count)]  # of ten bytes each
-    with BoundedLog(path) as log:
+    with small_log(path) as log:
         for number, line in enumerate(lines, 1):
             log.write(f"{line}\n".encode())
             if number % 97 == 0:  # as someone who follows it
@@ -42,7 +38,7 @@ def test_of_a_long_log_the_beginning_and_the_end_stay_at_all_times(count: int, t
 
 
 def test_output_without_lines_is_bounded_too(tmp_path: Path) -> None:
-    with BoundedLog(tmp_path / "log.txt") as log:
+    with small_log(tmp_path / "log.txt") as log:
         for number in range(30_000):
             log.write(b"%d" % (number % 10))
     content = (tmp_path / "log.txt").read_bytes()

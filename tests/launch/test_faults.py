@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,11 @@ from conftest import ROOT, TINY, path_without_nsys, ran
 from forked_ranks import run_program
 from multicard.core.errors import TraceError
 from multicard.core.files import write_json
-from multicard.launch import node_ranks, supervise, trace_files
+from multicard.launch import job as job_module
+from multicard.launch import node_ranks, trace_files
 from multicard.launch.job import run_job
+from multicard.launch.node_ranks import run_ranks
+from multicard.launch.watch import Limits
 from multicard.profilers import nsys
 from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.trace.export import export_run
@@ -45,10 +49,16 @@ open(Path(__file__).with_name("starts"), "a").write("x")
 """
 
 
+def limit(monkeypatch: pytest.MonkeyPatch, **limits: float) -> None:
+    """Have jobs run under these limits, waiting for no signal after they failed."""
+    limited = partial(run_ranks, limits=Limits(signal_s=0.0, **limits))
+    monkeypatch.setattr(job_module, "run_ranks", limited)
+
+
 @pytest.fixture
 def fake_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Put a fake nsys first on the PATH; give the file in which each of its starts is an x."""
-    monkeypatch.setattr(supervise, "TOLD_S", 0.0)
+    limit(monkeypatch)
 
     def put(program: str, head: str = FAKE) -> Path:
         folder = tmp_path / "fake"
@@ -86,8 +96,8 @@ def test_an_export_that_hangs_is_killed_and_leaves_no_database(
 def test_an_nsys_that_never_exits_after_its_job_is_killed_and_the_run_is_kept(
     digits: Path, fake_nsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (supervise, trace_files):
-        monkeypatch.setattr(module, "FINISH_LIMIT_S", 1.0)
+    limit(monkeypatch, finish_s=1.0)
+    monkeypatch.setattr(trace_files, "FINISH_LIMIT_S", 1.0)
     fake_nsys("subprocess.run(command)\ntime.sleep(1000)\n")
     record = watched(digits, tmp_path / "run")
     reason = "nsys left no report: it did not exit within 1 s after the job, and was killed"
@@ -181,7 +191,7 @@ def test_a_job_whose_nsys_dies_is_started_once_more(
 def test_a_real_nsys_that_is_killed_as_it_starts_is_started_again(
     digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervise, "TOLD_S", 0.0)
+    limit(monkeypatch)
     killed: list[int] = []
 
     def kill_first() -> None:
@@ -207,8 +217,7 @@ def test_a_real_nsys_that_is_killed_as_it_starts_is_started_again(
 def test_an_nsys_that_goes_on_without_its_job_is_ended(
     digits: Path, fake_nsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (supervise, node_ranks):
-        monkeypatch.setattr(module, "UNUSED_S", 1.0)
+    limit(monkeypatch, unused_s=1.0)
     started = fake_nsys("time.sleep(1000)\n")
     record = watched(digits, tmp_path / "run")
     assert record["reason"]["code"] == "profiler_failed" and len(started.read_text()) == 2

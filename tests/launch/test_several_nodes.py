@@ -11,7 +11,7 @@ import pytest
 from conftest import TINY, refusal
 from multicard.core.layout import NODE, node_file
 from multicard.launch import several_nodes
-from multicard.launch.interruptible import interruptible, undisturbed
+from multicard.launch.ending import deferred_signals, end_process
 from multicard.launch.several_nodes import OtherTasks, run_on_nodes, states_of_tasks
 from multicard.launch.supervise import Ended
 from multicard.workloads.vision.parameters import VisionParameters
@@ -31,7 +31,12 @@ def test_a_task_ends_when_another_one_has_failed_or_reached_the_time_limit(
 ) -> None:
     first, second = (OtherTasks(tmp_path, task, 2) for task in range(2))
     first.report(**ends)
-    with undisturbed(), pytest.raises(SystemExit) as told, interruptible(), second.watched():
+    with (
+        deferred_signals() as signals,
+        pytest.raises(SystemExit) as told,
+        signals.delivered(end_process),
+        second.watched(),
+    ):
         time.sleep(60)
     assert (told.value.code, second.have_failed) == (128 + signal.SIGTERM, True)
 
@@ -39,7 +44,7 @@ def test_a_task_ends_when_another_one_has_failed_or_reached_the_time_limit(
 def test_a_task_goes_on_beside_one_that_has_completed(tmp_path: Path) -> None:
     first, second = (OtherTasks(tmp_path, task, 2) for task in range(2))
     first.report(failed=False, timed_out=False)
-    with undisturbed(), interruptible(), second.watched():
+    with deferred_signals() as signals, signals.delivered(end_process), second.watched():
         time.sleep(0.1)
     assert not second.have_failed
 
@@ -61,7 +66,7 @@ def test_a_failed_task_waits_until_all_have_reported_but_not_for_ever(
     assert len(slept) == 2
     monkeypatch.setattr(several_nodes, "PATIENCE_S", 0.0)
     OtherTasks(tmp_path, 0, 9).wait()
-    assert [state["failed"] for state in states_of_tasks(tmp_path, 9)] == [True, False, False]
+    assert [state.failed for state in states_of_tasks(tmp_path, 9)] == [True, False, False]
 
 
 @pytest.fixture
@@ -71,7 +76,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def run_played(*calls: tuple[int, str, list[dict[str, bool]] | None]) -> tuple[Ended, int]:
         left = list(calls)
 
-        def run(_command: Any, _variables: Any, log: Path, *_: Any) -> Ended:
+        def run(_command: Any, _variables: Any, log: Path, *_: Any, **_limits: Any) -> Ended:
             code, printed, states = left.pop(0)
             log.write_text(printed)
             for task, state in enumerate(states or ()):

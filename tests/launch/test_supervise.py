@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 
 from multicard.launch import supervise
 from multicard.launch.cpu_samples import cpu_s_of_job
+from multicard.launch.processes import JOB_MARK
+from multicard.launch.watch import Limits, Ranks
 
 # Starts a child in a session of its own, as the agent of nsys does, and says its id.
 DETACH = (
@@ -28,16 +31,14 @@ REPORT = (
 )
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for no signal after a job has failed."""
-    monkeypatch.setattr(supervise, "TOLD_S", 0.0)
+IMPATIENT = Limits(signal_s=0.0)  # wait for no signal after a job has failed
 
 
 def run(code: str, tmp_path: Path, limit: float = 600, **options: Any) -> tuple[supervise.Ended, list[str]]:
     """Run a program of Python in a folder, under a launcher of its own if that is given; also give what it printed."""
     lines: list[str] = []
     command = [sys.executable, "-c", code]
+    options.setdefault("limits", IMPATIENT)
     if launcher := options.pop("launcher", None):
         first = options.setdefault("first_process", tmp_path / "first_process")
         command = [sys.executable, "-c", launcher, *supervise.in_profiler(command, first)]
@@ -87,27 +88,26 @@ def test_a_detached_child_is_killed_with_the_job(tmp_path: Path) -> None:
 )
 def test_a_child_that_cleared_its_environment_is_ended_with_the_job(detaches: str, tmp_path: Path) -> None:
     quiet = "import subprocess\nquiet = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
-    ended, [pid] = run(quiet + detaches, tmp_path, grace_s=0.5)
+    ended, [pid] = run(quiet + detaches, tmp_path, limits=replace(IMPATIENT, grace_s=0.5))
     assert ended.exit_code == 0
     assert gone(int(pid))
 
 
-def test_a_process_of_no_descent_that_holds_the_output_keeps_no_launcher(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervise, "READ_LIMIT_S", 0.1)
+def test_a_process_of_no_descent_that_holds_the_output_keeps_no_launcher(tmp_path: Path) -> None:
     held: list[int] = []
 
     def hold(line: str) -> None:
         held.append(os.open(f"/proc/{line}/fd/1", os.O_WRONLY))
 
     job = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read(); import time; time.sleep(1)"
-    ended = supervise.run([sys.executable, "-c", job], dict(os.environ), tmp_path / "log.txt", 600, hold)
+    ended = supervise.run(
+        [sys.executable, "-c", job], dict(os.environ), tmp_path / "log.txt", 600, hold, limits=Limits(read_s=0.1)
+    )
     assert ended.exit_code == 0 and held
     os.close(held[0])
 
 
-def reported(tmp_path: Path) -> supervise.Ranks:
+def reported(tmp_path: Path) -> Ranks:
     """How to tell that the only rank has run `REPORT`."""
 
     def ranks() -> set[int] | None:
@@ -129,14 +129,13 @@ def reported(tmp_path: Path) -> supervise.Ranks:
     ids=["detached", "thread", "pool", "within a profiler that waits for all"],
 )
 def test_what_a_script_leaves_running_is_ended_soon_after_it_has_reported(
-    leaves: str, is_wrapped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    leaves: str, is_wrapped: bool, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(supervise, "EXIT_S", 1.0)
-    monkeypatch.setattr(supervise, "LEFT_S", 1.0)
     code = f"import subprocess, threading, time\nfrom concurrent.futures import ProcessPoolExecutor\n{leaves}\n{REPORT}"
     profiler = "import subprocess, sys, time; subprocess.run(sys.argv[1:]); time.sleep(3); print('report')"
     launcher = profiler if is_wrapped else None
-    ended, lines = run(code, tmp_path, launcher=launcher, ranks=reported(tmp_path))
+    limits = replace(IMPATIENT, exit_s=1.0, leave_s=1.0)
+    ended, lines = run(code, tmp_path, launcher=launcher, ranks=reported(tmp_path), limits=limits)
     assert ended.wall_time_s < 300
     assert not ended.timed_out
     assert ("report" in lines) == is_wrapped, "the profiler itself is not ended"
@@ -150,29 +149,25 @@ def test_a_profiler_that_exits_before_its_job_does_not_take_it_with_it(tmp_path:
 
 
 @pytest.mark.slow
-def test_a_rank_and_its_launcher_that_take_their_time_to_exit_are_not_left_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_and_its_launcher_that_take_their_time_to_exit_are_not_left_behind(tmp_path: Path) -> None:
     """As on a busy machine: neither is ended before the rank has exited."""
-    monkeypatch.setattr(supervise, "LEFT_S", 1.0)
     rank = f"import time\n{REPORT}\ntime.sleep(4)\nprint('rank done', flush=True)"
     launcher = (
         f"import subprocess, sys, time\nsubprocess.run([sys.executable, '-c', {rank!r}])\n{SLEEP}\ntime.sleep(600)"
     )
-    ended, lines = run(launcher, tmp_path, 300, ranks=reported(tmp_path))
+    ended, lines = run(launcher, tmp_path, 300, ranks=reported(tmp_path), limits=replace(IMPATIENT, leave_s=1.0))
     assert lines == ["rank done"]
     assert not ended.timed_out
 
 
-def test_a_script_that_leaves_nothing_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervise, "LEFT_S", 600.0)
-    ended, _ = run(REPORT, tmp_path, 900, ranks=reported(tmp_path))
+def test_a_script_that_leaves_nothing_is_not_waited_for(tmp_path: Path) -> None:
+    ended, _ = run(REPORT, tmp_path, 900, ranks=reported(tmp_path), limits=replace(IMPATIENT, leave_s=600.0))
     assert ended.exit_code == 0 and ended.wall_time_s < 300
 
 
 def test_a_job_over_its_limit_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(600)"
-    ended, _ = run(deaf, tmp_path, limit=2, grace_s=0.5)
+    ended, _ = run(deaf, tmp_path, limit=2, limits=replace(IMPATIENT, grace_s=0.5))
     assert ended.timed_out and ended.wall_time_s < 300
     assert ended.exit_code == -9
 
@@ -191,7 +186,7 @@ def test_a_job_gets_the_variables_that_it_was_given_and_its_mark(tmp_path: Path)
     lines: list[str] = []
     supervise.run(["env"], given, tmp_path / "log.txt", 60, lines.append)
     assert {"NAME=a=b", f"PATH={given['PATH']}"} < set(lines)
-    assert {line.partition("=")[0] for line in lines} == {*given, supervise.JOB_MARK}
+    assert {line.partition("=")[0] for line in lines} == {*given, JOB_MARK}
 
 
 # A rank, as a profiler starts it that does not end it, and a child of the rank that is deaf and has no mark.
@@ -218,8 +213,9 @@ def wait_until_gone(pids: list[int]) -> None:
 def test_a_job_does_not_outlive_its_launcher(tmp_path: Path, how: str) -> None:
     launcher = (
         "import os, sys; from pathlib import Path; from multicard.launch import supervise\n"
+        "from multicard.launch.watch import Limits\n"
         f"supervise.run([sys.executable, '-c', {DEAF!r}], dict(os.environ), Path({str(tmp_path / 'log.txt')!r}), 600, "
-        "lambda line: print(line, flush=True), grace_s=0.5)\n"
+        "lambda line: print(line, flush=True), limits=Limits(grace_s=0.5))\n"
     )
     started = subprocess.Popen([sys.executable, "-c", launcher], stdout=subprocess.PIPE, text=True)
     job = [int(started.stdout.readline()) for _ in range(3)]
@@ -278,10 +274,8 @@ def test_a_second_signal_does_not_interrupt_the_cleanup(tmp_path: Path, second: 
     assert lines == ["ready", "ending", "ended"]
 
 
-def test_a_signal_that_ends_the_job_first_and_then_its_launcher_is_no_failure_of_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervise, "TOLD_S", 300.0)
+def test_a_signal_that_ends_the_job_first_and_then_its_launcher_is_no_failure_of_the_job(tmp_path: Path) -> None:
+    limits = Limits(signal_s=300.0)
     job = "import os, signal; print(os.getpid(), flush=True); os.kill(os.getpid(), signal.SIGTERM)"
 
     def follow(line: str) -> None:
@@ -290,7 +284,7 @@ def test_a_signal_that_ends_the_job_first_and_then_its_launcher_is_no_failure_of
         tell(signal.SIGTERM)
 
     with pytest.raises(SystemExit):
-        supervise.run([sys.executable, "-c", job], dict(os.environ), tmp_path / "log.txt", 600, follow)
+        supervise.run([sys.executable, "-c", job], dict(os.environ), tmp_path / "log.txt", 600, follow, limits=limits)
 
 
 # Starts a process that is nobody's child any more, as a profiler starts its agent, and ends when that has computed for

@@ -46,7 +46,7 @@ def fact(rank: int, stage: str, **more: Any) -> str:
 def exchanged(monkeypatch: pytest.MonkeyPatch, ranks: int, *lines: str) -> Exchange:
     """What is made of these lines of a job."""
 
-    def fake(*arguments: Any) -> Ended:
+    def fake(*arguments: Any, **_: Any) -> Ended:
         for line in lines:
             arguments[4](line)
         return Ended(0, False, 1.0)

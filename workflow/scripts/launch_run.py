@@ -14,7 +14,7 @@ from multicard.experiment.load import read_job
 from multicard.experiment.machine import Machine, slurm_job
 from multicard.experiment.resources import ATTEMPTS
 from multicard.experiment.runs import Run
-from multicard.launch.interruptible import end_with
+from multicard.launch.ending import end_with_process
 from multicard.launch.job import refuse_job, run_job
 from multicard.runs.parameters import run_id
 from multicard.workflow.kept_outcomes import keep, made_of, restore
@@ -32,7 +32,7 @@ parser.add_argument("--time-limit-min", type=float, default=60, help="minutes af
 parser.add_argument("--memory-mb", type=int, help="memory of a node that the job requests, in Slurm's MB")
 parser.add_argument("--order", type=json.loads, help="place of the run in the planned order, as JSON, for run.json")
 arguments = parser.parse_args()
-end_with(arguments.parent)
+end_with_process(arguments.parent)
 with reported(), report_unwritable(arguments.out):
     here, job = Machine.here(), slurm_job()
     parameters = read_job(arguments.parameters, arguments.data, arguments.model, None if job else here)

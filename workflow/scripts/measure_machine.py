@@ -7,7 +7,7 @@ from pathlib import Path
 from multicard.core.errors import UserError, reported
 from multicard.core.files import write_json
 from multicard.core.layout import machine_name
-from multicard.launch.interruptible import end_with
+from multicard.launch.ending import end_with_process
 from multicard.machine.measure import measure_machine
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -17,7 +17,7 @@ parser.add_argument("--seconds", type=float, default=1.0, help="time of each mea
 parser.add_argument("--parent", type=int, default=0, help="id of the process that this one ends with")
 parser.add_argument("--out", type=Path, required=True, help="record to write")
 arguments = parser.parse_args()
-end_with(arguments.parent)
+end_with_process(arguments.parent)
 here = {os.environ.get("SLURMD_NODENAME", machine_name()), machine_name()}  # Slurm may have a name of its own for it
 with reported():
     if arguments.host and arguments.host.partition(".")[0] not in {name.partition(".")[0] for name in here}:

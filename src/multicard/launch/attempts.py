@@ -1,4 +1,4 @@
-"""Attempts at a run: one at a time, each in a clean run directory with the checkpoint of the last; of which script."""
+"""Attempts at a run: one at a time, each in a clean run directory with the checkpoint of the attempt before."""
 
 import errno
 import shutil
@@ -14,31 +14,32 @@ from multicard.core.errors import UserError
 from multicard.core.files import sha256
 from multicard.core.layout import EPOCHS, GPU_SAMPLES, KEPT, LOG, MEMORY_SNAPSHOT, RUN, SAVED, STEPS, TRACE
 from multicard.core.system import ask, read_or_none
-from multicard.launch.interruptible import interruptible, undisturbed
+from multicard.launch.ending import deferred_signals, end_process
 
 SCRATCH = ".scratch-"
 LOCK = ".lock"
-WAIT_S = 20.0  # that an interrupted attempt may take to exit
+WAIT_S = 20.0  # in which an interrupted attempt exits
+# Errors of a file system that has no locks.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 @contextmanager
 def scratch_in(folder: Path) -> Iterator[Path]:
-    """Clear the run directory, and give a temporary folder in it.
+    """Clear the run directory, and yield a temporary folder in it.
 
-    However often this process is told to end, the folder is removed before it does.
+    However many signals this process gets, the folder is removed before it ends.
 
     Raises `UserError` if another process is running the job there.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder), undisturbed():
+    with _locked(folder), deferred_signals() as signals:
         _clear(folder)
         scratch = Path(tempfile.mkdtemp(dir=folder, prefix=SCRATCH))
         try:
-            with interruptible():
+            with signals.delivered(end_process):
                 yield scratch
         finally:
-            # All of them: a process of a killed attempt may have written to its own after the folder was cleared.
+            # Also those of other attempts: a process of a killed one may have written to its own since `_clear`.
             _remove_scratch(folder)
 
 
@@ -61,7 +62,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def is_at_work(folder: Path) -> bool:
-    """Whether a process is running the job of a run directory, as far as the file system's locks tell."""
+    """Return True if a process is running the job of a run directory; False where the file system has no locks."""
     if not (folder / LOCK).exists():
         return False
     try:
@@ -74,7 +75,7 @@ def is_at_work(folder: Path) -> bool:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what an earlier attempt left, run.json first: without it nothing else counts."""
+    """Remove the files of an earlier attempt, run.json first: without it nothing else counts."""
     for name in (RUN, STEPS, EPOCHS, LOG, MEMORY_SNAPSHOT):
         (folder / name).unlink(missing_ok=True)
     for samples in folder.glob(f"{Path(GPU_SAMPLES).stem}*"):
@@ -82,7 +83,8 @@ def _clear(folder: Path) -> None:
     for leftover in (folder / KEPT, folder / TRACE, folder / SAVED):
         shutil.rmtree(leftover, ignore_errors=True)
     _remove_scratch(folder)
-    for name in (RUN, STEPS, EPOCHS):  # half-written ones
+    # Files that `atomic_write` had not finished.
+    for name in (RUN, STEPS, EPOCHS):
         for leftover in folder.glob(f".{Path(name).stem}-*"):
             leftover.unlink()
 
@@ -93,17 +95,18 @@ def _remove_scratch(folder: Path) -> None:
 
 
 def script_version(script: Path | None, folder: Path) -> dict[str, Any]:
-    """Checksum of a user's script, and commit of the git repository that its folder is in; None of what is not there.
+    """Return for run.json which version of a user's script ran.
 
-    `modified`: whether files that git tracks in the folder differ from the commit.
+    `file` and `sha256`: name and checksum of the script. `commit`: of the git repository that its folder is in.
+    `modified`: True if files that git tracks in the folder differ from the commit. What is not known is None.
     """
     git = ["git", "--no-optional-locks", "-C", str(folder)]
     commit = ask([*git, "rev-parse", "HEAD"])
-    state = ask([*git, "status", "--porcelain", "--untracked-files=no", "--", "."])
-    known = commit.problem is None
+    changes = ask([*git, "status", "--porcelain", "--untracked-files=no", "--", "."])
+    in_repository = commit.problem is None
     return {
         "file": script and script.name,
         "sha256": script and read_or_none(lambda: sha256(script)),
-        "commit": commit.output.strip() if known else None,
-        "modified": bool(state.lines) if known and state.problem is None else None,
+        "commit": commit.output.strip() if in_repository else None,
+        "modified": bool(changes.lines) if in_repository and changes.problem is None else None,
     }

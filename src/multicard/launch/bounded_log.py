@@ -1,55 +1,56 @@
-"""The output of a job in a file of bounded size: all of it or, of a long one, its beginning and its end."""
+"""A log file of bounded size, which keeps the beginning and the end of a long output."""
 
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-HEAD_BYTES = 4_000_000  # of the beginning, which are kept, up to the end of a line
-TAIL_BYTES = 4_000_000  # of the end, which are kept at least
-MOST_BYTES = HEAD_BYTES + 2 * TAIL_BYTES  # that the file may take: so every byte is copied at most once, or so
+HEAD_BYTES = 4_000_000
+TAIL_BYTES = 4_000_000
 
 
 class BoundedLog:
-    """A file that is appended to, and whose middle is left out when it becomes longer than `MOST_BYTES`.
+    """A file that is appended to, and whose middle is left out when it becomes too long.
 
-    At any time it holds the beginning and the end of what was written. Where something is missing, a line says how
-    much.
+    At any time it holds at least `head_bytes` of the beginning of the output, up to the end of a line, and `tail_bytes`
+    of its end. Where bytes are missing, a line counts them. The file takes at most `head_bytes` and twice `tail_bytes`,
+    so that a byte of the tail is copied about once.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, head_bytes: int = HEAD_BYTES, tail_bytes: int = TAIL_BYTES):
         self._file = path.open("w+b")
-        self._size = 0  # of the file
-        self._written = 0  # in all
-        self._head: int | None = None  # size of the beginning, once something is left out
+        self._head_limit = head_bytes
+        self._tail_limit = tail_bytes
+        self._file_size = 0
+        self._written = 0  # bytes in all, the missing ones included
+        self._head_size: int | None = None  # None until bytes are left out
 
     def write(self, content: bytes) -> None:
         """Append to the file; it can be read there at once."""
         self._file.write(content)
         self._file.flush()
         self._written += len(content)
-        self._size += len(content)
-        if self._size > MOST_BYTES:
-            self._leave_out()
+        self._file_size += len(content)
+        if self._file_size > self._head_limit + 2 * self._tail_limit:
+            self._leave_out_middle()
 
-    def _leave_out(self) -> None:
-        if self._head is None:
-            self._head = self._end_of_line(HEAD_BYTES)
-        start = self._end_of_line(self._size - TAIL_BYTES)
-        self._file.seek(start)
+    def _leave_out_middle(self) -> None:
+        if self._head_size is None:
+            self._head_size = self._end_of_line(self._head_limit)
+        self._file.seek(self._end_of_line(self._file_size - self._tail_limit))
         tail = self._file.read()
-        missing = self._written - self._head - len(tail)  # what was left out before included
-        self._file.seek(self._head)
+        missing = self._written - self._head_size - len(tail)
+        self._file.seek(self._head_size)
         self._file.write(b"\n[multicard left out %d bytes of output here]\n\n" % missing)
         self._file.write(tail)
         self._file.truncate()
         self._file.flush()
-        self._size = self._file.tell()
+        self._file_size = self._file.tell()
 
-    def _end_of_line(self, place: int) -> int:
-        """Return where the line at `place` ends; the place itself if that is far, as in output without lines."""
-        self._file.seek(place)
-        rest = self._file.readline(TAIL_BYTES // 2)
-        return place + len(rest) if rest.endswith(b"\n") else place
+    def _end_of_line(self, offset: int) -> int:
+        """Return the offset after the line at `offset`; `offset` itself if that line is long."""
+        self._file.seek(offset)
+        line = self._file.readline(self._tail_limit // 2)
+        return offset + len(line) if line.endswith(b"\n") else offset
 
     def close(self) -> None:
         """Close the file."""
@@ -59,6 +60,6 @@ class BoundedLog:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()

@@ -16,17 +16,20 @@ from multicard.launch.cpu_samples import sample_cpus
 from multicard.launch.gpu_samples import sample_gpus
 from multicard.launch.judge import profiler_failure
 from multicard.launch.node_folder import node_folder
-from multicard.launch.supervise import UNUSED_S, Ended, Ranks, in_profiler, run
+from multicard.launch.supervise import Ended, in_profiler, run
 from multicard.launch.variables import variables_of_ranks
+from multicard.launch.watch import Limits, Ranks
 from multicard.profilers import PROFILERS
 from multicard.record.observe import observer_variables
 from multicard.runs.parameters import JobParameters
 
-STARTS = 5  # of a profiler that fails before it has started the job
-STARTS_AT_WORK = 2  # where one took long to fail: the job was at work, or it hung
-FIRST_PROCESS = "first_process"  # file in the scratch folder: the process that a profiler has started the job by
-# srun takes Slurm's variables for options, so it gets no others than those that say which job this is, and where
-# Slurm's configuration is if not in the usual place. Its tasks get all of theirs from it.
+# A job is started so often if its profiler fails before it has started the job; and if the profiler took long to fail,
+# since the job was at work, or the profiler hung.
+STARTS = 5
+STARTS_AT_WORK = 2
+FIRST_PROCESS = "first_process"  # file in the scratch folder with the id of the process that a profiler started first
+# srun takes Slurm's variables for options. It gets only those that name the job, and Slurm's configuration if that is
+# not in the usual place. Its tasks get all of theirs from it.
 NOT_FOR_SRUN = r"SLURM_(?!(JOB_ID|CLUSTER_NAME|CONF)$).*"
 
 
@@ -39,92 +42,113 @@ def run_ranks(
     on_line: Callable[[str], None],
     ranks: range,
     rendezvous: Rendezvous | None = None,
+    limits: Limits | None = None,
 ) -> tuple[list[str], Ended]:
-    """Run these ranks of this node to their end; give the command and how it ended.
+    """Run these ranks of this node to their end, sampling the node; return the command and how it ended.
 
-    `rendezvous`: of a job on several nodes, which of them this machine is.
+    A job whose profiler fails by itself is started again. The time limit, in seconds, is that of all starts together.
+
+    `profiler`: its name; `scratch`: folder with job.json, which the ranks write to; `on_line`: gets each line that the
+    job prints; `rendezvous`: of a job on several nodes, where this one stands among them; `limits`: further limits of
+    time, by default those of `run`.
     """
     work = WORKLOADS[p.workload]
     launching = work.launching(p)
-    with node_folder() as temporary, ExitStack() as stack:
+    entry = PROFILERS[profiler]
+    limits = limits or Limits()
+    with node_folder() as temporary, ExitStack() as sampling:
         command = node_command(p, profiler, scratch, rendezvous)
         environment = variables_of_ranks(p, profiler, temporary)
         environment |= observer_variables(scratch, has_own_copy=work.is_user_program)
         environment |= work.environment(p, scratch, rendezvous)
-        if p.device == "cuda" and ranks.start % p.ranks_per_node == 0:  # else the task of another rank does
-            stack.enter_context(sample_gpus(scratch / GPU_SAMPLES))
+        # Where each rank of a node has a task of its own, the task of the first one samples the GPUs.
+        if p.device == "cuda" and ranks.start % p.ranks_per_node == 0:
+            sampling.enter_context(sample_gpus(scratch / GPU_SAMPLES))
         if not launching.hidden_from_profilers:
-            stack.enter_context(sample_cpus(scratch / CPU_SAMPLES))
-        entry, started = PROFILERS[profiler], time.monotonic()
+            sampling.enter_context(sample_cpus(scratch / CPU_SAMPLES))
         first_process = scratch / FIRST_PROCESS if entry.node_file else None
-        failure, starts = None, 0
+        first_start_s = time.monotonic()
+        failure = None
+        start_count = 0
         while True:
-            begun = time.monotonic()
+            start_s = time.monotonic()
             ended = run(
-                command, environment, log, started + time_limit_s - begun, on_line,
+                command, environment, log, first_start_s + time_limit_s - start_s, on_line,
                 ranks=reported_ranks(scratch, ranks), first_process=first_process, folder=launching.folder,
+                limits=limits,
             )  # fmt: skip
-            now = time.monotonic()
-            ended = replace(ended, profiler_failed_before=failure, wall_time_s=now - started)
-            starts += 1
+            now_s = time.monotonic()
+            ended = replace(ended, profiler_failed_before=failure, wall_time_s=now_s - first_start_s)
+            start_count += 1
             was_at_work = first_process is not None and first_process.exists()
+            took_long = was_at_work or now_s - start_s > limits.unused_s
+            most_starts = STARTS_AT_WORK if took_long else STARTS
             # Ranks of other nodes do not wait for those of this one once these have met.
-            is_joined = was_at_work and rendezvous is not None
-            most = STARTS_AT_WORK if was_at_work or now - begun > UNUSED_S else STARTS
-            has_reported = any(scratch.glob(rank_file("rank.json", "*")))
+            has_met_others = was_at_work and rendezvous is not None
+            has_reported = any(scratch.glob("rank.json.rank*"))
             failure = None if ended.timed_out or has_reported else profiler_failure(entry, ended, log)
-            if failure is None or is_joined or starts >= most:
+            if failure is None or has_met_others or start_count >= most_starts:
                 return command, ended
             on_line(f"{PROGRESS}  {failure}; starting again")
             _clear(scratch)
 
 
 def _clear(scratch: Path) -> None:
-    """Remove what a job and its script left, before it is started again; the node goes on being sampled."""
+    """Remove the files of a job and its script before it is started again; the node's samples stay."""
     for pattern in (FIRST_PROCESS, "*.rank[0-9]*", f"{PROCESS}.*", "report*"):
-        for leftover in scratch.glob(pattern):
-            leftover.unlink()
-    kept = Path(read_json(scratch / JOB)["keep"])
-    for leftover in kept.iterdir() if kept.is_dir() else []:
-        if leftover.is_dir() and not leftover.is_symlink():
-            shutil.rmtree(leftover, ignore_errors=True)
+        for file in scratch.glob(pattern):
+            file.unlink()
+    folder_of_script = Path(read_json(scratch / JOB)["keep"])
+    if not folder_of_script.is_dir():
+        return
+    for entry in folder_of_script.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
         else:
-            leftover.unlink()
+            entry.unlink()
 
 
 def node_command(p: JobParameters, profiler: str, scratch: Path, rendezvous: Rendezvous | None = None) -> list[str]:
-    """Command that runs the ranks of one node, under the profiler where that is a program."""
-    work, job, entry = WORKLOADS[p.workload], (scratch / JOB).absolute(), PROFILERS[profiler]
-    command = work.command(p, job, rendezvous) or training_command(
-        work.program, ["--job", str(job)], p.ranks_per_node if p.distributed else 0, rendezvous
-    )
+    """Return the command that runs the ranks of one node, under the profiler where that is a program."""
+    work = WORKLOADS[p.workload]
+    job = (scratch / JOB).absolute()
+    command = work.command(p, job, rendezvous)
+    if not command:
+        ranks = p.ranks_per_node if p.distributed else 0
+        command = training_command(work.program, ["--job", str(job)], ranks, rendezvous)
+    entry = PROFILERS[profiler]
     if entry.node_file is None:
         return command
-    return entry.wrap(
-        in_profiler(command, (scratch / FIRST_PROCESS).absolute()), (scratch / entry.node_file).absolute(), p.device
-    )
+    wrapped = in_profiler(command, (scratch / FIRST_PROCESS).absolute())
+    return entry.wrap(wrapped, (scratch / entry.node_file).absolute(), p.device)
 
 
 def training_command(module: str, arguments: list[str], ranks: int, rendezvous: Rendezvous | None = None) -> list[str]:
-    """Command that runs a module in `ranks` processes of this machine under torchrun, or with 0 in one without it."""
+    """Return the command that runs a module in `ranks` processes of this machine under torchrun.
+
+    With 0 ranks it runs in one process, without torchrun.
+    """
     torchrun = ["-m", "torch.distributed.run", *torchrun_options(ranks, rendezvous)] if ranks else []
     return [sys.executable, *torchrun, "-m", module, *arguments]
 
 
 def reported_ranks(scratch: Path, ranks: range) -> Ranks:
-    """How to tell that ranks are done: each leaves its record in `scratch`."""
+    """Return a function that detects the end of the ranks' work, when each has left its record in `scratch`."""
     records = [scratch / rank_file("rank.json", rank) for rank in ranks]
 
-    def processes() -> set[int] | None:
-        return {record["pid"] for record in map(read_json, records)} if all(map(Path.exists, records)) else None
+    def process_ids() -> set[int] | None:
+        if not all(record.exists() for record in records):
+            return None
+        return {read_json(record)["pid"] for record in records}
 
-    return processes
+    return process_ids
 
 
 def srun_command(p: JobParameters, job: Path) -> list[str]:
-    """Command that runs `multicard.launch.node` on each node of this process's job of Slurm, or once for each rank.
+    """Return the command that runs `multicard.launch.node` on each node of this process's job of Slurm.
 
-    Numbers of tasks are those of the first node, then those of the next. All are ended when one of them is.
+    Some launchers need it once for each rank. Tasks are numbered from the first node on. All are ended when one of them
+    fails.
     """
     tasks = WORKLOADS[p.workload].launching(p).tasks_per_node
     gres = [f"--gres=gpu:{p.devices_per_node}"] if p.device == "cuda" else []

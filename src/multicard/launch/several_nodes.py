@@ -1,8 +1,8 @@
-"""How a job on several nodes is run: Slurm's srun starts `multicard.launch.node` on each, and none is ended too early.
+"""Run a job on several nodes: Slurm's srun starts `multicard.launch.node` on each, and ends none too early.
 
 srun kills the tasks of all nodes a few seconds after it gets SIGTERM, and when one of them has failed. So the nodes
 keep the time limit themselves, and one that has failed waits until the others have ended and copied what their ranks
-left.
+wrote.
 """
 
 import os
@@ -12,28 +12,32 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from multicard.core.errors import UserError
 from multicard.core.files import read_json, write_json
 from multicard.core.layout import COPIED, NODE, node_file
+from multicard.core.slurm import NO_ANSWER
 from multicard.experiment.workload import WORKLOADS
 from multicard.launch.judge import text_of
 from multicard.launch.node_ranks import NOT_FOR_SRUN, srun_command
-from multicard.launch.supervise import GRACE_S, Ended, run
+from multicard.launch.supervise import Ended, run
 from multicard.launch.variables import job_environment
+from multicard.launch.watch import Limits
 from multicard.runs.parameters import JobParameters
 
 LOOK_S = 1.0
-# That nodes may take longer than the job's time limit: to start later than srun, to end their ranks, and to copy.
+# Nodes may take so much longer than the job's time limit: to start later than srun, to end their ranks, and to copy.
 BEYOND_LIMIT_S = 180.0
-PATIENCE_S = 60.0  # with which a node that failed waits for the others
-NO_ANSWER_LIMIT_S = 300.0  # for which the nodes are started again and again while Slurm's controller does not answer
+# srun gets more time to end than a job, since on each node a launcher ends its ranks first.
+SRUN_LIMITS = Limits(grace_s=2 * Limits.grace_s)
+# A task that failed waits so long for the others, one of which may be lost.
+PATIENCE_S = 60.0
+# The nodes are started again so long, and after so long a pause, while Slurm's controller does not answer.
+NO_ANSWER_LIMIT_S = 300.0
 WAIT_S = 10.0
-# How srun says that the controller does not answer.
-NO_ANSWER = re.compile(r"srun: error: .*(Unable to contact slurm controller|Socket timed out|Connection refused)")
+NO_ANSWER_OF_SRUN = re.compile(rf"srun: error: .*({NO_ANSWER.pattern})", re.IGNORECASE)
 
 
 def run_on_nodes(
@@ -48,29 +52,34 @@ def run_on_nodes(
     launching = WORKLOADS[p.workload].launching(p)
     command = srun_command(p, job)
     variables = job_environment(stated=launching.passed_variables, withheld=NOT_FOR_SRUN)
-    since = time.monotonic()
+    node_files = [shared / node_file(NODE, node) for node in range(p.nodes)]
+    first_start_s = time.monotonic()
     while True:
-        ended = run(command, variables, log, time_limit_s + BEYOND_LIMIT_S, on_line, 2 * GRACE_S)
-        has_started = any((shared / node_file(NODE, node)).exists() for node in range(p.nodes))
-        if ended.exit_code == 0 or has_started or not (problem := _no_answer(log)):
+        ended = run(command, variables, log, time_limit_s + BEYOND_LIMIT_S, on_line, limits=SRUN_LIMITS)
+        has_started = any(file.exists() for file in node_files)
+        no_answer = NO_ANSWER_OF_SRUN.search(text_of(log))
+        if ended.exit_code == 0 or has_started or no_answer is None:
             break
-        if time.monotonic() - since > NO_ANSWER_LIMIT_S:
-            raise UserError(f"cannot start on the nodes: {problem}; start again when Slurm answers")
+        if time.monotonic() - first_start_s > NO_ANSWER_LIMIT_S:
+            raise UserError(f"cannot start on the nodes: {no_answer[0]}; start again when Slurm answers")
         time.sleep(WAIT_S)
     states = states_of_tasks(shared, p.nodes * launching.tasks_per_node)
-    return command, replace(ended, timed_out=ended.timed_out or any(state["timed_out"] for state in states))
+    timed_out = ended.timed_out or any(state.timed_out for state in states)
+    return command, replace(ended, timed_out=timed_out)
 
 
-def _no_answer(log: Path) -> str | None:
-    """Return what srun said if Slurm's controller did not answer it; None if it did."""
-    found = NO_ANSWER.search(text_of(log))
-    return found[0] if found else None
+@dataclass(frozen=True)
+class TaskState:
+    """How a task of Slurm ended, written by `OtherTasks.report` once it has copied what its ranks wrote."""
+
+    failed: bool
+    timed_out: bool
 
 
-def states_of_tasks(shared: Path, count: int) -> list[dict[str, Any]]:
-    """Return how tasks of Slurm have ended, of those that have copied what their ranks left."""
+def states_of_tasks(shared: Path, count: int) -> list[TaskState]:
+    """Return the states of the tasks that have ended, of `count`; `shared`: the folder that all of them see."""
     files = [shared / node_file(COPIED, task) for task in range(count)]
-    return [read_json(file) for file in files if file.exists()]
+    return [TaskState(**read_json(file)) for file in files if file.exists()]
 
 
 class OtherTasks:
@@ -78,13 +87,13 @@ class OtherTasks:
 
     def __init__(self, shared: Path, task: int, count: int) -> None:
         self.shared, self.task, self.count = shared, task, count
-        self.have_failed = False  # so that this one is to end
+        self.have_failed = False  # True once this task is to end because of another one
         self._over = threading.Event()
         self._lock = threading.Lock()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Tell this process to end, by SIGTERM, when another task has failed or reached the time limit."""
+        """Send SIGTERM to this process when another task has failed or reached the time limit during the block."""
         watch = threading.Thread(target=self._watch, name="other-tasks", daemon=True)
         watch.start()
         try:
@@ -96,7 +105,8 @@ class OtherTasks:
     def _watch(self) -> None:
         while not self._over.wait(LOOK_S):
             states = states_of_tasks(self.shared, self.count)
-            if any(state["failed"] or state["timed_out"] for state in states):
+            if any(state.failed or state.timed_out for state in states):
+                # The lock keeps the signal from a process that has just left the block, and copies.
                 with self._lock:
                     if not self._over.is_set():
                         self.have_failed = True
@@ -104,11 +114,11 @@ class OtherTasks:
                 return
 
     def report(self, failed: bool, timed_out: bool) -> None:
-        """Tell the others that all has been copied, and how this task ended."""
-        write_json(self.shared / node_file(COPIED, self.task), {"failed": failed, "timed_out": timed_out})
+        """Let the others know that this task has copied everything, and how it ended."""
+        write_json(self.shared / node_file(COPIED, self.task), asdict(TaskState(failed, timed_out)))
 
     def wait(self) -> None:
         """Wait until the others have reported, but not for ever: one of them may be lost."""
-        deadline = time.monotonic() + PATIENCE_S
-        while len(states_of_tasks(self.shared, self.count)) < self.count and time.monotonic() < deadline:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while len(states_of_tasks(self.shared, self.count)) < self.count and time.monotonic() < deadline_s:
             time.sleep(LOOK_S)

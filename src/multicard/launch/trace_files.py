@@ -10,7 +10,8 @@ from multicard.core.layout import CAPTURED, LOG, node_files
 from multicard.core.reasons import LONGEST_MESSAGE
 from multicard.core.text import printable
 from multicard.launch.judge import text_of
-from multicard.launch.supervise import FINISH_LIMIT_S, Ended
+from multicard.launch.supervise import Ended
+from multicard.launch.watch import FINISH_LIMIT_S
 from multicard.profilers import PROFILERS
 from multicard.runs.parameters import JobParameters
 

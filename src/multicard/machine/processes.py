@@ -10,10 +10,11 @@ from multicard.core.system import ending
 from multicard.launch.node_ranks import training_command
 from multicard.launch.supervise import run
 from multicard.launch.variables import inside_one_machine, job_environment
+from multicard.launch.watch import Limits
 from multicard.machine.facts import Facts, ParsedLine, parse_line
 
 # How long processes may take to end once the job has ended or was told to.
-GRACE_S = 5.0
+LIMITS = Limits(grace_s=5.0)
 
 
 @dataclass(frozen=True)
@@ -48,5 +49,5 @@ def run_module(
     environment |= {"PYTHONSAFEPATH": "1"} | (variables or {})
     with tempfile.TemporaryDirectory(prefix="multicard-machine-", ignore_cleanup_errors=True) as scratch:
         log = Path(scratch, "log.txt")
-        ended = run(command, environment, log, limit_s, lambda line: lines.append(parse_line(line)), GRACE_S)
+        ended = run(command, environment, log, limit_s, lambda line: lines.append(parse_line(line)), limits=LIMITS)
     return JobOutput(lines, ended.exit_code, ended.timed_out)
