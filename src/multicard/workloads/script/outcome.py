@@ -1,10 +1,14 @@
-"""Outcomes of a job that only scripts have: nothing that trained was seen, or not what was stated."""
+"""Outcomes of a job that only scripts have: no training was seen, or not the training that was configured.
+
+The launcher has judged a job by its exit and by the records of its ranks. `CHECKS` look at further facts, one after the
+other; the first that objects decides.
+"""
 
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,122 +21,264 @@ from multicard.workloads.script.launchers import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 
 # Environment variables that scripts for several ranks read.
-OF_LAUNCHERS = re.compile(r"\b(?:WORLD_SIZE|LOCAL_RANK|RANK|MASTER_ADDR|MASTER_PORT)\b")
+LAUNCHER_VARIABLES = re.compile(r"\b(?:WORLD_SIZE|LOCAL_RANK|RANK|MASTER_ADDR|MASTER_PORT)\b")
+
+# An outcome, and the reason unless it is `completed`.
+Verdict = tuple[str, Reason | None]
 
 
 def judge_script(
     p: ScriptParameters, outcome: str, reason: Reason | None, ranks: Sequence[Mapping[str, Any]], scratch: Path
-) -> tuple[str, Reason | None]:
+) -> Verdict:
     """See `multicard.experiment.workload.Workload.judge`."""
-    outcome, reason = _judged(p, outcome, reason, ranks, scratch)
-    if reason is not None and reason.code == "exited" and reason.exit_code == 0:
-        reason = replace(reason, message="it ended as by os._exit, before its windows were complete")
-    if reason is not None and reason.code in ("exited", "timed_out") and (made := _made(p, reason.code, scratch)):
-        reason = replace(reason, message="; ".join(filter(None, (reason.message, made))))
-    if reason is not None and p.launched_by == "python" and OF_LAUNCHERS.search(reason.message or ""):
-        hint = "a launcher sets it: state launcher: torchrun (--launcher torchrun), which starts one device, too"
-        reason = replace(reason, message=f"{reason.message}; {hint}")
-    return outcome, reason
+    facts = JobFacts.read(p, outcome, reason, ranks, scratch)
+    outcome, reason = first_verdict(facts)
+    return outcome, _explained(reason, facts, scratch)
 
 
-def _judged(
-    p: ScriptParameters, outcome: str, reason: Reason | None, ranks: Sequence[Mapping[str, Any]], scratch: Path
-) -> tuple[str, Reason | None]:
-    if reason is not None and reason.code == "wrong_gpus" and not reason.gpus:
+@dataclass(frozen=True)
+class ObservedProcess:
+    """A Python process of a job, as the observer inside it has described it (`multicard.record.observe`)."""
+
+    program: str
+    python: str  # version
+    torch: str | None  # version, if it was imported
+    rank: int | None
+    has_stepped: bool
+    has_run_backward: bool
+    # `outcome` and `reason` of an exception before the first step.
+    error: Mapping[str, Any] | None
+
+    @classmethod
+    def read(cls, file: Path) -> "ObservedProcess":
+        """Read a process.json."""
+        record = read_json(file)
+        return cls(
+            program=record["program"],
+            python=record.get("python", ""),
+            torch=record.get("torch"),
+            rank=record.get("rank"),
+            has_stepped=bool(record.get("steps")),
+            has_run_backward=bool(record.get("backward")),
+            error=record.get("error"),
+        )
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """Facts of a script's job that has ended, for the checks."""
+
+    p: ScriptParameters
+    # The launcher's verdict.
+    outcome: str
+    reason: Reason | None
+    # Records of the ranks that reported, and the Python processes, the last to write comes last.
+    ranks: Sequence[Mapping[str, Any]]
+    processes: Sequence[ObservedProcess]
+    # Number of processes that trained.
+    trained: int
+    # True if all files of the processes are in the scratch folder: a node that was lost has not copied its own.
+    is_complete: bool
+
+    @classmethod
+    def read(
+        cls, p: ScriptParameters, outcome: str, reason: Reason | None, ranks: Sequence[Mapping[str, Any]], scratch: Path
+    ) -> "JobFacts":
+        """Collect the facts from the scratch folder of a run."""
+        files = sorted(scratch.glob(f"{PROCESS}.*[0-9]"), key=lambda file: file.stat().st_mtime_ns)
+        processes = [ObservedProcess.read(file) for file in files]
+        stepped = sum(process.has_stepped for process in processes)
+        # A rank may have failed before its first step. Processes that claim the same rank leave one record.
+        recorded = len(list(scratch.glob("rank.json.rank*[0-9]")))
+        tasks = range(p.nodes * LAUNCHERS[p.launched_by].tasks_per_node(p))
+        is_complete = p.nodes == 1 or all((scratch / node_file(COPIED, task)).exists() for task in tasks)
+        return cls(p, outcome, reason, ranks, processes, max(recorded, stepped), is_complete)
+
+    @property
+    def spares_gpus(self) -> bool:
+        """True if a launcher's single process could have used several GPUs, and used fewer."""
+        return self.reason is not None and self.reason.code == "wrong_gpus" and self.p.ranks < self.p.devices
+
+    @property
+    def ended_without_error(self) -> bool:
+        """True if the script ran to its end, even if that was before its windows were complete."""
+        if self.outcome == "completed" or self.spares_gpus:
+            return True
+        return self.reason is not None and self.reason.code == "exited" and self.reason.exit_code == 0
+
+    @property
+    def shows_its_ranks(self) -> bool:
+        """True if no rank failed, so that the number of processes that trained is the script's doing."""
+        may_tell = self.ended_without_error or self.outcome == "timed_out"
+        return may_tell and all(rank["outcome"] == "completed" for rank in self.ranks)
+
+
+def trained_on_cpus(facts: JobFacts) -> Verdict | None:
+    """Object to ranks of which none used a GPU."""
+    if facts.reason is not None and facts.reason.code == "wrong_gpus" and not facts.reason.gpus:
         return "failed", Reason("trained_on_cpu")
-    processes = _processes(scratch)
-    # Processes that take themselves for the same rank leave one record.
-    seen = Counter(each.get("rank") for each in processes if each.get("steps"))
-    trained = max(len(list(scratch.glob("rank.json.rank*[0-9]"))), seen.total())
-    leaves_gpus = reason is not None and reason.code == "wrong_gpus" and p.ranks < p.devices
-    ended = outcome == "completed" or leaves_gpus or (reason.code == "exited" and reason.exit_code == 0)
-    if ended and trained == 0:
-        return "failed", _no_steps(processes)
-    if (ended or outcome == "timed_out") and all(rank["outcome"] == "completed" for rank in ranks):
-        # At the time limit, those that did not train may have been about to.
-        if trained > p.ranks or (ended and trained < p.ranks):
-            return "failed", Reason("hidden_ranks", ranks=trained, devices=p.ranks)
-        [(rank, count)] = seen.most_common(1) or [(None, 0)]
-        if count > 1:
-            return "failed", Reason("same_rank", rank=rank, ranks=count)
-        exchanged = [(rank.get("observed") or {}).get("exchanged") for rank in ranks]
-        apart = len(ranks) > 1 and all(each is False for each in exchanged)
-        if apart and "communication" not in p.ablated:
-            return "failed", Reason("trained_apart", ranks=len(ranks))
-    if leaves_gpus:
-        return outcome, replace(reason, code="unused_gpus")
-    if ended:
-        return outcome, reason
-    launchers = {module for each in LAUNCHERS.values() for module in each.modules}  # they only say that a rank failed
-    raised = [each for each in processes if each.get("error") and each["program"] not in launchers]
-    if reason.code == "exited" and reason.rank is None and raised:
-        words = {Path(word).name for word in p.command}
-        # The script before what it started; of its ranks, the first to fail.
-        error = min(raised, key=lambda each: Path(each["program"]).name not in words)["error"]
-        return error["outcome"], Reason(**error["reason"])
-    if outcome == "timed_out" and not any(each.get("steps") for each in processes) and _has_all(p, scratch):
-        return outcome, replace(_no_steps(processes), time_limit_s=reason.time_limit_s)
-    return outcome, reason
+    return None
 
 
-def _has_all(p: ScriptParameters, scratch: Path) -> bool:
-    """Whether all that the processes of a job left is in the scratch folder: what a node did not copy is not known."""
-    tasks = p.nodes * LAUNCHERS[p.launched_by].tasks_per_node(p)
-    return p.nodes == 1 or all((scratch / node_file(COPIED, task)).exists() for task in range(tasks))
+def ended_without_training(facts: JobFacts) -> Verdict | None:
+    """Object to a script that ran to its end without a step."""
+    if facts.ended_without_error and facts.trained == 0:
+        return "failed", no_steps(facts.processes)
+    return None
 
 
-def _made(p: ScriptParameters, code: str, scratch: Path) -> str | None:
-    """How far its ranks came; None where no rank made a step, or where that is not known of all."""
-    if not _has_all(p, scratch):
+def trained_in_another_number(facts: JobFacts) -> Verdict | None:
+    """Object to more or fewer processes that trained than the launcher has ranks."""
+    if not facts.shows_its_ranks:
         return None
-    counts = {}
-    for rank in range(p.ranks):
-        file = scratch / rank_file(MADE, rank)
-        counts[rank] = int.from_bytes(file.read_bytes(), sys.byteorder) if file.exists() else 0
-    if not any(counts.values()):
+    expected = facts.p.ranks
+    # At the time limit, processes that had not trained may have been about to.
+    are_missing = facts.ended_without_error and facts.trained < expected
+    if facts.trained > expected or are_missing:
+        return "failed", Reason("hidden_ranks", ranks=facts.trained, devices=expected)
+    return None
+
+
+def claimed_one_rank(facts: JobFacts) -> Verdict | None:
+    """Object to several processes that trained as the same rank."""
+    claims = Counter(process.rank for process in facts.processes if process.has_stepped)
+    if not facts.shows_its_ranks or not claims:
         return None
-    if len(set(counts.values())) == 1:
-        profiled = read_json(scratch / JOB)["observe"]["profiled_steps"]
-        needed = p.warmup_steps + p.steps + (LEAST_SETTLING + profiled if profiled else 0)
-        return f"it had made {counts[0]} of at least {needed} steps"
-    which = ", ".join(f"rank {rank} {count}" for rank, count in counts.items())
-    # Ranks that were ended because of another one have made another number anyway.
-    hint = "; every rank has to make the same number" if code == "timed_out" else ""
-    return f"steps made: {which}{hint}"
+    [(rank, count)] = claims.most_common(1)
+    return ("failed", Reason("same_rank", rank=rank, ranks=count)) if count > 1 else None
 
 
-def _processes(scratch: Path) -> list[dict[str, Any]]:
-    """What every Python process of the job left of itself, in the order of their last words."""
-    files = sorted(scratch.glob(f"{PROCESS}.*[0-9]"), key=lambda file: file.stat().st_mtime_ns)
-    return [read_json(file) for file in files]
+def trained_apart(facts: JobFacts) -> Verdict | None:
+    """Object to ranks of which none exchanged anything, unless the run is to go without communication."""
+    if not facts.shows_its_ranks or len(facts.ranks) < 2 or "communication" in facts.p.ablated:
+        return None
+    exchanged = [(rank.get("observed") or {}).get("exchanged") for rank in facts.ranks]
+    # None of a rank that did not observe it.
+    if all(answer is False for answer in exchanged):
+        return "failed", Reason("trained_apart", ranks=len(facts.ranks))
+    return None
 
 
-def _no_steps(processes: Sequence[Mapping[str, Any]]) -> Reason:
-    """What was seen instead of steps, and what that means."""
-    versions = sorted({each["torch"] for each in processes if each["torch"]})
+def left_gpus_unused(facts: JobFacts) -> Verdict | None:
+    """Object to a process that used fewer GPUs than it got."""
+    if facts.reason is not None and facts.spares_gpus:
+        return facts.outcome, replace(facts.reason, code="unused_gpus")
+    return None
+
+
+def failed_in_a_process(facts: JobFacts) -> Verdict | None:
+    """Name the error of a process where the launcher knows an exit code only."""
+    reason = facts.reason
+    if facts.ended_without_error or reason is None or reason.code != "exited" or reason.rank is not None:
+        return None
+    # The modules of launchers raise only because a rank has failed.
+    launchers = {module for launcher in LAUNCHERS.values() for module in launcher.modules}
+    errors = [
+        (process.program, process.error)
+        for process in facts.processes
+        if process.error and process.program not in launchers
+    ]
+    if not errors:
+        return None
+    # The script itself explains what it started. Of its ranks, the first to fail explains the others.
+    stated = {Path(word).name for word in facts.p.command}
+    of_script = [(program, error) for program, error in errors if Path(program).name in stated]
+    _, error = (of_script or errors)[0]
+    return error["outcome"], Reason(**error["reason"])
+
+
+def reached_the_limit_without_training(facts: JobFacts) -> Verdict | None:
+    """Name the missing steps of a job that reached its time limit, if no process can have made one unseen."""
+    if facts.outcome != "timed_out" or facts.reason is None or not facts.is_complete:
+        return None
+    if any(process.has_stepped for process in facts.processes):
+        return None
+    return facts.outcome, replace(no_steps(facts.processes), time_limit_s=facts.reason.time_limit_s)
+
+
+# The order matters: an earlier check names the cause of what a later one would find, too.
+CHECKS: tuple[Callable[[JobFacts], Verdict | None], ...] = (
+    trained_on_cpus,
+    ended_without_training,
+    trained_in_another_number,
+    claimed_one_rank,
+    trained_apart,
+    left_gpus_unused,
+    failed_in_a_process,
+    reached_the_limit_without_training,
+)
+
+
+def first_verdict(facts: JobFacts) -> Verdict:
+    """Return the verdict of the first of `CHECKS` that objects, else the launcher's."""
+    for check in CHECKS:
+        verdict = check(facts)
+        if verdict is not None:
+            return verdict
+    return facts.outcome, facts.reason
+
+
+def no_steps(processes: Sequence[ObservedProcess]) -> Reason:
+    """Return a reason that says what was seen instead of steps, and what that means."""
+    torch_versions = sorted({process.torch for process in processes if process.torch})
+    python_versions = sorted({process.python for process in processes})
+    seen = f"{counted(len(processes), 'process')}, Python {', '.join(python_versions)}"
     if not processes:
         message = (
             "no process of Python was observed; the script or its launcher must not clear PYTHONPATH, nor start Python "
             "with -I, -E or -S"
         )
-    elif not versions:
+    elif not torch_versions:
         message = (
-            f"it did not train by PyTorch: nothing imported torch ({_counted(processes)}); check that the command "
-            "starts your training"
+            f"it did not train by PyTorch: nothing imported torch ({seen}); check that the command starts your training"
         )
     else:
         passes = ""
-        if any(each.get("backward") for each in processes):
+        if any(process.has_run_backward for process in processes):
             passes = f", and made fewer than the {FIRST_BY_BACKWARD} backward passes after which these count as steps"
         message = (
-            f"it called no optimizer of PyTorch ({_counted(processes)}, torch {', '.join(versions)}){passes}; log.txt "
-            "may say why, and a loop that hides its steps needs `import multicard.marks` and, after each step, "
+            f"it called no optimizer of PyTorch ({seen}, torch {', '.join(torch_versions)}){passes}; log.txt may say "
+            "why, and a loop that hides its steps needs `import multicard.marks` and, after each step, "
             "`multicard.marks.step()`"
         )
     return Reason("no_steps", message=message)
 
 
-def _counted(processes: Sequence[Mapping[str, Any]]) -> str:
-    """Count the processes, and name their versions of Python."""
-    versions = sorted({each["python"] for each in processes})
-    return f"{counted(len(processes), 'process')}, Python {', '.join(versions)}"
+def _explained(reason: Reason | None, facts: JobFacts, scratch: Path) -> Reason | None:
+    """Return the reason with what helps a user further in its message."""
+    if reason is None:
+        return None
+    if reason.code == "exited" and reason.exit_code == 0:
+        reason = replace(reason, message="it ended as by os._exit, before its windows were complete")
+    if reason.code in ("exited", "timed_out"):
+        steps = _steps_made(facts, reason.code, scratch)
+        if steps is not None:
+            reason = replace(reason, message="; ".join(filter(None, (reason.message, steps))))
+    if facts.p.launched_by == "python" and LAUNCHER_VARIABLES.search(reason.message or ""):
+        hint = "a launcher sets it: state launcher: torchrun (--launcher torchrun), which starts one device, too"
+        reason = replace(reason, message=f"{reason.message}; {hint}")
+    return reason
+
+
+def _steps_made(facts: JobFacts, code: str, scratch: Path) -> str | None:
+    """Describe how far the ranks came; None where no rank made a step, or where a node's ranks are unknown."""
+    if not facts.is_complete:
+        return None
+    p = facts.p
+    counts = [_count_in(scratch / rank_file(MADE, rank)) for rank in range(p.ranks)]
+    if not any(counts):
+        return None
+    if len(set(counts)) == 1:
+        profiled = read_json(scratch / JOB)["observe"]["profiled_steps"]
+        settling = LEAST_SETTLING if profiled else 0
+        needed = p.warmup_steps + p.steps + settling + profiled
+        return f"it had made {counts[0]} of at least {needed} steps"
+    by_rank = ", ".join(f"rank {rank} {count}" for rank, count in enumerate(counts))
+    # Ranks that were ended because of another one have made another number anyway.
+    hint = "; every rank has to make the same number" if code == "timed_out" else ""
+    return f"steps made: {by_rank}{hint}"
+
+
+def _count_in(file: Path) -> int:
+    """Return the number of steps that a rank counts in a file, 0 if it has made none."""
+    return int.from_bytes(file.read_bytes(), sys.byteorder) if file.exists() else 0
