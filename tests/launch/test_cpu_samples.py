@@ -5,13 +5,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from unittest.mock import Mock
 
 import psutil
 import pytest
 
-from multicard.launch import cpu_samples
-from multicard.launch.cpu_samples import COLUMNS, busy_and_stolen, cpu_s_of_job, host_record, sample_cpus, take_samples
+from multicard.launch.cpu_samples import (
+    COLUMNS,
+    CpuTimes,
+    cpu_s_of_job,
+    cpu_times,
+    host_record,
+    sample_cpus,
+    take_samples,
+)
 
 # Columns of /proc/stat in ticks of 10 ms: user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice.
 STAT = """\
@@ -27,17 +33,16 @@ def test_busy_are_the_usable_cpus_in_processes(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2})
     monkeypatch.setattr(os, "sysconf", lambda _: 100)
     (tmp_path / "stat").write_text(STAT)
-    assert busy_and_stolen(tmp_path) == pytest.approx((16 + 23, 0.15))
+    assert cpu_times(tmp_path) == pytest.approx((16 + 23, 0.15))
 
 
-def test_a_sample_of_others_is_what_the_cpus_did_less_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    samples = take_samples()
-    monkeypatch.setattr(cpu_samples, "busy_and_stolen", lambda: (100.0, 1.0))
-    monkeypatch.setattr(cpu_samples, "cpu_s_of_job", lambda _: 30.0)
-    [row], _ = next(samples)
+def test_a_sample_of_others_is_what_the_cpus_did_less_the_job() -> None:
+    def odd() -> CpuTimes:
+        raise ValueError("an odd /proc")
+
+    [row], _ = next(take_samples(lambda: CpuTimes(busy_s=100.0, stolen_s=1.0), lambda _: 30.0))
     assert (row["others_cpu_s"], row["stolen_cpu_s"]) == (70.0, 1.0)
-    monkeypatch.setattr(cpu_samples, "busy_and_stolen", Mock(side_effect=ValueError("an odd /proc")))
-    rows, _ = next(samples)
+    rows, _ = next(take_samples(odd))
     assert rows == []
 
 
@@ -85,7 +90,7 @@ def test_a_process_of_the_job_counts_while_it_runs_and_after_it(tmp_path: Path) 
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs Linux")
 def test_a_process_that_is_not_of_the_job_counts_as_another() -> None:
     with subprocess.Popen(["sleep", "600"]) as launcher:
-        others = busy_and_stolen()[0] - cpu_s_of_job(psutil.Process(launcher.pid))
+        others = cpu_times().busy_s - cpu_s_of_job(psutil.Process(launcher.pid))
         subprocess.run([sys.executable, "-c", COMPUTES], input=b"\n", check=True, stdout=subprocess.DEVNULL)
-        assert busy_and_stolen()[0] - cpu_s_of_job(psutil.Process(launcher.pid)) - others > 0.4
+        assert cpu_times().busy_s - cpu_s_of_job(psutil.Process(launcher.pid)) - others > 0.4
         launcher.kill()

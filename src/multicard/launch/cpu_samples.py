@@ -6,89 +6,131 @@ Whether a run counts as disturbed is judged later, by `multicard.analysis.runs.c
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import psutil
 
 from multicard.core.system import read_or_none
-from multicard.launch.sampler import Samples, Windows, read_samples, sampling
+from multicard.launch.sampler import Row, Samples, Windows, read_samples, sampling
 
 PROC = Path("/proc")
 PERIOD_S = 0.5
-MOST_OF_A_CPU = 0.005  # for sampling: where a node has thousands of processes, a sample takes long
-COLUMNS = ("time_s", "others_cpu_s", "stolen_cpu_s", "usable_cpus")
+# Sampling may take this share of a CPU: where a node has thousands of processes, a sample takes long.
+MOST_OF_A_CPU = 0.005
 SECONDS = ["others_cpu_s", "stolen_cpu_s"]
+COLUMNS = ("time_s", *SECONDS, "usable_cpus")
+
+
+class CpuTimes(NamedTuple):
+    """Seconds that the usable CPUs have spent since the machine was started."""
+
+    busy_s: float  # in processes of this machine
+    stolen_s: float  # on other virtual machines, as the hypervisor decided
 
 
 def sample_cpus(file: Path) -> AbstractContextManager[None]:
-    """Sample the CPUs while the block runs."""
+    """Sample the CPUs while the block runs, to a CSV file with `COLUMNS`."""
     return sampling(file, COLUMNS, take_samples())
 
 
-def take_samples() -> Samples:
-    """What processes that are neither this one nor its descendants have taken of the usable CPUs so far."""
+def take_samples(
+    read_cpus: Callable[[], CpuTimes] | None = None, read_job: Callable[[psutil.Process], float] | None = None
+) -> Samples:
+    """Yield the CPU time that other processes than this one and its descendants have taken so far.
+
+    A sample has one row, or none where the CPU times cannot be read. `read_cpus`, `read_job`: in place of `cpu_times`
+    and `cpu_s_of_job`.
+    """
+    read_cpus = read_cpus or cpu_times
+    read_job = read_job or cpu_s_of_job
     while True:
-        began, rows = time.thread_time(), []
-        if counted := read_or_none(busy_and_stolen):
-            busy, stolen = counted
-            others = busy - cpu_s_of_job(psutil.Process())
+        start_s = time.thread_time()
+        rows: list[Row] = []
+        times = read_or_none(read_cpus)
+        if times is not None:
             rows.append(
-                dict(zip(COLUMNS, (time.monotonic(), others, stolen, len(os.sched_getaffinity(0))), strict=True))
+                {
+                    "time_s": time.monotonic(),
+                    "others_cpu_s": times.busy_s - read_job(psutil.Process()),
+                    "stolen_cpu_s": times.stolen_s,
+                    "usable_cpus": len(os.sched_getaffinity(0)),
+                }
             )
-        yield rows, max(PERIOD_S, (time.thread_time() - began) / MOST_OF_A_CPU)
+        cost_s = time.thread_time() - start_s
+        yield rows, max(PERIOD_S, cost_s / MOST_OF_A_CPU)
 
 
 def host_record(file: Path, windows: Windows = ()) -> dict[str, Any]:
-    """For run.json: who else used the CPUs of a node during a run, and during its measured steps.
+    """Return for run.json who else used the CPUs of a node during a run, and during its measured steps.
 
     `others_cpu_s` is the CPU time that other processes took of the CPUs that the run may use:
 
         Δ(user + nice + system) of these CPUs in /proc/stat − Δ(user + system) of the run's processes
 
-    Interrupts are left out: the kernel also handles the run's own network and disks there. `stolen_cpu_s` is what the
-    hypervisor gave to other virtual machines, Δ steal. Both have the granularity of the kernel's clock tick, 10 ms per
-    CPU; `wall_s` is the time that they cover. `usable_cpus` counts these CPUs. `measured_steps` holds the three of the
-    samples around the measured steps, from the last before to the first after them; None where there are none.
+    Interrupts are left out: the kernel also handles the run's own network and disks there. `stolen_cpu_s` is the time
+    that the hypervisor gave to other virtual machines, Δ steal. Both have the granularity of the kernel's clock tick,
+    10 ms per CPU; `wall_s` is the time that they cover. `usable_cpus` counts these CPUs. `measured_steps` holds the
+    three of the samples around the measured steps, from the last before to the first after them; None without such
+    samples.
 
-    `file` is of `sample_cpus`; what it could not read is None. `windows` are those of all ranks of the node.
+    `file`: written by `sample_cpus`; what it does not hold is None. `windows`: start and end of the measured steps of
+    each rank of the node.
     """
     samples = read_samples(file, COLUMNS)
-    spent = samples[["time_s", *SECONDS]].diff().rename(columns={"time_s": "wall_s"}).iloc[1:]
-    begins, ends = samples["time_s"].iloc[:-1].to_numpy(), samples["time_s"].iloc[1:].to_numpy()
-    measured = spent[[any(b < end and e > start for start, end in windows) for b, e in zip(begins, ends, strict=True)]]
     cpus = None if samples.empty else int(samples["usable_cpus"].iloc[-1])
-    return {**_sums(spent), "usable_cpus": cpus, "measured_steps": None if measured.empty else _sums(measured)}
+    # Each row covers the time from the sample before to its own.
+    spent = samples[["time_s", *SECONDS]].diff().rename(columns={"time_s": "wall_s"}).iloc[1:]
+    starts = samples["time_s"].iloc[:-1].to_numpy()
+    ends = samples["time_s"].iloc[1:].to_numpy()
+    is_measured = np.zeros(len(spent), dtype=bool)
+    for start, end in windows:
+        is_measured |= (starts < end) & (ends > start)
+    measured = spent[is_measured]
+    return {
+        **_sums(spent),
+        "usable_cpus": cpus,
+        "measured_steps": None if measured.empty else _sums(measured),
+    }
 
 
 def _sums(spent: pd.DataFrame) -> dict[str, float | None]:
+    """Return the sum of each column of seconds; None for each where there are no rows."""
+    names = (*SECONDS, "wall_s")
     if spent.empty:
-        return dict.fromkeys((*SECONDS, "wall_s"))
-    return {name: max(0.0, float(spent[name].sum())) for name in (*SECONDS, "wall_s")}
+        return dict.fromkeys(names)
+    # Rounding to clock ticks can make the others' time negative.
+    return {name: max(0.0, float(spent[name].sum())) for name in names}
 
 
-def busy_and_stolen(proc: Path = PROC) -> tuple[float, float]:
-    """Seconds of the usable CPUs in processes, and taken by the hypervisor, from the start of the machine.
-
-    Interrupts are left out.
-    """
-    usable, per_second = os.sched_getaffinity(0), os.sysconf("SC_CLK_TCK")
-    lines = [line.split() for line in (proc / "stat").read_text(encoding="ascii").splitlines()]
-    ticks = [[int(each) for each in values] for name, *values in lines if name in {f"cpu{number}" for number in usable}]
-    # user, nice, system, idle, iowait, irq, softirq, steal (proc_stat(5))
-    return sum(sum(cpu[:3]) for cpu in ticks) / per_second, sum(cpu[7] for cpu in ticks) / per_second
+def cpu_times(proc: Path = PROC) -> CpuTimes:
+    """Return how the CPUs that this process may use have spent their time, without interrupts."""
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    busy_ticks = 0
+    stolen_ticks = 0
+    for line in (proc / "stat").read_text(encoding="ascii").splitlines():
+        name, *values = line.split()
+        if name in usable:
+            # The columns of proc_stat(5).
+            user, nice, system, _idle, _iowait, _irq, _softirq, steal, *_ = map(int, values)
+            busy_ticks += user + nice + system
+            stolen_ticks += steal
+    return CpuTimes(busy_ticks / ticks_per_s, stolen_ticks / ticks_per_s)
 
 
 def cpu_s_of_job(launcher: psutil.Process) -> float:
-    """Seconds of a process and its descendants so far, those included that they have waited for.
+    """Return the CPU seconds of a process and its descendants so far, with those of children that they waited for.
 
-    A process that ends between two samples stays in the sum of who has waited for it.
+    So a process that ends between two samples stays in the sum.
     """
-    total = 0.0
+    total_s = 0.0
     for process in (launcher, *launcher.children(recursive=True)):
         with suppress(psutil.Error):  # it has just ended
             times = process.cpu_times()
-            total += times.user + times.system + times.children_user + times.children_system
-    return total
+            total_s += times.user + times.system + times.children_user + times.children_system
+    return total_s

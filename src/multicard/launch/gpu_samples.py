@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ import numpy as np
 import pandas as pd
 
 from multicard.core.system import read_or_none
-from multicard.launch.sampler import Samples, Windows, read_samples, sampling
+from multicard.launch.sampler import Row, Samples, Windows, read_samples, sampling
 
 PERIOD_S = 0.1  # drivers renew power and energy every 20 to 100 ms
-SLOW_EVERY = 10  # samples: limits of power, which take longer to read
+SLOW_EVERY = 10  # samples, for the limits of power, which take longer to read
 
 # Bits of NVML's clocks event reasons (nvml.h).
 CLOCK_REASONS = {
@@ -29,105 +30,129 @@ CLOCK_REASONS = {
     0x100: "display_clock_setting", 0x200: "board_limit", 0x400: "reliability",
 }  # fmt: skip
 IDLE = 0x1
+# Arguments of NVML's functions (nvml.h).
+SM_CLOCK = 1
+MEMORY_CLOCK = 2
+GPU_SENSOR = 0
+MIG_ENABLED = 1
 
-STATE = (
-    "sm_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w", "power_limit_w", "default_power_limit_w",
-    "clock_reasons",
-)  # fmt: skip
+LIMITS = ["power_limit_w", "default_power_limit_w"]
+STATE = ["sm_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w", *LIMITS, "clock_reasons"]
 COLUMNS = ("time_s", "gpu", *STATE, "energy_j", "memory_used_bytes", "problem")
 
 
 class Gpu:
-    """A GPU, as NVML (the module pynvml) tells of it by a handle."""
+    """A GPU, which NVML (the module pynvml) reads by a handle. What the driver cannot read is None."""
 
     def __init__(self, nvml: Any, handle: Any):
-        self._nvml, self._handle = nvml, handle
+        self._nvml = nvml
+        self._handle = handle
 
-    def fast(self) -> dict[str, Any]:
-        """What is read in every sample."""
-        # Drivers before 535 know the reasons by their former name only.
-        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+    def fast(self) -> Row:
+        """Return the columns that are read in every sample."""
+        reasons = self._read("nvmlDeviceGetCurrentClocksEventReasons")
+        if reasons is None:  # drivers before 535 know the former name only
+            reasons = self._read("nvmlDeviceGetCurrentClocksThrottleReasons")
         return {
-            "energy_j": self._thousandth("nvmlDeviceGetTotalEnergyConsumption"),
-            "time_s": time.monotonic(),  # of the energy: to read the rest may take milliseconds
-            "sm_clock_mhz": self._ask("nvmlDeviceGetClockInfo", 1),
-            "memory_clock_mhz": self._ask("nvmlDeviceGetClockInfo", 2),
-            "temperature_c": self._ask("nvmlDeviceGetTemperature", 0),
-            "power_w": self._thousandth("nvmlDeviceGetPowerUsage"),
-            "clock_reasons": self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") if bits is None else bits,
-            # The second version leaves out what the driver reserves for itself, as nvidia-smi does.
-            "memory_used_bytes": read_or_none(
-                lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._handle, version=self._nvml.nvmlMemory_v2).used
-            ),
+            "energy_j": self._read_thousandths("nvmlDeviceGetTotalEnergyConsumption"),
+            # Right after the energy, whose time it is: to read the rest may take milliseconds.
+            "time_s": time.monotonic(),
+            "sm_clock_mhz": self._read("nvmlDeviceGetClockInfo", SM_CLOCK),
+            "memory_clock_mhz": self._read("nvmlDeviceGetClockInfo", MEMORY_CLOCK),
+            "temperature_c": self._read("nvmlDeviceGetTemperature", GPU_SENSOR),
+            "power_w": self._read_thousandths("nvmlDeviceGetPowerUsage"),
+            "clock_reasons": reasons,
+            "memory_used_bytes": read_or_none(self._memory_used_bytes),
         }
 
-    def limits(self) -> dict[str, float | None]:
-        """Power limits, in watts."""
+    def limits(self) -> Row:
+        """Return the columns that are read in some samples: power limits, in watts."""
         return {
-            "power_limit_w": self._thousandth("nvmlDeviceGetEnforcedPowerLimit"),
-            "default_power_limit_w": self._thousandth("nvmlDeviceGetPowerManagementDefaultLimit"),
+            "power_limit_w": self._read_thousandths("nvmlDeviceGetEnforcedPowerLimit"),
+            "default_power_limit_w": self._read_thousandths("nvmlDeviceGetPowerManagementDefaultLimit"),
         }
 
     def is_partitioned(self) -> bool:
-        """Whether it is partitioned (MIG), so that its counters are those of all its instances together."""
-        return (self._ask("nvmlDeviceGetMigMode") or [0])[0] == 1
+        """True if the GPU is partitioned (MIG), so that its counters are those of all its instances together."""
+        modes = self._read("nvmlDeviceGetMigMode")  # the current and the pending one
+        return bool(modes) and modes[0] == MIG_ENABLED
 
-    def _ask(self, function: str, *arguments: Any) -> Any:
+    def _memory_used_bytes(self) -> int:
+        # The second version leaves out what the driver reserves for itself, as nvidia-smi does.
+        return self._nvml.nvmlDeviceGetMemoryInfo(self._handle, version=self._nvml.nvmlMemory_v2).used
+
+    def _read(self, function: str, *arguments: Any) -> Any:
         return read_or_none(lambda: getattr(self._nvml, function)(self._handle, *arguments))
 
-    def _thousandth(self, function: str) -> float | None:
-        found = self._ask(function)
-        return None if found is None else found / 1000
+    def _read_thousandths(self, function: str) -> float | None:
+        """Return in watts or joules what NVML reads in thousandths of these."""
+        value = self._read(function)
+        return None if value is None else value / 1000
 
 
-def reason_names(bits: int | None) -> list[str] | None:
-    """Names of NVML's clocks event reasons; a bit that is not known is named by its value.
+def reason_names(bits: int) -> list[str]:
+    """Return the names of NVML's clocks event reasons; of an unknown bit, its value.
 
     >>> reason_names(0x44), reason_names(0), reason_names(0x10000)
     (['sw_power_cap', 'hw_thermal_slowdown'], [], ['0x10000'])
     """
-    if bits is None:
-        return None
-    set_bits = [1 << place for place in range(bits.bit_length()) if bits >> place & 1]
+    set_bits = [1 << position for position in range(bits.bit_length()) if bits >> position & 1]
     return [CLOCK_REASONS.get(bit, hex(bit)) for bit in set_bits]
 
 
 def sample_gpus(file: Path, nvml: Any = None) -> AbstractContextManager[None]:
-    """Sample the GPUs while the block runs; `nvml`: the module pynvml, if not the one that is installed."""
+    """Sample the GPUs while the block runs, to a CSV file with `COLUMNS`.
+
+    `nvml`: the module pynvml, if not the one that is installed.
+    """
     return sampling(file, COLUMNS, _take_samples(nvml))
 
 
 def _take_samples(nvml: Any) -> Samples:
-    """The state of all GPUs that NVML shows, a row for each; first why there is none of a GPU, or of any ("")."""
+    """Yield the state of all GPUs that NVML shows, a row for each.
+
+    The first sample also has a row for each GPU that cannot be sampled, with the `problem`; of the GPU "" if it is a
+    problem of them all.
+    """
     gpus: dict[str, Gpu] = {}
-    rows: list[dict[str, Any]] = []
+    problems: list[Row] = []
     try:
         if nvml is None:
-            import pynvml as nvml
+            import pynvml
+
+            nvml = pynvml
         nvml.nvmlInit()
         count = nvml.nvmlDeviceGetCount()
     except Exception as error:  # whatever a driver may raise
         yield [{"gpu": "", "problem": f"NVML cannot be used: {error}"}], PERIOD_S
         return
     for index in range(count):
-        # It counts GPUs that a cgroup hides, as Slurm does those of other jobs, but opens none of them.
-        handle = read_or_none(lambda index=index: nvml.nvmlDeviceGetHandleByIndex(index))
-        uuid = handle is not None and read_or_none(lambda handle=handle: nvml.nvmlDeviceGetUUID(handle))
-        if uuid and (gpu := Gpu(nvml, handle)).is_partitioned():
-            rows.append({"gpu": uuid, "problem": "the GPU is partitioned (MIG)"})
-        elif uuid:
+        # NVML counts GPUs that a cgroup hides, as Slurm does those of other jobs, but opens none of them.
+        handle = read_or_none(partial(nvml.nvmlDeviceGetHandleByIndex, index))
+        uuid = None if handle is None else read_or_none(partial(nvml.nvmlDeviceGetUUID, handle))
+        if not uuid:
+            continue
+        gpu = Gpu(nvml, handle)
+        if gpu.is_partitioned():
+            problems.append({"gpu": uuid, "problem": "the GPU is partitioned (MIG)"})
+        else:
             gpus[uuid] = gpu
     for number in itertools.count():
-        for uuid, gpu in gpus.items():
-            limits = gpu.limits() if number % SLOW_EVERY == 0 else {}
-            rows.append({"gpu": uuid, **gpu.fast(), **limits})
-        yield rows, PERIOD_S
+        has_limits = number % SLOW_EVERY == 0
         rows = []
+        for uuid, gpu in gpus.items():
+            limits = gpu.limits() if has_limits else {}
+            rows.append({"gpu": uuid, **gpu.fast(), **limits})
+        yield problems + rows, PERIOD_S
+        problems = []
 
 
 @dataclass
 class GpuSamples:
-    """Samples of the GPUs of a node, by UUID, with NaN where nothing was read; and problems."""
+    """Samples of the GPUs of a node, and why others have none, both by UUID. What was not read is NaN.
+
+    A problem of all GPUs has the UUID "".
+    """
 
     gpus: dict[str, pd.DataFrame] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
@@ -137,20 +162,27 @@ class GpuSamples:
         """Read what `sample_gpus` wrote; nothing where there is no such file."""
         rows = read_samples(file, COLUMNS).fillna({"gpu": ""})
         problems = rows.dropna(subset="problem").set_index("gpu")["problem"]
-        return cls(dict(iter(rows[rows["problem"].isna()].groupby("gpu"))), dict(problems))
+        samples = rows[rows["problem"].isna()]
+        return cls(dict(iter(samples.groupby("gpu"))), dict(problems))
 
     def of_rank(self, rank: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """Energy, conditions and memory of each GPU of a rank in its measured steps, for run.json; see `of_gpu`."""
+        """Return for run.json the values of `of_gpu`, each as a list with an element for each GPU of a rank.
+
+        `rank`: its record, with `windows` and `gpus`. A rank on a CPU has one element, without a measurement.
+        """
         windows = [(start, end) for start, end in rank.get("windows") or []]
         uuids = [gpu["uuid"] for gpu in rank.get("gpus") or []]
         if not uuids:
-            none = {"energy_j": None, "duration_s": None, "reason": "no meter for a CPU"}
-            return {"energy": [none], "gpu_conditions": [None], "device_memory_used_bytes": [None]}
-        found = [self.of_gpu(uuid, windows) for uuid in uuids]
-        return {name: [each[name] for each in found] for name in found[0]}
+            return {
+                "energy": [_no_energy("no meter for a CPU")],
+                "gpu_conditions": [None],
+                "device_memory_used_bytes": [None],
+            }
+        measured = [self.of_gpu(uuid, windows) for uuid in uuids]
+        return {name: [gpu[name] for gpu in measured] for name in measured[0]}
 
     def of_gpu(self, uuid: str, windows: Windows) -> dict[str, Any]:
-        """What a GPU took in some windows of time.
+        """Return for run.json what a GPU did in some windows of time.
 
         `energy`: joules for everything that ran on it, by its counter; the seconds of the windows; and the reason where
         there are no joules. `gpu_conditions`: the state at the first sample and at the last one
@@ -159,53 +191,74 @@ class GpuSamples:
         """
         samples = self.gpus.get(uuid)
         if samples is None:
-            why = self.problems.get(uuid) or next(iter(self.problems.values()), "NVML does not know the GPU")
-            energy = {"energy_j": None, "duration_s": None, "reason": why}
-            return {"energy": energy, "gpu_conditions": None, "device_memory_used_bytes": None}
-        inside = _inside(samples, windows)
-        reasons = inside["clock_reasons"].dropna().astype(int)
-        names = sorted({name for bits in reasons if not bits & IDLE for name in reason_names(bits)})
-        # Of the first window, since PyTorch keeps what a test after it takes; a short one may lie between two samples.
-        first = _inside(samples, [(start - 2 * PERIOD_S, end) for start, end in windows[:1]])
-        memory = first["memory_used_bytes"].max()
+            any_problem = next(iter(self.problems.values()), "NVML does not know the GPU")
+            reason = self.problems.get(uuid) or any_problem
+            return {"energy": _no_energy(reason), "gpu_conditions": None, "device_memory_used_bytes": None}
         return {
             "energy": _energy(samples, windows),
-            "gpu_conditions": {
-                "before": _state(samples.iloc[:1]),
-                "after": None if inside.empty else _state(samples.loc[: inside.index[-1]]),
-                "clock_reasons": None if reasons.empty else names,
-            },
-            "device_memory_used_bytes": None if pd.isna(memory) else int(memory),
+            "gpu_conditions": _conditions(samples, windows),
+            "device_memory_used_bytes": _most_memory(samples, windows[:1]),
         }
 
 
 def _energy(samples: pd.DataFrame, windows: Windows) -> dict[str, float | str | None]:
-    """Increase of the counter in some windows, between samples by a straight line."""
-    times, known = samples["time_s"], samples.dropna(subset="energy_j")
+    """Return the increase of the energy counter in some windows, between samples by a straight line."""
     if not windows:
-        why = "no step was measured"
-    elif windows[0][0] < times.iloc[0] - PERIOD_S or windows[-1][1] > times.iloc[-1] + PERIOD_S:
-        why = "the GPU was not sampled throughout"
-    elif known.empty:
-        why = "the driver does not tell the energy"
-    else:
-        starts, ends = np.transpose(windows)
-        at = (np.interp(moments, known["time_s"], known["energy_j"]) for moments in (ends, starts))
-        joules = float(np.subtract(*at).sum())
-        return {"energy_j": joules, "duration_s": float((ends - starts).sum()), "reason": None}
-    return {"energy_j": None, "duration_s": None, "reason": why}
+        return _no_energy("no step was measured")
+    times = samples["time_s"]
+    (first_start, _), (_, last_end) = windows[0], windows[-1]
+    if first_start < times.iloc[0] - PERIOD_S or last_end > times.iloc[-1] + PERIOD_S:
+        return _no_energy("the GPU was not sampled throughout")
+    readings = samples.dropna(subset="energy_j")
+    if readings.empty:
+        return _no_energy("the driver does not tell the energy")
+    starts, ends = np.transpose(windows)
+    joules_at_starts = np.interp(starts, readings["time_s"], readings["energy_j"])
+    joules_at_ends = np.interp(ends, readings["time_s"], readings["energy_j"])
+    return {
+        "energy_j": float((joules_at_ends - joules_at_starts).sum()),
+        "duration_s": float((ends - starts).sum()),
+        "reason": None,
+    }
+
+
+def _no_energy(reason: str) -> dict[str, float | str | None]:
+    return {"energy_j": None, "duration_s": None, "reason": reason}
+
+
+def _conditions(samples: pd.DataFrame, windows: Windows) -> dict[str, Any]:
+    inside = _inside(samples, windows)
+    reasons = inside["clock_reasons"].dropna().astype(int)
+    # A GPU that idles lowers its clocks, which slows no step down.
+    names = {name for bits in reasons if not bits & IDLE for name in reason_names(bits)}
+    return {
+        "before": _last_state(samples.iloc[:1]),
+        "after": None if inside.empty else _last_state(samples.loc[: inside.index[-1]]),
+        "clock_reasons": None if reasons.empty else sorted(names),
+    }
+
+
+def _most_memory(samples: pd.DataFrame, windows: Windows) -> int | None:
+    """Return the most memory in use in the first window, in bytes: PyTorch keeps what a test after it takes."""
+    # A short window may lie between two samples.
+    extended = [(start - 2 * PERIOD_S, end) for start, end in windows]
+    most = _inside(samples, extended)["memory_used_bytes"].max()
+    return None if pd.isna(most) else int(most)
 
 
 def _inside(samples: pd.DataFrame, windows: Windows) -> pd.DataFrame:
-    """Samples in one of some windows."""
-    found = [samples["time_s"].between(start, end) for start, end in windows]
-    return samples[np.any(found, axis=0)] if found else samples.iloc[:0]
+    """Return the samples in any of the windows."""
+    is_inside = np.zeros(len(samples), dtype=bool)
+    for start, end in windows:
+        is_inside |= samples["time_s"].between(start, end).to_numpy()
+    return samples[is_inside]
 
 
-def _state(samples: pd.DataFrame) -> dict[str, Any]:
-    """The state at the last of some samples; limits are those of the last sample that has them."""
-    last = samples[list(STATE)].iloc[-1]
-    last = last.fillna(samples[["power_limit_w", "default_power_limit_w"]].ffill().iloc[-1])
-    state = {name: None if pd.isna(value) else float(value) for name, value in last.items()}
-    bits = state["clock_reasons"]
-    return state | {"clock_reasons": reason_names(None if bits is None else int(bits))}
+def _last_state(samples: pd.DataFrame) -> dict[str, Any]:
+    """Return the state at the last of some samples; limits are those of the last sample that has them."""
+    last = samples[STATE].iloc[-1]
+    last = last.fillna(samples[LIMITS].ffill().iloc[-1])
+    state: dict[str, Any] = {name: None if pd.isna(value) else float(value) for name, value in last.items()}
+    if state["clock_reasons"] is not None:
+        state["clock_reasons"] = reason_names(int(state["clock_reasons"]))
+    return state
