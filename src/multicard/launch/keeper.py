@@ -1,4 +1,4 @@
-"""Keep the processes of a job together: `python -I -S keeper.py STATUS_FD GRACE_S COMMAND …`, which `supervise` starts.
+"""Keep the processes of a job together: `python -I -S keeper.py STATUS_FD GRACE_S COMMAND …`, started by `processes`.
 
 Every process that the command starts is a descendant of this one until it ends, whatever its session, its environment
 and its parent. The launcher holds the other end of this program's standard input. When that closes, by itself or
@@ -16,46 +16,50 @@ import signal
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from types import FrameType
+from typing import Any, NoReturn
 
-PR_SET_CHILD_SUBREAPER = 36  # of Linux: orphans among the descendants become children of this process
+# Of Linux's prctl(2): orphans among the descendants become children of this process.
+PR_SET_CHILD_SUBREAPER = 36
 LOOK_S = 0.1
-NOT_FOUND = 127  # exit code of a command that cannot be started, as of a shell
+NOT_FOUND = 127  # exit code of a command that cannot be started, as a shell has it
 # A signal to the whole job, as Slurm sends it, reaches the launcher too, which ends the job in its order.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
+Handler = Callable[[int, FrameType | None], Any] | int | None
+
 
 def keep(status: int, grace_s: float, command: list[str]) -> None:
-    """Start the command, report how it ended, and return once none of its descendants is left."""
+    """Start the command, report how it ended, and return once none of its descendants is left.
+
+    `status`: file descriptor for the exit code; `grace_s`: between SIGTERM and SIGKILL.
+    """
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     os.set_inheritable(status, False)
     inherited = {number: signal.getsignal(number) for number in ENDING}
     for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
-    woken, wake = os.pipe()
-    os.set_blocking(wake, False)
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    child_ended = _pipe_of_ended_children()
     process = os.fork()
     if process == 0:
         _become(command, inherited)
-    # What reads the job's output is to see its end when the job's own processes have closed it.
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, sys.stdout.fileno())
-    os.dup2(nothing, sys.stderr.fileno())
+    _close_output()
 
     launcher = sys.stdin.fileno()
-    killing_at = None
+    kill_at_s: float | None = None  # once the job is to end
     while True:
-        ready, _, _ = select.select([woken] if killing_at else [woken, launcher], [], [], killing_at and LOOK_S)
-        if woken in ready:
-            os.read(woken, 1024)
+        # Once the launcher's end is closed, it is ready for ever.
+        watched = [child_ended, launcher] if kill_at_s is None else [child_ended]
+        ready, _, _ = select.select(watched, [], [], None if kill_at_s is None else LOOK_S)
+        if child_ended in ready:
+            os.read(child_ended, 1024)
         if launcher in ready and not os.read(launcher, 1024):
-            killing_at = time.monotonic() + grace_s
+            kill_at_s = time.monotonic() + grace_s
             _signal_all(signal.SIGTERM)
-        if killing_at and time.monotonic() >= killing_at:
+        if kill_at_s is not None and time.monotonic() >= kill_at_s:
             _signal_all(signal.SIGKILL)
         try:
             _reap(process, status)
@@ -63,7 +67,24 @@ def keep(status: int, grace_s: float, command: list[str]) -> None:
             return
 
 
-def _become(command: list[str], inherited: dict[signal.Signals, object]) -> NoReturn:
+def _pipe_of_ended_children() -> int:
+    """Return a file descriptor that can be read when a child has ended, so that `select` returns then."""
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    # Without a handler of Python's, nothing is written to the pipe.
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    return readable
+
+
+def _close_output() -> None:
+    """Let go of the job's output: its reader is to see the end when the job's own processes have closed it."""
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, sys.stdout.fileno())
+    os.dup2(null, sys.stderr.fileno())
+
+
+def _become(command: list[str], inherited: dict[signal.Signals, Handler]) -> NoReturn:
     """Turn this process, just forked, into the command, with signals and variables as the launcher gave them."""
     try:
         os.setsid()  # `kill 0` in a script is to reach the job, not its keeper
@@ -72,19 +93,27 @@ def _become(command: list[str], inherited: dict[signal.Signals, object]) -> NoRe
         for number in IGNORED_BY_PYTHON:
             signal.signal(number, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
-        variables = Path("/proc/self/environ").read_bytes()  # without what Python adds in the C locale
-        given = dict(each.split(b"=", 1) for each in variables.split(b"\0") if each)
-        os.execvpe(command[0], command, given)
+        os.execvpe(command[0], command, _environment_as_given())
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr, flush=True)
     finally:
         os._exit(NOT_FOUND)
 
 
-def _reap(process: int, status: int) -> None:
-    """Wait for the children that have ended, and write how `process` did.
+def _environment_as_given() -> dict[bytes, bytes]:
+    """Return the environment of this process without the variables that Python adds in the C locale."""
+    environment: dict[bytes, bytes] = {}
+    for variable in Path("/proc/self/environ").read_bytes().split(b"\0"):
+        if variable:
+            name, value = variable.split(b"=", 1)
+            environment[name] = value
+    return environment
 
-    Raises `ChildProcessError` if there are no children.
+
+def _reap(process: int, status: int) -> None:
+    """Wait for the children that have ended, and write the exit code of `process` if it is one of them.
+
+    Raise `ChildProcessError` if there are no children.
     """
     while True:
         ended, code = os.waitpid(-1, os.WNOHANG)
@@ -115,10 +144,10 @@ def _descendants(ancestor: int) -> list[int]:
         state, parent = content.rpartition(b")")[2].split()[:2]
         if state != b"Z":
             children[int(parent)].append(int(entry.name))
-    found = list(children[ancestor])
-    for process in found:  # grows meanwhile
-        found += children[process]
-    return found
+    descendants = list(children[ancestor])
+    for process in descendants:  # which grows meanwhile
+        descendants += children[process]
+    return descendants
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Temporary folders of jobs on a node, which the next job there removes if their process was killed."""
+"""Temporary folders of jobs on a node; the next job there removes those of processes that were killed."""
 
 import shutil
 import tempfile
@@ -12,17 +12,19 @@ from filelock import FileLock, Timeout
 from multicard.core.system import read_or_none
 
 PREFIX = "multicard-"
-OWNER = ".owner"  # file that the process which made the folder holds locked, until it ends in whatever way
-SETTLED_S = 60.0  # by which a process has locked the file in the folder that it has made
+# A file in each folder: the process that made the folder holds it locked until it ends in whatever way.
+OWNER = ".owner"
+# After so long, a process has locked the file in the folder that it has made.
+SETTLED_S = 60.0
 
 
 @contextmanager
 def node_folder() -> Iterator[Path]:
-    """Give a temporary folder on this node, and remove those that killed processes of this user have left."""
+    """Yield a temporary folder on this node, and remove those that killed processes of this user have left."""
     remove_abandoned(Path(tempfile.gettempdir()))
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as name:
         lock = FileLock(Path(name, OWNER), timeout=0, fallback_to_soft=False)
-        # Without locks, nobody can tell that the folder is abandoned either.
+        # On a file system without locks, no process finds out that the folder is abandoned either.
         with suppress(OSError):
             lock.acquire()
         try:
@@ -32,14 +34,16 @@ def node_folder() -> Iterator[Path]:
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove the folders of killed processes.
+    """Remove the folders in `parent` whose processes were killed.
 
-    A lock tells better than the number of a process, which another may have by now, or which counts in a container.
+    A lock shows that more safely than the number of a process, which another may have by now, or which is one of a
+    container.
     """
     for owner in parent.glob(f"{PREFIX}*/{OWNER}"):
-        created_s = read_or_none(lambda owner=owner: owner.parent.stat().st_ctime)
-        if created_s is None or time.time() - created_s < SETTLED_S:
+        folder = owner.parent
+        status = read_or_none(folder.stat)
+        if status is None or time.time() - status.st_ctime < SETTLED_S:
             continue
         # A folder of another user cannot be opened.
         with suppress(Timeout, OSError), FileLock(owner, timeout=0, fallback_to_soft=False):
-            shutil.rmtree(owner.parent, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
