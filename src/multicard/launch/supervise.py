@@ -65,7 +65,7 @@ def run(
         Seconds after which the command is ended.
     ranks
         Function that returns the process ids of the ranks once all have written their record, and None before. If it is
-        given, the job is done when all ranks have exited, and what goes on after that is ended.
+        given, the job is done when all ranks have exited; processes that it leaves behind are ended.
     first_process
         If it is given, the command is a profiler that runs the job as its child, started by `in_profiler` with this
         file. If it runs too long after its job it is killed; if it exits before the job, the job goes on.

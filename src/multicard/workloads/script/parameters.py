@@ -17,8 +17,10 @@ from multicard.workloads.script.template import command_error, fill, names_in
 GIVEN = ("devices", "devices_per_node", "nodes", "repeat", "seed", "run_dir")
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 
-DIGITS = 6  # of a digest in a run id
-SAFE = re.compile(r"[A-Za-z0-9._+-]{1,32}")  # values that stand in a run id as they are
+# Digits of a digest in a run id.
+DIGITS = 6
+# Values that stand in a run id as they are.
+SAFE = re.compile(r"[A-Za-z0-9._+-]{1,32}")
 
 
 # The parameters of a program that multicard knows nothing of.
@@ -42,7 +44,8 @@ class ScriptParameters(JobParameters):
 
     HEADLINE: ClassVar[tuple[str, ...]] = ("script", "devices")
 
-    binding: ClassVar[str] = "none"  # its processes are not ours to bind
+    # The user's processes are not bound to CPUs, so this is no parameter here.
+    binding: ClassVar[str] = "none"  # type: ignore[misc, assignment]  # a field of the base class, which pydantic drops
 
     workload: Literal["script"] = Field("script", description="The kind of job.")
     command: tuple[Annotated[str, StringConstraints(pattern=TEXT)], ...] = Field(
@@ -60,7 +63,8 @@ class ScriptParameters(JobParameters):
     python: Annotated[str, StringConstraints(min_length=1, pattern=TEXT)] | None = Field(
         None, description="Interpreter that runs the script; null: the one that runs multicard."
     )
-    launcher: Literal[("auto", *LAUNCHERS)] = labelled(
+    # The registry names the launchers, of which a type checker knows nothing.
+    launcher: Literal[("auto", *LAUNCHERS)] = labelled(  # type: ignore[valid-type]
         "launcher-",
         "What starts the ranks. `auto`: `python` on one device, `torchrun` on several. "
         + " ".join(f"`{name}`: {launcher.description}" for name, launcher in LAUNCHERS.items()),
@@ -101,18 +105,28 @@ class ScriptParameters(JobParameters):
 
     @property
     def script(self) -> str:
-        """Name of the script in a run id: its stem, and a digest of what is run."""
-        named = program(self.command)
-        name = named.rpartition(".")[2] if self.command[0] == "-m" else PurePath(named).stem
-        stem = re.sub(r"[^A-Za-z0-9.+-]+", "-", name).strip("-.")[:40] or "script"
+        """The script in a run id: its stem, and a digest of everything that says which program runs."""
+        stem = program(self.command)
+        if self.command[0] == "-m":
+            stem = stem.rpartition(".")[2]
+        else:
+            stem = PurePath(stem).stem
+        stem = re.sub(r"[^A-Za-z0-9.+-]+", "-", stem).strip("-.")[:40] or "script"
         return f"{stem}-{_digest([self.command, self.folder, self.python, sorted(self.environment)])}"
 
     @property
     def id_parts(self) -> list[str]:
-        """The script's own parameters, in the order of the command; of one that looks like a secret a digest."""
-        secret = secret_own(self.command, self.args)
-        values = {name: _digest(str(value)) if name in secret else slug(value) for name, value in self.args.items()}
-        return [f"{name}-{values[name]}" for name in names_in(self.command) if name in values]
+        """The script's own parameters with their values, in the order of the command.
+
+        A value that looks like a secret is a digest.
+        """
+        secrets = secret_own(self.command, self.args)
+        parts = []
+        for name in names_in(self.command):
+            if name in self.args:
+                value = self.args[name]
+                parts.append(f"{name}-{_digest(str(value)) if name in secrets else slug(value)}")
+        return parts
 
     @property
     def launched_by(self) -> str:
@@ -123,8 +137,10 @@ class ScriptParameters(JobParameters):
 
     @property
     def stated_samples(self) -> int | None:
-        """Samples of a step of all ranks, as stated."""
-        return self.samples_per_device * self.devices if self.samples_per_device else self.samples_per_step
+        """Samples of a step of all ranks together, as stated; None if the loaders are to show it."""
+        if self.samples_per_device:
+            return self.samples_per_device * self.devices
+        return self.samples_per_step
 
     @property
     def ranks(self) -> int:
@@ -133,7 +149,7 @@ class ScriptParameters(JobParameters):
 
     @property
     def distributed(self) -> bool:
-        """Whether several ranks form a process group."""
+        """True if several ranks form a process group."""
         return self.ranks > 1
 
     @property
@@ -142,7 +158,7 @@ class ScriptParameters(JobParameters):
         return self.loader_cpus * self.ranks
 
     def arguments(self, run_dir: str) -> list[str]:
-        """The command with every name in braces filled in.
+        """Return the command with every name in braces filled in.
 
         `run_dir`: folder in which the script may write, `{run_dir}`.
         """
@@ -151,24 +167,33 @@ class ScriptParameters(JobParameters):
 
 
 def program(command: Sequence[str]) -> str:
-    """What a command runs: the script that it names, the module after `-m`, or its first word.
+    """Return the program that a command runs: the script that it names, the module after `-m`, or its first word.
 
-    A word with a blank is no script, but a line of a shell's that may end in the name of one.
+    A word with a blank is no script, but a line for a shell that may end in the name of one.
 
     >>> program(["bash", "-c", "exec python train.py"]), program(["wrap", "train.py"]), program(["-m", "pkg.train"])
     ('bash', 'train.py', 'pkg.train')
     """
     if command[0] == "-m" and len(command) > 1:
         return command[1]
-    return next((part for part in command if part.endswith(".py") and not re.search(r"\s", part)), command[0])
+    scripts = (word for word in command if word.endswith(".py") and not re.search(r"\s", word))
+    return next(scripts, command[0])
 
 
 def slug(value: Any) -> str:
-    """A value as it stands in a run id: with a digest where characters are lost, or parameters could run together."""
+    """Return a value for a run id, with a digest if characters are lost or parameters could run together.
+
+    >>> slug(0.5), slug("a b/c"), slug("x_y-z")
+    ('0.5', 'a-b-c-eb69ba', 'x-y-z-7f7192')
+    """
     text = str(value)
-    if SAFE.fullmatch(text) and not re.search("_.*-", text):
+    # An id joins parameters by "_", and name and value by "-".
+    could_be_parameters = re.search("_.*-", text) is not None
+    if SAFE.fullmatch(text) and not could_be_parameters:
         return text
-    return "-".join(filter(None, (re.sub(r"[^A-Za-z0-9.+-]+", "-", text).strip("-")[:24], _digest(text))))
+    readable = re.sub(r"[^A-Za-z0-9.+-]+", "-", text).strip("-")[:24]
+    digest = _digest(text)
+    return f"{readable}-{digest}" if readable else digest
 
 
 def _digest(value: Any) -> str:

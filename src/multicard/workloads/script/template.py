@@ -1,4 +1,4 @@
-"""The command of a script: text with names in braces, which a run's values take the place of."""
+"""The command of a script: text with names in braces, which are replaced by a run's values."""
 
 import difflib
 import re
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 from multicard.core.text import quoted
 
-# One name in braces, an escaped brace, or a brace that is neither.
-_PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+# An escaped brace, a name in braces (group 1), or a brace that is neither.
+_BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 def names_in(command: Iterable[str]) -> list[str]:
-    """Names in braces, each once, in their order.
+    """Return the names in braces, each once, in their order.
 
     Raises
     ------
@@ -23,73 +23,85 @@ def names_in(command: Iterable[str]) -> list[str]:
     """
     names = []
     for text in command:
-        for part in _PART.finditer(text):
-            if part[0] in "{}":
-                raise ValueError(f"{quoted(text)} has a single {part[0]}; write {2 * part[0]} for a brace")
-            if part[1] is not None:
-                names.append(part[1])
+        for match in _BRACES.finditer(text):
+            whole, name = match[0], match[1]
+            if whole in "{}":
+                raise ValueError(f"{quoted(text)} has a single {whole}; write {2 * whole} for a brace")
+            if name is not None:
+                names.append(name)
     return list(dict.fromkeys(names))
 
 
 def fill(command: Iterable[str], values: Mapping[str, object]) -> list[str]:
-    """The command with the values in the places of their names, and escaped braces as braces.
+    """Return the command with values in place of their names, and escaped braces as braces.
 
     >>> fill(["--batch={batch_size}", "--json={{}}"], {"batch_size": 32})
     ['--batch=32', '--json={}']
     """
 
-    def filled(part: re.Match[str]) -> str:
-        return part[0][0] if part[1] is None else str(values[part[1]])
+    def value_of(match: re.Match[str]) -> str:
+        whole, name = match[0], match[1]
+        return whole[0] if name is None else str(values[name])
 
-    return [_PART.sub(filled, text) for text in command]
+    return [_BRACES.sub(value_of, text) for text in command]
 
 
 def renamed(command: Iterable[str], name_of: Callable[[str], str]) -> list[str]:
-    """The command with other names in braces.
+    """Return the command with other names in braces.
 
     >>> renamed(["--batch={Batch-Size}", "--json={{}}"], lambda name: name.lower().replace("-", "_"))
     ['--batch={batch_size}', '--json={{}}']
     """
 
-    def with_name(part: re.Match[str]) -> str:
-        return part[0] if part[1] is None else f"{{{name_of(part[1])}}}"
+    def with_name(match: re.Match[str]) -> str:
+        whole, name = match[0], match[1]
+        return whole if name is None else f"{{{name_of(name)}}}"
 
-    return [_PART.sub(with_name, text) for text in command]
+    return [_BRACES.sub(with_name, text) for text in command]
 
 
 def command_error(
     command: Iterable[str],
-    own: Iterable[str],
+    parameters: Iterable[str],
     given: Iterable[str],
     stated: str = "args.{}",
     to_state: str = "add args.{}",
 ) -> str | None:
-    """What is wrong between a command and the user's own parameters, with what to do; None where nothing is.
+    """Return how a command and the user's own parameters do not fit, and what to do; None if they fit.
 
     Parameters
     ----------
-    own
+    parameters
         Names of the user's own parameters.
     given
         Names that always have a value.
     stated, to_state
         How a parameter of that name is stated, and what to do to state one.
     """
-    own, given = list(own), list(given)
+    parameters = list(parameters)
+    given = list(given)
     try:
-        named = names_in(command)
+        used = names_in(command)
     except ValueError as error:
         return f"command: {error}"
-    for name in own:
+    for name in parameters:
         if name in given:
             return f"{stated.format(name)}: multicard gives {{{name}}} its value; choose another name"
-    for name in named:
-        if name not in (*own, *given):
-            close = difflib.get_close_matches(name, [*own, *given], n=1)
-            add = f"{to_state.format(name)}, or " if re.fullmatch(r"[A-Za-z][\w-]*", name) else ""
-            hint = f"did you mean {{{close[0]}}}?" if close else f"{add}write {{{{ and }}}} for braces"
+    for name in used:
+        if name not in (*parameters, *given):
+            hint = _hint(name, [*parameters, *given], to_state)
             return f"command: {{{name}}} is neither your own parameter nor one of {', '.join(given)} ({hint})"
-    for name in own:
-        if name not in named:
+    for name in parameters:
+        if name not in used:
             return f"{stated.format(name)}: the command does not use it; write {{{name}}} where its value belongs"
     return None
+
+
+def _hint(unknown: str, names: list[str], to_state: str) -> str:
+    """Return what to do about an unknown name in braces."""
+    close = difflib.get_close_matches(unknown, names, n=1)
+    if close:
+        return f"did you mean {{{close[0]}}}?"
+    can_be_parameter = re.fullmatch(r"[A-Za-z][\w-]*", unknown) is not None
+    add = f"{to_state.format(unknown)}, or " if can_be_parameter else ""
+    return f"{add}write {{{{ and }}}} for braces"

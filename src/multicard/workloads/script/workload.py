@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any
 
 from multicard.core.files import read_json
 from multicard.core.layout import PHASES
@@ -15,16 +16,16 @@ from multicard.workloads.script.launchers import LAUNCHERS
 from multicard.workloads.script.outcome import judge_script
 from multicard.workloads.script.parameters import ScriptParameters
 
-# Assumed of a rank's memory on the host, beside its process: what a script keeps there is not known.
+# Megabytes of the host that a script's rank is assumed to need beside its process.
 RANK_MB = {"cpu": 2000, "cuda": 8000}
 
 
 class Script(Workload):
-    """A training script of the user, run as it is."""
+    """A training script of the user, which runs unchanged."""
 
     name = "script"
     parameters = ScriptParameters
-    inputs: ClassVar[Inputs] = {}
+    inputs: Inputs = MappingProxyType({})
     method, methods = "launcher", LAUNCHERS
     unit = Unit("sample", "samples", "throughput_samples_per_s", "energy_per_sample_j")
     step_columns = ("tokens",)
@@ -35,19 +36,19 @@ class Script(Workload):
     judge = staticmethod(judge_script)
 
     def config_error(self, p: ScriptParameters, inputs: Inputs) -> str | None:
-        """Refuse what looks like a secret."""
+        """Return where the parameters hold what looks like a secret, None if they hold none."""
         return start.secret_stated(p)
 
     def unsupported_reason(self, p: ScriptParameters, machine: Machine, inputs: Inputs) -> str | None:
-        """Ask the launcher."""
+        """Return why the launcher starts no such run on any machine, None if it does."""
         return LAUNCHERS[p.launched_by].unsupported_reason(p)
 
     def command(self, p: ScriptParameters, job: Path, rendezvous: Rendezvous | None) -> list[str]:
-        """Ask the launcher."""
+        """Return the launcher's command."""
         return start.start_command(p, read_json(job)["keep"], rendezvous)
 
     def launching(self, p: ScriptParameters) -> Launching:
-        """As stated, and as the launcher has it."""
+        """Return how the ranks of `p` are started, by its parameters and by its launcher."""
         launcher = LAUNCHERS[p.launched_by]
         return Launching(
             interpreter=start.interpreter(p),
@@ -60,7 +61,7 @@ class Script(Workload):
         )
 
     def observed(self, p: ScriptParameters) -> dict[str, Any]:
-        """Devices and windows."""
+        """Return what every workload has in job.json, and what the user states of the steps."""
         return super().observed(p) | {
             "measured_steps": p.steps,
             "samples_per_step": p.stated_samples,
@@ -69,56 +70,60 @@ class Script(Workload):
         }
 
     def resources(self, p: ScriptParameters, inputs: Inputs) -> Resources:
-        """A guess; Slurm gives a second attempt more."""
+        """Return a rough estimate of memory; Slurm gives a second attempt more."""
         return Resources(RANK_MB[p.device])
 
     def counted(self, record: Mapping[str, Any], steps: Any) -> Any:
-        """A step without a phase that others have spent no time in it; a stated number of samples is shared equally."""
-        known = [f"{name}_s" for name in PHASES if steps[f"{name}_s"].notna().any()]
-        steps = steps.assign(**{name: steps[name].fillna(0.0) for name in known})
+        """Return the steps with a time of 0 for phases that only other steps have, and with the stated samples.
+
+        A stated number of samples is shared equally by the ranks.
+        """
+        phases = [f"{name}_s" for name in PHASES if steps[f"{name}_s"].notna().any()]
+        steps = steps.assign(**{phase: steps[phase].fillna(0.0) for phase in phases})
         stated = ScriptParameters.model_validate(record["parameters"]).stated_samples
-        return steps if stated is None else steps.assign(samples=stated / steps["rank"].nunique())
+        if stated is None:
+            return steps
+        return steps.assign(samples=stated / steps["rank"].nunique())
 
     def distinct_share(self, record: Mapping[str, Any]) -> float:
-        """Ranks whose loaders draw the same samples repeat one another; the stated number counts distinct ones."""
+        """Return the part of the processed samples that are distinct, by the loaders of the ranks; 1 if stated."""
         return self._measures_module().distinct_share(record) or 1.0
 
     def baseline_words(self, method: str) -> str:
-        """One device: how the script is started there is no choice."""
+        """Return a name without the launcher, of which one device leaves no choice."""
         return "1 device"
 
     def learning(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Any parameter of its own may matter."""
+        """Return all of the script's own parameters, since any may decide how much is learned."""
         return batch_and_own(self, values)
 
     def job(self, values: Mapping[str, Any]) -> str:
-        """Same command."""
+        """Return the command without the values of its parameters."""
         return without_names(str(values["command"]))
 
 
 def default_figures(several_counts: bool, device: str, ablates: bool = False) -> tuple[str, ...]:
-    """Names of the figures that show what matters of a script.
+    """Return the names of the figures that show what matters of a script.
 
     Parameters
     ----------
     several_counts
-        Whether the number of devices varies.
+        True if the number of devices varies.
     device
         cpu or cuda.
     ablates
-        Whether there are runs without a part of their step.
+        True if there are runs without a part of their step.
     """
-    over_devices = ("iteration_time", "speedup", "tradeoff") if several_counts else ()
-    of_gpus = ("device_time", "time_shares", "kernel_classes", "collectives") if device == "cuda" else ()
-    return (
-        *over_devices,
-        *(("ablation",) if ablates else ()),
-        "step_breakdown",
-        "utilization",
-        "step_times",
-        *of_gpus,
-        "memory",
-    )
+    figures: list[str] = []
+    if several_counts:
+        figures += ["iteration_time", "speedup", "tradeoff"]
+    if ablates:
+        figures.append("ablation")
+    figures += ["step_breakdown", "utilization", "step_times"]
+    if device == "cuda":
+        figures += ["device_time", "time_shares", "kernel_classes", "collectives"]
+    figures.append("memory")
+    return tuple(figures)
 
 
 WORKLOAD = Script()

@@ -19,7 +19,8 @@ class Accelerate(Launcher):
         """Run the script under `accelerate launch`."""
         options = [f"--num_processes={p.ranks}", f"--num_machines={p.nodes}"]
         if p.ranks > 1:
-            options.append("--multi_gpu")  # on CPUs too: without it, it starts one process there
+            # On CPUs too, where Accelerate starts one process without it.
+            options.append("--multi_gpu")
         elif p.device == "cpu":
             options.append("--cpu")
         if rendezvous is None:

@@ -18,8 +18,8 @@ class Command(Launcher):
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
         """Run it as it stands."""
-        by_python = arguments[0] == "-m" or arguments[0].endswith(".py")
-        return [python, *arguments] if by_python else arguments
+        needs_python = arguments[0] == "-m" or arguments[0].endswith(".py")
+        return [python, *arguments] if needs_python else arguments
 
 
 LAUNCHER = Command()

@@ -6,8 +6,6 @@ from typing import Any
 from multicard.core.rendezvous import Rendezvous, free_port
 from multicard.workloads.script.launcher import Launcher
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-
 
 class DeepSpeed(Launcher):
     """Starts a process for each device, and gives each the argument `--local_rank`."""
@@ -21,14 +19,20 @@ class DeepSpeed(Launcher):
 
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
         """Run the script under deepspeed."""
-        module = ["--module"] if arguments[0] == "-m" else []
-        visible = os.environ.get(VISIBLE, "").split(",")[: p.ranks]
-        # Told a number of GPUs, it takes the first of the machine, whichever ones are visible.
-        gpus = f"--num_gpus={p.ranks}"
-        if p.device == "cuda" and visible != [""]:
-            gpus = f"--include=localhost:{','.join(each.strip() for each in visible)}"
-        options = [gpus, "--master_addr=127.0.0.1", f"--master_port={free_port()}", *module]
-        return [python, "-m", self.modules[0], *options, *arguments[len(module) :]]
+        options = [_gpus(p), "--master_addr=127.0.0.1", f"--master_port={free_port()}"]
+        if arguments[0] == "-m":
+            options.append("--module")
+            arguments = arguments[1:]
+        return [python, "-m", self.modules[0], *options, *arguments]
+
+
+def _gpus(p: Any) -> str:
+    """Return the option for the visible GPUs: by a number alone, DeepSpeed uses the first of the machine."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if p.device != "cuda" or not visible:
+        return f"--num_gpus={p.ranks}"
+    gpus = [gpu.strip() for gpu in visible.split(",")[: p.ranks]]
+    return f"--include=localhost:{','.join(gpus)}"
 
 
 LAUNCHER = DeepSpeed()

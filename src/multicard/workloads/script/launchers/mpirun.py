@@ -13,7 +13,8 @@ class Mpirun(Launcher):
     description = "`mpirun` starts a process for each device."
     programs = ("mpirun", "mpiexec")
     several_nodes = False
-    withheld = r"SLURM_.*"  # it would place ranks on all nodes of the job of Slurm
+    # By Slurm's variables it would place ranks on all nodes of the job.
+    withheld = r"SLURM_.*"
     notes = (
         "Open MPI binds no rank to a core, and starts more ranks than there are cores. For options of your own use "
         "`command`, with `mpirun` as the first word.",
@@ -24,9 +25,9 @@ class Mpirun(Launcher):
         return ["mpirun", "-n", str(p.ranks), python, *arguments]
 
     def environment(self, rendezvous: Rendezvous | None = None) -> dict[str, str]:
-        """Where `env://` looks for the first rank, and how Open MPI places ranks.
+        """Return the variables by which `env://` finds the first rank, and by which Open MPI places ranks.
 
-        By itself it binds each of two ranks to one core, with all of its threads and loader workers, and refuses more
+        By default it binds each of two ranks to one core, with all of its threads and loader workers, and refuses more
         ranks than there are cores. Version 4 and before it read the first two names, version 5 the others.
         """
         return {

@@ -16,11 +16,11 @@ class Python(Launcher):
     several_nodes = False
 
     def ranks(self, devices: int) -> int:
-        """One, whatever it computes on."""
+        """Return 1: the process computes on all devices."""
         return 1
 
     def unsupported_reason(self, p: Any) -> str | None:
-        """Refuse several CPU devices, which are processes."""
+        """Return also why it cannot run on several CPU devices, which are processes."""
         if p.devices > 1 and p.device == "cpu":
             return (
                 f"launcher: python starts one process, and on CPUs devices: {p.devices} are as many; use torchrun, or "

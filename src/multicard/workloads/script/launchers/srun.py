@@ -22,7 +22,7 @@ class Srun(Launcher):
     hidden_from_profilers = "Slurm starts the ranks outside of the process that it runs"
 
     def refusal(self, source: Mapping[str, str]) -> str | None:
-        """Outside of a job srun would ask for one, on any node."""
+        """Return a reason outside of a job of Slurm, where srun would start one, on any node."""
         if source.get("SLURM_JOB_ID"):
             return None
         return (
@@ -43,17 +43,21 @@ class Srun(Launcher):
         ]  # fmt: skip
 
     def tasks_per_node(self, p: Any) -> int:
-        """One for each rank."""
+        """Return a task for each rank."""
         return p.ranks_per_node
 
     def environment(self, rendezvous: Rendezvous | None = None) -> dict[str, str]:
-        """Where `env://` looks for the first rank; the other variables scripts take from Slurm's."""
+        """Return the variables by which `env://` finds the first rank; a rank has its number from Slurm's.
+
+        On several nodes, multicard's own task is the rank's, so that Slurm's variables are passed on.
+        """
         if rendezvous is None:
             return env_variables()
-        of_task = {
-            name: value for name, value in os.environ.items() if name.startswith("SLURM") and not is_secret(name, value)
-        }
-        return of_task | env_variables(rendezvous)
+        variables = env_variables(rendezvous)
+        for name, value in os.environ.items():
+            if name.startswith("SLURM") and not is_secret(name, value):
+                variables[name] = value
+        return variables
 
 
 LAUNCHER = Srun()

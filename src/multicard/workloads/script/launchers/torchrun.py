@@ -16,9 +16,11 @@ class Torchrun(Launcher):
     def command(self, python: str, arguments: list[str], p: Any, rendezvous: Rendezvous | None) -> list[str]:
         """Run the script under torchrun."""
         options = torchrun_options(p.ranks_per_node, rendezvous)
-        module = ["-m"] if arguments[0] == "-m" else []
-        # After `--` it takes no argument of the script for an abbreviation of its own options.
-        return [python, "-m", self.modules[0], *options, *module, "--", *arguments[len(module) :]]
+        if arguments[0] == "-m":
+            options.append("-m")
+            arguments = arguments[1:]
+        # After `--`, torchrun reads no argument of the script as an abbreviation of its own options.
+        return [python, "-m", self.modules[0], *options, "--", *arguments]
 
 
 LAUNCHER = Torchrun()
