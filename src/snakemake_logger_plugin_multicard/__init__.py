@@ -9,7 +9,9 @@ prints in the job's own.
 import logging
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
@@ -17,8 +19,13 @@ from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase
 
 from snakemake_logger_plugin_multicard.failures import REFUSES
 
+if TYPE_CHECKING:
+    from multicard.archive.matrix import Matrix
+    from snakemake_logger_plugin_multicard.console import Console
+
 RESULTS, ERRORS, FULL = "results", "errors", "full"
-NO_NEWS = "job_scheduler"  # the module that says, at the end, that a job has failed
+# At the end, this module of Snakemake warns once more that a job has failed.
+REPEATING_MODULE = "job_scheduler"
 
 
 @dataclass
@@ -35,97 +42,114 @@ class LogHandlerSettings(LogHandlerSettingsBase):
 
 
 class LogHandler(LogHandlerBase):
-    """Prints what a person wants to know of a pipeline while it runs.
+    """Prints what a person wants to know of a pipeline while it runs; made by Snakemake.
 
-    What Snakemake says before a workflow starts is printed only if none does, as by `--list-rules` or `--unlock`; a
+    What Snakemake logs before a workflow starts is printed only if none does, as by `--list-rules` or `--unlock`; a
     dry run is shown as Snakemake shows it.
     """
 
     def __post_init__(self) -> None:
         from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter
 
-        own = self.common_settings
-        self._console = self._matrix = self._cause = None
+        output = self.common_settings
+        self._matrix: Matrix | None = None
+        # Made once the workflow of the plan starts.
+        self._console: Console | None = None
+        # An error of a rule, until it is clear whether the error of its job follows.
+        self._cause: logging.LogRecord | None = None
+        # Records from before the workflow.
         self._held: list[logging.LogRecord] = []
         self._warnings: set[str] = set()
-        self._ending = threading.Event()  # set when the pipeline is told to end
-        self._mode = FULL if own.dryrun else self.settings.console if self.settings else RESULTS
+        # Set when the pipeline is to end.
+        self._ending = threading.Event()
+        if output.dryrun:
+            self._mode = FULL
+        elif isinstance(self.settings, LogHandlerSettings):
+            self._mode = self.settings.console
+        else:
+            self._mode = RESULTS
         self._all = ColorizingTextHandler(
-            own.nocolor,
-            sys.stdout if own.stdout else sys.stderr,
-            DefaultFormatter(own.quiet, own.show_failed_logs),
-            DefaultFilter(own.quiet, own.debug_dag, own.verbose, own.dryrun, own.printshellcmds),
+            output.nocolor,
+            sys.stdout if output.stdout else sys.stderr,
+            DefaultFormatter(output.quiet, output.show_failed_logs),
+            DefaultFilter(output.quiet, output.debug_dag, output.verbose, output.dryrun, output.printshellcmds),
         )
 
     writes_to_stream = has_filter = has_formatter = property(lambda self: True)
     writes_to_file = needs_rulegraph = property(lambda self: False)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print what the record tells, if anything; a terminal that was closed ends nothing."""
+        """Print what the record says, if anything; a terminal that was closed ends nothing."""
         try:
-            if self._mode == FULL:
-                self._all.handle(record)
-            elif matrix := getattr(record, "matrix", None):
-                self._matrix = matrix
-            elif ending := getattr(record, "ending", None):
-                self._ending = ending
-                if self._console:
-                    self._console.retries = getattr(record, "retries", 0)
-            elif queue := getattr(record, "slurm_queue", None):
-                if self._console:
-                    self._console.look_at_queue(queue)
-            else:
-                self._tell(record)
+            self._show(record)
         except OSError:
             pass
         except Exception:
             self.handleError(record)
 
-    def _tell(self, record: logging.LogRecord) -> None:
-        event, news = getattr(record, "event", None), record.__dict__
+    def _show(self, record: logging.LogRecord) -> None:
+        attributes = record.__dict__
+        if self._mode == FULL:
+            self._all.handle(record)
+        elif "matrix" in attributes:
+            self._matrix = attributes["matrix"]
+        elif "ending" in attributes:
+            self._ending = attributes["ending"]
+            if self._console:
+                self._console.retries = attributes.get("retries", 0)
+        elif "slurm_queue" in attributes:
+            if self._console:
+                self._console.look_at_queue(attributes["slurm_queue"])
+        else:
+            self._show_event(record, attributes.get("event"), attributes)
+
+    def _show_event(self, record: logging.LogRecord, event: LogEvent | None, news: Mapping[str, Any]) -> None:
+        """Print a record of Snakemake; `news`: its attributes, which depend on the event."""
         if event and self._ending.is_set():
             return  # jobs fail because they are ended
         if event == LogEvent.ERROR and news["exception"] == "RuleException":
-            self._cause = record  # that a command failed, which the job's own error says better if it follows
+            # A command failed: the error of the job says more, if it follows.
+            self._cause = record
             return
-        if self._cause and event not in (LogEvent.JOB_ERROR, LogEvent.GROUP_ERROR):
-            self._say(self._cause.getMessage(), failed=True)
+        cause = self._cause
         self._cause = None
+        if cause and event not in (LogEvent.JOB_ERROR, LogEvent.GROUP_ERROR):
+            self._print(cause.getMessage(), failed=True)
+        is_warning = event is None and record.levelno >= logging.WARNING and record.module != REPEATING_MODULE
         if event == LogEvent.WORKFLOW_STARTED:
-            if self._matrix is None:  # another workflow
-                self._mode, self._held = FULL, [*self._held, record]
-                return
-            from snakemake_logger_plugin_multicard.console import Console
-
-            self._console = Console(self._matrix, news["configfiles"], self.lock, results=self._mode == RESULTS)
-        elif event is None and record.levelno >= logging.WARNING and record.module != NO_NEWS:
-            if record.getMessage() not in self._warnings:  # the plugin for Slurm warns of each job
-                self._warnings.add(record.getMessage())
-                self._say(record.getMessage())
+            self._start(record, news)
+        elif is_warning:
+            self._warn(record.getMessage())
         elif event == LogEvent.ERROR:
-            # At the end Snakemake says once more that jobs have failed.
-            if not (self._console and self._console.has_failed and news["exception"] == "WorkflowError"):
-                self._say(record.getMessage(), failed=True)
+            self._show_error(record, news)
         elif self._console is None:
             self._held.append(record)
-        elif event == LogEvent.RESOURCES_INFO:
-            self._console.on_cluster = self._console.on_cluster or "nodes" in news
-        elif event == LogEvent.RUN_INFO:
-            self._console.begin(news["stats"])
-        elif event == LogEvent.JOB_INFO:
-            self._console.job_started(news["jobid"], news["rule_name"], news["wildcards"] or {}, news["rule_msg"])
-        elif event == LogEvent.JOB_FINISHED:
-            self._console.job_ended(news["job_id"])
-        elif event == LogEvent.JOB_ERROR and not news["indent"]:  # those of a group have their line together
-            self._console.job_failed([news["jobid"]], news["log"], news["rule_msg"])
-        elif event == LogEvent.GROUP_ERROR:
-            jobs = news["job_error_info"]
-            logs = [log for job in jobs for log in job["log"]] + news["aux_logs"]
-            # Snakemake does not pass on why a group failed.
-            message = None if news.get("external_jobid") or not self._console.on_cluster else REFUSES
-            self._console.job_failed([job["jobid"] for job in jobs], logs, message)
+        else:
+            _pass_on(event, news, self._console)
 
-    def _say(self, text: str, failed: bool = False) -> None:
+    def _start(self, record: logging.LogRecord, news: Mapping[str, Any]) -> None:
+        """Make the console; another workflow than the plan's is shown as Snakemake shows it."""
+        if self._matrix is None:
+            self._mode = FULL
+            self._held.append(record)
+            return
+        from snakemake_logger_plugin_multicard.console import Console
+
+        self._console = Console(self._matrix, news["configfiles"], self.lock, results=self._mode == RESULTS)
+
+    def _warn(self, message: str) -> None:
+        """Print a warning once: the plugin for Slurm warns of each job."""
+        if message not in self._warnings:
+            self._warnings.add(message)
+            self._print(message)
+
+    def _show_error(self, record: logging.LogRecord, news: Mapping[str, Any]) -> None:
+        """Print an error, but not the one in which Snakemake says at the end that jobs have failed."""
+        is_repeated = self._console is not None and self._console.has_failed and news["exception"] == "WorkflowError"
+        if not is_repeated:
+            self._print(record.getMessage(), failed=True)
+
+    def _print(self, text: str, failed: bool = False) -> None:
         if self._console:
             self._console.error(text, failed)
         else:
@@ -135,11 +159,33 @@ class LogHandler(LogHandlerBase):
         """Print what comes last."""
         try:
             if self._cause and not self._ending.is_set():
-                self._say(self._cause.getMessage(), failed=True)
+                self._print(self._cause.getMessage(), failed=True)
             if self._console:
                 self._console.end()
-            for record in [] if self._console else self._held:
-                self._all.handle(record)
+            else:
+                for record in self._held:
+                    self._all.handle(record)
         except OSError:
             pass
         super().close()
+
+
+def _pass_on(event: LogEvent | None, news: Mapping[str, Any], console: "Console") -> None:
+    """Pass an event of the workflow on to the console."""
+    match event:
+        case LogEvent.RESOURCES_INFO:
+            console.on_cluster = console.on_cluster or "nodes" in news
+        case LogEvent.RUN_INFO:
+            console.begin(news["stats"])
+        case LogEvent.JOB_INFO:
+            console.job_started(news["jobid"], news["rule_name"], news["wildcards"] or {}, news["rule_msg"])
+        case LogEvent.JOB_FINISHED:
+            console.job_ended(news["job_id"])
+        case LogEvent.JOB_ERROR if not news["indent"]:  # the jobs of a group have their line together
+            console.job_failed([news["jobid"]], news["log"], news["rule_msg"])
+        case LogEvent.GROUP_ERROR:
+            jobs = news["job_error_info"]
+            logs = [log for job in jobs for log in job["log"]] + news["aux_logs"]
+            # Snakemake does not pass on why a group failed. Without a Slurm job, the submission did.
+            was_refused = console.on_cluster and not news.get("external_jobid")
+            console.job_failed([job["jobid"] for job in jobs], logs, REFUSES if was_refused else None)

@@ -1,9 +1,6 @@
-"""What the console shows of a pipeline: the current run, a line as each ends, and the result of each scenario."""
+"""Content of the console while a pipeline runs: the current run, a line as each ends, and each scenario's result."""
 
-import heapq
 import logging
-import shutil
-import sys
 import threading
 import time
 from collections import Counter
@@ -11,39 +8,39 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from threading import RLock
 
 from multicard.archive.matrix import Matrix
 from multicard.cli._overview import print_results
-from multicard.cli.run import read_record
 from multicard.core.errors import UserError
-from multicard.core.files import read_json
-from multicard.core.layout import HEADLINE, LAUNCHES, LOG, PROGRESS, RUN, STEPS
-from multicard.core.reasons import describe_reason
-from multicard.core.text import counted, natural, printable, printable_lines
-from multicard.core.units import ARGS_PREFIX, SECONDS, with_unit
-from multicard.experiment.estimate import estimate_cost
-from multicard.launch.judge import measured_steps
+from multicard.core.layout import LAUNCHES, PROGRESS
+from multicard.core.text import counted
 from multicard.workflow.slurm_queue import Queue
 from snakemake_logger_plugin_multicard.failures import REFUSES, cause_of, last_line
+from snakemake_logger_plugin_multicard.progress import Progress
+from snakemake_logger_plugin_multicard.terminal import Terminal
+from snakemake_logger_plugin_multicard.wording import Wording
 
-RUNS, DRAWN = "launch_run", "draw_figures"  # rules
-HERE = ("prepare_data", "prepare_model")  # run by this machine, though others go to a cluster
-SHOWN = (*HERE, "measure_machine")  # may take long, too
+# Rules of the pipeline.
+LAUNCH_RUN = "launch_run"
+DRAW_FIGURES = "draw_figures"
+# They run on this machine, though others go to a cluster.
+LOCAL_RULES = {"prepare_data", "prepare_model"}
+# They may take long, so that a line says when they start.
+ANNOUNCED_RULES = {*LOCAL_RULES, "measure_machine"}
 LOOK_S = 1.0
-REMIND_S = 60.0  # between lines about the queue, where they stay
-AT_FIRST_S = 2.0  # by which the jobs that are submitted together are
-# Slurm's states of a job whose run is at work, or has ended and Snakemake has not seen it yet.
-AT_WORK = ("RUNNING", "COMPLETING", "COMPLETED", "SUSPENDED", "STOPPED")
+# Between lines about the queue, where they stay. The first comes when the jobs are in the queue that are submitted
+# together.
+REMIND_S = 60.0
+AT_FIRST_S = 2.0
 
 
-@dataclass
+@dataclass(frozen=True)
 class Job:
-    """A job that was started or submitted: its rule, what it is of, and its message."""
+    """A job of Snakemake that was started or submitted."""
 
     rule: str
-    of: Mapping[str, str]
+    wildcards: Mapping[str, str]
     message: str
 
 
@@ -57,244 +54,207 @@ class Console:
     configs
         Configuration files.
     lock
-        What has to be held to print.
+        Lock that is held while something is printed.
     results
-        Whether more is printed than errors.
+        True if more is printed than errors.
     """
 
     def __init__(self, matrix: Matrix, configs: Sequence[str], lock: RLock, results: bool) -> None:
-        self.matrix, self.config, self.results = matrix, configs[-1] if configs else "config/config.yaml", results
-        self.folder = Path(matrix.experiment.results)
-        self.has_failed = self.on_cluster = False
-        self.total = self.ended = self.jobs_left = 0
-        self.retries = 0  # how often Snakemake tries a failed job again
-        self._has_begun = False
+        self.has_failed = False
+        self.on_cluster = False
+        self.retries = 0  # number of times that Snakemake tries a failed job again
+        self._matrix = matrix
+        self._config = configs[-1] if configs else "config/config.yaml"
+        self._folder = Path(matrix.experiment.results)
+        self._lock = lock
+        self._prints_results = results
+        self._terminal = Terminal(keeps_state=results)
+        self._wording = Wording(matrix)
+        self._progress = Progress()
+        # Jobs that were started or submitted by number, and how many are to end.
         self._jobs: dict[int, Job] = {}
-        self._failures: Counter[int] = Counter()  # of jobs, by number
+        self._jobs_left = 0
+        self._has_begun = False
+        self._is_over = threading.Event()
+        # Printed once each.
         self._refusals: set[str] = set()
-        self._told: set[str] = set()  # scenarios
-        self._live = results and sys.stdout.isatty()
-        self._drawn = ""  # the current state, as it stands on the terminal
-        self._lock, self._over = lock, threading.Event()
-        self._next_line, self._reminder = 0.0, ""
-        # When each run was first seen running; of those that have ended, how long that was.
-        self._running_since: dict[str, float] = {}
-        self._durations_s: list[float] = []
-        self._most_at_a_time = 1
+        self._shown_scenarios: set[str] = set()
+        self._failures: Counter[int] = Counter()  # by the number of the job
+        self._next_line_s = 0.0
+        self._last_reminder = ""
         self._slurm_problem: str | None = None
-        # Of scenarios that share a run the first.
-        self._scenario_of = {run.id: name for name, runs in reversed(matrix.scenarios.items()) for run in runs}
 
     def begin(self, jobs: Mapping[str, int]) -> None:
-        """Say what is to be done, by the number of jobs of each rule."""
-        self.total, self.jobs_left, self._has_begun = jobs.get(RUNS, 0), jobs["total"], True
-        self.line(f"{counted(self.total, 'run')}{self._estimate()}; results: {self.folder}/; log: {_log_file()}")
-        if self._live or (self.results and self.on_cluster):
+        """Print what is to be done, by the number of jobs of each rule."""
+        self._has_begun = True
+        self._jobs_left = jobs["total"]
+        self._progress.total = jobs.get(LAUNCH_RUN, 0)
+        runs = f"{counted(self._progress.total, 'run')}{self._wording.estimate()}"
+        self._line(f"{runs}; results: {self._folder}/; log: {_log_file()}")
+        if self._terminal.is_live or (self._prints_results and self.on_cluster):
             threading.Thread(target=self._watch, name="console", daemon=True).start()
 
-    def job_started(self, job: int, rule: str, of: Mapping[str, str], message: str) -> None:
+    def job_started(self, number: int, rule: str, wildcards: Mapping[str, str], message: str) -> None:
         """Note a job that starts, or that is submitted to a cluster."""
-        self._jobs[job] = Job(rule, of, message or rule)
-        self._next_line = min(self._next_line, time.monotonic() + AT_FIRST_S)
-        if rule == RUNS and not self.on_cluster:
-            self._running_since[of["run"]] = time.monotonic()
-        if rule in SHOWN:
-            self.line(message)
+        self._jobs[number] = Job(rule, wildcards, message or rule)
+        self._next_line_s = min(self._next_line_s, time.monotonic() + AT_FIRST_S)
+        if rule == LAUNCH_RUN and not self.on_cluster:
+            self._progress.start(wildcards["run"], time.monotonic())
+        if rule in ANNOUNCED_RULES:
+            self._line(message)
 
     def look_at_queue(self, queue: Queue) -> None:
-        """Note which runs are running, by the jobs in Slurm's queue."""
+        """Note which runs are at work, by the jobs in Slurm's queue; if Slurm does not answer, by the last look."""
         self._slurm_problem = queue.problem
-        if queue.problem:  # what was seen last stands
+        if not queue.problem:
+            self._progress.look_at_queue(queue.jobs, time.monotonic())
+
+    def job_ended(self, number: int) -> None:
+        """Print the outcome of a run, or the result of a scenario whose figures are drawn."""
+        self._jobs_left -= 1
+        job = self._jobs.pop(number, None)
+        if job is None:
             return
-        # Of several jobs of a run the last: those before have failed.
-        states = {job.run: job.state for job in sorted(queue.jobs, key=lambda job: natural(job.id)) if job.run}
-        now = time.monotonic()
-        running = [run for run, state in states.items() if state in AT_WORK]
-        self._running_since = {run: self._running_since.get(run, now) for run in running}
-        self._most_at_a_time = max(self._most_at_a_time, list(states.values()).count("RUNNING"))
+        if job.rule == LAUNCH_RUN:
+            run = job.wildcards["run"]
+            self._progress.end(run, time.monotonic())
+            self._line(f"{self._name(run, self._progress.ended)}: {self._wording.outcome(run)}")
+        elif job.rule == DRAW_FIGURES:
+            self._print_headline(job.wildcards["scenario"])
 
-    def job_ended(self, job: int) -> None:
-        """Tell what came of a run, and the result of a scenario whose figures are drawn."""
-        self.jobs_left -= 1
-        found = self._jobs.pop(job, None)
-        if found and found.rule == RUNS:
-            self.ended += 1
-            run = found.of["run"]
-            if run in self._running_since:
-                self._durations_s.append(time.monotonic() - self._running_since.pop(run))
-            self.line(self._named(run, self.ended, self._outcome(run)))
-        elif found and found.rule == DRAWN:
-            self.line(self._headline(found.of["scenario"]))
+    def job_failed(self, numbers: Sequence[int], logs: Sequence[str], message: str | None) -> None:
+        """Print why jobs failed together, and whether they are tried again.
 
-    def job_failed(self, jobs: Sequence[int], logs: Sequence[str], message: str | None) -> None:
-        """Tell of jobs that failed, and whether they are tried again."""
-        found = [job for number in jobs if (job := self._jobs.pop(number, None))]
-        for job in found:
-            self._running_since.pop(job.of.get("run", ""), None)
-        self._failures.update(jobs)
-        is_last = max(self._failures[number] for number in jobs) > self.retries
-        there = [log for log in logs if Path(log).is_file()]
-        why = cause_of(message, there)
-        if why.startswith(REFUSES) and not is_last:  # of many jobs at once, and soon again: one line tells of all
-            if why in self._refusals:
+        `logs`: files that may say why; `message`: of Snakemake's executor.
+        """
+        jobs = [self._jobs.pop(number) for number in numbers if number in self._jobs]
+        for job in jobs:
+            self._progress.give_up(job.wildcards.get("run", ""))
+        self._failures.update(numbers)
+        is_last = max(self._failures[number] for number in numbers) > self.retries
+        existing_logs = [log for log in logs if Path(log).is_file()]
+        cause = cause_of(message, existing_logs)
+        # Slurm refuses many jobs at once, and soon again: one line is enough.
+        if cause.startswith(REFUSES) and not is_last:
+            if cause in self._refusals:
                 return
-            self._refusals.add(why)
-        what = "; ".join(job.message for job in found) or "a job"
-        is_submitted = self.on_cluster and not {job.rule for job in found} <= {*HERE}
-        again = "" if is_last else "; submitted again" if is_submitted else "; tried again"
-        log = f"; log: {there[0]}" if there else ""
-        self.error(f"{'failed: ' if is_last else ''}{what}: {why}{again}{log}", failed=is_last)
+            self._refusals.add(cause)
+        subject = "; ".join(job.message for job in jobs) or "a job"
+        are_submitted = self.on_cluster and any(job.rule not in LOCAL_RULES for job in jobs)
+        if is_last:
+            text = f"failed: {subject}: {cause}"
+        elif are_submitted:
+            text = f"{subject}: {cause}; submitted again"
+        else:
+            text = f"{subject}: {cause}; tried again"
+        if existing_logs:
+            text += f"; log: {existing_logs[0]}"
+        self.error(text, failed=is_last)
 
     def error(self, text: str, failed: bool = True) -> None:
         """Print a warning, or what failed, beside the output."""
         self.has_failed = self.has_failed or failed
-        self._show("")
-        print(_plain(printable_lines(text), sys.stderr), file=sys.stderr, flush=True)
-
-    def line(self, text: str | None) -> None:
-        """Print a line that stays."""
-        if text and self.results:
-            self._show("")
-            print(_plain(printable(text), sys.stdout), flush=True)
-            self._next_line = time.monotonic() + REMIND_S
+        self._terminal.error(text)
 
     def end(self) -> None:
         """Print the results if all was made, else where to read on."""
         with self._lock:
-            self._show("")
-            if not self.results or self._over.is_set():
+            self._terminal.show("")
+            if not self._prints_results or self._is_over.is_set():
                 return
-            self._over.set()
-        if self._has_begun and self.jobs_left > 0 and self.has_failed:
+            self._is_over.set()
+        # A job that failed may have succeeded when it was tried again.
+        all_made = self._jobs_left <= 0 and (self._has_begun or not self.has_failed)
+        if all_made:
+            self._print_results()
+        elif self._has_begun and self.has_failed:
             self.error(f"not all was made: {_log_file()} says more; the same command makes what is missing")
-        elif self.jobs_left <= 0 and (self._has_begun or not self.has_failed):  # a job may succeed when tried again
-            if not self._has_begun:
-                self.line("Nothing to be done: the results are there")
-            for scenario in self.matrix.scenarios:
-                self.line(self._headline(scenario))
-            with suppress(UserError):  # not all was asked for
-                print_results(self.matrix.experiment, _near(self.config))
+
+    def _print_results(self) -> None:
+        if not self._has_begun:
+            self._line("Nothing to be done: the results are there")
+        for scenario in self._matrix.scenarios:
+            self._print_headline(scenario)
+        with suppress(UserError):  # not all was asked for
+            print_results(self._matrix.experiment, _near(self._config))
+
+    def _print_headline(self, scenario: str) -> None:
+        """Print the result of a scenario, once."""
+        if scenario in self._shown_scenarios:
+            return
+        headline = self._wording.headline(scenario)
+        if headline is not None:
+            self._shown_scenarios.add(scenario)
+            self._line(headline)
+
+    def _line(self, text: str) -> None:
+        """Print a line that stays, unless only errors are printed."""
+        if text and self._prints_results:
+            self._terminal.line(text)
+            self._next_line_s = time.monotonic() + REMIND_S
 
     def _watch(self) -> None:
-        """Keep the last line of a terminal up to date; elsewhere say now and then how far the cluster is."""
-        while not self._over.wait(LOOK_S):
+        """Keep the last line of a terminal up to date; elsewhere print now and then how far the cluster is."""
+        while not self._is_over.wait(LOOK_S):
             with self._lock:
-                if self._over.is_set():
+                if self._is_over.is_set():
                     break
-                if self._live:
-                    self._show(self._state())
-                elif self._jobs and time.monotonic() > self._next_line:
+                if self._terminal.is_live:
+                    self._terminal.show(self._state())
+                elif self._jobs and time.monotonic() > self._next_line_s:
                     self._remind(self._state())
 
     def _remind(self, state: str) -> None:
-        """Print the state of the runs again and again, that of a step only once."""
-        if state != self._reminder or any(job.rule == RUNS for job in self._jobs.values()):
-            self.line(state)
-        self._reminder = state
+        """Print the state of the runs again and again, that of another rule only once."""
+        if state != self._last_reminder or self._runs():
+            self._line(state)
+        self._last_reminder = state
+
+    def _runs(self) -> list[str]:
+        """Return the runs whose jobs were started or submitted."""
+        return [job.wildcards["run"] for job in self._jobs.values() if job.rule == LAUNCH_RUN]
 
     def _state(self) -> str:
-        """What is being done, and how long it may take."""
-        runs = [job.of["run"] for job in self._jobs.values() if job.rule == RUNS]
-        if self.on_cluster and runs:
-            running = len(self._running_since.keys() & set(runs))
-            text = (
-                f"{self.ended} of {counted(self.total, 'run')} ended, {running} running, {len(runs) - running} queued"
-            )
-            text += f"; Slurm does not answer: {self._slurm_problem}" if self._slurm_problem else ""
-        elif runs:
-            progress = last_line(self.folder / LAUNCHES / f"{runs[0]}.txt", f"{PROGRESS}  ")  # the job's own, indented
-            text = self._named(runs[0], self.ended + 1, progress)
+        """Return what is being done, and how long it may take."""
+        runs = self._runs()
+        if not runs:
+            return next((job.message for job in self._jobs.values()), "")
+        if self.on_cluster:
+            state = self._state_of_cluster(runs)
         else:
-            text = next((job.message for job in self._jobs.values()), "")
-        if runs and self._durations_s:
-            now = time.monotonic()
-            elapsed = [now - since for since in self._running_since.values()]
-            waiting = self.total - self.ended - len(elapsed)
-            left_s = time_left_s(fmean(self._durations_s), elapsed, waiting, max(self._most_at_a_time, len(elapsed)))
-            # First, as a narrow terminal cuts the end.
-            text = f"about {counted(max(1, round(left_s / 60)), 'minute')} left; {text}"
-        return text
+            state = self._name(runs[0], self._progress.ended + 1)
+            # The job indents its own progress.
+            progress = last_line(self._folder / LAUNCHES / f"{runs[0]}.txt", f"{PROGRESS}  ")
+            if progress:
+                state += f": {progress}"
+        left_s = self._progress.time_left_s(time.monotonic())
+        if left_s is None:
+            return state
+        # It comes first, as a narrow terminal cuts the end.
+        return f"about {counted(max(1, round(left_s / 60)), 'minute')} left; {state}"
 
-    def _show(self, state: str) -> None:
-        """Have the last line of a terminal be this one."""
-        if self._live and state != self._drawn:
-            columns = shutil.get_terminal_size().columns - 1
-            print("\r\x1b[K" + _plain(printable(state, columns), sys.stdout), end="", flush=True)
-            self._drawn = state
+    def _state_of_cluster(self, runs: Sequence[str]) -> str:
+        running = self._progress.count_running(runs)
+        ended = f"{self._progress.ended} of {counted(self._progress.total, 'run')} ended"
+        state = f"{ended}, {running} running, {len(runs) - running} queued"
+        if self._slurm_problem:
+            state += f"; Slurm does not answer: {self._slurm_problem}"
+        return state
 
-    def _estimate(self) -> str:
-        """How long the runs may take, where that can be told of all of them."""
-        missing = [run for run in self.matrix.planned() if not (self.folder / "runs" / run / RUN).exists()]
-        runs = [self.matrix.runs[run] for run in missing]
-        cost = estimate_cost(runs, self.matrix.experiment.time_limit_min, self.matrix.machine.gpus)
-        known = runs and not cost.unknown and all(run.parameters.device == "cuda" for run in runs)
-        return f", about {60 * cost.wall_h:.0f} minutes one after another" if known else ""
-
-    def _named(self, run: str, position: int, said: str | None) -> str:
-        """A run by its position, its scenario and what varies in that."""
-        name = self._scenario_of[run]
-        scenario, p = self.matrix.experiment.scenarios[name], self.matrix.runs[run].parameters
-        own = getattr(p, "args", {})
-        values = [
-            f"{each.removeprefix(ARGS_PREFIX)}={getattr(p, each, own.get(each.removeprefix(ARGS_PREFIX)))}"
-            for each in scenario.varied
-        ]
-        words = [name, *values, *([f"repeat {p.repeat}"] if scenario.repeats > 1 else [])]
-        return f"run {position} of {self.total}: {' '.join(words)}" + (f": {said}" if said else "")
-
-    def _outcome(self, run: str) -> str:
-        """What came of a run: the time of its steps, or why it did not complete and where its log is."""
-        folder = self.folder / "runs" / run
-        record = read_record(folder)
-        outcome = record.get("outcome", "without a record").replace("_", " ")
-        if outcome != "completed":
-            why = f", {describe_reason(record['reason'])}" if record.get("reason") else ""
-            return f"{outcome}{why}; log: {folder / LOG}"
-        measured = measured_steps(folder / STEPS)
-        return f"{with_unit(measured[1], SECONDS)} per step" if measured else "completed"
-
-    def _headline(self, scenario: str) -> str | None:
-        """The result of a scenario, and the figure that shows it; once."""
-        file = self.folder / "scenarios" / scenario / HEADLINE
-        if scenario in self._told or not file.is_file():
-            return None
-        self._told.add(scenario)
-        found, figures = read_json(file), self.matrix.figures().get(scenario, [])
-        wanted = ["speedup", *(f"gain_{name}" for name in found["varied"]), *figures]
-        figure = next((name for name in wanted if found["value"] and name in figures), None)
-        path = self.folder / "figures" / scenario / f"{figure}.png"
-        return f"{scenario}: {found['words']}" + (f" → {path}" if path.exists() else "")
-
-
-def time_left_s(mean_s: float, elapsed_s: Sequence[float], waiting: int, at_a_time: int) -> float:
-    """Return after how many seconds the last of some runs ends, if each takes `mean_s`.
-
-    `elapsed_s`: of those that are running; `waiting`: number of those that follow as others end; `at_a_time`: number
-    that may run at a time.
-
-    >>> time_left_s(10.0, [4.0, 1.0], waiting=3, at_a_time=2)  # after 6 s, 9 s, 16 s, 19 s and 26 s
-    26.0
-    """
-    idle = [0.0] * (at_a_time - len(elapsed_s))
-    ends = [max(0.0, mean_s - each) for each in elapsed_s] + idle
-    heapq.heapify(ends)
-    for _ in range(waiting):
-        heapq.heapreplace(ends, ends[0] + mean_s)
-    return max(ends)
+    def _name(self, run: str, position: int) -> str:
+        return self._wording.run(run, position, self._progress.total)
 
 
 def _log_file() -> str:
-    """Snakemake's log file, as seen from the working directory."""
-    files = (each for each in logging.getLogger("snakemake.logging").handlers if hasattr(each, "baseFilename"))
-    return str(_near(next((each.baseFilename for each in files), ".snakemake/log")))
+    """Return Snakemake's log file, as seen from the working directory."""
+    for handler in logging.getLogger("snakemake.logging").handlers:
+        file = getattr(handler, "baseFilename", None)
+        if file is not None:
+            return str(_near(file))
+    return ".snakemake/log"
 
 
 def _near(path: str) -> Path:
-    """A path as seen from the working directory, where it is below that."""
-    return Path(path).relative_to(Path.cwd()) if Path(path).is_relative_to(Path.cwd()) else Path(path)
-
-
-def _plain(text: str, stream: object) -> str:
-    """Text as the stream can take it, whatever its encoding."""
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    return text.encode(encoding, "replace").decode(encoding)
+    """Return a path as seen from the working directory, if it is below that."""
+    here = Path.cwd()
+    return Path(path).relative_to(here) if Path(path).is_relative_to(here) else Path(path)

@@ -1,4 +1,4 @@
-"""Why a job failed, from what Snakemake's plugin for Slurm says of it and from its logs, in one line."""
+"""Find in one line why a job failed, in the message of Snakemake's plugin for Slurm and in the job's logs."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,8 @@ from multicard.core.layout import PROGRESS
 from multicard.core.text import printable
 
 LONGEST = 300  # characters of a reason
-TAIL_BYTES = 20_000  # commands, which are long, stand in Slurm's log several times
+# The end of a log that is read: in Slurm's, commands, which are long, stand several times.
+TAIL_BYTES = 20_000
 REFUSES = "Slurm refuses the job"
 # The plugin's messages (snakemake_executor_plugin_slurm 2.8).
 REFUSED = re.compile(r"SLURM sbatch failed\. The error message was '(.*?)'\.\n", re.DOTALL)
@@ -23,56 +24,63 @@ STATES = {
     "TIMEOUT": "exceeded its time limit in Slurm",
 }
 KILLED_FOR_MEMORY = re.compile(r"oom[-_]?kill|\bOut Of Memory\b", re.IGNORECASE)
-# What Snakemake says in every job that failed, partly indented, and Slurm of every step.
-SAYS_NOTHING = re.compile(
+# Lines that Snakemake prints for every job that failed, some of them indented, and Slurm for every step.
+NO_CAUSE = re.compile(
     r"\s|At least one job did not complete|Exiting because a job|See individual rule error|Complete log|Shutting down"
     r"|Storing output|Removing output|Error in |RuleException|CalledProcessError|WorkflowError|\[\w{3} \w{3}|Command '"
     r"|Elapsed time|Building DAG|Using shell|Provided |Rules claiming|Select jobs|Execute |Job \d+:|Reason: |Runs plan"
     r"|srun: (Terminating|error: .*task \d+: Exited)"
 )
-# How Bash says that a signal ended its command, which follows: "bash: line 1: 4711 Killed    python …".
+# Bash prints so that a signal ended its command, which follows: "bash: line 1: 4711 Killed    python …".
 ENDED_BY_SIGNAL = re.compile(r"\S*bash: line \d+:\s+\d+ (\w+(?: \w+)*) {2,}\S")
 
 
 def cause_of(message: str | None, logs: Sequence[str]) -> str:
     """Return why a job failed.
 
-    `message`: of Snakemake's executor. `logs`: the job's own, then that of its Slurm job, as far as they are there.
+    `message`: of Snakemake's executor, if there is one; `logs`: existing files, the job's own before that of its Slurm
+    job.
     """
     message = message or ""
     if message == REFUSES:
         return message
-    if refused := REFUSED.search(message):
+    refused = REFUSED.search(message)
+    if refused:
         lines = [line.removeprefix("sbatch: error: ").strip() for line in refused[1].splitlines()]
         return printable(f"{REFUSES}: {': '.join(filter(None, lines))}", LONGEST)
-    words = next(filter(None, map(last_line, logs)), None)
-    if not (ended := ENDED.search(message)):
-        return words or message or "its command failed"
+    last_words = next(filter(None, map(last_line, logs)), None)
+    ended = ENDED.search(message)
+    if not ended:
+        return last_words or message or "its command failed"
     job, state = ended.groups()
+    # Where a process of the step was killed, Slurm may have no other state for the job.
     if state == "FAILED" and any(KILLED_FOR_MEMORY.search(_tail(Path(log))) for log in logs):
         state = "OUT_OF_MEMORY"
     if state in STATES:
         return f"its Slurm job {job} {STATES[state]}"
-    return f"its Slurm job {job} failed" + (f": {words}" if words else "")
+    return f"its Slurm job {job} failed" + (f": {last_words}" if last_words else "")
 
 
 def last_line(file: str | Path, prefix: str | None = None) -> str | None:
-    """Return the last line of a file that says something, without spaces around it.
+    """Return the last line of a file that may say why a job failed; None if there is none.
 
-    `prefix`: of those that begin with it, without it; by default of those that do not begin with `PROGRESS`.
+    `prefix`: return the last line that begins with it instead, without it.
     """
     lines = [line.rstrip() for line in _tail(Path(file)).splitlines() if line.strip()]
     if prefix:
-        wanted = [line.removeprefix(prefix).strip() for line in lines if line.startswith(prefix)]
+        lines = [line.removeprefix(prefix).strip() for line in lines if line.startswith(prefix)]
     else:
-        wanted = [line for line in lines if not line.startswith(PROGRESS) and not SAYS_NOTHING.match(line)]
-    if wanted and (signal := ENDED_BY_SIGNAL.match(wanted[-1])):
+        lines = [line for line in lines if not line.startswith(PROGRESS) and not NO_CAUSE.match(line)]
+    if not lines:
+        return None
+    signal = ENDED_BY_SIGNAL.match(lines[-1])
+    if signal:
         return f"its command was ended by a signal ({signal[1]})"
-    return printable(wanted[-1], LONGEST) if wanted else None
+    return printable(lines[-1], LONGEST)
 
 
 def _tail(file: Path) -> str:
-    """Return the end of a file, nothing of one that cannot be read."""
+    """Return the end of a file; "" if it cannot be read."""
     try:
         with file.open("rb") as log:
             log.seek(max(0, log.seek(0, 2) - TAIL_BYTES))

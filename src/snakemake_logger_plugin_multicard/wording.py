@@ -1,0 +1,77 @@
+"""Words for the runs and the scenarios of a plan, as the console shows them."""
+
+from pathlib import Path
+
+from multicard.archive.matrix import Matrix
+from multicard.cli.run import read_record
+from multicard.core.files import read_json
+from multicard.core.layout import HEADLINE, LOG, RUN, STEPS
+from multicard.core.reasons import describe_reason
+from multicard.core.units import ARGS_PREFIX, SECONDS, with_unit
+from multicard.experiment.estimate import estimate_cost
+from multicard.launch.judge import measured_steps
+
+
+class Wording:
+    """Describes runs and scenarios by the plan and by the files in the folder of its results; made by `Console`."""
+
+    def __init__(self, matrix: Matrix) -> None:
+        self._matrix = matrix
+        self._folder = Path(matrix.experiment.results)
+        # A run that scenarios share is named by the first of them.
+        self._scenario_of: dict[str, str] = {}
+        for scenario, runs in matrix.scenarios.items():
+            for run in runs:
+                self._scenario_of.setdefault(run.id, scenario)
+
+    def estimate(self) -> str:
+        """Return how long the missing runs may take, as the end of a sentence; "" where it is not known of all."""
+        missing = [run for run in self._matrix.planned() if not (self._folder / "runs" / run / RUN).exists()]
+        runs = [self._matrix.runs[run] for run in missing]
+        cost = estimate_cost(runs, self._matrix.experiment.time_limit_min, self._matrix.machine.gpus)
+        are_on_gpus = all(run.parameters.device == "cuda" for run in runs)
+        if not runs or cost.unknown or not are_on_gpus:
+            return ""
+        return f", about {60 * cost.wall_h:.0f} minutes one after another"
+
+    def run(self, run: str, position: int, total: int) -> str:
+        """Return a name for a run: its position, its scenario and the values of what varies in that."""
+        name = self._scenario_of[run]
+        scenario = self._matrix.experiment.scenarios[name]
+        p = self._matrix.runs[run].parameters
+        arguments = getattr(p, "args", {})
+        words = [name]
+        for parameter in scenario.varied:
+            argument = parameter.removeprefix(ARGS_PREFIX)
+            value = getattr(p, parameter, arguments.get(argument))
+            words.append(f"{argument}={value}")
+        if scenario.repeats > 1:
+            words.append(f"repeat {p.repeat}")
+        return f"run {position} of {total}: {' '.join(words)}"
+
+    def outcome(self, run: str) -> str:
+        """Return the time of a step of a completed run, or why the run did not complete and where its log is."""
+        folder = self._folder / "runs" / run
+        record = read_record(folder)
+        outcome = record.get("outcome", "without a record").replace("_", " ")
+        if outcome != "completed":
+            reason = f", {describe_reason(record['reason'])}" if record.get("reason") else ""
+            return f"{outcome}{reason}; log: {folder / LOG}"
+        measured = measured_steps(folder / STEPS)
+        if measured is None:
+            return "completed"
+        _, step_s = measured
+        return f"{with_unit(step_s, SECONDS)} per step"
+
+    def headline(self, scenario: str) -> str | None:
+        """Return the result of a scenario, with the figure that shows it; None if it has no result yet."""
+        file = self._folder / "scenarios" / scenario / HEADLINE
+        if not file.is_file():
+            return None
+        headline = read_json(file)
+        figures = self._matrix.figures().get(scenario, [])
+        by_relevance = ["speedup", *(f"gain_{parameter}" for parameter in headline["varied"]), *figures]
+        figure = next((name for name in by_relevance if headline["value"] and name in figures), None)
+        path = self._folder / "figures" / scenario / f"{figure}.png"
+        shown_in = f" → {path}" if path.exists() else ""
+        return f"{scenario}: {headline['words']}{shown_in}"
