@@ -206,15 +206,15 @@ def _with_deadline_of_job(progress: Progress, look: Look, limits: Limits) -> tup
 
     A rank may take its time to exit after it has reported; what it started gets less time after that.
     """
-    if progress.reported_s is None or look.ranks is None:
-        return progress, Action.WAIT
-    if progress.ranks_gone_s is None and not look.ranks & look.job:
-        progress = replace(progress, ranks_gone_s=look.time_s)
+    reported_s = progress.reported_s
     gone_s = progress.ranks_gone_s
-    if gone_s is None:
-        gone_s = progress.reported_s + limits.exit_s
-    action = Action.END_JOB if look.time_s - gone_s > limits.leave_s else Action.WAIT
-    return progress, action
+    if reported_s is None or look.ranks is None:
+        return progress, Action.WAIT
+    if gone_s is None and not look.ranks & look.job:
+        gone_s = look.time_s
+    gone_at_latest_s = reported_s + limits.exit_s if gone_s is None else gone_s
+    is_late = look.time_s - gone_at_latest_s > limits.leave_s
+    return replace(progress, ranks_gone_s=gone_s), Action.END_JOB if is_late else Action.WAIT
 
 
 class Watch:

@@ -1,1 +1,1 @@
-"""What only the Snakemake pipeline needs: its signals, its jobs in Slurm's queue, and outcomes that it keeps."""
+"""Parts of the Snakemake pipeline alone: its signals, its jobs in Slurm's queue, and outcomes that it keeps."""

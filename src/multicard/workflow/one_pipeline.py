@@ -1,7 +1,7 @@
-"""One pipeline at a time in a folder, where its jobs are known by the folder that they were submitted from.
+"""Allow one pipeline at a time in a folder, since the jobs of a pipeline are identified by their folder.
 
-Snakemake locks outputs: one with another configuration starts beside the first, and would take that one's jobs for its
-own, or for jobs that nobody waits for.
+Snakemake locks outputs: a pipeline with another configuration would start beside the first one, and take the jobs of
+that one for its own, or for jobs that no pipeline waits for.
 """
 
 import atexit
@@ -26,8 +26,8 @@ class Pipeline(NamedTuple):
 
     host: str
     pid: int
-    start: str | None  # by which its process is told from a later one of the same number
-    since: str
+    start: str | None  # see `start_of`; a later process of the same number has another one
+    since: str  # for people
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}, since {self.since}"
@@ -42,8 +42,8 @@ def lock_folder(folder: Path) -> tuple[FileLock, Pipeline | None]:
     Raises `UserError` if a pipeline is running in the folder.
     """
     (folder / LOCK).parent.mkdir(parents=True, exist_ok=True)
-    before = read_or_none(lambda: Pipeline(*json.loads((folder / HOLDER).read_text(encoding="utf-8"))))
-    is_elsewhere = before is not None and before.host != socket.gethostname()
+    earlier = read_or_none(lambda: Pipeline(*json.loads((folder / HOLDER).read_text(encoding="utf-8"))))
+    elsewhere = earlier if earlier is not None and earlier.host != socket.gethostname() else None
     lock = FileLock(folder / LOCK, timeout=0, fallback_to_soft=False)
     try:
         lock.acquire()
@@ -51,16 +51,16 @@ def lock_folder(folder: Path) -> tuple[FileLock, Pipeline | None]:
     except Timeout:
         is_running = True
     except OSError:  # a file system without locks
-        is_running = before is not None and not is_elsewhere and start_of(before.pid) == before.start
+        is_running = earlier is not None and elsewhere is None and start_of(earlier.pid) == earlier.start
     if is_running:
-        which = f" ({before})" if before else ""
+        holder = f" ({earlier})" if earlier else ""
         remedy = "wait for its end, or start this one in another folder"
-        raise UserError(f"a pipeline is running in this folder{which}; {remedy}")
-    return lock, before if is_elsewhere else None
+        raise UserError(f"a pipeline is running in this folder{holder}; {remedy}")
+    return lock, elsewhere
 
 
 def announce(folder: Path, lock: FileLock) -> None:
-    """Leave word of this pipeline in the folder until the process ends by itself."""
+    """Write to the folder which pipeline holds the lock, until the process ends by itself."""
     pid = os.getpid()
     here = Pipeline(socket.gethostname(), pid, start_of(pid), f"{datetime.now():%Y-%m-%d %H:%M}")
     (folder / HOLDER).write_text(json.dumps(here), encoding="utf-8")

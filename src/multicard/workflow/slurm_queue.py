@@ -16,10 +16,11 @@ from multicard.workflow.one_pipeline import Pipeline
 from multicard.workflow.submission import Refusal, waiting_submissions
 
 LOOK_S = 30.0
-SHOWN = 5  # jobs in a message
+LONGEST_LIST = 5  # jobs that a message names
 QUEUE = ["squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%r|%V|%Z|%k"]
-# What Snakemake's plugin begins the comment of its jobs with.
-COMMENTS = ("rule_", "group_")
+# Snakemake's plugin begins the comments of its jobs so.
+COMMENT_PREFIXES = ("rule_", "group_")
+PREFIX_OF_RUN = "rule_launch_run_wildcards_"
 # Reasons of Slurm ("man squeue", JOB REASON CODES) that no waiting changes, and what to do.
 LIMIT = "ask for less (set-resources in the profile) or use another partition"
 HELD = "release it with `scontrol release`"
@@ -36,8 +37,9 @@ NEVER = {
     "JobHeldUser": HELD,
     "launch_failed_requeued_held": HELD,
 }
-PER_JOB = ("PerJobLimit", "PerJob")  # AssocMaxWallDurationPerJobLimit, QOSMaxGRESPerJob, …
-OF_RUN = "rule_launch_run_wildcards_"
+# Such as AssocMaxWallDurationPerJobLimit and QOSMaxGRESPerJob.
+PER_JOB_SUFFIXES = ("PerJobLimit", "PerJob")
+# States of jobs that have not ended.
 AT_WORK = ("PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "CONFIGURING")
 
 
@@ -53,11 +55,11 @@ class QueuedJob(NamedTuple):
     @property
     def run(self) -> str | None:
         """The run that it launches, if it launches one."""
-        return self.comment.removeprefix(OF_RUN) if self.comment.startswith(OF_RUN) else None
+        return self.comment.removeprefix(PREFIX_OF_RUN) if self.comment.startswith(PREFIX_OF_RUN) else None
 
 
 class Queue(NamedTuple):
-    """Jobs in Slurm's queue, and why they are not known, if Slurm does not answer."""
+    """Jobs in Slurm's queue; none, and the `problem`, if Slurm does not answer."""
 
     jobs: list[QueuedJob]
     problem: str | None
@@ -69,9 +71,11 @@ def queue(folder: Path) -> Queue:
     answer = ask(QUEUE, environment=os.environ | {"SLURM_TIME_FORMAT": "standard"})
     jobs = []
     for line in answer.lines:
-        job, state, reason, submitted, rest = (line.split("|", 4) + [""] * 5)[:5]
-        place, _, comment = rest.rpartition("|")
-        if place == str(folder) and comment.startswith(COMMENTS):
+        # A name of a folder may hold "|". Of an incomplete line, missing columns are empty.
+        columns = line.split("|", 4) + [""] * 4
+        job, state, reason, submitted, folder_and_comment = columns[:5]
+        submitted_from, _, comment = folder_and_comment.rpartition("|")
+        if submitted_from == str(folder) and comment.startswith(COMMENT_PREFIXES):
             jobs.append(QueuedJob(job, state, reason, submitted, comment))
     return Queue(jobs, answer.problem)
 
@@ -79,24 +83,24 @@ def queue(folder: Path) -> Queue:
 def refuse_orphans(folder: Path, elsewhere: Pipeline | None) -> None:
     """Refuse to start beside jobs of a pipeline that was killed: they would run the same runs.
 
-    `elsewhere`: a pipeline that was started on another machine, and may be running there. Its jobs are measurements
-    that nobody should be told to cancel.
+    `elsewhere`: a pipeline that was started on another machine, and may be running there. Its jobs are measurements,
+    so the message does not advise to cancel them.
 
     Raises `UserError` naming the jobs.
     """
-    left = [job for job in queue(folder).jobs if job.state in AT_WORK]
-    if not left:
+    orphans = [job for job in queue(folder).jobs if job.state in AT_WORK]
+    if not orphans:
         return
-    named = ", ".join(f"{job.id} ({job.run or job.comment})" for job in left[:SHOWN])
-    more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
-    jobs = counted(len(left), "Slurm job")
+    named = ", ".join(f"{job.id} ({job.run or job.comment})" for job in orphans[:LONGEST_LIST])
+    more = f" and {len(orphans) - LONGEST_LIST} more" if len(orphans) > LONGEST_LIST else ""
+    jobs = counted(len(orphans), "Slurm job")
     if elsewhere:
         raise UserError(
             f"{jobs} left from an earlier start in this folder, or of a pipeline that is running on {elsewhere.host} "
             f"({elsewhere}): {named}{more}; wait for their end (their outcomes are kept), or if it is not running any "
             f"more, start again on {elsewhere.host}"
         )
-    ids = " ".join(job.id for job in left)
+    ids = " ".join(job.id for job in orphans)
     raise UserError(
         f"{jobs} left from an earlier start in this folder: {named}{more}; "
         f"wait for their end (their outcomes are kept), or cancel them: scancel {ids}"
@@ -105,13 +109,13 @@ def refuse_orphans(folder: Path, elsewhere: Pipeline | None) -> None:
 
 @dataclass
 class QueueWatch:
-    """Looks at the jobs that were submitted from a folder since a time."""
+    """Looks at the jobs that were submitted from a folder since a time; made and started by the Snakefile."""
 
     folder: Path  # working directory of the jobs
-    since: datetime  # jobs that were submitted before are not looked at
-    warn: Callable[[str], None]  # takes each message, once per job and reason
-    show: Callable[[Queue], None]  # takes what each look has found
-    # Set when the pipeline is told to end: then no job is requeued.
+    since: datetime
+    warn: Callable[[str], None]  # gets each message, once per job and reason
+    show: Callable[[Queue], None]  # gets the jobs of each look
+    # Set when the pipeline is to end: then no job is requeued.
     ending: threading.Event = field(default_factory=threading.Event)
     _warned: set[tuple[str, str]] = field(default_factory=set)
 
@@ -140,14 +144,16 @@ class QueueWatch:
                 self._requeue(job.id, job.comment)
 
     def cancel_left(self) -> None:
-        """Cancel what Snakemake left in the queue when it was told to end.
+        """Cancel the jobs that Snakemake left in the queue, if the pipeline got a signal to end.
 
-        While it looks at the queue it does not know its jobs, and then it cancels none
+        While Snakemake looks at the queue it does not know its jobs, and then it cancels none
         (`active_jobs` of snakemake_interface_executor_plugins.executors.remote).
         """
-        left = [job.id for job in self._queue().jobs if job.state in AT_WORK] if self.ending.is_set() else []
-        if left:
-            ask(["scancel", *left])
+        if not self.ending.is_set():
+            return
+        ids = [job.id for job in self._queue().jobs if job.state in AT_WORK]
+        if ids:
+            ask(["scancel", *ids])
 
     def _queue(self) -> Queue:
         since = self.since.isoformat(timespec="seconds")
@@ -155,16 +161,19 @@ class QueueWatch:
         return Queue([job for job in jobs if job.submitted >= since], problem)
 
     def _pending(self, job: QueuedJob) -> None:
-        """Report a job that will not start."""
+        """Warn of a job that will not start."""
+        # Slurm may write a reason in parentheses, with blanks for underscores, and explain it after a comma.
         code = job.reason.replace("_", " ").partition(",")[0].strip("() ")
-        remedy = NEVER.get(code.replace(" ", "_"), LIMIT if code.endswith(PER_JOB) else None)
+        remedy = NEVER.get(code.replace(" ", "_"))
+        if remedy is None and code.endswith(PER_JOB_SUFFIXES):
+            remedy = LIMIT
         if remedy:
             self._once(job.id, code, f"Slurm job {job.id} ({job.comment}) will not start: {job.reason}; {remedy}")
 
     def _requeue(self, job: str, comment: str) -> None:
         """Put a preempted job back into the queue, unless Slurm has done so.
 
-        Snakemake's plugin takes preemption for an interruption, but Slurm requeues only under PreemptMode=REQUEUE.
+        Snakemake's plugin waits for a preempted job, but Slurm requeues one only under PreemptMode=REQUEUE.
         """
         answer = ask(["scontrol", "requeue", job])
         if answer.problem is None:
@@ -181,7 +190,7 @@ class QueueWatch:
 
 
 def _worded(refusal: Refusal, count: int) -> str:
-    """Say why submissions wait, and what to do."""
+    """Describe why submissions wait, and what to do."""
     if refusal.is_limit:
         return (
             f"Slurm takes no more jobs of yours at a time ({refusal.reason}): {counted(count, 'job')} wait to be "

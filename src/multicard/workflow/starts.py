@@ -1,16 +1,16 @@
-"""Which of Slurm's jobs have started a run, since only these are attempts at it.
+"""Note which jobs of Slurm have started a run, since only these are attempts at it.
 
-A submission that Slurm refuses, or a job that is cancelled while it waits, is a failure to Snakemake, but tells nothing
-of the run.
+A submission that Slurm refuses, or a job that is cancelled while it waits, is a failure to Snakemake, but shows nothing
+about the run.
 """
 
 from pathlib import Path
 
-STARTS = ".starts"  # in the folder of a run: ids of jobs, one a line
+STARTS = ".starts"  # file in the folder of a run: ids of jobs, one a line
 
 
 def note_start(folder: Path, job: str) -> None:
-    """Note that a job of Slurm has started the run of a folder; one that was requeued keeps its id."""
+    """Note that a job of Slurm has started the run of a folder; a job that was requeued is noted once."""
     if job not in started_jobs(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / STARTS).open("a", encoding="utf-8") as file:
@@ -18,7 +18,7 @@ def note_start(folder: Path, job: str) -> None:
 
 
 def started_jobs(folder: Path, other_than: str | None = None) -> list[str]:
-    """Return the ids of the jobs that have started the run of a folder, without one of them."""
+    """Return the ids of the jobs that have started the run of a folder, but `other_than`."""
     try:
         jobs = (folder / STARTS).read_text(encoding="utf-8").split()
     except FileNotFoundError:
