@@ -79,7 +79,8 @@ class Console:
         # Printed once each.
         self._refusals: set[str] = set()
         self._shown_scenarios: set[str] = set()
-        self._failures: Counter[int] = Counter()  # by the number of the job
+        # Number of failures of each job, by its number.
+        self._failures: Counter[int] = Counter()
         self._next_line_s = 0.0
         self._last_reminder = ""
         self._slurm_problem: str | None = None

@@ -13,16 +13,14 @@ import pytest
 from filelock import FileLock
 
 from multicard.core.errors import UserError
-from multicard.launch import attempts
 from multicard.launch.attempts import scratch_in
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def test_two_processes_never_run_the_same_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "WAIT_S", 0.1)
+def test_two_processes_never_run_the_same_job(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("of the first")
-    with FileLock(tmp_path / ".lock"), pytest.raises(UserError) as refused, scratch_in(tmp_path):
+    with FileLock(tmp_path / ".lock"), pytest.raises(UserError) as refused, scratch_in(tmp_path, wait_s=0.1):
         pass
     assert str(refused.value) == f"{tmp_path}: another process is running this job; wait for it, or end it"
     assert (tmp_path / "run.json").read_text() == "of the first"

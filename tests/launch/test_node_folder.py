@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
-from multicard.launch import node_folder as module
 from multicard.launch.node_folder import node_folder
 
 PROCESS = """
@@ -25,7 +25,6 @@ with node_folder() as folder:
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(module, "SETTLED_S", 0.0)
     return tmp_path
 
 
@@ -39,20 +38,19 @@ def test_a_folder_of_a_killed_process_is_removed_and_that_of_one_at_work_is_not(
         killed.kill()
         killed.wait()
         assert left.is_dir()
-        with node_folder() as own:
+        with node_folder(settled_s=0.0) as own:
             assert not left.exists()
             assert live.is_dir() and own.is_dir()
         at_work.communicate("")
     assert list(temporary.glob("multicard-*")) == []
 
 
-def test_what_is_no_folder_of_a_job_or_was_just_made_stays(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_folder_of_a_job_or_was_just_made_stays(temporary: Path) -> None:
     others = temporary / "multicard-notes"
     others.mkdir()
     new = temporary / "multicard-new"
     new.mkdir()
     (new / ".owner").touch()  # which its process is about to lock
-    monkeypatch.setattr(module, "SETTLED_S", 60.0)
     with node_folder():
         pass
     assert {path.name for path in temporary.iterdir()} == {"multicard-notes", "multicard-new"}
@@ -62,7 +60,7 @@ def test_a_process_without_locks_has_a_folder_too(monkeypatch: pytest.MonkeyPatc
     def no_locks(*_: object) -> None:
         raise OSError(38, os.strerror(38))
 
-    monkeypatch.setattr(module.FileLock, "acquire", no_locks)
+    monkeypatch.setattr(FileLock, "acquire", no_locks)
     with node_folder() as folder:
         assert folder.is_dir()
     assert not folder.exists()

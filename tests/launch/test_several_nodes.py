@@ -12,24 +12,21 @@ from conftest import TINY, refusal
 from multicard.core.layout import NODE, node_file
 from multicard.launch import several_nodes
 from multicard.launch.ending import deferred_signals, end_process
-from multicard.launch.several_nodes import OtherTasks, run_on_nodes, states_of_tasks
+from multicard.launch.several_nodes import OtherTasks, Patience, run_on_nodes, states_of_tasks
 from multicard.launch.supervise import Ended
 from multicard.workloads.vision.parameters import VisionParameters
 
 AWAY = "srun: error: Unable to create step for job 21: Unable to contact slurm controller (connect failure)\n"
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LOOK_S", "WAIT_S"):
-        monkeypatch.setattr(several_nodes, name, 0.01)
+QUICK = Patience(pause_s=0.01, look_s=0.01)
 
 
 @pytest.mark.parametrize("ends", [{"failed": True, "timed_out": False}, {"failed": False, "timed_out": True}])
 def test_a_task_ends_when_another_one_has_failed_or_reached_the_time_limit(
     tmp_path: Path, ends: dict[str, bool]
 ) -> None:
-    first, second = (OtherTasks(tmp_path, task, 2) for task in range(2))
+    first, second = (OtherTasks(tmp_path, task, 2, QUICK) for task in range(2))
     first.report(**ends)
     with (
         deferred_signals() as signals,
@@ -42,7 +39,7 @@ def test_a_task_ends_when_another_one_has_failed_or_reached_the_time_limit(
 
 
 def test_a_task_goes_on_beside_one_that_has_completed(tmp_path: Path) -> None:
-    first, second = (OtherTasks(tmp_path, task, 2) for task in range(2))
+    first, second = (OtherTasks(tmp_path, task, 2, QUICK) for task in range(2))
     first.report(failed=False, timed_out=False)
     with deferred_signals() as signals, signals.delivered(end_process), second.watched():
         time.sleep(0.1)
@@ -52,7 +49,7 @@ def test_a_task_goes_on_beside_one_that_has_completed(tmp_path: Path) -> None:
 def test_a_failed_task_waits_until_all_have_reported_but_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tasks = [OtherTasks(tmp_path, task, 3) for task in range(3)]
+    tasks = [OtherTasks(tmp_path, task, 3, QUICK) for task in range(3)]
     slept: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -64,8 +61,7 @@ def test_a_failed_task_waits_until_all_have_reported_but_not_for_ever(
     tasks[0].report(failed=True, timed_out=False)
     tasks[0].wait()
     assert len(slept) == 2
-    monkeypatch.setattr(several_nodes, "PATIENCE_S", 0.0)
-    OtherTasks(tmp_path, 0, 9).wait()
+    OtherTasks(tmp_path, 0, 9, Patience(other_tasks_s=0.0)).wait()
     assert [state.failed for state in states_of_tasks(tmp_path, 9)] == [True, False, False]
 
 
@@ -73,7 +69,9 @@ def test_a_failed_task_waits_until_all_have_reported_but_not_for_ever(
 def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run a job on two nodes where srun is played: each call of it prints, and maybe starts the nodes."""
 
-    def run_played(*calls: tuple[int, str, list[dict[str, bool]] | None]) -> tuple[Ended, int]:
+    def run_played(
+        *calls: tuple[int, str, list[dict[str, bool]] | None], patience: Patience = QUICK
+    ) -> tuple[Ended, int]:
         left = list(calls)
 
         def run(_command: Any, _variables: Any, log: Path, *_: Any, **_limits: Any) -> Ended:
@@ -86,7 +84,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
         monkeypatch.setattr(several_nodes, "run", run)
         p = VisionParameters(**TINY | {"strategy": "ddp", "devices": 2, "nodes": 2})
-        _, ended = run_on_nodes(p, tmp_path, tmp_path / "job.json", tmp_path / "log.txt", 60.0, print)
+        _, ended = run_on_nodes(p, tmp_path, tmp_path / "job.json", tmp_path / "log.txt", 60.0, print, patience)
         return ended, len(calls) - len(left)
 
     return run_played
@@ -107,9 +105,8 @@ def test_nodes_are_started_again_while_the_controller_does_not_answer(
     assert (ended.exit_code, calls) == (0, 3)
 
 
-def test_a_controller_that_stays_away_is_no_outcome(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(several_nodes, "NO_ANSWER_LIMIT_S", 0.0)
-    said = refusal(lambda: nodes((1, AWAY, None)))
+def test_a_controller_that_stays_away_is_no_outcome(nodes: Any) -> None:
+    said = refusal(lambda: nodes((1, AWAY, None), patience=Patience(no_answer_s=0.0)))
     assert said.startswith(
         "cannot start on the nodes: srun: error: Unable to create step for job 21: Unable to contact"
     )

@@ -4,18 +4,19 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from machine.faked_programs import put
 from multicard.core.system import start_of
-from multicard.workflow import submission
 from multicard.workflow.submission import (
     FOLDER,
     PIPELINE,
     PROGRAM,
     WAITING,
+    Patience,
     Refusal,
     stop_submitting,
     submit,
@@ -23,6 +24,7 @@ from multicard.workflow.submission import (
     waiting_submissions,
 )
 
+QUICK = Patience(first_wait_s=0.01, look_s=0.001)
 OPTIONS = ["--parsable", "--job-name", "uuid", "/dev/stdin"]
 TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
 LIMITED = "sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates …"
@@ -35,8 +37,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("PATH", FOLDER, PIPELINE):  # to have them as before at last
         monkeypatch.setenv(name, os.environ.get(name, ""))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
-    monkeypatch.setattr(submission, "FIRST_WAIT_S", 0.01)
-    monkeypatch.setattr(submission, "LOOK_S", 0.001)
     put(tmp_path / "bin", "squeue", "exit 0")
     submit_patiently(tmp_path)
     return tmp_path
@@ -62,7 +62,7 @@ def test_what_is_refused_for_the_moment_is_submitted_again_and_only_the_last_ans
     folder: Path, error: str
 ) -> None:
     fails(folder, 3, error)
-    assert submit(OPTIONS, "#!/bin/sh\ntrue", os.environ) == (0, "7\n", "")
+    assert submit(OPTIONS, "#!/bin/sh\ntrue", os.environ, QUICK) == (0, "7\n", "")
     assert tries(folder) == 4
     assert waiting_submissions(folder) == []
 
@@ -70,19 +70,17 @@ def test_what_is_refused_for_the_moment_is_submitted_again_and_only_the_last_ans
 def test_what_is_refused_for_good_is_not_tried_again(folder: Path) -> None:
     error = "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified"
     fails(folder, 1, error)
-    assert submit(OPTIONS, "", os.environ) == (1, "", f"{error}\n")
+    assert submit(OPTIONS, "", os.environ, QUICK) == (1, "", f"{error}\n")
     assert tries(folder) == 1
 
 
-def test_a_controller_that_stays_away_is_asked_for_an_hour_and_a_limit_as_long_as_it_takes(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(submission, "NO_ANSWER_LIMIT_S", 0.0)
+def test_a_controller_that_stays_away_is_asked_for_an_hour_and_a_limit_as_long_as_it_takes(folder: Path) -> None:
+    impatient = replace(QUICK, no_answer_s=0.0)
     fails(folder, 2, TIMED_OUT)
-    assert submit(OPTIONS, "", os.environ).error == f"{TIMED_OUT}\n"
+    assert submit(OPTIONS, "", os.environ, impatient).error == f"{TIMED_OUT}\n"
     (folder / "tries").unlink()
     fails(folder, 2, LIMITED)
-    assert submit(OPTIONS, "", os.environ) == (0, "7\n", "")
+    assert submit(OPTIONS, "", os.environ, impatient) == (0, "7\n", "")
 
 
 def test_a_job_that_slurm_took_without_an_answer_is_not_submitted_twice(folder: Path) -> None:
@@ -90,7 +88,7 @@ def test_a_job_that_slurm_took_without_an_answer_is_not_submitted_twice(folder: 
     fails(folder, 1, TIMED_OUT, f"cp {folder}/scripts {folder}/taken")
     put(folder / "bin", "squeue", '[ "$3" = --name=uuid ] && echo 41 && echo 42')
     put(folder / "bin", "scontrol", f'[ "$1 $2 $3 $4" = "write batch_script 42 -" ] && cat {folder}/taken')
-    assert submit(OPTIONS, "true", os.environ) == (0, "42\n", "")
+    assert submit(OPTIONS, "true", os.environ, QUICK) == (0, "42\n", "")
     assert tries(folder) == 1
 
 
@@ -102,7 +100,7 @@ def test_while_it_is_not_known_whether_slurm_took_a_job_none_is_submitted(folder
         "squeue",
         f"cp {folder}/tries {folder}/before; echo >> {folder}/asked; [ $(wc -l < {folder}/asked) -ge 3 ]",
     )
-    assert submit(OPTIONS, "true", os.environ) == (0, "7\n", "")
+    assert submit(OPTIONS, "true", os.environ, QUICK) == (0, "7\n", "")
     assert len((folder / "asked").read_text()) == 3
     assert (folder / "before").read_text() == "tried\n"
 
@@ -121,7 +119,7 @@ def test_a_submission_that_waits_says_why_and_ends_with_the_pipeline(folder: Pat
         assert waits.stderr.read() == "the pipeline is told to end"
     # Nothing is submitted from then on, however much Snakemake still has to.
     before = tries(folder)
-    assert submit(OPTIONS, "", os.environ).exit_code == 1
+    assert submit(OPTIONS, "", os.environ, QUICK).exit_code == 1
     assert tries(folder) == before
 
 
@@ -130,7 +128,7 @@ def test_a_submission_of_a_pipeline_that_was_killed_ends(folder: Path) -> None:
         killed = os.environ | {PIPELINE: f"{pipeline.pid} {start_of(pipeline.pid)}"}
         pipeline.kill()
     fails(folder, 0, LIMITED)
-    assert submit(OPTIONS, "", killed).exit_code == 1
+    assert submit(OPTIONS, "", killed, QUICK).exit_code == 1
     assert not (folder / "tries").exists()
 
 

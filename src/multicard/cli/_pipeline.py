@@ -51,7 +51,7 @@ def _run(command: Sequence[str]) -> int:
     watched, held = os.pipe()
     environment = os.environ | {PARENT_PIPE: f"{watched}:{os.fstat(watched).st_ino}"}
     try:
-        # In a session of its own: Ctrl-C is to reach it once, as the signal on which it ends its jobs too.
+        # Snakemake gets a session of its own: Ctrl-C is to reach it once, as the signal on which it ends its jobs too.
         with (
             signals.installed(),
             subprocess.Popen(command, env=environment, pass_fds=[watched], start_new_session=True) as process,

@@ -18,21 +18,21 @@ from multicard.launch.ending import deferred_signals, end_process
 
 SCRATCH = ".scratch-"
 LOCK = ".lock"
-WAIT_S = 20.0  # in which an interrupted attempt exits
+WAIT_S = 20.0  # an interrupted attempt exits within this time
 # Errors of a file system that has no locks.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 @contextmanager
-def scratch_in(folder: Path) -> Iterator[Path]:
+def scratch_in(folder: Path, wait_s: float = WAIT_S) -> Iterator[Path]:
     """Clear the run directory, and yield a temporary folder in it.
 
     However many signals this process gets, the folder is removed before it ends.
 
-    Raises `UserError` if another process is running the job there.
+    Raises `UserError` if another process is still running the job there after `wait_s`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder), deferred_signals() as signals:
+    with _locked(folder, wait_s), deferred_signals() as signals:
         _clear(folder)
         scratch = Path(tempfile.mkdtemp(dir=folder, prefix=SCRATCH))
         try:
@@ -44,10 +44,10 @@ def scratch_in(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(folder: Path, wait_s: float) -> Iterator[None]:
     """Keep other processes out while the block runs, where the file system has locks."""
     # A soft lock, filelock's own substitute, would outlive a process that was killed.
-    lock = FileLock(folder / LOCK, timeout=WAIT_S, fallback_to_soft=False)
+    lock = FileLock(folder / LOCK, timeout=wait_s, fallback_to_soft=False)
     try:
         lock.acquire()
     except Timeout as error:

@@ -29,8 +29,10 @@ COLUMNS = ("time_s", *SECONDS, "usable_cpus")
 class CpuTimes(NamedTuple):
     """Seconds that the usable CPUs have spent since the machine was started."""
 
-    busy_s: float  # in processes of this machine
-    stolen_s: float  # on other virtual machines, as the hypervisor decided
+    # Seconds in processes of this machine, without interrupts.
+    busy_s: float
+    # Seconds that the hypervisor gave to other virtual machines.
+    stolen_s: float
 
 
 def sample_cpus(file: Path) -> AbstractContextManager[None]:
@@ -108,7 +110,7 @@ def _sums(spent: pd.DataFrame) -> dict[str, float | None]:
 
 
 def cpu_times(proc: Path = PROC) -> CpuTimes:
-    """Return how the CPUs that this process may use have spent their time, without interrupts."""
+    """Return how the CPUs that this process may use have spent their time; `proc`: the folder /proc."""
     ticks_per_s = os.sysconf("SC_CLK_TCK")
     usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     busy_ticks = 0

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-# Of Linux's prctl(2): orphans among the descendants become children of this process.
+# With this option of prctl(2), orphans among the descendants become children of this process.
 PR_SET_CHILD_SUBREAPER = 36
 LOOK_S = 0.1
 NOT_FOUND = 127  # exit code of a command that cannot be started, as a shell has it
@@ -145,7 +145,8 @@ def _descendants(ancestor: int) -> list[int]:
         if state != b"Z":
             children[int(parent)].append(int(entry.name))
     descendants = list(children[ancestor])
-    for process in descendants:  # which grows meanwhile
+    # The list grows while it is read.
+    for process in descendants:
         descendants += children[process]
     return descendants
 

@@ -39,27 +39,27 @@ def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous, task
     tasks_per_node = WORKLOADS[p.workload].launching(p).tasks_per_node
     ranks_per_task = p.ranks_per_node // tasks_per_node
     ranks = range(task * ranks_per_task, (task + 1) * ranks_per_task)
-    others = OtherTasks(shared, task, p.nodes * tasks_per_node)
+    other_tasks = OtherTasks(shared, task, p.nodes * tasks_per_node)
     # A signal must not keep the files from being copied, nor the folder on the node from being removed.
     with deferred_signals() as signals, node_folder() as scratch:
         write_json(scratch / JOB, job | {"scratch": str(scratch)})
         ended = None
         try:
-            with signals.delivered(end_process), others.watched():
+            with signals.delivered(end_process), other_tasks.watched():
                 _, ended = run_ranks(
                     p, job["profiler"], scratch, scratch / LOG, job["time_limit_s"], _print, ranks, rendezvous
                 )
         except SystemExit:
-            if not others.have_failed:  # then it is Slurm or srun that ends this task
+            if not other_tasks.have_failed:  # then it is Slurm or srun that ends this task
                 raise
         finally:
             _copy_results(scratch, shared, task, rendezvous.node, PROFILERS[job["profiler"]], ranks)
             timed_out = ended is not None and ended.timed_out
             failed = ended is not None and not timed_out and not _have_completed(scratch, ranks)
-            others.report(failed, timed_out)
+            other_tasks.report(failed, timed_out)
         if ended is None or not failed:
             return 0
-        others.wait()
+        other_tasks.wait()
         return _exit_code(ended)
 
 

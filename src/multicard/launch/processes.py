@@ -17,7 +17,8 @@ from multicard.launch import keeper
 
 READ_BYTES = 1 << 16
 JOB_MARK = "MULTICARD_JOB"
-CLOSE_S = 15.0  # that the keeper may take to end once all its processes got SIGKILL
+# The keeper may take so long to end all processes.
+CLOSE_S = 15.0
 
 
 class ProcessTree:

@@ -27,31 +27,44 @@ from multicard.launch.variables import job_environment
 from multicard.launch.watch import Limits
 from multicard.runs.parameters import JobParameters
 
-LOOK_S = 1.0
 # Nodes may take so much longer than the job's time limit: to start later than srun, to end their ranks, and to copy.
 BEYOND_LIMIT_S = 180.0
 # srun gets more time to end than a job, since on each node a launcher ends its ranks first.
 SRUN_LIMITS = Limits(grace_s=2 * Limits.grace_s)
-# A task that failed waits so long for the others, one of which may be lost.
-PATIENCE_S = 60.0
-# The nodes are started again so long, and after so long a pause, while Slurm's controller does not answer.
-NO_ANSWER_LIMIT_S = 300.0
-WAIT_S = 10.0
 NO_ANSWER_OF_SRUN = re.compile(rf"srun: error: .*({NO_ANSWER.pattern})", re.IGNORECASE)
 
 
+@dataclass(frozen=True)
+class Patience:
+    """Seconds of waiting for Slurm's controller and for other nodes."""
+
+    # The nodes are started again after a pause, and so long, while the controller does not answer.
+    pause_s: float = 10.0
+    no_answer_s: float = 300.0
+    # A task looks at the others as often, and one that failed waits so long for them: one of them may be lost.
+    look_s: float = 1.0
+    other_tasks_s: float = 60.0
+
+
 def run_on_nodes(
-    p: JobParameters, shared: Path, job: Path, log: Path, time_limit_s: float, on_line: Callable[[str], None]
+    p: JobParameters,
+    shared: Path,
+    job: Path,
+    log: Path,
+    time_limit_s: float,
+    on_line: Callable[[str], None],
+    patience: Patience | None = None,
 ) -> tuple[list[str], Ended]:
     """Run a job on the nodes of this process's job of Slurm; return the command and how it ended.
 
-    `shared`: the scratch folder of the run, which all nodes see.
+    `shared`: the scratch folder of the run, which all nodes see; `job`: job.json in it.
 
     Raises `UserError` if Slurm's controller does not answer for long: that is no outcome of the job.
     """
     launching = WORKLOADS[p.workload].launching(p)
     command = srun_command(p, job)
     variables = job_environment(stated=launching.passed_variables, withheld=NOT_FOR_SRUN)
+    patience = patience or Patience()
     node_files = [shared / node_file(NODE, node) for node in range(p.nodes)]
     first_start_s = time.monotonic()
     while True:
@@ -60,9 +73,9 @@ def run_on_nodes(
         no_answer = NO_ANSWER_OF_SRUN.search(text_of(log))
         if ended.exit_code == 0 or has_started or no_answer is None:
             break
-        if time.monotonic() - first_start_s > NO_ANSWER_LIMIT_S:
+        if time.monotonic() - first_start_s > patience.no_answer_s:
             raise UserError(f"cannot start on the nodes: {no_answer[0]}; start again when Slurm answers")
-        time.sleep(WAIT_S)
+        time.sleep(patience.pause_s)
     states = states_of_tasks(shared, p.nodes * launching.tasks_per_node)
     timed_out = ended.timed_out or any(state.timed_out for state in states)
     return command, replace(ended, timed_out=timed_out)
@@ -85,8 +98,11 @@ def states_of_tasks(shared: Path, count: int) -> list[TaskState]:
 class OtherTasks:
     """The other tasks of Slurm that run a job, as one of them sees them in the folder that all share."""
 
-    def __init__(self, shared: Path, task: int, count: int) -> None:
-        self.shared, self.task, self.count = shared, task, count
+    def __init__(self, shared: Path, task: int, count: int, patience: Patience | None = None) -> None:
+        self.shared = shared
+        self.task = task
+        self.count = count
+        self._patience = patience or Patience()
         self.have_failed = False  # True once this task is to end because of another one
         self._over = threading.Event()
         self._lock = threading.Lock()
@@ -103,7 +119,7 @@ class OtherTasks:
                 self._over.set()
 
     def _watch(self) -> None:
-        while not self._over.wait(LOOK_S):
+        while not self._over.wait(self._patience.look_s):
             states = states_of_tasks(self.shared, self.count)
             if any(state.failed or state.timed_out for state in states):
                 # The lock keeps the signal from a process that has just left the block, and copies.
@@ -119,6 +135,6 @@ class OtherTasks:
 
     def wait(self) -> None:
         """Wait until the others have reported, but not for ever: one of them may be lost."""
-        deadline_s = time.monotonic() + PATIENCE_S
+        deadline_s = time.monotonic() + self._patience.other_tasks_s
         while len(states_of_tasks(self.shared, self.count)) < self.count and time.monotonic() < deadline_s:
-            time.sleep(LOOK_S)
+            time.sleep(self._patience.look_s)

@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ from multicard.core.files import atomic_write
 from multicard.core.slurm import CONTROLLER_AWAY, NO_ANSWER
 from multicard.core.system import ask, read_or_none, start_of
 
-# In the working directory of the pipeline.
+# Paths in the working directory of the pipeline.
 FOLDER_OF_MULTICARD = Path(".snakemake", "multicard")
 PROGRAM = FOLDER_OF_MULTICARD / "bin" / "sbatch"
 # Holds a note of each submission that waits. Without this folder, none waits: the pipeline ends.
@@ -32,11 +33,6 @@ WAITING = FOLDER_OF_MULTICARD / "waiting"
 # Variables by which submissions learn the folder and the process of their pipeline.
 FOLDER = "MULTICARD_SUBMITS_FROM"
 PIPELINE = "MULTICARD_SUBMITTED_BY"
-# Each wait is twice as long as the one before.
-FIRST_WAIT_S = 5.0
-LONGEST_WAIT_S = 60.0
-NO_ANSWER_LIMIT_S = 3600.0  # the profile has Snakemake ask for the states of jobs as long
-LOOK_S = 0.5
 # A limit on how many jobs may be submitted, as Slurm names it (`job_reason_string` in its sources), such as
 # QOSMaxSubmitJobPerUserLimit, AssocGrpSubmitJobsLimit.
 SUBMIT_LIMIT = re.compile(r"\b\w+Submit\w*Limit\b")
@@ -53,6 +49,19 @@ while [ $# -gt 1 ]; do
 done
 exit 1
 """
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Seconds between submissions of a script that Slurm refuses for the moment."""
+
+    # Each wait is twice as long as the one before.
+    first_wait_s: float = 5.0
+    longest_wait_s: float = 60.0
+    # A controller may stay away so long; the profile has Snakemake ask for the states of jobs as long.
+    no_answer_s: float = 3600.0
+    # How often a waiting submission looks whether its pipeline has ended.
+    look_s: float = 0.5
 
 
 class Refusal(NamedTuple):
@@ -122,7 +131,9 @@ def refusal(printed: str) -> Refusal | None:
     return None
 
 
-def submit(arguments: Sequence[str], script: str, environment: Mapping[str, str]) -> Submitted:
+def submit(
+    arguments: Sequence[str], script: str, environment: Mapping[str, str], patience: Patience | None = None
+) -> Submitted:
     """Submit a script, again and again while Slurm refuses it for the moment; return how the last sbatch ended.
 
     `arguments`: options of sbatch; `environment`: of this process, as `submit_patiently` has set it.
@@ -137,7 +148,8 @@ def submit(arguments: Sequence[str], script: str, environment: Mapping[str, str]
     mark = f"# Submission {uuid.uuid4().hex}"
     note = waiting / f"{os.getpid()}.json"
     first_try_s = time.monotonic()
-    wait_s = FIRST_WAIT_S
+    patience = patience or Patience()
+    wait_s = patience.first_wait_s
     may_be_taken = False
     try:
         while not _is_over(pipeline, waiting):
@@ -148,7 +160,7 @@ def submit(arguments: Sequence[str], script: str, environment: Mapping[str, str]
             if refused is None:
                 return ended
             if not refused.is_limit:
-                if time.monotonic() - first_try_s > NO_ANSWER_LIMIT_S:
+                if time.monotonic() - first_try_s > patience.no_answer_s:
                     return ended
                 may_be_taken = True
             # Without the folder, the pipeline ends.
@@ -156,8 +168,8 @@ def submit(arguments: Sequence[str], script: str, environment: Mapping[str, str]
                 note.write_text(json.dumps(refused), encoding="utf-8")
             next_try_s = time.monotonic() + wait_s
             while time.monotonic() < next_try_s and not _is_over(pipeline, waiting):
-                time.sleep(LOOK_S)
-            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+                time.sleep(patience.look_s)
+            wait_s = min(2 * wait_s, patience.longest_wait_s)
     finally:
         note.unlink(missing_ok=True)
     return Submitted(1, error="the pipeline is told to end")

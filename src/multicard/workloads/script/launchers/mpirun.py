@@ -13,7 +13,7 @@ class Mpirun(Launcher):
     description = "`mpirun` starts a process for each device."
     programs = ("mpirun", "mpiexec")
     several_nodes = False
-    # By Slurm's variables it would place ranks on all nodes of the job.
+    # With Slurm's variables it would place ranks on all nodes of the job.
     withheld = r"SLURM_.*"
     notes = (
         "Open MPI binds no rank to a core, and starts more ranks than there are cores. For options of your own use "
