@@ -81,7 +81,7 @@ class Console:
         self._shown_scenarios: set[str] = set()
         # Number of failures of each job, by its number.
         self._failures: Counter[int] = Counter()
-        self._next_line_s = 0.0
+        self._next_line_at = 0.0
         self._last_reminder = ""
         self._slurm_problem: str | None = None
 
@@ -98,7 +98,7 @@ class Console:
     def job_started(self, number: int, rule: str, wildcards: Mapping[str, str], message: str) -> None:
         """Note a job that starts, or that is submitted to a cluster."""
         self._jobs[number] = Job(rule, wildcards, message or rule)
-        self._next_line_s = min(self._next_line_s, time.monotonic() + AT_FIRST_S)
+        self._next_line_at = min(self._next_line_at, time.monotonic() + AT_FIRST_S)
         if rule == LAUNCH_RUN and not self.on_cluster:
             self._progress.start(wildcards["run"], time.monotonic())
         if rule in ANNOUNCED_RULES:
@@ -192,7 +192,7 @@ class Console:
         """Print a line that stays, unless only errors are printed."""
         if text and self._prints_results:
             self._terminal.line(text)
-            self._next_line_s = time.monotonic() + REMIND_S
+            self._next_line_at = time.monotonic() + REMIND_S
 
     def _watch(self) -> None:
         """Keep the last line of a terminal up to date; elsewhere print now and then how far the cluster is."""
@@ -202,7 +202,7 @@ class Console:
                     break
                 if self._terminal.is_live:
                     self._terminal.show(self._state())
-                elif self._jobs and time.monotonic() > self._next_line_s:
+                elif self._jobs and time.monotonic() > self._next_line_at:
                     self._remind(self._state())
 
     def _remind(self, state: str) -> None:

@@ -16,32 +16,32 @@ AT_WORK = ("RUNNING", "COMPLETING", "COMPLETED", "SUSPENDED", "STOPPED")
 class Progress:
     """Runs of a pipeline, as its events and Slurm's queue show them; kept by `Console`.
 
-    All times are seconds of `time.monotonic`, which the caller reads.
+    `now` is a time by `time.monotonic`, which the caller reads.
     """
 
     total: int = 0
     ended: int = 0
     # When each run that is at work was first seen so.
-    _running_since_s: dict[str, float] = field(default_factory=dict)
+    _running_since: dict[str, float] = field(default_factory=dict)
     # How long each run that has ended was at work.
     _durations_s: list[float] = field(default_factory=list)
     _most_at_a_time: int = 1
 
-    def start(self, run: str, now_s: float) -> None:
+    def start(self, run: str, now: float) -> None:
         """Note that a run has started on this machine."""
-        self._running_since_s[run] = now_s
+        self._running_since[run] = now
 
-    def end(self, run: str, now_s: float) -> None:
+    def end(self, run: str, now: float) -> None:
         """Note that a run has an outcome."""
         self.ended += 1
-        if run in self._running_since_s:
-            self._durations_s.append(now_s - self._running_since_s.pop(run))
+        if run in self._running_since:
+            self._durations_s.append(now - self._running_since.pop(run))
 
     def give_up(self, run: str) -> None:
         """Note that a job of a run has failed, so that the run has no outcome."""
-        self._running_since_s.pop(run, None)
+        self._running_since.pop(run, None)
 
-    def look_at_queue(self, jobs: Sequence[QueuedJob], now_s: float) -> None:
+    def look_at_queue(self, jobs: Sequence[QueuedJob], now: float) -> None:
         """Note which runs are at work, by the jobs in Slurm's queue."""
         states: dict[str, str] = {}
         # The last of several jobs of a run counts: those before have failed.
@@ -49,18 +49,18 @@ class Progress:
             if job.run:
                 states[job.run] = job.state
         at_work = [run for run, state in states.items() if state in AT_WORK]
-        self._running_since_s = {run: self._running_since_s.get(run, now_s) for run in at_work}
+        self._running_since = {run: self._running_since.get(run, now) for run in at_work}
         self._most_at_a_time = max(self._most_at_a_time, list(states.values()).count("RUNNING"))
 
     def count_running(self, runs: Collection[str]) -> int:
         """Return how many of some runs are at work."""
-        return len(self._running_since_s.keys() & set(runs))
+        return len(self._running_since.keys() & set(runs))
 
-    def time_left_s(self, now_s: float) -> float | None:
+    def time_left_s(self, now: float) -> float | None:
         """Return how long the runs that have not ended may take; None until one has ended."""
         if not self._durations_s:
             return None
-        elapsed_s = [now_s - since_s for since_s in self._running_since_s.values()]
+        elapsed_s = [now - since for since in self._running_since.values()]
         waiting = self.total - self.ended - len(elapsed_s)
         at_a_time = max(self._most_at_a_time, len(elapsed_s))
         return time_left_s(fmean(self._durations_s), elapsed_s, waiting, at_a_time)

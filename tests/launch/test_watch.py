@@ -17,9 +17,9 @@ from multicard.launch.watch import (
 
 LIMITS = Limits(exit_s=90.0, leave_s=10.0, unused_s=120.0, finish_s=600.0)
 RANKS = frozenset({11, 12})
-RUNNING = Progress(Phase.RUNNING, used_s=0.0)
-REPORTED = replace(RUNNING, phase=Phase.REPORTED, reported_s=100.0)
-WRITING = replace(REPORTED, job_over_s=100.0)  # a profiler, whose job is over
+RUNNING = Progress(Phase.RUNNING, used_at=0.0)
+REPORTED = replace(RUNNING, phase=Phase.REPORTED, reported_at=100.0)
+WRITING = replace(REPORTED, job_over_at=100.0)  # a profiler, whose job is over
 ORPHANED = replace(RUNNING, phase=Phase.ORPHANED, profiler_failure=ProfilerFailure.EXITED_DURING_JOB)
 
 
@@ -110,7 +110,7 @@ def test_what_goes_on_after_the_ranks_is_ended_again_and_again() -> None:
     for time_s in (103.0, 113.0, 113.1, 120.0):
         progress, action = advance(progress, look(time_s, 77, ranks=RANKS), is_wrapped=False, limits=LIMITS)
         actions.append(action)
-    assert progress.ranks_gone_s == 103.0
+    assert progress.ranks_gone_at == 103.0
     assert actions == [Action.WAIT, Action.WAIT, Action.END_JOB, Action.END_JOB]
 
 
@@ -119,8 +119,8 @@ def test_a_profiler_that_is_used_again_starts_its_limit_again_and_its_report_has
     progress, _ = advance(progress, look(220), is_wrapped=True, limits=LIMITS)
     assert progress.phase is Phase.RUNNING
     progress, _ = advance(progress, look(221, 11, ranks=RANKS), is_wrapped=True, limits=LIMITS)
-    assert (progress.reported_s, progress.job_over_s) == (221, 221)
+    assert (progress.reported_at, progress.job_over_at) == (221, 221)
     # A profiler that was orphaned writes its report once its job has gone.
     writing, _ = advance(ORPHANED, look(50, has_profiler_processes=True), is_wrapped=True, limits=LIMITS)
     lingered, _ = advance(writing, look(651, has_profiler_processes=True), is_wrapped=True, limits=LIMITS)
-    assert (writing.job_over_s, lingered.phase) == (50, Phase.LINGERED)
+    assert (writing.job_over_at, lingered.phase) == (50, Phase.LINGERED)

@@ -49,17 +49,17 @@ def keep(status: int, grace_s: float, command: list[str]) -> None:
     _close_output()
 
     launcher = sys.stdin.fileno()
-    kill_at_s: float | None = None  # once the job is to end
+    kill_at: float | None = None  # once the job is to end
     while True:
         # Once the launcher's end is closed, it is ready for ever.
-        watched = [child_ended, launcher] if kill_at_s is None else [child_ended]
-        ready, _, _ = select.select(watched, [], [], None if kill_at_s is None else LOOK_S)
+        watched = [child_ended, launcher] if kill_at is None else [child_ended]
+        ready, _, _ = select.select(watched, [], [], None if kill_at is None else LOOK_S)
         if child_ended in ready:
             os.read(child_ended, 1024)
         if launcher in ready and not os.read(launcher, 1024):
-            kill_at_s = time.monotonic() + grace_s
+            kill_at = time.monotonic() + grace_s
             _signal_all(signal.SIGTERM)
-        if kill_at_s is not None and time.monotonic() >= kill_at_s:
+        if kill_at is not None and time.monotonic() >= kill_at:
             _signal_all(signal.SIGKILL)
         try:
             _reap(process, status)

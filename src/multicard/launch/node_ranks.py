@@ -67,21 +67,21 @@ def run_ranks(
         if not launching.hidden_from_profilers:
             sampling.enter_context(sample_cpus(scratch / CPU_SAMPLES))
         first_process = scratch / FIRST_PROCESS if entry.node_file else None
-        first_start_s = time.monotonic()
+        first_start_at = time.monotonic()
         failure = None
         start_count = 0
         while True:
-            start_s = time.monotonic()
+            start_at = time.monotonic()
             ended = run(
-                command, environment, log, first_start_s + time_limit_s - start_s, on_line,
+                command, environment, log, first_start_at + time_limit_s - start_at, on_line,
                 ranks=reported_ranks(scratch, ranks), first_process=first_process, folder=launching.folder,
                 limits=limits,
             )  # fmt: skip
-            now_s = time.monotonic()
-            ended = replace(ended, profiler_failed_before=failure, wall_time_s=now_s - first_start_s)
+            now = time.monotonic()
+            ended = replace(ended, profiler_failed_before=failure, wall_time_s=now - first_start_at)
             start_count += 1
             was_at_work = first_process is not None and first_process.exists()
-            took_long = was_at_work or now_s - start_s > limits.unused_s
+            took_long = was_at_work or now - start_at > limits.unused_s
             most_starts = STARTS_AT_WORK if took_long else STARTS
             # Ranks of other nodes do not wait for those of this one once these have met.
             has_met_others = was_at_work and rendezvous is not None

@@ -66,14 +66,14 @@ def run_on_nodes(
     variables = job_environment(stated=launching.passed_variables, withheld=NOT_FOR_SRUN)
     patience = patience or Patience()
     node_files = [shared / node_file(NODE, node) for node in range(p.nodes)]
-    first_start_s = time.monotonic()
+    first_start_at = time.monotonic()
     while True:
         ended = run(command, variables, log, time_limit_s + BEYOND_LIMIT_S, on_line, limits=SRUN_LIMITS)
         has_started = any(file.exists() for file in node_files)
         no_answer = NO_ANSWER_OF_SRUN.search(text_of(log))
         if ended.exit_code == 0 or has_started or no_answer is None:
             break
-        if time.monotonic() - first_start_s > patience.no_answer_s:
+        if time.monotonic() - first_start_at > patience.no_answer_s:
             raise UserError(f"cannot start on the nodes: {no_answer[0]}; start again when Slurm answers")
         time.sleep(patience.pause_s)
     states = states_of_tasks(shared, p.nodes * launching.tasks_per_node)
@@ -135,6 +135,6 @@ class OtherTasks:
 
     def wait(self) -> None:
         """Wait until the others have reported, but not for ever: one of them may be lost."""
-        deadline_s = time.monotonic() + self._patience.other_tasks_s
-        while len(states_of_tasks(self.shared, self.count)) < self.count and time.monotonic() < deadline_s:
+        deadline = time.monotonic() + self._patience.other_tasks_s
+        while len(states_of_tasks(self.shared, self.count)) < self.count and time.monotonic() < deadline:
             time.sleep(self._patience.look_s)

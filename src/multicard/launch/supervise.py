@@ -76,7 +76,7 @@ def run(
 
     Raises `UserError` if the log cannot be written; then the job is ended.
     """
-    started_s = time.monotonic()
+    started_at = time.monotonic()
     limits = limits or Limits()
     with report_unwritable(log), BoundedLog(log) as file, deferred_signals() as signals:
         tree = ProcessTree(command, environment, folder, limits.grace_s)
@@ -89,7 +89,7 @@ def run(
                 if watch is None:
                     tree.wait(time_limit_s)
                 else:
-                    watch.wait(started_s + time_limit_s)
+                    watch.wait(started_at + time_limit_s)
                 # The job may have failed by a signal that is on its way to this process too, which then ends by it.
                 if tree.exit_code:
                     time.sleep(limits.signal_s)
@@ -106,7 +106,7 @@ def run(
     return Ended(
         exit_code,
         timed_out,
-        time.monotonic() - started_s,
+        time.monotonic() - started_at,
         lingered=progress is not None and progress.phase is Phase.LINGERED,
         profiler_failure=_failure_words(progress.profiler_failure, exit_code) if progress else None,
     )

@@ -1,7 +1,11 @@
 """Decide when to stop waiting for a job and for the profiler that may wrap it.
 
+A launcher waits for one command. The command is the job itself, such as torchrun, or a profiler, such as nsys, that
+runs the job as its child. The job is done when each of its ranks has reported, by a file, and has exited; but a rank
+may never report, a job may leave processes behind, and a profiler may fail, hang, or leave the job alone.
+
 `Watch` looks at the processes again and again. `advance` decides by what a look saw; it touches no process and no
-clock.
+clock, so that a test can take it through any course of events.
 """
 
 import contextlib
@@ -45,7 +49,12 @@ class Limits:
 
 
 class Phase(Enum):
-    """Stage of waiting for a command. Where a profiler wraps the job, the command is the profiler."""
+    """Stage of waiting for a command.
+
+    A command without a profiler goes from RUNNING to ENDED, past REPORTED and EXITED if its ranks report. With a
+    profiler, the command that exits is the profiler: it may leave an ORPHANED job. UNUSED and LINGERED are the ends of
+    profilers that go on for too long, before the ranks have reported and after the job.
+    """
 
     # The command runs, and not all ranks have reported.
     RUNNING = auto()
@@ -96,7 +105,7 @@ class ProfilerFailure(Enum):
 class Look:
     """Facts that one look at the processes found."""
 
-    time_s: float  # seconds of `time.monotonic`
+    now: float  # by `time.monotonic`
     # The command has exited.
     has_exited: bool = False
     # Process ids of the ranks; None until all of them have reported.
@@ -115,13 +124,13 @@ class Progress:
 
     phase: Phase
     # When the profiler last had a process of its job; at first, when the waiting began.
-    used_s: float
+    used_at: float
     # When all ranks had reported.
-    reported_s: float | None = None
+    reported_at: float | None = None
     # When no rank was left after that.
-    ranks_gone_s: float | None = None
+    ranks_gone_at: float | None = None
     # When the profiler had nothing to do any more but to write its report.
-    job_over_s: float | None = None
+    job_over_at: float | None = None
     profiler_failure: ProfilerFailure | None = None
 
 
@@ -130,13 +139,13 @@ def advance(before: Progress, look: Look, is_wrapped: bool, limits: Limits) -> t
 
     `is_wrapped`: the command is a profiler that runs the job as its child.
 
-    >>> running = Progress(Phase.RUNNING, used_s=0.0)
+    >>> running = Progress(Phase.RUNNING, used_at=0.0)
     >>> after, action = advance(running, Look(5.0, has_exited=True), is_wrapped=False, limits=Limits())
     >>> after.phase, action
     (<Phase.ENDED: 5>, <Action.WAIT: 1>)
     """
     progress = before
-    if look.ranks is not None and progress.reported_s is None:
+    if look.ranks is not None and progress.reported_at is None:
         progress = _after_report(progress, look, is_wrapped)
     match progress.phase:
         case Phase.RUNNING:
@@ -150,22 +159,22 @@ def advance(before: Progress, look: Look, is_wrapped: bool, limits: Limits) -> t
     if progress.phase.is_final:
         return progress, Action.WAIT
     progress, action = _with_deadline_of_job(progress, look, limits)
-    if progress.job_over_s is not None and look.time_s - progress.job_over_s > limits.finish_s:
+    if progress.job_over_at is not None and look.now - progress.job_over_at > limits.finish_s:
         progress = replace(progress, phase=Phase.LINGERED)
     return progress, action
 
 
 def _after_report(progress: Progress, look: Look, is_wrapped: bool) -> Progress:
     """Return the state once all ranks have reported, which shows that the profiler, if any, has not failed them."""
-    job_over_s = progress.job_over_s
-    if is_wrapped and job_over_s is None:
-        job_over_s = look.time_s
+    job_over_at = progress.job_over_at
+    if is_wrapped and job_over_at is None:
+        job_over_at = look.now
     return replace(
         progress,
         # A profiler that has exited before stays one that has: its other processes may still write the report.
         phase=Phase.REPORTED if progress.phase is Phase.RUNNING else progress.phase,
-        reported_s=look.time_s,
-        job_over_s=job_over_s,
+        reported_at=look.now,
+        job_over_at=job_over_at,
         profiler_failure=None,
     )
 
@@ -184,8 +193,8 @@ def _while_running(progress: Progress, look: Look, is_wrapped: bool, limits: Lim
         phase = Phase.ORPHANED if look.job else Phase.ENDED
         return replace(progress, phase=phase, profiler_failure=failures[look.start])
     if look.job:
-        return replace(progress, used_s=look.time_s)
-    if look.time_s - progress.used_s <= limits.unused_s:
+        return replace(progress, used_at=look.now)
+    if look.now - progress.used_at <= limits.unused_s:
         return progress
     has_started = look.start is not JobStart.NOT_STARTED
     failure = ProfilerFailure.LOST_JOB if has_started else ProfilerFailure.STARTED_NO_JOB
@@ -196,8 +205,8 @@ def _after_orphans(progress: Progress, look: Look) -> Progress:
     """Return the state when the job has ended after its profiler's first process had."""
     if not look.has_profiler_processes:
         return replace(progress, phase=Phase.ENDED)
-    if progress.job_over_s is None:
-        return replace(progress, job_over_s=look.time_s)
+    if progress.job_over_at is None:
+        return replace(progress, job_over_at=look.now)
     return progress
 
 
@@ -206,15 +215,15 @@ def _with_deadline_of_job(progress: Progress, look: Look, limits: Limits) -> tup
 
     A rank may take its time to exit after it has reported; what it started gets less time after that.
     """
-    reported_s = progress.reported_s
-    gone_s = progress.ranks_gone_s
-    if reported_s is None or look.ranks is None:
+    reported_at = progress.reported_at
+    ranks_gone_at = progress.ranks_gone_at
+    if reported_at is None or look.ranks is None:
         return progress, Action.WAIT
-    if gone_s is None and not look.ranks & look.job:
-        gone_s = look.time_s
-    gone_at_latest_s = reported_s + limits.exit_s if gone_s is None else gone_s
-    is_late = look.time_s - gone_at_latest_s > limits.leave_s
-    return replace(progress, ranks_gone_s=gone_s), Action.END_JOB if is_late else Action.WAIT
+    if ranks_gone_at is None and not look.ranks & look.job:
+        ranks_gone_at = look.now
+    ranks_due_at = reported_at + limits.exit_s if ranks_gone_at is None else ranks_gone_at
+    is_late = look.now - ranks_due_at > limits.leave_s
+    return replace(progress, ranks_gone_at=ranks_gone_at), Action.END_JOB if is_late else Action.WAIT
 
 
 class Watch:
@@ -231,20 +240,20 @@ class Watch:
         self._limits = limits
         self._reported: frozenset[int] | None = None
         self._last_of_job: list[psutil.Process] = []
-        self.progress = Progress(Phase.RUNNING, used_s=time.monotonic())
+        self.progress = Progress(Phase.RUNNING, used_at=time.monotonic())
 
     @property
     def _is_wrapped(self) -> bool:
         return self._first_process is not None
 
-    def wait(self, deadline_s: float) -> None:
+    def wait(self, deadline: float) -> None:
         """Wait until the job has ended, and a profiler too; end what goes on too long after the job is done.
 
         Raise `TimeoutError` at the deadline, by `time.monotonic`.
         """
-        while (now_s := time.monotonic()) < deadline_s:
+        while (now := time.monotonic()) < deadline:
             with contextlib.suppress(TimeoutError):
-                self._tree.wait(min(LOOK_S, deadline_s - now_s))
+                self._tree.wait(min(LOOK_S, deadline - now))
             look = self._look()
             self.progress, action = advance(self.progress, look, self._is_wrapped, self._limits)
             if action is Action.END_JOB:
@@ -257,11 +266,11 @@ class Watch:
 
     def _look(self) -> Look:
         """Look at what the current phase depends on; to list processes costs time that the job may need."""
-        time_s = time.monotonic()
+        now = time.monotonic()
         has_exited = self._tree.exit_code is not None
         if self._reported is None and (pids := self._ranks()) is not None:
             self._reported = frozenset(pids)
-        look = Look(time_s, has_exited, self._reported)
+        look = Look(now, has_exited, self._reported)
         if self._reported is None and not self._is_wrapped:
             return look
         if self._reported is None and not has_exited:

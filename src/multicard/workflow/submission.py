@@ -147,7 +147,7 @@ def submit(
     # A comment in the script identifies a job that Slurm has taken although its answer was lost.
     mark = f"# Submission {uuid.uuid4().hex}"
     note = waiting / f"{os.getpid()}.json"
-    first_try_s = time.monotonic()
+    first_try_at = time.monotonic()
     patience = patience or Patience()
     wait_s = patience.first_wait_s
     may_be_taken = False
@@ -160,14 +160,14 @@ def submit(
             if refused is None:
                 return ended
             if not refused.is_limit:
-                if time.monotonic() - first_try_s > patience.no_answer_s:
+                if time.monotonic() - first_try_at > patience.no_answer_s:
                     return ended
                 may_be_taken = True
             # Without the folder, the pipeline ends.
             with suppress(FileNotFoundError):
                 note.write_text(json.dumps(refused), encoding="utf-8")
-            next_try_s = time.monotonic() + wait_s
-            while time.monotonic() < next_try_s and not _is_over(pipeline, waiting):
+            next_try_at = time.monotonic() + wait_s
+            while time.monotonic() < next_try_at and not _is_over(pipeline, waiting):
                 time.sleep(patience.look_s)
             wait_s = min(2 * wait_s, patience.longest_wait_s)
     finally:
