@@ -135,6 +135,7 @@ class LogHandler(LogHandlerBase):
             return
         from snakemake_logger_plugin_multicard.console import Console
 
+        assert self.lock is not None  # every handler of logging has one
         self._console = Console(self._matrix, news["configfiles"], self.lock, results=self._mode == RESULTS)
 
     def _warn(self, message: str) -> None:
