@@ -72,11 +72,11 @@ class JobFacts:
     # The launcher's verdict.
     outcome: str
     reason: Reason | None
-    # Records of the ranks that reported, and the Python processes, the last to write comes last.
+    # Records of the ranks that reported.
     ranks: Sequence[Mapping[str, Any]]
+    # All Python processes, in the order in which they last wrote to their files.
     processes: Sequence[ObservedProcess]
-    # Number of processes that trained.
-    trained: int
+    trained: int  # number of processes that trained
     # True if all files of the processes are in the scratch folder: a node that was lost has not copied its own.
     is_complete: bool
 
@@ -95,22 +95,22 @@ class JobFacts:
         return cls(p, outcome, reason, ranks, processes, max(recorded, stepped), is_complete)
 
     @property
-    def spares_gpus(self) -> bool:
-        """True if a launcher's single process could have used several GPUs, and used fewer."""
+    def uses_some_gpus(self) -> bool:
+        """True if the only process used some of its GPUs and not all, by the launcher's verdict."""
         return self.reason is not None and self.reason.code == "wrong_gpus" and self.p.ranks < self.p.devices
 
     @property
     def ended_without_error(self) -> bool:
         """True if the script ran to its end, even if that was before its windows were complete."""
-        if self.outcome == "completed" or self.spares_gpus:
+        if self.outcome == "completed" or self.uses_some_gpus:
             return True
         return self.reason is not None and self.reason.code == "exited" and self.reason.exit_code == 0
 
     @property
-    def shows_its_ranks(self) -> bool:
-        """True if no rank failed, so that the number of processes that trained is the script's doing."""
-        may_tell = self.ended_without_error or self.outcome == "timed_out"
-        return may_tell and all(rank["outcome"] == "completed" for rank in self.ranks)
+    def can_judge_ranks(self) -> bool:
+        """True if no rank failed, so that the processes that trained are those that the script wants."""
+        is_over = self.ended_without_error or self.outcome == "timed_out"
+        return is_over and all(rank["outcome"] == "completed" for rank in self.ranks)
 
 
 def trained_on_cpus(facts: JobFacts) -> Verdict | None:
@@ -129,7 +129,7 @@ def ended_without_training(facts: JobFacts) -> Verdict | None:
 
 def trained_in_another_number(facts: JobFacts) -> Verdict | None:
     """Object to more or fewer processes that trained than the launcher has ranks."""
-    if not facts.shows_its_ranks:
+    if not facts.can_judge_ranks:
         return None
     expected = facts.p.ranks
     # At the time limit, processes that had not trained may have been about to.
@@ -142,7 +142,7 @@ def trained_in_another_number(facts: JobFacts) -> Verdict | None:
 def claimed_one_rank(facts: JobFacts) -> Verdict | None:
     """Object to several processes that trained as the same rank."""
     claims = Counter(process.rank for process in facts.processes if process.has_stepped)
-    if not facts.shows_its_ranks or not claims:
+    if not facts.can_judge_ranks or not claims:
         return None
     [(rank, count)] = claims.most_common(1)
     return ("failed", Reason("same_rank", rank=rank, ranks=count)) if count > 1 else None
@@ -150,7 +150,7 @@ def claimed_one_rank(facts: JobFacts) -> Verdict | None:
 
 def trained_apart(facts: JobFacts) -> Verdict | None:
     """Object to ranks of which none exchanged anything, unless the run is to go without communication."""
-    if not facts.shows_its_ranks or len(facts.ranks) < 2 or "communication" in facts.p.ablated:
+    if not facts.can_judge_ranks or len(facts.ranks) < 2 or "communication" in facts.p.ablated:
         return None
     exchanged = [(rank.get("observed") or {}).get("exchanged") for rank in facts.ranks]
     # None of a rank that did not observe it.
@@ -161,7 +161,7 @@ def trained_apart(facts: JobFacts) -> Verdict | None:
 
 def left_gpus_unused(facts: JobFacts) -> Verdict | None:
     """Object to a process that used fewer GPUs than it got."""
-    if facts.reason is not None and facts.spares_gpus:
+    if facts.reason is not None and facts.uses_some_gpus:
         return facts.outcome, replace(facts.reason, code="unused_gpus")
     return None
 
