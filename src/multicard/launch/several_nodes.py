@@ -38,11 +38,12 @@ NO_ANSWER_OF_SRUN = re.compile(rf"srun: error: .*({NO_ANSWER.pattern})", re.IGNO
 class Patience:
     """Seconds of waiting for Slurm's controller and for other nodes."""
 
-    # The nodes are started again after a pause, and so long, while the controller does not answer.
+    # Between two starts of the nodes, and for all of them, while the controller does not answer.
     pause_s: float = 10.0
     no_answer_s: float = 300.0
-    # A task looks at the others as often, and one that failed waits so long for them: one of them may be lost.
+    # Between two looks of a task at the others.
     look_s: float = 1.0
+    # For the other tasks, after one has failed: one of them may be lost.
     other_tasks_s: float = 60.0
 
 
@@ -70,8 +71,10 @@ def run_on_nodes(
     while True:
         ended = run(command, variables, log, time_limit_s + BEYOND_LIMIT_S, on_line, limits=SRUN_LIMITS)
         has_started = any(file.exists() for file in node_files)
+        if ended.exit_code == 0 or has_started:
+            break
         no_answer = NO_ANSWER_OF_SRUN.search(text_of(log))
-        if ended.exit_code == 0 or has_started or no_answer is None:
+        if no_answer is None:
             break
         if time.monotonic() - first_start_at > patience.no_answer_s:
             raise UserError(f"cannot start on the nodes: {no_answer[0]}; start again when Slurm answers")
