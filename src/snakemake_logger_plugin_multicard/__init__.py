@@ -1,7 +1,7 @@
 """Snakemake's console under multicard's profiles (`logger: multicard`): runs and results in place of jobs and files.
 
 It prints by Snakemake's events, and by what the Snakefile hands over as attributes of log records: the plan (`matrix`),
-what is set when the pipeline is told to end (`ending`) with the number of times that a failed job is tried again
+the event that is set when the pipeline is to end (`ending`) with the number of times that a failed job is tried again
 (`retries`), and the jobs in Slurm's queue (`slurm_queue`). Everything else is in Snakemake's log file, and what a job
 prints in the job's own.
 """

@@ -219,7 +219,7 @@ def first_verdict(facts: JobFacts) -> Verdict:
 
 
 def no_steps(processes: Sequence[ObservedProcess]) -> Reason:
-    """Return a reason that says what was seen instead of steps, and what that means."""
+    """Return a reason that names what was seen instead of steps, and what that means."""
     torch_versions = sorted({process.torch for process in processes if process.torch})
     python_versions = sorted({process.python for process in processes})
     seen = f"{counted(len(processes), 'process')}, Python {', '.join(python_versions)}"
