@@ -41,24 +41,26 @@ def run_node(job: dict[str, Any], p: JobParameters, rendezvous: Rendezvous, task
     ranks = range(task * ranks_per_task, (task + 1) * ranks_per_task)
     other_tasks = OtherTasks(shared, task, p.nodes * tasks_per_node)
     # A signal must not keep the files from being copied, nor the folder on the node from being removed.
-    with deferred_signals() as signals, node_folder() as scratch:
-        write_json(scratch / JOB, job | {"scratch": str(scratch)})
-        ended = None
-        try:
-            with signals.delivered(end_process), other_tasks.watched():
-                _, ended = run_ranks(
-                    p, job["profiler"], scratch, scratch / LOG, job["time_limit_s"], _print, ranks, rendezvous
-                )
-        except SystemExit:
-            if not other_tasks.have_failed:  # then it is Slurm or srun that ends this task
-                raise
-        finally:
-            _copy_results(scratch, shared, task, rendezvous.node, PROFILERS[job["profiler"]], ranks)
-            timed_out = ended is not None and ended.timed_out
-            failed = ended is not None and not timed_out and not _have_completed(scratch, ranks)
-            other_tasks.report(failed, timed_out)
+    with deferred_signals() as signals:
+        with node_folder() as scratch:
+            write_json(scratch / JOB, job | {"scratch": str(scratch)})
+            ended = None
+            try:
+                with signals.delivered(end_process), other_tasks.watched():
+                    _, ended = run_ranks(
+                        p, job["profiler"], scratch, scratch / LOG, job["time_limit_s"], _print, ranks, rendezvous
+                    )
+            except SystemExit:
+                if not other_tasks.have_failed:  # then it is Slurm or srun that ends this task
+                    raise
+            finally:
+                _copy_results(scratch, shared, task, rendezvous.node, PROFILERS[job["profiler"]], ranks)
+                timed_out = ended is not None and ended.timed_out
+                failed = ended is not None and not timed_out and not _have_completed(scratch, ranks)
+                other_tasks.report(failed, timed_out)
         if ended is None or not failed:
             return 0
+        # The folder is gone by now: once the others have ended, srun may kill this task.
         other_tasks.wait()
         return _exit_code(ended)
 
