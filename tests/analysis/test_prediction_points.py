@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binom, norm
 
 from conftest import ROOT
-from multicard.analysis.scaling.posterior import Prior, draw
+from multicard.analysis.scaling.posterior import Prior, draw_posterior
 from multicard.analysis.scaling.prediction import PRIOR, Point, checks, predict, superlinear
 from multicard.stats.interval import Interval
 
@@ -35,7 +35,7 @@ def test_draws_have_the_mean_and_the_width_of_the_normal_model() -> None:
     prior = Prior(deviation=0.02, deviation_spread=1e-9, noise=0.01, noise_freedom=1e6, freedom_beyond=1e9)
     repeats = [np.exp([0.00, 0.01, 0.02]), np.exp([0.03, 0.04, 0.05])]
     place = np.array([0.0, 1.0, 3.0])
-    found = draw(repeats, lambda z: np.zeros((len(z), 3)), [place], 0, prior)
+    found = draw_posterior(repeats, lambda z: np.zeros((len(z), 3)), [place], 0, prior)
     # The later point is nearer to what is asked: by Gauss, of level a and walk b at it.
     noise, walk = 0.01**2 / 3, 0.02**2 + 0.01**2  # the scatter of repeats adds to the walk
     covariance = np.array([[noise, 0], [0, noise + walk]])
@@ -51,7 +51,7 @@ def test_draws_have_the_mean_and_the_width_of_the_normal_model() -> None:
 def test_beyond_the_runs_the_walk_has_the_tails_of_a_t_distribution() -> None:
     prior = Prior(deviation=0.02, deviation_spread=1e-9, noise=1e-6, noise_freedom=1e6, freedom_beyond=2.0)
     repeats = [np.exp([0.0, 0.0]), np.exp([0.1, 0.1])]
-    found = draw(repeats, lambda z: np.zeros((len(z), 3)), [np.array([0.0, 1.0, 3.0])], 0, prior)
+    found = draw_posterior(repeats, lambda z: np.zeros((len(z), 3)), [np.array([0.0, 1.0, 3.0])], 0, prior)
     # Two doublings beyond the last point, each with 2%; the quantile of 97.5% with two degrees of freedom is 4.303.
     low, value, high = np.quantile(found.target, [0.025, 0.5, 0.975])
     assert value == pytest.approx(0.1, abs=2e-3)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr, stdtrit
 
-from multicard.analysis.scaling.posterior import Array, Draws, Prior, draw
+from multicard.analysis.scaling.posterior import Array, Draws, Prior, draw_posterior
 from multicard.core.text import counted
 from multicard.core.units import percent
 from multicard.stats.interval import LEVEL, Interval
@@ -109,7 +109,7 @@ def predict(points: Sequence[Point], count: int, local: int, samples: float, pri
         "explain (other data, clocks or software?)"
         for on, gain in superlinear(points, prior).items()
     ]
-    deviation, expected = (float(np.median(each)) for each in (busy.deviation, busy.expected))
+    deviation, expected = (float(np.median(each)) for each in (busy.deviation, busy.expected_deviation))
     if deviation > DEVIATES * expected:
         caveats.append(
             f"the runs deviate from every curve of the model, by {percent(deviation)} in a doubling of the devices"
@@ -193,7 +193,7 @@ def _busy(points: Sequence[Point], count: int, samples: float, prior: Prior) -> 
         return np.log(np.maximum(grown, LEAST))
 
     places = [np.log2(counts / counts[0]), np.log2(sizes)] if several else [np.log2(counts / counts[0])]
-    return draw([each.busy_s for each in points], curve, places, 2 + several + hides, prior)
+    return draw_posterior([each.busy_s for each in points], curve, places, 2 + several + hides, prior)
 
 
 def _growth(times: Array, shape: Array) -> Array:
@@ -220,7 +220,7 @@ def _loading(points: Sequence[Point], count: int, local: int, samples: float, pr
     # Where no rank waited, loading takes no longer than the step.
     at_most = np.log([np.mean(each.step_s) * (1 + SAME) for each in others]) if others else None
     repeats = [np.array(each.step_s) for each in waiting]
-    return draw(repeats, curve, [np.log2(counts / counts[0])], 1, prior, at_most)
+    return draw_posterior(repeats, curve, [np.log2(counts / counts[0])], 1, prior, at_most)
 
 
 def _interval(logs: Array, runs: int) -> Interval:
