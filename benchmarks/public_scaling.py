@@ -35,7 +35,8 @@ import pandas as pd
 from scipy.stats import norm
 
 from multicard.analysis.scaling.posterior import Prior
-from multicard.analysis.scaling.prediction import PRIOR, Point, predict
+from multicard.analysis.scaling.prediction import PRIOR, predict
+from multicard.analysis.scaling.step_model import Point
 from multicard.stats.interval import LEVEL
 
 RATES = ("throughput_samples_per_s", "tokens_per_s")
@@ -95,7 +96,7 @@ class Case:
     @property
     def reach(self) -> float:
         """How many times as many devices as the largest number that is given."""
-        return self.target / self.given[-1].count
+        return self.target / self.given[-1].devices
 
     @cached_property
     def truth(self) -> float:
@@ -198,7 +199,7 @@ CURVES: dict[str, Curve] = {
 
 def simply(case: Case, method: str) -> float:
     """Return the logarithm of the time by a simple predictor."""
-    counts = np.array([point.count for point in case.given], float)
+    counts = np.array([point.devices for point in case.given], float)
     samples = np.array([point.samples for point in case.given])
     times = np.exp([np.log(point.step_s).mean() for point in case.given]) / samples  # of a sample of a device
     of_target = np.log(case.job.samples[case.target])

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from multicard.analysis.scaling.prediction import Point, predict
+from multicard.analysis.scaling.prediction import predict
+from multicard.analysis.scaling.step_model import Point
 
 SAMPLES, REPEATS, NOISE = 64.0, 3, 0.02
 MESSAGES = 4

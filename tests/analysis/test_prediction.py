@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from synthetic_results import Row, images, made, make_results, with_provenance
 
-from multicard.analysis.scaling.series import Series, checked_line, checks_table, predictions_table, series
+from multicard.analysis.scaling.series import Series, series
+from multicard.analysis.scaling.series_tables import checked_line, checks_table, predictions_table
 from multicard.api.results import Predictions
 from multicard.cli import main
 from multicard.core.files import write_json

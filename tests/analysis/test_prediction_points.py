@@ -10,7 +10,8 @@ from scipy.stats import binom, norm
 
 from conftest import ROOT
 from multicard.analysis.scaling.posterior import Prior, draw_posterior
-from multicard.analysis.scaling.prediction import PRIOR, Point, checks, predict, superlinear
+from multicard.analysis.scaling.prediction import PRIOR, checks, predict, superlinear
+from multicard.analysis.scaling.step_model import Point
 from multicard.stats.interval import Interval
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -71,7 +72,7 @@ def test_without_a_known_network_the_shape_of_the_growth_is_fitted(law: object) 
     points = [point(n, 0.1 + 0.01 * law(n)) for n in (1, 2, 4, 8)]
     assert holds(predict(points, 16, 16, 64.0).step_s, 0.1 + 0.01 * law(16), within=0.06)
     [*_, last] = checks(points)
-    assert last.predicted.count == 8 and last.inside and last.error == pytest.approx(0, abs=0.06)
+    assert last.predicted.devices == 8 and last.inside and last.error == pytest.approx(0, abs=0.06)
 
 
 def test_two_counts_tell_no_law() -> None:

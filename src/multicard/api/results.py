@@ -17,7 +17,8 @@ from multicard.analysis.comparison.results import Comparison, compare
 from multicard.analysis.comparison.sides import Side, read_side
 from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.scaling.prediction import Check
-from multicard.analysis.scaling.series import checked_line, checks_table, predictions_table, series
+from multicard.analysis.scaling.series import series
+from multicard.analysis.scaling.series_tables import checked_line, checks_table, predictions_table
 from multicard.analysis.scaling.speedup import speedup_table
 from multicard.analysis.scenario_tables import MEASURES
 from multicard.api.display import Markdown, titled
@@ -288,10 +289,10 @@ class Predictions:
         found = series(evidence)
         self.predictions = predictions_table(found, devices)
         self.checks = checks_table(found)
-        self.units = {each.words: each.of.workload.unit.name for each in found}
+        self.units = {each.words: each.largest.workload.unit.name for each in found}
         by_machine: dict[str | None, list[Check]] = {}
         for each in found:
-            by_machine.setdefault(each.of.provenance.kind, []).extend(each.checks)
+            by_machine.setdefault(each.largest.provenance.kind, []).extend(each.checks)
         self.verdicts = [f"{kind or 'machine unknown'}: {checked_line(own)}" for kind, own in by_machine.items()]
 
 
