@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 import optuna
 
-from multicard.search.core import Search, Space
+from multicard.search.core import Search
+from multicard.search.space import Space
 
 REPEATS, SHARE, NEAR = 3, 0.15, 0.97
 SPACES: dict[str, dict[str, list[Any]]] = {

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from multicard.search.batch import MOST_REPEATS, TOLERANCE, BatchSearch, sizes
-from multicard.search.core import Space
+from multicard.search.batch import MOST_REPEATS, TOLERANCE, BatchSearch
+from multicard.search.batch_sizes import sizes
+from multicard.search.space import Space
 
 LARGEST = 65_536
 
@@ -84,14 +85,14 @@ def test_the_limit_is_right_and_the_stated_gain_is_as_certain_as_it_claims(scatt
         ratio = search.ratios()[search.pays]
         if search.pays != search.best:
             covered.append(ratio.low <= true[search.pays] / true[search.best] <= ratio.high)
-        if search.side(ratio) > 0:
+        if search.is_within_tolerance(ratio):
             # Of the fastest, which may be another one of equals.
             certain.append(true[search.pays] >= 1 - TOLERANCE - 2 * scatter)
             # No smaller one is shown to lose that does not.
             certain += [
                 true[size] < 1 - TOLERANCE + 2 * scatter
                 for size, each in search.ratios().items()
-                if size < search.pays and search.side(each) < 0
+                if size < search.pays and search.is_within_tolerance(each) is False
             ]
     assert np.mean(covered) >= 0.9 and len(covered) > 20
     assert np.mean(certain) >= 0.99 and len(certain) > 50
@@ -107,7 +108,7 @@ def test_without_scatter_it_names_the_smallest_doubling_within_the_tolerance() -
     # 1 / (1 + 5/b) relative to that of 480: 0.973 for 128, and 0.937 for 64.
     assert search.pays == 128 and search.best == 480
     assert search.ratios()[128].value == pytest.approx((1 + 5 / 480) / (1 + 5 / 128))
-    assert search.ended[0] == "512 ran out of memory"
+    assert search.stopped_trying == "512 ran out of memory"
 
 
 def peak(size: int) -> float:
@@ -139,7 +140,7 @@ def answer(throughput: Callable[[int], float], noise: float = 0.0, seed: int = 0
             search.tell(size, repeat, value, 30)
             runs += 1
     share = throughput(search.pays) / max(throughput(size) for size in listed if size <= limit)
-    return Answer(share, search.side(search.ratios()[search.pays]) > 0, runs)
+    return Answer(share, search.is_within_tolerance(search.ratios()[search.pays]) is True, runs)
 
 
 @pytest.mark.parametrize("throughput", [peak, falling(0.1), falling(0.4)], ids=["peak", "falls by 10%", "by 40%"])
@@ -180,17 +181,17 @@ def test_memory_that_is_not_to_be_filled_is_tried_until_doubling_twice_gains_not
     finish(search, law)
     # 1 / (1 + 4/b): 0.970 for 128 and 0.992 for 512, the first pair of doublings that gains less than 3%.
     assert search.too_large is None and search.fitting[-1] == 512
-    assert search.pays == 128 and search.ended[0] == "512 fits and 2 doublings gained less than 3%"
+    assert search.pays == 128 and search.stopped_trying == "512 fits and 2 doublings gained less than 3%"
 
 
 def test_the_largest_that_is_not_left_out_is_tried_where_nothing_runs_out_of_memory() -> None:
     law = Law(base=0, of_sample=1e-9, memory=1, step=1, sample=0.001, start=24)
     search = search_for(law)
-    search.exclude([size for size in search.all if size > 1438])
+    search.exclude([size for size in search.configurations if size > 1438])
     finish(search, law)
     # Eighths of 768: 1440 would be the next.
     assert search.too_large is None and search.fitting[-1] == search.best == 1344
-    assert search.ended[0] == "1344 fits and it is the largest to try"
+    assert search.stopped_trying == "1344 fits and it is the largest to try"
 
 
 @pytest.mark.parametrize("budget", [100, 250, 400, 800])
@@ -200,7 +201,7 @@ def test_a_budget_is_kept_and_what_was_found_so_far_is_there(budget: float) -> N
     random = np.random.default_rng(2)
     finish(search, law, lambda: random.normal(0, 0.02))
     assert search.spent <= budget and search.fitting
-    assert "budget" in " ".join(search.ended) and (search.unfinished or budget == 800)
+    assert "budget" in f"{search.stopped_trying} {search.stopped_repeating}" and (search.unfinished or budget == 800)
 
 
 def test_a_batch_that_runs_out_of_memory_in_a_repeat_does_not_fit() -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from multicard.search.core import Search, Space
+from multicard.search.core import Search
+from multicard.search.space import Space
 
 pytestmark = pytest.mark.slow
 
@@ -57,8 +58,8 @@ def searched() -> tuple[Search, list[tuple[str, int]]]:
 def test_the_best_is_found_with_a_part_of_the_configurations(searched: tuple[Search, list[tuple[str, int]]]) -> None:
     search, asked = searched
     assert search.best == BEST == max(SPACE.configurations.values(), key=truth)
-    assert len({configuration for configuration, _ in asked}) < len(search.all) == 48
-    assert "expects no improvement" in search.ended[0]
+    assert len({configuration for configuration, _ in asked}) < len(search.configurations) == 48
+    assert "expects no improvement" in search.stopped_trying
     # What was told decides what is asked, so that a search that was ended can be taken up.
     assert finish(Search(SPACE, maximize=True, repeats=3), slight) == asked
 
@@ -84,10 +85,10 @@ def test_the_budget_is_not_exceeded_and_part_of_it_is_kept_for_repeats() -> None
     search = Search(SPACE, maximize=True, repeats=3, budget=12)
     assert len(finish(search, slight)) <= 12
     assert len(search.completed[search.best]) == 3
-    assert search.ended[0].startswith("the budget is spent, ")
+    assert search.stopped_trying.startswith("the budget is spent, ")
     few = Search(Space({"a": [1, 2]}, {(0,): "1", (1,): "2"}), maximize=True, repeats=3, budget=3.5)
     assert len(finish(few, lambda *_: 2.0)) == 3  # both, and one of them again
-    assert few.ended[-1] == "the budget for repeats is spent"
+    assert few.stopped_repeating == "the budget for repeats is spent"
 
 
 def test_the_first_runs_show_what_a_run_costs() -> None:
@@ -120,7 +121,7 @@ def test_a_search_of_which_nothing_runs_ends() -> None:
 
 def test_what_is_left_out_is_not_asked_for() -> None:
     search = Search(SPACE, maximize=True)
-    search.exclude([configuration for configuration in search.all if "nhwc" in configuration])
+    search.exclude([configuration for configuration in search.configurations if "nhwc" in configuration])
     asked = finish(search, slight)
     assert not [configuration for configuration, _ in asked if "nhwc" in configuration]
     assert search.best in ("128 4 nchw True", "128 4 nchw False")  # equal by the formula
@@ -134,7 +135,7 @@ def test_combinations_with_the_same_configuration_are_one() -> None:
     )
     search = Search(space, maximize=True)
     asked = finish(search, lambda configuration, _: 1.0 + int(configuration[0]))
-    assert len(search.all) == 1 + 2 * 4
+    assert len(search.configurations) == 1 + 2 * 4
     assert len(set(asked)) == len(asked) <= 9
 
 

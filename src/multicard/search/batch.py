@@ -1,271 +1,253 @@
-"""Which batch sizes to run next: doubled until one runs out of memory, bisected, then repeated to tell which one pays.
+"""A search for the largest batch that fits into memory, and for the smallest that *pays*.
 
-Between two doublings lie steps of an eighth of the smaller one, so 64 is followed by 72, 80, … 128. To run out of
-memory is a result. A batch *pays* if it is the smallest that ran of those whose throughput is within a tolerance of the
-fastest that ran: where it is the smallest of all, it is halved too. What is undecided by the interval of its ratio to
-the fastest is repeated, and so is what may be faster than that.
+A batch pays if it is the smallest that ran of those whose throughput is within a tolerance of the fastest that ran.
+Sizes are tried one after the other:
 
-Batches between those that ran run too, until none may be faster than the fastest by more than `RESOLUTION` and than
-noise explains. This takes the curve to bend down: over the logarithm of the batch, the logarithm of the throughput
-rises ever less or falls ever more. So it lies below the line through any two batches everywhere but between these.
-Nothing is promised of a batch that is far faster than those beside it.
+1. Doublings from a first one, until one runs out of memory, which is a result. If the first does, halves of it.
+2. Sizes between the largest that fits and the smallest that does not, by bisection. Between two doublings lie steps of
+   an eighth of the smaller one, so 64 is followed by 72, 80, … 128.
+3. Sizes between those that ran, until none may be faster than the fastest by more than `RESOLUTION` and than noise
+   explains (`batch_sizes.upper_bound`). Nothing is promised of a batch that is far faster than those beside it.
+4. Halves of the smallest, while that may pay.
+
+In between, repeats run of what is undecided by the interval of its ratio to the fastest, and of what may be faster than
+that. A repeat may show that a batch does not fit after all, so the next size is decided anew after each run.
 """
 
-import itertools
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 from multicard.core.layout import OUTCOMES
-from multicard.core.text import listed
-from multicard.core.units import BYTES, percent, with_unit
-from multicard.search.core import REACH, Search, Space, Tried
+from multicard.search.batch_sizes import CurvePoint, doublings, upper_bound
+from multicard.search.core import REACH, Attempts, Search
+from multicard.search.space import Key, Space
 from multicard.stats.interval import Interval
 from multicard.stats.pool import Pool
 
-TOLERANCE = 0.03  # of the throughput of the fastest, which is nothing to gain
-RESOLUTION = 0.01  # of the throughput of the fastest: what a batch between others has to gain to be worth a run
-PARTS = 8  # of a doubling, which are its steps
-LEAST_REPEATS, MOST_REPEATS = 3, 5  # of the fastest batch and of the one that pays; of any
-FLAT = 2  # doublings without a gain, after which a machine whose memory is not to be filled has shown enough
+# A batch whose throughput is below that of the fastest by no more than this share is as good.
+TOLERANCE = 0.03
+# A batch between others is worth a run if it may be faster than the fastest by more than this share.
+RESOLUTION = 0.01
+# Repeats of the two batches that the answer names, and the most of any batch.
+LEAST_REPEATS, MOST_REPEATS = 3, 5
+# Where memory is not to be filled, doubling ends after so many doublings that gained less than the tolerance.
+FLAT_DOUBLINGS = 2
+# Part of the budget that may be reserved for repeats.
+LARGEST_RESERVE = 1 / 3
 FITS, TOO_LARGE = "completed", "out_of_memory"
 
 
-def doublings(start: int, largest: int) -> list[int]:
-    """Batch sizes by doubling from a first one up to the largest, and by halving it down to one.
-
-    >>> doublings(24, 200)
-    [1, 3, 6, 12, 24, 48, 96, 192, 200]
-    """
-    down = [start >> halvings for halvings in range(start.bit_length())]
-    up = [start << times for times in range(1, largest.bit_length()) if start << times <= largest]
-    return sorted({*down, *up, largest})
-
-
-def sizes(start: int, largest: int) -> list[int]:
-    """All batch sizes that may be tried: doublings, and the steps between.
-
-    >>> sizes(8, 32)
-    [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 20, 22, 24, 26, 28, 30, 32]
-    """
-    found = doublings(start, largest)
-    between = (range(low, high, max(1, low // PARTS)) for low, high in itertools.pairwise(found))
-    return [*(size for steps in between for size in steps), largest]
-
-
-class BatchSearch(Search):
-    """A search for the largest batch that fits and for the smallest that pays; values are throughputs.
-
-    `size`: batch sizes by configuration, in rising order.
-    """
+class BatchSearch(Search[Key]):
+    """A search for the largest batch that fits and for the smallest that pays; values are throughputs."""
 
     fatal = frozenset(OUTCOMES) - {FITS, TOO_LARGE}
 
     def __init__(
-        self, space: Space, start: int, fills: bool, budget: float = math.inf, repeats: int = MOST_REPEATS
+        self, space: Space[Key], start: int, fills: bool, budget: float = math.inf, repeats: int = MOST_REPEATS
     ) -> None:
         """Begin a search in a space of one parameter, whose values are batch sizes, with the size `start`.
 
-        `fills`: whether to double until memory runs out; otherwise until it gains nothing.
+        `fills`: whether to double until memory runs out; otherwise until that gains nothing.
         """
-        [listed] = space.parameters.values()
-        found = {key: listed[level] for (level,), key in space.configurations.items()}
-        self.size: dict[Hashable, int] = dict(sorted(found.items(), key=lambda each: each[1]))
-        self._start, self._fills = start, fills
         super().__init__(space, True, repeats, budget)
+        [values] = space.parameters.values()
+        sizes = {key: values[level] for (level,), key in space.configurations.items()}
+        # Batch sizes by configuration, in rising order.
+        self.size: dict[Key, int] = dict(sorted(sizes.items(), key=lambda item: item[1]))
+        self._start, self._fills = start, fills
 
-    @cached_property
-    def _doublings(self) -> list[Hashable]:
-        """The doublings of what is not left out, and the largest such size, in rising order."""
-        own = {*doublings(self._start, max(self.size.values())), self.size[self._allowed[-1]]}
-        return [key for key in self._allowed if self.size[key] in own]
-
-    @cached_property
-    def _allowed(self) -> list[Hashable]:
-        return [key for key in self.size if key not in self.excluded]
-
-    def _screening(self) -> list[Hashable]:
-        return [key for key, size in self.size.items() if size == self._start]
+    # What is known so far -------------------------------------------------------------------------------------------
 
     @property
-    def unfinished(self) -> bool:
-        """Whether a further batch size would tell more."""
-        return self._next() is not None
-
-    @property
-    def too_large(self) -> Hashable | None:
+    def too_large(self) -> Key | None:
         """The smallest batch that ran out of memory, in one of its runs."""
         return next((key for key in self.size if key in self.tried and self.tried[key].failed), None)
 
     @property
-    def fitting(self) -> list[Hashable]:
+    def fitting(self) -> list[Key]:
         """Batches that fit, in rising order: they ran, and no smaller one ran out of memory."""
-        limit = math.inf if self.too_large is None else self.size[self.too_large]
-        return [key for key, size in self.size.items() if key in self.completed and size < limit]
+        too_large, completed = self.too_large, self.completed
+        limit = math.inf if too_large is None else self.size[too_large]
+        return [key for key, size in self.size.items() if key in completed and size < limit]
 
     @property
-    def best(self) -> Hashable | None:
-        """The fastest batch that fits, among those with the most repeats."""
-        fitting = self.fitting
-        most = max((len(self.completed[key]) for key in fitting), default=0)
-        return max((key for key in fitting if len(self.completed[key]) == most), key=self._score, default=None)
-
-    def ratios(self) -> dict[Hashable, Interval]:
-        """Throughput of each batch that fits relative to the fastest."""
-        keys, best = self.fitting, self.best
-        pool = Pool([self.completed[key] for key in keys])
-        ratios = {}
-        for index, key in enumerate(keys):
-            if key == best:
-                ratios[key] = Interval(1.0, 1.0, 1.0, len(self.completed[key]))
-            elif ratio := pool.ratio(index, keys.index(best), 1 - TOLERANCE, single=True):
-                ratios[key] = ratio
-        return ratios
+    def best(self) -> Key | None:
+        """The fastest batch that fits, among those with the most repeats; None if none fits."""
+        return self._best_of(self.fitting)
 
     @property
-    def pays(self) -> Hashable | None:
-        """The smallest batch whose throughput is within the tolerance of the fastest's."""
+    def pays(self) -> Key | None:
+        """The smallest batch whose throughput is within the tolerance of the fastest's; None if none fits."""
         return next((key for key, ratio in self.ratios().items() if ratio.value >= 1 - TOLERANCE), None)
 
-    def side(self, ratio: Interval) -> int:
-        """Whether a ratio to the fastest is within the tolerance (1) or not (-1); 0 where that is undecided."""
-        reach = REACH * self.noise * math.sqrt(2)  # of single runs, by the usual noise
+    @property
+    def unfinished(self) -> bool:
+        """True if the run of a further batch size would tell more."""
+        return self._next_size() is not None
+
+    def ratios(self) -> dict[Key, Interval]:
+        """Return the throughput of each batch that fits relative to the fastest, by rising size."""
+        fitting, best, completed = self.fitting, self.best, self.completed
+        pool = Pool([completed[key] for key in fitting])
+        ratios = {}
+        for index, key in enumerate(fitting):
+            if key == best:
+                ratios[key] = Interval(1.0, 1.0, 1.0, len(completed[key]))
+            else:
+                ratios[key] = pool.ratio(index, fitting.index(best), 1 - TOLERANCE, single=True)
+        return ratios
+
+    def is_within_tolerance(self, ratio: Interval) -> bool | None:
+        """Return whether a ratio to the fastest is shown to be within the tolerance; None if that is undecided.
+
+        A ratio of single runs has no interval, and is as uncertain as usual.
+        """
+        reach = REACH * self.noise * math.sqrt(2)
         low = ratio.value * math.exp(-reach) if ratio.low is None else ratio.low
         high = ratio.value * math.exp(reach) if ratio.high is None else ratio.high
-        return (low >= 1 - TOLERANCE) - (high < 1 - TOLERANCE)
+        if low >= 1 - TOLERANCE:
+            return True
+        return False if high < 1 - TOLERANCE else None
 
-    def _new(self, keeps: bool = True) -> list[Hashable]:
-        """The next batch size; none if all is known or the budget is spent, which `ended` says where nothing is kept.
+    # How it decides -------------------------------------------------------------------------------------------------
 
-        Repeats may show that a batch does not fit after all, or that a smaller one may pay.
+    @cached_property
+    def screening(self) -> list[Key]:
+        """The batch that it begins with."""
+        return [key for key, size in self.size.items() if size == self._start]
+
+    def _new_configurations(self, keep_reserve: bool) -> list[Key]:
+        """Return the next batch size, and count it as tried.
+
+        None if no further one would tell more or the budget is spent; where nothing of it is reserved, that is why
+        `stopped_trying`. Repeats may show that a batch does not fit after all, or that a smaller one may pay.
         """
-        key, kept = self._next(), min(self.budget / 3, self._reserve() * self.typical_cost) if keeps else 0
-        if key is None or (self.spent and self.spent + self._expected_cost(self.size[key]) > self.budget - kept):
-            if not keeps:
-                self.ended.append(self._known() if key is None else f"the budget is spent; next is {self.size[key]}")
-            return []
-        self.tried[key] = Tried()
-        return [key]
+        key = self._next_size()
+        reserve = 0.0
+        if keep_reserve:
+            reserve = min(LARGEST_RESERVE * self.budget, self._reserved_runs() * self.typical_cost)
+        if key is not None:
+            is_affordable = self.spent + self._expected_cost(self.size[key]) <= self.budget - reserve
+            if is_affordable or not self.spent:
+                self.tried[key] = Attempts()
+                return [key]
+        if not keep_reserve:
+            self.stopped_trying = (
+                self._why_finished() if key is None else f"the budget is spent; next is {self.size[key]}"
+            )
+        return []
 
-    def _next(self) -> Hashable | None:
-        """Double or halve until the limit lies between two batches, bisect, find the fastest, halve while it pays."""
-        fitting, limit = self.fitting, self.too_large
+    def _next_size(self) -> Key | None:
+        """Return the next batch to try; None if a further one would not tell more."""
         if not self.tried:
             return min(self._doublings, key=lambda key: abs(self.size[key] - self._start))
+        fitting = self.fitting
         if not fitting:
-            return next((key for key in reversed(self._doublings) if self.size[key] < self.size[limit]), None)
-        top, bottom = fitting[-1], fitting[0]
-        if limit is not None:
-            between = self._allowed[self._allowed.index(top) + 1 : self._allowed.index(limit)]
-            if between:
-                return between[len(between) // 2]
-        elif self._fills or not self._is_flat():
-            larger = [key for key in self._doublings if self.size[key] > self.size[top]]
-            if larger:
-                return larger[0]
-        if (between := self._between()) is not None:
-            return between
-        smaller = [key for key in self._doublings if self.size[key] < self.size[bottom]]
-        return smaller[-1] if smaller and self.side(self.ratios()[bottom]) >= 0 else None
+            return self._next_smaller(self.too_large)
+        proposals = (self._toward_the_limit, self._between_neighbours, self._half_that_may_pay)
+        return next((key for propose in proposals if (key := propose(fitting)) is not None), None)
 
-    def _between(self) -> Hashable | None:
+    def _toward_the_limit(self, fitting: Sequence[Key]) -> Key | None:
+        """Return the batch halfway to the one that does not fit, or the next doubling if all fit so far."""
+        largest, too_large = fitting[-1], self.too_large
+        if too_large is not None:
+            between = self._allowed_between(largest, too_large)
+            return between[len(between) // 2] if between else None
+        if not self._fills and self._is_flat():
+            return None
+        return next((key for key in self._doublings if self.size[key] > self.size[largest]), None)
+
+    def _between_neighbours(self, fitting: Sequence[Key]) -> Key | None:
         """Return a batch between two that fit which may be faster than the fastest; None if none may.
 
-        It is halfway between the two whose bound is highest.
+        It is halfway between the two whose upper bound is highest.
         """
-        fitting = self.fitting
+        curve = [CurvePoint(math.log(self.size[key]), self._score(key)) for key in fitting]
         # What noise alone makes seem possible is worth no run.
-        enough = max(map(self._score, fitting)) + max(RESOLUTION, REACH * self.noise)
-        halfway = {}
-        for low in range(len(fitting) - 1):
-            first, last = (self._allowed.index(fitting[at]) for at in (low, low + 1))
-            if between := self._allowed[first + 1 : last]:
-                bound = max(self._bound(low, math.log(self.size[key])) for key in between)
-                halfway[bound] = between[len(between) // 2]
-        highest = max(halfway, default=-math.inf)
-        return halfway[highest] if highest > enough else None
+        highest = max(point.throughput for point in curve) + max(RESOLUTION, REACH * self.noise)
+        chosen = None
+        for left in range(len(fitting) - 1):
+            between = self._allowed_between(fitting[left], fitting[left + 1])
+            if not between:
+                continue
+            bound = max(upper_bound(curve, left, math.log(self.size[key])) for key in between)
+            if bound > highest or (chosen is not None and bound == highest):
+                highest, chosen = bound, between[len(between) // 2]
+        return chosen
 
-    def _bound(self, low: int, place: float) -> float:
-        """Return what the logarithm of the throughput is at most between two neighbours among the batches that fit.
+    def _half_that_may_pay(self, fitting: Sequence[Key]) -> Key | None:
+        """Return half the smallest batch, unless that is shown to be slower than the tolerance allows."""
+        smallest = fitting[0]
+        if self.is_within_tolerance(self.ratios()[smallest]) is False:
+            return None
+        return self._next_smaller(smallest)
 
-        It is below the line through the smaller of the two and the next smaller one, and below that through the larger
-        and the next larger one. Where the curve bends up at an end, as after a sudden fall, the line there bounds
-        nothing. Where it bends up at both, nothing speaks for more than the two have.
+    def _next_smaller(self, key: Key | None) -> Key | None:
+        """Return the next smaller doubling."""
+        if key is None:
+            return None
+        return next((other for other in reversed(self._doublings) if self.size[other] < self.size[key]), None)
 
-        `low`: the place of the smaller one among them; `place`: the logarithm of the batch.
-        """
-        fitting = self.fitting
-        x = [math.log(self.size[key]) for key in fitting]
-        y = [self._score(key) for key in fitting]
-        slopes = [(y[at + 1] - y[at]) / (x[at + 1] - x[at]) for at in range(len(x) - 1)]
-        bounds = []
-        if low > 0 and slopes[low - 1] >= slopes[low]:
-            bounds.append(y[low] + slopes[low - 1] * (place - x[low]))
-        if low + 2 < len(x) and slopes[low] >= slopes[low + 1]:
-            bounds.append(y[low + 1] + slopes[low + 1] * (place - x[low + 1]))
-        return min(bounds, default=max(y[low], y[low + 1]))
+    def _allowed_between(self, smaller: Key, larger: Key) -> list[Key]:
+        first, last = self._allowed.index(smaller), self._allowed.index(larger)
+        return self._allowed[first + 1 : last]
+
+    @cached_property
+    def _allowed(self) -> list[Key]:
+        return [key for key in self.size if key not in self.excluded]
+
+    @cached_property
+    def _doublings(self) -> list[Key]:
+        """Doublings that are not excluded, and the largest size that is not, in rising order."""
+        wanted = {*doublings(self._start, max(self.size.values())), self.size[self._allowed[-1]]}
+        return [key for key in self._allowed if self.size[key] in wanted]
 
     def _is_flat(self) -> bool:
-        """Whether the last doublings gained nothing."""
+        """True if the last doublings gained less than the tolerance."""
         means = [self.mean(key) for key in self.fitting]
-        return len(means) > FLAT and max(means[-FLAT:]) <= (1 + TOLERANCE) * max(means[:-FLAT])
+        if len(means) <= FLAT_DOUBLINGS:
+            return False
+        return max(means[-FLAT_DOUBLINGS:]) <= (1 + TOLERANCE) * max(means[:-FLAT_DOUBLINGS])
 
-    def _known(self) -> str:
-        """Why no further batch sizes are tried."""
+    def _why_finished(self) -> str:
+        """Return why no further batch sizes are tried."""
         if self.too_large is not None:
             return f"{self.size[self.too_large]} ran out of memory"
-        top = self.fitting[-1]
-        flat = f"{FLAT} doublings gained less than {TOLERANCE:.0%}"
-        return f"{self.size[top]} fits and {'it is the largest to try' if top == self._allowed[-1] else flat}"
+        largest = self.fitting[-1]
+        if largest == self._allowed[-1]:
+            return f"{self.size[largest]} fits and it is the largest to try"
+        return f"{self.size[largest]} fits and {FLAT_DOUBLINGS} doublings gained less than {TOLERANCE:.0%}"
 
     def _expected_cost(self, size: int) -> float:
-        """What a run will cost: along the line through the two nearest sizes that ran, if it rises."""
-        near = sorted(self.completed, key=lambda key: abs(self.size[key] - size))[:2]
-        costs, of = [self.tried[key].cost for key in near], [self.size[key] for key in near]
-        slope = max(0.0, (costs[0] - costs[1]) / (of[0] - of[1])) if len(near) == 2 else 0.0
-        return max(0.0, costs[0] + slope * (size - of[0])) if near else 0.0
+        """Return the cost of a run along the line through the two nearest sizes that completed; 0 before the first.
 
-    def _due(self) -> Sequence[Hashable]:
-        """The fastest and what may be faster, the one that pays, and all that are undecided below it."""
-        if (best := self.best) is None:
-            return []
-        sides = {key: self.side(ratio) for key, ratio in self.ratios().items()}
-        sure = next((self.size[key] for key, side in sides.items() if side > 0), math.inf)
-        open_ = [key for key, side in sides.items() if (not side and self.size[key] < sure)]
-        faster = [key for key in sides if self._score(key) > self._score(best)]
-        few = [key for key in (best, self.pays) if len(self.completed[key]) < LEAST_REPEATS]
-        return list(dict.fromkeys([best, *few, *faster, *open_])) if few or faster or open_ else []
-
-    def conclusion(self, in_words: Callable[[float], str], memory: Mapping[Hashable, float]) -> list[str]:
-        """The largest batch that fits and the one that pays, then throughput and memory of each size, in lines.
-
-        `memory`: bytes by configuration; 0 where they are not known.
+        It is that of the nearest size if the line falls.
         """
+        nearest = sorted(self.completed, key=lambda key: abs(self.size[key] - size))[:2]
+        if not nearest:
+            return 0.0
+        costs = [self.tried[key].cost for key in nearest]
+        sizes = [self.size[key] for key in nearest]
+        slope = 0.0
+        if len(nearest) == 2:
+            slope = max(0.0, (costs[0] - costs[1]) / (sizes[0] - sizes[1]))
+        return max(0.0, costs[0] + slope * (size - sizes[0]))
 
-        def needs(key: Hashable) -> str:
-            return f" ({with_unit(memory[key], BYTES)})" if memory[key] else ""
+    def _to_repeat(self) -> Sequence[Key]:
+        """Return the fastest, what may be faster, the one that pays, and all below it that are undecided.
 
-        size, fitting, limit, ratios = self.size, self.fitting, self.too_large, self.ratios()
-        top, pays, best, within = fitting[-1], self.pays, self.best, f"{TOLERANCE:.0%}"
-        so_far = " so far" if self.unfinished else ""
-        if limit is None:
-            stopped = f"; {self.ended[0]}" if self.ended else ""
-            lines = [f"no batch ran out of memory: {size[top]}{needs(top)} is the largest that ran{stopped}"]
-        else:
-            lines = [f"largest batch that fits{so_far}: {size[top]}{needs(top)}; {size[limit]} ran out of memory"]
-        found = f"{ratios[pays].format(lambda value: percent(value, decimals=1))} as fast as the fastest, {size[best]}"
-        larger = "" if pays == top else f"; of those that ran, larger ones gain less than {within}"
-        if pays == best:
-            lines.append(f"batch that pays{so_far}: {size[pays]}, the fastest{larger}")
-        elif self.side(ratios[pays]) > 0:
-            lines.append(f"batch that pays{so_far}: {size[pays]}, {found}{larger}")
-        else:
-            lines.append(f"batch that pays{so_far}: probably {size[pays]}, {found}, not shown to be within {within}")
-        if unsure := [str(size[key]) for key in fitting if size[key] < size[pays] and not self.side(ratios[key])]:
-            lines.append(f"may be within {within} of it too: {listed(unsure)}")
-        pool = Pool([self.completed[key] for key in fitting])
-        for at, key in enumerate(fitting):
-            share = f"{percent(ratios[key].value, decimals=1)} of the fastest"
-            rate = pool.mean(at)
-            lines.append(f"  {size[key]}: {rate.format(in_words) if rate else ''}, {share}{needs(key)}")
-        return lines
+        None if the answer is decided: all of them have enough repeats.
+        """
+        best, pays = self.best, self.pays
+        if best is None or pays is None:
+            return []
+        within = {key: self.is_within_tolerance(ratio) for key, ratio in self.ratios().items()}
+        smallest_sure = next((self.size[key] for key, is_within in within.items() if is_within), math.inf)
+        undecided = [key for key, is_within in within.items() if is_within is None and self.size[key] < smallest_sure]
+        # Only one with fewer repeats can be faster than the best.
+        faster = [key for key in within if self._score(key) > self._score(best)]
+        named = [key for key in (best, pays) if len(self.completed[key]) < LEAST_REPEATS]
+        if not (named or faster or undecided):
+            return []
+        return list(dict.fromkeys([best, *named, *faster, *undecided]))

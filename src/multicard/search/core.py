@@ -1,271 +1,305 @@
-"""What configuration of a finite space to run next, and when to stop: a screening, a linear model, then repeats.
+"""A search of a finite space for its best configuration: which to run next, and when to stop.
 
-The screening is a Latin hypercube (McKay, Beckman and Conover, Technometrics 21, 1979): each value of a parameter
-occurs about equally often. After it one repeat runs of each configuration that may complete and be better than the best
-by a linear model with interactions; where there is none, of one that differs in one parameter from the best, or from
-the next within noise of it. When there are none left no new ones are tried. At last the best and all within noise of it
-are repeated in turn, until what remains has all its repeats: a race (Maron and Moore, NIPS 1993), in which more noise
-than was thought brings back what had fallen behind. What was kept for repeats and is left tries further configurations.
+1. A screening, which is a Latin hypercube (McKay, Beckman and Conover, Technometrics 21, 1979): each value of a
+   parameter occurs about equally often.
+2. One repeat of each configuration that may complete and be better than the best by a linear model with interactions
+   (`effects`). Where there is none, of one that differs in one parameter from the best, or from the next within noise
+   of it. When there are none left no new ones are tried.
+3. Repeats of the best and of all within noise of it in turn, until what remains has all its repeats: a race (Maron and
+   Moore, NIPS 1993), in which more noise than was assumed brings back what had fallen behind.
+
+A part of the budget is reserved for repeats. What of it they do not need goes to further configurations.
 """
 
 import itertools
 import math
-import operator
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Generic, NamedTuple
 
 import numpy as np
 from scipy.stats import qmc
 
-Levels = tuple[int, ...]  # the place of each parameter's value in its list
+from multicard.search.effects import completion_probabilities, expected_scores
+from multicard.search.space import Key, Space
 
-USUAL_NOISE, USUAL_FREEDOM = 0.02, 4  # standard deviation of a logarithm, and what it counts for in degrees of freedom
-REACH = 2.0  # standard errors of a difference, within which it is noise
-CENTRES = 3  # configurations, the best and those within noise of it, beside which others are tried
-TOGETHER = 3  # configurations that run at once after the screening
-PAIRS = 0.4  # how large effects of pairs are expected to be, relative to those of single values
-RESERVED = 3  # configurations for whose repeats a part of the budget is kept
-MOST_RESERVED = 1 / 3  # of the budget
-LEAST_LIKELY = 0.05  # probability to complete, below which a configuration is not promising
+# Standard deviation of the logarithm of a run that is assumed, and the degrees of freedom that this counts for beside
+# the repeats.
+USUAL_NOISE, USUAL_FREEDOM = 0.02, 4
+# Two configurations are within noise of each other up to so many standard errors of their difference.
+REACH = 2.0
+# Configurations, the best and those within noise of it, whose neighbours are tried.
+CENTRES = 3
+# Configurations that are proposed at once after the screening.
+BATCH = 3
+# Configurations for whose repeats a part of the budget is reserved, and the largest such part.
+RESERVED_FOR, LARGEST_RESERVE = 3, 1 / 3
+# A configuration that completes with a lower probability is not tried.
+LEAST_LIKELY = 0.05
 
 
-@dataclass(frozen=True)
-class Space:
-    """A finite space."""
+class Asked(NamedTuple, Generic[Key]):
+    """A run to make: a repeat, from 1, of a configuration."""
 
-    parameters: Mapping[str, Sequence[Any]]  # values of each parameter. Numbers are ordered, all else is not.
-    # The configuration of each combination of values; several have the same where a parameter has no effect.
-    configurations: Mapping[Levels, Hashable]
+    configuration: Key
+    repeat: int
 
 
 @dataclass
-class Tried:
-    """A configuration that was asked for: its values by repeat, whether one did not complete, the last one's cost."""
+class Attempts:
+    """The runs of a configuration that were asked for, as far as they came back."""
 
-    values: dict[int, float] = field(default_factory=dict)
-    failed: bool = False
-    cost: float = 0.0
+    values: dict[int, float] = field(default_factory=dict)  # by repeat, of those that completed
+    failed: bool = False  # one did not complete
+    cost: float = 0.0  # of the last run
 
 
-class Search:
-    """A search, which is asked what to run and told what came of it.
+class Search(Generic[Key]):
+    """A search for the largest value, or the smallest, with an ask-and-tell interface.
 
-    `tried`: what was asked for, by configuration, in order. `excluded`: configurations that need not run. `spent`: what
-    all runs cost that it was told of. `screening`: what it begins with. `ended`: why no further configurations are
-    tried, and then why no further repeats. `fatal`: outcomes of runs that end it at once.
+    `ask` returns the next runs; `tell` takes the result of each before the next `ask`. The same results lead to the
+    same questions, so a search that was interrupted is continued by telling it again what came out.
     """
 
+    # Outcomes of runs that end a search at once; the caller looks at them.
     fatal: frozenset[str] = frozenset()
 
-    def __init__(self, space: Space, maximize: bool, repeats: int = 1, budget: float = math.inf, seed: int = 0) -> None:
-        """Begin a search for the largest value, or the smallest; all values are above zero.
+    def __init__(
+        self, space: Space[Key], maximize: bool, repeats: int = 1, budget: float = math.inf, seed: int = 0
+    ) -> None:
+        """Begin a search; all values must be above zero.
 
-        `repeats`: the most of a configuration. `budget`: the most that all runs may cost, in any unit.
+        `repeats`: the most runs of a configuration. `budget`: the most that all runs may cost, in any unit.
         """
-        self.space, self.repeats, self.budget, self.spent = space, repeats, budget, 0.0
-        self.tried: dict[Hashable, Tried] = {}
-        self.excluded: set[Hashable] = set()
-        self.ended: list[str] = []
-        self._sign, self._seed, self._rng = 1 if maximize else -1, seed, np.random.default_rng(seed)
-        self._costs: list[float] = []
-        self.screening = self._screening()
+        self.space, self.repeats, self.budget = space, repeats, budget
+        # Cost of all runs so far.
+        self.spent = 0.0
+        # Configurations that were asked for, in order.
+        self.tried: dict[Key, Attempts] = {}
+        # Configurations that need not run.
+        self.excluded: set[Key] = set()
+        # Why no further configurations are tried, and why no further repeats run; None while they do.
+        self.stopped_trying: str | None = None
+        self.stopped_repeating: str | None = None
+        self._sign = 1 if maximize else -1
+        self._seed = seed
+        self._random = np.random.default_rng(seed)
+        self._costs_of_completed: list[float] = []
+
+    # What is known so far -------------------------------------------------------------------------------------------
 
     @property
-    def all(self) -> list[Hashable]:
-        """All configurations."""
-        return list(dict.fromkeys(self.space.configurations.values()))
+    def configurations(self) -> list[Key]:
+        """All configurations of the space."""
+        return list(self.space.combinations)
 
     @property
-    def left(self) -> list[Hashable]:
+    def untried(self) -> list[Key]:
         """Configurations that may yet be tried."""
-        return [key for key in self.all if key not in self.tried and key not in self.excluded]
+        return [key for key in self.configurations if key not in self.tried and key not in self.excluded]
 
     @property
-    def completed(self) -> dict[Hashable, dict[int, float]]:
+    def completed(self) -> dict[Key, dict[int, float]]:
         """Values by repeat of the configurations of which all runs completed."""
-        return {key: each.values for key, each in self.tried.items() if each.values and not each.failed}
+        return {key: attempts.values for key, attempts in self.tried.items() if attempts.values and not attempts.failed}
 
     @property
-    def best(self) -> Hashable | None:
-        """The configuration with the best geometric mean, among those with the most repeats."""
-        found = self.completed
-        most = max(map(len, found.values()), default=0)
-        return max((key for key in found if len(found[key]) == most), key=self._score, default=None)
+    def best(self) -> Key | None:
+        """The configuration with the best geometric mean, among those with the most repeats; None before the first."""
+        return self._best_of(self.completed)
 
     @property
     def typical_cost(self) -> float:
         """Median cost of the runs that completed; 0 before the first."""
-        return float(np.median(self._costs)) if self._costs else 0.0
+        return float(np.median(self._costs_of_completed)) if self._costs_of_completed else 0.0
 
     @property
     def noise(self) -> float:
         """Standard deviation of the logarithm of a run, from the repeats and from what is usual."""
         logs = [np.log(list(values.values())) for values in self.completed.values()]
-        squares = USUAL_FREEDOM * USUAL_NOISE**2 + sum(float(((own - own.mean()) ** 2).sum()) for own in logs)
-        return math.sqrt(squares / (USUAL_FREEDOM + sum(len(own) - 1 for own in logs)))
+        squares = sum(float(((values - values.mean()) ** 2).sum()) for values in logs)
+        freedom = sum(len(values) - 1 for values in logs)
+        return math.sqrt((USUAL_FREEDOM * USUAL_NOISE**2 + squares) / (USUAL_FREEDOM + freedom))
 
     @property
-    def close(self) -> list[Hashable]:
-        """The best configuration, and then those within noise of it or better, of as many runs or fewer."""
-        found, best, noise = self.completed, self.best, self.noise
+    def contenders(self) -> list[Key]:
+        """The best configuration, then those within noise of it or better, by falling score.
+
+        Only a configuration with fewer repeats can be better than the best.
+        """
+        completed, best, noise = self.completed, self.best, self.noise
         if best is None:
             return []
-
-        def reach(key: Hashable) -> float:
-            return REACH * noise * math.sqrt(1 / len(found[key]) + 1 / len(found[best]))
-
-        others = [key for key in found if key != best]
-        near = [key for key in others if self._score(key) >= self._score(best) - reach(key)]
+        near = []
+        for key, values in completed.items():
+            reach = REACH * noise * math.sqrt(1 / len(values) + 1 / len(completed[best]))
+            if key != best and self._score(key) >= self._score(best) - reach:
+                near.append(key)
         return [best, *sorted(near, key=self._score, reverse=True)]
 
-    def mean(self, configuration: Hashable) -> float:
-        """Geometric mean of a configuration's values."""
+    def mean(self, configuration: Key) -> float:
+        """Return the geometric mean of a configuration's values."""
         return math.exp(self._sign * self._score(configuration))
 
-    def exclude(self, configurations: Iterable[Hashable]) -> None:
+    # Ask and tell ---------------------------------------------------------------------------------------------------
+
+    def exclude(self, configurations: Iterable[Key]) -> None:
         """Leave out configurations, unless they were tried."""
         self.excluded |= {key for key in configurations if key not in self.tried}
 
-    def ask(self) -> list[tuple[Hashable, int]]:
-        """Configurations to run next and their repeats, each of which is to be told of; none at the end."""
-        if not self.ended and (asked := self._new()):
-            return [(key, 1) for key in asked]
-        if (asked := self._again()) or self.ended:
-            return asked
-        # What was kept for repeats, and is left.
-        return [(key, 1) for key in self._new(keeps=False)] or self._again()
+    def ask(self) -> list[Asked[Key]]:
+        """Return the next runs; none if the search has ended."""
+        if self.stopped_trying is None:
+            new = self._new_configurations(keep_reserve=True)
+            if new:
+                return [Asked(key, 1) for key in new]
+        repeats = self._repeats()
+        if repeats or self.stopped_trying is not None:
+            return repeats
+        # No repeat is needed, so that the reserve is free for further configurations.
+        new = self._new_configurations(keep_reserve=False)
+        return [Asked(key, 1) for key in new] if new else self._repeats()
 
-    def tell(self, configuration: Hashable, repeat: int, value: float | None, cost: float) -> None:
-        """Tell of a run that was asked for: its value, or None where it did not complete, and what it cost."""
+    def tell(self, configuration: Key, repeat: int, value: float | None, cost: float) -> None:
+        """Take the result of a run that was asked for: its value, None if it did not complete, and what it cost."""
         self.spent += cost
-        self.tried[configuration].cost = cost
+        attempts = self.tried[configuration]
+        attempts.cost = cost
         if value is None:
-            self.tried[configuration].failed = True
+            attempts.failed = True
         else:
-            self._costs.append(cost)
-            self.tried[configuration].values[repeat] = value
+            self._costs_of_completed.append(cost)
+            attempts.values[repeat] = value
 
-    def _new(self, keeps: bool = True) -> list[Hashable]:
-        """Configurations to try; none if that is over, of which `ended` says why, or if the rest is kept for repeats.
+    # How it decides -------------------------------------------------------------------------------------------------
 
-        `keeps`: whether a part of the budget is.
+    @cached_property
+    def screening(self) -> list[Key]:
+        """The configurations that it begins with: as many as a model without interactions has unknowns.
+
+        They are at most a third of all.
         """
-        if not self.left:
-            self.ended.append("every configuration that is left in was tried")
+        sizes = self._sizes
+        unknowns = 1 + sum(size - 1 for size in sizes)
+        count = max(1, min(unknowns, len(self.configurations) // 3))
+        cube = qmc.LatinHypercube(len(sizes), rng=self._seed, optimization="random-cd").random(count)
+        chosen: dict[Key, None] = {}
+        for row in cube:
+            levels = tuple(int(share * size) for share, size in zip(row, sizes, strict=True))
+            if levels in self.space.configurations:
+                chosen[self.space.configurations[levels]] = None
+        return list(chosen)
+
+    def _new_configurations(self, keep_reserve: bool) -> list[Key]:
+        """Return configurations to try, and count them as tried.
+
+        None if that is over, for which it sets `stopped_trying`, or if the rest of the budget is reserved for repeats.
+        """
+        if not self.untried:
+            self.stopped_trying = "every configuration that is left in was tried"
             return []
-        reserve = self._reserve() if keeps else 0
-        left, typical, most = self.budget - self.spent, self.typical_cost, len(self.all) * self.repeats
-        affordable = (int(min(most, left / typical)) if typical else most * (left > 0)) - reserve
-        if affordable < 1 and (self._costs or self.spent):
+        reserve = self._reserved_runs() if keep_reserve else 0
+        affordable = self._affordable_runs() - reserve
+        has_run = bool(self._costs_of_completed or self.spent)
+        if affordable < 1 and has_run:
             if not reserve:
-                self.ended.append(f"the budget is spent, {len(self.left)} were not tried")
+                self.stopped_trying = f"the budget is spent, {len(self.untried)} were not tried"
             return []
-        if design := [key for key in self.screening if key in self.left]:
-            # What a run costs is not known before the first.
-            asked = design[: affordable if self._costs else 1]
+        screening = [key for key in self.screening if key in self.untried]
+        if screening:
+            # Before the first run completed its cost is not known, so that a single one is asked for.
+            asked = screening[: affordable if self._costs_of_completed else 1]
         else:
             asked = self._proposed(affordable)
             if not asked:
-                self.ended.append(
-                    f"the model expects no improvement of the {len(self.left)} that were not tried, and all were "
+                self.stopped_trying = (
+                    f"the model expects no improvement of the {len(self.untried)} that were not tried, and all were "
                     f"that differ in one parameter from the best, or from up to {CENTRES - 1} within noise of it"
                 )
         for key in asked:
-            self.tried[key] = Tried()
+            self.tried[key] = Attempts()
         return asked
 
-    def _again(self) -> list[tuple[Hashable, int]]:
-        """Repeats of the configurations that are close, one of each; the best first."""
-        found = self.completed
-        due = [key for key in self._due() if len(found[key]) < self.repeats]
-        costs = itertools.accumulate(self.tried[key].cost for key in due)  # of the repeats before
-        asked = [key for key, cost in zip(due, costs, strict=True) if self.spent + cost <= self.budget]
-        if due and not asked and self.ended:
-            self.ended.append("the budget for repeats is spent")
-        return [(key, max(found[key]) + 1) for key in asked]
+    def _repeats(self) -> list[Asked[Key]]:
+        """Return one repeat of each contender that lacks some, the most important first, as far as the budget goes."""
+        completed = self.completed
+        due = [key for key in self._to_repeat() if len(completed[key]) < self.repeats]
+        costs = itertools.accumulate(self.tried[key].cost for key in due)
+        affordable = [key for key, cost in zip(due, costs, strict=True) if self.spent + cost <= self.budget]
+        if due and not affordable and self.stopped_trying is not None:
+            self.stopped_repeating = "the budget for repeats is spent"
+        return [Asked(key, max(completed[key]) + 1) for key in affordable]
 
-    def _due(self) -> Sequence[Hashable]:
-        """Configurations to repeat, the most important first."""
-        return self.close
+    def _to_repeat(self) -> Sequence[Key]:
+        """Return the configurations whose repeats tell more, the most important first."""
+        return self.contenders
 
-    def _reserve(self) -> int:
-        """How many runs the budget is to have left for repeats."""
-        wanted, typical = (self.repeats - 1) * min(RESERVED, max(1, len(self.completed))), self.typical_cost
-        return int(min(wanted, MOST_RESERVED * self.budget / typical)) if typical else wanted
+    def _affordable_runs(self) -> int:
+        """Return how many runs the rest of the budget pays; before any cost is known all, if there is a rest."""
+        remaining = self.budget - self.spent
+        most = len(self.configurations) * self.repeats
+        if self.typical_cost:
+            return int(min(most, remaining / self.typical_cost))
+        return most if remaining > 0 else 0
 
-    def _score(self, configuration: Hashable) -> float:
-        """Mean of the logarithms, the larger the better."""
+    def _reserved_runs(self) -> int:
+        """Return for how many repeats a part of the budget is reserved."""
+        wanted = (self.repeats - 1) * min(RESERVED_FOR, max(1, len(self.completed)))
+        if self.typical_cost:
+            return int(min(wanted, LARGEST_RESERVE * self.budget / self.typical_cost))
+        return wanted
+
+    def _proposed(self, most: int) -> list[Key]:
+        """Return several configurations that may be better than the best by the model, else neighbours of good ones."""
+        candidates = self.untried
+        if not self.completed:
+            # There is nothing to learn from yet.
+            return [candidates[self._random.integers(len(candidates))]]
+        proposed: list[Key] = []
+        while len(proposed) < min(BATCH, most):
+            key = self._promising(candidates)
+            if key is None:
+                key = self._neighbour(candidates)
+            if key is None:
+                break
+            proposed.append(key)
+            candidates.remove(key)
+        return proposed
+
+    def _promising(self, candidates: Sequence[Key]) -> Key | None:
+        """Return the candidate with the highest upper bound of its score; None if none may be better than the best."""
+        best = self.best
+        if not candidates or best is None:
+            return None
+        combinations = [self.space.combinations[key][0] for key in candidates]
+        completed = self.completed
+        scores = {levels: self._score(key) for levels, key in self.space.configurations.items() if key in completed}
+        outcomes = {levels: key in completed for levels, key in self.space.configurations.items() if key in self.tried}
+        mean, deviation = expected_scores(self._sizes, scores, combinations)
+        likely = completion_probabilities(self._sizes, outcomes, combinations) >= LEAST_LIKELY
+        bounds = np.where(likely, mean + REACH * deviation, -math.inf)
+        return candidates[int(bounds.argmax())] if bounds.max() > self._score(best) else None
+
+    def _neighbour(self, candidates: Sequence[Key]) -> Key | None:
+        """Return a candidate that differs in one parameter from the best, or else from one within noise of it."""
+        for key in self.contenders[:CENTRES]:
+            neighbours = [other for other in self.space.neighbours(key) if other in candidates]
+            if neighbours:
+                return neighbours[self._random.integers(len(neighbours))]
+        return None
+
+    @property
+    def _sizes(self) -> list[int]:
+        """How many values each parameter has."""
+        return [len(values) for values in self.space.parameters.values()]
+
+    def _score(self, configuration: Key) -> float:
+        """Return the mean of the logarithms of a configuration's values, the larger the better."""
         return self._sign * float(np.mean(np.log(list(self.tried[configuration].values.values()))))
 
-    def _screening(self) -> list[Hashable]:
-        """As many configurations as a model without interactions has unknowns, at most a third of all."""
-        sizes = [len(values) for values in self.space.parameters.values()]
-        count = max(1, min(1 + sum(size - 1 for size in sizes), len(self.all) // 3))
-        cube = qmc.LatinHypercube(len(sizes), rng=self._seed, optimization="random-cd").random(count)
-        rows = (tuple(int(u * size) for u, size in zip(row, sizes, strict=True)) for row in cube)
-        found = (self.space.configurations.get(row) for row in rows)
-        return list(dict.fromkeys(key for key in found if key is not None))
-
-    def _proposed(self, affordable: int) -> list[Hashable]:
-        """Several that may be better than the best by the model; where there are none, those beside it."""
-        left = self.left
-        if not self.completed:  # nothing to learn from
-            return [left[self._rng.integers(len(left))]]
-        asked: list[Hashable] = []
-        while len(asked) < min(TOGETHER, affordable) and (key := self._promising(left) or self._beside(left)):
-            asked.append(key)
-            left.remove(key)
-        return asked
-
-    def _promising(self, among: Sequence[Hashable]) -> Hashable | None:
-        """The configuration that may be the best by far, if one may be better than the best at all."""
-        if not among:
-            return None
-        levels = [next(own for own, key in self.space.configurations.items() if key == each) for each in among]
-        mean, deviation = self._expected(levels)
-        bounds = np.where(self._completes(levels) >= LEAST_LIKELY, mean + REACH * deviation, -math.inf)
-        return among[int(bounds.argmax())] if bounds.max() > self._score(self.best) else None
-
-    def _expected(self, levels: Sequence[Levels]) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of the scores of combinations.
-
-        By a linear model with the effect of each value and of each pair of values, from what completed.
-        """
-        from sklearn.linear_model import BayesianRidge
-
-        found = {own: self._score(key) for own, key in self.space.configurations.items() if key in self.completed}
-        model = BayesianRidge().fit(self._effects(list(found), pairs=True), list(found.values()))
-        return model.predict(self._effects(levels, pairs=True), return_std=True)
-
-    def _completes(self, levels: Sequence[Levels]) -> np.ndarray:
-        """Probabilities that runs of combinations complete, by a logistic model with the effect of each value."""
-        from sklearn.linear_model import LogisticRegression
-
-        found = {own: key in self.completed for own, key in self.space.configurations.items() if key in self.tried}
-        if all(found.values()):
-            return np.ones(len(levels))
-        model = LogisticRegression().fit(self._effects(list(found)), list(found.values()))
-        return model.predict_proba(self._effects(levels))[:, 1]
-
-    def _effects(self, levels: Sequence[Levels], pairs: bool = False) -> np.ndarray:
-        """Columns of a model: one for each value of a parameter and, of less weight, for each pair of values."""
-        rows = np.array(levels)
-        own = [np.eye(len(v))[rows[:, place]] - 1 / len(v) for place, v in enumerate(self.space.parameters.values())]
-        if not pairs:
-            return np.hstack(own)
-        both = (np.einsum("na,nb->nab", *pair).reshape(len(rows), -1) for pair in itertools.combinations(own, 2))
-        return np.hstack([*own, *(PAIRS * pair for pair in both)])
-
-    def _beside(self, among: Sequence[Hashable]) -> Hashable | None:
-        """One of the configurations `among` that differs in one parameter from the best, or else from one near it."""
-        for key in self.close[:CENTRES]:
-            own = [levels for levels, other in self.space.configurations.items() if other == key]
-            beside = [
-                other
-                for levels, other in self.space.configurations.items()
-                if other in among and any(sum(map(operator.ne, levels, each)) == 1 for each in own)
-            ]
-            if beside:
-                return beside[self._rng.integers(len(beside))]
-        return None
+    def _best_of(self, configurations: Iterable[Key]) -> Key | None:
+        """Return the one with the best score among those with the most repeats; None without any."""
+        repeats = {key: len(self.tried[key].values) for key in configurations}
+        most = max(repeats.values(), default=0)
+        return max((key for key in repeats if repeats[key] == most), key=self._score, default=None)
