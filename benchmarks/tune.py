@@ -38,7 +38,7 @@ def main() -> None:
     ranked = sorted(values, key=lambda key: -geometric_mean(values[key]))
     print(
         f"whole matrix: {len(results)} runs, {whole_s:.0f} s; best:",
-        space.named(ranked[0]),
+        space.describe(ranked[0]),
         in_words(values[ranked[0]]),
     )
     print("\n| seed | runs | time, of the matrix | found | place in the matrix | its throughput, of the best |")
@@ -53,8 +53,8 @@ def main() -> None:
         found = search.best
         ratio = ratio_of(values[found], values[ranked[0]])
         print(
-            f"| {seed} | {runs} | {search.spent / whole_s:.0%} | {space.named(found)} | {ranked.index(found) + 1} of "
-            f"{len(ranked)} | {in_words(ratio)} |"
+            f"| {seed} | {runs} | {search.spent / whole_s:.0%} | {space.describe(found)} "
+            f"| {ranked.index(found) + 1} of {len(ranked)} | {in_words(ratio)} |"
         )
 
 

@@ -171,7 +171,7 @@ def test_what_cannot_run_or_does_not_fit_by_its_estimate_is_left_out(
     config["cluster"] = {"cpus_per_node": 64, "gpus_per_node": 2, "gpu_memory_gb": 80}
     config["datasets"] = {"digits": {"source": "synthetic", "samples": 1_000_000, "classes": 10}}  # more than a step
     planned = space(config)
-    assert planned.unlike_learning == ["global batch size"]
+    assert planned.learning_differences == ["global batch size"]
     reasons = {tuple(planned.values(key).items()): why for key, why in planned.left_out().items()}
     assert (("devices", 1), ("batch_size", 8)) not in reasons
     assert reasons[("devices", 1), ("batch_size", 100_000)] == "memory estimate above that of a GPU"

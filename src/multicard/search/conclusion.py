@@ -1,16 +1,55 @@
-"""What a search for a batch size found, in lines of text."""
+"""The answer of a search in lines of text."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic
 
-from multicard.core.text import listed
-from multicard.core.units import BYTES, percent, with_unit
+from multicard.core.text import counted, listed
+from multicard.core.units import BYTES, SECONDS, percent, with_unit
 from multicard.search.batch import TOLERANCE, BatchSearch
+from multicard.search.core import Search
+from multicard.search.scenario import Decision, ScenarioSpace
+from multicard.search.session import Trial
 from multicard.search.space import Key
 from multicard.stats.pool import Pool
 
 
-def conclusion(search: BatchSearch[Key], in_words: Callable[[float], str], memory: Mapping[Key, float]) -> list[str]:
+def best_lines(search: Search[str], space: ScenarioSpace, decision: Decision) -> list[str]:
+    """Return the best configuration with its interval, those that are as good, and those that a failure took out."""
+    value = decision.value
+    bounds = ""
+    if value.low is not None and value.high is not None:
+        bounds = f"95% CI {space.format(value.low)} to {space.format(value.high)}, "
+    lines = [f"best: {space.describe(decision.best)}: {space.format(value.value)} ({bounds}n = {value.repeats})"]
+    for key in decision.tied:
+        lines.append(f"not significantly worse: {space.describe(key)}: {space.format(search.mean(key))}")
+    for key, attempts in search.tried.items():
+        if attempts.values and attempts.failed:
+            lines.append(f"skipped, since a repeat did not complete: {space.describe(key)}")
+    if value.low is None:
+        lines.append(f"no interval: for one, set repeats: 3 or more in scenarios.{space.name}, and a budget for them")
+    return lines
+
+
+def cost_line(search: Search[str], trials: Sequence[Trial]) -> str:
+    """Return how many runs it took and how long, and, unless batch sizes were searched, what part of all that is."""
+    runs, configurations = counted(len(trials), "run"), counted(len(search.tried), "configuration")
+    took = f"{runs} of {configurations} in {with_unit(search.spent, SECONDS)}"
+    if isinstance(search, BatchSearch):
+        return took
+    all_runs = len(search.configurations) * search.repeats
+    if len(trials) == all_runs:
+        return f"{took}, all that there are"
+    share = percent(search.spent / (search.typical_cost * all_runs)) if search.typical_cost else ""
+    return f"{took}, about {share} of all {all_runs} runs"
+
+
+def memory_by_configuration(space: ScenarioSpace, trials: Sequence[Trial]) -> dict[str, float]:
+    """Return the most bytes that a run of each configuration used; 0 where they are not known."""
+    by_run = {trial.run: trial.result.memory_bytes or 0 for trial in trials}
+    return {key: max(by_run.get(run.id, 0) for run in runs) for key, runs in space.repeats.items()}
+
+
+def batch_lines(search: BatchSearch[Key], in_words: Callable[[float], str], memory: Mapping[Key, float]) -> list[str]:
     """Return the largest batch that fits and the one that pays, then throughput and memory of each size, in lines.
 
     There must be a batch that fits. `in_words`: words a throughput. `memory`: bytes by configuration; 0 where they are
