@@ -14,7 +14,7 @@ from multicard.analysis.evidence import Evidence, MeasuredRun, read_evidence
 from multicard.analysis.runs.breakdown import COLUMNS, complete
 from multicard.analysis.runs.measures import MEASURES_OF
 from multicard.analysis.runs.per_run import trace_shares
-from multicard.analysis.scaling.speedup import add_scaling
+from multicard.analysis.scaling.speedup_tables import add_scaling
 from multicard.analysis.scenario_tables import SCHEMAS, ScenarioTables, store
 from multicard.core.files import write_json
 from multicard.experiment.workload import WORKLOADS

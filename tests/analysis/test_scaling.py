@@ -10,7 +10,8 @@ from scipy.stats import gmean, ttest_1samp
 from figures.measured import measured
 from multicard.analysis.evidence import Configuration, MeasuredRun, Provenance
 from multicard.analysis.runs.measures import runs_table
-from multicard.analysis.scaling.speedup import add_scaling, over_repeats, speedup_table, speedups, speedups_of
+from multicard.analysis.scaling.speedup import speedups_of
+from multicard.analysis.scaling.speedup_tables import add_scaling, over_repeats, speedup_table, speedups
 
 
 def measures(*rows: dict[str, Any], workload: str = "vision") -> pd.DataFrame:
@@ -166,8 +167,8 @@ def test_speed_ups_are_over_the_repeat_of_the_same_number_else_over_the_mean_of_
     assert found[0].by_repeat == {1: 3.0, 2: 8.0}
     # The third repeat has no partner: over √(100 × 25) = 50.
     assert [found[0].of_repeat(repeat) for repeat in (1, 2, 3)] == pytest.approx([3.0, 8.0, 2.4])
-    assert found[0].over_blocks.value == pytest.approx(24**0.5)
-    assert found[3].by_repeat == {} and found[3].of_repeat(1) is None and found[3].over_blocks is None
+    assert found[0].mean.value == pytest.approx(24**0.5)
+    assert found[3].by_repeat == {} and found[3].of_repeat(1) is None and found[3].mean is None
 
 
 def configuration(strategy: str, devices: int, rates: dict[int, float], **others: Any) -> Configuration:
@@ -200,7 +201,7 @@ def test_a_speed_up_has_the_scatter_of_all_configurations_of_the_scenario() -> N
                 for devices in (1, 2)
             ]
         )
-        ratios = [each.over_blocks for each in found if each.configuration["devices"] == 2]
+        ratios = [each.mean for each in found if each.configuration["devices"] == 2]
         halves += [np.log(ratio.high / ratio.low) / 2 for ratio in ratios]
     assert np.median(halves) == pytest.approx(0.018, abs=0.0015)
 

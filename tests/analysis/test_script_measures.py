@@ -15,7 +15,7 @@ from multicard.analysis.overview import measures_shown, overview
 from multicard.analysis.provenance import notes
 from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.runs.notices import notices
-from multicard.analysis.scaling.speedup import speedup_table, throughputs_of
+from multicard.analysis.scaling.speedup_tables import speedup_table, throughputs_of
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.cli.status import _run_status
 from multicard.core.files import write_json

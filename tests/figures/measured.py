@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from multicard.analysis.runs.measures import MEASURES_OF
-from multicard.analysis.scaling.speedup import add_scaling
+from multicard.analysis.scaling.speedup_tables import add_scaling
 from multicard.analysis.scenario_tables import MEASURES, SCHEMAS, ScenarioTables, store
 from multicard.experiment.workload import WORKLOADS
 from multicard.figures.draw import draw

@@ -13,7 +13,7 @@ from multicard.analysis.runs.measures import measure_run, outcome_of, outcome_ta
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.analysis.runs.run_files import RunFiles
 from multicard.analysis.scaling.headline import headline
-from multicard.analysis.scaling.speedup import add_scaling
+from multicard.analysis.scaling.speedup_tables import add_scaling
 from multicard.analysis.scenario_tables import (
     MEASURES,
     OUTCOME_TABLE,

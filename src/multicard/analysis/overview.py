@@ -3,7 +3,7 @@
 import pandas as pd
 
 from multicard.analysis.runs.breakdown import COLUMNS, COMMUNICATION
-from multicard.analysis.scaling.speedup import over_repeats, throughputs_of
+from multicard.analysis.scaling.speedup_tables import over_repeats, throughputs_of
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import workload_of
@@ -30,7 +30,7 @@ def overview(tables: ScenarioTables) -> pd.DataFrame:
     empty where no GPU was traced.
     """
     measures = tables.measures.reindex(columns=[*dict.fromkeys((*tables.measures, EXPOSED_COMMUNICATION))])
-    found = over_repeats(measures, measures_shown(tables), lost=True)
+    found = over_repeats(measures, measures_shown(tables), include_lost=True)
     parameters = parameters_in(found)
     runs = measures.groupby(parameters, sort=False, dropna=False)
     found["outcome"] = runs["outcome"].agg(_outcomes).to_numpy()

@@ -19,7 +19,7 @@ from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.scaling.prediction import Check
 from multicard.analysis.scaling.series import series
 from multicard.analysis.scaling.series_tables import checked_line, checks_table, predictions_table
-from multicard.analysis.scaling.speedup import speedup_table
+from multicard.analysis.scaling.speedup_tables import speedup_table
 from multicard.analysis.scenario_tables import MEASURES
 from multicard.api.display import Markdown, titled
 from multicard.api.scenario import ScenarioResults

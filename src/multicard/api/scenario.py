@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from multicard.analysis.scaling.speedup import speedup_table
+from multicard.analysis.scaling.speedup_tables import speedup_table
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.api.display import titled, unmanaged
 from multicard.core.errors import UserError

@@ -172,9 +172,9 @@ def _conclude(search: "Search[str]", space: "ScenarioSpace", session: "Session",
     import pandas as pd
     import yaml
 
-    from multicard.runs.parameters import nested
     from multicard.figures.draw import save
     from multicard.figures.search import draw_search
+    from multicard.runs.parameters import nested
     from multicard.search.batch import BatchSearch
     from multicard.search.conclusion import batch_lines, best_lines, cost_line, memory_by_configuration
 

@@ -13,7 +13,7 @@ from multicard.analysis.choice.choices import as_table, choices
 from multicard.analysis.comparison.comparisons import varied
 from multicard.analysis.evidence import evidence_of, place_words
 from multicard.analysis.runs.notices import UNCOUNTED
-from multicard.analysis.scaling.speedup import over_repeats
+from multicard.analysis.scaling.speedup_tables import over_repeats
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.text import counted, for_figure
 from multicard.core.units import BYTES, JOULES, MINUTES, SECONDS, unit_for
@@ -48,7 +48,7 @@ def techniques(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     measures = tables.measures
     among = varied(measures, besides=("technique", "devices", "repeat"))
     own = tuple(name for name in among if any(name in entry.own_parameters for entry in TECHNIQUES.values()))
-    data = over_repeats(measures, ["iteration_time_s", "peak_memory_bytes"], lost=True)
+    data = over_repeats(measures, ["iteration_time_s", "peak_memory_bytes"], include_lost=True)
     data, runs = (
         each.assign(
             series=configuration_names(measures, each, besides=("technique", *own)),
@@ -192,7 +192,7 @@ def memory(tables: ScenarioTables) -> tuple[Figure, pd.DataFrame]:
     known = [kind for kind in MEMORY if measures[kind].notna().any()]
     if not known:
         raise NothingToShow("no memory was recorded")
-    data = over_repeats(measures, known, lost=True)
+    data = over_repeats(measures, known, include_lost=True)
     data.insert(0, "configuration", configuration_names(measures, data))
     shown, runs = (_by_kind(each, known) for each in (data, named_runs(measures)))
     height = 1.1 + height_of(len(data), max(0.34, 0.14 * shown["series"].nunique()))

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
 from multicard.analysis.comparison.comparisons import varied
-from multicard.analysis.scaling.speedup import over_repeats
+from multicard.analysis.scaling.speedup_tables import over_repeats
 from multicard.figures.bars import dots, height_of, name_rows, whiskers
 from multicard.figures.series import completed_of, device_axis, labels
 from multicard.figures.style import DASHES, MARKERS, Colour, colours, say

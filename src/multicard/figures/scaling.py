@@ -7,7 +7,7 @@ from matplotlib.ticker import PercentFormatter
 
 from multicard.analysis.comparison.comparisons import varied
 from multicard.analysis.runs.notices import UNCOUNTED
-from multicard.analysis.scaling.speedup import over_repeats, speedups, throughput_of
+from multicard.analysis.scaling.speedup_tables import over_repeats, speedups, throughput_of
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.units import MINUTES, SECONDS, unit_for
 from multicard.figures.catalog import POINTS, RATIOS, REPEATS, figure

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from multicard.analysis.comparison.comparisons import means, quantiles_of_steps, varied
 from multicard.analysis.runs import per_run
 from multicard.analysis.runs.breakdown import COLUMNS
-from multicard.analysis.scaling.speedup import over_repeats
+from multicard.analysis.scaling.speedup_tables import over_repeats
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.units import MINUTES, SECONDS, unit_for
 from multicard.experiment.workload import workload_of

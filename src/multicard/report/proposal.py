@@ -30,7 +30,7 @@ from multicard.analysis.choice.next_steps import doubts
 from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.analysis.scaling.headline import STEP_TIME
-from multicard.analysis.scaling.speedup import BASELINE_DIFFERS, kinds_of
+from multicard.analysis.scaling.speedup import BASELINE_DIFFERS, scaling_of_runs
 from multicard.analysis.scenario_tables import SHOWN
 from multicard.core.text import counted, plural
 from multicard.core.units import ARGS_PREFIX, BYTES, SECONDS, UNKNOWN, number, number_in, percent, unit_for, with_unit
@@ -73,7 +73,7 @@ def propose(
     """
     job, others = proposed_job(evidence)
     asked, reason = proposed_choice(job, request)
-    kinds = kinds_of(evidence.scenarios)
+    kinds = scaling_of_runs(evidence.scenarios)
     own = series_of(job, asked)
     series = {scaling_of(own, kinds): own} | other_series(job, own, kinds)
     own_records = [records[run.run] for run in asked.configuration.completed if run.run in records]

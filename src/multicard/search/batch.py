@@ -90,12 +90,15 @@ class BatchSearch(Search[Key]):
         """Return the throughput of each batch that fits relative to the fastest, by rising size."""
         fitting, best, completed = self.fitting, self.best, self.completed
         pool = Pool([completed[key] for key in fitting])
-        ratios = {}
+        ratios: dict[Key, Interval] = {}
         for index, key in enumerate(fitting):
             if key == best:
                 ratios[key] = Interval(1.0, 1.0, 1.0, len(completed[key]))
-            else:
-                ratios[key] = pool.ratio(index, fitting.index(best), 1 - TOLERANCE, single=True)
+                continue
+            # Batches that fit have throughputs above zero, so that none lacks a ratio.
+            ratio = pool.ratio(index, fitting.index(best), 1 - TOLERANCE, single=True)
+            if ratio is not None:
+                ratios[key] = ratio
         return ratios
 
     def is_within_tolerance(self, ratio: Interval) -> bool | None:

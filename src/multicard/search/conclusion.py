@@ -107,7 +107,8 @@ class _Conclusion(Generic[Key]):
         pool = Pool([completed[key] for key in search.fitting])
         rows = []
         for index, key in enumerate(search.fitting):
-            throughput = pool.mean(index).format(self._in_words)
+            mean = pool.mean(index)
+            throughput = "" if mean is None else mean.format(self._in_words)
             share = percent(self._ratios[key].value, decimals=1)
             rows.append(f"  {search.size[key]}: {throughput}, {share} of the fastest{self._needs(key)}")
         return rows

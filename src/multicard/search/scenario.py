@@ -103,7 +103,10 @@ class ScenarioSpace:
         pool = Pool(list(completed.values()))
         ratios = pool.against_best(index[best], [index[key] for key in contenders], len(completed))
         tied = [key for key, ratio in zip(contenders, ratios, strict=True) if verdict(ratio) in ("none", "unknown")]
-        return Decision(best, pool.mean(index[best]), tied)
+        value = pool.mean(index[best])
+        if value is None:
+            raise ValueError(f"expected values above zero, found {completed[best]}")
+        return Decision(best, value, tied)
 
     def format(self, value: float) -> str:
         """Return a value of the measure with its unit."""

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from multicard.analysis.evidence import Configuration, as_stated
-from multicard.analysis.scaling.speedup import SAME_WORK
+from multicard.analysis.scaling.work import SAME_WORK
 from multicard.experiment.workload import BATCH
 
 # Relative difference up to which a measured batch, a rate times a time, is a whole number.

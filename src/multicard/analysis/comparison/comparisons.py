@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from multicard.analysis.evidence import configurations_in, parameters_of
-from multicard.analysis.scaling.speedup import columns_of
+from multicard.analysis.scaling.speedup_tables import columns_of
 from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import WORKLOADS, workload_of
 from multicard.stats.corrections import corrected

@@ -1,4 +1,4 @@
-"""What a scenario found, in one sentence: what more devices gain, or how what else it varies compares."""
+"""The result of a scenario in one sentence: the gain by more devices, or how its configurations compare."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from multicard.analysis.evidence import Configuration, Evidence
-from multicard.analysis.scaling.speedup import implausible, speedups_of
+from multicard.analysis.scaling.speedup import Speedup, implausible, speedups_of
 from multicard.core.text import counted
 from multicard.core.units import SECONDS, number, percent, with_unit
 from multicard.stats.interval import Interval, verdict
@@ -22,94 +22,130 @@ NO_SAMPLES = "speed-up unknown, since the samples of a step are not: state them"
 class Headline:
     """The result of a scenario."""
 
-    words: str  # it in a sentence, without a point at its end
-    varied: tuple[str, ...] = ()  # what is compared: `devices`, or the parameters that vary; empty where nothing is
-    # How many times as fast, with its interval; the step time in seconds where nothing is compared; None where nothing
-    # is known.
+    # The sentence, without a full stop.
+    words: str
+    # Parameters that are compared: `devices`, or those that vary; empty if nothing is compared.
+    varied: tuple[str, ...] = ()
+    # How many times as fast; where nothing is compared, seconds of a step; None where nothing is known.
     value: Interval | None = None
 
 
+NO_STEP = Headline("no step was measured")
+
+
 def headline(evidence: Evidence) -> Headline:
-    """The result of one scenario.
+    """Return the result of one scenario.
 
     With several numbers of devices it is the speed-up of the largest that completed, by `scaling.speedups_of`: over
     several configurations the geometric mean, and their range. Else it is the ratio of speeds (work over time; of step
     times where the work is not known): of two configurations the second's to the first's, of more the fastest's to the
     next one's, tested as one that its own values chose.
     """
-    done = [each for each in evidence.configurations if each.completed]
-    if not done:
+    completed = [configuration for configuration in evidence.configurations if configuration.completed]
+    if not completed:
         return Headline("no run completed")
-    return _speedup(done) or _comparison(done)
+    if len({configuration["devices"] for configuration in completed}) > 1:
+        gain = _gain_by_devices(completed)
+        if gain is not None:
+            return gain
+    return _comparison(completed)
 
 
-def _speedup(done: Sequence[Configuration]) -> Headline | None:
-    if len({each["devices"] for each in done}) == 1:
-        return None
-    if not any(each.blocks(each.rate) for each in done):
-        return Headline(f"{NO_SAMPLES} ({done[0].workload.states_samples_by})", ("devices",))
+def _gain_by_devices(configurations: Sequence[Configuration]) -> Headline | None:
+    """Return the speed-up of the most devices; None if none is known."""
+    first = configurations[0]
+    if not any(configuration.blocks(configuration.rate) for configuration in configurations):
+        return Headline(f"{NO_SAMPLES} ({first.workload.states_samples_by})", ("devices",))
     known = [
-        (found.configuration["devices"], found.configuration["device"], found)
-        for found in speedups_of(done)
-        if found.configuration["devices"] > 1 and found.over_blocks is not None
+        speedup
+        for speedup in speedups_of(configurations)
+        if speedup.configuration["devices"] > 1 and speedup.mean is not None
     ]
     if not known:
         return None
-    devices, device = max((devices, device) for devices, device, _ in known)
-    found = [each for *kind, each in known if kind == [devices, device]]
-    ratios = [each.over_blocks.value for each in found if each.over_blocks]
-    value = found[0].over_blocks if len(found) == 1 else pooled([each.by_repeat for each in found])
-    if value is None:  # no block is in all of them
-        mean = geometric_mean(ratios)
-        if mean is None:
-            return None
-        value = Interval(mean, None, None, 0)
-    words = f"{_devices(devices, device)} {value.format(unit='×')}"
-    if len(found) > 1:
-        words += f" on average over {len(found)} configurations ({number(min(ratios))}× to {number(max(ratios))}×)"
+    devices, device = max(map(_devices_and_kind, known))
+    largest = [speedup for speedup in known if _devices_and_kind(speedup) == (devices, device)]
+    times = [speedup.mean.value for speedup in largest if speedup.mean]
+    value = _mean_of(largest, times)
+    if value is None:
+        return None
+    words = f"{_count(devices, device)} {value.format(unit='×')}"
+    if len(largest) > 1:
+        words += f" on average over {len(largest)} configurations ({number(min(times))}× to {number(max(times))}×)"
     words += f", {implausible(value.value, devices) or f'{percent(value.value / devices)} efficient'}"
-    return Headline(words + (", no difference shown" if verdict(value) == "none" else ""), ("devices",), value)
+    if verdict(value) == "none":
+        words += ", no difference shown"
+    return Headline(words, ("devices",), value)
 
 
-def _comparison(done: Sequence[Configuration]) -> Headline:
-    table = pd.DataFrame([dict(each.parameters) for each in done])
-    varied = tuple(done[0].workload.varying(table, list(table)))
-    samples, by_step = [each.blocks(each.rate) for each in done], not all(each.blocks(each.rate) for each in done)
-    if by_step:
-        samples = [{repeat: 1 / time for repeat, time in each.blocks(STEP_TIME).items()} for each in done]
-    pool = Pool(samples)
-    means = [pool.mean(index) for index in range(len(done))]
-    values = {index: mean.value for index, mean in enumerate(means) if mean and mean.value}
+def _devices_and_kind(speedup: Speedup) -> tuple[int, str]:
+    return speedup.configuration["devices"], speedup.configuration["device"]
+
+
+def _mean_of(speedups: Sequence[Speedup], times: Sequence[float]) -> Interval | None:
+    """Return the one speed-up, or the mean of several over the repeats that all have; without such it has no bounds."""
+    if len(speedups) == 1:
+        return speedups[0].mean
+    over_repeats = pooled([speedup.by_repeat for speedup in speedups])
+    if over_repeats is not None:
+        return over_repeats
+    mean = geometric_mean(times)
+    return None if mean is None else Interval(mean, None, None, 0)
+
+
+def _comparison(configurations: Sequence[Configuration]) -> Headline:
+    """Return how the two fastest configurations compare, or the step time if there is nothing to compare."""
+    parameters = pd.DataFrame([dict(configuration.parameters) for configuration in configurations])
+    varied = tuple(configurations[0].workload.varying(parameters, list(parameters)))
+    speeds = [configuration.blocks(configuration.rate) for configuration in configurations]
+    by_steps = not all(speeds)
+    if by_steps:
+        speeds = [
+            {block: 1 / step_s for block, step_s in configuration.blocks(STEP_TIME).items()}
+            for configuration in configurations
+        ]
+    pool = Pool(speeds)
+    means = {index: pool.mean(index) for index in range(len(configurations))}
+    values = {index: mean.value for index, mean in means.items() if mean and mean.value}
     order = sorted(values, key=values.__getitem__, reverse=True)
     if not order:
-        return Headline("no step was measured")
+        return NO_STEP
     if len(order) == 1 or not varied:
-        step_s = Pool([each.blocks(STEP_TIME) for each in done]).mean(order[0])
-        if step_s is None:
-            return Headline("no step was measured")
-        return Headline(f"{step_s.format(lambda seconds: with_unit(seconds, SECONDS))} per step", (), step_s)
+        return _step_time(configurations, order[0])
     if len(order) == 2:
-        this, base = max(order), min(order)
-        value, rank = pool.ratio(this, base), ""
+        chosen, base = max(order), min(order)
+        ratio, rank = pool.ratio(chosen, base), ""
     else:
-        this, base = order[:2]
-        [slower], rank = pool.against_best(this, [base], len(order)), "the fastest, "
-        value = slower and slower.map(lambda times: 1 / times)
-    if value is None:
-        return Headline("no step was measured")
-    names = [each.naming(varied) for each in done]
-    if varied == ("devices",):
-        names = [_devices(each["devices"], each["device"]) for each in done]
-    elif len(varied) == 1:
-        names = [name.partition(": ")[2] for name in names]
-    return Headline(_compared(names[this], names[base], value, rank, " per step" * by_step), varied, value)
-
-
-def _compared(this: str, base: str, ratio: Interval, rank: str, unit: str) -> str:
+        chosen, base = order[:2]
+        # The ratio of the next one to the fastest, whose inverse is shown.
+        [slower] = pool.against_best(chosen, [base], len(order))
+        ratio, rank = slower and slower.map(lambda times: 1 / times), "the fastest, "
+    if ratio is None:
+        return NO_STEP
+    chosen_name, base_name = (_name(configurations[index], varied) for index in (chosen, base))
     if verdict(ratio) == "none":
-        return f"no difference shown between {this} and {base}: {ratio.format(unit='×')}"
-    return f"{this} {rank}{ratio.format(unit=f'× as fast{unit} as {base}')}"
+        words = f"no difference shown between {chosen_name} and {base_name}: {ratio.format(unit='×')}"
+    else:
+        per_step = " per step" if by_steps else ""
+        words = f"{chosen_name} {rank}{ratio.format(unit=f'× as fast{per_step} as {base_name}')}"
+    return Headline(words, varied, ratio)
 
 
-def _devices(number: int, kind: str) -> str:
-    return counted(number, ONE_DEVICE[kind])
+def _step_time(configurations: Sequence[Configuration], index: int) -> Headline:
+    """Return the step time of one configuration, whose interval is by the scatter of all."""
+    step_s = Pool([configuration.blocks(STEP_TIME) for configuration in configurations]).mean(index)
+    if step_s is None:
+        return NO_STEP
+    return Headline(f"{step_s.format(lambda seconds: with_unit(seconds, SECONDS))} per step", (), step_s)
+
+
+def _name(configuration: Configuration, varied: tuple[str, ...]) -> str:
+    """Return a configuration by the values of what varies, a single parameter without its name."""
+    if varied == ("devices",):
+        return _count(configuration["devices"], configuration["device"])
+    name = configuration.naming(varied)
+    return name.partition(": ")[2] if len(varied) == 1 else name
+
+
+def _count(devices: int, device: str) -> str:
+    return counted(devices, ONE_DEVICE[device])

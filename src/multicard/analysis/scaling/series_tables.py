@@ -9,7 +9,7 @@ import pandas as pd
 from multicard.analysis.scaling.prediction import Check
 from multicard.analysis.scaling.series import Series
 from multicard.core.text import counted, listed
-from multicard.stats.interval import Interval
+from multicard.stats.interval import interval_columns
 
 ABOUT = ("configuration", "machine", "versions", "device", "devices")
 PREDICTED = (
@@ -83,10 +83,3 @@ def _about(series: Series, devices: int) -> dict[str, Any]:
         "device": series.largest["device"],
         "devices": devices,
     }
-
-
-def interval_columns(name: str, interval: Interval | None) -> dict[str, float | None]:
-    """Temporary until rebase."""
-    if interval is None:
-        return {name: None, f"{name}_low": None, f"{name}_high": None}
-    return interval.columns(name)
