@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -22,30 +23,35 @@ def tables(path: Path) -> ActivityTables:
     return activity_tables([open_trace(path)], scope=STEPS)
 
 
+def compared(a: ActivityTables, b: ActivityTables) -> tuple[list[dict], str]:
+    differences, basis = compare_captures(a, b)
+    return [asdict(difference) for difference in differences], basis
+
+
 def by_name(rows: list[dict]) -> dict[str, dict]:
     return {row["name"]: row for row in rows}
 
 
 def test_what_is_equal_or_in_one_capture_only(tmp_path: Path) -> None:
     same = tables(kineto_trace(tmp_path / "a.json"))
-    found, basis = compare_captures(same, same)
+    found, basis = compared(same, same)
     assert basis == "per step"
     assert {(row["difference_s"], row["ratio"]) for row in found} == {(0, 1)}
     document = (tmp_path / "a.json").read_text()
     # What only one has is empty in the other.
     (tmp_path / "b.json").write_text(document.replace("cudaLaunchKernel_v7000", "cuLaunchKernelEx"))
-    found = by_name(compare_captures(same, tables(tmp_path / "b.json"))[0])
+    found = by_name(compared(same, tables(tmp_path / "b.json"))[0])
     assert [found["cudaLaunchKernel"][c] for c in ("b_s", "difference_s", "ratio")] == [None, None, None]
     assert found["cuLaunchKernelEx"]["b_s"] == pytest.approx(0.009 / 2)
     # Captures without steps are compared as a whole.
     (tmp_path / "c.json").write_text(document.replace('"step"', '"other"'))
-    found, basis = compare_captures(same, tables(tmp_path / "c.json"))
+    found, basis = compared(same, tables(tmp_path / "c.json"))
     assert basis == "whole capture"
     kernels = by_name(found)["matrix_multiply"]
     assert kernels["a_s"] == kernels["b_s"] == pytest.approx(0.008)
     without = tables(nsys_export(tmp_path / "a.sqlite", cuda=False))
     del without.rows["phases"]
-    assert compare_captures(without, without)[0] == []
+    assert compared(without, without)[0] == []
 
 
 def test_differences_are_per_step_and_the_largest_comes_first(tmp_path: Path) -> None:
@@ -55,7 +61,7 @@ def test_differences_are_per_step_and_the_largest_comes_first(tmp_path: Path) ->
     slower = document.replace('"ts": 6000, "dur": 5000', '"ts": 6000, "dur": 10000')
     assert slower != document
     (tmp_path / "b.json").write_text(slower)
-    found, _ = compare_captures(a, tables(tmp_path / "b.json"))
+    found, _ = compared(a, tables(tmp_path / "b.json"))
     # From the first step's start to the second one's, the device is busy at 0-5 and 6-11 ms, then at 6-16 ms.
     period, busy, idle, first, *others = found
     assert (period["name"], period["ratio"]) == (STEP_TIME, 1)
@@ -83,7 +89,7 @@ def training(path: Path, pitch: float, device: bool = True) -> Path:
 
 def test_the_wait_between_steps_comes_first_when_it_is_what_changed(tmp_path: Path) -> None:
     starved, fed = (tables(training(tmp_path / f"{pitch}.json", pitch)) for pitch in (50.0, 12.0))
-    rows, basis = compare_captures(starved, fed)
+    rows, basis = compared(starved, fed)
     assert basis == "per step"
     # From start to start 50 and 12 ms, of which the device computes for 7; the steps last 10 ms in both.
     period, idle, *others = rows
@@ -98,7 +104,7 @@ def test_the_wait_between_steps_comes_first_when_it_is_what_changed(tmp_path: Pa
 
 def test_the_period_is_that_of_the_host_on_cpus_and_of_the_device_where_the_host_runs_ahead(tmp_path: Path) -> None:
     a, b = (tables(training(tmp_path / f"{pitch}.json", pitch, device=False)) for pitch in (50.0, 12.0))
-    [first, *_] = compare_captures(a, b)[0]
+    [first, *_] = compared(a, b)[0]
     assert (first["name"], first["a_s"], first["b_s"]) == (STEP_TIME, pytest.approx(0.050), pytest.approx(0.012))
     # Steps of 2 ms on the host; kernels of 8 ms, one after another.
     steps = [(2.0 * n, 2.0 * n + 2) for n in range(4)]
@@ -111,7 +117,7 @@ def test_the_period_is_that_of_the_host_on_cpus_and_of_the_device_where_the_host
     assert periods_of(path) == ()
     time = step_time(tables(path))
     assert (time.count, time.mean_s, time.median_s, time.periods_s) == (1, pytest.approx(0.010), time.mean_s, ())
-    found = by_name(compare_captures(tables(path), tables(training(tmp_path / "u.json", 12.0)))[0])
+    found = by_name(compared(tables(path), tables(training(tmp_path / "u.json", 12.0)))[0])
     assert [found[STEP_TIME][name] for name in ("a_s", "b_s", "low")] == pytest.approx([0.010, 0.012, None])
     assert (found["busy"]["a_s"], found["busy"]["b_s"]) == pytest.approx((0.007, 0.007))
 
@@ -137,7 +143,7 @@ def test_one_slow_step_is_named_and_leaves_the_comparison_open(
 ) -> None:
     # b takes 1% more in all steps but for one of a, which takes 69.6 ms: by the means b is faster.
     a, b = job(tmp_path / "a.json", 12.0, {30: 69.6}, 8, 1), job(tmp_path / "b.json", 12.12, {}, 5, 2)
-    [period, *others] = compare_captures(tables(a), tables(b))[0]
+    [period, *others] = compared(tables(a), tables(b))[0]
     assert period["name"] == STEP_TIME
     periods = [np.array(periods_of(path)) for path in (a, b)]
     assert [period["a_s"], period["b_s"]] == [pytest.approx(own.mean()) for own in periods]
@@ -162,7 +168,7 @@ def bursts(path: Path, pitches: list[float]) -> Path:
 def test_steps_that_come_in_bursts_take_what_the_job_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # 42 times from start to start: 82 ms each, or 8, 8 and 230 ms in turn. Both jobs need 3444 ms for 42 steps.
     even, uneven = bursts(tmp_path / "a.json", [82.0] * 42), bursts(tmp_path / "b.json", [8.0, 8.0, 230.0] * 14)
-    rows = by_name(compare_captures(tables(even), tables(uneven))[0])
+    rows = by_name(compared(tables(even), tables(uneven))[0])
     time = rows[STEP_TIME]
     assert (time["a_s"], time["b_s"], time["ratio"]) == pytest.approx((0.082, 0.082, 1.0))
     assert 0.8 < time["low"] < 1 < time["high"] < 1.2
@@ -345,5 +351,5 @@ def test_a_host_that_waits_longer_comes_after_what_the_device_does(tmp_path: Pat
     for wait, lasts in ((4000, "a"), (8000, "b")):
         more = [e | {"name": "cudaDeviceSynchronize", "ts": e["ts"] + 500, "dur": wait, "args": {}} for e in waits]
         (tmp_path / f"{lasts}.json").write_text(json.dumps(document | {"traceEvents": document["traceEvents"] + more}))
-    rows = compare_captures(*(tables(tmp_path / f"{side}.json") for side in "ab"))[0]
+    rows = compared(*(tables(tmp_path / f"{side}.json") for side in "ab"))[0]
     assert (rows[-1]["name"], rows[-1]["difference_s"]) == ("cudaDeviceSynchronize", pytest.approx(0.004))

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -203,7 +204,7 @@ class TraceAnalysis:
             traces = {"a": self, "b": other}
             sides |= {side: traces[side]._of_scope(CAPTURE) for side in sides if times[side] is not None}
         rows, basis = compare_captures(*sides.values())
-        found = pd.DataFrame(rows, columns=list(COLUMNS))
+        found = pd.DataFrame([asdict(row) for row in rows], columns=list(COLUMNS))
         shown = {side: time for side, time in times.items() if time is not None}
         found.attrs["basis"] = basis
         found.attrs["step_times"] = shown

@@ -1,7 +1,11 @@
 """Two traces compared: what got slower or faster, largest difference first."""
 
 import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
+
+import pandas as pd
 
 from multicard.analysis.runs.breakdown import overall, per_pitch
 from multicard.analysis.runs.step_periods import StepTime, ratio_of_step_times, step_time
@@ -9,65 +13,104 @@ from multicard.core.text import gpu_name
 from multicard.trace.idle import CAUSES
 from multicard.trace.tables import STEP, ActivityTables
 
-Rows = list[dict[str, Any]]
-Sums = dict[str, tuple[float, float | None]]  # seconds and calls by name
-
-PARTS = {
+# Activity tables whose durations are summed, each with the column that names a row.
+SUMMED = {
     "phases": "phase", "kernel_classes": "class", "collectives": "collective", "memory_operations": "operation",
     "cuda_api": "function",
 }  # fmt: skip
+# Times of the timeline, which together count every moment of a device once.
 TIMES = ("busy", "exposed_communication", "graphs", "idle", *CAUSES)
-# Tables of what ran on devices: a side that lacks one ran nothing of that kind, as kernels that now lie in graphs.
+# Tables of what ran on devices. A side that lacks one ran nothing of that kind, such as kernels that now lie in graphs.
 ON_DEVICE = ("kernel_classes", "collectives", "memory_operations")
-COMPARED = ("timeline", *PARTS)  # activity tables that the comparison is made of
+# Activity tables that are compared.
+COMPARED = ("timeline", *SUMMED)
 
-STEP_TIME, SPAN = "step time", "span"  # names of the first row
+# Names of the first row.
+STEP_TIME, SPAN = "step time", "span"
 PER_STEP, WHOLE = "per step", "whole capture"
 # Host calls that take as long as what they wait for on a device.
-WAITS = re.compile(r".*(?:Synchronize|Query|Memcpy)")
-VENDOR = re.compile(r"(?:cuda|hip)(?=[A-Z])")  # of a call of the runtime: AMD names its calls after NVIDIA's
+WAITING_CALLS = re.compile(r".*(?:Synchronize|Query|Memcpy)")
+# Vendor in the name of a call of the runtime: AMD names its calls after NVIDIA's.
+VENDOR = re.compile(r"(?:cuda|hip)(?=[A-Z])")
 VERSION = re.compile(r"(?:_v\d+|_ptsz)+$")
 
-COLUMNS = ("table", "name", "a_s", "b_s", "difference_s", "ratio", "low", "high", "a_calls", "b_calls")
+
+@dataclass(frozen=True)
+class Total:
+    """Seconds, and the number of calls that took them; None where these are not counted."""
+
+    seconds: float
+    calls: float | None = None
 
 
-def compare_captures(a: ActivityTables, b: ActivityTables) -> tuple[Rows, str]:
+# Totals of one capture by name.
+Totals = Mapping[str, Total]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row of the comparison of two captures, `a` and `b`; None stands for what only one of them has."""
+
+    table: str
+    name: str
+    a_s: float | None
+    b_s: float | None
+    difference_s: float | None  # b less a
+    ratio: float | None  # b over a
+    # 95% interval of the ratio, which only step times have.
+    low: float | None
+    high: float | None
+    a_calls: float | None
+    b_calls: float | None
+
+    @property
+    def size_s(self) -> float:
+        """Seconds by which rows are ordered: of the difference, or of the side that has a time."""
+        for seconds in (self.difference_s, self.a_s, self.b_s):
+            if seconds is not None:
+                return round(abs(seconds), 9)
+        return 0.0
+
+
+COLUMNS = tuple(column.name for column in fields(Difference))
+
+
+def compare_captures(a: ActivityTables, b: ActivityTables) -> tuple[list[Difference], str]:
     """Compare the activity tables of two captures.
 
     Where both show steps, seconds are `PER_STEP`, and both must be of the scope of steps; else of the `WHOLE` capture,
-    and both must be of that scope. The second value says which.
+    and both must be of that scope. The second value is one of these.
 
     - First comes `STEP_TIME`, as `step_time` has it, so with the wait between steps, which no step covers. `low` and
       `high` are the 95% interval of its ratio, see `ratio_of_step_times`. Without steps the `SPAN` of the devices
       stands in its place: from the first activity to the last, without an interval.
     - `timeline`: `TIMES` of a device, which count every moment once, with the time between steps. Means over steps and
       devices; idle time by cause where both captures tell it.
-    - `PARTS`: means over processes of summed durations and of numbers of calls. Durations that overlap add up, so a
+    - `SUMMED`: means over processes of summed durations and of numbers of calls. Durations that overlap add up, so a
       difference is work saved, not wall time saved. Calls of HIP are compared with those of CUDA of the same name.
 
     A name that is in one capture only has an empty time in the other. Rows are ordered by the size of the difference,
     one-sided rows by their time; host calls that wait come last, as they repeat what a device does.
-
-    Columns: `COLUMNS`; ratio is b over a.
     """
-    times = step_time(a), step_time(b)
-    per_step = None not in times
-    rows = _first_row(*times) if per_step else []
-    devices = [_device_times(side, per_step) for side in (a, b)]
-    if all(devices):
-        left_out = {name for name in TIMES if not any(side.get(name) for side in devices)}
-        has_causes = all(any(cause in side for cause in CAUSES) for side in devices)
-        left_out |= {"idle"} if has_causes else set(CAUSES)
-        rows += _rows_of(
-            "timeline", *({name: (side[name], None) for name in side if name not in left_out} for side in devices)
-        )
-    for table, name in PARTS.items():
-        either = (table in a.rows or table in b.rows) and table in ON_DEVICE and all(devices)
-        if either or (table in a.rows and table in b.rows):
-            sums = [_sums(side, table, name, _steps_per_process(side) if per_step else 1.0) for side in (a, b)]
-            rows += _rows_of(table, *(_without_vendor(*sums) if table == "cuda_api" else sums))
-    rows.sort(key=_order)
-    return rows, PER_STEP if per_step else WHOLE
+    time_a, time_b = step_time(a), step_time(b)
+    is_per_step = time_a is not None and time_b is not None
+    differences: list[Difference] = []
+    if time_a is not None and time_b is not None:
+        differences.append(_step_time_difference(time_a, time_b))
+    devices_a, devices_b = _device_times(a, is_per_step), _device_times(b, is_per_step)
+    have_devices = bool(devices_a and devices_b)
+    if have_devices:
+        differences += _timeline_differences(devices_a, devices_b)
+    for table, name in SUMMED.items():
+        in_both = table in a.rows and table in b.rows
+        in_one = table in a.rows or table in b.rows
+        if in_both or (in_one and table in ON_DEVICE and have_devices):
+            totals_a, totals_b = _totals(a, table, name, is_per_step), _totals(b, table, name, is_per_step)
+            if table == "cuda_api":
+                totals_a, totals_b = _without_vendor(totals_a, totals_b)
+            differences += _differences(table, totals_a, totals_b)
+    differences.sort(key=_order)
+    return differences, PER_STEP if is_per_step else WHOLE
 
 
 def differing_gpus(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[list[str], list[str]] | None:
@@ -76,89 +119,115 @@ def differing_gpus(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[list[str], l
     >>> differing_gpus(("NVIDIA H100",), ("AMD Instinct MI300X",)), differing_gpus(("A100-SXM4-40GB",), ())
     ((['NVIDIA H100'], ['AMD Instinct MI300X']), None)
     """
-    kinds = [sorted({gpu_name(name) for name in names if name}) for names in (a, b)]
-    return (kinds[0], kinds[1]) if all(kinds) and kinds[0] != kinds[1] else None
+    kinds_a, kinds_b = (sorted({gpu_name(name) for name in names if name}) for names in (a, b))
+    return (kinds_a, kinds_b) if kinds_a and kinds_b and kinds_a != kinds_b else None
 
 
-def _first_row(a: StepTime, b: StepTime) -> Rows:
-    """The step time of both, with the interval of its ratio."""
-    [row] = _rows_of("steps", {STEP_TIME: (a.mean_s, None)}, {STEP_TIME: (b.mean_s, None)})
+def _order(row: Difference) -> tuple[Any, ...]:
+    is_first = row.table == "steps" or (row.table == "timeline" and row.name == SPAN)
+    is_waiting = row.table == "cuda_api" and WAITING_CALLS.match(row.name) is not None
+    return not is_first, is_waiting, -row.size_s, row.table, row.name
+
+
+def _differences(table: str, a: Totals, b: Totals) -> list[Difference]:
+    """Return a row for each name that one of two captures has."""
+    return [_difference(table, name, a.get(name), b.get(name)) for name in dict.fromkeys((*a, *b))]
+
+
+def _difference(table: str, name: str, a: Total | None, b: Total | None) -> Difference:
+    difference_s = ratio = None
+    if a is not None and b is not None:
+        difference_s = b.seconds - a.seconds
+        ratio = b.seconds / a.seconds if a.seconds else None
+    return Difference(
+        table=table,
+        name=name,
+        a_s=a and a.seconds,
+        b_s=b and b.seconds,
+        difference_s=difference_s,
+        ratio=ratio,
+        low=None,
+        high=None,
+        a_calls=a and a.calls,
+        b_calls=b and b.calls,
+    )
+
+
+def _step_time_difference(a: StepTime, b: StepTime) -> Difference:
+    """Return the row of the step times of both, with the interval of its ratio."""
     ratio = ratio_of_step_times(b, a)
-    return [row | {"ratio": ratio.value, "low": ratio.low, "high": ratio.high}]
+    row = _difference("steps", STEP_TIME, Total(a.mean_s), Total(b.mean_s))
+    return replace(row, ratio=ratio.value, low=ratio.low, high=ratio.high)
 
 
-def _rows_of(table: str, a: Sums, b: Sums) -> Rows:
-    """A row for each name that one of two captures has."""
-    rows = []
-    for name in dict.fromkeys((*a, *b)):
-        a_s, a_calls = a.get(name, (None, None))
-        b_s, b_calls = b.get(name, (None, None))
-        both = a_s is not None and b_s is not None
-        rows.append(
-            dict.fromkeys(COLUMNS)
-            | {"table": table, "name": name, "a_s": a_s, "b_s": b_s, "a_calls": a_calls, "b_calls": b_calls}
-            | {"difference_s": b_s - a_s if both else None, "ratio": b_s / a_s if both and a_s else None}
-        )
-    return rows
-
-
-def _order(row: dict[str, Any]) -> tuple[Any, ...]:
-    is_first = row["table"] == "steps" or (row["table"], row["name"]) == ("timeline", SPAN)
-    waits = row["table"] == "cuda_api" and WAITS.match(row["name"]) is not None
-    return not is_first, waits, -_size(row), row["table"], row["name"]
-
-
-def _device_times(found: ActivityTables, per_step: bool) -> dict[str, float]:
-    """Mean over devices of `TIMES`, as far as they are known: per pitch; or of the whole capture, with its `SPAN`."""
-    timeline = found.table("timeline").to_pandas()
-    rows = per_pitch(timeline) if per_step else overall(timeline)
-    names = TIMES if per_step else (SPAN, *TIMES)
+def _device_times(capture: ActivityTables, is_per_step: bool) -> dict[str, float]:
+    """Return means over devices of the `TIMES` that are known: per pitch, or of the whole capture with its `SPAN`."""
+    timeline = capture.table("timeline").to_pandas()
+    rows = per_pitch(timeline) if is_per_step else overall(timeline)
+    names = TIMES if is_per_step else (SPAN, *TIMES)
     means = {name: rows[f"{name}_s"].astype(float).mean() for name in names}
-    return {name: mean for name, mean in means.items() if mean == mean}  # not a number: not known
+    return {name: mean for name, mean in means.items() if pd.notna(mean)}
 
 
-def _size(row: dict[str, Any]) -> float:
-    found = (row["difference_s"], row["a_s"], row["b_s"])
-    return round(next(abs(value) for value in found if value is not None), 9)
+def _timeline_differences(a: Mapping[str, float], b: Mapping[str, float]) -> list[Difference]:
+    """Return rows of the times of devices, without those that are 0 on both sides.
+
+    Idle time has its causes if both captures tell these, else it is one row.
+    """
+    have_causes = all(any(cause in times for cause in CAUSES) for times in (a, b))
+    left_out = {"idle"} if have_causes else set(CAUSES)
+    left_out |= {name for name in TIMES if not a.get(name) and not b.get(name)}
+    return _differences("timeline", _totals_but(a, left_out), _totals_but(b, left_out))
 
 
-def _steps_per_process(found: ActivityTables) -> float:
-    """Mean number of steps that a capture shows per process."""
-    steps = [row for row in found.rows["phases"] if row["phase"] == STEP]
-    return len(steps) / _processes(steps)
+def _totals_but(times: Mapping[str, float], left_out: Collection[str]) -> Totals:
+    return {name: Total(seconds) for name, seconds in times.items() if name not in left_out}
 
 
-def _processes(rows: Rows) -> int:
+def _totals(capture: ActivityTables, table: str, name: str, is_per_step: bool) -> Totals:
+    """Return means over processes of the seconds and calls of each name, per step or of the whole capture."""
+    rows = capture.rows.get(table, [])
+    if not rows:
+        return {}
+    processes = _process_count(rows)
+    if table == "collectives":
+        # A process without collectives counts, too.
+        processes = max(processes, _process_count(capture.rows.get("kernel_classes", [])))
+    steps = _steps_per_process(capture) if is_per_step else 1.0
+    duration = "duration_s" if table == "phases" else "total_s"
+    seconds: dict[str, float] = {}
+    calls: dict[str, float] = {}
+    for row in rows:
+        key = row[name] or "(other)"
+        seconds[key] = seconds.get(key, 0.0) + row[duration]
+        calls[key] = calls.get(key, 0.0) + row.get("calls", 1)
+    return {key: Total(seconds[key] / processes / steps, calls[key] / processes / steps) for key in seconds}
+
+
+def _steps_per_process(capture: ActivityTables) -> float:
+    """Return the mean number of steps that a capture shows per process."""
+    steps = [row for row in capture.rows["phases"] if row["phase"] == STEP]
+    return len(steps) / _process_count(steps)
+
+
+def _process_count(rows: Sequence[Mapping[str, Any]]) -> int:
     return len({(row["report"], row["process"]) for row in rows})
 
 
-def _sums(found: ActivityTables, table: str, name: str, steps: float) -> Sums:
-    """Mean over processes of the seconds and calls per name, both by step."""
-    rows = found.rows.get(table, [])
-    if not rows:
-        return {}
-    value = "duration_s" if name == "phase" else "total_s"
-    # A process without collectives, for example, still counts.
-    processes = max(_processes(rows), _processes(found.rows.get("kernel_classes", [])) if table == "collectives" else 0)
-    sums: dict[str, list[float]] = {}
-    for row in rows:
-        own = sums.setdefault(row[name] or "(other)", [0.0, 0.0])
-        own[0] += row[value]
-        own[1] += row.get("calls", 1)
-    return {text: tuple(total / processes / steps for total in own) for text, own in sums.items()}
-
-
-def _without_vendor(a: Sums, b: Sums) -> tuple[Sums, Sums]:
-    """Sums by function, where one side calls only CUDA and the other only HIP: what both have has one name."""
-    vendors = [{match[0] for name in side if (match := VENDOR.match(name))} for side in (a, b)]
-    if sorted(vendors, key=str) != [{"cuda"}, {"hip"}]:
+def _without_vendor(a: Totals, b: Totals) -> tuple[Totals, Totals]:
+    """Give functions that both sides have a common name, if one side calls only CUDA and the other only HIP."""
+    if sorted([_vendors(a), _vendors(b)]) != [["cuda"], ["hip"]]:
         return a, b
-    common = {_common_name(name) for name in a} & {_common_name(name) for name in b}
+    common = {_common_name(function) for function in a} & {_common_name(function) for function in b}
     return _renamed(a, common), _renamed(b, common)
 
 
+def _vendors(functions: Collection[str]) -> list[str]:
+    return sorted({match[0] for function in functions if (match := VENDOR.match(function))})
+
+
 def _common_name(function: str) -> str:
-    """Name of a call of the runtime without its vendor and the version of its interface.
+    """Return the name of a call of the runtime without its vendor and the version of its interface.
 
     >>> _common_name("cudaLaunchKernel_v7000"), _common_name("hipLaunchKernel"), _common_name("cuLaunchKernel")
     ('cuda/hipLaunchKernel', 'cuda/hipLaunchKernel', 'cuLaunchKernel')
@@ -166,12 +235,13 @@ def _common_name(function: str) -> str:
     return VENDOR.sub("cuda/hip", VERSION.sub("", function)) if VENDOR.match(function) else function
 
 
-def _renamed(calls: Sums, common: set[str]) -> Sums:
-    """Sums by function, of which those that both sides have bear their common name."""
-    sums: Sums = {}
-    for name, (seconds, count) in calls.items():
-        shared = _common_name(name)
-        name = shared if shared in common else name
-        more_seconds, more_calls = sums.get(name, (0.0, 0.0))
-        sums[name] = (seconds + more_seconds, count + more_calls)
-    return sums
+def _renamed(totals: Totals, common: Collection[str]) -> Totals:
+    """Give functions whose common name is in `common` that name; versions of a function are added up."""
+    renamed: dict[str, Total] = {}
+    for function, total in totals.items():
+        shared = _common_name(function)
+        name = shared if shared in common else function
+        before = renamed.get(name, Total(0.0, 0.0))
+        calls = (before.calls or 0.0) + (total.calls or 0.0)
+        renamed[name] = Total(before.seconds + total.seconds, calls)
+    return renamed
