@@ -65,7 +65,7 @@ def limits(**changes: Any) -> MachineLimits:
 
 
 def test_limits_are_worded_with_their_unit_and_spread() -> None:
-    found = {(line.what, line.of): line for line in lines(limits())}
+    found = {(line.what, line.conditions): line for line in lines(limits())}
     # 1e12 operations in 2 ms, 2e9 in 1 or 2 ms, 1e9 in 40 ms.
     matmul = found["matrix multiplication", "bf16, 1 thread, 8192 × 8192"]
     assert (matmul.rate, matmul.spread) == ("500 TFLOP/s", ""), "equal times do not tell how they scatter"

@@ -62,7 +62,7 @@ def measure(arguments: argparse.Namespace) -> bool:
     path = machine_file(results, device)
     write_json(path, record)
     limits = read_machine(path)
-    rows = [(line.what, line.of, line.rate, line.spread) for line in lines(limits)]
+    rows = [(line.what, line.conditions, line.rate, line.spread) for line in lines(limits)]
     table = text_table("Limits of this machine", ("Limit", "Of", "Value", "95% CI"), rows)
     say(table, *limits.notes, f"record: {path}")
     return not any(part.problem for part in limits.parts)

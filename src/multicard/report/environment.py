@@ -102,7 +102,7 @@ def machine_page(path: Path) -> dict[str, Any]:
     limits = read_machine(path)
     facts = machine_facts({"host": limits.host, "hardware": limits.hardware})
     versions = ", ".join(f"{name} {value}" for name, value in (limits.versions or {}).items() if value)
-    rows = [[line.what, line.of, line.rate, line.spread] for line in lines(limits)]
+    rows = [[line.what, line.conditions, line.rate, line.spread] for line in lines(limits)]
     return {
         "name": f"{(limits.host or {}).get('name', 'unknown host')}, {'GPUs' if limits.device == 'cuda' else 'CPUs'}",
         "facts": facts | {"Measured": str(limits.started), "Versions": versions},

@@ -17,6 +17,7 @@ from multicard.core.validation import first_fault
 from multicard.stats.interval import Interval
 from multicard.stats.pool import geometric_mean_interval
 
+# Measurements by the name that they have in a record, in words.
 NAMES = {
     "matmul": "matrix multiplication",
     "all_reduce": "all-reduce, bus bandwidth",
@@ -24,12 +25,14 @@ NAMES = {
 
 
 class Row(BaseModel):
-    """A measurement: its work per call, operations or bytes, and seconds per call, one for each block of calls.
+    """A measurement: its work per call, in operations or bytes, and its seconds per call.
 
-    `precision`, `edge` and `threads` are those of matrix products, `devices` and `message_bytes` those of all-reduces.
+    Matrix products have a `precision`, the `edge` of their square matrices and `threads`, all-reduces have `devices`
+    and `message_bytes`.
     """
 
-    measure: Literal[tuple(NAMES)]
+    measure: Literal["matmul", "all_reduce"]
+    # One time for each block of calls.
     times_s: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(min_length=1)
     operations: float | None = None
     bytes: float | None = None
@@ -47,37 +50,47 @@ class Row(BaseModel):
 
     @property
     def units(self) -> Units:
-        """Those of its rate."""
+        """Units of its rate: operations per second if it counts operations, else bytes per second."""
         return BYTES_PER_S if self.operations is None else OPERATIONS_PER_S
 
     @property
     def rate(self) -> Interval:
-        """Work per second, of the geometric mean of the times."""
-        work = self.bytes if self.operations is None else self.operations
+        """Work per second, by the geometric mean of the times."""
+        work = self.operations if self.operations is not None else self.bytes
+        # `_counts_something` refuses a measurement without either.
+        assert work is not None
         return geometric_mean_interval(self.times_s).map(lambda seconds: work / seconds)
 
 
 class Part(BaseModel):
-    """What was measured in common processes; `problem` where something could not be."""
+    """Measurements that were made in common processes."""
 
     part: str
     rows: list[Row]
     devices: int | None = None
+    # Why something could not be measured.
     problem: str | None = None
+    # What else ran while it was measured, in the form that records of runs have.
     conditions: list[dict[str, Any] | None] = []
     ranks: list[dict[str, Any]] = []
 
     @property
     def disturbance(self) -> str | None:
-        """In words, what else ran, or throttled the GPU; None where nothing did, or nothing is known."""
+        """Words for what else ran, or throttled the GPU; None if nothing did, or nothing is known."""
         return disturbance({"conditions": self.conditions, "ranks": self.ranks})
 
     @property
     def notes(self) -> list[str]:
         """Lines about what is doubtful or missing."""
-        what = self.part.replace("_", "-") + (f" between {self.devices} devices" if self.devices else "")
-        lines = [f"Disturbed: {what}: {self.disturbance}"] if self.disturbance else []
-        return lines + ([f"Not measured: {what}: {self.problem}"] if self.problem else [])
+        name = self.part.replace("_", "-")
+        if self.devices:
+            name += f" between {self.devices} devices"
+        notes = []
+        if self.disturbance:
+            notes.append(f"Disturbed: {name}: {self.disturbance}")
+        if self.problem:
+            notes.append(f"Not measured: {name}: {self.problem}")
+        return notes
 
 
 class MachineLimits(BaseModel):
@@ -95,7 +108,7 @@ class MachineLimits(BaseModel):
 
     @property
     def synthetic(self) -> bool:
-        """Whether its GPUs are emulated, by their names: then no number means anything."""
+        """True if its GPUs are emulated, by their names: then no number means anything."""
         gpus = (self.hardware or {}).get("gpus") or []
         return names_synthetic(gpu.get("name") for gpu in gpus)
 
@@ -119,43 +132,58 @@ def read_machine(path: Path) -> MachineLimits:
 
 @dataclass(frozen=True)
 class Line:
-    """A limit in words: what, under which conditions, the mean rate, and its 95% interval."""
+    """A limit in words."""
 
     what: str
-    of: str
-    rate: str
-    spread: str
+    conditions: str
+    rate: str  # mean
+    spread: str  # 95% interval; empty if there is none
 
 
 def lines(limits: MachineLimits) -> list[Line]:
-    """All limits in words."""
+    """Return all limits in words."""
     found = []
-    for row in (row for part in limits.parts for row in part.rows):
-        rate, units = row.rate, row.units
-        spread = "" if rate.low is None else f"{with_unit(rate.low, units)} to {with_unit(rate.high, units)}"
-        found.append(Line(NAMES[row.measure], ", ".join(_of(row)), with_unit(rate.value, units), spread))
+    for row in _rows(limits):
+        rate = row.rate
+        spread = ""
+        if rate.low is not None and rate.high is not None:
+            spread = f"{with_unit(rate.low, row.units)} to {with_unit(rate.high, row.units)}"
+        found.append(Line(NAMES[row.measure], _conditions(row), with_unit(rate.value, row.units), spread))
     return found
 
 
 def product_rate(limits: MachineLimits, precisions: Sequence[str], threads: int) -> float | None:
-    """Operations per second of matrix products in the first of the precisions that was measured; None if none was."""
-    rows = (row for part in limits.parts for row in part.rows if row.measure == "matmul")
-    products = {(row.precision, row.threads): row.rate.value for row in rows}
-    return next((products[each, threads] for each in precisions if (each, threads) in products), None)
+    """Return the operations per second of matrix products in the first of the precisions that was measured.
+
+    None if none was with so many threads.
+    """
+    products = {(row.precision, row.threads): row for row in _rows(limits) if row.measure == "matmul"}
+    for precision in precisions:
+        if (precision, threads) in products:
+            return products[precision, threads].rate.value
+    return None
 
 
 def products_disturbed(limits: MachineLimits) -> bool:
-    """Whether something disturbed the matrix products, whose rate may then be below the machine's."""
+    """True if something disturbed the matrix products, whose rate may then be below the machine's."""
     return any(part.disturbance and any(row.measure == "matmul" for row in part.rows) for part in limits.parts)
 
 
-def _of(row: Row) -> list[str]:
-    """Conditions of a row."""
-    found = [
-        row.precision,
-        row.threads and counted(row.threads, "thread"),
-        row.edge and f"{row.edge} × {row.edge}",
-        row.devices and f"{row.devices} devices",
-        row.message_bytes and f"messages of {with_unit(row.message_bytes, BYTES)}",
-    ]
-    return [each for each in found if each]
+def _rows(limits: MachineLimits) -> list[Row]:
+    return [row for part in limits.parts for row in part.rows]
+
+
+def _conditions(row: Row) -> str:
+    """Return the conditions of a measurement in words."""
+    conditions = []
+    if row.precision:
+        conditions.append(row.precision)
+    if row.threads:
+        conditions.append(counted(row.threads, "thread"))
+    if row.edge:
+        conditions.append(f"{row.edge} × {row.edge}")
+    if row.devices:
+        conditions.append(f"{row.devices} devices")
+    if row.message_bytes:
+        conditions.append(f"messages of {with_unit(row.message_bytes, BYTES)}")
+    return ", ".join(conditions)
