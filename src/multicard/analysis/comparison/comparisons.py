@@ -1,12 +1,12 @@
-"""What varies among the runs of a scenario, and configurations of them compared: what figures draw."""
+"""Configurations of a scenario compared: what one setting gains over another, and what profiling costs."""
 
-from collections.abc import Sequence
-from typing import get_args
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
 
-from multicard.analysis.evidence import configurations_in, parameters_of
+from multicard.analysis.evidence import Configuration, configurations_in, parameters_of
 from multicard.analysis.scaling.speedup_tables import columns_of
 from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import WORKLOADS, workload_of
@@ -16,13 +16,14 @@ from multicard.stats.pool import Pool
 
 
 def _values(parameter: str) -> tuple[object, ...]:
-    """Values of a parameter, as its type lists them; what is off comes first."""
-    fields = (work.parameters.model_fields for work in WORKLOADS.values())
-    kind = next(each[parameter].annotation for each in fields if parameter in each)
-    return tuple(sorted((False, True) if kind is bool else get_args(kind), key=lambda value: value != "none"))
+    """Return the values of a parameter in the order of its type; `none`, and False of a boolean, come first."""
+    fields = (workload.parameters.model_fields for workload in WORKLOADS.values())
+    annotation = next(field[parameter].annotation for field in fields if parameter in field)
+    values = (False, True) if annotation is bool else get_args(annotation)
+    return tuple(sorted(values, key=lambda value: value != "none"))
 
 
-# Values in the order in which each is compared with the first that completed.
+# Parameters that figures compare. Each value is compared with the first one, in this order, that completed.
 ORDER = {
     name: _values(name) for name in ("precision", "pin_memory", "loader", "layout", "binding", "preset", "profiler")
 }
@@ -31,86 +32,112 @@ QUANTILES = {"p1_s": 0.01, "p25_s": 0.25, "median_s": 0.5, "p75_s": 0.75, "p99_s
 
 
 def varied(measures: pd.DataFrame, besides: tuple[str, ...]) -> list[str]:
-    """Parameters with more than one value among the runs, except those named and those that follow the preset."""
+    """Return the parameters with more than one value, except `besides` and those that follow the preset."""
     names = [name for name in parameters_in(measures) if name not in besides]
     return workload_of(measures).varying(measures, names)
 
 
 def means(measures: pd.DataFrame, values: list[str]) -> pd.DataFrame:
-    """Mean of each value over the completed repeats of a configuration: its parameters, `repeats`, the values."""
+    """Return the arithmetic mean of each value over the completed repeats of a configuration.
+
+    Columns: the parameters, `repeats`, and the values.
+    """
     completed = measures[measures["outcome"] == "completed"]
     groups = completed.groupby(list(parameters_of(measures)), sort=False, dropna=False)
     return pd.DataFrame({"repeats": groups.size(), **groups[values].mean()}).reset_index()
 
 
-def gains(measures: pd.DataFrame, parameter: str) -> pd.DataFrame:
-    """Speed gain over the base value: one row per compared value and configuration of the other parameters.
+class _Setting(NamedTuple):
+    """A value of the compared parameter, and the values of the others that vary."""
 
-    Columns: `base`, `value`, the other varied parameters, `devices`, `repeats` compared; `gain` = time per step with
-    the base over time with the value − 1, its interval `gain_low` and `gain_high` (empty where one of them has one
-    repeat), and the `verdict` of `statistics`: whether that is `more`, `less` or no (`none`) speed, corrected for all
-    rows. Profilers are those of `as_used`.
+    value: Hashable
+    others: tuple[Any, ...]
+
+
+def gains(measures: pd.DataFrame, parameter: str) -> pd.DataFrame:
+    """Return the gain in speed over the base value, a row per compared value and configuration of the others.
+
+    The base is the first value of `ORDER` that completed. Columns: `base`, `value`, the other varied parameters,
+    `devices`, `repeats` compared; `gain` = time per step with the base over time with the value − 1, its interval
+    `gain_low` and `gain_high` (empty where one of them has one repeat), and the `verdict` of `stats.interval`: whether
+    that is `more`, `less` or no (`none`) speed, corrected for all rows. Profilers are those of `as_used`.
     """
     measures = as_used(measures, parameter)
-    by = [*varied(measures, besides=(parameter, "devices", "repeat")), "devices"]
+    others = [*varied(measures, besides=(parameter, "devices", "repeat")), "devices"]
     completed = measures[(measures["outcome"] == "completed") & measures["iteration_time_s"].notna()]
-    places = {(each[parameter], tuple(map(each.parameters.get, by))): each for each in configurations_in(completed)}
-    groups = {group: number for number, group in enumerate(dict.fromkeys(group for _, group in places))}
-    present = [value for value in ORDER[parameter] if any(value == known for known, _ in places)]
-    pairs = [
-        (value, group)
+    configurations = {
+        _setting(configuration, parameter, others): configuration for configuration in configurations_in(completed)
+    }
+    rows_of_others = list(dict.fromkeys(setting.others for setting in configurations))
+    values = {setting.value for setting in configurations}
+    present = [value for value in ORDER[parameter] if value in values]
+    base = present[0] if present else None
+    compared = [
+        _Setting(value, row)
         for value in present[1:]
-        for group in groups
-        if {(value, group), (present[0], group)} <= places.keys()
+        for row in rows_of_others
+        if _Setting(value, row) in configurations and _Setting(base, row) in configurations
     ]
-    pool = Pool([each.blocks("iteration_time_s") for each in places.values()])
-    at = {place: index for index, place in enumerate(places)}
-    ratios = [pool.ratio(at[present[0], group], at[value, group]) for value, group in pairs]
-    found = completed[by].drop_duplicates().iloc[[groups[group] for _, group in pairs]].reset_index(drop=True)
-    found.insert(0, "base", present[0] if present else None)
-    found.insert(1, "value", pd.Series([value for value, _ in pairs], dtype=object))
-    return pd.concat([found, _excess("gain", ratios)], axis="columns")
+    pool = Pool([configuration.blocks("iteration_time_s") for configuration in configurations.values()])
+    index = {setting: number for number, setting in enumerate(configurations)}
+    ratios = [pool.ratio(index[_Setting(base, setting.others)], index[setting]) for setting in compared]
+    # The rows of the table have the types that the columns of the measures have.
+    stated = completed[others].drop_duplicates()
+    table = stated.iloc[[rows_of_others.index(setting.others) for setting in compared]].reset_index(drop=True)
+    table.insert(0, "base", base)
+    table.insert(1, "value", pd.Series([setting.value for setting in compared], dtype=object))
+    return pd.concat([table, _excess("gain", ratios)], axis="columns")
+
+
+def _setting(configuration: Configuration, parameter: str, others: Sequence[str]) -> _Setting:
+    return _Setting(configuration[parameter], tuple(configuration[name] for name in others))
 
 
 def as_used(measures: pd.DataFrame, parameter: str) -> pd.DataFrame:
-    """The measures with the profilers that were used, where `parameter` is these: `auto` is another on each machine."""
+    """Return the measures with the profilers that were used, if `parameter` is `profiler`.
+
+    The stated `auto` is another profiler on each machine.
+    """
     if parameter == "profiler" and "profiler_used" in measures:
         return measures.assign(profiler=measures["profiler_used"].fillna(measures["profiler"]))
     return measures
 
 
 def overheads(measures: pd.DataFrame) -> pd.DataFrame:
-    """Profiling overhead of each configuration that has one.
+    """Return the profiling overhead of each configuration that has one.
 
-    Gives its parameters, `repeats`, `profiler_overhead`, `profiler_overhead_low` and `profiler_overhead_high`: the
+    Columns: its parameters, `repeats`, `profiler_overhead`, `profiler_overhead_low` and `profiler_overhead_high`: the
     geometric mean over repeats of profiled over measured iteration time, less 1, and the `verdict`, corrected for all
     rows.
     """
-    known = measures[(measures["outcome"] == "completed") & measures["profiler_overhead"].notna()]
-    samples = [each.blocks("profiler_overhead") for each in configurations_in(known)]
-    pool = Pool([{block: 1 + value for block, value in own.items()} for own in samples])
+    measured = measures[(measures["outcome"] == "completed") & measures["profiler_overhead"].notna()]
+    samples = [configuration.blocks("profiler_overhead") for configuration in configurations_in(measured)]
+    pool = Pool([{block: 1 + overhead for block, overhead in sample.items()} for sample in samples])
     ratios = [pool.mean(index) for index in range(len(samples))]
-    return pd.concat([parameters_of(known), _excess("profiler_overhead", ratios)], axis=1)
+    return pd.concat([parameters_of(measured), _excess("profiler_overhead", ratios)], axis=1)
 
 
 def _excess(name: str, ratios: Sequence[Interval | None]) -> pd.DataFrame:
-    """Ratios less 1 with their bounds, the `repeats`, and the `verdict` on each, corrected for all."""
-    numbers = columns_of(name, [each and each.map(lambda times: times - 1) for each in ratios])
-    verdicts = pd.Series([verdict(each) for each in corrected(ratios)], dtype=object)
+    """Return ratios less 1 with their bounds, the `repeats`, and the `verdict` on each, corrected for all."""
+    excess = columns_of(name, [ratio and ratio.map(lambda times: times - 1) for ratio in ratios])
+    repeats = [ratio.repeats if ratio else 0 for ratio in ratios]
+    verdicts = [verdict(ratio) for ratio in corrected(ratios)]
     return pd.DataFrame(
-        {
-            "repeats": pd.Series([each.repeats if each else 0 for each in ratios], dtype=int),
-            **numbers,
-            "verdict": verdicts,
-        }
+        {"repeats": pd.Series(repeats, dtype=int), **excess, "verdict": pd.Series(verdicts, dtype=object)}
     )
 
 
 def quantiles_of_steps(steps: pd.DataFrame) -> pd.DataFrame:
-    """Quantiles of the step times of each `configuration`: its `steps`, the `lowest_s`, `QUANTILES`, `highest_s`."""
+    """Return the distribution of the step times of each `configuration`, in seconds.
+
+    Columns: `configuration`, the number of `steps`, `lowest_s`, those of `QUANTILES`, `highest_s`.
+    """
     rows = []
-    for name, times in steps.groupby("configuration", sort=False)["duration_s"]:
-        found = dict(zip(QUANTILES, np.quantile(times, list(QUANTILES.values())), strict=True))
-        ends = times.min(), times.max()
-        rows.append({"configuration": name, "steps": len(times), "lowest_s": ends[0], **found, "highest_s": ends[1]})
+    for configuration, durations_s in steps.groupby("configuration", sort=False)["duration_s"]:
+        quantiles = np.quantile(durations_s, list(QUANTILES.values()))
+        rows.append(
+            {"configuration": configuration, "steps": len(durations_s), "lowest_s": durations_s.min()}
+            | dict(zip(QUANTILES, quantiles, strict=True))
+            | {"highest_s": durations_s.max()}
+        )
     return pd.DataFrame(rows)
