@@ -185,11 +185,12 @@ def _conclude(search: "Search[str]", space: "ScenarioSpace", session: "Session",
             f"no configuration of {space.name} completed in all of its runs: log.txt in "
             f"{space.results}/runs/{trials[-1].run} says why"
         )
+    best = decision.best
     if isinstance(search, BatchSearch):
-        best = search.pays
+        # Of the batches that fit, the fastest at least is within the tolerance of itself.
+        best = search.pays or best
         print(*batch_lines(search, space.format, memory_by_configuration(space, trials)), sep="\n")
     else:
-        best = decision.best
         print(*best_lines(search, space, decision), sep="\n")
     print(cost_line(search, trials))
     print(f"bottlenecks and other choices: {command_line('recommend', config)}")

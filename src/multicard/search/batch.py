@@ -89,6 +89,8 @@ class BatchSearch(Search[Key]):
     def ratios(self) -> dict[Key, Interval]:
         """Return the throughput of each batch that fits relative to the fastest, by rising size."""
         fitting, best, completed = self.fitting, self.best, self.completed
+        if best is None:
+            return {}
         pool = Pool([completed[key] for key in fitting])
         ratios: dict[Key, Interval] = {}
         for index, key in enumerate(fitting):

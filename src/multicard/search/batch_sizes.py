@@ -25,7 +25,7 @@ def sizes(start: int, largest: int) -> list[int]:
     >>> sizes(8, 32)
     [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 20, 22, 24, 26, 28, 30, 32]
     """
-    found = []
+    found: list[int] = []
     for smaller, larger in itertools.pairwise(doublings(start, largest)):
         found += range(smaller, larger, max(1, smaller // STEPS_PER_DOUBLING))
     return [*found, largest]

@@ -91,9 +91,9 @@ def implausible(speedup: float, devices: int) -> str | None:
 
 
 class _Member(NamedTuple):
-    """A configuration, and its place among all that are compared."""
+    """A configuration, and its index in the pool of all that are compared."""
 
-    index: int
+    pool_index: int
     configuration: Configuration
 
     @property
@@ -124,8 +124,8 @@ def speedups_of(configurations: Sequence[Configuration]) -> list[Speedup]:
         scaling = _scaling(pairs)
         counts = {member.configuration["devices"] for member in family if member.is_measured}
         for member, baseline in pairs:
-            mean = None if baseline is None else pool.ratio(member.index, baseline.index)
-            speedups[member.index] = Speedup(
+            mean = None if baseline is None else pool.ratio(member.pool_index, baseline.pool_index)
+            speedups[member.pool_index] = Speedup(
                 member.configuration, baseline and baseline.configuration, mean, scaling, len(counts) > 1
             )
     return [speedups[index] for index in range(len(configurations))]

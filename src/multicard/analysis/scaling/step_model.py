@@ -87,7 +87,7 @@ def draw_loading(points: Sequence[Point], target: Target, prior: Prior) -> Draws
     limiting = [point for point in points if not point.is_waiting]
     if not waiting:
         return None
-    steps = [*waiting, target, *limiting]
+    steps: list[Point | Target] = [*waiting, target, *limiting]
     sharing = np.array([step.devices_per_node for step in steps], dtype=float)
     samples = np.array([step.samples for step in steps], dtype=float)
 
@@ -96,7 +96,7 @@ def draw_loading(points: Sequence[Point], target: Target, prior: Prior) -> Draws
         shared = np.sin(np.pi / 2 * ndtr(z[:, :1])) ** 2
         return np.log(samples) + shared * np.log(sharing)
 
-    devices = np.array([step.devices for step in (*waiting, target)])
+    devices = np.array([*(point.devices for point in waiting), target.devices])
     doublings = np.log2(devices / devices[0])
     limits = None
     if limiting:
@@ -113,10 +113,10 @@ class _BusyCurve:
     """
 
     def __init__(self, points: Sequence[Point], target: Target, prior: Prior) -> None:
-        steps = [*points, target]
+        steps: list[Point | Target] = [*points, target]
         self._prior = prior
-        self._devices = np.array([step.devices for step in steps], dtype=float)
-        self._samples = np.array([step.samples for step in steps]) / points[0].samples
+        self._devices: Array = np.array([step.devices for step in steps], dtype=float)
+        self._samples: Array = np.array([step.samples for step in steps]) / points[0].samples
         self._samples_vary = not is_same_work(self._samples, 1.0)
         # Hidden communication is a share of a step that does not shrink with the devices.
         self._hides = len(points) < SHOWING_HIDDEN and not self._samples_vary
