@@ -11,7 +11,7 @@ Sizes are tried one after the other:
 4. Halves of the smallest, while that may pay.
 
 In between, repeats run of what is undecided by the interval of its ratio to the fastest, and of what may be faster than
-that. A repeat may show that a batch does not fit after all, so the next size is decided anew after each run.
+that. A repeat may show that a batch does not fit after all, so the next size is decided again after each run.
 """
 
 import math

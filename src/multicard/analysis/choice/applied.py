@@ -152,7 +152,7 @@ def _scaled_method(method: str, scaled: Sequence[Choice], workload: Workload) ->
 
 
 def scaling_of(series: Iterable[Choice], kinds: Mapping[str, str]) -> str:
-    """Return how a series scales, by `speedup.kinds_of`: strong, weak or unknown."""
+    """Return how a series scales, by `speedup.scaling_of_runs`: strong, weak or unknown."""
     scalings = {kinds.get(row.configuration.completed[0].run, UNKNOWN) for row in series if row.devices > 1}
     return scalings.pop() if len(scalings) == 1 else UNKNOWN
 

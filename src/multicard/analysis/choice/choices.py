@@ -222,7 +222,7 @@ def _without_observation(configurations: Sequence[Configuration]) -> list[Config
 
 def _measured(candidates: Sequence[Configuration], baselines: Sequence[Configuration], work: float) -> list[Choice]:
     """Return what was measured of each candidate alone; `baselines` has all configurations, candidates included."""
-    speedups = {speedup.configuration.key: speedup.over_blocks for speedup in speedups_of(baselines)}
+    speedups = {speedup.configuration.key: speedup.mean for speedup in speedups_of(baselines)}
     learnings = learning_of(candidates)
     pool = Pool({configuration.key: configuration.blocks(configuration.rate) for configuration in candidates})
     rows = []

@@ -97,7 +97,7 @@ def limits_of(record: Mapping[str, Any], device: str, machines: Iterable[Machine
 def peak_of(
     record: Mapping[str, Any], parameters: Any, precisions: Sequence[str], limits: MachineLimits | None
 ) -> Peak | None:
-    """Return the peak of a device in the first of the `precisions` that has one: measured, else as the vendor states."""
+    """Return the peak of a device in the first precision that has one: measured, else as the vendor states."""
     precisions = _computed_in(record, precisions)
     if limits is not None:
         threads = parameters.threads if parameters.device == "cpu" else 1
