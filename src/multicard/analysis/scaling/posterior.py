@@ -196,9 +196,11 @@ class _Measurement:
         """Return how likely the means are, whatever the level; minus infinity where a limit is exceeded."""
         unknowns = self.unknowns(z)
         level = self.level(unknowns)
-        misfit = ((level.residuals - level.mean[:, None] * self._rotated_ones) ** 2 / level.variances).sum(axis=1)
+        squared_residuals = ((level.residuals - level.mean[:, None] * self._rotated_ones) ** 2 / level.variances).sum(
+            axis=1
+        )
         # log(precision) is what integrating over the level leaves.
-        log_likelihood = -0.5 * (misfit + np.log(level.variances).sum(axis=1) + np.log(level.precision))
+        log_likelihood = -0.5 * (squared_residuals + np.log(level.variances).sum(axis=1) + np.log(level.precision))
         if self._limits is None:
             return log_likelihood
         limited = unknowns.curve[:, self._points + 1 :] + level.mean[:, None]
