@@ -1,12 +1,10 @@
 """The console command, as a user types it."""
 
-import io
 import json
 import os
 import sqlite3
-import subprocess
 import sys
-from contextlib import chdir, closing, redirect_stderr, redirect_stdout
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +15,14 @@ import yaml
 from analysis.synthetic_results import images, make_results
 from changed_traces import change
 from conftest import ROOT, ran
+from console import multicard
 from machine.faked_programs import put
 from multicard.archive.manifest import FILES
-from multicard.cli import main
 from multicard.core.files import write_json
 from multicard.experiment.load import read_experiment
 from multicard.experiment.runs import expand_scenario
 from multicard.launch.attempts import scratch_in
 from synthetic import PID, kineto_trace, nsys_export
-
-
-def multicard(*arguments: str | Path, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """The command in this process, which spares the second that a new one takes to start."""
-    out, err = io.StringIO(), io.StringIO()
-    with chdir(folder or Path.cwd()), redirect_stdout(out), redirect_stderr(err):
-        try:
-            main([*map(str, arguments)])
-            code = 0
-        except SystemExit as ended:  # as Python does with it
-            code = ended.code if isinstance(ended.code, int) else 1
-            if isinstance(ended.code, str):
-                print(ended.code, file=sys.stderr)
-    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 def refused(*arguments: str | Path) -> str:

@@ -1,5 +1,6 @@
 """What holds of the sources as a whole: who imports whom, what starts fast, and what is written nowhere."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -106,6 +107,17 @@ def test_no_tracked_file_has_such_a_line(pattern: str, where: tuple[str, ...]) -
     command = ["git", "grep", "-aniE", pattern, "--", *where, ":!tests/test_sources.py"]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
     assert (found.returncode, found.stdout) == (1, "")
+
+
+TESTS = ROOT / "tests"
+
+
+def test_no_test_module_imports_another_one() -> None:
+    """What two of them need is a fixture of conftest.py or lies in a module that has no tests."""
+    for path in sorted(TESTS.rglob("*.py")):
+        imports = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.ImportFrom)]
+        modules = [(node.module or "").rpartition(".")[2] for node in imports]
+        assert [module for module in modules if module.startswith("test_")] == [], path
 
 
 def test_what_rules_put_into_commands_is_quoted() -> None:

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from adopted_traces import GEMM, UPDATE, trace
+from console import multicard
 from machine.faked_programs import put
 from multicard.adopt.configuration import configuration
 from multicard.adopt.table import read_table
@@ -22,7 +23,6 @@ from multicard.experiment.load import check
 from multicard.experiment.runs import distinct, expand
 from synthetic import PID, kineto_trace, nsys_export
 from synthetic import put as put_table
-from test_cli import multicard
 
 LENGTHS = [10.0] * 5
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from multicard.analysis.choice.recommend import as_markdown
 from multicard.analysis.evidence import Evidence, MeasuredRun, read_evidence
 from multicard.analysis.runs.breakdown import COLUMNS, complete
 from multicard.analysis.runs.measures import MEASURES_OF
@@ -17,6 +18,7 @@ from multicard.analysis.runs.per_run import trace_shares
 from multicard.analysis.scaling.speedup_tables import add_scaling
 from multicard.analysis.scenario_tables import SCHEMAS, ScenarioTables, store
 from multicard.core.files import write_json
+from multicard.core.text import without_escapes
 from multicard.experiment.workload import WORKLOADS
 from multicard.runs.parameters import as_columns, run_id
 
@@ -24,6 +26,8 @@ Row = dict[str, Any]
 
 # The machine of paper B.
 GPU = {"name": "NVIDIA H100 SXM5 94GB", "memory_bytes": 94_000_000_000, "capability": "9.0"}
+
+EPOCH_IMAGES = 10_000
 
 # Repeats, as factors of a measure. Those of SCATTERED and OTHERWISE are as far apart as they can be in the same block.
 STEADY, SCATTERED, OTHERWISE = (0.997, 1.0, 1.003), (0.8, 1.0, 1.25), (1.25, 1.0, 0.8)
@@ -65,6 +69,12 @@ def texts(seconds: float, scatter: Sequence[float] = STEADY, **others: Any) -> l
         row | {"iteration_time_s": seconds, "tokens_per_s": others.get("devices", 1) / seconds} | others, scatter
     )
     return [{"parameters": 8_030_000_000, **each} for each in made]
+
+
+def trained(devices: int, rate: float, factors: tuple[float, ...] = STEADY, **others: Any) -> list[Row]:
+    """Return repeats of a vision job that trains with a batch of 64 on so many GPUs together, in images per second."""
+    stated = {"scaling": "strong", "batch_size": 64, "estimated_epoch_time_s": EPOCH_IMAGES / rate}
+    return images(rate, factors, devices=devices, **stated | others)
 
 
 def make_results(
@@ -129,6 +139,11 @@ def _parts(row: Row) -> Row:
 def made(folder: Path, *scenarios: Iterable[Row], **others: Any) -> Evidence:
     """Evidence of such a folder."""
     return read_evidence(make_results(folder, *scenarios, **others))
+
+
+def said(evidence: Evidence, verbose: bool = True) -> str:
+    """Return the recommendations of these runs as a reader of the rendered Markdown sees them."""
+    return without_escapes(as_markdown(evidence, verbose))
 
 
 def with_provenance(evidence: Evidence, **of_run: Callable[[MeasuredRun], Any]) -> Evidence:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from scipy.stats import studentized_range
 from scipy.stats import t as student
-from synthetic_results import images, made
+from synthetic_results import images, made, said, trained
 from synthetic_results import with_provenance as placed
-from test_recommend import said, trained
 
 from multicard.analysis.bottlenecks.bottlenecks import Bottleneck
 from multicard.analysis.bottlenecks.options import untried

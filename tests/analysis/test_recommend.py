@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
-from synthetic_results import GPU, OTHERWISE, STEADY, Row, images, made, make_results, repeated, texts
+from synthetic_results import GPU, OTHERWISE, Row, images, made, make_results, repeated, said, texts, trained
 from synthetic_results import with_provenance as placed
 
 from multicard.analysis.bottlenecks.bottlenecks import BottleneckReport, report_of
@@ -23,28 +23,16 @@ from multicard.analysis.runs.per_run import trace_shares
 from multicard.cli import main
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
-from multicard.core.text import without_escapes
 from multicard.stats.interval import Interval
 from multicard.trace.idle import CAUSES
 
-PASS = 10_000  # images
 RATES = {1: 100.0, 2: 190.0, 4: 340.0}  # images per second on so many GPUs
 SCRIPT = {"workload": "script", "command": ["train.py"], "device": "cuda"}
 ADOPTED = {"workload": "adopted", "program": "theirs", "device": "cuda"}
 
 
-def trained(devices: int, rate: float, factors: tuple[float, ...] = STEADY, **others: Any) -> list[Row]:
-    """Repeats of a job with a batch of 64 for all GPUs."""
-    stated = {"scaling": "strong", "batch_size": 64, "estimated_epoch_time_s": PASS / rate}
-    return images(rate, factors, devices=devices, **stated | others)
-
-
 def scaled_runs(**others: Any) -> list[Row]:
     return [row for devices, rate in RATES.items() for row in trained(devices, rate, **others)]
-
-
-def said(evidence: Evidence, verbose: bool = True) -> str:
-    return without_escapes(as_markdown(evidence, verbose))
 
 
 def best_of(evidence: Evidence) -> list[Choice]:

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 from adopted_traces import GEMM, trace
-from docs.test_pages import blocks, shell_commands
+from console import multicard
+from docs.code_blocks import blocks, shell_commands
 from multicard import read_results
 from recorded_runs import manifest_of
-from test_cli import multicard
 
 pytestmark = pytest.mark.slow
 

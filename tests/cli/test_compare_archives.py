@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from console import multicard
 from multicard.archive.pack import pack
 from multicard.experiment.load import check
 from script_runs import configuration, parameters_of_all, write_run
-from test_cli import multicard
 
 DIGESTS = {"node07.cluster": "07" * 16, "node99.cluster": "99" * 16}
 SPREAD = (1.0, 1.002, 0.998)  # of repeats

@@ -15,11 +15,11 @@ import pytest
 import yaml
 
 from conftest import ROOT, ran
+from console import multicard
 from multicard.api.results import holds_results
 from multicard.archive.pack import pack
 from recorded_runs import add_run, experiment
 from synthetic import kineto_trace
-from test_cli import multicard
 
 pytestmark = pytest.mark.slow
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from console import multicard
 from multicard.analysis.outputs import write_scenario
 from multicard.experiment import load
 from recorded_runs import write_configuration
-from test_cli import multicard
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from conftest import ROOT, ran
-from docs.test_pages import blocks, shell_commands
-from test_cli import multicard
+from console import multicard
+from docs.code_blocks import blocks, shell_commands
 
 pytestmark = pytest.mark.slow
 

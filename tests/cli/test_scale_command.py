@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from docs.test_pages import shell_commands
+from docs.code_blocks import shell_commands
 from multicard.cli import main
 from multicard.cli.scale import parse_command
 from multicard.core.errors import UserError

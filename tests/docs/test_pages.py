@@ -1,7 +1,6 @@
 """What the documents tell a reader to type works: every block is run here, or known to be run elsewhere, or marked.
 
-A block is marked by `<!-- needs a GPU -->` (or another of `NEEDS`) in the line before it, a command by these words in
-a comment at its end.
+code_blocks.py says how a block or a command is marked.
 """
 
 import json
@@ -11,15 +10,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import chdir
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
+from code_blocks import SHELL, blocks, parsed, shell_commands
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from PIL import Image
@@ -37,10 +34,6 @@ pytestmark = pytest.mark.slow
 
 OTHER_READMES = ("config/README.md", "benchmarks/README.md")
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
-NEEDS = ("a GPU", "a cluster", "the internet")
-MARK = re.compile(rf"needs (?:[\w ]+ and )?({'|'.join(NEEDS)})\b")
-
-SHELL = ("sh", "bash", "console", "")  # an indented block has no language
 # What is run here, in a copy of the project.
 RUN_HERE = (
     r"source \.venv/bin/activate",
@@ -63,11 +56,11 @@ RUN_ELSEWHERE = (
     (r"pip install \.", "tests/cli/test_wheel.py", "build_wheel"),
     (r"make (test-fast|emulated-gpu)", "Makefile", "{1}: "),
     (r"\.ci/run", ".ci/run", "make test"),
-    (r"make demo CONFIG=\S+", "tests/workflow/test_pipeline.py", 'f"CONFIG={{CONFIG}}"'),
+    (r"make demo CONFIG=\S+", "tests/workflow/project_copy.py", 'f"CONFIG={{CONFIG}}"'),
     (r"snakemake --sdm env-modules .*", "tests/workflow/test_modules.py", '"--sdm", "env-modules"'),
     (r"snakemake (?=.*--profile slurm).*", "tests/slurm/slurm_projects.py", '"--profile", "slurm"'),
     (r"snakemake --profile profiles/local machine", "tests/workflow/test_snakefile.py", '"machine"'),
-    (r"snakemake --profile profiles/local.*", "tests/workflow/test_pipeline.py", '"--profile", "profiles/local"'),
+    (r"snakemake --profile profiles/local.*", "tests/workflow/project_copy.py", '"--profile", "profiles/local"'),
     (r"multicard scale --devices 1,2,4 .*", "tests/cli/test_scale_command.py", 'shell_commands("README.md")'),
     # The commands of this page tests/cli/test_own_training.py runs.
     (r"multicard scale .* --ablate .*", "tests/script/test_ablated_scripts.py", '"--ablate"'),
@@ -91,61 +84,6 @@ LIMIT_S = 600
 PYTHON = ForkedPython(
     "numpy", "pandas", "pyarrow.parquet", "pydantic", "torch._dynamo", "torchvision", "matplotlib.pyplot"
 )
-
-
-@dataclass(frozen=True)
-class Block:
-    """A block of code: its language, what it says, the text before it, and what it needs that is not here."""
-
-    language: str
-    text: str
-    before: str
-    needs: str | None
-
-    @property
-    def commands(self) -> list[str]:
-        """Commands of a block for the shell, without comments; those that need what is not here are left out."""
-        if self.language not in SHELL or self.needs:
-            return []
-        lines = self.text.replace("\\\n", " ").splitlines()
-        parts = [re.split(r"(?:^| +)# ", line.removeprefix("$ "), maxsplit=1) for line in lines]
-        return [
-            command.strip()
-            for command, *comment in parts
-            if command.strip() and not (comment and MARK.search(comment[0]))
-        ]
-
-    @property
-    def settings(self) -> Any:
-        """What a block of YAML says, or an indented one that is a mapping; None for any other."""
-        if self.language not in ("yaml", "yml", ""):
-            return None
-        try:
-            found = yaml.safe_load(self.text)
-        except yaml.YAMLError:
-            return None
-        return found if isinstance(found, dict) or self.language else None
-
-
-def blocks(page: str) -> list[Block]:
-    return list(parsed((ROOT / page).read_text(encoding="utf-8")))
-
-
-def parsed(text: str) -> Iterator[Block]:
-    before, marks = "", ""
-    for token in MarkdownIt("commonmark").enable("table").parse(text):
-        if token.type == "inline":
-            before, marks = token.content, ""
-        elif token.type == "html_block":
-            marks = token.content
-        elif token.type in ("fence", "code_block"):
-            mark = MARK.search(marks)
-            yield Block(token.info.split(" ")[0], token.content, before, mark[1] if mark else None)
-            marks = ""
-
-
-def shell_commands(page: str) -> list[str]:
-    return [command for block in blocks(page) if block.settings is None for command in block.commands]
 
 
 def runs_elsewhere(command: str) -> bool:

@@ -14,10 +14,10 @@ import yaml
 from faked_programs import GARBAGE, Fake, place, put, sinfo
 
 from conftest import ran
+from console import multicard
 from multicard.core import system
 from multicard.machine import doctor as checked
 from multicard.machine.probe import facts_here
-from test_cli import multicard
 
 SLURM = ("sbatch", "sinfo", "squeue", "sacct")
 CHECKS = ("Python", "torch", "NCCL", "GPUs", "nsys", "Slurm", "results folder")

@@ -10,10 +10,10 @@ import pytest
 from machine_record import ALPHA_S, BETA, SIZES, record
 
 from conftest import ran, refusal
+from console import multicard
 from multicard.analysis.machine.limits import MachineLimits, lines, read_machine
 from multicard.core.layout import machine_file
 from multicard.core.units import BYTES_PER_S, OPERATIONS_PER_S, with_unit
-from test_cli import multicard
 
 
 @pytest.mark.slow

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from changed_traces import change, rows_of
+from console import multicard
 from multicard.trace.files import open_trace
 from multicard.trace.tables import STEPS, ActivityTables, activity_tables
 from synthetic import COPY, MS, PID, Work, global_id, kineto_trace, nsys_export, training_trace
-from test_cli import multicard
 
 
 def launches(path: Path, *changes: str) -> dict:

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
+from project_copy import make, planned, project, snakemake
 from replayed_rank import replaying
-from test_pipeline import make, planned, project, snakemake
 
 from conftest import TINY
 from multicard.core.errors import UserError

@@ -17,8 +17,8 @@ from typing import Any
 
 import psutil
 import pytest
+from project_copy import CONFIG, environment, planned, project, snakemake
 from replayed_rank import DIVERGES, replaying
-from test_pipeline import CONFIG, environment, planned, project, snakemake
 
 from conftest import TINY, add_digits
 

@@ -2,12 +2,10 @@
 
 import copy
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,14 +13,13 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
+from project_copy import CONFIG, environment, make, planned, project, snakemake, write_experiment
 
-import forked_python
 from browser import CHROMIUM, browser
-from conftest import ROOT, TINY, add_digits, path_without_nsys, ran
+from conftest import TINY, add_digits, ran
 
 pytestmark = pytest.mark.slow
 
-CONFIG = "config/tiny.yaml"
 EXPERIMENT: dict[str, Any] = {
     "fixed": TINY | {"strategy": "ddp-ds"},
     "scenarios": {
@@ -40,82 +37,29 @@ EXPERIMENT: dict[str, Any] = {
 }
 RUN = "vision_digits_16px_{}_warmup2_profiled3_width0.25_batch8_epochs1_steps8_r1"
 ONE, TWO = RUN.format("ddp-ds_cpu1_fp32"), RUN.format("ddp-ds_cpu2_fp32")
-LIMIT_S = 1800
 # What is made from all scenarios together, again when one of them changes.
 TOGETHER = ["check the papers' claims, and recommend what to change", "write the report"]
 MADE_OF_A_SCENARIO = ("measure the scenario", "draw the figures of the scenario")
-
-
-# The command of a copy of the project: as installed it has the pipeline of the clone.
-OF_COPY = f"""#!{sys.executable}
-from pathlib import Path
-from multicard.cli import _pipeline, main
-_pipeline.pipeline_folder = Path.cwd
-main()
-"""
-
-
-def project(folder: Path, experiment: dict[str, Any] = EXPERIMENT) -> Path:
-    """Copy the project and give it a small experiment and this environment."""
-    made = {".git", ".venv", ".snakemake", "results", "data", "__pycache__", ".pytest_cache", ".ruff_cache"}
-    shutil.copytree(ROOT, folder, ignore=lambda _, names: made & set(names))
-    (folder / ".venv").symlink_to(sys.prefix)
-    (folder / "bin").mkdir()
-    (folder / "bin/snakemake").symlink_to(Path(sys.prefix) / "bin" / "snakemake")
-    (folder / "bin/multicard").write_text(OF_COPY)
-    (folder / "bin/multicard").chmod(0o755)
-    write(folder, experiment)
-    return folder
-
-
-def write(folder: Path, experiment: dict[str, Any]) -> None:
-    (folder / CONFIG).write_text(yaml.safe_dump({"results": "results"} | experiment, sort_keys=False))
-
-
-@contextmanager
-def changed_to(folder: Path, experiment: dict[str, Any]) -> Iterator[None]:
-    """Let the folder have another experiment for a while."""
-    write(folder, experiment)
-    try:
-        yield
-    finally:
-        write(folder, EXPERIMENT)
-
-
-def environment(nsys: bool = False) -> dict[str, str]:
-    return os.environ | {"PATH": os.environ["PATH"] if nsys else path_without_nsys()}
-
-
-def make(folder: Path, target: str = "demo") -> subprocess.CompletedProcess[str]:
-    # -o: the environment is this one, whatever its age.
-    # A make that is started by `make test` would say which folder it enters.
-    command = ["make", "--no-print-directory", "-o", ".venv/ready", target, f"CONFIG={CONFIG}", "BIN=bin"]
-    return ran(*command, cwd=folder, env=environment())
-
-
-def snakemake(
-    folder: Path, *arguments: str, config: str = CONFIG, nsys: bool = False, variables: Mapping[str, str] = {}
-) -> subprocess.CompletedProcess[str]:
-    local = ("--profile", "profiles/local", "--configfile", config)
-    given = environment(nsys) | dict(variables)
-    return forked_python.snakemake(folder, *local, *arguments, environment=given, limit_s=LIMIT_S)
-
-
-def planned(folder: Path, *arguments: str) -> list[str]:
-    """What a dry run would do, in its own words."""
-    dry = snakemake(folder, "--dry-run", *arguments)
-    assert dry.returncode == 0, dry.stderr
-    return sorted(re.findall(r"^Job \d+: (.+)$", dry.stdout + dry.stderr, re.M))
 
 
 def all_of_run(run: str) -> list[str]:
     return [f"run {run}", f"read the trace of {run}"]
 
 
+@contextmanager
+def changed_to(folder: Path, experiment: dict[str, Any]) -> Iterator[None]:
+    """Let the folder have another experiment for a while."""
+    write_experiment(folder, experiment)
+    try:
+        yield
+    finally:
+        write_experiment(folder, EXPERIMENT)
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project after `make demo`, without nsys. Its path has a space in it."""
-    folder = project(tmp_path_factory.mktemp("finished") / "my project")
+    folder = project(tmp_path_factory.mktemp("finished") / "my project", EXPERIMENT)
     done = make(folder)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     (folder / "said").write_text(done.stdout)

@@ -8,7 +8,7 @@ import yaml
 from PIL import Image
 
 from conftest import TINY, ran
-from workflow.test_pipeline import environment
+from workflow.project_copy import environment
 
 pytestmark = pytest.mark.slow
 
