@@ -110,14 +110,99 @@ def test_no_tracked_file_has_such_a_line(pattern: str, where: tuple[str, ...]) -
 
 
 TESTS = ROOT / "tests"
+# Test modules that still reach into a module whose limits are no parameters yet.
+REACH_INSIDE = {
+    "analysis/test_recommend.py",
+    "launch/test_attempts.py",
+    "launch/test_bounded_log.py",
+    "launch/test_faults.py",
+    "launch/test_node_folder.py",
+    "launch/test_several_nodes.py",
+    "launch/test_supervise.py",
+    "record/test_capture.py",
+    "record/test_memory_held.py",
+    "record/test_out_of_memory.py",
+    "trace/test_perfetto.py",
+    "trace/test_sqlite_pages.py",
+    "trace/test_truth.py",
+    "vision/test_prepare.py",
+}
+# The package's own modules, functions, classes and attributes whose names begin with one underscore. IPython defines
+# names of the form `_repr_html_`.
+PRIVATE_NAME = re.compile(r"_[a-z](\w*[^\W_])?", re.I)
+
+
+def modules_of_tests() -> dict[str, ast.Module]:
+    """Return the syntax tree of each Python file of the tests, by its path in their folder."""
+    paths = sorted(TESTS.rglob("*.py"))
+    return {path.relative_to(TESTS).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def defined_privately() -> set[str]:
+    """Return the private names that the package defines: of functions, classes, variables and attributes."""
+    names = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                names.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                names.add(node.attr)
+    return {name for name in names if PRIVATE_NAME.fullmatch(name)}
+
+
+def imported_from_package(tree: ast.Module) -> set[str]:
+    """Return the names that a module imports from the package, less the modules among them.
+
+    A module whose name begins with an underscore is no entry of a registry; what it defines may be public.
+    """
+    return {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == PACKAGE.name
+        for alias in node.names
+        if not PACKAGE.parent.joinpath(*node.module.split("."), f"{alias.name}.py").is_file()
+    }
+
+
+def attributes(tree: ast.Module) -> set[str]:
+    """Return the names of attributes that a module reads or writes on anything but `self`."""
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id == "self")
+    }
+
+
+def replaced_constants(tree: ast.Module) -> set[str]:
+    """Return names in capitals that a module replaces by `monkeypatch.setattr` or `patch.object`."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    names = {
+        call.args[1].value
+        for call in calls
+        if call.func.attr in ("setattr", "object") and len(call.args) > 1 and isinstance(call.args[1], ast.Constant)
+    }
+    return {name for name in names if isinstance(name, str) and name.isupper()}
 
 
 def test_no_test_module_imports_another_one() -> None:
     """What two of them need is a fixture of conftest.py or lies in a module that has no tests."""
-    for path in sorted(TESTS.rglob("*.py")):
-        imports = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.ImportFrom)]
-        modules = [(node.module or "").rpartition(".")[2] for node in imports]
-        assert [module for module in modules if module.startswith("test_")] == [], path
+    for path, tree in modules_of_tests().items():
+        imports = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        assert [module for module in imports if module.rpartition(".")[2].startswith("test_")] == [], path
+
+
+def test_tests_use_what_is_public_and_pass_limits_as_arguments() -> None:
+    """A test that reaches inside fails with a change that no user sees. Limits of time and size are parameters."""
+    of_other_libraries = {"_model", "_data"}
+    private = defined_privately() - of_other_libraries
+    reach_inside = {
+        path
+        for path, tree in modules_of_tests().items()
+        if (imported_from_package(tree) | attributes(tree)) & private or replaced_constants(tree)
+    }
+    assert reach_inside == REACH_INSIDE
 
 
 def test_what_rules_put_into_commands_is_quoted() -> None:

@@ -53,9 +53,9 @@ class Batches(list):
 
 def make_recipe(p: LlmParameters, shape: Architecture, steps: int) -> Any:
     """A recipe ready to train, whose model and optimizer its own methods have made."""
-    backend._patch_torchao()
+    backend.patch_torchao()
     with patch.object(dist, "init_process_group"):  # other tests in this process join groups of their own
-        backend._patch_for_cpu()
+        backend.patch_for_cpu()
     name = ALL_TECHNIQUES[p.technique].recipe_name(p)
     [file] = [recipe.file_path for recipe in get_all_recipes() if recipe.name == name]
     module = runpy.run_path(str(ROOT / "recipes" / file))

@@ -17,7 +17,7 @@ from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.runs.notices import notices
 from multicard.analysis.scaling.speedup_tables import speedup_table, throughputs_of
 from multicard.analysis.scenario_tables import ScenarioTables
-from multicard.cli.status import _run_status
+from multicard.cli.status import run_status
 from multicard.core.files import write_json
 from multicard.workloads.script.parameters import ScriptParameters
 from script_runs import MEASURED, configuration, parameters_of_all, speeds, write_all, write_run
@@ -138,7 +138,7 @@ def test_phases_may_be_missing_and_need_not_add_up_to_the_step(tmp_path: Path) -
     assert (row["backward_s"], row["optimizer_s"], row["other_s"]) == pytest.approx((0.05, 0.01, 0.04))
     assert row["forward_s"] is None and row["data_share"] is None
     assert row["inconsistency"] is None
-    assert _run_status(None, folder, None, row) == ("completed", ["no trace: no profiler"], True)
+    assert run_status(None, folder, None, row) == ("completed", ["no trace: no profiler"], True)
     # A phase that some steps are without counts over all steps: one batch for four updates.
     folder = write_run(tmp_path / "some", p(), 0.1, phases={"backward": 0.5})
     change_steps(folder, lambda steps: steps.assign(data_s=steps["data_s"].mask(steps["step"] % 4 == 0, 0.01)))

@@ -149,11 +149,11 @@ def test_losses_are_those_of_the_untouched_recipe(
 ) -> None:
     from omegaconf import OmegaConf
 
-    from multicard.workloads.llm.torchtune_backend import _settings
+    from multicard.workloads.llm.torchtune_backend import recipe_settings
 
     data, p = texts("preferences"), LlmParameters(**SMALL, technique=technique)
     model, sample_texts = read_unchanged(tiny, "model", "folder"), read_unchanged(data, "set of texts")
-    settings = _settings(p, model, sample_texts, data / "train.jsonl", tmp_path / "out")
+    settings = recipe_settings(p, model, sample_texts, data / "train.jsonl", tmp_path / "out")
     # Torchtune's own components, for as long as our job trains; so the same learning rates.
     stock = {
         "dataset": settings["dataset"]["data"],
@@ -246,10 +246,10 @@ def test_a_loss_that_is_not_finite_is_an_outcome(tune: Callable[..., Path]) -> N
 
 @pytest.mark.parametrize(("technique", "rate"), [("lora", 3e-4), ("dpo", 5e-4), ("full", 2e-5)])
 def test_the_recipe_is_given_the_rate_of_the_technique_unless_one_is_stated(technique: str, rate: float) -> None:
-    from multicard.workloads.llm.torchtune_backend import _settings
+    from multicard.workloads.llm.torchtune_backend import recipe_settings
 
     model = {"tokenizer": "t", "special_tokens": "s", "architecture": "tiny", "folder": "f", "checkpoint_files": ["c"]}
     for stated, expected in ((None, rate), (0.1, 0.1)):
         p = LlmParameters(technique=technique, learning_rate=stated)
-        settings = _settings(p, model, {"kind": "preference"}, Path("train.json"), Path("out"))
+        settings = recipe_settings(p, model, {"kind": "preference"}, Path("train.json"), Path("out"))
         assert settings["optimizer"]["lr"] == expected

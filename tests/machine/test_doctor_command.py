@@ -114,7 +114,6 @@ def test_what_cannot_be_read_is_one_line() -> None:
 
 
 def test_a_useless_tool_is_one_line_and_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system, "FILE_BYTES", 1 << 22)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     put(tmp_path, "endless", "exec yes")
     answer = system.ask(["endless"], limit_s=30)

@@ -7,6 +7,7 @@ import pytest
 from faked_programs import GARBAGE, HANG, place
 
 from changed_traces import change
+from multicard.core.system import ask
 from multicard.machine import profiler
 from multicard.machine.probe import facts_here
 from multicard.profilers import nsys
@@ -72,8 +73,8 @@ def test_without_nsys_or_ranges_the_other_profiler_is_named(
     with monkeypatch.context() as patch:
         patch.setattr(nsys, "cuda_of_torch", lambda _python: nsys.BUILT_WITHOUT_CUDA)
         assert look(CPU) == ("warning", "torch has no NVTX, since it was built without CUDA")  # there is nothing to try
-    for script in (GARBAGE, HANG):
-        monkeypatch.setattr(nsys, "VERSION_LIMIT_S", 0.3 if script == HANG else 20)
+    for script, limit_s in ((GARBAGE, 20), (HANG, 0.3)):
+        monkeypatch.setattr(nsys, "ask", lambda command, _limit_s, limit_s=limit_s: ask(command, limit_s))
         place(tmp_path, monkeypatch, "nsys")("nsys", script)
         [only] = profiler.checks(CPU)
         assert (only.verdict, "prints no version" in only.found) == ("error", True)

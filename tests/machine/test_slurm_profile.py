@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ import pytest
 from faked_programs import GARBAGE, HANG, place, sinfo
 
 from conftest import ROOT
-from multicard.core import system
 from multicard.core.errors import UserError
+from multicard.core.system import ask
 from multicard.experiment.load import read_profile
 from multicard.machine import Check, slurm
 
@@ -141,8 +142,11 @@ def test_a_slurm_that_does_not_answer_is_wrong_only_where_a_profile_demands_it(
         for demanded, verdict in ((False, "warning"), (True, "error")):
             found = look(a_profile(), demanded=demanded, sinfo=script)
             assert [one.verdict for one in found.values()] == ["ok", verdict]
-    for script, says in ((GARBAGE, "sinfo prints no version"), (HANG, "sinfo did not end within 0.3 s")):
-        monkeypatch.setattr(system, "LIMIT_S", 0.3 if script == HANG else 20)
+    for script, says, limit_s in (
+        (GARBAGE, "sinfo prints no version", 20),
+        (HANG, "sinfo did not end within 0.3 s", 0.3),
+    ):
+        monkeypatch.setattr(slurm, "ask", partial(ask, limit_s=limit_s))
         [only] = look(a_profile(), sinfo=script).values()
         assert (only.check, only.verdict, only.found) == ("Slurm", "warning", f"cannot tell: {says}")
 

@@ -14,6 +14,7 @@ from conftest import ran, refusal
 from machine.faked_programs import put
 from multicard.cli import main
 from multicard.core.rendezvous import Rendezvous
+from multicard.core.system import ask
 from multicard.record.observe import PACKAGE, observer_variables
 from multicard.workloads.script import start
 from multicard.workloads.script.launchers import LAUNCHERS
@@ -220,7 +221,8 @@ def answering(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Callable[[str],
     def problem(line: str) -> str | None:
         path = tmp_path / "python"
         put(tmp_path, "python", line)
-        monkeypatch.setattr(start, "INTERPRETER_LIMIT_S", 0.2 if "sleep" in line else 60.0)
+        if "sleep" in line:
+            monkeypatch.setattr(start, "ask", lambda command, _limit_s: ask(command, 0.2))
         found = start.refusal(parameters(command=["-m", "train"], python=str(path)))
         return found and str(found.message).replace(str(path), "PYTHON")
 
@@ -286,14 +288,15 @@ def test_a_launcher_that_the_interpreter_does_not_have_is_named_with_what_to_ins
     Path("train.py").touch()
     Path("deepspeed").mkdir()
     python = tmp_path / "python"
-    put(tmp_path, "python", f'case "$2" in *torch*) echo 3.11; echo 2.5.0;; *) exec {sys.executable} -S "$@";; esac')
-    command = ["scale", "--device", "cpu", "--devices", "1,2", "--python", "./python", "--launcher", "deepspeed"]
-    line = refusal(lambda: main([*command, "--", "train.py"]), SystemExit)
+    answers = f'case "$2" in *torch*) echo 3.11; echo 2.5.0;; *) exec {sys.executable} -S "$@";; esac'
+    put(tmp_path, "python", answers)
+    command = ["scale", "--device", "cpu", "--devices", "1,2", "--launcher", "deepspeed"]
+    line = refusal(lambda: main([*command, "--python", "./python", "--", "train.py"]), SystemExit)
     assert line.endswith(
         f": launcher: deepspeed is not installed for {python}; install it: {python} -m pip install deepspeed"
     )
     assert not Path("multicard.yaml").exists()
     Path("deepspeed/__init__.py").touch()
-    start._has_package.cache_clear()
-    main([*command, "--dry-run", "--", "train.py"])
+    put(tmp_path, "other", answers)  # what was learned of the first one is kept
+    main([*command, "--python", "./other", "--dry-run", "--", "train.py"])
     assert "2 runs: 2 would run" in capsys.readouterr().out

@@ -83,7 +83,7 @@ def pack(experiment: Experiment, out: Path) -> Packed:
                 packed.runs.append(run)
     if not packed.runs:
         raise UserError(f"{runs}: found no complete run of the experiment, expected one or more to archive")
-    found = [_read_record(runs / run) for run in packed.runs]
+    found = [read_named_record(runs / run) for run in packed.runs]
     allowed = Allowed(found)
     records = [allowed.record(_renamed(record, allowed)) for record in found]
     ids = [record["run"] for record in records]
@@ -123,8 +123,11 @@ def _check_stated(stated: dict[str, Any]) -> None:
         raise UserError(f"the configuration cannot be archived: with private text removed, {why}") from None
 
 
-def _read_record(folder: Path) -> dict[str, Any]:
-    """Read run.json of a run whose name is made of its parameters."""
+def read_named_record(folder: Path) -> dict[str, Any]:
+    """Return run.json of a run, as a dictionary.
+
+    Raises `UserError` if it is no such file, or if the folder or the file names another run than its parameters make.
+    """
     try:
         record = read_json(folder / RUN)
         made = run_id(parameters_of(record["parameters"]))

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
     for run in matrix.runs:
         folder = results / "runs" / run
         try:
-            outcome, remarks, sound = _run_status(matrix.reasons[run], folder, jobs.get(run), measured.get(run))
+            outcome, remarks, sound = run_status(matrix.reasons[run], folder, jobs.get(run), measured.get(run))
         except UserError as error:
             outcome, remarks, sound = "damaged", [], False
             damaged.append(str(error))
@@ -74,10 +74,10 @@ def _measured(results: Path, scenarios: Sequence[str]) -> dict[str, dict[str, An
     return found
 
 
-def _run_status(
+def run_status(
     cannot_run: str | None, folder: Path, job: "QueuedJob | None", row: Mapping[str, Any] | None
 ) -> tuple[str, list[str], bool]:
-    """Outcome of a run, remarks on it, and whether nothing is wrong.
+    """Return the outcome of a run, remarks on it, and True if nothing is wrong.
 
     `cannot_run`: why it cannot run here. `job`: its job in Slurm's queue. `row`: its measures, if a table has them.
     """

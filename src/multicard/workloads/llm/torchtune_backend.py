@@ -1,7 +1,7 @@
 """Tune by torchtune's stock recipes, as `tune run RECIPE --config FILE` does.
 
 Recipes are configured, with `multicard.workloads.llm.components` for what is recorded, and neither copied nor changed.
-Two patches let them run here: `_patch_torchao` restores names of torchao that have changed since, `_patch_for_cpu`
+Two patches let them run here: `patch_torchao` restores names of torchao that have changed since, `patch_for_cpu`
 replaces functions that work only on GPUs.
 """
 
@@ -80,19 +80,19 @@ def tune(p: LlmParameters, model: dict[str, Any], texts: dict[str, Any], train_f
     """
     if unsupported := torchtune_unsupported_reason():
         raise UserError(unsupported)
-    _patch_torchao()
+    patch_torchao()
     if p.device == "cpu":
-        _patch_for_cpu()
+        patch_for_cpu()
     output.mkdir(parents=True, exist_ok=True)
     # Every rank writes the same file.
     with atomic_write(output / "recipe.yaml") as temporary:
-        OmegaConf.save(OmegaConf.create(_settings(p, model, texts, train_file, output)), temporary)
+        OmegaConf.save(OmegaConf.create(recipe_settings(p, model, texts, train_file, output)), temporary)
     sys.argv = ["tune", "run", TECHNIQUES[p.technique].recipe_name(p), "--config", str(output / "recipe.yaml")]
     [command] = entry_points(group="console_scripts", name="tune")
     command.load()()
 
 
-def _settings(
+def recipe_settings(
     p: LlmParameters, model: dict[str, Any], texts: dict[str, Any], train_file: Path, output: Path
 ) -> dict[str, Any]:
     """Return the configuration of the stock recipe."""
@@ -191,7 +191,7 @@ def _dataset(p: LlmParameters, texts: dict[str, Any], train_file: Path) -> dict[
     }
 
 
-def _patch_torchao() -> None:
+def patch_torchao() -> None:
     """Give torchao's classes of fake quantization the names by which torchtune 0.6.1 imports them.
 
     torchao 0.13 renamed them; its deprecated subclass with the old name fails an assertion of torchtune.
@@ -202,7 +202,7 @@ def _patch_torchao() -> None:
     fake_quantizer.FakeQuantizer = IntxFakeQuantizer
 
 
-def _patch_for_cpu() -> None:
+def patch_for_cpu() -> None:
     """Replace functions that the recipes call on CPUs, too, although they work only on GPUs."""
     join = dist.init_process_group
     # The recipes name NCCL.
