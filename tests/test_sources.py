@@ -125,7 +125,6 @@ REACH_INSIDE = {
     "trace/test_perfetto.py",
     "trace/test_sqlite_pages.py",
     "trace/test_truth.py",
-    "vision/test_prepare.py",
 }
 # The package's own modules, functions, classes and attributes whose names begin with one underscore. IPython defines
 # names of the form `_repr_html_`.

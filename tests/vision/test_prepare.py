@@ -18,8 +18,9 @@ from torchvision.transforms import v2
 
 from multicard.core.errors import UserError
 from multicard.core.prepared import read_unchanged
-from multicard.workloads.vision import sources
+from multicard.experiment.datasets import Mnist
 from multicard.workloads.vision.data import GrayscaleDataset, SyntheticDataset, open_split
+from multicard.workloads.vision.sources import read_mnist
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS = NAMES
@@ -35,11 +36,10 @@ def mnist_contents() -> dict[str, bytes]:
     return dict(zip(NAMES, (idx(part) for part in (*train, *test)), strict=True))
 
 
-@pytest.fixture
-def published(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the small MNIST for the one that is published."""
+def facts_of_mnist(folder: Path, **definition: Any) -> dict[str, Any]:
+    """Return what is recorded of an MNIST in a folder, where the small one is the one that is published."""
     digests = {name: hashlib.md5(content).hexdigest() for name, content in mnist_contents().items()}
-    monkeypatch.setattr(sources, "MNIST_MD5", digests)
+    return read_mnist(Mnist(source="mnist", folder=str(folder), **definition), "mine", digests).facts
 
 
 def write_mnist(folder: Path, zipped: bool = False, **changes: bytes) -> Path:
@@ -101,7 +101,6 @@ def test_a_mnist_file_that_is_cut_or_missing_is_refused(tmp_path: Path) -> None:
     assert line == f"datasets.mine.folder: {folder} does not contain {TEST_LABELS}; download: true would fetch them"
 
 
-@pytest.mark.usefixtures("published")
 def test_missing_mnist_files_are_downloaded_by_torchvision_when_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,20 +110,19 @@ def test_missing_mnist_files_are_downloaded_by_torchvision_when_asked(
     assert line.startswith(f"datasets.mine.download: cannot fetch MNIST into {tmp_path}/in: ")
 
     monkeypatch.setattr(MNIST, "download", lambda self: write_mnist(Path(self.raw_folder)))
-    facts = made(tmp_path / "out", **definition)
-    assert (facts["train_samples"], facts["verified"]) == (30, True)
+    assert facts_of_mnist(tmp_path / "in", download=True)["verified"]
+    assert made(tmp_path / "out", **definition)["train_samples"] == 30
     monkeypatch.undo()  # what is there is not fetched again
     assert made(tmp_path / "again", **definition)["test_samples"] == 20
 
 
-@pytest.mark.usefixtures("published")
 @pytest.mark.parametrize("zipped", [False, True])
 def test_only_files_with_the_published_content_are_mnist_however_they_are_packed(tmp_path: Path, zipped: bool) -> None:
-    facts = made(tmp_path / "out", source="mnist", folder=str(write_mnist(tmp_path / "in", zipped)))
+    facts = facts_of_mnist(write_mnist(tmp_path / "in", zipped))
     assert facts["verified"] and facts["origin"].startswith("MNIST (Y. LeCun")
     folder = write_mnist(tmp_path / "other", zipped, **{TEST_LABELS: idx(np.arange(1, 21) % 10)})
-    facts = made(tmp_path / "out", source="mnist", folder=str(folder))
-    assert facts["test_samples"] == 20
+    facts = facts_of_mnist(folder)
+    assert made(tmp_path / "out", source="mnist", folder=str(folder))["test_samples"] == 20
     assert not facts["verified"] and not facts["origin"].startswith("MNIST")
 
 
