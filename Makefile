@@ -23,10 +23,10 @@ snakemake-report: $(READY)
 	@$(BIN)/snakemake --profile profiles/local --configfile '$(CONFIG)' --report snakemake-report.html
 
 # Everything that a user can break.
-test: $(READY) $(DEEPSPEED)
+test: $(READY)
 	$(PYTEST) -m "not rare"
 
-# What only rarely changes: emulated GPUs, how jobs end under Slurm, the browser, many more random inputs.
+# What only rarely changes: emulated GPUs, how jobs end under Slurm, the browser, DeepSpeed, many more random inputs.
 test-rare: $(READY) $(DEEPSPEED)
 	$(PYTEST) -m rare
 
