@@ -9,10 +9,9 @@ from multicard.analysis.outputs import write_scenario
 from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.scenario_tables import ScenarioTables, tables_of
 from multicard.archive.pack import pack
-from multicard.cli import main
 from multicard.core.errors import UserError
 from multicard.report.results import Plan, read_results
-from recorded_runs import add_run, experiment, write_configuration
+from recorded_runs import add_run, experiment
 
 pytestmark = pytest.mark.slow  # the run that is damaged is a real one
 
@@ -26,19 +25,6 @@ def cut(path: Path, how: str) -> None:
     content = path.read_text()
     left = {"empty": 0, "half": len(content) // 2, "line": content.rfind("\n", 0, -1) + 1}
     path.write_text(content[: left[how]])
-
-
-def test_status_names_a_damaged_record_and_goes_on(
-    folder: Path, extracted_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    add_run(extracted_run, folder.parents[1], repeat=2)
-    cut(folder / "run.json", "half")
-    config = write_configuration(tmp_path / "config.yaml", folder.parents[1], 2)
-    with pytest.raises(SystemExit) as ended:
-        main(["status", str(config)])
-    assert ended.value.code == 1
-    named, counts = capsys.readouterr().out.splitlines()
-    assert named.startswith(f"{folder / 'run.json'}: ") and counts == "1 damaged, 1 completed"
 
 
 @pytest.mark.parametrize("how", ["line", "half", "empty"])

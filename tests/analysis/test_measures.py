@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from vision_records import ELAPSED, change_steps, record, with_activity
 
+from conftest import refusal
 from multicard.analysis.runs.measures import measure_run, outcome_of, outcome_table, runs_table
 from multicard.analysis.runs.notices import notices
 from multicard.core.errors import UserError
@@ -94,11 +95,14 @@ def test_time_to_accuracy_ends_with_the_first_epoch_that_reaches_it() -> None:
     assert time_to_accuracy(epochs.head(1)) is None
 
 
-def test_a_run_that_replays_its_steps_ends_no_epoch(tmp_path: Path) -> None:
+def test_a_run_without_an_epoch_is_refused_unless_it_only_replays_its_steps(tmp_path: Path) -> None:
     parameters = VisionParameters(strategy="ddp-ds", device="cuda", devices=2, batch_size=30, ablate="host")
-    folder = record(tmp_path, "ddp-ds", parameters=parameters.model_dump())
-    (folder / "epochs.csv").write_text("epoch,train_loss,test_loss,test_accuracy,epoch_time_s\n")
-    row = measure_run(folder)
+    replays = record(tmp_path / "replays", "ddp-ds", parameters=parameters.model_dump())
+    trains = record(tmp_path / "trains", "ddp-ds")
+    for folder in (replays, trains):
+        (folder / "epochs.csv").write_text("epoch,train_loss,test_loss,test_accuracy,epoch_time_s\n")
+    assert refusal(lambda: measure_run(trains)) == f"{trains}/epochs.csv: found no epoch"
+    row = measure_run(replays)
     assert row["iteration_time_s"] == pytest.approx(ELAPSED / 3) and row["test_accuracy"] is None
 
 

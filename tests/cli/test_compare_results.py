@@ -101,10 +101,9 @@ def test_the_slower_configuration_is_one_line(baseline: Path, slower: Path) -> N
     assert changes == pytest.approx({run: FACTOR - 1} | dict.fromkeys(changes.keys() - {run}, 0), abs=1e-9)
 
 
-def test_a_change_within_the_tolerance_and_an_archive_as_baseline(baseline: Path, slower: Path, tmp_path: Path) -> None:
-    assert check(slower, baseline)[0] == 0  # faster
-    code, printed = check(baseline, slower, "--fail-above", "10%", "--measure", "throughput")  # less by 1 - 1 / 1.1
-    assert code == 0 and "0 regressions, 2 within the tolerance of 10% of 2 configurations" in printed
+def test_an_archive_as_baseline_and_each_measure_that_is_asked_for(
+    baseline: Path, slower: Path, tmp_path: Path
+) -> None:
     pack(experiment(baseline, 3), tmp_path / "v1.tar.gz")  # of one of the configurations
     code, printed = check(tmp_path / "v1.tar.gz", slower, "--measure", "throughput,memory")
     assert code == 0
@@ -143,17 +142,6 @@ def test_of_results_that_are_compared_with_themselves_a_doubt_is_one_line(slower
     assert doubts and len(doubts) == len(set(doubts))
 
 
-def test_runs_that_end_otherwise_are_a_regression(extracted_run: Path, tmp_path: Path) -> None:
-    def lost(record: dict[str, Any]) -> None:
-        record["outcome"] = "out_of_memory"
-
-    old = results(extracted_run, results(extracted_run, tmp_path / "old", repeats=2), repeats=2, seed=7)
-    new = results(extracted_run, results(extracted_run, tmp_path, change=lost, repeats=2), repeats=2, seed=7)
-    code, said = check(old, new)
-    assert code == 1 and ": out_of_memory in 2 of 2 runs; 2 completed before\n" in said
-    assert check(new, old)[0] == 0
-
-
 def test_what_cannot_be_told_has_a_code_of_its_own(extracted_run: Path, tmp_path: Path) -> None:
     def other(record: dict[str, Any]) -> None:
         record["hardware"]["processor"] = "another"
@@ -189,25 +177,12 @@ def test_what_cannot_be_told_has_a_code_of_its_own(extracted_run: Path, tmp_path
     assert "x.tar.gz: not an archive of multicard" in said(old, tmp_path / "x.tar.gz", code=1)[0]
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "says"),
-    [
-        ("steps.csv", "rank,epoch\n0,1\n", "found no column step"),
-        ("epochs.csv", "epoch,train_loss,test_loss,test_accuracy,epoch_time_s\n", "found no epoch"),
-        ("activity/phases.parquet", "PAR1", "cut or altered since it was made"),
-        ("run.json", "{}", "not the record of a run: run: missing"),
-    ],
-)
-def test_a_damaged_file_is_named(file: str, content: str, says: str, extracted_run: Path, tmp_path: Path) -> None:
-    def without_checksums(record: dict[str, Any]) -> None:  # so that the content of a table is looked into
-        del record["files"]
-
-    whole = add_run(extracted_run, tmp_path / "whole", change=without_checksums)
-    path = Path(shutil.copytree(tmp_path / "whole", tmp_path / "bad")) / "runs" / whole.name / file
-    path.unlink()
-    path.write_text(content)
+def test_a_damaged_file_is_named(extracted_run: Path, tmp_path: Path) -> None:
+    whole = add_run(extracted_run, tmp_path / "whole")
+    path = Path(shutil.copytree(tmp_path / "whole", tmp_path / "bad")) / "runs" / whole.name / "run.json"
+    path.write_text("{}")
     [line] = multicard("compare", tmp_path / "whole", tmp_path / "bad").stderr.splitlines()
-    assert line.startswith(f"{path}: ") and says in line
+    assert line.startswith(f"{path}: not the record of a run: run: missing")
 
 
 def test_the_github_action_says_what_became_slower_and_what_cannot_be_told(

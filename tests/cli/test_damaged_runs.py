@@ -47,6 +47,7 @@ def alter(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "harm"),
     [
+        ("run.json", cut),
         ("steps.csv", alter),
         ("epochs.csv", lose),
         ("activity/tables.json", lose),
