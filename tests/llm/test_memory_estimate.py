@@ -38,7 +38,7 @@ def job(**fixed: Any) -> LlmParameters:
 @pytest.mark.parametrize(
     ("shape", "fixed"),
     [
-        (BILLION, {"technique": "dpo"}),
+        (BILLION_4, {"technique": "dpo"}),
         (BILLION_4, {"devices": 2}),
         (BILLION_4, {"technique": "full", "gradient_accumulation_steps": 2}),
         (BILLION_4, {"technique": "full", "devices": 4, "activation_checkpointing": True}),
@@ -48,6 +48,7 @@ def job(**fixed: Any) -> LlmParameters:
         (FEW_LOGITS, {"technique": "qlora", "sequence_length": 2048, "activation_checkpointing": True}),
         (TINY, {"precision": "fp32", "sequence_length": 1024}),
         rare(BILLION, {}),
+        rare(BILLION, {"technique": "dpo"}),
         rare(BILLION, {"sequence_length": 2048, "activation_checkpointing": True}),
         rare(BILLION, {"technique": "full", "sequence_length": 2048}),
         rare(BILLION, {"technique": "full", "devices": 2}),

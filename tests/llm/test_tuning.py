@@ -41,17 +41,12 @@ SMALL: dict[str, Any] = {
 ALL_STEPS = SMALL["warmup_steps"] + SMALL["steps"] + LEAST_SETTLING + SMALL["profiled_steps"]
 QLORA, QAT = {"technique": "qlora", "devices": 2}, {"technique": "qat", "devices": 2}
 DPO = {"technique": "dpo", "devices": 2, "gradient_accumulation_steps": 2}
-# Every technique on two devices. Emulated GPUs have all on one too, with references on the CPU
-# (tests/emulated/test_emulated_tuning.py).
-RUNS = [
-    {"technique": "lora", "devices": 1},
-    {"technique": "lora", "devices": 2},
-    QLORA,
-    QAT,
-    QAT | {"qat_of": "weights"},
-    DPO,
-    {"technique": "full", "devices": 2},
-]
+# Every technique on two devices. Daily are adapters on one and on two devices, and pairs of answers, whose recipe is
+# the most unlike the others. Steps of all are in test_memory_estimate.py, too, and emulated GPUs have all on one device,
+# with references on the CPU (tests/emulated/test_emulated_tuning.py).
+DAILY = [{"technique": "lora", "devices": 1}, {"technique": "lora", "devices": 2}, DPO]
+RARE = [QLORA, QAT, QAT | {"qat_of": "weights"}, {"technique": "full", "devices": 2}]
+RUNS = [*DAILY, *(pytest.param(changes, marks=pytest.mark.rare) for changes in RARE)]
 LOSS = re.compile(r"loss:([0-9.e-]+)")
 
 

@@ -16,10 +16,9 @@ from observed_scripts import has_memory_and_phases
 from script.equipment import CASES, DEEPSPEED, ON_GPUS, Script, every_step_is_seen, losses, torchtune
 
 COMPILES = "torch.compile, python"
-# Every day the frameworks that most use, each by another launcher.
-DAILY = (
-    "DDP with gradient accumulation, torchrun", "Lightning, command", "Transformers, accelerate", "Accelerate, python",
-)  # fmt: skip
+# Every day the frameworks that most use, each by another launcher. DDP by torchrun is there on emulated GPUs
+# (tests/emulated/test_emulated_scripts.py) and in tests/launch/test_script_jobs.py.
+DAILY = ("Lightning, command", "Transformers, python", "Accelerate, accelerate")
 # Of these the losses are compared: a way each by which the observer gets at the steps.
 COMPARED = (
     "DDP with gradient accumulation, torchrun", "FSDP2, torchrun", COMPILES, "Lightning, command",

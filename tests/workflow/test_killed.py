@@ -82,7 +82,9 @@ def survivors(processes: list[psutil.Process], limit_s: float) -> list[str]:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("killed", ["-m multicard run", "-m snakemake", "launch_run.py"])
+@pytest.mark.parametrize(
+    "killed", ["-m multicard run", "launch_run.py", pytest.param("-m snakemake", marks=pytest.mark.rare)]
+)
 def test_all_of_a_pipeline_ends_when_a_part_of_it_is_killed(
     killed: str, pipeline: list[psutil.Process], tmp_path: Path
 ) -> None:

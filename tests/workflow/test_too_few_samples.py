@@ -54,6 +54,7 @@ def test_nothing_starts_where_no_run_can(folder: Path) -> None:
     assert "2 runs: none would run" in listed
 
 
+@pytest.mark.rare
 def test_the_others_run_and_the_report_names_the_reason(folder: Path) -> None:
     experiment(folder, 64, 4)
     done = ran(sys.executable, *COMMAND, cwd=folder, env=environment())
