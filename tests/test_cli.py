@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis.synthetic_results import images, make_results
 from changed_traces import change
 from conftest import ROOT, ran
 from console import multicard
+from factories import vision_runs, write_results
 from machine.faked_programs import put
 from multicard.archive.manifest import FILES
 from multicard.core.files import write_json
@@ -360,7 +360,7 @@ def test_a_folder_without_measures_is_no_result(command: str, tmp_path: Path) ->
 
 
 def test_the_papers_claims_are_found_from_any_folder_and_their_verdicts_counted(tmp_path: Path) -> None:
-    make_results(tmp_path / "there", images(100.0) + images(120.0, layout="nhwc"))
+    write_results(tmp_path / "there", vision_runs(100.0) + vision_runs(120.0, layout="nhwc"))
     judged = multicard("report", "there", "--claims", folder=tmp_path)
     assert judged.returncode == 0, judged.stderr
     assert "nhwc_gain: confirmed" in judged.stdout

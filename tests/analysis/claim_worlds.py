@@ -4,9 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from synthetic_results import SCATTERED, STEADY, Row, images, made, texts
-
 from conftest import ROOT
+from factories import SCATTERED, STEADY, Row, make_results, tuning_runs, vision_runs
 from multicard.analysis.evidence import Evidence
 from multicard.papers.claims import read_claims
 from multicard.papers.judge import JudgedClaim, judge
@@ -22,7 +21,7 @@ def verdict_on(claim: str, evidence: Evidence) -> JudgedClaim:
 
 def evidence_of(folder: Path, experiment: Experiment, **others: Any) -> Evidence:
     scenarios, tables = experiment
-    return made(folder, *scenarios, tables=tables, **others)
+    return make_results(folder, *scenarios, tables=tables, **others)
 
 
 def changed(experiment: Experiment, change: Callable[[Row], Row]) -> Experiment:
@@ -37,23 +36,27 @@ def on_cpu(experiment: Experiment) -> Experiment:
 
 def strategies(ddp_ds: float = 0.9, dp: float = 0.4, scatter: Any = STEADY, dp_waits: float = 0.02) -> Experiment:
     """Efficiency on two and four devices."""
-    rows = images(100, strategy="single")
+    rows = vision_runs(100, strategy="single")
     for devices in (2, 4):
-        rows += images(100 * devices * ddp_ds, scatter, devices=devices)
-        rows += images(100 * devices * dp, strategy="dp", devices=devices, data_share=dp_waits)
+        rows += vision_runs(100 * devices * ddp_ds, scatter, devices=devices)
+        rows += vision_runs(100 * devices * dp, strategy="dp", devices=devices, data_share=dp_waits)
     return [rows], {}
 
 
 def precisions(fp32: float = 1.6, fp16: float = 2.4, largest: float = 3.3, accuracy: float = 1.0) -> Experiment:
     """Speed over that of FP64, of FP16 with the largest images as well, and accuracy of FP16 over that of FP32."""
-    rows = images(100, precision="fp64") + images(100 * fp32, precision="fp32") + images(100 * fp16, precision="fp16")
-    rows += images(20, precision="fp64", image_size=500)
-    rows += images(20 * largest, precision="fp16", image_size=500)
+    rows = (
+        vision_runs(100, precision="fp64")
+        + vision_runs(100 * fp32, precision="fp32")
+        + vision_runs(100 * fp16, precision="fp16")
+    )
+    rows += vision_runs(20, precision="fp64", image_size=500)
+    rows += vision_runs(20 * largest, precision="fp16", image_size=500)
     short = [row | {"steps_per_epoch": 200} for row in rows]
     full = [
         row
         for precision, reached in (("fp32", 0.9), ("fp16", 0.9 * accuracy))
-        for row in images(100, precision=precision, epochs=19, test_accuracy=reached)
+        for row in vision_runs(100, precision=precision, epochs=19, test_accuracy=reached)
     ]
     return [short + full], {}
 
@@ -62,14 +65,14 @@ def pinned(one: float, four: float, scatter: Any = STEADY) -> Experiment:
     """Speed with pinned memory over that without, on one and on four devices."""
     rows = []
     for devices, gain in ((1, one), (4, four)):
-        rows += images(100, devices=devices) + images(100 * gain, scatter, devices=devices, pin_memory=True)
+        rows += vision_runs(100, devices=devices) + vision_runs(100 * gain, scatter, devices=devices, pin_memory=True)
     return [rows], {}
 
 
 def two_kinds(llm: float, vision: float, scatter: Any = STEADY) -> Experiment:
     """Speed-up on four devices."""
-    is_vision = images(100) + images(100 * vision, devices=4)
-    return [is_vision, texts(1.0) + texts(4 / llm, scatter, devices=4)], {}
+    is_vision = vision_runs(100) + vision_runs(100 * vision, devices=4)
+    return [is_vision, tuning_runs(1.0) + tuning_runs(4 / llm, scatter, devices=4)], {}
 
 
 def calls(*copies: float) -> Experiment:
@@ -82,20 +85,20 @@ def calls(*copies: float) -> Experiment:
         ):  # fmt: skip
             table.append({"at": run, "api": "runtime", "function": function, "total_s": seconds})
         table.append({"at": run, "api": "backtrace", "function": "cudaMemcpyAsync", "total_s": 100.0})
-    return [texts(1.0, scatter=(1.0,) * len(copies))], {"cuda_api": table}
+    return [tuning_runs(1.0, factors=(1.0,) * len(copies))], {"cuda_api": table}
 
 
 def sizes(large: float, small: float) -> Experiment:
     """Efficiency on four devices at 500 px and at 100 px, which has a 25th of the pixels."""
     rows = []
     for size, speed, efficiency in ((500, 100, large), (100, 2500, small)):
-        rows += images(speed, image_size=size) + images(4 * speed * efficiency, image_size=size, devices=4)
+        rows += vision_runs(speed, image_size=size) + vision_runs(4 * speed * efficiency, image_size=size, devices=4)
     return [rows], {}
 
 
 def switched(gain: float, scatter: Any = STEADY, **switch: Any) -> Experiment:
     """Speed with a switch over that without."""
-    return [images(100) + images(100 * gain, scatter, **switch)], {}
+    return [vision_runs(100) + vision_runs(100 * gain, scatter, **switch)], {}
 
 
 def techniques(scatter: Any = STEADY, **changed: tuple[float, float]) -> Experiment:
@@ -108,13 +111,13 @@ def techniques(scatter: Any = STEADY, **changed: tuple[float, float]) -> Experim
     for number, (name, (time, memory)) in enumerate(numbers.items()):
         technique, _, trained = name.partition("_")
         own = {"technique": technique, "qat_of": trained or "adapters", "learning_rate": 1e-4 * (number + 1)}
-        rows += texts(time, scatter if name == "lora" else STEADY, peak_memory_bytes=1e9 * memory, **own)
+        rows += tuning_runs(time, scatter if name == "lora" else STEADY, peak_memory_bytes=1e9 * memory, **own)
     return [rows], {}
 
 
 def accuracy(*reached: float, epochs: int = 20) -> Experiment:
     """Accuracy after the second epoch, of each repeat; it falls afterwards."""
-    rows = images(100, scatter=(1.0,) * len(reached), epochs=epochs, test_accuracy=0.5)
+    rows = vision_runs(100, factors=(1.0,) * len(reached), epochs=epochs, test_accuracy=0.5)
     table = [
         {"at": run, "epoch": epoch, "test_accuracy": value}
         for run, best in enumerate(reached)

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from scipy.stats import studentized_range
 from scipy.stats import t as student
-from synthetic_results import images, made, said, trained
-from synthetic_results import with_provenance as placed
 
+from factories import make_results, recommendations, strong_scaling_runs, vision_runs, with_provenance
 from multicard.analysis.bottlenecks.bottlenecks import Bottleneck
 from multicard.analysis.bottlenecks.options import untried
 from multicard.analysis.choice.answers import speedups
@@ -25,17 +24,17 @@ from multicard.stats.selection import dunnett_critical_value
 
 
 def in_groups(evidence: Evidence, group_of: Callable[[MeasuredRun], tuple[str, ...]]) -> Evidence:
-    return placed(evidence, group=group_of)
+    return with_provenance(evidence, group=group_of)
 
 
 def test_configurations_of_two_groups_are_not_paired_by_the_number_of_their_repeat(tmp_path: Path) -> None:
     # Each group has blocks of its own, which happen to differ alike; the layouts are 2% apart in each repeat.
     blocks = (0.96, 1.0, 1.04)
-    rows = trained(2, 100, blocks) + trained(2, 100.3, (0.961, 1.0, 1.039), num_workers=1)
-    rows += trained(2, 102, blocks, layout="nhwc") + trained(
+    rows = strong_scaling_runs(2, 100, blocks) + strong_scaling_runs(2, 100.3, (0.961, 1.0, 1.039), num_workers=1)
+    rows += strong_scaling_runs(2, 102, blocks, layout="nhwc") + strong_scaling_runs(
         2, 102.2, (0.959, 1.0, 1.041), layout="nhwc", num_workers=1
     )
-    evidence = made(tmp_path, rows)
+    evidence = make_results(tmp_path, rows)
 
     def worse(evidence: Evidence) -> set[tuple[str, bool]]:
         [job] = choices(evidence)
@@ -51,13 +50,13 @@ def test_configurations_of_two_groups_are_not_paired_by_the_number_of_their_repe
 
 
 def test_a_speed_up_says_among_how_many_it_is_the_best(tmp_path: Path) -> None:
-    few = trained(1, 100) + trained(2, 190)
-    many = few + [row for workers in range(1, 8) for row in trained(2, 189, num_workers=workers)]
-    many += [row for workers in range(1, 8) for row in trained(1, 100, num_workers=workers)]
-    alone, chosen = (choices(made(tmp_path / str(len(rows)), rows))[0] for rows in (few, many))
-    assert "best of" not in said(made(tmp_path / "few", few))
-    assert "2 GPUs: 1.90× as fast as 1 GPU (95% CI " in said(made(tmp_path / "many", many))
-    assert "the best of 8" in said(made(tmp_path / "again", many))
+    few = strong_scaling_runs(1, 100) + strong_scaling_runs(2, 190)
+    many = few + [row for workers in range(1, 8) for row in strong_scaling_runs(2, 189, num_workers=workers)]
+    many += [row for workers in range(1, 8) for row in strong_scaling_runs(1, 100, num_workers=workers)]
+    alone, chosen = (choices(make_results(tmp_path / str(len(rows)), rows))[0] for rows in (few, many))
+    assert "best of" not in recommendations(make_results(tmp_path / "few", few))
+    assert "2 GPUs: 1.90× as fast as 1 GPU (95% CI " in recommendations(make_results(tmp_path / "many", many))
+    assert "the best of 8" in recommendations(make_results(tmp_path / "again", many))
     for job, count in ((alone, 1), (chosen, 8)):
         [(row, ratio)] = speedups(job)
         widths = [math.log(each.high / each.low) for each in (row.speedup, ratio)]
@@ -70,24 +69,25 @@ def test_a_speed_up_beyond_ideal_or_of_almost_nothing_is_doubted_where_it_is_tol
         ("above", 500, "125% efficient: above ideal; check that both sides do the same work"),
         ("below", 4, "1.0% efficient: almost nothing of ideal; check that both sides do the same work"),
     ):
-        rows = trained(1, 100) + trained(2, 190) + trained(4, rate)
-        evidence = made(tmp_path / name, rows)
-        [many] = [line for line in said(evidence).splitlines() if line.startswith("- How many devices")]
+        rows = strong_scaling_runs(1, 100) + strong_scaling_runs(2, 190) + strong_scaling_runs(4, rate)
+        evidence = make_results(tmp_path / name, rows)
+        [many] = [line for line in recommendations(evidence).splitlines() if line.startswith("- How many devices")]
         assert doubt in many
         own = [row for row in rows if row["devices"] != 2]
-        assert doubt in headline(made(tmp_path / f"{name} alone", own)).words
-        job = advise(made(tmp_path / f"{name} tile", own)).jobs[0]
+        assert doubt in headline(make_results(tmp_path / f"{name} alone", own)).words
+        job = advise(make_results(tmp_path / f"{name} tile", own)).jobs[0]
         assert any(doubt in tile.notes for tile in job.tiles)
     row, reason = proposed_choice(
-        choices(made(tmp_path / "applied", trained(1, 100) + trained(4, 500)))[0], Request(1e6, "samples")
+        choices(make_results(tmp_path / "applied", strong_scaling_runs(1, 100) + strong_scaling_runs(4, 500)))[0],
+        Request(1e6, "samples"),
     )
     assert row.devices == 4 and "It is 125% efficient: above ideal" in reason
 
 
 def test_an_option_that_was_measured_elsewhere_says_what_it_gave_there(tmp_path: Path) -> None:
-    rows = images(100, (1.0, 1.01), strategy="ddp-ds", devices=2) + images(60, (1.0, 1.01), strategy="single")
-    rows += images(45, (1.01, 1.0), strategy="single", layout="nhwc")
-    two, *_ = found = made(tmp_path, rows).configurations
+    rows = vision_runs(100, (1.0, 1.01), strategy="ddp-ds", devices=2) + vision_runs(60, (1.0, 1.01), strategy="single")
+    rows += vision_runs(45, (1.01, 1.0), strategy="single", layout="nhwc")
+    two, *_ = found = make_results(tmp_path, rows).configurations
     named = untried(two, Bottleneck("compute", 0.5, ""), found)
     [layout] = [each for each in named if "layout: nhwc" in each]
     assert layout.startswith("`layout: nhwc` (measured with devices: 1, strategy: single: 0.750× (95% CI ")
@@ -102,8 +102,8 @@ def test_a_gain_of_a_change_is_tested_among_all_that_it_was_chosen_from(tmp_path
     for number in range(16):
         of_block = (0.99, 1.0, 1.01)[number % 3 :] + (0.99, 1.0, 1.01)[: number % 3]
         precision = {"precision": "bf16" if number % 2 else "fp32"}
-        rows += trained(2, 103.0 if number == 1 else 100.0, of_block, num_workers=number // 2, **precision)
-    [job] = choices(made(tmp_path, rows))
+        rows += strong_scaling_runs(2, 103.0 if number == 1 else 100.0, of_block, num_workers=number // 2, **precision)
+    [job] = choices(make_results(tmp_path, rows))
     [gain] = [row.gain.ratio for row in job.rows if row.gain is not None]
     statistic = -student.ppf(two_sided(gain) / 2, gain.freedom)
     expected = studentized_range.sf(math.sqrt(2) * statistic, 16, gain.freedom)

@@ -19,8 +19,8 @@ from claim_worlds import (
     switched,
     verdict_on,
 )
-from synthetic_results import GPU, images, made, texts, with_provenance
 
+from factories import GPU, make_results, tuning_runs, vision_runs, with_provenance
 from multicard.analysis.evidence import read_evidence
 from multicard.papers.judge import judge
 from multicard.papers.tables import COLUMNS, TEST_COLUMNS, claims_table, table_of_tests
@@ -82,7 +82,7 @@ def test_cpu_data_decides_no_claim_about_gpus_and_the_reason_is_told(claim: str,
 
 TINY = changed(TRUE["qlora_smallest"], lambda row: row | {"parameters": 6_000_000})
 SMALL = changed(TRUE["fp16_speedup"], lambda row: row | {"image_size": 32})
-LOST = [row | {"outcome": "out_of_memory"} for row in images(120, layout="nhwc")]
+LOST = [row | {"outcome": "out_of_memory"} for row in vision_runs(120, layout="nhwc")]
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,13 @@ LOST = [row | {"outcome": "out_of_memory"} for row in images(120, layout="nhwc")
         ("qlora_smallest", TINY, {}, "too small a workload"),
         ("fp16_speedup", SMALL, {}, "too small a workload"),
         # Not of more than the compared parameter, nor of what did not complete.
-        ("nhwc_gain", ([images(100) + images(120, layout="nhwc", batch_size=128)], {}), {}, "no such runs on GPUs"),
-        ("nhwc_gain", ([images(100) + LOST], {}), {}, "no such runs on GPUs"),
+        (
+            "nhwc_gain",
+            ([vision_runs(100) + vision_runs(120, layout="nhwc", batch_size=128)], {}),
+            {},
+            "no such runs on GPUs",
+        ),
+        ("nhwc_gain", ([vision_runs(100) + LOST], {}), {}, "no such runs on GPUs"),
     ],
 )
 def test_what_is_not_what_a_claim_is_about_decides_nothing(
@@ -127,8 +132,8 @@ def test_runs_of_two_machines_or_versions_are_not_compared(tmp_path: Path) -> No
         elsewhere = with_provenance(evidence, **{where: lambda run: str(run.values["devices"])})
         assert verdict_on("llm_scaling_is_smaller", elsewhere).verdict == "not measured here"
     # Of whatever number of nodes.
-    rows = images(100, image_size=500) + images(750, image_size=500, devices=8, nodes=2)
-    judged = verdict_on("large_images_scale", made(tmp_path / "nodes", rows))
+    rows = vision_runs(100, image_size=500) + vision_runs(750, image_size=500, devices=8, nodes=2)
+    judged = verdict_on("large_images_scale", make_results(tmp_path / "nodes", rows))
     assert judged.tests[0].pooled.value == pytest.approx(750 / 800)
 
 
@@ -136,9 +141,9 @@ def test_speed_ups_of_several_configurations_are_compared_by_their_geometric_mea
     llm, vision = 3.8, 2.5
     is_vision, is_llm = [], []
     for dataset, factor in (("a", 0.5), ("b", 1.0), ("c", 2.0)):
-        is_vision += images(100, dataset=dataset) + images(100 * vision * factor, dataset=dataset, devices=4)
-        is_llm += texts(1.0, dataset=dataset) + texts(4 / (llm * factor), dataset=dataset, devices=4)
-    judged = verdict_on("llm_scaling_is_smaller", made(tmp_path, is_vision, is_llm))
+        is_vision += vision_runs(100, dataset=dataset) + vision_runs(100 * vision * factor, dataset=dataset, devices=4)
+        is_llm += tuning_runs(1.0, dataset=dataset) + tuning_runs(4 / (llm * factor), dataset=dataset, devices=4)
+    judged = verdict_on("llm_scaling_is_smaller", make_results(tmp_path, is_vision, is_llm))
     assert judged.verdict == "refuted", judged.finding
     [test] = judged.tests
     assert test.pooled.value == pytest.approx(llm / vision)

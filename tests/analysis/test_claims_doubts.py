@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from claim_worlds import TRUE, changed, evidence_of, strategies, verdict_on
-from synthetic_results import images, made
 
+from factories import make_results, vision_runs
 from multicard.analysis.evidence import OBSERVATION, Configuration, Provenance, observed_once
 from multicard.papers.judge import TestResult
 
@@ -26,8 +26,8 @@ def test_runs_whose_pace_the_loader_sets_do_not_refute_what_speeds_up_the_gpu(tm
         ("fp16_speedup", {"precision": "fp64"}, {"precision": "fp16"}),
         ("pin_memory_gain", {}, {"pin_memory": True}),
     ):
-        rows = images(100, data_share=0.4, **base) + images(100, data_share=0.6, **switch)
-        judged = verdict_on(claim, made(tmp_path / claim, rows))
+        rows = vision_runs(100, data_share=0.4, **base) + vision_runs(100, data_share=0.6, **switch)
+        judged = verdict_on(claim, make_results(tmp_path / claim, rows))
         assert judged.verdict == "not judged" and "the loader sets the pace" in judged.can_be_judged
 
 
@@ -37,11 +37,13 @@ def test_runs_that_were_disturbed_or_not_stationary_are_left_out_of_times(tmp_pa
         ({"disturbance": "other processes: 2 CPUs"}, "disturbed"),
     ):
         slow = doubt | {"throughput_samples_per_s": 50}
-        rows = images(100) + [row | (slow if row["repeat"] == 1 else {}) for row in images(120, layout="nhwc")]
-        judged = verdict_on("nhwc_gain", made(tmp_path / f"one {reason}", rows))
+        rows = vision_runs(100) + [
+            row | (slow if row["repeat"] == 1 else {}) for row in vision_runs(120, layout="nhwc")
+        ]
+        judged = verdict_on("nhwc_gain", make_results(tmp_path / f"one {reason}", rows))
         assert judged.verdict == "confirmed" and "repeats: 2" in judged.conditions
         assert judged.tests[0].pooled.value == pytest.approx(1.2, rel=2e-3)
-        judged = verdict_on("nhwc_gain", made(tmp_path / f"all {reason}", [row | doubt for row in rows]))
+        judged = verdict_on("nhwc_gain", make_results(tmp_path / f"all {reason}", [row | doubt for row in rows]))
         assert judged.verdict == "not judged" and reason in judged.can_be_judged
 
 
@@ -58,20 +60,20 @@ def test_accuracy_and_memory_are_judged_whatever_disturbed_the_run(tmp_path: Pat
 
 def test_a_configuration_that_was_observed_in_several_ways_counts_once(tmp_path: Path) -> None:
     # 1.2 and 0.9 have the geometric mean 1.04; with the second one counted three times it is 0.97.
-    rows = images(100, image_size=300) + images(120, image_size=300, layout="nhwc")
+    rows = vision_runs(100, image_size=300) + vision_runs(120, image_size=300, layout="nhwc")
     for by in ("auto", *PROFILERS):
         extra = {"profiler": by, "profiled_steps": 30 if by == "nsys" else 10}
-        rows += images(100, **extra) + images(90, layout="nhwc", **extra)
-    judged = verdict_on("nhwc_gain", made(tmp_path, rows))
+        rows += vision_runs(100, **extra) + vision_runs(90, layout="nhwc", **extra)
+    judged = verdict_on("nhwc_gain", make_results(tmp_path, rows))
     [test] = judged.tests
     assert test.pooled.value == pytest.approx(math.sqrt(1.2 * 0.9)) and judged.verdict == "confirmed"
     assert {each["profiler"] for one in test.comparisons for each in one.sides} == {"auto"}
 
 
 def test_of_runs_observed_in_several_ways_those_that_may_be_judged_count(tmp_path: Path) -> None:
-    rows = images(100, data_share=0.5) + images(100, data_share=0.5, layout="nhwc")
-    rows += images(100, profiler="none") + images(120, layout="nhwc", profiler="none")
-    judged = verdict_on("nhwc_gain", made(tmp_path, rows))
+    rows = vision_runs(100, data_share=0.5) + vision_runs(100, data_share=0.5, layout="nhwc")
+    rows += vision_runs(100, profiler="none") + vision_runs(120, layout="nhwc", profiler="none")
+    judged = verdict_on("nhwc_gain", make_results(tmp_path, rows))
     assert judged.verdict == "confirmed" and judged.tests[0].pooled.value == pytest.approx(1.2, rel=2e-3)
 
 
@@ -79,9 +81,9 @@ def test_a_trend_is_judged_by_the_ends_that_do_not_wait_for_data(tmp_path: Path)
     def trend(name: str, *measured: tuple[int, float, float]) -> TestResult:
         rows = []
         for devices, gain, waits in measured:
-            rows += images(100, devices=devices, data_share=waits)
-            rows += images(100 * gain, devices=devices, data_share=waits, pin_memory=True)
-        return verdict_on("pin_memory_gain", made(tmp_path / name, rows)).tests[1]
+            rows += vision_runs(100, devices=devices, data_share=waits)
+            rows += vision_runs(100 * gain, devices=devices, data_share=waits, pin_memory=True)
+        return verdict_on("pin_memory_gain", make_results(tmp_path / name, rows)).tests[1]
 
     found = trend("two", (1, 1.2, 0.02), (4, 1.2, 0.5))
     assert found.verdict == "not judged" and "the loader sets the pace" in found.not_judged_because

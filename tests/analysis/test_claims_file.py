@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import yaml
 from claim_worlds import CLAIMS
-from synthetic_results import Row, images, made, make_results
 
 from conftest import ROOT, refusal
+from factories import Row, make_results, vision_runs, write_results
 from multicard.analysis.evidence import OBSERVATION, Evidence, read_evidence
 from multicard.core.errors import UserError
 from multicard.experiment.load import read_experiment
@@ -43,7 +43,7 @@ def test_a_faulty_claims_file_is_refused_by_a_line_that_names_the_key(content: A
 
 
 def test_a_damaged_measures_file_is_named(tmp_path: Path) -> None:
-    results = make_results(tmp_path, images(100))
+    results = write_results(tmp_path, vision_runs(100))
     (results / "scenarios" / "s0" / "measures.csv").write_text("run,outcome\nx,completed\n")
     with pytest.raises(UserError, match=r"measures\.csv: found no column workload"):
         read_evidence(results)
@@ -73,7 +73,7 @@ def papers_runs(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
                 for function, total_s in calls.items():
                     tables["cuda_api"].append(at | {"api": "runtime", "function": function, "total_s": total_s})
                 tables["epochs"].append(at | {"epoch": 1, "test_accuracy": 0.99})
-    return made(tmp_path_factory.mktemp("papers"), *scenarios, tables=tables)
+    return make_results(tmp_path_factory.mktemp("papers"), *scenarios, tables=tables)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.synthetic_results import STEADY, Row, images, made
+from factories import STEADY, Row, make_results, vision_runs
 from multicard.analysis.outputs import write_scenario
 from multicard.analysis.scaling.headline import NO_SAMPLES, Headline, headline
 
@@ -14,12 +14,12 @@ FALLING, RISING, ONCE = (1.1, 1.0, 0.9), (0.9, 1.0, 1.1), (1.0,)
 
 
 def of(folder: Path, *runs: list[Row]) -> Headline:
-    return headline(made(folder, [row for each in runs for row in each]))
+    return headline(make_results(folder, [row for each in runs for row in each]))
 
 
 def test_of_several_devices_it_is_the_speed_up_of_the_most_that_completed(tmp_path: Path) -> None:
-    one, two = images(100, FALLING), images(200, RISING, devices=2)
-    lost = images(0, devices=4, outcome="out_of_memory")
+    one, two = vision_runs(100, FALLING), vision_runs(200, RISING, devices=2)
+    lost = vision_runs(0, devices=4, outcome="out_of_memory")
     found = of(tmp_path, one, two, lost)
     # The ratios of the blocks are 2 × (9/11, 1, 11/9): a t interval of two degrees of freedom around 2.
     assert found.words == "2 GPUs 2.00× (95% CI 1.21 to 3.29, n=3), 100% efficient"
@@ -32,7 +32,7 @@ def test_of_several_devices_it_is_the_speed_up_of_the_most_that_completed(tmp_pa
 
 def test_several_configurations_have_their_mean_and_their_range(tmp_path: Path) -> None:
     rows = [
-        images(speed, ONCE, image_size=size, devices=devices)
+        vision_runs(speed, ONCE, image_size=size, devices=devices)
         for size, devices, speed in ((224, 1, 100), (224, 2, 80), (512, 1, 10), (512, 2, 15))
     ]
     # √(0.8 × 1.5) = 1.095
@@ -41,29 +41,31 @@ def test_several_configurations_have_their_mean_and_their_range(tmp_path: Path) 
 
 
 def test_what_repeats_do_not_decide_is_no_difference(tmp_path: Path) -> None:
-    devices = of(tmp_path / "a", images(100, FALLING), images(100, RISING, devices=2))
+    devices = of(tmp_path / "a", vision_runs(100, FALLING), vision_runs(100, RISING, devices=2))
     assert devices.words == "2 GPUs 1.00× (95% CI 0.61 to 1.65, n=3), 50% efficient, no difference shown"
-    layouts = of(tmp_path / "b", images(100, FALLING), images(100, RISING, layout="nhwc"))
+    layouts = of(tmp_path / "b", vision_runs(100, FALLING), vision_runs(100, RISING, layout="nhwc"))
     assert layouts.words == "no difference shown between nhwc and nchw: 1.00× (95% CI 0.61 to 1.65, n=3)"
 
 
 def test_of_another_parameter_the_second_value_is_compared_with_the_first(tmp_path: Path) -> None:
     def said(*speeds: float, repeats: tuple[float, ...] = FALLING) -> str:
-        rows = [images(speed, repeats, layout=layout) for speed, layout in zip(speeds, ("nchw", "nhwc"), strict=True)]
+        rows = [
+            vision_runs(speed, repeats, layout=layout) for speed, layout in zip(speeds, ("nchw", "nhwc"), strict=True)
+        ]
         return of(tmp_path / str(speeds) / str(len(repeats)), *rows).words
 
     assert said(100, 97) == "nhwc 0.970× as fast as nchw (n=3, equal to the last digit)"
     assert said(100, 125, repeats=STEADY).startswith("nhwc 1.25× as fast as nchw (95% CI 1.24 to 1.26, n=3)")
     assert said(100, 250, repeats=ONCE) == "nhwc 2.50× as fast as nchw (n=1)"
     # The ratios of the blocks are 0.6 × (9/11, 1, 11/9): from 0.6 / 1.6462 to 0.6 × 1.6462.
-    scattered = of(tmp_path, images(100, FALLING), images(60, RISING, layout="nhwc"))
+    scattered = of(tmp_path, vision_runs(100, FALLING), vision_runs(60, RISING, layout="nhwc"))
     assert scattered.words == "nhwc 0.600× as fast as nchw (95% CI 0.364 to 0.988, n=3)"
 
 
 def test_of_more_values_the_fastest_is_compared_with_the_next(tmp_path: Path) -> None:
-    precisions = [images(speed, precision=name) for name, speed in (("fp32", 100), ("fp16", 130), ("bf16", 325))]
+    precisions = [vision_runs(speed, precision=name) for name, speed in (("fp32", 100), ("fp16", 130), ("bf16", 325))]
     assert of(tmp_path / "a", *precisions).words.startswith("bf16 the fastest, 2.5")
-    both = [images(100 + 10 * at, pin_memory=bool(at % 2), image_size=512 if at > 1 else 224) for at in range(4)]
+    both = [vision_runs(100 + 10 * at, pin_memory=bool(at % 2), image_size=512 if at > 1 else 224) for at in range(4)]
     said = of(tmp_path / "b", *both)
     assert said.words.startswith(
         "image_size: 512, pin_memory: true the fastest, 1.08× as fast as image_size: 512, pin_memory: false (95% CI "
@@ -83,9 +85,9 @@ def test_where_work_is_unknown_steps_are_compared_but_not_those_of_other_devices
 
 
 def test_a_single_configuration_has_its_step_time_and_none_that(tmp_path: Path) -> None:
-    alone = of(tmp_path / "a", images(100, ONCE, iteration_time_s=0.0123))
+    alone = of(tmp_path / "a", vision_runs(100, ONCE, iteration_time_s=0.0123))
     assert (alone.words, alone.varied, alone.value.value) == ("12.3 ms (n=1) per step", (), pytest.approx(0.0123))
-    assert of(tmp_path / "b", images(100, ONCE, outcome="failed")) == Headline("no run completed")
+    assert of(tmp_path / "b", vision_runs(100, ONCE, outcome="failed")) == Headline("no run completed")
 
 
 def test_it_is_written_where_the_console_finds_it(extracted_run: Path, tmp_path: Path) -> None:

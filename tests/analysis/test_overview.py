@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from analysis.synthetic_results import make_results
+from factories import write_results
 from multicard.analysis.overview import overview
 from multicard.analysis.scenario_tables import ScenarioTables
 
@@ -19,7 +19,7 @@ def row(devices: int, image_size: int, seconds: float, **others: Any) -> dict[st
 
 
 def tables(folder: Path, *rows: dict[str, Any], **others: Any) -> ScenarioTables:
-    return ScenarioTables(make_results(folder, rows, **others) / "scenarios" / "s0")
+    return ScenarioTables(write_results(folder, rows, **others) / "scenarios" / "s0")
 
 
 def test_each_configuration_has_a_row_with_its_measures(tmp_path: Path) -> None:

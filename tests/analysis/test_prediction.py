@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_results import Row, images, made, make_results, with_provenance
 
+from factories import Row, make_results, vision_runs, with_provenance, write_results
 from multicard.analysis.scaling.series import Series, series
 from multicard.analysis.scaling.series_tables import checked_line, checks_table, predictions_table
 from multicard.api.results import Predictions
@@ -27,7 +27,7 @@ def runs(times: dict[int, float], strategy: str = "ddp-ds", **others: Any) -> li
     return [
         row
         for devices, seconds in times.items()
-        for row in images(
+        for row in vision_runs(
             64 * devices / seconds, SCATTER, strategy=strategy, devices=devices, iteration_time_s=seconds,
             processed_samples_per_s=64 * devices / seconds, **others,
         )
@@ -35,7 +35,7 @@ def runs(times: dict[int, float], strategy: str = "ddp-ds", **others: Any) -> li
 
 
 def only(folder: Path, *scenarios: list[Row], **others: Any) -> Series:
-    [found] = series(made(folder, *scenarios, **others))
+    [found] = series(make_results(folder, *scenarios, **others))
     return found
 
 
@@ -80,7 +80,7 @@ def test_runs_that_cannot_be_compared_are_refused_with_the_reason(tmp_path: Path
 
 def test_hardware_and_versions_are_kept_apart_but_not_parts_of_a_machine_or_profilers(tmp_path: Path) -> None:
     evidence = with_provenance(
-        made(tmp_path, runs({1: 0.1, 2: 0.12, 4: 0.14}) + runs({1: 0.1, 2: 0.12}, "fsdp")),
+        make_results(tmp_path, runs({1: 0.1, 2: 0.12, 4: 0.14}) + runs({1: 0.1, 2: 0.12}, "fsdp")),
         machine=lambda run: f"{run.values['devices']} × NVIDIA H100, AMD EPYC 9334, 128 CPUs",
         versions=lambda run: f"torch 2.11.0, profiler {'nsys' if run.values['devices'] == 1 else 'none'}",
     )
@@ -110,7 +110,7 @@ def test_the_command_tells_versions_apart_and_names_checks_and_caveats(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = runs({1: 0.1, 2: 0.12, 4: 0.14})
-    folder = make_results(tmp_path, rows + [row | {"repeat": row["repeat"] + 3} for row in rows])
+    folder = write_results(tmp_path, rows + [row | {"repeat": row["repeat"] + 3} for row in rows])
     for record in folder.glob("runs/*_r[456]/run.json"):
         write_json(record, json.loads(record.read_text()) | {"versions": {"torch": "2.10.0"}})
     printed = "\n".join(predicted(folder, capsys, "8"))
@@ -127,7 +127,7 @@ def test_the_command_tells_versions_apart_and_names_checks_and_caveats(
 
 def test_processes_that_would_compete_for_cpus_are_checked_but_not_predicted(tmp_path: Path) -> None:
     def on_four_cpus(name: str, rows: list[Row]) -> Series:
-        [found] = series(with_provenance(made(tmp_path / name, rows, gpu=None), usable_cpus=lambda _: 4))
+        [found] = series(with_provenance(make_results(tmp_path / name, rows, gpu=None), usable_cpus=lambda _: 4))
         return found
 
     found = on_four_cpus("a", runs({1: 0.1, 2: 0.12, 4: 0.14, 8: 0.3}, device="cpu"))
@@ -146,5 +146,5 @@ def test_a_caveat_of_some_numbers_of_devices_names_them(tmp_path: Path, capsys: 
         row | {"processed_samples_per_s": 64 / row["iteration_time_s"], "scaling": "strong"}
         for row in runs({1: 0.1, 2: 0.06, 8: 0.03})
     ]
-    printed = predicted(make_results(tmp_path, rows), capsys, "4,16")
+    printed = predicted(write_results(tmp_path, rows), capsys, "4,16")
     assert any("Caveat: each of 16 devices gets fewer or more samples" in line for line in printed)

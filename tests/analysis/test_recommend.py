@@ -8,9 +8,20 @@ from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
-from synthetic_results import GPU, OTHERWISE, Row, images, made, make_results, repeated, said, texts, trained
-from synthetic_results import with_provenance as placed
 
+from factories import (
+    GPU,
+    OTHERWISE,
+    Row,
+    make_results,
+    recommendations,
+    repeats_of,
+    strong_scaling_runs,
+    tuning_runs,
+    vision_runs,
+    with_provenance,
+    write_results,
+)
 from multicard.analysis.bottlenecks.bottlenecks import BottleneckReport, report_of
 from multicard.analysis.bottlenecks.options import untried
 from multicard.analysis.choice.advice import NO_THROUGHPUT, JobAdvice
@@ -32,7 +43,7 @@ ADOPTED = {"workload": "adopted", "program": "theirs", "device": "cuda"}
 
 
 def scaled_runs(**others: Any) -> list[Row]:
-    return [row for devices, rate in RATES.items() for row in trained(devices, rate, **others)]
+    return [row for devices, rate in RATES.items() for row in strong_scaling_runs(devices, rate, **others)]
 
 
 def best_of(evidence: Evidence) -> list[Choice]:
@@ -44,7 +55,7 @@ def best_of(evidence: Evidence) -> list[Choice]:
 
 
 def test_time_and_hours_follow_from_the_rates(tmp_path: Path) -> None:
-    [job] = choices(made(tmp_path, scaled_runs(epochs=20, factors=(0.996, 1.0, 1.004))))
+    [job] = choices(make_results(tmp_path, scaled_runs(epochs=20, factors=(0.996, 1.0, 1.004))))
     # 200,000 images at 100, 190 and 340 per second.
     assert {each.devices: each.time_s.value for each in job.rows} == {
         1: pytest.approx(2000, rel=1e-4), 2: pytest.approx(1052.63, rel=1e-4), 4: pytest.approx(588.235, rel=1e-4),
@@ -57,30 +68,34 @@ def test_time_and_hours_follow_from_the_rates(tmp_path: Path) -> None:
 
 
 def test_what_never_completed_is_named_with_its_reason(tmp_path: Path) -> None:
-    rows = trained(1, 100, disturbance="other processes: 1.6 CPUs") + trained(2, 190) + trained(4, 340)
+    rows = (
+        strong_scaling_runs(1, 100, disturbance="other processes: 1.6 CPUs")
+        + strong_scaling_runs(2, 190)
+        + strong_scaling_runs(4, 340)
+    )
     for row in rows[5:]:
         row["outcome"] = "out_of_memory"
     rows[6]["outcome"] = "failed"
-    evidence = made(tmp_path, rows)
+    evidence = make_results(tmp_path, rows)
     why = "failed in 1 of 3 runs, out of memory in 2 of 3 runs"
-    [lost] = [line for line in said(evidence).splitlines() if "4 GPUs" in line and why in line]
+    [lost] = [line for line in recommendations(evidence).splitlines() if "4 GPUs" in line and why in line]
     assert lost.startswith("- mnist, 224 px")
     # Of two GPUs a repeat is lost.
     doubts = "2 to 3 repeats of each configuration; disturbed in 3 of 5 runs; 3 runs of 1 configuration never completed"
-    assert f"How sure: {doubts}" in said(evidence)
+    assert f"How sure: {doubts}" in recommendations(evidence)
     table = as_table(choices(evidence)).set_index("devices")
     assert table.loc[4, ["lost", "repeats"]].tolist() == [why, 0] and table["speedup"].isna().tolist() == [0, 0, 1]
     for run in evidence.runs[6:]:  # SIGKILL leaves neither hardware nor versions
         record = tmp_path / "runs" / run.run / "run.json"
         write_json(record, json.loads(record.read_text()) | {"hardware": None, "versions": None, "ranks": []})
-    assert why in said(read_evidence(tmp_path))
+    assert why in recommendations(read_evidence(tmp_path))
 
 
 def test_versions_and_machines_are_kept_apart_but_not_profilers_or_parts_of_a_machine(tmp_path: Path) -> None:
-    evidence = made(tmp_path, scaled_runs() + scaled_runs(profiled_steps=3))
+    evidence = make_results(tmp_path, scaled_runs() + scaled_runs(profiled_steps=3))
     second = {run.run for run in evidence.runs[9:]}
     same, other = (
-        placed(
+        with_provenance(
             evidence,
             versions=lambda run, torch=torch: (
                 f"torch {torch}, profiler none" if run.run in second else "torch 2.11.0, profiler nsys"
@@ -92,20 +107,28 @@ def test_versions_and_machines_are_kept_apart_but_not_profilers_or_parts_of_a_ma
     [job] = choices(same)  # who observes is no choice
     assert [each.devices for each in job.rows] == [1, 2, 4]
     assert [len(job.rows) for job in choices(other)] == [3, 3]
-    heads = [line for line in said(other).splitlines() if line.startswith("## mnist")]
+    heads = [line for line in recommendations(other).splitlines() if line.startswith("## mnist")]
     assert [head.split(", on ")[1] for head in heads] == ["torch 2.10.0", "torch 2.11.0"]
-    moved = placed(evidence, machine=lambda run: f"1 × {'A100' if run is evidence.runs[0] else 'H100'}")
+    moved = with_provenance(evidence, machine=lambda run: f"1 × {'A100' if run is evidence.runs[0] else 'H100'}")
     assert len(choices(moved)) == 2
 
 
 def test_only_what_is_shown_to_be_slower_is_called_slower(tmp_path: Path) -> None:
-    rows = trained(2, 100) + trained(2, 60, num_workers=1) + trained(2, 99, OTHERWISE, num_workers=2)
-    rows += trained(2, 50, (1.0,), num_workers=3) + trained(1, 120, num_workers=4)
-    [job] = choices(made(tmp_path, rows))
+    rows = (
+        strong_scaling_runs(2, 100)
+        + strong_scaling_runs(2, 60, num_workers=1)
+        + strong_scaling_runs(2, 99, OTHERWISE, num_workers=2)
+    )
+    rows += strong_scaling_runs(2, 50, (1.0,), num_workers=3) + strong_scaling_runs(1, 120, num_workers=4)
+    [job] = choices(make_results(tmp_path, rows))
     slower = {(each.devices, each.configuration["num_workers"]): each.is_worse for each in job.rows}
     # A single repeat has the scatter of the others.
     assert slower == {(1, 4): False, (2, 0): False, (2, 1): True, (2, 2): False, (2, 3): True}
-    text = said(made(tmp_path / "two", trained(2, 100) + trained(2, 99, OTHERWISE, num_workers=2)))
+    text = recommendations(
+        make_results(
+            tmp_path / "two", strong_scaling_runs(2, 100) + strong_scaling_runs(2, 99, OTHERWISE, num_workers=2)
+        )
+    )
     assert "fastest of 2 on 2 GPUs: num_workers: 0, 100.0 images per second" in text
     assert "not significantly slower: num_workers: 2, 0.990× as fast (95% CI" in text
     # Its own interval excludes 1, and that of the fastest of many would not.
@@ -115,19 +138,21 @@ def test_only_what_is_shown_to_be_slower_is_called_slower(tmp_path: Path) -> Non
 
 
 def test_precision_and_batch_are_never_traded_silently(tmp_path: Path) -> None:
-    rows = scaled_runs() + trained(2, 400, precision="bf16") + trained(2, 500, batch_size=128)
-    evidence = made(tmp_path, rows)
-    text = said(evidence)
+    rows = scaled_runs() + strong_scaling_runs(2, 400, precision="bf16") + strong_scaling_runs(2, 500, batch_size=128)
+    evidence = make_results(tmp_path, rows)
+    text = recommendations(evidence)
     # 500 and 400 images per second in place of 190.
     assert "- If you may change: global batch size: 64 → 128: 2.63× as fast (95% CI" in text
     assert "; precision: fp32 → bf16: 2.105× as fast (95% CI" in text
     for name, rows_of, title in (("same", [], "that was measured"), ("other", [600], "of the same training")):
-        faster = [row for rate in rows_of for row in trained(4, rate, precision="bf16")]
-        found = advise(made(tmp_path / name, scaled_runs() + faster))
+        faster = [row for rate in rows_of for row in strong_scaling_runs(4, rate, precision="bf16")]
+        found = advise(make_results(tmp_path / name, scaled_runs() + faster))
         assert found.jobs[0].tiles[0].title == f"Fastest {title}"
     [job] = choices(evidence)
     assert not any(each.is_worse for each in job.rows)  # none is slower than one that learns otherwise
-    first, second = best_of(made(tmp_path / "b", images(100) + images(110, layout="nhwc") + images(150, tf32="on")))
+    first, second = best_of(
+        make_results(tmp_path / "b", vision_runs(100) + vision_runs(110, layout="nhwc") + vision_runs(150, tf32="on"))
+    )
     assert (first.configuration["layout"], first.changes, first.rivals) == ("nhwc", {}, 2)
     assert second.changes and second.rivals == 1
 
@@ -136,23 +161,25 @@ def test_measured_batches_that_differ_by_a_last_one_are_equal(tmp_path: Path) ->
     def script(devices: int, batch: float, rate: float) -> list[Row]:
         row = {"workload": "script", "command": ["train.py", "{b}"], "args": {"b": 64}, "device": "cuda"}
         times = {"iteration_time_s": batch / rate, "throughput_samples_per_s": rate, "steps_per_s": rate / batch}
-        return repeated(row | {"devices": devices} | times, (1.0, 1.0))
+        return repeats_of(row | {"devices": devices} | times, (1.0, 1.0))
 
-    [job] = choices(made(tmp_path, script(1, 64, 100) + script(2, 63.2, 190) + script(4, 128, 300)))
+    [job] = choices(make_results(tmp_path, script(1, 64, 100) + script(2, 63.2, 190) + script(4, 128, 300)))
     assert [each.learning["global batch size"] for each in job.rows] == [64, 64, 128]
 
 
 def test_candidates_differ_in_a_choice(tmp_path: Path) -> None:
     def found(name: str, rows: list[Row]) -> list[Choice]:
-        [job] = choices(made(tmp_path / name, rows))
+        [job] = choices(make_results(tmp_path / name, rows))
         return job.rows
 
     # Not in how they were observed.
-    [row] = found("one", images(100, (0.9, 1, 1.1), profiler="none") + images(101, (1.1, 0.9, 1), profiler="nsys"))
+    [row] = found(
+        "one", vision_runs(100, (0.9, 1, 1.1), profiler="none") + vision_runs(101, (1.1, 0.9, 1), profiler="nsys")
+    )
     assert row.rivals == 1
     # Not in how long they are.
-    rows = images(100, steps_per_epoch=50) + images(100, steps_per_epoch=60)
-    evidence = made(tmp_path / "length", rows + images(90, num_workers=4, steps_per_epoch=50))
+    rows = vision_runs(100, steps_per_epoch=50) + vision_runs(100, steps_per_epoch=60)
+    evidence = make_results(tmp_path / "length", rows + vision_runs(90, num_workers=4, steps_per_epoch=50))
     [job] = choices(evidence)
     assert job.recipe_names == ("num_workers",) and [row.is_worse for row in job.rows] == [False, True]
 
@@ -160,18 +187,18 @@ def test_candidates_differ_in_a_choice(tmp_path: Path) -> None:
 def test_the_best_of_many_has_to_differ_more_than_the_better_of_two(tmp_path: Path) -> None:
     # Logarithms of ratios to one rival: 0.345, 0.182 and 0.259, so t is 5.6 and p 3%.
     slow = (0.85, 1.0, 1.0)
-    rows = images(100, slow) + images(120, (1.0, 1.0, 1.08), num_workers=1)
-    [job] = choices(made(tmp_path / "two", rows))
+    rows = vision_runs(100, slow) + vision_runs(120, (1.0, 1.0, 1.08), num_workers=1)
+    [job] = choices(make_results(tmp_path / "two", rows))
     assert [row.is_worse for row in job.rows] == [False, True]
     # Others that scatter as far, as far behind: each pair of four may be the one that is compared.
     for layout, workers in (("nchw", 2), ("nhwc", 0), ("nhwc", 1)):
         scatter = (1.1, 1.0, 0.9) if layout == "nhwc" else slow
-        rows += images(99, scatter, num_workers=workers, layout=layout)
-    [job] = choices(made(tmp_path / "four", rows))
+        rows += vision_runs(99, scatter, num_workers=workers, layout=layout)
+    [job] = choices(make_results(tmp_path / "four", rows))
     assert job.rows[0].rivals == 5 and not all(row.is_worse for row in job.rows[1:])
     # The best of all repeats has its lead from a block that the rival lacks.
-    rows = images(100, (1.0, 1.01, 0.99, 3.0)) + images(120, (1.0, 1.01, 0.99), layout="nhwc")
-    [job] = choices(made(tmp_path / "blocks", rows))
+    rows = vision_runs(100, (1.0, 1.01, 0.99, 3.0)) + vision_runs(120, (1.0, 1.01, 0.99), layout="nhwc")
+    [job] = choices(make_results(tmp_path / "blocks", rows))
     assert [(row.configuration["layout"], row.is_worse) for row in job.rows] == [("nchw", False), ("nhwc", False)]
 
 
@@ -200,8 +227,10 @@ def held_back(evidence: Evidence) -> list[tuple[str, float]]:
 
 def one(folder: Path, measures: dict[str, Any] | None = None, **shares: float) -> Evidence:
     """Three repeats of a configuration with known shares."""
-    rows = images(100, scatter=(1.0, 1.0, 1.0), devices=4, **(measures or {}))
-    return made(folder, rows, tables={"timeline": [timeline(run, **shares) for run in range(3)]} if shares else None)
+    rows = vision_runs(100, factors=(1.0, 1.0, 1.0), devices=4, **(measures or {}))
+    return make_results(
+        folder, rows, tables={"timeline": [timeline(run, **shares) for run in range(3)]} if shares else None
+    )
 
 
 def test_bottlenecks_are_the_parts_of_the_step_by_their_shares(tmp_path: Path) -> None:
@@ -232,7 +261,7 @@ def test_bottlenecks_are_the_parts_of_the_step_by_their_shares(tmp_path: Path) -
 def test_shares_below_a_twentieth_are_not_bottlenecks_and_each_number_says_its_table(tmp_path: Path) -> None:
     evidence = one(tmp_path / "a", {"data_share": 0.04}, exposed_communication=0.03)
     assert held_back(evidence) == [("compute", 0.97 * 0.96)]
-    assert "largest other cost data loading (4.0%)" in said(evidence)
+    assert "largest other cost data loading (4.0%)" in recommendations(evidence)
     found = report(one(tmp_path, {"data_share": 0.4, "iteration_time_s": 0.1}, exposed_communication=0.3))
     computing, loading, communicating = (each.evidence for each in found.bottlenecks)
     assert computing == "42% of the step (42.0 ms): the GPU computes (timeline)"
@@ -244,16 +273,20 @@ def test_shares_below_a_twentieth_are_not_bottlenecks_and_each_number_says_its_t
 def test_where_a_capture_goes_and_stalls_are_named(tmp_path: Path) -> None:
     of_capture = {"timeline": [timeline(0, idle_unknown=0.6) | {"scope": "capture"}]}
     first = "60% of the capture is idle for a reason that the trace does not show; then compute (40%)"
-    assert f"- Where the step goes: 1 GPU: {first}\n" in said(
-        made(tmp_path, [ADOPTED | {"devices": 1}], tables=of_capture)
+    assert f"- Where the step goes: 1 GPU: {first}\n" in recommendations(
+        make_results(tmp_path, [ADOPTED | {"devices": 1}], tables=of_capture)
     )
     stalls = {"device": "cpu", "devices": 1, "stalls_share": 0.42, "compute_share": 0.58}
-    text = said(made(tmp_path / "c", [SCRIPT | stalls | {"stalled_steps": "4 of 200: 50, 100, 150, 200"}]))
+    text = recommendations(
+        make_results(tmp_path / "c", [SCRIPT | stalls | {"stalled_steps": "4 of 200: 50, 100, 150, 200"}])
+    )
     assert "42% of the step: stalls" in text and "4 of 200: 50, 100, 150, 200" in text
 
 
 def test_out_of_memory_comes_first_with_options_to_need_less(tmp_path: Path) -> None:
-    evidence = made(tmp_path, [row | {"outcome": "out_of_memory"} for row in texts(1.0, technique="lora")])
+    evidence = make_results(
+        tmp_path, [row | {"outcome": "out_of_memory"} for row in tuning_runs(1.0, technique="lora")]
+    )
     [found] = report(evidence).bottlenecks
     assert (found.kind, found.evidence) == ("memory", "3 of 3 runs ran out of memory (measures.csv)")
     named = untried(evidence.configurations[0], found, evidence.configurations)
@@ -271,18 +304,20 @@ def test_out_of_memory_comes_first_with_options_to_need_less(tmp_path: Path) -> 
 def test_an_option_carries_the_most_it_can_gain_where_there_is_a_bound(tmp_path: Path) -> None:
     # Amdahl: a wait of 30% that vanishes leaves 0.7 of the time, 1 / 0.7 = 1.4286; of 7%, 1 / 0.93 = 1.0753.
     evidence = one(tmp_path, {"data_share": 0.3}, exposed_communication=0.1)
-    lines = [line.strip() for line in said(evidence).splitlines()]
+    lines = [line.strip() for line in recommendations(evidence).splitlines()]
     computing, loading, communication, *_ = [line for line in lines if line.startswith("- To try")]
     assert computing.startswith("- To try: `layout: nhwc`") and "`precision: bf16` (may change accuracy)" in computing
     assert loading.startswith("- To try (about 1.43 times as fast if it took no time): `higher num_workers`")
     assert communication.startswith("- To try (about 1.08 times as fast if it took no time): `different bucket_cap")
-    assert "times as fast if" not in said(made(tmp_path / "b", images(100, (1.0, 1.0), data_share=0.95)))
+    assert "times as fast if" not in recommendations(
+        make_results(tmp_path / "b", vision_runs(100, (1.0, 1.0), data_share=0.95))
+    )
 
 
 def test_programs_with_options_of_their_own_get_general_advice_with_its_bound(tmp_path: Path) -> None:
     # Without a share of 0.3 a step takes 0.7 of its time, and 1 / 0.7 = 1.43; 1 / 0.8 = 1.25.
     lines = {"timeline": [timeline(0, exposed_communication=0.2 / 0.7, memory=0.1, idle_launching=0.15)]}
-    text = as_markdown(made(tmp_path, [ADOPTED | {"devices": 2, "data_share": 0.3}], tables=lines))
+    text = as_markdown(make_results(tmp_path, [ADOPTED | {"devices": 2, "data_share": 0.3}], tables=lines))
     found = {
         line.partition("**")[2].partition("**")[0]: advised
         for line, advised in pairwise(text.splitlines())
@@ -300,7 +335,7 @@ def test_programs_with_options_of_their_own_get_general_advice_with_its_bound(tm
 
 def test_general_advice_fits_the_devices_and_where_copies_come_from(tmp_path: Path) -> None:
     def general(name: str, *rows: Row, **others: Any) -> str:
-        text = as_markdown(made(tmp_path / name, rows, **{"gpu": None} | others))
+        text = as_markdown(make_results(tmp_path / name, rows, **{"gpu": None} | others))
         assert not any(word in text for word in ("precision:", "layout:")), "which a script does not have"
         return "\n".join(line for line in text.splitlines() if "To try" in line)
 
@@ -316,7 +351,7 @@ def test_general_advice_fits_the_devices_and_where_copies_come_from(tmp_path: Pa
             )
         ]
         tables = {"timeline": [timeline(0, memory=0.4)], "memory_operations": copies}
-        evidence = made(tmp_path / str(pageable), [ADOPTED | {"devices": 1, "data_share": 0.2}], tables=tables)
+        evidence = make_results(tmp_path / str(pageable), [ADOPTED | {"devices": 1, "data_share": 0.2}], tables=tables)
         text = as_markdown(evidence)
         assert "`non_blocking=True`" in text and ("pin_memory" in text) is bool(pageable)
     [copied] = [each for each in report(evidence).bottlenecks if each.kind == "memory operations"]
@@ -330,31 +365,33 @@ def test_results_without_an_answer_say_so(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such folder"):
         read_evidence(tmp_path / "nothing")
     assert "No run completed, so there is nothing to recommend." in as_markdown(read_evidence(tmp_path))
-    failed = [row | {"outcome": "failed"} for row in images(100)]
-    assert "No run completed" in as_markdown(made(tmp_path / "failed", failed))
-    assert "not known: only 4 GPUs were measured" in said(made(tmp_path / "four", trained(4, 100)))
-    without = made(tmp_path / "without", trained(2, 100) + trained(4, 180))
-    assert "not known: no run on one device to compare with" in said(without)
+    failed = [row | {"outcome": "failed"} for row in vision_runs(100)]
+    assert "No run completed" in as_markdown(make_results(tmp_path / "failed", failed))
+    assert "not known: only 4 GPUs were measured" in recommendations(
+        make_results(tmp_path / "four", strong_scaling_runs(4, 100))
+    )
+    without = make_results(tmp_path / "without", strong_scaling_runs(2, 100) + strong_scaling_runs(4, 180))
+    assert "not known: no run on one device to compare with" in recommendations(without)
 
 
 def test_cpu_and_synthetic_timings_are_marked_and_text_from_files_is_escaped(tmp_path: Path) -> None:
     processor = "<script>|*x*\n# y"
-    two = images(100, device="cpu") + images(100, device="cpu", image_size=32)
-    text = as_markdown(made(tmp_path / "a", two[:3], gpu=None, processor=processor))
+    two = vision_runs(100, device="cpu") + vision_runs(100, device="cpu", image_size=32)
+    text = as_markdown(make_results(tmp_path / "a", two[:3], gpu=None, processor=processor))
     assert "say nothing about GPUs" in text and "GPU-hours" not in text
-    evidence = made(tmp_path / "e", two, gpu=None)
-    hostile = placed(evidence, machine=lambda run: processor if run.values["image_size"] == 32 else "A")
+    evidence = make_results(tmp_path / "e", two, gpu=None)
+    hostile = with_provenance(evidence, machine=lambda run: processor if run.values["image_size"] == 32 else "A")
     assert r"\<script\>\|\*x\* \# y" in as_markdown(hostile)
     gpu = GPU | {"name": "synthetic GPU"}
-    assert "All runs have synthetic timings" in as_markdown(made(tmp_path / "b", images(100), gpu=gpu))
+    assert "All runs have synthetic timings" in as_markdown(make_results(tmp_path / "b", vision_runs(100), gpu=gpu))
     # Those of synthetic images on a GPU are real.
-    rows = images(100, dataset="synthetic", estimated_epoch_time_s=60.0)
-    assert "synthetic timings" not in as_markdown(made(tmp_path / "c", rows, source="synthetic"))
+    rows = vision_runs(100, dataset="synthetic", estimated_epoch_time_s=60.0)
+    assert "synthetic timings" not in as_markdown(make_results(tmp_path / "c", rows, source="synthetic"))
 
 
 def test_what_is_code_is_code_wherever_it_is_read(tmp_path: Path) -> None:
-    rows = images(100, devices=1, data_share=0.3) + images(190, devices=2, data_share=0.3)
-    text = as_markdown(made(tmp_path, rows))
+    rows = vision_runs(100, devices=1, data_share=0.3) + vision_runs(190, devices=2, data_share=0.3)
+    text = as_markdown(make_results(tmp_path, rows))
     assert "- Try next: `" in text
     tokens = MarkdownIt("commonmark").enable("table").parse(text)
     pieces = [piece for token in tokens for piece in token.children or ()]
@@ -370,10 +407,10 @@ def test_the_answer_has_few_lines_however_many_jobs_there_are(
         for size in (32, 64, 128, 224)
         for devices, rate in ((1, 100), (2, 190))
         for workers in (0, 4)
-        for row in images(rate + workers, image_size=size, devices=devices, num_workers=workers, data_share=0.3)
+        for row in vision_runs(rate + workers, image_size=size, devices=devices, num_workers=workers, data_share=0.3)
     ]
-    rows += images(300, precision="bf16", image_size=32) + images(80, precision="fp16", image_size=32)
-    results = make_results(tmp_path, rows)
+    rows += vision_runs(300, precision="bf16", image_size=32) + vision_runs(80, precision="fp16", image_size=32)
+    results = write_results(tmp_path, rows)
     main(["recommend", str(results)])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 25 and lines[-1] == "2 more: `--verbose`."
@@ -395,7 +432,7 @@ def test_names_in_braces_of_a_command_are_no_part_of_what_is_printed(tmp_path: P
         command | {"args": {"workers": workers}, "throughput_samples_per_s": speed}
         for workers, speed in ((2, 100.0), (4, 120.0))
     ]
-    found = said(made(tmp_path, rows))
+    found = recommendations(make_results(tmp_path, rows))
     assert "train.py --workers … '--json={{}}'" in found and "workers: 2 → 4" in found and "{workers}" not in found
 
 

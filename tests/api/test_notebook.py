@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from analysis.synthetic_results import images, make_results
 from conftest import ROOT
+from factories import vision_runs, write_results
 from synthetic import nsys_export
 
 pytestmark = pytest.mark.rare
@@ -21,8 +21,8 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     folder = tmp_path_factory.mktemp("notebook")
     nsys_export(folder / "report.sqlite")
     nsys_export(folder / "after.sqlite")
-    runs = [row for count in (1, 2, 4) for row in images(90.0 * count, devices=count, iteration_time_s=0.5)]
-    make_results(folder / "results", runs)
+    runs = [row for count in (1, 2, 4) for row in vision_runs(90.0 * count, devices=count, iteration_time_s=0.5)]
+    write_results(folder / "results", runs)
     (folder / "results/scenarios/s0").rename(folder / "results/scenarios/strategies")
     page = MarkdownIt("commonmark").parse((ROOT / "docs/traces.md").read_text(encoding="utf-8"))
     cells = [token.content for token in page if token.type == "fence" and token.info == "python"]

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 import multicard
-from analysis.synthetic_results import images, make_results
 from conftest import refusal
+from factories import vision_runs, write_results
 from multicard.api.results import Results
 from multicard.archive.pack import pack
 from multicard.core.errors import UserError
@@ -20,15 +20,15 @@ from recorded_runs import experiment
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """Two scenarios that share the runs on one device."""
     folder = tmp_path_factory.mktemp("made") / "results"
-    one, two = (images(90.0 * count, devices=count, iteration_time_s=0.5 / count) for count in (1, 2))
-    make_results(folder, [*one, *two], one)
+    one, two = (vision_runs(90.0 * count, devices=count, iteration_time_s=0.5 / count) for count in (1, 2))
+    write_results(folder, [*one, *two], one)
     return multicard.read_results(folder)
 
 
 def test_a_parameter_that_tells_scenarios_apart_has_its_value_in_every_row(tmp_path: Path) -> None:
     """One scenario varies the strategy, all runs of the other have the same."""
-    several = [row for name in ("ddp", "ddp-ds") for row in images(90.0, devices=1, strategy=name)]
-    make_results(tmp_path, several, images(80.0, devices=1, strategy="single"))
+    several = [row for name in ("ddp", "ddp-ds") for row in vision_runs(90.0, devices=1, strategy=name)]
+    write_results(tmp_path, several, vision_runs(80.0, devices=1, strategy="single"))
     table = multicard.read_results(tmp_path).speedup
     assert set(table.groupby("scenario")["strategy"].agg(set)["s0"]) == {"ddp", "ddp-ds"}
     assert table.loc[table["scenario"] == "s1", "strategy"].tolist() == ["single"]

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 import multicard
-from analysis.synthetic_results import images, make_results
 from conftest import TINY, refusal
+from factories import vision_runs, write_results
 from multicard.cli import main
 from multicard.cli._overview import print_results
 from multicard.experiment.load import read_experiment
@@ -55,14 +55,14 @@ def concluded(repeats: int, *rows: dict[str, Any], capsys: pytest.CaptureFixture
     """What is printed last of a finished experiment with these runs."""
     CONFIG.write_text(yaml.safe_dump(experiment(repeats)))
     found = read_experiment(CONFIG)
-    make_results(Path(found.results), rows)
+    write_results(Path(found.results), rows)
     (Path(found.results) / "scenarios/s0").rename(Path(found.results) / "scenarios/a")
     print_results(found, CONFIG)
     return capsys.readouterr().out.splitlines()[-1]
 
 
 def test_the_next_step_of_a_finished_experiment(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = concluded(1, *images(100.0, devices=1, strategy="ddp")[:1], capsys=capsys)
+    said = concluded(1, *vision_runs(100.0, devices=1, strategy="ddp")[:1], capsys=capsys)
     assert "set repeats: 3 in mein versuch.yaml" in said
     CONFIG.write_text(yaml.safe_dump(experiment(3)))
     [command] = commands_in(said)
@@ -71,7 +71,7 @@ def test_the_next_step_of_a_finished_experiment(folder: Path, capsys: pytest.Cap
 
 
 def test_the_next_step_after_failures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    [run] = images(100.0, devices=1, strategy="ddp")[:1]
+    [run] = vision_runs(100.0, devices=1, strategy="ddp")[:1]
     lost = dict.fromkeys(name for name in run if name.endswith("_s"))
     said = concluded(1, run | lost | {"outcome": "failed"}, capsys=capsys)
     [command] = commands_in(said)
@@ -81,7 +81,7 @@ def test_the_next_step_after_failures(folder: Path, capsys: pytest.CaptureFixtur
 
 
 def test_the_next_step_where_there_are_repeats(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = concluded(3, *images(100.0, devices=1, strategy="ddp"), capsys=capsys)
+    said = concluded(3, *vision_runs(100.0, devices=1, strategy="ddp"), capsys=capsys)
     [command] = commands_in(said)
     assert command == "multicard recommend results-mein-versuch"
     pasted(command)

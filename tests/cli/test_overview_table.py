@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from analysis.synthetic_results import make_results, repeated
+from factories import repeats_of, write_results
 from multicard.cli._overview import overview_tables, print_results
 from multicard.core.errors import UserError
 from multicard.experiment.config import Experiment
@@ -42,7 +42,7 @@ def shown(folder: Path, *scenarios: str, **stated: Any) -> str:
 
 def printed(folder: Path, *rows: dict[str, Any], **reasons: str) -> str:
     """What is printed, with single spaces; `reasons` by the number of a run."""
-    make_results(folder, rows)
+    write_results(folder, rows)
     path = folder / "scenarios" / "s0" / "measures.csv"
     measures = pd.read_csv(path).astype({"reason": object})
     for at, reason in reasons.items():
@@ -53,7 +53,7 @@ def printed(folder: Path, *rows: dict[str, Any], **reasons: str) -> str:
 
 def test_a_configuration_has_a_row_with_intervals_where_there_are_repeats(tmp_path: Path) -> None:
     scatter = {1: (0.9, 1.0, 1.1), 2: (1.1, 1.0, 0.9)}
-    rows = [one for n in scatter for one in repeated(row(n, 0.1, data_share=0.25), scatter[n])]
+    rows = [one for n in scatter for one in repeats_of(row(n, 0.1, data_share=0.25), scatter[n])]
     text = printed(tmp_path, *rows)
     assert "Which is [bold]faster[/bold]?" in text
     # Geometric means: logarithms scatter by 0.1004, × 4.303 / √3. Of the share the mean, ± 4.303 × 0.025 / √3.
@@ -65,7 +65,7 @@ def test_a_configuration_has_a_row_with_intervals_where_there_are_repeats(tmp_pa
 
 
 def test_several_scenarios_have_no_tables(tmp_path: Path) -> None:
-    make_results(tmp_path, [row(1, 0.1)], [row(2, 0.1)])
+    write_results(tmp_path, [row(1, 0.1)], [row(2, 0.1)])
     outcomes = pd.DataFrame({"run": ["a"], "outcome": ["not run"], "reason": ["needs 8 GPUs"]})
     outcomes.to_csv(tmp_path / "scenarios" / "s1" / "runs.csv", index=False)
     *caveats, report, following = shown(tmp_path, "s0", "s1").splitlines()
@@ -130,7 +130,7 @@ def test_what_to_do_next_comes_last(tmp_path: Path) -> None:
         "next, as 1 of 3 runs did not complete, see why in log.txt and run them again: "
         "multicard run mine.yaml --retry-failed",
     ]
-    make_results(tmp_path / "b", repeated(row(1, 0.1)))
+    write_results(tmp_path / "b", repeats_of(row(1, 0.1)))
     said = f"next, for the best configuration and what to try: multicard recommend {tmp_path}/b"
     assert shown(tmp_path / "b", repeats=3).splitlines()[-1] == said
 
@@ -141,7 +141,7 @@ def scripts(folder: Path, *names: str) -> Experiment:
         {"workload": "script", "command": [str(folder / name)], "device": "cpu", "steps": 1, "iteration_time_s": 0.1}
         for name in names
     ]
-    make_results(folder / "results", *([row] for row in rows))
+    write_results(folder / "results", *([row] for row in rows))
     fixed = [{name: row[name] for name in ("workload", "device", "steps", "command")} for row in rows]
     scenarios = {f"s{at}": ASKED | {"fixed": own} for at, own in enumerate(fixed)}
     return Experiment.model_validate({"results": str(folder / "results"), "scenarios": scenarios})
@@ -177,12 +177,12 @@ def test_why_the_wait_for_data_is_not_known_is_said_of_scripts_and_of_traces(tmp
 
 def test_next_steps_of_adopted_traces_are_those_of_their_table(tmp_path: Path) -> None:
     adopted = {"workload": "adopted", "device": "cuda", "iteration_time_s": 0.1, "steps_per_s": 10.0}
-    make_results(tmp_path, [adopted])
+    write_results(tmp_path, [adopted])
     *lines, following = shown(tmp_path, fixed={"workload": "adopted"}).splitlines()
     add = "add rows with a column repeat to the table of traces"
     command = "multicard analyze --as-runs TABLE --overwrite"
     assert following == f"next, for intervals, {add}, and read it again: {command}"
     assert any(line.endswith("state them by the column samples_per_step of the table of traces") for line in lines)
     # Without steps there is no throughput in steps either.
-    make_results(tmp_path / "b", [adopted | {"iteration_time_s": None, "steps_per_s": None}])
+    write_results(tmp_path / "b", [adopted | {"iteration_time_s": None, "steps_per_s": None}])
     assert "samples_per_step" not in shown(tmp_path / "b", fixed={"workload": "adopted"})

@@ -21,8 +21,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from PIL import Image
 
-from analysis.synthetic_results import images, make_results
 from conftest import ROOT, ran
+from factories import vision_runs, write_results
 from forked_python import ForkedPython
 from multicard.experiment.config import Experiment
 from multicard.experiment.datasets import MNIST_FILES
@@ -136,7 +136,7 @@ def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("before.sqlite", "after.sqlite", "report.sqlite"):
         nsys_export(folder / name)
     for results in ("results", "results-mine"):
-        make_results(folder / results, images(100.0))
+        write_results(folder / results, vision_runs(100.0))
     return folder
 
 

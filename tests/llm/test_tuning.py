@@ -42,8 +42,8 @@ ALL_STEPS = SMALL["warmup_steps"] + SMALL["steps"] + LEAST_SETTLING + SMALL["pro
 QLORA, QAT = {"technique": "qlora", "devices": 2}, {"technique": "qat", "devices": 2}
 DPO = {"technique": "dpo", "devices": 2, "gradient_accumulation_steps": 2}
 # Every technique on two devices. Daily are adapters on one and on two devices, and pairs of answers, whose recipe is
-# the most unlike the others. Steps of all are in test_memory_estimate.py, too, and emulated GPUs have all on one device,
-# with references on the CPU (tests/emulated/test_emulated_tuning.py).
+# the most unlike the others. test_memory_estimate.py makes steps of all techniques every day, and emulated GPUs have
+# all on one device, with references on the CPU (tests/emulated/test_emulated_tuning.py).
 DAILY = [{"technique": "lora", "devices": 1}, {"technique": "lora", "devices": 2}, DPO]
 RARE = [QLORA, QAT, QAT | {"qat_of": "weights"}, {"technique": "full", "devices": 2}]
 RUNS = [*DAILY, *(pytest.param(changes, marks=pytest.mark.rare) for changes in RARE)]

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from made import HOSTILE, PLANS, RUNS, bars, judged, lines, record, results
 
-from analysis.synthetic_results import Row, images, make_results
 from conftest import refusal
+from factories import Row, vision_runs, write_results
 from machine.machine_record import record as machine_record
 from multicard.analysis.choice.recommend import advise
 from multicard.analysis.evidence import read_evidence
@@ -69,15 +69,15 @@ def test_the_same_input_gives_the_same_bytes(page: str, copy: Path) -> None:
 
 def measured(folder: Path, *scenarios: list[Row]) -> str:
     """The page of synthetic runs."""
-    results = make_results(folder, *scenarios)
+    results = write_results(folder, *scenarios)
     return written(results, {path.name: Plan() for path in sorted((results / "scenarios").iterdir())})
 
 
 def test_the_first_screen_says_how_much_faster_where_the_step_goes_and_how_sure_that_is(tmp_path: Path) -> None:
     speeds = {1: 100.0, 2: 180.0, 4: 250.0}
     # Three repeats whose ratios scatter by about 0.1%.
-    ones = [row for n, speed in speeds.items() for row in images(speed, devices=n, data_share=0.1)]
-    alone = images(50.0, precision="bf16", data_share=0.3, disturbance="other processes: 1.6 CPUs")
+    ones = [row for n, speed in speeds.items() for row in vision_runs(speed, devices=n, data_share=0.1)]
+    alone = vision_runs(50.0, precision="bf16", data_share=0.3, disturbance="other processes: 1.6 CPUs")
     overview = section(measured(tmp_path, alone, ones), "overview")
     tiles = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd><dd class=\"more\">(.*?)</dd>", overview)
     assert [(title, value) for title, value, _ in tiles] == [
@@ -96,7 +96,9 @@ def test_the_first_screen_says_how_much_faster_where_the_step_goes_and_how_sure_
 
 
 def test_numbers_on_the_page_are_those_of_the_recommendations(tmp_path: Path) -> None:
-    rows = images(100) + images(150, num_workers=8) + images(190, devices=2, num_workers=8, data_share=0.4)
+    rows = (
+        vision_runs(100) + vision_runs(150, num_workers=8) + vision_runs(190, devices=2, num_workers=8, data_share=0.4)
+    )
     page = measured(tmp_path, rows)
     [job] = advise(read_evidence(tmp_path)).jobs
     for row in job.table.rows:
@@ -107,7 +109,7 @@ def test_numbers_on_the_page_are_those_of_the_recommendations(tmp_path: Path) ->
 
 
 def test_what_all_runs_share_is_said_once_below_their_table(tmp_path: Path) -> None:
-    rows = images(100, (1.0, 1.0)) + images(150, (1.0, 1.0), num_workers=8)
+    rows = vision_runs(100, (1.0, 1.0)) + vision_runs(150, (1.0, 1.0), num_workers=8)
     runs = section(measured(tmp_path, rows), "runs")
     names = re.findall(r"<th scope=\"row\"[^>]*>(.*?)</th>", runs.replace("<wbr>", ""))
     assert names == ["r1", "r2", "workers8 r1", "workers8 r2"]  # what tells them apart; on pointing, all of it
@@ -163,9 +165,9 @@ def test_a_run_that_scenarios_share_has_one_row(copy: Path) -> None:
 
 def test_a_run_with_a_default_is_named_by_it_beside_those_that_differ(tmp_path: Path) -> None:
     """An id leaves the default out: r1 beside nhwc r1 says nothing."""
-    rows = [row for layout in ("nchw", "nhwc") for row in images(90.0, layout=layout, device="cpu")]
+    rows = [row for layout in ("nchw", "nhwc") for row in vision_runs(90.0, layout=layout, device="cpu")]
     runs = [f"vision_digits_cpu1{'_nhwc' if at >= 3 else ''}_r{at % 3 + 1}" for at in range(6)]
-    make_results(tmp_path, rows, gpu=None)
+    write_results(tmp_path, rows, gpu=None)
     for name in ("measures.csv", "runs.csv"):
         path = tmp_path / "scenarios/s0" / name
         table = pd.read_csv(path)
@@ -178,7 +180,7 @@ def test_a_run_with_a_default_is_named_by_it_beside_those_that_differ(tmp_path: 
 def test_figures_of_the_papers_own_jobs_name_the_paper_and_link_to_it(tmp_path: Path, workload: str) -> None:
     own = {"strategy": "ddp"} if workload == "vision" else {"command": ["train.py"], "steps": 1}
     rows = [{"workload": workload, "device": "cpu", "devices": n, "iteration_time_s": 0.1 / n, **own} for n in (1, 2)]
-    make_results(tmp_path, rows, gpu=None)
+    write_results(tmp_path, rows, gpu=None)
     drawn = draw("iteration_time", ScenarioTables(tmp_path / "scenarios/s0"))
     save(*drawn, tmp_path / "figures/s0/iteration_time")
     text = section(written(tmp_path, {"s0": Plan(question="?", figures=["iteration_time"])}), "figures")

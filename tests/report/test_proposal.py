@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from analysis.synthetic_results import GPU, STEADY, Row, images, make_results, repeated
 from browser import CHROMIUM, browser
 from conftest import ran
+from factories import GPU, STEADY, Row, repeats_of, vision_runs, write_results
 from multicard.analysis.choice.applied import Request
 from multicard.api.results import read_results
 from multicard.cli import main
@@ -30,7 +30,7 @@ def trained(devices: int, rate: float, scaling: str = "strong", factors: tuple[f
         {"iteration_time_s": batch / (rate * factor), "estimated_epoch_time_s": 10_000 / (rate * factor)}
         for factor in factors
     ]
-    rows = images(rate, factors, devices=devices, scaling=scaling, batch_size=BATCH)
+    rows = vision_runs(rate, factors, devices=devices, scaling=scaling, batch_size=BATCH)
     return [row | time | {"data_share": 0.25} for row, time in zip(rows, times, strict=True)]
 
 
@@ -43,7 +43,7 @@ def page(tmp_path: Path) -> Callable[..., str]:
     """Write the page of some runs in Markdown, and read it as a reader does."""
 
     def write(rows: list[Row], request: Request = MILLION, **others: Any) -> str:
-        results = make_results(tmp_path / f"results{len(list(tmp_path.glob('results*')))}", rows, **others)
+        results = write_results(tmp_path / f"results{len(list(tmp_path.glob('results*')))}", rows, **others)
         read_results(results).proposal(tmp_path / "page.md", request)
         return without_escapes((tmp_path / "page.md").read_text())
 
@@ -183,7 +183,7 @@ def test_node_hours_need_the_gpus_of_a_node(page: Callable[..., str], tmp_path: 
 
 
 def test_a_node_has_as_many_gpus_as_ran_on_it_though_each_rank_is_shown_one(tmp_path: Path) -> None:
-    results = make_results(tmp_path / "results", scaled())
+    results = write_results(tmp_path / "results", scaled())
     for file in results.glob("runs/*/run.json"):
         record = json.loads(file.read_text())
         record["hardware"]["gpus"] = record["hardware"]["gpus"][:1]  # as by Slurm's --gpus-per-task=1
@@ -229,7 +229,7 @@ def test_the_command_of_a_script_has_its_values(page: Callable[..., str]) -> Non
     def script(devices: int, seconds: float) -> list[Row]:
         row = {"workload": "script", "command": ["train.py", "-b", "{batch}"], "device": "cuda", "devices": devices}
         measures = {"iteration_time_s": seconds, "throughput_samples_per_s": 128 / seconds, "tokens_per_s": 1e3}
-        return repeated(row | {"args": {"batch": 128}} | measures, (1.0, 1.0, 1.0))
+        return repeats_of(row | {"args": {"batch": 128}} | measures, (1.0, 1.0, 1.0))
 
     found = page([*script(1, 0.2), *script(2, 0.11)], Request(3.6e6, "tokens", devices=2))
     assert "- Command: train.py -b 128" in found and "128 samples per step, 64 per GPU" in found
@@ -258,7 +258,7 @@ HOSTILE = r"EPYC <script>alert(1)</script> \input{x} 100% $a_b$ {#& --x"
 
 
 def written(folder: Path, suffix: str) -> str:
-    results = make_results(folder / "results", [*scaled("strong"), *scaled("weak")], processor=HOSTILE)
+    results = write_results(folder / "results", [*scaled("strong"), *scaled("weak")], processor=HOSTILE)
     first, *beside = read_results(results).proposal(folder / f"page{suffix}", MILLION)
     assert [path.suffix for path in beside] == {".html": [], ".md": [".svg"], ".tex": [".pdf"]}[suffix]
     text = first.read_text()
@@ -315,7 +315,7 @@ def test_the_page_prints_on_one_sheet_of_a4(tmp_path: Path) -> None:
         for power in range(8)
         for row in trained(2**power, 100 * 1.9**power, scaling)
     ]
-    results = make_results(tmp_path / "results", [row | {"batch_size": 256} for row in rows])
+    results = write_results(tmp_path / "results", [row | {"batch_size": 256} for row in rows])
     read_results(results).proposal(tmp_path / "page.html", Request(1e9, "samples", runs=12))
     with browser() as chromium:
         chromium.open(tmp_path / "page.html")
@@ -345,7 +345,7 @@ def test_the_page_prints_on_one_sheet_of_a4(tmp_path: Path) -> None:
 def test_a_request_that_cannot_be_met_is_one_line_and_leaves_nothing(
     arguments: list[str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_results(tmp_path / "results", scaled())
+    write_results(tmp_path / "results", scaled())
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
         main(["report", "results", *arguments])
@@ -358,7 +358,7 @@ def test_a_request_that_cannot_be_met_is_one_line_and_leaves_nothing(
 def test_the_command_names_what_it_wrote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_results(tmp_path / "results", scaled(), gpu=GPU)
+    write_results(tmp_path / "results", scaled(), gpu=GPU)
     monkeypatch.chdir(tmp_path)
     main(["report", "results", "--proposal", "--samples", "1e6", "--runs", "2e0"])
     assert capsys.readouterr().out.strip() == "proposal: proposal.html"

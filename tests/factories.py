@@ -1,0 +1,364 @@
+"""What tests analyse, made from a few numbers: captures of a profiler, and results of runs.
+
+A capture, in milliseconds. Each kernel has its launching call, start, end and name:
+
+    path = make_trace(tmp_path / "t.json", Process(steps=[(0, 10), (10, 20)], kernels=[(1, 2, 9, "gemm")]))
+
+The results of a scenario, as a question about them reads them. `vision_runs(100)` are three repeats of a run with 100
+images per second, a few thousandths apart; parameters and measures of the run are keywords:
+
+    results = make_results(tmp_path, vision_runs(100) + vision_runs(190, devices=2, data_share=0.3))
+
+The folder of such results, for what reads files (commands, the report), here of two scenarios:
+
+    folder = write_results(tmp_path / "results", tuning_runs(0.5), tuning_runs(0.3, devices=2))
+
+A test states the numbers that its expectation follows from, and leaves the rest to the defaults here. What these do
+not make: a run directory with every step is written by `script_runs.write_run`, a copy of a real run by
+`recorded_runs.add_run`, and one small capture with every kind of event, whose sums are known, by
+`synthetic.nsys_export` and `synthetic.kineto_trace`.
+"""
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from multicard.analysis.choice.recommend import as_markdown
+from multicard.analysis.evidence import Evidence, MeasuredRun, read_evidence
+from multicard.analysis.runs.breakdown import COLUMNS, complete
+from multicard.analysis.runs.measures import MEASURES_OF
+from multicard.analysis.runs.per_run import trace_shares
+from multicard.analysis.scaling.speedup_tables import add_scaling
+from multicard.analysis.scenario_tables import SCHEMAS, ScenarioTables, store
+from multicard.core.files import write_json
+from multicard.core.text import without_escapes
+from multicard.experiment.workload import WORKLOADS
+from multicard.runs.parameters import as_columns, run_id
+from synthetic import MS, PID, RUNTIME, global_id, put
+
+# Captures ------------------------------------------------------------------------------------------------------------
+
+# Work of this name is a copy of 64 bytes to the device instead of a kernel.
+COPY = "Memcpy HtoD (Pinned -> Device)"
+# The thread that marks the steps. It launches what no other thread is stated to launch.
+MARKER = 1
+STREAM = 7
+CALL_MS = 0.1
+COPY_BYTES = 64
+
+
+class Kernel(NamedTuple):
+    """Work of a device: when its launching call begins, when it starts and ends there, and its name."""
+
+    call_ms: float
+    start_ms: float
+    end_ms: float
+    name: str
+
+
+class Lane(NamedTuple):
+    """A stream and the thread that launches what is on it, by number; None: not recorded."""
+
+    stream: int | None
+    thread: int | None
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of a capture: start and end of its steps on the host in milliseconds, and its kernels, in any order."""
+
+    steps: Sequence[tuple[float, float]] = ()
+    kernels: Sequence[Kernel | tuple[float, float, float, str]] = ()
+
+
+def make_trace(
+    path: Path,
+    *processes: Process,
+    calls: bool = True,
+    lanes: Mapping[str, Lane | tuple[int | None, int | None]] | None = None,
+    devices: Mapping[str, int] | None = None,
+) -> Path:
+    """Write processes as PyTorch's profiler does (`.json`, one process) or nsys (`.sqlite`, several on one clock).
+
+    Parameters
+    ----------
+    path
+        The file. Its suffix says whose form it has.
+    processes
+        Their ids are PID, PID + 1 and so on; the work of PID + n is on the device n.
+    calls
+        Whether the launching calls were recorded. Each lasts 0.1 ms.
+    lanes
+        By names of kernels, the lane of each. Those not named are on stream 7, launched by the thread `MARKER`. Without
+        `lanes` no streams were recorded.
+    devices
+        By names of kernels, the device of those that are not on the one of their process.
+    """
+    write = {".json": _write_kineto, ".sqlite": _write_nsys}[path.suffix]
+    write(path, dict(enumerate(processes)), calls, lanes, devices or {})
+    return path
+
+
+def _lane(lanes: Mapping[str, Any] | None, name: str) -> Lane:
+    return Lane(*(lanes or {}).get(name, (STREAM, MARKER)))
+
+
+def _write_kineto(
+    path: Path,
+    processes: Mapping[int, Process],
+    calls: bool,
+    lanes: Mapping[str, Any] | None,
+    devices: Mapping[str, int],
+) -> None:
+    ((number, process),) = processes.items()
+    pid = PID + number
+    has_lanes = lanes is not None
+
+    def event(category: str, name: str, start_ms: float, duration_ms: float, **others: Any) -> dict[str, Any]:
+        times_us = {"ts": start_ms * 1e3, "dur": duration_ms * 1e3}
+        return {"ph": "X", "cat": category, "name": name, **times_us, **others}
+
+    thread_of_marks = {"tid": MARKER} if has_lanes else {}
+    events = [
+        event("user_annotation", "step", start, end - start, pid=pid, **thread_of_marks) for start, end in process.steps
+    ]
+    for correlation, work in enumerate(process.kernels):
+        kernel = Kernel(*work)
+        lane = _lane(lanes, kernel.name)
+        link = {"correlation": correlation, "device": devices.get(kernel.name, number)}
+        if calls:
+            thread = {"tid": lane.thread} if has_lanes else {}
+            events.append(
+                event("cuda_runtime", "cudaLaunchKernel", kernel.call_ms, CALL_MS, pid=pid, args=link, **thread)
+            )
+        category = "gpu_memcpy" if kernel.name == COPY else "kernel"
+        arguments = link | ({"stream": lane.stream} if has_lanes else {})
+        duration_ms = kernel.end_ms - kernel.start_ms
+        events.append(event(category, kernel.name, kernel.start_ms, duration_ms, pid=0, args=arguments))
+    path.write_text(json.dumps({"traceEvents": events}))
+
+
+def _write_nsys(
+    path: Path,
+    processes: Mapping[int, Process],
+    calls: bool,
+    lanes: Mapping[str, Any] | None,
+    devices: Mapping[str, int],
+) -> None:
+    names = dict.fromkeys(work[3] for process in processes.values() for work in process.kernels)
+    texts = ["cudaLaunchKernel", *names]
+    id_of = {text: number for number, text in enumerate(texts, start=1)}
+    marks: list[tuple[Any, ...]] = []
+    kernels: list[tuple[Any, ...]] = []
+    copies: list[tuple[Any, ...]] = []
+    launches: list[tuple[Any, ...]] = []
+
+    def nanoseconds(start_ms: float, end_ms: float) -> tuple[int, int]:
+        return round(start_ms * MS), round(end_ms * MS)
+
+    for number, process in processes.items():
+        pid = PID + number
+        marks += [(*nanoseconds(*step), 59, "step", global_id(pid, MARKER)) for step in process.steps]
+        for correlation, work in enumerate(process.kernels):
+            kernel = Kernel(*work)
+            lane = _lane(lanes, kernel.name)
+            stream = () if lanes is None else (lane.stream,)
+            device = devices.get(kernel.name, number)
+            row = (*nanoseconds(kernel.start_ms, kernel.end_ms), device, global_id(pid), correlation, *stream)
+            if kernel.name == COPY:
+                copies.append((*row, COPY_BYTES, 1))
+            else:
+                kernels.append((*row, id_of[kernel.name]))
+            times = nanoseconds(kernel.call_ms, kernel.call_ms + CALL_MS)
+            launches.append((*times, 0, global_id(pid, lane.thread or 0), correlation, id_of["cudaLaunchKernel"]))
+    columns = "start INT, end INT, deviceId INT, globalPid INT, correlationId INT"
+    if lanes is not None:
+        columns += ", streamId INT"
+    with closing(sqlite3.connect(path)) as db:
+        put(db, "StringIds", "id INTEGER PRIMARY KEY, value TEXT", enumerate(texts, start=1))
+        put(db, "NVTX_EVENTS", "start INT, end INT, eventType INT, text TEXT, globalTid INT", marks)
+        put(db, "CUPTI_ACTIVITY_KIND_KERNEL", f"{columns}, demangledName INT", kernels)
+        if copies:
+            put(db, "CUPTI_ACTIVITY_KIND_MEMCPY", f"{columns}, bytes INT, copyKind INT", copies)
+        if calls:
+            put(db, "CUPTI_ACTIVITY_KIND_RUNTIME", RUNTIME, launches)
+        db.commit()
+
+
+# Results -------------------------------------------------------------------------------------------------------------
+
+# A run: its parameters, measures and outcome by the names that they have in measures.csv.
+Row = dict[str, Any]
+
+# The machine of paper B.
+GPU = {"name": "NVIDIA H100 SXM5 94GB", "memory_bytes": 94_000_000_000, "capability": "9.0"}
+
+EPOCH_IMAGES = 10_000
+
+# Factors by which the measures of three repeats differ. In each block SCATTERED and OTHERWISE are as far apart as they
+# can be.
+STEADY, SCATTERED, OTHERWISE = (0.997, 1.0, 1.003), (0.8, 1.0, 1.25), (1.25, 1.0, 0.8)
+
+
+def repeats_of(row: Row, factors: Sequence[float] = STEADY) -> list[Row]:
+    """Return repeats of a run, whose measures are its own times a factor each.
+
+    Those of `STEADY` have noise of 0.1% in addition, whose geometric mean is 1: without it the ratios of two steady
+    runs would be equal in all repeats, which shows nothing. Times have the inverse noise of rates, since they are of
+    the same work.
+    """
+    measures = MEASURES_OF[row["workload"]]
+    chance = np.random.default_rng(zlib.crc32(repr(sorted(row.items())).encode()))
+    deviation = 0.001 if tuple(factors) == STEADY else 0.0
+    noise = chance.normal(0, deviation, len(factors))
+    noise -= noise.mean()
+
+    def noisy(name: str, value: Any, factor: float, noise: float) -> Any:
+        if name not in measures or isinstance(value, bool):
+            return value
+        is_time = name.endswith("_s") and not name.endswith("_per_s")
+        return value * factor * np.exp(-noise if is_time else noise)
+
+    repeats = []
+    for number, (factor, noise_of_repeat) in enumerate(zip(factors, noise.tolist(), strict=True), start=1):
+        measured = {name: noisy(name, value, factor, noise_of_repeat) for name, value in row.items()}
+        repeats.append(measured | {"repeat": number})
+    return repeats
+
+
+def vision_runs(images_per_s: float, factors: Sequence[float] = STEADY, **columns: Any) -> list[Row]:
+    """Return repeats of a run of the vision program at so many distinct images per second; `columns`: of the row."""
+    row = {"workload": "vision", "dataset": "mnist", "image_size": 224, "strategy": "ddp-ds", "device": "cuda"}
+    return repeats_of(row | {"throughput_samples_per_s": images_per_s} | columns, factors)
+
+
+def strong_scaling_runs(
+    devices: int, images_per_s: float, factors: Sequence[float] = STEADY, **columns: Any
+) -> list[Row]:
+    """Return repeats of a vision run whose devices share a batch of 64; an epoch has `EPOCH_IMAGES`."""
+    stated = {"scaling": "strong", "batch_size": 64, "estimated_epoch_time_s": EPOCH_IMAGES / images_per_s}
+    return vision_runs(images_per_s, factors, devices=devices, **stated | columns)
+
+
+def tuning_runs(iteration_time_s: float, factors: Sequence[float] = STEADY, **columns: Any) -> list[Row]:
+    """Return repeats of a run that tunes a model of 8 billion weights, one token per device and iteration."""
+    row = {"workload": "llm", "dataset": "hh-rlhf", "model": "llama3-8b", "device": "cuda"}
+    measures = {
+        "iteration_time_s": iteration_time_s, "tokens_per_s": columns.get("devices", 1) / iteration_time_s,
+    }  # fmt: skip
+    return [{"parameters": 8_030_000_000, **repeat} for repeat in repeats_of(row | measures | columns, factors)]
+
+
+def make_results(folder: Path, *scenarios: Iterable[Row], **options: Any) -> Evidence:
+    """Return the results of scenarios with these runs, read from `folder`; see `write_results`."""
+    return read_evidence(write_results(folder, *scenarios, **options))
+
+
+def write_results(
+    folder: Path,
+    *scenarios: Iterable[Row],
+    tables: Mapping[str, list[Row]] | None = None,
+    gpu: Row | None = GPU,
+    nodes: Sequence[int] = (0, 1),
+    source: str = "mnist",
+    processor: str = "AMD EPYC 9334",
+    recorded: bool = True,
+) -> Path:
+    """Write into `folder` what the workflow leaves of scenarios s0, s1 and so on; return it.
+
+    Parameters
+    ----------
+    scenarios
+        The runs of each.
+    tables
+        Rows of gathered tables by the name of the table. They name their run by its index among all rows, in the key
+        `at`.
+    gpu, nodes, source, processor
+        What each run's record states: the kind of its four GPUs, the NUMA nodes of its ranks, where its data come from,
+        and its processor.
+    recorded
+        Whether runs have records.
+    """
+    ids: list[str] = []
+    rows_of: dict[Path, list[Row]] = {}
+    for number, scenario in enumerate(scenarios):
+        place = folder / "scenarios" / f"s{number}"
+        place.mkdir(parents=True)
+        rows_of[place] = [_measures_row(row) for row in scenario]
+        ids += [row["run"] for row in rows_of[place]]
+    if recorded:
+        for run in ids:
+            _write_record(folder / "runs" / run, gpu, nodes, source, processor)
+    for name, rows in (tables or {}).items():
+        schema = pa.schema([("run", pa.string()), *SCHEMAS[name]])
+        complete_rows = [{**dict.fromkeys(schema.names), **row, "run": ids[row["at"]]} for row in rows]
+        store({name: pa.Table.from_pylist(complete_rows, schema)}, folder / "scenarios" / "s0")
+    for place, rows in rows_of.items():
+        measures = add_scaling(pd.DataFrame(complete(rows, trace_shares(ScenarioTables(place)))))
+        measures.to_csv(place / "measures.csv", index=False)
+        measures[["run", "outcome", "reason"]].to_csv(place / "runs.csv", index=False)
+    return folder
+
+
+def _measures_row(row: Row) -> Row:
+    """Return a row of measures.csv: what the given one states, and defaults or nothing for the rest."""
+    model = WORKLOADS[row["workload"]].parameters
+    measures = MEASURES_OF[row["workload"]]
+    parameters = model.model_validate({name: row[name] for name in row if name in model.model_fields})
+    outcome = {"run": run_id(parameters), "outcome": row.get("outcome", "completed"), "reason": None}
+    outcome["disturbance"] = row.get("disturbance")
+    stated = {name: value for name, value in row.items() if name in measures}
+    return outcome | as_columns(parameters.model_dump()) | dict.fromkeys(measures) | stated | _step_shares(row)
+
+
+def _step_shares(row: Row) -> Row:
+    """Return the breakdown of the step by the phases that a row states; what it does not state computes."""
+    shares = {name: row[column] for name, column in COLUMNS.items() if column in row}
+    if row.get("data_share") is not None:
+        shares.setdefault("data loading", row["data_share"])
+    step_s = row.get("mean_iteration_time_s")
+    computing = "compute" if row.get("devices", 1) == 1 else "compute or communication"
+    if step_s and "transfer_s" in row:
+        shares["memory operations"] = row["transfer_s"] / step_s
+    phases_s = [row[name] for name in ("forward_s", "backward_s", "optimizer_s") if name in row]
+    if step_s and phases_s:
+        shares[computing] = sum(phases_s) / step_s
+        shares["other"] = max(0.0, 1 - sum(shares.values()))
+    elif shares and computing not in shares and "other" not in shares:
+        shares[computing] = 1 - sum(shares.values())
+    return {COLUMNS[name]: share for name, share in shares.items()}
+
+
+def _write_record(folder: Path, gpu: Row | None, nodes: Sequence[int], source: str, processor: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {
+        "hardware": {"gpus": [gpu] * 4 if gpu else [], "processor": processor, "logical_cpus": 128},
+        "versions": {"torch": "2.11.0"},
+        "profiler": {"used": "nsys"},
+        "data": {"source": source},
+        "ranks": [{"binding": {"numa_nodes": [node]}} for node in nodes],
+    }
+    write_json(folder / "run.json", record)
+
+
+def with_provenance(results: Evidence, **of_run: Callable[[MeasuredRun], Any]) -> Evidence:
+    """Return the same results with fields of each run's provenance as these functions of the run give them."""
+    runs = []
+    for run in results.runs:
+        fields = {name: field(run) for name, field in of_run.items()}
+        runs.append(replace(run, provenance=replace(run.provenance, **fields)))
+    return replace(results, runs=runs)
+
+
+def recommendations(results: Evidence, verbose: bool = True) -> str:
+    """Return the recommendations from these results as a reader of the rendered Markdown sees them."""
+    return without_escapes(as_markdown(results, verbose))
