@@ -166,22 +166,36 @@ def test_ranks_wait_for_each_other_without_a_collective_in_the_group_of_the_trai
         assert min(left) >= max(done)
 
 
+class _StoreThatEnds(dist.Store):
+    """A store whose process has ended once all ranks have arrived."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = dist.HashStore()
+        self.has_ended = False
+
+    def add(self, key: str, number: int) -> int:
+        if self.has_ended and key.endswith("left"):
+            raise dist.DistNetworkError("Connection reset by peer")
+        return self.kept.add(key, number)
+
+    def set(self, key: str, value: str) -> None:
+        self.kept.set(key, value)
+
+    def wait(self, keys: list[str], *_timeout: object) -> None:
+        self.kept.wait(keys)
+
+
 def test_a_rank_passes_its_last_barrier_though_the_one_with_the_store_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(dist, "get_world_size", lambda: 1)
-    barrier = capture.HostBarrier(dist.HashStore())
+    store = _StoreThatEnds()
+    barrier = capture.HostBarrier(store)
     barrier.wait()
-    told = barrier._store
-
-    def add(key: str, number: int) -> int:
-        if key == "left":
-            raise dist.DistNetworkError("Connection reset by peer")
-        return told.add(key, number)
-
-    barrier._store = SimpleNamespace(add=add, set=told.set, wait=told.wait)
+    store.has_ended = True
     barrier.wait()
-    told.add("left", 1)
-    barrier._store = told
+    store.has_ended = False
+    barrier.leave()
     with pytest.raises(capture.RankLeft):
         barrier.wait()
