@@ -9,6 +9,7 @@ import pytest
 
 from multicard.search.batch import MOST_REPEATS, TOLERANCE, BatchSearch
 from multicard.search.batch_sizes import sizes
+from multicard.search.core import Attempts
 from multicard.search.space import Space
 
 LARGEST = 65_536
@@ -213,3 +214,29 @@ def test_a_batch_that_runs_out_of_memory_in_a_repeat_does_not_fit() -> None:
             search.tell(size, repeat, law.throughput(size) if fits else None, 1)
     assert search.too_large == 96 and search.fitting[-1] == 88
     assert len(search.completed[search.best]) <= MOST_REPEATS
+
+
+FITS, LACKS_MEMORY = 100.0, None
+
+
+@pytest.mark.parametrize(
+    ("runs", "following"),
+    [
+        ({}, 16),
+        ({16: LACKS_MEMORY}, 8),
+        ({16: 16.0}, 32),
+        # 17 to 31 lie between the largest that fits and the smallest that does not, in steps of two.
+        ({16: 16.0, 32: LACKS_MEMORY}, 24),
+        ({16: 16.0, 32: LACKS_MEMORY, 24: LACKS_MEMORY}, 20),
+        # The smallest is as fast as any, so half of it may pay.
+        ({16: FITS, 18: LACKS_MEMORY}, 8),
+        ({8: 50.0, 16: FITS, 18: LACKS_MEMORY}, None),
+    ],
+)
+def test_the_next_batch_follows_from_those_that_ran(runs: dict[int, float | None], following: int | None) -> None:
+    listed = sizes(16, 64)
+    search = BatchSearch(Space({"b": listed}, {(at,): size for at, size in enumerate(listed)}), 16, True)
+    for size, value in runs.items():
+        search.tried[size] = Attempts()
+        search.tell(size, 1, value, 1.0)
+    assert [size for size, repeat in search.ask() if repeat == 1] == ([following] if following else [])

@@ -14,6 +14,7 @@ In between, repeats run of what is undecided by the interval of its ratio to the
 that. A repeat may show that a batch does not fit after all, so the next size is decided again after each run.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from functools import cached_property
@@ -169,16 +170,18 @@ class BatchSearch(Search[Key]):
         It is halfway between the two whose upper bound is highest.
         """
         curve = [CurvePoint(math.log(self.size[key]), self._score(key)) for key in fitting]
+        fastest = max(point.throughput for point in curve)
         # What noise alone makes seem possible is worth no run.
-        highest = max(point.throughput for point in curve) + max(RESOLUTION, REACH * self.noise)
+        highest = fastest + max(RESOLUTION, REACH * self.noise)
         chosen = None
-        for left in range(len(fitting) - 1):
-            between = self._allowed_between(fitting[left], fitting[left + 1])
+        for left, (smaller, larger) in enumerate(itertools.pairwise(fitting)):
+            between = self._allowed_between(smaller, larger)
             if not between:
                 continue
-            bound = max(upper_bound(curve, left, math.log(self.size[key])) for key in between)
-            if bound > highest or (chosen is not None and bound == highest):
-                highest, chosen = bound, between[len(between) // 2]
+            bounds = [upper_bound(curve, left, math.log(self.size[key])) for key in between]
+            if max(bounds) > highest:
+                highest = max(bounds)
+                chosen = between[len(between) // 2]
         return chosen
 
     def _half_that_may_pay(self, fitting: Sequence[Key]) -> Key | None:
@@ -247,12 +250,21 @@ class BatchSearch(Search[Key]):
         best, pays = self.best, self.pays
         if best is None or pays is None:
             return []
-        within = {key: self.is_within_tolerance(ratio) for key, ratio in self.ratios().items()}
-        smallest_sure = next((self.size[key] for key, is_within in within.items() if is_within), math.inf)
-        undecided = [key for key, is_within in within.items() if is_within is None and self.size[key] < smallest_sure]
-        # Only one with fewer repeats can be faster than the best.
-        faster = [key for key in within if self._score(key) > self._score(best)]
         named = [key for key in (best, pays) if len(self.completed[key]) < LEAST_REPEATS]
+        # Only one with fewer repeats can be faster than the best.
+        faster = [key for key in self.fitting if self._score(key) > self._score(best)]
+        undecided = self._undecided()
         if not (named or faster or undecided):
             return []
         return list(dict.fromkeys([best, *named, *faster, *undecided]))
+
+    def _undecided(self) -> list[Key]:
+        """Return the undecided batches below the smallest one that is shown to be within the tolerance."""
+        undecided = []
+        for key, ratio in self.ratios().items():
+            is_within = self.is_within_tolerance(ratio)
+            if is_within:
+                break
+            if is_within is None:
+                undecided.append(key)
+        return undecided

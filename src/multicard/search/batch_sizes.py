@@ -14,9 +14,16 @@ def doublings(start: int, largest: int) -> list[int]:
     >>> doublings(24, 200)
     [1, 3, 6, 12, 24, 48, 96, 192, 200]
     """
-    down = [start >> halvings for halvings in range(start.bit_length())]
-    up = [start << times for times in range(1, largest.bit_length()) if start << times <= largest]
-    return sorted({*down, *up, largest})
+    found = {largest}
+    size = start
+    while size >= 1:
+        found.add(size)
+        size //= 2
+    size = start
+    while size <= largest:
+        found.add(size)
+        size *= 2
+    return sorted(found)
 
 
 def sizes(start: int, largest: int) -> list[int]:
@@ -52,14 +59,20 @@ def upper_bound(curve: Sequence[CurvePoint], left: int, size: float) -> float:
     >>> upper_bound(rising, 1, 2.0)  # 2 + 2 × 1 by the line from the left, 3 + 0 × (-1) by that from the right
     3.0
     """
-    slopes = [
-        (second.throughput - first.throughput) / (second.size - first.size)
-        for first, second in itertools.pairwise(curve)
-    ]
     right = left + 1
+    start, end = curve[left], curve[right]
+    between = _slope(start, end)
     bounds = []
-    if left > 0 and slopes[left - 1] >= slopes[left]:
-        bounds.append(curve[left].throughput + slopes[left - 1] * (size - curve[left].size))
-    if right + 1 < len(curve) and slopes[left] >= slopes[right]:
-        bounds.append(curve[right].throughput + slopes[right] * (size - curve[right].size))
-    return min(bounds, default=max(curve[left].throughput, curve[right].throughput))
+    if left > 0:
+        before = _slope(curve[left - 1], start)
+        if before >= between:
+            bounds.append(start.throughput + before * (size - start.size))
+    if right + 1 < len(curve):
+        after = _slope(end, curve[right + 1])
+        if between >= after:
+            bounds.append(end.throughput + after * (size - end.size))
+    return min(bounds, default=max(start.throughput, end.throughput))
+
+
+def _slope(first: CurvePoint, second: CurvePoint) -> float:
+    return (second.throughput - first.throughput) / (second.size - first.size)

@@ -1,6 +1,7 @@
 """Two traces compared: what got slower or faster, largest difference first."""
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -142,14 +143,14 @@ def _difference(table: str, name: str, a: Total | None, b: Total | None) -> Diff
     return Difference(
         table=table,
         name=name,
-        a_s=a and a.seconds,
-        b_s=b and b.seconds,
+        a_s=None if a is None else a.seconds,
+        b_s=None if b is None else b.seconds,
         difference_s=difference_s,
         ratio=ratio,
         low=None,
         high=None,
-        a_calls=a and a.calls,
-        b_calls=b and b.calls,
+        a_calls=None if a is None else a.calls,
+        b_calls=None if b is None else b.calls,
     )
 
 
@@ -195,12 +196,12 @@ def _totals(capture: ActivityTables, table: str, name: str, is_per_step: bool) -
         processes = max(processes, _process_count(capture.rows.get("kernel_classes", [])))
     steps = _steps_per_process(capture) if is_per_step else 1.0
     duration = "duration_s" if table == "phases" else "total_s"
-    seconds: dict[str, float] = {}
-    calls: dict[str, float] = {}
+    seconds: dict[str, float] = defaultdict(float)
+    calls: dict[str, float] = defaultdict(float)
     for row in rows:
         key = row[name] or "(other)"
-        seconds[key] = seconds.get(key, 0.0) + row[duration]
-        calls[key] = calls.get(key, 0.0) + row.get("calls", 1)
+        seconds[key] += row[duration]
+        calls[key] += row.get("calls", 1)
     return {key: Total(seconds[key] / processes / steps, calls[key] / processes / steps) for key in seconds}
 
 

@@ -116,20 +116,29 @@ def superlinear(points: Sequence[Point], prior: Prior) -> dict[int, float]:
     ordered = sorted(points, key=lambda point: point.devices)
     # Times of one sample of a device.
     log_times = {point.devices: np.log(np.array(point.step_s) / point.samples) for point in ordered}
-    squares = sum(float(((times - times.mean()) ** 2).sum()) for times in log_times.values())
-    freedom = sum(len(times) - 1 for times in log_times.values()) + prior.noise_freedom
-    noise = np.sqrt((squares + prior.noise_freedom * prior.noise**2) / freedom)
+    noise, freedom = _pooled_noise(list(log_times.values()), prior)
     quantile = stdtrit(freedom, (1 + LEVEL) / 2)
     factors: dict[int, float] = {}
     for devices, times in log_times.items():
         for fewer_devices, times_on_fewer in log_times.items():
             if fewer_devices >= devices:
                 continue
-            reach = quantile * noise * np.sqrt(1 / len(times) + 1 / len(times_on_fewer))
+            error = noise * np.sqrt(1 / len(times) + 1 / len(times_on_fewer))
             gain = float(times_on_fewer.mean() - times.mean())
-            if gain > reach + np.log1p(SUPERLINEAR_GAIN):
+            if gain > quantile * error + np.log1p(SUPERLINEAR_GAIN):
                 factors[devices] = max(factors.get(devices, 0.0), float(np.exp(gain)))
     return factors
+
+
+def _pooled_noise(log_times: Sequence[Array], prior: Prior) -> tuple[float, float]:
+    """Return the standard deviation of repeats around the means of their samples, and its degrees of freedom.
+
+    The prior counts as further repeats.
+    """
+    squares = sum(float(((times - times.mean()) ** 2).sum()) for times in log_times)
+    freedom = sum(len(times) - 1 for times in log_times) + prior.noise_freedom
+    variance = (squares + prior.noise_freedom * prior.noise**2) / freedom
+    return float(np.sqrt(variance)), freedom
 
 
 def _caveats_of_runs(points: Sequence[Point], busy: Draws, prior: Prior) -> Iterator[str]:

@@ -136,19 +136,31 @@ class _BusyCurve:
 
     def log_times(self, z: Array) -> Array:
         """Return log times, draws × (points, target)."""
-        prior = self._prior
-        compute = np.ones_like(self._devices)
-        if self._samples_vary:
-            fixed = np.minimum(1.0, self._usual_growth * np.exp(prior.growth_spread * z[:, 2:3]))
-            compute = fixed + (1 - fixed) * self._samples
-        first_doubling = self._usual_growth * np.exp(prior.growth_spread * z[:, :1])
-        exponent = LOWEST_EXPONENT + (HIGHEST_EXPONENT - LOWEST_EXPONENT) * ndtr(z[:, 1:2])
-        times = compute + first_doubling * growth(self._devices / self._devices[0], exponent)
+        compute = self._compute(z)
+        times = compute + self._growth(z)
         if self._hides:
-            of_two_devices = prior.hidden * np.exp(prior.hidden_spread * z[:, -1:])
-            communication = of_two_devices * 2 * (1 - 1 / self._devices)
-            times = times + np.maximum(0.0, communication - HIDEABLE * compute)
+            exposed = self._communication(z) - HIDEABLE * compute
+            times = times + np.maximum(0.0, exposed)
         return np.log(np.maximum(times, SHORTEST))
+
+    def _compute(self, z: Array) -> Array:
+        """Return times that grow with the samples of a device, but for a fixed share."""
+        if not self._samples_vary:
+            return np.ones_like(self._devices)
+        share = self._usual_growth * np.exp(self._prior.growth_spread * z[:, 2:3])
+        fixed = np.minimum(1.0, share)
+        return fixed + (1 - fixed) * self._samples
+
+    def _growth(self, z: Array) -> Array:
+        """Return the time that more devices than on the first point add."""
+        first_doubling = self._usual_growth * np.exp(self._prior.growth_spread * z[:, :1])
+        exponent = LOWEST_EXPONENT + (HIGHEST_EXPONENT - LOWEST_EXPONENT) * ndtr(z[:, 1:2])
+        return first_doubling * growth(self._devices / self._devices[0], exponent)
+
+    def _communication(self, z: Array) -> Array:
+        """Return the time of a ring, by that of two devices; backward passes may hide it."""
+        of_two_devices = self._prior.hidden * np.exp(self._prior.hidden_spread * z[:, -1:])
+        return of_two_devices * 2 * (1 - 1 / self._devices)
 
 
 def growth(times: Array, exponent: Array) -> Array:
