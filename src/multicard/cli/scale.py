@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from multicard.core.files import atomic_write
 from multicard.core.text import listed, plural, printable
 
 PYTHON = re.compile(r"python[0-9.]*")
-OWN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")  # may have dashes and capitals, which the file does not
+# A user's parameter on the command line. In the file it has neither dashes nor capitals.
+USERS_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,17 +82,18 @@ def run(arguments: argparse.Namespace) -> None:
     from multicard.cli.run import check_start, print_runs, run_and_print
     from multicard.experiment.load import check
 
-    config, path = configuration(arguments), arguments.config_out
+    config = configuration(arguments)
+    path = arguments.config_out
     try:
         experiment = check(config, "multicard scale")
     except UserError as error:
         raise UserError(*map(_by_option, str(error).splitlines())) from None
     matrix = Matrix.plan(experiment)
-    if warning := _same_samples(config):
+    warning = _same_samples(config)
+    if warning:
         print(warning, flush=True)
-    results = Path(config["results"])
-    if not path.exists() and results.is_dir() and any(results.iterdir()) and not any(results.glob("runs/*/run.json")):
-        raise UserError(f"{results}: not results of multicard; choose another folder with --config-out NAME.yaml")
+    if not path.exists():
+        _refuse_foreign_folder(Path(config["results"]))
     if not arguments.write_only:
         check_start(matrix, planning=arguments.dry_run, by_option=True)
     if arguments.dry_run:
@@ -112,21 +115,26 @@ def _by_option(line: str) -> str:
     >>> _by_option("multicard scale: scenarios.scale.repeats: found -1, expected 1 or more")
     'multicard scale: --repeats: found -1, expected 1 or more'
     """
-    key = r"multicard scale: (?:scenarios\.scale\.)?(?:fixed\.|vary\.)?(\w+)[^:]*: "
-    named = re.match(key, line)
     options = {
         "repeats": "repeats", "steps": "steps", "warmup_steps": "warmup", "profiled_steps": "profiled-steps",
         "samples_per_step": "samples-per-step", "samples_per_device": "samples-per-device", "launcher": "launcher",
         "time_limit_min": "time-limit-min", "devices": "devices", "args": "vary", "python": "python",
         "results": "config-out",
     }  # fmt: skip
-    if named is None or named[1] not in options:
+    key = re.match(r"multicard scale: (?:scenarios\.scale\.)?(?:fixed\.|vary\.)?(\w+)[^:]*: ", line)
+    if key is None or key[1] not in options:
         return line
-    return f"multicard scale: --{options[named[1]]}: {line[named.end() :]}"
+    return f"multicard scale: --{options[key[1]]}: {line[key.end() :]}"
+
+
+def _refuse_foreign_folder(results: Path) -> None:
+    """Raise `UserError` if the folder for results has something else in it."""
+    if results.is_dir() and any(results.iterdir()) and not any(results.glob("runs/*/run.json")):
+        raise UserError(f"{results}: not results of multicard; choose another folder with --config-out NAME.yaml")
 
 
 def _write(path: Path, text: str, overwrite: bool) -> None:
-    """Write the configuration file, unless another one is there."""
+    """Write the configuration file; raise `UserError` if another one is there and is not to be replaced."""
     refuse_unwritable("--config-out", path)
     if path.exists() and not overwrite and path.read_bytes() != text.encode():
         raise UserError(
@@ -138,55 +146,86 @@ def _write(path: Path, text: str, overwrite: bool) -> None:
 
 
 def configuration(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the configuration file is to say.
+    """Return the content of the configuration file.
 
     Raises `UserError` if the arguments do not fit together.
     """
     from multicard.experiment.config import RESULTS, default_results
-    from multicard.workloads.script.parameters import GIVEN, program
-    from multicard.workloads.script.template import command_error, renamed
+    from multicard.workloads.script.parameters import program
     from multicard.workloads.script.workload import default_figures
 
-    python, command = parse_command(arguments.rest, arguments.launcher)
-    varied = dict(map(parse_vary, arguments.vary))
-    if len(varied) < len(arguments.vary):
-        raise UserError("--vary: names a parameter twice, expected --vary NAME=VALUE,... once for each")
-    command = renamed(command, lambda name: own if (own := _as_in_file(name)) in varied else name)
-    if error := command_error(command, varied, GIVEN, "--vary {}", "write --vary {}=VALUE,..."):
-        raise UserError(error)
+    stated_python, command = parse_command(arguments.rest, arguments.launcher)
+    varied = _varied(arguments.vary)
+    command = _with_names_of_file(command, varied)
     devices = numbers_of_devices(arguments.devices)
     device = device_of(arguments.device)
     if arguments.write_only and arguments.device == "auto" and device == "cpu":
         raise UserError("--write-only: this machine has no GPU, but others may; set --device cuda or --device cpu")
-    fixed = {"workload": "script", "command": command, "folder": ".", "device": device, "steps": arguments.steps}
-    fixed |= {"launcher": arguments.launcher}
-    stated = {
-        "python": arguments.python or python or _active_interpreter(),
+    optional = {
+        "python": arguments.python or stated_python or _active_interpreter(),
         "samples_per_step": arguments.samples_per_step,
         "samples_per_device": arguments.samples_per_device,
         "warmup_steps": arguments.warmup,
         "profiled_steps": arguments.profiled_steps,
         "memory_snapshot": arguments.memory_snapshot or None,
     }
-    fixed |= {name: value for name, value in stated.items() if value is not None}
-    several, name = len(devices) > 1, Path(program(command)).name
-    what = plural(2, "GPU" if device == "cuda" else "process")
-    more = f"How much faster is {name} with more {what}, and where does its time go?"
+    fixed = {
+        "workload": "script",
+        "command": command,
+        "folder": ".",
+        "device": device,
+        "steps": arguments.steps,
+        "launcher": arguments.launcher,
+        **{name: value for name, value in optional.items() if value is not None},
+    }
     scenario = {
-        "question": more if several else f"Where does the time of {name} go?",
+        "question": _question(Path(program(command)).name, device, len(devices)),
         "fixed": fixed,
         "vary": {"devices": devices} | _ablations(arguments.ablate, devices) | ({"args": varied} if varied else {}),
         "repeats": arguments.repeats,
-        "figures": list(default_figures(several, device, bool(arguments.ablate))),
+        "figures": list(default_figures(len(devices) > 1, device, bool(arguments.ablate))),
     }
-    # In a clone the demo has the folder.
-    alone = arguments.config_out.name == OF_SCALE.name and not SHIPPED.exists()
-    results = RESULTS if alone else default_results(arguments.config_out)
+    # The file that needs no naming has the folder that needs none, unless this is a clone, whose demo has that folder.
+    is_default = arguments.config_out.name == OF_SCALE.name and not SHIPPED.exists()
+    results = RESULTS if is_default else default_results(arguments.config_out)
     return {"results": results, "time_limit_min": arguments.time_limit_min, "scenarios": {"scale": scenario}}
 
 
+def _varied(stated: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the values of the user's parameters by their names in the file."""
+    varied = dict(map(parse_vary, stated))
+    if len(varied) < len(stated):
+        raise UserError("--vary: names a parameter twice, expected --vary NAME=VALUE,... once for each")
+    return varied
+
+
+def _with_names_of_file(command: list[str], varied: dict[str, list[Any]]) -> list[str]:
+    """Return a command whose varied parameters in braces have their names in the file.
+
+    Raises `UserError` if the command names one that is not varied, or lacks one that is.
+    """
+    from multicard.workloads.script.parameters import GIVEN
+    from multicard.workloads.script.template import command_error, renamed
+
+    def name_in_file(name: str) -> str:
+        return _name_in_file(name) if _name_in_file(name) in varied else name
+
+    command = renamed(command, name_in_file)
+    error = command_error(command, varied, GIVEN, "--vary {}", "write --vary {}=VALUE,...")
+    if error:
+        raise UserError(error)
+    return command
+
+
+def _question(script: str, device: str, counts: int) -> str:
+    if counts == 1:
+        return f"Where does the time of {script} go?"
+    devices = plural(2, "GPU" if device == "cuda" else "process")
+    return f"How much faster is {script} with more {devices}, and where does its time go?"
+
+
 def parse_command(command: list[str], launcher: str = "auto") -> tuple[str | None, list[str]]:
-    """The interpreter that a command names by its path, if any, and the command from the script or `-m` on.
+    """Return the interpreter that a command names by its path, if any, and the command from the script or `-m` on.
 
     With the launcher `command` it stays as it is, unless it begins with an interpreter.
 
@@ -195,53 +234,78 @@ def parse_command(command: list[str], launcher: str = "auto") -> tuple[str | Non
     >>> parse_command(["python", "train.py", "-b", "8"]), parse_command([".venv/bin/python", "-m", "pkg.train"])
     ((None, ['train.py', '-b', '8']), ('.venv/bin/python', ['-m', 'pkg.train']))
     """
-    from multicard.workloads.script.launchers import LAUNCHERS
-
     if not command:
         raise UserError("the command is missing; write it last, after --, such as: -- train.py --epochs 1")
-    python, first = None, Path(command[0]).name
+    first = Path(command[0]).name
+    python = None
     if PYTHON.fullmatch(first):
-        python, command = (command[0] if "/" in command[0] else None), command[1:]
-        if command[:1] == ["-u"]:  # when its output is written makes no difference to what is measured
+        # An interpreter without a folder is the one of the active environment.
+        python = command[0] if "/" in command[0] else None
+        command = command[1:]
+        if command[:1] == ["-u"]:
+            # When output is written makes no difference to what is measured.
             command = command[1:]
-    by_module = command[:1] == ["-m"] and len(command) > 1
-    is_script = by_module or (command[:1] != [] and command[0].endswith(".py"))
-    launchers = LAUNCHERS.values()
-    found = (one.name for one in launchers if (command[1] in one.modules if by_module else first in one.programs))
-    started_by = next(found, None)
-    if launcher == "command" or (is_script and not started_by):
+    if launcher == "command":
         return python, command
-    script = next((at for at, part in enumerate(command) if part.endswith(".py")), None)
-    rest = "SCRIPT.py ..." if script is None else shlex.join(command[script:])
-    if started_by:
-        raise UserError(f"-- {first}: multicard starts the ranks itself; write --launcher {started_by} -- {rest}")
+    is_module = command[:1] == ["-m"] and len(command) > 1
+    starting = _launcher_of(command[1] if is_module else first, is_module)
+    if starting is not None:
+        raise UserError(
+            f"-- {first}: multicard starts the ranks itself; write --launcher {starting} -- {_from_script(command)}"
+        )
+    if is_module or (command and command[0].endswith(".py")):
+        return python, command
     raise UserError(
         f"-- {shlex.join(command[:1]) or first}: not a Python script, expected SCRIPT.py or -m MODULE (--python FILE "
         "selects another environment); a program that starts its own ranks needs --launcher command"
     )
 
 
-def _ablations(stated: str | None, devices: list[int]) -> dict[str, list[str]]:
-    """What runs go without, each part alone and all together, beside those that go without nothing.
+def _launcher_of(name: str, is_module: bool) -> str | None:
+    """Return the launcher that a module or a program of that name is; None of any other."""
+    from multicard.workloads.script.launchers import LAUNCHERS
 
-    The host's work is what is left out beside the loader, so there are runs without that, too.
+    for launcher in LAUNCHERS.values():
+        if name in (launcher.modules if is_module else launcher.programs):
+            return launcher.name
+    return None
+
+
+def _from_script(command: list[str]) -> str:
+    """Return a command without what stands before its script, as a user types it."""
+    for index, part in enumerate(command):
+        if part.endswith(".py"):
+            return shlex.join(command[index:])
+    return "SCRIPT.py ..."
+
+
+def _ablations(stated: str | None, devices: list[int]) -> dict[str, list[str]]:
+    """Return the values of `ablate`: nothing left out, each part alone, and all together; empty without `--ablate`.
+
+    Runs without the host's work go without the loader, too, so there are runs without that alone for comparison.
     """
     from multicard.runs.parameters import ABLATIONS
 
-    parts = list(dict.fromkeys(stated.split(","))) if stated else []
-    known = [each for each in ABLATIONS[1:] if "+" not in each]
-    if wrong := [each for each in parts if each not in known]:
-        raise UserError(f"--ablate: found {wrong[0]!r}, expected {listed(known, 'or')}, or several with commas between")
+    if not stated:
+        return {}
+    parts = list(dict.fromkeys(stated.split(",")))
+    single = [ablation for ablation in ABLATIONS if ablation != "none" and "+" not in ablation]
+    unknown = [part for part in parts if part not in single]
+    if unknown:
+        expected = listed(single, "or")
+        raise UserError(f"--ablate: found {unknown[0]!r}, expected {expected}, or several with commas between")
     if parts == ["communication"] and max(devices) == 1:
         raise UserError("--ablate: found communication, expected several --devices, between which there is some")
     if "host" in parts:
-        parts, known = ["loader", *(each for each in parts if each != "loader")], known[1:]
-    together = "+".join(each for each in known if each in parts)
-    return {"ablate": ["none", *dict.fromkeys((*parts, together))]} if parts else {}
+        parts = ["loader", *(part for part in parts if part != "loader")]
+        # That the loader is left out goes without saying.
+        single.remove("loader")
+    together = "+".join(part for part in single if part in parts)
+    return {"ablate": ["none", *dict.fromkeys((*parts, together))]}
 
 
 def _active_interpreter() -> str | None:
-    """Interpreter of the environment that is active, if that is another one than multicard's."""
+    """Return the interpreter of the active environment if that is another one than multicard's; else None."""
     active = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
     python = Path(active or "", "bin", "python")
     is_other = active and Path(active).resolve() != Path(sys.prefix).resolve()
@@ -249,15 +313,13 @@ def _active_interpreter() -> str | None:
 
 
 def _same_samples(config: dict[str, Any]) -> str | None:
-    """A warning that a stated number of samples counts for all runs; None without one, or where nothing varies."""
+    """Return a warning that a stated number of samples counts for all runs; None without one, or if nothing varies."""
     [scenario] = config["scenarios"].values()
-    fixed, own = scenario["fixed"], scenario["vary"].get("args", {})
-    for option, counts in (
-        ("samples_per_device", own),
-        ("samples_per_step", {"devices": scenario["vary"]["devices"]} | own),
-    ):
-        varied = [name for name, values in counts.items() if len(values) > 1]
-        if option in fixed and varied:
+    args = scenario["vary"].get("args", {})
+    devices = {"devices": scenario["vary"]["devices"]}
+    for option, changing in (("samples_per_device", args), ("samples_per_step", devices | args)):
+        varied = [name for name, values in changing.items() if len(values) > 1]
+        if option in scenario["fixed"] and varied:
             return (
                 f"--{option.replace('_', '-')}: counts in every run, so throughput and speed-up are wrong where "
                 f"{listed(varied, 'or')} changes that number"
@@ -266,7 +328,7 @@ def _same_samples(config: dict[str, Any]) -> str | None:
 
 
 def as_yaml(config: dict[str, Any], command: list[str]) -> str:
-    """The configuration file, with a comment for who edits it."""
+    """Return the text of the configuration file, with a comment for the user who edits it."""
     import yaml
 
     return (
@@ -279,7 +341,7 @@ def as_yaml(config: dict[str, Any], command: list[str]) -> str:
 
 
 def parse_vary(text: str) -> tuple[str, list[Any]]:
-    """Name and values of one `--vary`.
+    """Return the name of a parameter in the file and its values, by the text of one `--vary`.
 
     >>> parse_vary("batch-size=32,64")
     ('batch_size', [32, 64])
@@ -288,17 +350,26 @@ def parse_vary(text: str) -> tuple[str, list[Any]]:
 
     name, equals, listed_values = text.partition("=")
     values = [value.strip() for value in listed_values.split(",")]
-    if not equals or not OWN_NAME.fullmatch(name) or not all(values):
+    if not equals or not USERS_NAME.fullmatch(name) or not all(values):
         raise UserError(f"--vary: found {text!r}, expected NAME=VALUE,... such as batch-size=32,64")
-    if any(value.count(one) != value.count(other) for value in values for one, other in ("[]", "()", "{}")):
+    if not all(map(_has_closed_brackets, values)):
         raise UserError(
             f"--vary: found {text!r}, but commas separate values; write such values under `vary` in the file"
         )
-    return _as_in_file(name), list(map(own_value, values))
+    return _name_in_file(name), list(map(own_value, values))
 
 
-def _as_in_file(name: str) -> str:
-    """The name of a parameter of the user's own as the configuration has it."""
+def _has_closed_brackets(value: str) -> bool:
+    """True if a value is no part of a list or mapping that its commas cut."""
+    return all(value.count(opening) == value.count(closing) for opening, closing in ("[]", "()", "{}"))
+
+
+def _name_in_file(name: str) -> str:
+    """Return the name of a user's parameter as the configuration has it.
+
+    >>> _name_in_file("Batch-Size")
+    'batch_size'
+    """
     return name.lower().replace("-", "_")
 
 
