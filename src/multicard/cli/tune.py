@@ -135,9 +135,9 @@ def _begin(space: "ScenarioSpace", auto: "AutoBatch | None", budget_s: float, go
     else:
         search = Search(space.space, space.maximize, repeats, budget_s)
         left_out = space.left_out()
-        size, each = counted(len(search.configurations), "configuration"), counted(repeats, "repeat")
+        size = counted(len(search.configurations), "configuration")
         aim = f"{'highest' if space.maximize else 'lowest'} {space.measure}"
-        print(f"{space.name}: {size}, {each} of each; goal: {aim}")
+        print(f"{space.name}: {size}, {counted(repeats, 'repeat')} of each; goal: {aim}")
         if differences := space.learning_differences:
             print(f"not the same training: configurations differ in {listed(differences)}; the search looks at {goal}")
     search.exclude(left_out)

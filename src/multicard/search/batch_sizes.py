@@ -14,16 +14,16 @@ def doublings(start: int, largest: int) -> list[int]:
     >>> doublings(24, 200)
     [1, 3, 6, 12, 24, 48, 96, 192, 200]
     """
-    found = {largest}
+    chosen = {largest}
     size = start
     while size >= 1:
-        found.add(size)
+        chosen.add(size)
         size //= 2
     size = start
     while size <= largest:
-        found.add(size)
+        chosen.add(size)
         size *= 2
-    return sorted(found)
+    return sorted(chosen)
 
 
 def sizes(start: int, largest: int) -> list[int]:
@@ -32,10 +32,10 @@ def sizes(start: int, largest: int) -> list[int]:
     >>> sizes(8, 32)
     [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 20, 22, 24, 26, 28, 30, 32]
     """
-    found: list[int] = []
+    chosen: list[int] = []
     for smaller, larger in itertools.pairwise(doublings(start, largest)):
-        found += range(smaller, larger, max(1, smaller // STEPS_PER_DOUBLING))
-    return [*found, largest]
+        chosen += range(smaller, larger, max(1, smaller // STEPS_PER_DOUBLING))
+    return [*chosen, largest]
 
 
 class CurvePoint(NamedTuple):

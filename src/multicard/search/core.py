@@ -272,10 +272,10 @@ class Search(Generic[Key]):
         best = self.best
         if not candidates or best is None:
             return None
-        combinations = [self.space.combinations[key][0] for key in candidates]
         completed = self.completed
         scores = {levels: self._score(key) for levels, key in self.space.configurations.items() if key in completed}
         outcomes = {levels: key in completed for levels, key in self.space.configurations.items() if key in self.tried}
+        combinations = [self.space.combinations[key][0] for key in candidates]
         mean, deviation = expected_scores(self._sizes, scores, combinations)
         likely = completion_probabilities(self._sizes, outcomes, combinations) >= LEAST_LIKELY
         bounds = np.where(likely, mean + REACH * deviation, -math.inf)
@@ -291,7 +291,7 @@ class Search(Generic[Key]):
 
     @property
     def _sizes(self) -> list[int]:
-        """How many values each parameter has."""
+        """Number of values of each parameter."""
         return [len(values) for values in self.space.parameters.values()]
 
     def _score(self, configuration: Key) -> float:

@@ -126,7 +126,7 @@ class ScenarioSpace:
 
     @property
     def learning_differences(self) -> list[str]:
-        """What differs among the configurations of that which decides how much is learned from a sample."""
+        """Facts that decide how much is learned from a sample, and differ among the configurations."""
         workload = WORKLOADS[self.experiment.workload(self.name)]
         learning = [workload.learning(as_columns(runs[0].parameters.model_dump())) for runs in self.repeats.values()]
         names = dict.fromkeys(name for facts in learning for name in facts)

@@ -121,10 +121,10 @@ def _auto_batch(experiment: Experiment, name: str, parameter: str, largest: int)
 
 
 def _refuse_other_varied(name: str, varied: Mapping[str, list[Any]], auto: AutoBatch) -> None:
-    others = [key for key, values in varied.items() if len(values) > 1 and key != auto.parameter]
-    if others:
-        option = f"--vary {others[0].removeprefix(ARGS_PREFIX)}={varied[others[0]][0]}"
-        raise UserError(f"scenarios.{name}: varies {others[0]} too; choose one value, such as {option}")
+    other_names = [key for key, values in varied.items() if len(values) > 1 and key != auto.parameter]
+    if other_names:
+        option = f"--vary {other_names[0].removeprefix(ARGS_PREFIX)}={varied[other_names[0]][0]}"
+        raise UserError(f"scenarios.{name}: varies {other_names[0]} too; choose one value, such as {option}")
 
 
 def _drawable(figures: Sequence[str], varied: Mapping[str, list[Any]]) -> list[str]:

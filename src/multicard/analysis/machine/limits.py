@@ -142,14 +142,14 @@ class Line:
 
 def lines(limits: MachineLimits) -> list[Line]:
     """Return all limits in words."""
-    found = []
+    words = []
     for row in _rows(limits):
         rate = row.rate
         spread = ""
         if rate.low is not None and rate.high is not None:
             spread = f"{with_unit(rate.low, row.units)} to {with_unit(rate.high, row.units)}"
-        found.append(Line(NAMES[row.measure], _conditions(row), with_unit(rate.value, row.units), spread))
-    return found
+        words.append(Line(NAMES[row.measure], _conditions(row), with_unit(rate.value, row.units), spread))
+    return words
 
 
 def product_rate(limits: MachineLimits, precisions: Sequence[str], threads: int) -> float | None:

@@ -82,10 +82,14 @@ def limits_of(record: Mapping[str, Any], device: str, machines: Iterable[Machine
 
     None if there are none.
     """
-    kind = _device_kind(record.get("hardware"), device)
-    if kind is None:
+    device_kind = _device_kind(record.get("hardware"), device)
+    if device_kind is None:
         return None
-    alike = [limits for limits in machines if limits.device == device and _device_kind(limits.hardware, device) == kind]
+    alike = [
+        limits
+        for limits in machines
+        if limits.device == device and _device_kind(limits.hardware, device) == device_kind
+    ]
     name = (record.get("host") or {}).get("name")
 
     def preference(limits: MachineLimits) -> tuple[bool, str]:
@@ -106,8 +110,8 @@ def peak_of(
             return Peak(measured, "measured, disturbed" if products_disturbed(limits) else "measured")
     if parameters.device != "cuda":
         return None
-    kind = _device_kind(record.get("hardware"), parameters.device)
-    stated = PEAKS.get(kind[0], {}) if kind else {}
+    device_kind = _device_kind(record.get("hardware"), parameters.device)
+    stated = PEAKS.get(device_kind[0], {}) if device_kind else {}
     return next((Peak(stated[precision], "vendor") for precision in precisions if precision in stated), None)
 
 

@@ -56,15 +56,15 @@ def _gain_by_devices(configurations: Sequence[Configuration]) -> Headline | None
     first = configurations[0]
     if not any(configuration.blocks(configuration.rate) for configuration in configurations):
         return Headline(f"{NO_SAMPLES} ({first.workload.states_samples_by})", ("devices",))
-    known = [
+    measured = [
         speedup
         for speedup in speedups_of(configurations)
         if speedup.configuration["devices"] > 1 and speedup.mean is not None
     ]
-    if not known:
+    if not measured:
         return None
-    devices, device = max(map(_devices_and_kind, known))
-    largest = [speedup for speedup in known if _devices_and_kind(speedup) == (devices, device)]
+    devices, device = max(map(_devices_and_kind, measured))
+    largest = [speedup for speedup in measured if _devices_and_kind(speedup) == (devices, device)]
     times = [speedup.mean.value for speedup in largest if speedup.mean]
     value = _mean_of(largest, times)
     if value is None:

@@ -133,9 +133,9 @@ class _Level:
     """The means less the curve, and the level that follows from them, given the unknowns; a row per draw."""
 
     residuals: Array  # rotated, draws × points
-    variances: Array  # of these, draws × points
+    residual_variances: Array  # draws × points
     mean: Array
-    precision: Array  # inverse of the variance of the level
+    precision: Array  # inverse variance
 
 
 class _Measurement:
@@ -196,11 +196,11 @@ class _Measurement:
         """Return how likely the means are, whatever the level; minus infinity where a limit is exceeded."""
         unknowns = self.unknowns(z)
         level = self.level(unknowns)
-        squared_residuals = ((level.residuals - level.mean[:, None] * self._rotated_ones) ** 2 / level.variances).sum(
-            axis=1
-        )
+        deviations = level.residuals - level.mean[:, None] * self._rotated_ones
+        squared_residuals = (deviations**2 / level.residual_variances).sum(axis=1)
+        log_determinant = np.log(level.residual_variances).sum(axis=1)
         # log(precision) is what integrating over the level leaves.
-        log_likelihood = -0.5 * (squared_residuals + np.log(level.variances).sum(axis=1) + np.log(level.precision))
+        log_likelihood = -0.5 * (squared_residuals + log_determinant + np.log(level.precision))
         if self._limits is None:
             return log_likelihood
         limited = unknowns.curve[:, self._points + 1 :] + level.mean[:, None]
@@ -217,8 +217,8 @@ class _Measurement:
         # The walk at the target given the walk at the points: a linear prediction, and the variance that this leaves.
         walk_at_points = fit.residuals - level[:, None] * self._rotated_ones
         toward = self._rotated_target
-        walk_mean = unknowns.deviation**2 * (toward * walk_at_points / fit.variances).sum(axis=1)
-        explained = unknowns.deviation**4 * (toward**2 / fit.variances).sum(axis=1)
+        walk_mean = unknowns.deviation**2 * (toward * walk_at_points / fit.residual_variances).sum(axis=1)
+        explained = unknowns.deviation**4 * (toward**2 / fit.residual_variances).sum(axis=1)
         walk_variance = unknowns.deviation**2 * self._target_variance - explained
         # Rounding may leave a variance just below zero.
         walk_beyond = np.sqrt(np.maximum(0.0, walk_variance)) * walk_scores

@@ -97,13 +97,13 @@ def predict(
 
 def checks(points: Sequence[Point], prior: Prior = PRIOR) -> list[Check]:
     """Predict each measured number of devices but the smallest from the smaller ones."""
-    found = []
+    all_checks = []
     for point in sorted(points, key=lambda point: point.devices)[1:]:
         smaller = [other for other in points if other.devices < point.devices]
         predicted = predict(smaller, point.devices, point.devices_per_node, point.samples, prior)
         measured = geometric_mean_interval(point.step_s)
-        found.append(Check(predicted, measured))
-    return found
+        all_checks.append(Check(predicted, measured))
+    return all_checks
 
 
 def superlinear(points: Sequence[Point], prior: Prior) -> dict[int, float]:

@@ -85,14 +85,14 @@ def speedups(measures: pd.DataFrame) -> pd.DataFrame:
     scripts by the samples of their steps, or unknown), `repeats`, `baseline`, and `speedup` and `efficiency` with
     `…_low` and `…_high`; `add_scaling` says what these are.
     """
-    found = speedups_of(configurations_in(measures))
-    repeats = np.array([len(speedup.configuration.completed) for speedup in found], dtype=int)
+    all_speedups = speedups_of(configurations_in(measures))
+    repeats = np.array([len(speedup.configuration.completed) for speedup in all_speedups], dtype=int)
     table = parameters_of(measures).assign(
-        scaling=[speedup.scaling for speedup in found],
+        scaling=[speedup.scaling for speedup in all_speedups],
         repeats=repeats,
-        baseline=[speedup.baseline_words for speedup in found],
+        baseline=[speedup.baseline_words for speedup in all_speedups],
     )
-    for name, intervals in _speedup_intervals(found).items():
+    for name, intervals in _speedup_intervals(all_speedups).items():
         table = table.assign(**columns_of(name, intervals))
     return table[repeats > 0].reset_index(drop=True)
 
@@ -130,13 +130,13 @@ def columns_of(name: str, intervals: Sequence[Interval | None]) -> dict[str, np.
     return {column: np.array([row[column] for row in rows], dtype=float) for column in interval_columns(name, None)}
 
 
-def _speedup_intervals(found: Sequence[Speedup]) -> dict[str, list[Interval | None]]:
+def _speedup_intervals(all_speedups: Sequence[Speedup]) -> dict[str, list[Interval | None]]:
     """Return speed-up and efficiency by name, of a baseline itself without bounds: its speed-up is 1 by definition."""
     means = [
         speedup.mean.without_bounds() if speedup.mean and speedup.baseline is speedup.configuration else speedup.mean
-        for speedup in found
+        for speedup in all_speedups
     ]
-    efficiencies = [speedup.efficiency(mean) for speedup, mean in zip(found, means, strict=True)]
+    efficiencies = [speedup.efficiency(mean) for speedup, mean in zip(all_speedups, means, strict=True)]
     return {"speedup": means, "efficiency": efficiencies}
 
 

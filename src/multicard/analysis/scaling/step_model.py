@@ -44,9 +44,12 @@ class Point:
 
     devices: int
     devices_per_node: int
-    samples: float  # of a device in a step
-    step_s: tuple[float, ...]  # seconds of a step, of each repeat
-    waited_s: tuple[float, ...]  # seconds of that which waited for data; 0 if the computing process loads by itself
+    # Samples of a step on one device.
+    samples: float
+    # Seconds of a step, and the part of these that waited for data, of each repeat. The part is 0 if the process that
+    # computes also loads.
+    step_s: tuple[float, ...]
+    waited_s: tuple[float, ...]
 
     @property
     def busy_s(self) -> Array:
@@ -65,7 +68,7 @@ class Target:
 
     devices: int
     devices_per_node: int
-    samples: float  # of a device in a step
+    samples: float  # on one device
 
 
 def draw_busy(points: Sequence[Point], target: Target, prior: Prior) -> Draws:
