@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
@@ -37,7 +38,7 @@ class Events:
     code: Integers
     arrays: dict[str, Integers]
     places: dict[Place, slice]
-    left_out: dict[int, int] = field(default_factory=dict)
+    left_out: dict[int, int] = dataclass_field(default_factory=dict)
 
     def where(self, keep: npt.NDArray[np.bool_]) -> "Events":
         """Return the events of a mask, and only the groups and places that still have some."""
@@ -47,14 +48,14 @@ class Events:
         old_code = self.code.take(kept)
         is_used = np.bincount(old_code, minlength=len(self.groups)) > 0
         new_code_of_old = (np.cumsum(is_used) - 1).astype(old_code.dtype)
-        groups = [group for group, used in zip(self.groups, is_used.tolist(), strict=True) if used]
+        groups = [self.groups[code] for code in np.flatnonzero(is_used).tolist()]
+        arrays = {name: values.take(kept) for name, values in self.arrays.items()}
 
         places: dict[Place, slice] = {}
         for place, part in self.places.items():
             first, last = np.searchsorted(kept, (part.start, part.stop)).tolist()
             if first < last:
                 places[place] = slice(first, last)
-        arrays = {name: values.take(kept) for name, values in self.arrays.items()}
         return Events(self.fields, groups, new_code_of_old.take(old_code), arrays, places, self.left_out)
 
     def at(self, place: Place) -> slice:
@@ -92,6 +93,16 @@ class Events:
         if len(set(is_chosen.tolist())) == 1:
             return np.full(len(code), is_chosen[0])
         return is_chosen.take(code)
+
+    def field(self, name: str) -> list[Any]:
+        """Return one field of each group, by code."""
+        position = self.fields.index(name) + 1
+        return [group[position] for group in self.groups]
+
+    def positions(self, place: Place) -> Integers:
+        """Return the positions of the events of a place."""
+        part = self.at(place)
+        return np.arange(part.start, part.stop)
 
     def described(self) -> list[dict[str, Any]]:
         """Return the values of `fields` of each group, by name."""
@@ -190,12 +201,11 @@ class _Layout:
         # A stable sort keeps the order of recording; for codes of 16 bits it is a radix sort.
         order = np.argsort(place_of_event, kind="stable")
         counts = np.bincount(place_of_event, minlength=len(self.places))
-        edges = np.cumsum([0, *counts]).tolist()
         by_place: list[_Pieces] = [{} for _ in self.places]
         for name, values in arrays.items():
             ordered = values.take(order)
-            for pieces_of_place, (first, last) in zip(by_place, pairwise(edges), strict=True):
-                pieces_of_place[name] = [ordered[first:last]]
+            for pieces_of_place, part_of_place in zip(by_place, _slices(counts), strict=True):
+                pieces_of_place[name] = [ordered[part_of_place]]
         return by_place
 
     def _global_codes(self, part: _Part) -> list[Integers]:
@@ -212,9 +222,18 @@ class _Layout:
         for part in divided:
             for position, pieces in enumerate(part):
                 counts[position] += sum(map(len, pieces[_CODE]))
-        edges = np.cumsum([0, *counts]).tolist()
-        bounds = zip(self.places, pairwise(edges), strict=True)
-        return {place: slice(first, last) for place, (first, last) in bounds if first < last}
+        parts = zip(self.places, _slices(counts), strict=True)
+        return {place: part for place, part in parts if part.start < part.stop}
+
+
+def _slices(counts: Iterable[int]) -> list[slice]:
+    """Return slices of these lengths that follow each other from 0 on.
+
+    >>> _slices([2, 3])
+    [slice(0, 2, None), slice(2, 5, None)]
+    """
+    edges = np.cumsum([0, *counts]).tolist()
+    return [slice(first, last) for first, last in pairwise(edges)]
 
 
 def _layout(kind: str, fields: tuple[str, ...], sources: Mapping[int, EventSource], *, has_places: bool) -> _Layout:
@@ -225,14 +244,16 @@ def _layout(kind: str, fields: tuple[str, ...], sources: Mapping[int, EventSourc
         first_code[trace] = len(groups)
         groups += [(trace, *values) for values in _described(kind, fields, source)]
 
-    place_fields = [name for name in ("process", "device") if name in fields]
-    positions = [0, *(fields.index(name) + 1 for name in place_fields)] if has_places else []
-    place_of_group = [tuple(group[position] for position in positions) for group in groups]
-    places = list(dict.fromkeys(place_of_group))
-    position_of_place = {place: position for position, place in enumerate(places)}
+    positions: list[int] = []
+    if has_places:
+        positions = [0, *(fields.index(name) + 1 for name in ("process", "device") if name in fields)]
+    numbers: dict[Place, int] = {}  # each place counts from 0 in the order of the groups
+    place_numbers: list[int] = []
+    for group in groups:
+        place = tuple(group[position] for position in positions)
+        place_numbers.append(numbers.setdefault(place, len(numbers)))
     dtype = np.uint16 if len(groups) <= np.iinfo(np.uint16).max else np.int32
-    place_of_code = np.array([position_of_place[place] for place in place_of_group], dtype)
-    return _Layout(groups, first_code, places, place_of_code)
+    return _Layout(groups, first_code, list(numbers), np.array(place_numbers, dtype))
 
 
 def _read(numbers: tuple[str, ...], job: _Job) -> _Part:

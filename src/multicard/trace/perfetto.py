@@ -21,7 +21,7 @@ from multicard.core.text import printable
 from multicard.trace.api_names import api_name
 from multicard.trace.collect import Events, collect
 from multicard.trace.kernel_classes import kernel_class
-from multicard.trace.model import Trace
+from multicard.trace.model import Integers, Trace
 from multicard.trace.steps import Marks
 
 SLICES = ("ranges", "api", "kernels", "memory")
@@ -47,7 +47,7 @@ def write_perfetto(traces: Sequence[Trace], out: Path) -> None:
         raise TraceError(f"{', '.join(trace.name for trace in traces)}: no events to show on a timeline")
     if "api" in events:
         calls = events["api"]
-        events["api"] = calls.where(calls.mask(api != "backtrace" for _, api in calls.values("api")))
+        events["api"] = calls.where(calls.mask(api != "backtrace" for api in calls.field("api")))
     open_file = partial(gzip.open, compresslevel=4) if out.suffix == ".gz" else open
     with atomic_write(out) as temporary, open_file(temporary, "wb") as file:
         separator = b'{"displayTimeUnit":"ns","traceEvents":[\n'
@@ -128,6 +128,18 @@ class _Label(NamedTuple):
     track: str
 
 
+class _Group(NamedTuple):
+    """What slices of one group have in common: `head` is their text before the number of their track.
+
+    `origin`: the time of their trace that counts as 0. `tail`: the text after their times.
+    """
+
+    track: _Track
+    origin: int
+    head: str
+    tail: str
+
+
 class _Timeline:
     """The lines of the file for one capture."""
 
@@ -168,40 +180,59 @@ class _Timeline:
 
     def _slices(self, event_kind: str, events: Events) -> Iterator[str]:
         """Yield the events of a kind as slices, track by track."""
-        # All slices of a group have the same text around the number of their track and their times.
-        heads: list[str] = []
-        tails: list[str] = []
-        track_of_code: list[int] = []
-        track_numbers: dict[_Track, int] = {}
-        calls = f"{api_name(name for _, name in events.values('name'))} calls" if event_kind == "api" else ""
-        for (trace, *_), group in zip(events.groups, events.described(), strict=True):
-            label = _label(event_kind, group, calls)
-            pid = self._process(trace, group["process"], str(group["device"]) if "device" in group else "")
-            heads.append(f'{{"ph":"X","cat":"{label.category}","name":{_text(label.name)},"pid":{pid},"tid":')
-            arguments = {name: value for name, value in label.arguments.items() if value is not None}
-            tails.append(f',"args":{json.dumps(arguments)}}}' if arguments else "}")
-            track = _Track(pid, label.track)
-            track_of_code.append(track_numbers.setdefault(track, len(track_numbers)))
+        groups = self._groups(event_kind, events)
+        tracks = list(dict.fromkeys(group.track for group in groups))
+        track_numbers = {track: number for number, track in enumerate(tracks)}
+        track_of_code = np.array([track_numbers[group.track] for group in groups], np.int64)
+        origin_of_code = np.array([group.origin for group in groups], np.int64)
 
-        origin_of_code = np.array([self._origins[trace] for trace, *_ in events.groups], np.int64)
+        track_of_slice = track_of_code[events.code]
         starts = events.arrays["start"].astype(np.int64) - origin_of_code[events.code]
         ends = starts + events.arrays["duration"].astype(np.int64)
-        track_of_slice = np.array(track_of_code, np.int64)[events.code]
         order = np.lexsort((-ends, starts, track_of_slice))
-        starts, ends, track_of_slice = starts[order], ends[order], track_of_slice[order]
+        starts = starts[order]
+        ends = ends[order]
 
         tids: list[int] = []
-        tracks = list(track_numbers)
-        edges = [*np.flatnonzero(np.diff(track_of_slice, prepend=-1)).tolist(), len(track_of_slice)]
-        for first, last in pairwise(edges):
-            pid, name = tracks[track_of_slice[first]]
-            lanes = lanes_of(starts[first:last].tolist(), ends[first:last].tolist())
-            tids += [self._ids.track(pid, (event_kind, name, lane), name) for lane in lanes]
+        for track, slices in zip(tracks, _parts(track_of_slice[order], len(tracks)), strict=True):
+            lanes = lanes_of(starts[slices].tolist(), ends[slices].tolist())
+            tids += [self._ids.track(track.process, (event_kind, track.name, lane), track.name) for lane in lanes]
 
         codes = events.code[order].tolist()
         durations = (ends - starts).tolist()
         for code, tid, start, duration in zip(codes, tids, starts.tolist(), durations, strict=True):
-            yield f'{heads[code]}{tid},"ts":{_microseconds(start)},"dur":{_microseconds(duration)}{tails[code]}'
+            group = groups[code]
+            yield f'{group.head}{tid},"ts":{_microseconds(start)},"dur":{_microseconds(duration)}{group.tail}'
+
+    def _groups(self, event_kind: str, events: Events) -> list[_Group]:
+        """Return what the slices of each group have in common, by code."""
+        calls = ""
+        if event_kind == "api":
+            calls = f"{api_name(events.field('name'))} calls"
+        groups: list[_Group] = []
+        for (trace, *_), fields in zip(events.groups, events.described(), strict=True):
+            label = _label(event_kind, fields, calls)
+            device = str(fields["device"]) if "device" in fields else ""
+            pid = self._process(trace, fields["process"], device)
+            arguments = {name: value for name, value in label.arguments.items() if value is not None}
+            group = _Group(
+                track=_Track(pid, label.track),
+                origin=self._origins[trace],
+                head=f'{{"ph":"X","cat":"{label.category}","name":{_text(label.name)},"pid":{pid},"tid":',
+                tail=f',"args":{json.dumps(arguments)}}}' if arguments else "}",
+            )
+            groups.append(group)
+        return groups
+
+
+def _parts(numbers: Integers, count: int) -> list[slice]:
+    """Return where each of the numbers 0 to `count` - 1 lies in an array of them that is in order.
+
+    >>> _parts(np.array([0, 0, 1]), 3)
+    [slice(0, 2, None), slice(2, 3, None), slice(3, 3, None)]
+    """
+    edges = np.cumsum([0, *np.bincount(numbers, minlength=count)]).tolist()
+    return [slice(first, last) for first, last in pairwise(edges)]
 
 
 def _origins(traces: Sequence[Trace], events: Mapping[str, Events]) -> list[int]:
@@ -213,20 +244,24 @@ def _origins(traces: Sequence[Trace], events: Mapping[str, Events]) -> list[int]
     return first
 
 
-def _label(event_kind: str, group: Mapping[str, Any], calls: str) -> _Label:
-    """Return how slices of a group are shown; `calls` is what tracks of calls are named."""
-    if event_kind in ("ranges", "api"):
-        thread = "unknown" if group["thread"] is None else group["thread"]
-        if event_kind == "ranges":
-            return _Label("range", group["name"], {"domain": group["domain"]}, f"thread {thread}: ranges")
-        return _Label("cuda_api", group["name"], {"api": group["api"]}, f"thread {thread}: {calls}")
-    stream = "" if group["stream"] is None else f"stream {group['stream']}: "
+def _label(event_kind: str, fields: Mapping[str, Any], calls: str) -> _Label:
+    """Return how slices of a group with these fields are shown; `calls` is what tracks of calls are named."""
+    if event_kind == "ranges":
+        return _Label("range", fields["name"], {"domain": fields["domain"]}, f"{_thread(fields)}: ranges")
+    if event_kind == "api":
+        return _Label("cuda_api", fields["name"], {"api": fields["api"]}, f"{_thread(fields)}: {calls}")
+    stream = "" if fields["stream"] is None else f"stream {fields['stream']}: "
     if event_kind == "memory":
-        arguments = {"host_memory": group["host_memory"]}
-        return _Label("memory", group["operation"], arguments, f"{stream}memory operations")
-    class_name = kernel_class(group["name"])
+        arguments = {"host_memory": fields["host_memory"]}
+        return _Label("memory", fields["operation"], arguments, f"{stream}memory operations")
+    class_name = kernel_class(fields["name"])
     category = "collective" if class_name == "communication" else "kernel"
-    return _Label(category, group["name"], {"class": class_name}, f"{stream}kernels")
+    return _Label(category, fields["name"], {"class": class_name}, f"{stream}kernels")
+
+
+def _thread(fields: Mapping[str, Any]) -> str:
+    thread = fields["thread"]
+    return "thread unknown" if thread is None else f"thread {thread}"
 
 
 def _microseconds(nanoseconds: int) -> str:
