@@ -168,15 +168,27 @@ def _annotated_steps(events: _Events, owner: Owner) -> Steps | None:
             updates += zip(ranges.ends.tolist(), ranges.threads, strict=True)
     if len(updates) < 2:
         return None
+    # Threads may be None, so only the ends can be compared.
     updates.sort(key=lambda update: update[0])
     moments = np.array([end for end, _ in updates])
-    # Two optimizers that take turns, as in a GAN, launch different numbers of kernels before every other update.
-    launched_before = np.searchsorted(np.sort(events.processes[owner].launched), moments)
-    kernels = np.diff(launched_before)
-    medians = [np.median(kernels[first::2]) for first in range(min(2, len(kernels)))]
-    if max(medians) - min(medians) > _ALIKE * max(medians):
+    launched = np.sort(events.processes[owner].launched)
+    kernels_between = np.diff(np.searchsorted(launched, moments))
+    if _take_turns(kernels_between):
         return None
     return _between(moments, [thread for _, thread in updates])
+
+
+def _take_turns(kernels_between: Integers) -> bool:
+    """Return True if the numbers of kernels between updates are those of two optimizers that take turns, as in a GAN.
+
+    >>> _take_turns(np.array([100, 40, 100, 40])), _take_turns(np.array([100, 98, 101, 100]))
+    (True, False)
+    """
+    if len(kernels_between) < 2:
+        return False
+    odd = np.median(kernels_between[::2])
+    even = np.median(kernels_between[1::2])
+    return bool(abs(odd - even) > _ALIKE * max(odd, even))
 
 
 def _by_kernels(events: _Events) -> _Answer | None:
@@ -278,7 +290,7 @@ def _threads(capture: CapturedEvents, owner: Owner, call_starts: Integers) -> li
     part = capture.api.at(owner)
     start = capture.api.arrays["start"][part]
     code = capture.api.code[part]
-    thread_of_code = [thread for _, thread in capture.api.values("thread")]
+    thread_of_code = capture.api.field("thread")
     calls = np.flatnonzero(np.isin(start, call_starts))
     pairs = zip(start[calls].tolist(), code[calls].tolist(), strict=True)
     thread_of_start = {moment: thread_of_code[code_of_call] for moment, code_of_call in pairs}

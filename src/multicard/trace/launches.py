@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,23 +27,29 @@ def join_calls(api: Events, sets: Sequence[Events]) -> dict[tuple[Any, ...], tup
     """
     calls = _Calls.of(api)
     for events in sets:
-        events.arrays["call"] = np.full(len(events.code), UNKNOWN)
-        events.arrays["returned"] = np.full(len(events.code), UNKNOWN)
-        events.arrays["thread"] = np.full(len(events.code), NO_THREAD, np.uint16)
-        if calls.launches_graph.any():
-            events.arrays["by_graph"] = np.zeros(len(events.code), bool)
+        _add_arrays(events, has_graphs=bool(calls.launches_graph.any()))
 
     def join(owner: Place) -> tuple[int, int] | None:
         parts = [(events, part) for events in sets for place, part in events.places.items() if place[:2] == owner]
-        correlation, call = calls.first_of_each_correlation(owner)
-        if len(correlation):
+        first_calls = calls.first_of_each_correlation(owner)
+        if len(first_calls.correlation):
             for events, part in parts:
-                _join_part(calls, correlation, call, events, part)
+                _join_part(calls, first_calls, events, part)
         return calls.without_kernel(owner, [events.arrays["correlation"][part] for events, part in parts])
 
     owners = list(dict.fromkeys(place[:2] for events in sets for place in events.places))
     counts = zip(owners, in_parallel(join, owners), strict=True)
     return {owner: count for owner, count in counts if count is not None}
+
+
+def _add_arrays(events: Events, *, has_graphs: bool) -> None:
+    """Add the arrays of device events whose launching calls are not yet known."""
+    count = len(events.code)
+    events.arrays["call"] = np.full(count, UNKNOWN)
+    events.arrays["returned"] = np.full(count, UNKNOWN)
+    events.arrays["thread"] = np.full(count, NO_THREAD, np.uint16)
+    if has_graphs:
+        events.arrays["by_graph"] = np.zeros(count, bool)
 
 
 def calling_threads(api: Events) -> list[tuple[Any, ...]]:
@@ -64,6 +70,13 @@ def first_position(ordered: Integers, wanted: Integers) -> tuple[Integers, npt.N
     return position, ordered.take(position) == wanted
 
 
+class _FirstCalls(NamedTuple):
+    """The correlations of the calls of a process in order, each once, and the position of its call that began first."""
+
+    correlation: Integers
+    call: Integers
+
+
 @dataclass(frozen=True)
 class _Calls:
     """The calls of all processes, and for each of their groups: made by whom, and what it launches.
@@ -81,20 +94,20 @@ class _Calls:
     @classmethod
     def of(cls, api: Events) -> "_Calls":
         """Return what the names of calls and their threads mean."""
+        names = api.field("name")
+        is_call = [api_of_call != "backtrace" for api_of_call in api.field("api")]
+        is_kernel_launch = [KERNEL_LAUNCH.match(name) is not None for name in names]
         threads = {thread: number for number, thread in enumerate(calling_threads(api))}
-        is_call: list[bool] = []
-        launches_kernel: list[bool] = []
-        launches_graph: list[bool] = []
-        thread_numbers: list[int] = []
-        for trace, process, api_of_call, name, thread in api.values("process", "api", "name", "thread"):
-            is_call.append(api_of_call != "backtrace")
-            launches_kernel.append(is_call[-1] and KERNEL_LAUNCH.match(name) is not None)
-            launches_graph.append(GRAPH_LAUNCH.match(name) is not None)
-            thread_numbers.append(threads[trace, process, thread])
-        return cls(api, is_call, launches_kernel, np.array(launches_graph, bool), np.array(thread_numbers, np.uint16))
+        return cls(
+            events=api,
+            is_call=is_call,
+            launches_kernel=[call and launch for call, launch in zip(is_call, is_kernel_launch, strict=True)],
+            launches_graph=np.array([GRAPH_LAUNCH.match(name) is not None for name in names], bool),
+            thread=np.array([threads[thread] for thread in api.values("process", "thread")], np.uint16),
+        )
 
-    def first_of_each_correlation(self, owner: Place) -> tuple[Integers, Integers]:
-        """Return the correlations of a process in order, each once, and the position of its call that began first."""
+    def first_of_each_correlation(self, owner: Place) -> _FirstCalls:
+        """Return the calls of a process that may have launched something."""
         part = self.events.at(owner)
         correlation = self.events.arrays["correlation"]
         can_launch = (correlation[part] >= 0) & self.events.mask(self.is_call, part)
@@ -102,12 +115,12 @@ class _Calls:
         number = correlation.take(calls)
         # Profilers mostly write calls in the order of their correlations, each once: then there is nothing to sort.
         if (number[1:] > number[:-1]).all():
-            return number, calls
-        calls = calls[np.argsort(self.events.arrays["start"][calls], kind="stable")]
-        calls = calls[np.argsort(correlation[calls], kind="stable")]
-        number = correlation[calls]
+            return _FirstCalls(number, calls)
+        calls = self.events.in_order(calls)
+        calls = calls.take(np.argsort(correlation.take(calls), kind="stable"))
+        number = correlation.take(calls)
         first = np.flatnonzero(np.append(True, number[1:] != number[:-1]))
-        return number[first], calls[first]
+        return _FirstCalls(number.take(first), calls.take(first))
 
     def without_kernel(self, owner: Place, on_device: list[Integers]) -> tuple[int, int] | None:
         """Return how many launches of kernels of a process have none among these correlations, and how many there are.
@@ -123,20 +136,15 @@ class _Calls:
         return int(is_lacking.sum()), len(launches)
 
 
-def _join_part(calls: _Calls, correlation: Integers, call: Integers, events: Events, part: slice) -> None:
-    """Write the launching calls of a part of some device events into their arrays.
-
-    `correlation` and `call`: as `_Calls.first_of_each_correlation` returns them for the process of the part.
-    """
-    position, is_joined = first_position(correlation, events.arrays["correlation"][part])
+def _join_part(calls: _Calls, first_calls: _FirstCalls, events: Events, part: slice) -> None:
+    """Write the launching calls of a part of some device events, which is of one process, into their arrays."""
+    position, is_joined = first_position(first_calls.correlation, events.arrays["correlation"][part])
     joined = np.flatnonzero(is_joined)
-    launching_call = call.take(position.take(joined))
-    begun = calls.events.arrays["start"].take(launching_call)
-    duration = calls.events.arrays["duration"].take(launching_call).astype(np.int64)
-    code = calls.events.code.take(launching_call)
+    launching_call = first_calls.call.take(position.take(joined))
+    launching_code = calls.events.code.take(launching_call)
     chosen = joined + part.start
-    events.arrays["call"][chosen] = begun
-    events.arrays["returned"][chosen] = begun + duration
-    events.arrays["thread"][chosen] = calls.thread.take(code)
+    events.arrays["call"][chosen] = calls.events.arrays["start"].take(launching_call)
+    events.arrays["returned"][chosen] = calls.events.ends(launching_call)
+    events.arrays["thread"][chosen] = calls.thread.take(launching_code)
     if "by_graph" in events.arrays:
-        events.arrays["by_graph"][chosen] = calls.launches_graph.take(code)
+        events.arrays["by_graph"][chosen] = calls.launches_graph.take(launching_code)

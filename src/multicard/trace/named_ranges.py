@@ -45,29 +45,30 @@ def named_ranges(ranges: Events | None, stated: str | None) -> Ranges:
 
     `ranges`: with process, name, thread, start and duration; None if none were recorded.
     """
-    by_process: dict[Owner, dict[str, Steps]] = {}
     if ranges is None:
-        return by_process
+        return {}
+    groups = ranges.values("process", "name", "thread")
     codes_of_name: dict[tuple[Owner, str], list[int]] = {}
-    threads: list[int | None] = []  # by code
-    for code, (trace, process, name, thread) in enumerate(ranges.values("process", "name", "thread")):
-        codes_of_name.setdefault(((trace, process), unnumbered(name)), []).append(code)
-        threads.append(thread)
+    for code, (trace, process, name, _) in enumerate(groups):
+        key = ((trace, process), unnumbered(name))
+        codes_of_name.setdefault(key, []).append(code)
 
     # With the ranges in the order of their codes, those of one code lie side by side.
     order = np.argsort(ranges.code, kind="stable")
     codes = ranges.code[order]
     starts = ranges.number("start", order)
     ends = ranges.ends(order)
-    edges = np.searchsorted(codes, np.arange(len(threads) + 1))
+    edges = np.searchsorted(codes, np.arange(len(groups) + 1))
 
+    by_process: dict[Owner, dict[str, Steps]] = {}
     for (owner, name), codes_with_name in codes_of_name.items():
         positions = np.concatenate([np.arange(edges[code], edges[code + 1]) for code in codes_with_name])
         outermost, outermost_starts = _outermost(positions, starts, ends)
-        threads_of_steps: list[int | None] = []
-        if _may_be_step(name, stated):  # of other ranges, such as operators, there may be millions
-            threads_of_steps = [threads[code] for code in codes[outermost].tolist()]
-        steps = Steps(outermost_starts, ends[outermost], threads=threads_of_steps)
+        threads: list[int | None] = []
+        # Of other ranges, such as operators, there may be millions.
+        if _may_be_step(name, stated):
+            threads = [groups[code][-1] for code in codes[outermost].tolist()]
+        steps = Steps(outermost_starts, ends[outermost], threads=threads)
         by_process.setdefault(owner, {})[name] = steps
     return by_process
 
