@@ -259,7 +259,7 @@ class CapturedEvents:
         streams_of_steps = self._streams_of_marking_threads(place)
         masks = []
         for _, events in self.on_device():
-            chosen = [not streams_of_steps or stream in streams_of_steps for stream in _streams(events)]
+            chosen = [not streams_of_steps or stream in streams_of_steps for stream in events.field("stream")]
             masks.append(events.mask(chosen, events.at(place)))
         return np.concatenate(masks)
 
@@ -275,7 +275,7 @@ class CapturedEvents:
         thread = self.kernels.arrays["thread"][on_this_device]
         launched = np.flatnonzero(marks_steps.take(thread))
         counts = np.bincount(self.kernels.code[on_this_device].take(launched))
-        streams = _streams(self.kernels)
+        streams = self.kernels.field("stream")
         return {streams[code] for code in np.flatnonzero(counts).tolist()}
 
     def _launched_before(self, place: Place) -> Mask | None:
@@ -289,11 +289,11 @@ class CapturedEvents:
         # `launched_before` takes streams as numbers, equal ones for one stream in all kinds.
         numbers: dict[int | None, int] = {}
         for _, events in self.on_device():
-            for stream in _streams(events):
+            for stream in events.field("stream"):
                 numbers.setdefault(stream, len(numbers))
         streams = []
         for _, events in self.on_device():
-            number_by_code = np.array([numbers[stream] for stream in _streams(events)], np.int32)
+            number_by_code = np.array([numbers[stream] for stream in events.field("stream")], np.int32)
             streams.append(number_by_code.take(events.code[events.at(place)]))
         steps = self.marks.steps[place[:2]]
         first_step = int(steps.starts[0]), int(steps.ends[0])
@@ -343,9 +343,9 @@ class CapturedEvents:
 
 def _add_classes(kernels: Events) -> None:
     """Add the fields `class` and `collective` to the groups of kernels, by the names of these."""
-    names = [name for _, name in kernels.values("name")]
     kernels.groups = [
-        (*group, kernel_class(name), collective(name)) for group, name in zip(kernels.groups, names, strict=True)
+        (*group, kernel_class(name), collective(name))
+        for group, name in zip(kernels.groups, kernels.field("name"), strict=True)
     ]
     kernels.fields += ("class", "collective")
 
@@ -358,11 +358,6 @@ def _losses(traces: Sequence[Trace]) -> list[str]:
         for diagnostic in trace.diagnostics
         if diagnostic.means_loss
     ]
-
-
-def _streams(events: Events) -> list[int | None]:
-    """Return the stream of each group of events, by code."""
-    return [stream for _, stream in events.values("stream")]
 
 
 def _inside(events: Events, name: str, windows: Mapping[Place, Window]) -> Mask:

@@ -267,7 +267,7 @@ def _loading_launches_of_device(kernels: Events, part: slice) -> Intervals:
 
 def _first_of_name(kernels: Events, part: slice, call: Integers, candidates: Integers) -> Integers:
     """Return those of some kernels, by their positions in a part, that were launched first of all with their name."""
-    name_of_code = [name for _, name in kernels.values("name")]
+    name_of_code = kernels.field("name")
     candidate_codes = kernels.code[part].take(candidates)
     candidate_names = [name_of_code[code] for code in candidate_codes.tolist()]
     first_call: dict[str, int] = {}
@@ -348,7 +348,7 @@ def _codes_by_name(groups: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
 
 def _named_moments(events: Events, owner: Place, pattern: re.Pattern[str]) -> Intervals:
     """Return the moments of the events of a process whose whole name fits a pattern."""
-    codes = [code for code, (_, name) in enumerate(events.values("name")) if pattern.fullmatch(name)]
+    codes = [code for code, name in enumerate(events.field("name")) if pattern.fullmatch(name)]
     return _moments(events, owner, codes)
 
 

@@ -35,7 +35,7 @@ def host_collectives(ranges: Events) -> Events | None:
 
     `ranges`: with process, name, start and duration.
     """
-    is_collective = [collective_of(name) is not None for _, name in ranges.values("name")]
+    is_collective = [collective_of(name) is not None for name in ranges.field("name")]
     if not any(is_collective):
         return None
     chosen = ranges.where(ranges.mask(is_collective))

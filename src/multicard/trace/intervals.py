@@ -34,7 +34,8 @@ def union(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
         return NOTHING
     if (starts[1:] < starts[:-1]).any():
         order = np.argsort(starts, kind="stable")
-        starts, ends = starts.take(order), ends.take(order)
+        starts = starts.take(order)
+        ends = ends.take(order)
     # The calls of one thread are disjoint already, which is cheaper to check than to merge.
     if (starts[1:] > ends[:-1]).all():
         return np.array((starts, ends)).T

@@ -41,7 +41,7 @@ def communication_kernels(kernels: Events, api: Events | None, messages: Events 
     `kernels`: with process, device, name, class, collective and, for messages, start and correlation; `api`: calls
     with thread, correlation and start, or None if the calls were not recorded.
     """
-    is_communication = kernels.mask(of_class == "communication" for _, of_class in kernels.values("class"))
+    is_communication = kernels.mask(class_name == "communication" for class_name in kernels.field("class"))
     chosen = kernels.where(is_communication)
     message_of_kernel = np.full(len(chosen.code), _NONE)
     if messages is not None and len(messages.code):
@@ -114,10 +114,10 @@ def _messages_of(kernels: Events, api: Events | None, messages: Events) -> Integ
     """Return the position of the message that each kernel carries, or `_NONE`."""
     message_of_kernel = np.full(len(kernels.code), _NONE)
     for owner, part in messages.places.items():
-        kernel_parts = [own for place, own in kernels.places.items() if place[:2] == owner]
-        if not kernel_parts:
+        parts_of_devices = [kernels.positions(place) for place in kernels.places if place[:2] == owner]
+        if not parts_of_devices:
             continue
-        positions = np.concatenate([np.arange(own.start, own.stop) for own in kernel_parts])
+        positions = np.concatenate(parts_of_devices)
         is_noted = messages.arrays["kernel_start"][part] != MISSING
         noted = np.flatnonzero(is_noted) + part.start
         if len(noted):
@@ -168,8 +168,8 @@ def _by_call(process: _Process, api: Events) -> Integers:
     """Return the message of the call of NCCL during which each kernel was launched, on the same thread; or `_NONE`."""
     messages = process.messages
     launches = _launches(api, process.owner, process.kernels.number("correlation", process.kernel_positions))
-    launching_threads = [thread for _, thread in api.values("thread")]
-    calling_threads = [thread for _, thread in messages.values("thread")]
+    launching_threads = api.field("thread")
+    calling_threads = messages.field("thread")
     message_of_kernel = np.full(len(process.kernel_positions), _NONE)
     for thread in {thread for thread in calling_threads if thread is not None}:
         calls = messages.of_groups(_codes_equal(calling_threads, thread), process.message_positions)
@@ -208,7 +208,7 @@ def _launches(api: Events, owner: Place, correlation: Integers) -> _Launches:
     launches = _Launches(np.zeros(len(correlation), np.int64), np.full(len(correlation), _NONE))
     part = api.at(owner)
     # Rows that repeat a call with its backtrace are left out.
-    is_call = api.mask([api_of_call != "backtrace" for _, api_of_call in api.values("api")], part)
+    is_call = api.mask((name != "backtrace" for name in api.field("api")), part)
     is_wanted = np.isin(api.arrays["correlation"][part], correlation[correlation >= 0])
     calls = np.flatnonzero(is_call & is_wanted) + part.start
     if len(calls):
@@ -239,15 +239,11 @@ class _ByOrder:
 
         stream_fields = ["stream"] if "stream" in self._kernels.fields else []
         self._stream_of_kernel_code = self._kernels.values("device", *stream_fields)
-        self._collective_of_kernel_code = [collective for _, collective in self._kernels.values("collective")]
-        self._collective_of_message_code = [collective for _, collective in self._messages.values("collective")]
-        self._communicator_of_message_code = [name for _, name in self._messages.values("communicator")]
+        self._collective_of_kernel_code = self._kernels.field("collective")
+        self._collective_of_message_code = self._messages.field("collective")
+        self._communicator_of_message_code = self._messages.field("communicator")
 
-        self._communicators_of_collective: dict[str, set[Any]] = {}
-        for code in np.unique(self._messages.code.take(process.message_positions)).tolist():
-            collective = self._collective_of_message_code[code]
-            communicators = self._communicators_of_collective.setdefault(collective, set())
-            communicators.add(self._communicator_of_message_code[code])
+        self._communicators_of_collective = self._communicators_of_collectives(process.message_positions)
         self._communicator_of_stream = self._communicators_of_streams(process.kernel_positions[carried != _NONE])
 
     def match(self) -> None:
@@ -276,6 +272,14 @@ class _ByOrder:
         devices = {self._stream_of_kernel_code[code][1] for code in on_other_streams}
         if len(devices) == 1 and len(self._communicators_of_collective[collective]) == 1:
             self._pair(on_other_streams, message_codes)
+
+    def _communicators_of_collectives(self, messages: Integers) -> dict[str, set[Any]]:
+        """Return the communicators of some messages, by collective."""
+        communicators: dict[str, set[Any]] = {}
+        for code in np.unique(self._messages.code.take(messages)).tolist():
+            of_collective = communicators.setdefault(self._collective_of_message_code[code], set())
+            of_collective.add(self._communicator_of_message_code[code])
+        return communicators
 
     def _communicators_of_streams(self, kernels: Integers) -> dict[tuple[Any, ...], Any]:
         """Return the communicator of each stream whose kernels with messages are all of one communicator."""

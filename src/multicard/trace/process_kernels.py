@@ -44,14 +44,13 @@ class ProcessKernels:
 def process_kernels(capture: CapturedEvents, kernels: Events) -> Mapping[Owner, ProcessKernels]:
     """Return the kernels of each process that has some, in the order of the processes' texts."""
     call = kernels.arrays["call"] if capture.linked else np.full(len(kernels.code), UNKNOWN)
-    class_of_code = np.array([CLASSES.index(name) for _, name in kernels.values("class")], np.int32)
+    class_of_code = np.array([CLASSES.index(name) for name in kernels.field("class")], np.int32)
     by_process: dict[Owner, ProcessKernels] = {}
     for owner in sorted({place[:2] for place in kernels.places}, key=str):
-        parts = {place[2]: part for place, part in kernels.places.items() if place[:2] == owner}
-        devices = sorted(parts, key=str)
-        ranges = [np.arange(parts[device].start, parts[device].stop) for device in devices]
-        positions = np.concatenate(ranges)
-        device = np.repeat(np.arange(len(devices)), [len(positions_on_device) for positions_on_device in ranges])
+        devices = sorted((place[2] for place in kernels.places if place[:2] == owner), key=str)
+        by_device = [kernels.positions((*owner, device)) for device in devices]
+        positions = np.concatenate(by_device)
+        device = np.repeat(np.arange(len(devices)), list(map(len, by_device)))
 
         order = np.argsort(kernels.arrays["start"].take(positions), kind="stable")
         positions = positions.take(order)

@@ -129,8 +129,7 @@ def _pools(events: Events) -> dict[_Pool, list[_Member]]:
         pools[pool] = []
         for member in sorted(codes_of_member, key=str):
             rank = member[:3]
-            part = events.at(rank)
-            calls = events.of_groups(codes_of_member[member], np.arange(part.start, part.stop))
+            calls = events.of_groups(codes_of_member[member], events.positions(rank))
             pools[pool].append(_Member(rank, events.in_order(calls)))
     return pools
 

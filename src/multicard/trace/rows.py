@@ -196,7 +196,7 @@ def _why_no_stragglers(capture: CapturedEvents) -> str:
     kernels = capture.communication
     if kernels is None:
         return why_absent(capture.traces, ["kernels"])
-    is_named = any(collective is not None for _, collective in kernels.values("collective"))
+    is_named = any(collective is not None for collective in kernels.field("collective"))
     return "only one rank" if is_named else "the capture holds no collectives that are named"
 
 
