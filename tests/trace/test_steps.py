@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from changed_traces import change, change_events
+from multicard.trace.collect import Events
 from multicard.trace.files import open_trace
 from multicard.trace.idle import CAUSES
-from multicard.trace.steps import Steps, on_device
+from multicard.trace.steps import Marks, Steps, on_device
 from multicard.trace.tables import CAPTURE, STEPS, ActivityTables, activity_tables
 from random_inputs import seeds
 from synthetic import COPY, MARKER, OTHER, PID, Lanes, Work, training_trace
@@ -284,6 +285,29 @@ def test_steps_that_touch_are_all_counted_though_their_starts_are_rounded(tmp_pa
     assert [row["step"] for row in steps] == [1, 2, 3, 4, 5, 6]
     assert in_ms(steps, "start") == [0, 1.00025, 2.00025, 3.00025, 4.00025, 5.00025]
     assert in_ms(steps, "duration") == [1.00025, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("ranges", "numbered"),
+    [
+        ([("data", 0, 5), ("step", 10, 20)], [("data", None, 0, 5), ("step", 1, 10, 10)]),
+        ([("step", 10, 20), ("forward", 10, 15)], [("step", 1, 10, 10), ("forward", 1, 10, 5)]),
+        ([("step", 10, 20), ("data", 20, 25)], [("step", 1, 10, 10), ("data", None, 20, 5)]),
+        ([("step", 10, 20), ("step", 12, 18), ("step", 30, 40)], [("step", 1, 10, 10), ("step", 2, 30, 10)]),
+        # A start that is rounded by up to 1 µs, and one that is not.
+        ([("step", 0, 9_000), ("step", 8_500, 20_000)], [("step", 1, 0, 9_000), ("step", 2, 9_000, 11_000)]),
+        ([("step", 0, 9_000), ("step", 5_000, 20_000)], [("step", 1, 0, 9_000)]),
+    ],
+)
+def test_phases_have_the_number_of_the_step_that_holds_their_start(
+    ranges: list[tuple[str, int, int]], numbered: list[tuple[str, int | None, int, int]]
+) -> None:
+    names, starts, ends = zip(*ranges, strict=True)
+    arrays = {"start": np.array(starts), "duration": np.array(ends) - np.array(starts)}
+    groups = [(0, PID, name, 7) for name in names]
+    events = Events(("process", "name", "thread"), groups, np.arange(len(names)), arrays, {(0, PID): slice(len(names))})
+    rows = Marks(events).rows
+    assert [(row["phase"], row["step"], row["start"], row["duration"]) for row in rows] == numbered
 
 
 def test_phases_are_told_whatever_their_capitals(tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ def _loading_launches_of_device(kernels: Events, part: slice) -> Intervals:
     """Return the launching calls that load code, of the kernels of one device."""
     call = kernels.arrays["call"][part]
     returned = kernels.arrays["returned"][part]
-    # Of an unknown call both times are the same.
+    # Start and end of an unknown call are equal.
     call_length = np.where(returned > call, returned - call, 0)
     if "by_graph" in kernels.arrays:
         # The replay of a graph takes its time for all that is in it.

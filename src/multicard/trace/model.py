@@ -203,9 +203,9 @@ def picked(kind: str, wanted: Sequence[str], keys: Sequence[tuple[Any, ...]]) ->
 
 def why_absent(traces: Sequence[Trace], kinds: Sequence[str]) -> str:
     """Return the reason for the first of these kinds that none of the traces recorded."""
-    for kind in kinds:
-        if traces and not any(trace.has(kind) for trace in traces):
-            return traces[0].absent.get("ranges" if kind == "steps" else kind, "no steps were found")
+    for name in kinds:
+        if traces and not any(trace.has(name) for trace in traces):
+            return traces[0].absent.get("ranges" if name == "steps" else name, "no steps were found")
     return "not recorded"
 
 

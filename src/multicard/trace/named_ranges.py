@@ -65,7 +65,7 @@ def named_ranges(ranges: Events | None, stated: str | None) -> Ranges:
         positions = np.concatenate([np.arange(edges[code], edges[code + 1]) for code in codes_with_name])
         outermost, outermost_starts = _outermost(positions, starts, ends)
         threads: list[int | None] = []
-        # Of other ranges, such as operators, there may be millions.
+        # Other ranges, such as operators, may be millions, so their threads are not listed.
         if _may_be_step(name, stated):
             threads = [groups[code][-1] for code in codes[outermost].tolist()]
         steps = Steps(outermost_starts, ends[outermost], threads=threads)

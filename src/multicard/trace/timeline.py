@@ -195,7 +195,7 @@ class _Devices:
         """Return the nanoseconds of each share, None for those whose events the trace did not record."""
         shares = dict(times.nanoseconds)
         for needed, dependent_shares in _NEEDED_EVENTS.items():
-            # That the calls launched no kernels is as good as a record of none.
+            # If the recorded calls launched no kernels, there were none.
             if "kernels" in needed and trace in self._without_launches:
                 continue
             if not any(self._capture.traces[trace].has(events) for events in needed):
