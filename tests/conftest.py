@@ -1,7 +1,6 @@
 """What several tests share."""
 
 import gc
-import json
 import os
 import shutil
 import signal
@@ -16,6 +15,7 @@ from filelock import FileLock
 
 from multicard.archive.pack import pack
 from multicard.core.errors import UserError
+from multicard.core.files import write_json
 from multicard.core.prepared import folder_name
 from multicard.experiment.datasets import Digits
 from multicard.experiment.machine import Machine
@@ -151,9 +151,9 @@ def two_rank_run(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     def train(folder: Path) -> None:
         parameters = VisionParameters(**TINY, strategy="ddp-ds", devices=2, profiler="kineto")
         record = run_job(parameters, digits, folder, time_limit_s=1800)
-        assert record["outcome"] == "completed", (folder / "log.txt").read_text()
+        assert record.outcome == "completed", (folder / "log.txt").read_text()
         # Whether this machine was busy meanwhile must not show in what is made of the run.
-        (folder / "run.json").write_text(json.dumps(record | {"conditions": []}))
+        write_json(folder / "run.json", record.as_json() | {"conditions": []})
 
     return made_once(tmp_path_factory, "two_rank_run", train)
 

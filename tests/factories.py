@@ -19,6 +19,7 @@ not make: a run directory with every step is written by `script_runs.write_run`,
 `synthetic.nsys_export` and `synthetic.kineto_trace`.
 """
 
+import itertools
 import json
 import sqlite3
 import zlib
@@ -31,6 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from pydantic_core import to_jsonable_python
 
 from multicard.analysis.choice.recommend import as_markdown
 from multicard.analysis.evidence import Evidence, MeasuredRun, read_evidence
@@ -40,9 +42,11 @@ from multicard.analysis.runs.per_run import trace_shares
 from multicard.analysis.scaling.speedup_tables import add_scaling
 from multicard.analysis.scenario_tables import SCHEMAS, ScenarioTables, store
 from multicard.core.files import write_json
+from multicard.core.layout import RUN
 from multicard.core.text import without_escapes
-from multicard.experiment.workload import WORKLOADS
-from multicard.runs.parameters import as_columns, run_id
+from multicard.experiment.workload import WORKLOADS, parameters_of
+from multicard.runs.parameters import JobParameters, as_columns, run_id
+from multicard.runs.record import RunRecord
 from synthetic import MS, PID, RUNTIME, global_id, put
 
 # Captures ------------------------------------------------------------------------------------------------------------
@@ -290,14 +294,15 @@ def write_results(
     """
     ids: list[str] = []
     rows_of: dict[Path, list[Row]] = {}
-    for number, scenario in enumerate(scenarios):
+    stated = [list(scenario) for scenario in scenarios]
+    for number, scenario in enumerate(stated):
         place = folder / "scenarios" / f"s{number}"
         place.mkdir(parents=True)
         rows_of[place] = [_measures_row(row) for row in scenario]
         ids += [row["run"] for row in rows_of[place]]
     if recorded:
-        for run in ids:
-            _write_record(folder / "runs" / run, gpu, nodes, source, processor)
+        for row in itertools.chain(*stated):
+            _write_record(folder / "runs", _parameters(row), gpu, nodes, source, processor)
     for name, rows in (tables or {}).items():
         schema = pa.schema([("run", pa.string()), *SCHEMAS[name]])
         complete_rows = [{**dict.fromkeys(schema.names), **row, "run": ids[row["at"]]} for row in rows]
@@ -311,13 +316,18 @@ def write_results(
 
 def _measures_row(row: Row) -> Row:
     """Return a row of measures.csv: what the given one states, and defaults or nothing for the rest."""
-    model = WORKLOADS[row["workload"]].parameters
     measures = MEASURES_OF[row["workload"]]
-    parameters = model.model_validate({name: row[name] for name in row if name in model.model_fields})
+    parameters = _parameters(row)
     outcome = {"run": run_id(parameters), "outcome": row.get("outcome", "completed"), "reason": None}
     outcome["disturbance"] = row.get("disturbance")
     stated = {name: value for name, value in row.items() if name in measures}
     return outcome | as_columns(parameters.model_dump()) | dict.fromkeys(measures) | stated | _step_shares(row)
+
+
+def _parameters(row: Row) -> JobParameters:
+    """Return the parameters among the columns of a row."""
+    model = WORKLOADS[row["workload"]].parameters
+    return model.model_validate({name: row[name] for name in row if name in model.model_fields})
 
 
 def _step_shares(row: Row) -> Row:
@@ -338,16 +348,19 @@ def _step_shares(row: Row) -> Row:
     return {COLUMNS[name]: share for name, share in shares.items()}
 
 
-def _write_record(folder: Path, gpu: Row | None, nodes: Sequence[int], source: str, processor: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    record = {
-        "hardware": {"gpus": [gpu] * 4 if gpu else [], "processor": processor, "logical_cpus": 128},
-        "versions": {"torch": "2.11.0"},
-        "profiler": {"used": "nsys"},
-        "data": {"source": source},
-        "ranks": [{"binding": {"numa_nodes": [node]}} for node in nodes],
-    }
-    write_json(folder / "run.json", record)
+def _write_record(
+    runs: Path, parameters: JobParameters, gpu: Row | None, nodes: Sequence[int], source: str, processor: str
+) -> None:
+    gpus = [gpu] * 4 if gpu else []
+    record = make_run(
+        parameters,
+        hardware={"gpus": gpus, "processor": processor, "logical_cpus": 128},
+        versions={"torch": "2.11.0"},
+        profiler={"used": "nsys"},
+        data={"source": source},
+        ranks=[{"rank": rank, "binding": {"numa_nodes": [node]}} for rank, node in enumerate(nodes)],
+    )
+    write_run(runs, record)
 
 
 def with_provenance(results: Evidence, **of_run: Callable[[MeasuredRun], Any]) -> Evidence:
@@ -362,3 +375,33 @@ def with_provenance(results: Evidence, **of_run: Callable[[MeasuredRun], Any]) -
 def recommendations(results: Evidence, verbose: bool = True) -> str:
     """Return the recommendations from these results as a reader of the rendered Markdown sees them."""
     return without_escapes(as_markdown(results, verbose))
+
+
+RECORD_FIELDS = frozenset(RunRecord.model_fields)
+VISION_RUN = {"dataset": "digits", "image_size": 32, "strategy": "ddp-ds"}
+
+
+def make_run(parameters: JobParameters | dict[str, Any] | None = None, **fields: Any) -> RunRecord:
+    """Return the record of a run; fields that are none of the record's are parameters.
+
+    Parts of the record may be given as they are typed or as JSON has them: `hardware={"logical_cpus": 8}`.
+    """
+    record_fields = {name: value for name, value in fields.items() if name in RECORD_FIELDS}
+    changes = {name: value for name, value in fields.items() if name not in RECORD_FIELDS}
+    if isinstance(parameters, JobParameters):
+        typed = parameters
+    else:
+        stated = (parameters or {}) | changes
+        is_vision = stated.get("workload", "vision") == "vision"
+        typed = parameters_of(VISION_RUN | stated if is_vision else stated)
+    usual = {"run": run_id(typed), "outcome": "completed", "profiler": {"used": "none"}}
+    content = to_jsonable_python(usual | record_fields | {"parameters": {}})
+    return RunRecord.model_validate_json(json.dumps(content), context={"parameters": typed})
+
+
+def write_run(runs: Path, record: RunRecord) -> Path:
+    """Write run.json into the directory of a run, below `runs`, and return that directory."""
+    folder = runs / record.run
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / RUN, record.as_json())
+    return folder

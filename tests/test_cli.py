@@ -15,10 +15,10 @@ import yaml
 from changed_traces import change
 from conftest import ROOT, ran
 from console import multicard
-from factories import vision_runs, write_results
+from factories import make_run, vision_runs, write_results, write_run
 from machine.faked_programs import put
 from multicard.archive.manifest import FILES
-from multicard.core.files import write_json
+from multicard.core.reasons import Reason
 from multicard.experiment.load import read_experiment
 from multicard.experiment.runs import expand_scenario
 from multicard.launch.attempts import scratch_in
@@ -100,16 +100,16 @@ def test_a_dry_run_tells_what_is_done_and_what_failed_from_what_would_run(tmp_pa
         rows = [[cell.strip() for cell in line.split("│")] for line in out.splitlines() if "vision_" in line]
         return sorted(row[4] for row in rows), out
 
-    ids = sorted(run.id for run in expand_scenario(read_experiment(path), "a"))
-    for run, outcome in zip(ids, ("completed", "failed"), strict=False):
-        write_json(tmp_path / "results/runs" / run / "run.json", {"outcome": outcome})
+    runs = sorted(expand_scenario(read_experiment(path), "a"), key=lambda run: run.id)
+    for run, outcome in zip(runs, ("completed", "failed"), strict=False):
+        write_run(tmp_path / "results/runs", make_run(run.parameters, outcome=outcome))
     states, out = listed()
     assert states == ["done", "failed before", "would run", "would run"]
     assert "4 runs: 2 would run, 1 done, 1 failed before (" in out
     assert "\n--retry-failed runs again what failed before\n" in out
     assert "4 runs: 3 would run, 1 done (" in listed("--retry-failed")[1]
-    for run in ids:
-        write_json(tmp_path / "results/runs" / run / "run.json", {"outcome": "completed"})
+    for run in runs:
+        write_run(tmp_path / "results/runs", make_run(run.parameters))
     assert "4 runs: none would run, 4 done (" in listed()[1]
 
 
@@ -172,18 +172,20 @@ def test_status_tells_a_run_that_another_process_is_running(tmp_path: Path) -> N
 
 
 def write_record(folder: Path, **changes: Any) -> Path:
-    """Write the least that a record has to hold, for the run of `config`."""
-    run = folder / "results/runs" / RUN
-    run.mkdir(parents=True)
-    record = {"run": RUN, "outcome": "completed", "parameters": {"workload": "vision"}, "profiler": {"used": "none"}}
-    (run / "run.json").write_text(json.dumps(record | changes))
-    return run
+    """Write the record of the run of `config`."""
+    [run] = expand_scenario(read_experiment(config(folder)), "a")
+    return write_run(folder / "results/runs", make_run(run.parameters, **changes))
 
 
 @pytest.mark.parametrize(
     ("changes", "code", "remark", "counts"),
     [
-        ({"outcome": "failed", "reason": "rank 0: [red]why"}, 1, "rank 0: [red]why", "1 failed"),
+        (
+            {"outcome": "failed", "reason": Reason("error", rank=0, message="[red]why")},
+            1,
+            "rank 0: [red]why",
+            "1 failed",
+        ),
         (
             {"conditions": [{"others_cpu_s": 90.0, "wall_s": 60.0}]},
             0,

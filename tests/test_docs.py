@@ -10,13 +10,13 @@ import pytest
 from conftest import ROOT
 from multicard.analysis.runs.measures import MEASURES, outcome_table
 from multicard.analysis.scenario_tables import SCHEMAS
-from multicard.core.layout import EPOCH_COLUMNS, FROM_FIRST_RANK, OUTCOMES, STEP_COLUMNS
+from multicard.core.layout import EPOCH_COLUMNS, OUTCOMES, STEP_COLUMNS
 from multicard.core.reasons import WORDINGS
 from multicard.experiment.parameters_page import page as parameters_page
 from multicard.figures.__main__ import page
 from multicard.figures.catalog import catalog
-from multicard.launch.job import OF_EVERY_RANK
 from multicard.papers.tables import COLUMNS, TEST_COLUMNS
+from multicard.runs.page import page as record_page
 from multicard.trace.tables import ACTIVITIES
 
 FILES = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
@@ -28,8 +28,8 @@ EXAMPLES = [
 ]
 
 
-def test_every_key_of_a_record_and_every_column_is_documented() -> None:
-    words = {*FROM_FIRST_RANK, *OF_EVERY_RANK, *OUTCOMES, *WORDINGS, *MEASURES, *STEP_COLUMNS, *EPOCH_COLUMNS}
+def test_every_outcome_reason_and_column_is_documented() -> None:
+    words = {*OUTCOMES, *WORDINGS, *MEASURES, *STEP_COLUMNS, *EPOCH_COLUMNS}
     words |= {*ACTIVITIES, *(name for activity in ACTIVITIES.values() for name in activity.schema.names)}
     words |= {*COLUMNS, *TEST_COLUMNS, *SCHEMAS["runs_info"].names, *outcome_table([], {})}
     assert {word for word in words if f"`{word}`" not in FILES} == set()
@@ -58,6 +58,7 @@ def test_the_page_says_of_each_figure_what_its_catalog_does() -> None:
 @pytest.mark.parametrize(
     ("name", "made", "command"),
     [
+        ("run-record", record_page, "python -m multicard.runs > docs/run-record.md"),
         ("figures", page, "python -m multicard.figures > docs/figures.md"),
         ("parameters", lambda: f"{parameters_page()}\n", "python -m multicard.experiment --docs > docs/parameters.md"),
     ],

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from conftest import ran, refusal
-from multicard.analysis.runs.run_files import read_parquet, read_record
-from multicard.archive.pack import read_named_record
+from multicard.analysis.runs.run_files import read_parquet
 from multicard.archive.unpack import unpack
 from multicard.core.errors import TraceError, UserError
 from multicard.core.files import read_object
 from multicard.experiment.config import MOST_RUNS
 from multicard.experiment.load import check, read_yaml
+from multicard.experiment.read_run import read_run
 from multicard.trace.kineto import read
 
 
@@ -83,7 +83,7 @@ def test_a_small_configuration_has_a_short_answer(text: str, says: str, tmp_path
 def test_a_record_that_is_nested_too_deeply_is_refused_wherever_it_is_read(depth: int, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text('{"parameters": {}, "run": ' + "[" * depth + "]" * depth + "}")
-    for read_it in (read_object, lambda path: read_record(path.parent), lambda path: read_named_record(path.parent)):
+    for read_it in (read_object, lambda path: read_run(path.parent)):
         line = refusal(lambda read_it=read_it: read_it(path))
         assert line.startswith(f"{path}: ") and "nested too deeply" in line
     archive = tmp_path / "a.tar.gz"

@@ -3,12 +3,13 @@
 from pathlib import Path
 
 from multicard.archive.matrix import Matrix
-from multicard.cli.run import read_record
+from multicard.core.errors import UserError
 from multicard.core.files import read_json
 from multicard.core.layout import HEADLINE, LOG, RUN, STEPS
 from multicard.core.reasons import describe_reason
 from multicard.core.units import ARGS_PREFIX, SECONDS, with_unit
 from multicard.experiment.estimate import estimate_cost
+from multicard.experiment.read_run import read_run_if_any
 from multicard.launch.judge import measured_steps
 
 
@@ -52,16 +53,17 @@ class Wording:
     def outcome(self, run: str) -> str:
         """Return the time of a step of a completed run, or why the run did not complete and where its log is."""
         folder = self._folder / "runs" / run
-        record = read_record(folder)
-        outcome = record.get("outcome", "without a record").replace("_", " ")
-        if outcome != "completed":
-            reason = f", {describe_reason(record['reason'])}" if record.get("reason") else ""
-            return f"{outcome}{reason}; log: {folder / LOG}"
+        try:
+            record = read_run_if_any(folder)
+        except UserError as error:
+            return str(error)
+        if record is None:
+            return f"without a record; log: {folder / LOG}"
+        if not record.completed:
+            words = record.outcome.replace("_", " "), describe_reason(record.reason)
+            return f"{', '.join(filter(None, words))}; log: {folder / LOG}"
         measured = measured_steps(folder / STEPS)
-        if measured is None:
-            return "completed"
-        _, step_s = measured
-        return f"{with_unit(step_s, SECONDS)} per step"
+        return "completed" if measured is None else f"{with_unit(measured.step_s, SECONDS)} per step"
 
     def headline(self, scenario: str) -> str | None:
         """Return the result of a scenario, with the figure that shows it; None if it has no result yet."""

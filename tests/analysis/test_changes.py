@@ -7,11 +7,13 @@ import pytest
 from scipy.stats import binom, ttest_ind
 from scipy.stats import t as student
 
+from factories import make_run
 from multicard.analysis.comparison.changes import MEASURES, Pair, judge
 from multicard.analysis.comparison.results import compare
 from multicard.analysis.comparison.sessions import sessions_of
 from multicard.analysis.comparison.sides import Side
 from multicard.analysis.evidence import Configuration, MeasuredRun, Provenance
+from multicard.runs.record import RunRecord
 
 TOLERANCE = 0.03
 SPREAD = (1.0, 1.01, 0.99)  # of repeats
@@ -33,7 +35,7 @@ def side(*lost: str, **values: Sequence[float]) -> Side:
         found = {"outcome": "out_of_memory", "workload": "vision", "repeat": 9}
         alike.setdefault(run[0], []).append(MeasuredRun(run, found, Provenance()))
     return Side(
-        {run.run: {"profiler": {"used": "none"}} for own in alike.values() for run in own},
+        {run.run: make_run() for own in alike.values() for run in own},
         {name: Configuration({"workload": "vision"}, Provenance(), tuple(own)) for name, own in alike.items()},
     )
 
@@ -176,22 +178,25 @@ def test_sessions_of_unlike_sides_tell_nothing_where_none_is_repeated() -> None:
 
 
 def test_a_session_ends_with_a_pause_or_at_another_node() -> None:
-    def run(host: str, start: str, end: str) -> dict[str, object]:
-        day = "2026-11-22T"
-        return {"host": {"name": host}, "started": f"{day}{start}:00+00:00", "ended": f"{day}{end}:00+00:00"}
+    def run(host: str, start: str, end: str) -> RunRecord:
+        return on({"name": host}, start=start, end=end)
 
     old = {"a": run("n1", "10:00", "12:00"), "b": run("n1", "12:30", "12:40")}
-    old |= {"c": run("n2", "12:30", "12:40"), "d": {}}
+    old |= {"c": run("n2", "12:30", "12:40"), "d": make_run()}
     new = {"e": run("n1", "13:30", "13:40"), "f": run("n1", "14:50", "15:00")}
     before, after = sessions_of([old, new])
     assert before["a"] == before["b"] == after["e"]
     assert len({before["a"], before["c"], after["f"]}) == 3 and "d" not in before
 
 
-def on(*hosts: dict[str, str], start: str = "10:00", end: str = "10:10") -> dict[str, object]:
-    """The record of a run on these nodes, as far as it tells the session."""
-    times = {"started": f"2026-11-22T{start}:00+00:00", "ended": f"2026-11-22T{end}:00+00:00"}
-    return times | {"host": hosts[0], "nodes": [{"host": host} for host in hosts] if len(hosts) > 1 else None}
+def on(*hosts: dict[str, str], start: str = "10:00", end: str = "10:10") -> RunRecord:
+    """The record of a run on these nodes, at these hours of one day."""
+    return make_run(
+        started=f"2026-11-22T{start}:00+00:00",
+        ended=f"2026-11-22T{end}:00+00:00",
+        host=hosts[0],
+        nodes=[{"host": host} for host in hosts] if len(hosts) > 1 else None,
+    )
 
 
 def test_a_run_that_ends_while_another_goes_on_does_not_end_the_session() -> None:
@@ -203,7 +208,7 @@ def test_a_run_that_ends_while_another_goes_on_does_not_end_the_session() -> Non
 
 
 def test_machines_are_known_by_their_digests_else_by_names_that_are_no_numbers_of_an_archive() -> None:
-    def is_one_session(one: dict[str, object], other: dict[str, object]) -> bool:
+    def is_one_session(one: RunRecord, other: RunRecord) -> bool:
         [first], [second] = (each.values() for each in sessions_of([{"a": one}, {"b": other}]))
         return first == second
 

@@ -45,7 +45,9 @@ def test_configurations_of_two_groups_are_not_paired_by_the_number_of_their_repe
     assert ("nchw", True) in worse(together)
     assert worse(apart) == {("nchw", False), ("nhwc", False)}
     record = tmp_path / "runs" / evidence.runs[0].run / "run.json"
-    write_json(record, json.loads(record.read_text()) | {"order": {"group": ["a", "b"], "block": 1}})
+    write_json(
+        record, json.loads(record.read_text()) | {"order": {"seed": 0, "group": ["a", "b"], "block": 1, "position": 1}}
+    )
     assert read_evidence(tmp_path).runs[0].block == Block(("a", "b"), 1)
 
 

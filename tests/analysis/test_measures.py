@@ -13,6 +13,7 @@ from multicard.analysis.runs.notices import notices
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
 from multicard.core.layout import PHASES
+from multicard.runs.record import Energy, ModelRecord, Place, RankRecord
 from multicard.trace.tables import ACTIVITIES
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.vision.measures import time_to_accuracy
@@ -51,16 +52,7 @@ def test_samples_that_every_rank_sees_count_once(tmp_path: Path) -> None:
 
 def test_tokens_are_counted_over_the_same_time(tmp_path: Path) -> None:
     parameters = LlmParameters(device="cpu", devices=2, dataset="chats", model="tiny", technique="lora")
-    held = dict.fromkeys(("parameters", "trainable_parameters", "weights", "adapters", "gradients", "optimizer"), 1)
-    folder = record(
-        tmp_path,
-        "ddp",
-        parameters=parameters.model_dump(),
-        ranks=[{"rank": rank, "pid": 1 + rank, "held_bytes": held} for rank in (0, 1)],
-        data={"tokens_per_sample": {"mean": 50.0, "cut_share": 0.0}},
-        model={"architecture": "tiny"},
-        saved=None,
-    )
+    folder = record(tmp_path, "ddp", parameters=parameters, model=ModelRecord(architecture="tiny"))
     steps = pd.read_csv(folder / "steps.csv").assign(padded_tokens=1000)
     steps["tokens"] = 100 * steps["step"] + steps["rank"]  # 3 measured steps: 2 × 900 and 3 of rank 1
     steps.to_csv(folder / "steps.csv", index=False)
@@ -97,7 +89,7 @@ def test_time_to_accuracy_ends_with_the_first_epoch_that_reaches_it() -> None:
 
 def test_a_run_without_an_epoch_is_refused_unless_it_only_replays_its_steps(tmp_path: Path) -> None:
     parameters = VisionParameters(strategy="ddp-ds", device="cuda", devices=2, batch_size=30, ablate="host")
-    replays = record(tmp_path / "replays", "ddp-ds", parameters=parameters.model_dump())
+    replays = record(tmp_path / "replays", "ddp-ds", parameters=parameters)
     trains = record(tmp_path / "trains", "ddp-ds")
     for folder in (replays, trains):
         (folder / "epochs.csv").write_text("epoch,train_loss,test_loss,test_accuracy,epoch_time_s\n")
@@ -108,19 +100,24 @@ def test_a_run_without_an_epoch_is_refused_unless_it_only_replays_its_steps(tmp_
 
 def test_energy_is_that_of_all_cards_or_none(tmp_path: Path) -> None:
     for second, expected in ((60.0, (30 + 60) / 180), (None, None)):
-        ranks = [{"energy": [{"energy_j": j}], "device_memory_used_bytes": [j]} for j in (30.0, second)]
+        ranks = tuple(
+            RankRecord(rank=rank, energy=(Energy(energy_j=joules),), device_memory_used_bytes=(joules and int(joules),))
+            for rank, joules in enumerate((30.0, second))
+        )
         # 3 measured steps of 30 samples on each of 2 ranks.
         row = measure_run(record(tmp_path / str(second), "ddp", ranks=ranks))
         assert row["energy_per_sample_j"] == (None if expected is None else pytest.approx(expected))
         assert row["device_memory_used_bytes"] == (second or 30)
-    row = measure_run(record(tmp_path / "lost", "ddp", outcome="diverged", reason="why"))
-    assert (row["outcome"], row["reason"], row["iteration_time_s"]) == ("diverged", "why", None)
+    row = measure_run(
+        record(tmp_path / "lost", "ddp", outcome="diverged", reason={"code": "diverged", "loss": "nan", "step": 7})
+    )
+    assert (row["outcome"], row["reason"], row["iteration_time_s"]) == ("diverged", "the loss is nan at step 7", None)
 
 
 def test_the_table_of_runs_has_the_planned_order_and_what_could_not_run(tmp_path: Path) -> None:
     folders = []
     for name, position, minute in (("a", 2, 30), ("b", 5, 10)):
-        order = {"position": position}
+        order = Place(seed=0, group=("a",), block=1, position=position)
         folders.append(record(tmp_path / name, "ddp", order=order, started=f"2026-01-01T00:{minute}:00+00:00"))
     rows = outcome_table(map(outcome_of, folders), {"c": "needs 4 devices, 2 found"})
     assert rows["planned_position"].tolist()[:2] == [2, 5] and rows["planned_position"].isna().iloc[2]

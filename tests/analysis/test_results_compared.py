@@ -100,12 +100,12 @@ def test_configurations_are_kept_apart_and_missing_runs_are_named(plain: Side, t
 
 
 def test_another_machine_driver_and_version_are_listed(plain: Side, tmp_path: Path) -> None:
-    gpu = {"name": "NVIDIA H100", "memory_bytes": 80e9, "capability": "9.0"}
+    gpu = {"name": "NVIDIA H100", "memory_bytes": 80_000_000_000, "capability": "9.0"}
     other = {
         "host": {"name": "another"},
         "hardware": {"gpus": [gpu] * 2, "processor": "synthetic processor", "logical_cpus": 8},
         "versions": {"torch": "9.9", "driver": "590.1"},
-        "data": {"dataset": "digits", "files": [{"sha256": "0" * 64}]},
+        "data": {"dataset": "digits", "files": [{"bytes": 1, "sha256": "0" * 64}]},
         "variables": {"NCCL_ALGO": "Ring"},
         "script": {"file": "train.py", "sha256": "cd" * 32},
     }

@@ -11,17 +11,25 @@ from vision_records import STEPS, record, with_activity
 from multicard.analysis.scenario_tables import SCHEMAS, ScenarioTables, joined, store, tables_of
 from multicard.core.errors import UserError
 from multicard.core.layout import SCENARIO_TABLES
+from multicard.runs.record import GpuModel, Hardware, ProfilerUse
 from multicard.trace.tables import ACTIVITIES
 
+NAME = "vision_digits_224px_ddp-ds_cpu2_fp32_batch30_r"
 STEP = {"report": "r", "process": 7, "phase": "step", "step": 1, "start_s": 0.0, "duration_s": 0.1}
 
 
-def run(folder: Path, outcome: str = "completed", calls: int = 2) -> Path:
+def run(folder: Path, outcome: str = "completed", calls: int = 2, repeat: int = 1) -> Path:
     """Write a synthetic run of two ranks with a trace of two steps, and as many CUDA functions as `calls`."""
-    hardware = {"gpus": [{"name": "GPU"}, {"name": "GPU"}], "processor": "CPU", "logical_cpus": 8}
-    about = {"versions": {"torch": "2.11.0", "nccl": None}, "variables": {"NCCL_ALGO": "Ring"}, "hardware": hardware}
-    profiler = {"used": "nsys", "trace_missing": None}
-    record(folder, "ddp-ds", outcome=outcome, profiler=profiler, **about)
+    record(
+        folder,
+        "ddp-ds",
+        repeat=repeat,
+        outcome=outcome,
+        profiler=ProfilerUse(used="nsys"),
+        versions={"torch": "2.11.0", "nccl": None},
+        variables={"NCCL_ALGO": "Ring"},
+        hardware=Hardware(gpus=(GpuModel(name="GPU"),) * 2, processor="CPU", logical_cpus=8),
+    )
     with_activity(folder)
     functions = [{"report": "r", "process": 7, "function": f"cuda{i}", "total_s": 0.1} for i in range(calls)]
     for name, rows in (("cuda_api", functions), ("phases", [STEP, STEP | {"step": 2}])):
@@ -49,12 +57,18 @@ def test_columns_that_a_run_of_an_earlier_version_does_not_have_are_empty(tmp_pa
 
 
 def test_rows_of_all_completed_runs_are_in_one_table_that_names_the_run(tmp_path: Path) -> None:
-    runs = run(tmp_path / "a", calls=1), run(tmp_path / "b", outcome="failed"), run(tmp_path / "c", calls=2)
+    runs = (
+        run(tmp_path / "a", calls=1),
+        run(tmp_path / "b", outcome="failed", repeat=2),
+        run(tmp_path / "c", calls=2, repeat=3),
+    )
     found = scenario(tmp_path / "s", *runs)
     calls = found.table("cuda_api")
     assert calls.columns.tolist() == ["run", *ACTIVITIES["cuda_api"].schema.names]
-    assert list(zip(calls["run"], calls["function"], strict=True)) == [("a", "cuda0"), ("c", "cuda0"), ("c", "cuda1")]
-    assert found.table("steps")["run"].value_counts().to_dict() == {"a": len(STEPS), "c": len(STEPS)}
+    assert list(zip(calls["run"], calls["function"], strict=True)) == [
+        (f"{NAME}1", "cuda0"), (f"{NAME}3", "cuda0"), (f"{NAME}3", "cuda1"),
+    ]  # fmt: skip
+    assert found.table("steps")["run"].value_counts().to_dict() == {f"{NAME}1": len(STEPS), f"{NAME}3": len(STEPS)}
     assert found.table("epochs")["test_accuracy"].tolist() == [0.5, 0.6] * 2
 
 
@@ -68,7 +82,7 @@ def test_where_a_run_took_place_and_how_many_steps_its_trace_shows_is_kept(tmp_p
     [first] = scenario(tmp_path / "s", run(tmp_path / "a")).table("runs_info").to_dict("records")
     assert pd.isna(first.pop("trace_missing"))
     assert first == {
-        "run": "a",
+        "run": f"{NAME}1",
         "machine": "2 × GPU, CPU, 8 CPUs",
         "variables": '{"NCCL_ALGO": "Ring"}',
         "versions": "torch 2.11.0, profiler nsys",

@@ -5,10 +5,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from factories import make_run
 from multicard.analysis.runs.measures import trace_to_record
 from multicard.analysis.runs.run_files import RunFiles
 from multicard.core.files import write_json
 from multicard.core.layout import PHASES
+from multicard.runs.record import ProfilerUse, RankRecord
 from multicard.trace.extract import extract_run
 from synthetic import PID, training_trace
 
@@ -24,8 +26,8 @@ def run(folder: Path, calls: bool = True) -> Path:
     training_trace(folder / "trace" / "report.sqlite", {PID: HOST}, {PID: KERNELS}, calls)
     exported = {"profiler": "nsys", "missing": None, "files": [{"name": "report.sqlite"}]}
     write_json(folder / "trace" / "exported.json", exported)
-    record = {"run": "r", "outcome": "completed", "parameters": {"workload": "vision"}, "profiler": {"used": "nsys"}}
-    write_json(folder / "run.json", record | {"ranks": [{"rank": 0, "pid": PID}]})
+    record = make_run(profiler=ProfilerUse(used="nsys"), ranks=(RankRecord(rank=0, pid=PID),))
+    write_json(folder / "run.json", record.as_json())
     windows = ["measured", *["profiled"] * len(DEVICE_MS)]
     seconds = [each / 1e3 for each in (8.0, *DEVICE_MS)]
     steps = pd.DataFrame({"rank": 0, "step": range(1, 1 + len(seconds)), "window": windows, "duration_s": seconds})

@@ -1,5 +1,6 @@
 """How far runs are from limits: against operations, times and rates that are worked out by hand."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pandas as pd
 import pytest
 from vision_records import ELAPSED, record, with_activity
 
+from factories import make_run
 from machine.machine_record import IDLE
 from multicard.analysis.machine.limits import MachineLimits
 from multicard.analysis.machine.utilization import MEASURES, PEAKS, utilization, within_peaks
@@ -15,6 +17,7 @@ from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.files import write_json
 from multicard.experiment.workload import WORKLOADS, Operations
+from multicard.runs.record import Hardware, Host
 
 H100, OTHER = "NVIDIA H100 80GB HBM3", "synthetic GPU"
 CPUS = {"processor": "A processor", "logical_cpus": 8}
@@ -34,7 +37,8 @@ def limits(hardware: dict[str, Any], host: str = "node07", **changes: Any) -> Ma
     ]
     device = "cuda" if "gpus" in hardware else "cpu"
     record = {"device": device, "seconds": 1.0, "started": "2026-11-22", "host": {"name": host}, "hardware": hardware}
-    return MachineLimits.model_validate(record | {"parts": [{"part": "device", "rows": rows}]} | changes)
+    values = record | {"parts": [{"part": "device", "rows": rows}]} | changes
+    return MachineLimits.model_validate_json(json.dumps(values))
 
 
 def of(
@@ -43,7 +47,7 @@ def of(
     """Utilization of a run whose step of two seconds takes 1e12 operations, 1.5e12 with those computed again."""
     work = WORKLOADS[workload]
     p = work.parameters.model_validate(stated)
-    record = {"parameters": p.model_dump(), "hardware": hardware, "host": {"name": "node07"}}
+    record = make_run(p, hardware=Hardware.from_values(hardware), host=Host(name="node07"))
     is_tf32 = p.precision == "fp32" and getattr(p, "tf32", "off") != "off"
     operations = Operations(1e12, 1.5e12, ("tf32", "fp32") if is_tf32 else (p.precision,))
     return utilization(record, work, operations, seconds, machines)

@@ -7,8 +7,10 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 
+from factories import make_run
 from multicard.core.files import write_json
 from multicard.core.layout import STEP_COLUMNS
+from multicard.runs.record import Host, ProfilerUse, RankRecord
 from multicard.trace.tables import ACTIVITIES
 from multicard.workloads.vision.parameters import VisionParameters
 
@@ -24,18 +26,20 @@ STEPS = [
 ELAPSED = 9.6  # from 9.0 to 18.6 on rank 0; rank 1 took 8.5
 
 
-def record(folder: Path, strategy: str, trace_seconds: float = 6.0, **changes: Any) -> Path:
-    """Write a synthetic run directory of two ranks."""
-    parameters = VisionParameters(strategy=strategy, device="cpu", devices=2, batch_size=30, image_size=224)
-    write_json(
-        folder / "run.json",
-        {
-            "run": folder.name, "outcome": "completed", "reason": None, "parameters": parameters.model_dump(),
-            "ranks": [{"rank": rank, "pid": 1 + rank} for rank in (0, 1)],
-            "profiler": {"used": "kineto", "trace_missing": None}, "steps_per_pass": 10, "started": "now",
-            "wall_time_s": 1.0, "host": {"name": "h"}, **changes,
-        },
-    )  # fmt: skip
+def record(folder: Path, strategy: str, trace_seconds: float = 6.0, repeat: int = 1, **changes: Any) -> Path:
+    """Write a synthetic run directory of two ranks; `changes` are fields of its record."""
+    parameters = VisionParameters(
+        strategy=strategy, device="cpu", devices=2, batch_size=30, image_size=224, repeat=repeat
+    )
+    usual = {
+        "ranks": tuple(RankRecord(rank=rank, pid=1 + rank) for rank in (0, 1)),
+        "profiler": ProfilerUse(used="kineto"),
+        "steps_per_pass": 10,
+        "started": "2026-01-01T00:00:00+00:00",
+        "wall_time_s": 1.0,
+        "host": Host(name="h"),
+    }
+    write_json(folder / "run.json", make_run(changes.pop("parameters", parameters), **usual | changes).as_json())
     rows = [
         dict.fromkeys(STEP_COLUMNS)
         | {"rank": r, "epoch": 1, "step": s, "window": w, "start_s": t, "duration_s": d, "forward_s": f}

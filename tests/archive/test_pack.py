@@ -55,20 +55,21 @@ def test_no_text_of_a_record_or_a_table_leaves_that_is_not_of_a_listed_form(
     for name in ("log.txt", MEMORY_SNAPSHOT):
         (folder / name).write_text(canary)
     record = json.loads((folder / "run.json").read_text())
-    gpu = {"name": "NVIDIA H100", "capability": "9.0", "memory_bytes": 8e10, "uuid": "GPU-1"}
+    gpu = {"name": "NVIDIA H100", "capability": "9.0", "memory_bytes": 80_000_000_000}
     record["hardware"]["gpus"], record["variables"] = [gpu], {"NCCL_DEBUG": "INFO"}
     record["reason"] = {"code": "error", "node": "n1", "message": "", "unreported": [{"rank": 1, "node": "n2"}]}
     record["script"] = {"file": "train.py", "sha256": "ab" * 32, "commit": "1", "modified": True}
-    record["model"] = record["data"]
+    record["model"] = {"model": "m", "architecture": "a", "files": record["data"]["files"]}
     record["nodes"] = [{"name": "n", "host": record["host"], "hardware": record["hardware"], "ranks": [0]}]
-    record["ranks"][0] |= {"gpus": [gpu]}
+    record["ranks"][0] |= {"gpus": [{"name": "NVIDIA H100", "uuid": "GPU-1"}]}
     record["ranks"][0]["observed"] = {"loaders": [{"kind": "DataLoader", "distinct": True}], "optimizers": ["Adam"]}
-    record["conditions"] = [{"before": {"load_average": 0.5}}]
+    state = {"clock_reasons": ["gpu_idle"]}
+    record["ranks"][0]["gpu_conditions"] = [{"before": state, "after": state, "clock_reasons": ["gpu_idle"]}]
     planted = plant(record, canary)
     # These name the run; what users write themselves is in another test.
     kept = {name: record[name] for name in ("run", "parameters", "outcome")}
     planted["data"] |= {"dataset": "digits", "source": "digits"}
-    planted["model"] = planted["data"]
+    planted["model"] |= {"model": "tiny", "architecture": "tiny"}
     planted["profiler"]["used"], planted["files"] = "kineto", record["files"]
     (folder / "run.json").write_text(json.dumps(planted | kept))
     for path in (folder / "activity").glob("*.parquet"):
@@ -135,7 +136,7 @@ def test_keys_phases_parameters_and_limits_of_machines_stay_whatever_the_user_is
     kept = json.loads(contents(tmp_path / "out.tar.gz")["machine/1-cuda.json"])
     assert kept["host"]["name"] == "host-1"
     assert not any(word in json.dumps(kept) for word in (USER, HOST, VARIABLE))
-    whole = MachineLimits.model_validate(limits).model_dump(mode="json")
+    whole = MachineLimits.model_validate_json(json.dumps(limits)).model_dump(mode="json", exclude_unset=True)
     assert [part["rows"] for part in kept["parts"]] == [part["rows"] for part in whole["parts"]]
 
 

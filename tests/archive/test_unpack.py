@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 
 from conftest import refusal
+from factories import make_run
 from multicard.archive.manifest import FILES, FORMAT
 from multicard.archive.unpack import LIMIT, unpack
 from multicard.core.compressed import UnpackLimit
 from multicard.core.errors import UserError
 
-RUN, OTHER = "vision_x_r1", "vision_y_r1"
+RECORDS = {record.run: record for record in (make_run(repeat=1), make_run(repeat=2))}
+RUN, OTHER = RECORDS
 Members = list[tuple[Any, bytes]]
 
 
@@ -38,7 +40,7 @@ def refused(path: Path, folder: Path, limit: UnpackLimit = LIMIT) -> str:
 
 def sound(extra: dict[str, bytes] | None = None, run: str = RUN, **changed: bytes) -> dict[str, bytes]:
     """Members of a small archive; the content of a file can be given by the stem of its name."""
-    given = {"run": json.dumps({"run": run, "parameters": {"repeat": 1}}).encode()} | changed
+    given = {"run": json.dumps(RECORDS[run].as_json()).encode()} | changed
     return {f"runs/{run}/{name}": given.get(Path(name).stem, name.encode()) for name in FILES} | (extra or {})
 
 
@@ -167,10 +169,10 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "count", "says"),
     [
-        ({"name": f"runs/{RUN}/run.json", "bytes": 3, "sha256": "0" * 64}, 500_000, "bytes, expected at most 1048576"),
+        ({"name": f"runs/{RUN}/run.json", "bytes": 3, "sha256": "0" * 64}, 500_000, "bytes, expected at most 1"),
         ({}, 5_000_000, "bytes, expected at most 1048576"),
         # As many as fit.
-        ({"name": f"runs/{RUN}/run.json", "bytes": 3, "sha256": "0" * 64}, 7_000, "it lists a file twice"),
+        ({"name": f"runs/{RUN}/run.json", "bytes": 3, "sha256": "0" * 64}, 5_000, "it lists a file twice"),
         ({}, 200_000, "files.0.name: missing"),
     ],
 )
@@ -201,7 +203,7 @@ def test_what_is_no_manifest_is_refused(tmp_path: Path) -> None:
         (b"[" * 100_000, "manifest.json: does not parse as JSON"),
         (b"[]", "manifest.json: "),
         (b"{}", "manifest.json: format: missing"),
-        (manifest(sound(), format=2), "manifest.json: format: expected 4"),
+        (manifest(sound(), format=2), "manifest.json: format: found 2, expected 4"),
         (manifest({f"runs/{RUN}/run.json": b""}), f"manifest.json: it lists no runs/{RUN}/steps.csv"),
     ):
         assert says in refused(whole(path, sound(), content), tmp_path / "runs")
@@ -219,9 +221,13 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_record_of_another_run_is_refused(tmp_path: Path) -> None:
-    for record in (b"{}", b"[", json.dumps({"run": OTHER}).encode()):
+    for record, fault in (
+        (b"{}", "not the record of a run: parameters: found None, expected a mapping"),
+        (b"[", "does not parse as JSON"),
+        (json.dumps(RECORDS[OTHER].as_json()).encode(), f"run: found {OTHER!r}, expected {RUN!r}"),
+    ):
         path = whole(tmp_path / "x.tar.gz", sound(run=RUN) | {f"runs/{RUN}/run.json": record})
-        assert refused(path, tmp_path / "runs") == f"runs/{RUN}/run.json: not the record of this run"
+        assert refused(path, tmp_path / "runs").startswith(f"runs/{RUN}/run.json: {fault}")
 
 
 def test_a_full_disk_is_not_the_archive_s_fault(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from conftest import TINY
+from factories import make_run, write_run
 from multicard.archive.matrix import Matrix
 from multicard.core.files import write_json
 from multicard.experiment.load import check
@@ -67,7 +68,7 @@ class Pipeline:
     def runs(self, run: str, **record: Any) -> None:
         """Start a run, which leaves its record and two steps, and end it."""
         job = self.starts("launch_run", f"run {run}", run=run)
-        write_json(self.folder / "results" / "runs" / run / "run.json", {"outcome": "completed"} | record)
+        write_run(self.folder / "results" / "runs", make_run(self.matrix.runs[run].parameters, **record))
         steps = "rank,epoch,step,window,start_s,duration_s\n0,1,1,measured,0.0,0.02\n0,1,2,measured,0.02,0.03\n"
         (self.folder / "results" / "runs" / run / "steps.csv").write_text(steps)
         self.ends(job)

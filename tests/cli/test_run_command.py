@@ -13,13 +13,13 @@ import pytest
 import yaml
 
 from conftest import ROOT, TINY
+from factories import make_run, write_run
 from machine.faked_programs import put
 from multicard.archive.matrix import Matrix
 from multicard.cli import main
 from multicard.cli._command import profile
 from multicard.cli._pipeline import run_pipeline
 from multicard.cli.run import run_and_print
-from multicard.core.files import write_json
 from multicard.experiment.load import check
 from multicard.experiment.runs import distinct, expand
 
@@ -66,9 +66,8 @@ def test_the_exit_code_tells_whether_runs_failed(
     scenarios = {"formats": EXPERIMENT["scenarios"]["formats"] | {"repeats": 2}}
     experiment = check(EXPERIMENT | {"scenarios": scenarios, "results": "results"}, "mine.yaml", outside=False)
     monkeypatch.chdir(tmp_path)
-    for run, outcome in zip(distinct(expand(experiment)), outcomes, strict=False):
-        record = Path("results/runs") / run / "run.json"
-        write_json(record, {"outcome": {"c": "completed", "f": "failed"}[outcome]})
+    for run, outcome in zip(distinct(expand(experiment)).values(), outcomes, strict=False):
+        write_run(Path("results/runs"), make_run(run.parameters, outcome={"c": "completed", "f": "failed"}[outcome]))
     found = None
     try:
         run_and_print(Matrix.plan(experiment), tmp_path / "mine.yaml")

@@ -16,8 +16,8 @@ import pytest
 
 from conftest import ROOT, path_without_nsys, ran
 from emulated_gpu.fixtures import EmulatedGpus
-from multicard.core.files import read_json
 from multicard.core.reasons import describe_reason
+from multicard.experiment.read_run import read_run
 
 HERE = Path(__file__).parent
 GPU_NAME = "Emulated GPU (synthetic)"
@@ -67,9 +67,9 @@ def run_on_cpu(jobs: Sequence[Job], preload: Sequence[str] = VISION) -> None:
 
 def steps_of(folder: Path) -> pd.DataFrame:
     """The steps of a run, which must have completed."""
-    record = read_json(folder / "run.json")
+    record = read_run(folder)
     log = (folder / "log.txt").read_text()
-    assert record["outcome"] == "completed", f"{describe_reason(record['reason'])}\n{log[-3000:]}"
+    assert record.outcome == "completed", f"{describe_reason(record.reason)}\n{log[-3000:]}"
     return pd.read_csv(folder / "steps.csv")
 
 

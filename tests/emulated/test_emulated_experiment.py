@@ -11,7 +11,7 @@ from emulated_jobs import GPU_NAME, copy_project, run_program
 
 from conftest import TINY
 from emulated_gpu.fixtures import EmulatedGpus
-from multicard.core.files import read_json
+from multicard.experiment.read_run import read_run
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow, pytest.mark.rare]
 
@@ -77,13 +77,13 @@ def test_every_run_is_judged_packed_and_recorded_with_kernels_and_collectives_of
     with tarfile.open(results / "send" / "runs.tar.gz") as archive:
         assert len([name for name in archive.getnames() if name.endswith("run.json")]) == 4
 
-    records = [read_json(path) for path in (results / "runs").glob("*/run.json")]
-    completed = [record for record in records if record["outcome"] == "completed"]
+    records = [read_run(path.parent) for path in (results / "runs").glob("*/run.json")]
+    completed = [record for record in records if record.outcome == "completed"]
     assert len(completed) == 3
     for record in completed:
-        assert {gpu["name"] for gpu in record["hardware"]["gpus"]} == {GPU_NAME}
-        assert record["profiler"]["trace_missing"] is None
-        kernels = pd.read_parquet(results / "runs" / record["run"] / "activity" / "kernels.parquet")
+        assert {gpu.name for gpu in record.hardware.gpus} == {GPU_NAME}
+        assert record.profiler.trace_missing is None
+        kernels = pd.read_parquet(results / "runs" / record.run / "activity" / "kernels.parquet")
         assert kernels["calls"].sum() > 0
     [folder] = (results / "runs").glob("vision_*_16px_*_cuda2_*")
     collectives = pd.read_parquet(folder / "activity" / "collectives.parquet")

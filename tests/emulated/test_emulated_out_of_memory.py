@@ -9,11 +9,11 @@ from emulated_jobs import LLM, VISION, Job, run_on_gpus
 
 from conftest import ROOT, TINY, ran
 from emulated_gpu.fixtures import EmulatedGpus
-from multicard.core.files import read_json
 from multicard.core.layout import MEMORY_SNAPSHOT
-from multicard.core.reasons import describe_reason
+from multicard.core.reasons import LargestUse, describe_reason
 from multicard.experiment.datasets import Digits, ShippedText
 from multicard.experiment.models import Model
+from multicard.experiment.read_run import read_run
 from multicard.workloads.llm.prepare_model import prepare_model
 from multicard.workloads.llm.prepare_texts import prepare_texts
 from multicard.workloads.vision.prepare import prepare
@@ -68,18 +68,18 @@ def test_a_script_that_runs_out_of_memory_on_one_gpu(emulated: EmulatedGpus, tmp
         tmp_path / "run", machine, command=("train.py",), folder=str(tmp_path), python=str(emulated.python),
         device="cuda", devices=2, profiler="none", memory_snapshot=True,
     )  # fmt: skip
-    reason = run.record["reason"]
-    assert (run.record["outcome"], reason["rank"], reason["held"]["gpu"]) == ("out_of_memory", 1, 1), run.log
-    held = reason["held"]["bytes"]
-    assert sum(held.values()) == reason["held"]["total_bytes"] == 512 * MIB
+    reason = run.record.reason
+    assert (run.record.outcome, reason.rank, reason.held.gpu) == ("out_of_memory", 1, 1), run.log
+    held = reason.held.bytes
+    assert sum(held.values()) == reason.held.total_bytes == 512 * MIB
     assert held["parameters"] == 6 * WEIGHT
     assert held["gradients"] == 6 * WEIGHT + WORKSPACE  # buckets of DDP; those of the parameters are gone
     assert held["optimizer_state"] == pytest.approx(2 * 6 * WEIGHT, rel=0.001)  # and the numbers of steps
     assert held["outside_pytorch"] == CONTEXT
     assert held["activations"] == 2 * BATCH + WORKSPACE  # what the first layer gave; the next function wants as much
-    most = reason["held"]["most"]
-    assert (most["activations"]["where"], most["activations"]["modules"]) == ("Block", 3)
-    assert most["other_tensors"] == {"where": "train.py:19", "bytes": BATCH}
+    most = reason.held.most
+    assert (most["activations"].where, most["activations"].modules) == ("Block", 3)
+    assert most["other_tensors"] == LargestUse(BATCH, where="train.py:19")
     told = describe_reason(reason)
     assert "\n" not in told and "in forward of Block, 3 modules" in told
     reserved = 512 * MIB - CONTEXT - held["free"]
@@ -101,9 +101,9 @@ def test_images_and_language_models_that_run_out_of_memory(emulated: EmulatedGpu
     jobs = [Job(images, digits, tmp_path / "images"), Job(language, texts, tmp_path / "language", model)]
     run_on_gpus(emulated, jobs, [*VISION, *LLM], gpu_gib="0.4")
     for job, module in zip(jobs, ("MobileNetV2", "MultiHeadAttention"), strict=True):
-        record = read_json(job.folder / "run.json")
-        assert record["outcome"] == "out_of_memory", describe_reason(record["reason"])
-        held = record["reason"]["held"]
-        assert sum(held["bytes"].values()) == held["total_bytes"]
-        assert held["most"]["activations"]["where"] == module, describe_reason(record["reason"])
+        record = read_run(job.folder)
+        assert record.outcome == "out_of_memory", describe_reason(record.reason)
+        held = record.reason.held
+        assert sum(held.bytes.values()) == held.total_bytes
+        assert held.most["activations"].where == module, describe_reason(record.reason)
         assert "total_reserved" in opened(job.folder / MEMORY_SNAPSHOT, emulated.python)

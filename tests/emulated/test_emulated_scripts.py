@@ -62,22 +62,22 @@ def ran_on_its_gpus(run: Script, emulated: EmulatedGpus, communicates: bool = Tr
 
     Measured steps have the memory of PyTorch's allocator, and the trace has kernels and copies of every rank.
     """
-    devices, ranks = run.record["parameters"]["devices"], len(run.record["ranks"])
+    devices, ranks = run.record.parameters.devices, len(run.record.ranks)
     assert ranks in (1, devices)
-    gpus = [gpu for rank in run.record["ranks"] for gpu in rank["gpus"]]
-    assert [gpu["name"] for gpu in gpus] == [GPU_NAME] * devices
-    assert [gpu["uuid"][-1] for gpu in gpus] == [str(rank) for rank in range(devices)]
+    gpus = [gpu for rank in run.record.ranks for gpu in rank.gpus]
+    assert [gpu.name for gpu in gpus] == [GPU_NAME] * devices
+    assert [gpu.uuid[-1] for gpu in gpus] == [str(rank) for rank in range(devices)]
     contexts = {re.search(r"GPU (\d+)", line)[1] for line in emulated.logged("context on device")}
     assert contexts == {str(gpu) for gpu in range(devices)}
-    for rank in run.record["ranks"]:
-        assert [meter["reason"] for meter in rank["energy"]] == [None] * (devices // ranks)
-        for meter in rank["energy"]:
-            assert meter["energy_j"] == pytest.approx(100 * meter["duration_s"], rel=0.01)
+    for rank in run.record.ranks:
+        assert [meter.reason for meter in rank.energy] == [None] * (devices // ranks)
+        for meter in rank.energy:
+            assert meter.energy_j == pytest.approx(100 * meter.duration_s, rel=0.01)
     for step in run.steps:
         peak, reserved = int(step["peak_memory_bytes"]), int(step["peak_reserved_bytes"])
         assert peak <= reserved
         assert peak % SMALLEST_BLOCK == reserved % SEGMENT == 0
-    assert run.record["profiler"]["trace_missing"] is None
+    assert run.record.profiler.trace_missing is None
     export_run(run.folder)
     extract_run(run.folder)
     tables = {name: pd.read_parquet(run.folder / "activity" / f"{name}.parquet") for name in ("kernels", "phases")}
@@ -112,18 +112,18 @@ def test_every_step_of_every_rank_is_seen(name: str, emulated: EmulatedGpus, tmp
 def test_one_process_on_several_gpus(arguments: list[str], emulated: EmulatedGpus, tmp_path: Path) -> None:
     """By nn.DataParallel, whose replicas are gone after the backward pass, and with a part of the model on each."""
     run = started(emulated, tmp_path, "data_parallel.py", *arguments, launcher="python", devices=2).completed()
-    [rank] = run.record["ranks"]
+    [rank] = run.record.ranks
     ran_on_its_gpus(run, emulated, communicates="--parts" not in arguments)
     has_memory_and_phases(run.steps, PHASES, least_bytes=0)
     assert {step["samples"] for step in run.steps} == {"8"}  # of both GPUs
-    assert len(rank["energy"]) == len(rank["device_memory_used_bytes"]) == 2
+    assert len(rank.energy) == len(rank.device_memory_used_bytes) == 2
 
 
 @rare
 def test_one_process_that_leaves_a_gpu_unused_has_failed(emulated: EmulatedGpus, tmp_path: Path) -> None:
     run = started(emulated, tmp_path, "data_parallel.py", "--gpus", "1", launcher="python", devices=2)
-    assert run.record["outcome"] == "failed"
-    assert describe_reason(run.record["reason"]).startswith("its process trained on 1 of 2 GPUs; let the script use")
+    assert run.record.outcome == "failed"
+    assert describe_reason(run.record.reason).startswith("its process trained on 1 of 2 GPUs; let the script use")
 
 
 @others
@@ -139,12 +139,12 @@ def test_imagenet_of_pytorchs_examples(devices: int, launcher: str, emulated: Em
     run = started(emulated, tmp_path, *command, launcher=launcher, devices=devices, folder=folder).completed()
     ran_on_its_gpus(run, emulated)
     has_memory_and_phases(run.steps, PHASES, least_bytes=0)
-    ranks = len(run.record["ranks"])
+    ranks = len(run.record.ranks)
     assert ranks == (devices if launcher == "command" else 1)
     assert {step["samples"] for step in run.steps} == {str(4 // ranks)}
     # Each rank prints its losses after its updates; the first update ends no step, and the last one is not printed.
     assert len(re.findall(r"Epoch: \[0\].*?Loss \S+", run.log)) == len(run.steps) == STEPS * ranks
-    assert run.record["ranks"][0]["observed"]["loaders"][0]["distinct"] is True
+    assert run.record.ranks[0].observed.loaders[0].distinct is True
 
 
 @others
@@ -185,5 +185,5 @@ def test_torchtune_by_its_own_command(emulated: EmulatedGpus, tmp_path: Path) ->
     ran_on_its_gpus(run, emulated)
     has_memory_and_phases(run.steps, PHASES, least_bytes=0)
     assert {step["samples"] for step in run.steps} == {"8"}  # a batch of 4, two of them in a step
-    assert [rank["observed"]["optimizers"] for rank in run.record["ranks"]] == [["AdamW"]] * 2
+    assert [rank.observed.optimizers for rank in run.record.ranks] == [("AdamW",)] * 2
     assert len(losses(run.log)) == len(run.of_rank(0)) == len(run.of_rank(1)) == STEPS

@@ -12,6 +12,7 @@ from emulated_gpu.fixtures import EmulatedGpus
 from multicard.core.files import read_json
 from multicard.experiment.datasets import ShippedText
 from multicard.experiment.models import Model
+from multicard.experiment.read_run import read_run
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.llm.prepare_model import prepare_model
 from multicard.workloads.llm.prepare_texts import prepare_texts
@@ -79,11 +80,11 @@ def test_a_technique_learns_on_gpus_what_it_learns_on_the_cpu_in_the_memory_that
     held = read_json(folder / "measures.json")
     assert held["weights_bytes"] < held["peak_memory_bytes"] <= held["estimated_memory_bytes"] * 1.25
 
-    ranks = read_json(folder / "run.json")["ranks"]
-    assert [len(rank["device_memory_used_bytes"]) for rank in ranks] == [1] * p.devices
+    ranks = read_run(folder).ranks
+    assert [len(rank.device_memory_used_bytes) for rank in ranks] == [1] * p.devices
     for rank in ranks:
-        [meter] = rank["energy"]
-        assert meter["reason"] is None and meter["energy_j"] >= 0
+        [meter] = rank.energy
+        assert meter.reason is None and meter.energy_j >= 0
     if p.profiler == "kineto":
         kernels = pd.read_parquet(folder / "activity" / "kernels.parquet")
         assert kernels["calls"].sum() > 100 * p.devices

@@ -15,6 +15,7 @@ from emulated_gpu.fixtures import EmulatedGpus
 from multicard.core.files import read_json
 from multicard.core.layout import PHASES
 from multicard.experiment.datasets import Digits
+from multicard.experiment.read_run import read_run
 from multicard.workloads.vision.prepare import prepare
 
 pytestmark = [pytest.mark.emulated, pytest.mark.slow]
@@ -104,14 +105,14 @@ def marks(name: str) -> list[Any]:
 def test_a_run_on_gpus_learns_what_the_cpu_learns_and_is_recorded(name: str, runs: Runs) -> None:
     changes, folder = RUNS[name][0], runs(name)[0]
     found, expected = map(steps_of, runs(name))
-    record = read_json(folder / "run.json")
+    record = read_run(folder)
     have_the_losses_of_the_cpu(found, expected, changes.get("precision", "fp32"))
     are_timed_with_memory_and_energy(found, record, changes)
     if "profiler" in changes:
         show_every_gpu_at_work(folder, record, changes.get("devices", 1))
     if "binding" in changes:
-        [rank] = record["ranks"]
-        assert rank["binding"]["note"].startswith(("bound to CPUs", "not bound: "))
+        [rank] = record.ranks
+        assert rank.binding.note.startswith(("bound to CPUs", "not bound: "))
 
 
 def have_the_losses_of_the_cpu(found: pd.DataFrame, expected: pd.DataFrame, precision: str) -> None:
@@ -131,23 +132,23 @@ def are_timed_with_memory_and_energy(steps: pd.DataFrame, record: dict[str, Any]
     assert (steps["window"] == "profiled").sum() >= ranks * PROFILED  # more, where a loader reads ahead
     shares = steps[[f"{phase}_s" for phase in PHASES]].sum(axis=1) / steps["duration_s"]
     assert shares.between(0, 1.001).all() and shares.median() > 0.5
-    assert {gpu["name"] for gpu in record["hardware"]["gpus"]} == {GPU_NAME}
+    assert {gpu.name for gpu in record.hardware.gpus} == {GPU_NAME}
     weights = 4 * 3 * 16 * 8  # fewer bytes than any model here has
     assert (steps["peak_memory_bytes"] > weights).all()
     assert (steps["peak_reserved_bytes"] >= steps["peak_memory_bytes"]).all()
-    energy = [meter for rank in record["ranks"] for meter in rank["energy"]]
-    used = [used for rank in record["ranks"] for used in rank["device_memory_used_bytes"]]
+    energy = [meter for rank in record.ranks for meter in rank.energy]
+    used = [used for rank in record.ranks for used in rank.device_memory_used_bytes]
     assert len(energy) == len(used) == devices
     assert min(used) >= steps["peak_memory_bytes"].min()
     for meter in energy:
-        assert meter["reason"] is None and meter["duration_s"] > 0
+        assert meter.reason is None and meter.duration_s > 0
         # An emulated GPU takes 100 W, counted every 20 ms: each window may be off by that at either end.
-        assert meter["energy_j"] == pytest.approx(100 * meter["duration_s"], abs=2 * 2 * epochs)
+        assert meter.energy_j == pytest.approx(100 * meter.duration_s, abs=2 * 2 * epochs)
 
 
 def show_every_gpu_at_work(folder: Path, record: dict[str, Any], devices: int) -> None:
     """In the tables of the window that PyTorch's profiler recorded."""
-    assert (record["profiler"]["used"], record["profiler"]["trace_missing"]) == ("kineto", None)
+    assert (record.profiler.used, record.profiler.trace_missing) == ("kineto", None)
 
     def table(name: str) -> pd.DataFrame:
         return pd.read_parquet(folder / "activity" / f"{name}.parquet")

@@ -27,7 +27,6 @@ from rows import COLUMNS, EVENTS_TRACED, OUT_OF_MEMORY, judge
 from safetensors.torch import save_file
 from snakemake.utils import update_config
 
-from multicard.analysis.runs.run_files import read_record
 from multicard.archive.allowed import Allowed
 from multicard.archive.matrix import Matrix
 from multicard.archive.pack import pack
@@ -36,6 +35,7 @@ from multicard.core.files import atomic_write, write_json
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, NOT_RUN, RUN
 from multicard.experiment.load import check, read_yaml
 from multicard.experiment.models import Architecture
+from multicard.experiment.read_run import read_run
 from multicard.runs.parameters import JobParameters
 from multicard.workloads.llm.tiny import WEIGHTS, config_of, random_weights
 
@@ -220,13 +220,13 @@ def leave(folder: Path, table: pd.DataFrame, matrix: Matrix) -> None:
     records = []
     for run in matrix.runs:
         with suppress(UserError):  # of a run that is missing or damaged, as the table says
-            records.append(read_record(Path(matrix.experiment.results) / "runs" / run))
+            records.append(read_run(Path(matrix.experiment.results) / "runs" / run))
     if not records:
         return
     table = table.assign(remarks=table["remarks"].map(Allowed(records).own))
-    about = next((record for record in records if record["hardware"]), records[0])
-    gpus = [f"{gpu['name']} ({gpu['capability']})" for gpu in (about["hardware"] or {}).get("gpus", [])]
-    versions = ", ".join(f"{name} {version}" for name, version in (about["versions"] or {}).items() if version)
+    about = next((record for record in records if record.hardware), records[0])
+    gpus = [f"{gpu.name} ({gpu.capability})" for gpu in about.hardware.gpus] if about.hardware else []
+    versions = ", ".join(f"{name} {version}" for name, version in (about.versions or {}).items() if version)
     parts = [
         f"# GPU check: {counted(table)}",
         f"{len(gpus)} × {', '.join(sorted(set(gpus)))}; {versions}",

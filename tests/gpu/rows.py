@@ -10,11 +10,14 @@ import pandas as pd
 from multicard.analysis.evidence import names_synthetic
 from multicard.analysis.runs.breakdown import COMPUTE, DATA, parts_of
 from multicard.analysis.runs.measures import measure_run, trace_to_record
-from multicard.analysis.runs.run_files import RunFiles, read_record
+from multicard.analysis.runs.run_files import RunFiles
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, STEPS
 from multicard.core.reasons import describe_reason
+from multicard.experiment.read_run import read_run
 from multicard.experiment.runs import Run
+from multicard.runs.environment import gpu_names
 from multicard.runs.parameters import JobParameters
+from multicard.runs.record import Binding, RankRecord, RunRecord
 from multicard.trace.tables import STEPS as ALL_STEPS
 from multicard.workloads.vision.strategies import STRATEGIES
 
@@ -43,32 +46,30 @@ def judge(run: Run, folder: Path, scenario: str = "") -> dict[str, Any]:
 
     `scenario`: as which it is judged; in `OUT_OF_MEMORY` the last rank is to run out of memory.
     """
-    record = read_record(folder)
-    row = {"run": run.id, "outcome": record["outcome"], "wall_time_s": record["wall_time_s"]}
+    record = read_run(folder)
+    row = {"run": run.id, "outcome": record.outcome, "wall_time_s": record.wall_time_s}
     if scenario == OUT_OF_MEMORY:
         faults = _memory_faults(record, run.parameters)
-    elif record["outcome"] != "completed":
-        faults = [describe_reason(record["reason"]) or "no reason is recorded"]
+    elif not record.completed:
+        faults = [describe_reason(record.reason) or "no reason is recorded"]
     else:
         shown, faults = _completed(run, folder, record, scenario)
         row |= shown
     return row | {"result": "FAILED" if faults else "passed", "remarks": "; ".join(faults)}
 
 
-def _memory_faults(record: Mapping[str, Any], p: JobParameters) -> list[str]:
-    reason = record["reason"] or {}
-    if record["outcome"] != "out_of_memory":
-        return [f"expected out_of_memory; {describe_reason(record['reason']) or 'nothing failed'}"]
+def _memory_faults(record: RunRecord, p: JobParameters) -> list[str]:
+    reason = record.reason
+    if record.outcome != "out_of_memory" or reason is None:
+        return [f"expected out_of_memory; {describe_reason(reason) or 'nothing failed'}"]
     last = p.devices - 1
-    return (
-        [] if reason.get("rank") == last else [f"expected rank {last} to run out of memory: {describe_reason(reason)}"]
-    )
+    return [] if reason.rank == last else [f"expected rank {last} to run out of memory: {describe_reason(reason)}"]
 
 
-def _completed(run: Run, folder: Path, record: Mapping[str, Any], scenario: str) -> tuple[dict[str, Any], list[str]]:
+def _completed(run: Run, folder: Path, record: RunRecord, scenario: str) -> tuple[dict[str, Any], list[str]]:
     """What is shown of a completed run, and what is wrong with it."""
     p = run.parameters
-    missing = record["profiler"]["trace_missing"]
+    missing = record.profiler.trace_missing
     if missing or not (folder / ACTIVITY / ACTIVITY_INDEX).exists():
         return {}, [f"no trace: {missing or 'it was not read'}"]
     files = RunFiles(folder)
@@ -109,18 +110,18 @@ def _completed(run: Run, folder: Path, record: Mapping[str, Any], scenario: str)
         gpus = len(of_kinds.loc[of_kinds["collective"] == kind, ["process", "device"]].drop_duplicates())
         if gpus != p.devices:
             faults.append(f"kernels of {kind} on {gpus} GPUs, expected {p.devices}")
-    meters = [meter for rank in record["ranks"] for meter in rank.get("energy") or []]
-    metered = sum((meter["energy_j"] or 0) > 0 for meter in meters)
+    meters = [meter for rank in record.ranks for meter in rank.energy or ()]
+    metered = sum((meter.energy_j or 0) > 0 for meter in meters)
     if metered != p.devices:
-        reasons = ", ".join(sorted({meter["reason"] for meter in meters} - {None})) or "the counter did not rise"
+        reasons = ", ".join(sorted({meter.reason for meter in meters} - {None})) or "the counter did not rise"
         faults.append(f"energy of {metered} GPUs, expected {p.devices}: {reasons}")
-    row["mean_power_w"], unknown = power_and_conditions(record["ranks"])
+    row["mean_power_w"], unknown = power_and_conditions(record.ranks)
     faults += unknown
     if p.binding == "numa":
-        faults += binding_faults(record["ranks"])
+        faults += binding_faults(record.ranks)
     if p.workload == "llm":
         faults += estimate_faults(estimate, row["peak_memory_bytes"])
-    is_real = not names_synthetic(gpu.get("name") for gpu in (record["hardware"] or {}).get("gpus", []))
+    is_real = not names_synthetic(gpu_names(record.hardware))
     if scenario in OF_SCENARIO:
         faults += OF_SCENARIO[scenario](p, row, files, is_real)
     return row, faults
@@ -150,18 +151,19 @@ def overlapped_share(files: RunFiles) -> float | None:
     return sums["overlapped_s"] / sums.sum() if sums.sum() else None
 
 
-def power_and_conditions(ranks: Sequence[Mapping[str, Any]]) -> tuple[float | None, list[str]]:
+def power_and_conditions(ranks: Sequence[RankRecord]) -> tuple[float | None, list[str]]:
     """Mean watts of a GPU in the measured steps, and which ranks' GPUs the launcher told no clocks or throttling of."""
-    meters = [meter for rank in ranks for meter in rank.get("energy") or [] if meter["energy_j"]]
-    seconds = sum(meter["duration_s"] for meter in meters)
+    meters = [meter for rank in ranks for meter in rank.energy or () if meter.energy_j]
+    seconds = sum(meter.duration_s for meter in meters)
     faults = []
     for rank in ranks:
-        for gpu in rank.get("gpu_conditions") or [None]:
-            of_clocks = ((gpu or {}).get("after") or (gpu or {}).get("before") or {}).get("sm_clock_mhz")
-            of_throttling = gpu and gpu.get("clock_reasons") is not None
+        for gpu in rank.gpu_conditions or (None,):
+            state = gpu and (gpu.after or gpu.before)
+            of_clocks = state and state.sm_clock_mhz
+            of_throttling = gpu and gpu.clock_reasons is not None
             missing = [name for name, told in (("clocks", of_clocks), ("throttling", of_throttling)) if not told]
-            faults += [f"rank {rank['rank']}: nothing is recorded of its GPU's {' and '.join(missing)}"] * bool(missing)
-    return sum(meter["energy_j"] for meter in meters) / seconds if seconds else None, faults
+            faults += [f"rank {rank.rank}: nothing is recorded of its GPU's {' and '.join(missing)}"] * bool(missing)
+    return sum(meter.energy_j for meter in meters) / seconds if seconds else None, faults
 
 
 def _outside(what: str, value: float | None, limits: tuple[float, float]) -> list[str]:
@@ -183,8 +185,8 @@ def product_faults(p: JobParameters, row: Mapping[str, Any], files: RunFiles, is
     flop = sum(6 * edge**3 for edge in _edges(p))
     counted = row["flop_per_step"]
     faults = [] if counted == flop else [f"{counted or 'no'} operations in a step, expected {flop}"]
-    conditions = [gpu for rank in files.record["ranks"] for gpu in rank.get("gpu_conditions") or [] if gpu]
-    limits = [(gpu.get("after") or gpu["before"])["power_limit_w"] for gpu in conditions]
+    conditions = [gpu for rank in files.record.ranks for gpu in rank.gpu_conditions or () if gpu]
+    limits = [(gpu.after or gpu.before).power_limit_w for gpu in conditions]
     if limits and all(limits):
         watts = row["mean_power_w"]
         faults += _outside("mean power to its limit", watts and watts / max(limits), POWER)
@@ -269,17 +271,17 @@ def estimate_faults(estimate: float, peak: float | None) -> list[str]:
     )
 
 
-def binding_faults(ranks: list[dict[str, Any]]) -> list[str]:
+def binding_faults(ranks: Sequence[RankRecord]) -> list[str]:
     """Ranks that are not bound next to their GPUs; on a machine with one NUMA node there is nothing to bind them to."""
     faults = []
     for rank in ranks:
-        binding = rank.get("binding") or {}
-        note, cpus = binding.get("note") or "nothing is recorded of its binding", binding.get("cpus")
+        binding = rank.binding or Binding()
+        note, cpus = binding.note or "nothing is recorded of its binding", binding.cpus
         stated = re.match(r"bound to CPUs (\S+) of NUMA node", note)
         if stated and stated[1] != cpus:
-            faults.append(f"rank {rank['rank']}: {note}; but it may use CPUs {cpus}")
+            faults.append(f"rank {rank.rank}: {note}; but it may use CPUs {cpus}")
         elif not stated and not note.endswith(ONE_NODE):
-            faults.append(f"rank {rank['rank']}: {note}")
+            faults.append(f"rank {rank.rank}: {note}")
     return faults
 
 

@@ -18,6 +18,8 @@ from rows import (
     step_quotients,
 )
 
+from factories import make_run
+from multicard.runs.record import GpuConditions, RankRecord
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.script.parameters import ScriptParameters
 from multicard.workloads.vision.parameters import VisionParameters
@@ -55,7 +57,7 @@ class Files:
     """Activity tables of a run, and its record, as stated."""
 
     def __init__(self, rows: list[dict[str, Any]] | None = None, **record: Any):
-        self._rows, self.record = rows, record
+        self._rows, self.record = rows, make_run(**record)
 
     def has_activity(self, _name: str) -> bool:
         """Whether rows were stated."""
@@ -133,7 +135,7 @@ def test_the_largest_part_of_a_step_is_that_with_the_largest_share() -> None:
 def test_a_known_matrix_product_must_have_its_operations_and_what_a_real_gpu_can_do(
     changes: dict[str, Any], is_real: bool, faults: list[str]
 ) -> None:
-    files = Files(ranks=[{"gpu_conditions": [CONDITIONS]}])
+    files = Files(ranks=[{"rank": 0, "gpu_conditions": [CONDITIONS]}])
     assert OF_SCENARIO["matrix_product"](PRODUCT, SEEN | changes, files, is_real) == faults
 
 
@@ -176,14 +178,15 @@ def test_steps_are_compared_by_the_slowest_rank() -> None:
 
 
 def test_what_the_launcher_sampled_must_tell_clocks_and_throttling() -> None:
-    [first, second] = ranks_with(METER, METER)
+    [first, second] = map(RankRecord.from_values, ranks_with(METER, METER))
     assert power_and_conditions([first, second]) == (pytest.approx(30.0), [])
-    nothing = CONDITIONS | {"clock_reasons": None}
-    assert power_and_conditions([first, second | {"energy": [], "gpu_conditions": [nothing]}]) == (
+    nothing = GpuConditions.from_values(CONDITIONS | {"clock_reasons": None})
+    unknown = second.model_copy(update={"energy": (), "gpu_conditions": (nothing,)})
+    assert power_and_conditions([first, unknown]) == (
         pytest.approx(30.0),
         ["rank 1: nothing is recorded of its GPU's throttling"],
     )
-    assert power_and_conditions([{"rank": 0}]) == (
+    assert power_and_conditions([RankRecord(rank=0)]) == (
         None,
         ["rank 0: nothing is recorded of its GPU's clocks and throttling"],
     )
@@ -277,5 +280,6 @@ def bound_to(cpus: str, note: str) -> dict[str, Any]:
     ],
 )
 def test_ranks_must_be_bound_next_to_their_gpus(binding: dict[str, Any] | None, faults: list[str]) -> None:
-    first = {"rank": 0, "binding": bound_to("4-7", "bound to CPUs 4-7 of NUMA node 1")}
-    assert binding_faults([first, {"rank": 1, "binding": binding}]) == faults
+    ranks = [bound_to("4-7", "bound to CPUs 4-7 of NUMA node 1"), binding]
+    records = [RankRecord.from_values({"rank": rank, "binding": own}) for rank, own in enumerate(ranks)]
+    assert binding_faults(records) == faults

@@ -18,6 +18,7 @@ from multicard.launch.cpu_samples import (
     sample_cpus,
     take_samples,
 )
+from multicard.runs.record import NodeConditions
 
 # Columns of /proc/stat in ticks of 10 ms: user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice.
 STAT = """\
@@ -52,10 +53,11 @@ def test_others_are_counted_in_the_samples_around_the_measured_steps(tmp_path: P
     file = tmp_path / "samples.csv"
     file.write_text("\n".join([",".join(COLUMNS), *(",".join(map(str, row)) for row in rows), "10,9"]))
     run = {"others_cpu_s": pytest.approx(0.8 + 1.8), "stolen_cpu_s": pytest.approx(0.08), "wall_s": 8}
-    assert host_record(file) == {**run, "usable_cpus": 4, "measured_steps": None}
+    found = host_record(file)
+    assert {name: getattr(found, name) for name in run} == run and found.usable_cpus == 4
     # Two ranks, one of which ends later, in two epochs: from 2 to 5 s and from 7 to 8 s.
-    found = host_record(file, [[2.5, 3.5], [7.2, 7.8], [2.6, 4.1], [7.3, 7.9]])["measured_steps"]
-    assert found == {"others_cpu_s": pytest.approx(1.3), "stolen_cpu_s": pytest.approx(0.04), "wall_s": 4}
+    found = host_record(file, [[2.5, 3.5], [7.2, 7.8], [2.6, 4.1], [7.3, 7.9]]).measured_steps
+    assert (found.others_cpu_s, found.stolen_cpu_s, found.wall_s) == (pytest.approx(1.3), pytest.approx(0.04), 4)
 
 
 @pytest.mark.parametrize("text", [None, "", ",".join(COLUMNS) + "\n"])
@@ -63,7 +65,7 @@ def test_where_nothing_was_sampled_nothing_is_known(text: str | None, tmp_path: 
     file = tmp_path / "samples.csv"
     if text is not None:
         file.write_text(text)
-    assert set(host_record(file, [[1, 2]]).values()) == {None}
+    assert host_record(file, [[1, 2]]) == NodeConditions()
 
 
 # Computes for half a second of CPU time, then waits to be told to end.
@@ -83,8 +85,8 @@ def test_a_process_of_the_job_counts_while_it_runs_and_after_it(tmp_path: Path) 
     assert while_it_runs - before > 0.45
     assert cpu_s_of_job(psutil.Process()) >= while_it_runs - 0.05  # the clock ticks every 10 ms
     record = host_record(file, [[began, ended]])
-    assert record["wall_s"] >= record["measured_steps"]["wall_s"] >= ended - began
-    assert record["usable_cpus"] == len(os.sched_getaffinity(0))
+    assert record.wall_s >= record.measured_steps.wall_s >= ended - began
+    assert record.usable_cpus == len(os.sched_getaffinity(0))
 
 
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs Linux")

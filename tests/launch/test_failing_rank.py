@@ -10,7 +10,7 @@ import pytest
 
 from conftest import TINY
 from forked_ranks import forked_ranks
-from multicard.core.reasons import describe_reason
+from multicard.core.reasons import Reason, describe_reason
 from multicard.experiment.workload import WORKLOADS
 from multicard.launch.job import run_job
 from multicard.workloads.vision.parameters import VisionParameters
@@ -84,8 +84,8 @@ def test_the_outcome_is_that_of_the_rank_that_failed_and_nothing_waits(
 ) -> None:
     # Of the others torchrun sees what it sees of the first, an exit code of 1.
     record = run_instead(STAND_IN.format(fault=fault), "RuntimeError" not in fault, strategy="ddp", devices=2)
-    assert (record["outcome"], describe_reason(record["reason"])) == (outcome, reason)
-    assert record["wall_time_s"] < 240  # torchrun waits 300 s at its end, Gloo half an hour, the rank itself 1000 s
+    assert (record.outcome, describe_reason(record.reason)) == (outcome, reason)
+    assert record.wall_time_s < 240  # torchrun waits 300 s at its end, Gloo half an hour, the rank itself 1000 s
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "single"])
@@ -93,11 +93,11 @@ def test_a_rank_that_the_system_kills_is_named_with_its_signal(run_instead: Any,
     devices = 2 if strategy == "ddp" else 1
     program = STAND_IN.format(fault="os.kill(os.getpid(), signal.SIGKILL)")
     record = run_instead(program, forked=devices == 1, strategy=strategy, devices=devices)
-    assert record["outcome"] == "failed"
-    assert record["reason"] == {"code": "killed", "rank": devices - 1, "signal": "SIGKILL"}
+    assert record.outcome == "failed"
+    assert record.reason == Reason("killed", rank=devices - 1, signal="SIGKILL")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and a limit of the address space that holds")
 def test_a_job_that_needs_more_memory_than_there_is_ends_as_out_of_memory(run_instead: Any) -> None:
     record = run_instead(CONFINED, forked=True, image_size=512, batch_size=64)
-    assert record["outcome"] == "out_of_memory", record["reason"]
+    assert record.outcome == "out_of_memory", record.reason

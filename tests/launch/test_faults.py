@@ -101,8 +101,8 @@ def test_an_nsys_that_never_exits_after_its_job_is_killed_and_the_run_is_kept(
     limit(monkeypatch, finish_s=1.0)
     fake_nsys("subprocess.run(command)\ntime.sleep(1000)\n")
     record = watched(digits, tmp_path / "run")
-    reason = record["profiler"]["trace_missing"]
-    assert record["outcome"] == "completed"
+    reason = record.profiler.trace_missing
+    assert record.outcome == "completed"
     assert re.fullmatch(r"nsys left no report: it did not exit within \d+ s after the job, and was killed", reason)
     assert len((tmp_path / "run" / "steps.csv").read_text().splitlines()) == 1 + 8 + 1 + LEAST_SETTLING + 3
     assert {table["absent"] for table in tables_of(tmp_path / "run").values()} == {reason}
@@ -127,7 +127,7 @@ def test_an_nsys_that_does_not_reach_its_agent_is_started_again_and_its_truncate
     third = f"if Path(__file__).with_name('starts').stat().st_size < 3: sys.exit({NO_AGENT!r})\n"
     starts = fake_nsys(third + "subprocess.run(command)\nPath(report).write_bytes(b'half of a report')\n")
     record = watched(digits, tmp_path / "run")
-    assert (record["outcome"], record["profiler"]["trace_missing"]) == ("completed", None)
+    assert (record.outcome, record.profiler.trace_missing) == ("completed", None)
     assert starts.read_text() == "x" * 3
     [reason] = {table["absent"] for table in tables_of(tmp_path / "run").values()}
     # Without nsys on the PATH it cannot be exported.
@@ -149,9 +149,9 @@ def test_an_nsys_that_never_starts_its_job_is_started_again_and_then_the_reason(
 ) -> None:
     started = fake_nsys(f"print({output!r}, end=''); sys.exit(1)\n")
     record = watched(digits, tmp_path / "run")
-    assert record["reason"]["code"] == "profiler_failed"
+    assert record.reason.code == "profiler_failed"
     said = ["nsys: it exited with 1 before it had started the job", *filter(None, [says])]
-    assert record["reason"]["message"].startswith("; ".join(said)[:200])
+    assert record.reason.message.startswith("; ".join(said)[:200])
     assert len(started.read_text()) == node_ranks.STARTS
     assert (tmp_path / "run" / "log.txt").read_text() == output
 
@@ -179,13 +179,13 @@ def test_a_job_whose_nsys_dies_is_started_once_more(
 ) -> None:
     started = fake_nsys(DIES.format(times=times))
     record = watched(digits, tmp_path / "run")
-    assert (record["outcome"], len(started.read_text())) == (outcome, 2)
+    assert (record.outcome, len(started.read_text())) == (outcome, 2)
     failure = "nsys: it was killed by SIGKILL while the job ran"
     if outcome == "completed":
-        assert failure in record["profiler"]["why"]
+        assert failure in record.profiler.why
     else:
-        assert record["reason"]["code"] == "profiler_failed"
-        assert record["reason"]["message"].startswith(failure)
+        assert record.reason.code == "profiler_failed"
+        assert record.reason.message.startswith(failure)
 
 
 @pytest.mark.nsys
@@ -209,11 +209,9 @@ def test_a_real_nsys_that_is_killed_as_it_starts_is_started_again(
     watcher.start()
     record = watched(digits, tmp_path / "run")
     watcher.join()
-    assert (record["outcome"], record["profiler"]["trace_missing"]) == ("completed", None)
+    assert (record.outcome, record.profiler.trace_missing) == ("completed", None)
     # It takes half a second from its start to the job's.
-    assert (
-        "the job was started again: nsys: it was killed by SIGKILL before it had started" in record["profiler"]["why"]
-    )
+    assert "the job was started again: nsys: it was killed by SIGKILL before it had started" in record.profiler.why
 
 
 def test_an_nsys_that_goes_on_without_its_job_is_ended(
@@ -222,8 +220,8 @@ def test_an_nsys_that_goes_on_without_its_job_is_ended(
     limit(monkeypatch, unused_s=1.0)
     started = fake_nsys("time.sleep(1000)\n")
     record = watched(digits, tmp_path / "run")
-    assert record["reason"]["code"] == "profiler_failed" and len(started.read_text()) == 2
-    assert record["reason"]["message"].startswith("nsys: it did not start the job")
+    assert record.reason.code == "profiler_failed" and len(started.read_text()) == 2
+    assert record.reason.message.startswith("nsys: it did not start the job")
 
 
 def test_an_nsys_that_loses_its_agent_is_the_reason(digits: Path, fake_nsys: Any, tmp_path: Path) -> None:
@@ -231,12 +229,12 @@ def test_an_nsys_that_loses_its_agent_is_the_reason(digits: Path, fake_nsys: Any
         job = "subprocess.run(command[:6] + ['true'])\n"
         fake_nsys(f"{job}print('an error of a step is 0.1')\nprint({LOST!r})\nsys.exit({exit_code})")
         reason = watched(digits, tmp_path / "run")["reason"]
-        assert reason["code"] == "profiler_failed"
-        assert reason["message"].startswith(f"nsys: {LOST.splitlines()[0]}")
+        assert reason.code == "profiler_failed"
+        assert reason.message.startswith(f"nsys: {LOST.splitlines()[0]}")
     # And one that never starts its job costs no more than the time limit.
     fake_nsys("time.sleep(1000)\n")
     record = watched(digits, tmp_path / "run", limit=2)
-    assert record["outcome"] == "timed_out" and record["wall_time_s"] < 100
+    assert record.outcome == "timed_out" and record.wall_time_s < 100
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from multicard.launch.gpu_samples import COLUMNS, GpuSamples, sample_gpus
+from multicard.launch.gpu_samples import COLUMNS, GpuMeasures, GpuSamples, sample_gpus
 from multicard.record.visible import identities
+from multicard.runs.record import Energy, GpuState
 
 A, B = "GPU-aaaa", "GPU-bbbb"
 ANSWERS = {
@@ -26,10 +27,10 @@ ANSWERS = {
     ("nvmlDeviceGetTotalEnergyConsumption",): 5_000,
     ("nvmlDeviceGetMigMode",): [0, 0],
 }
-STATE = {
-    "sm_clock_mhz": 1755, "memory_clock_mhz": 2619, "temperature_c": 40, "power_w": 350.5, "power_limit_w": 600.0,
-    "default_power_limit_w": 700.0, "clock_reasons": ["gpu_idle"],
-}  # fmt: skip
+STATE = GpuState(
+    sm_clock_mhz=1755, memory_clock_mhz=2619, temperature_c=40, power_w=350.5, power_limit_w=600.0,
+    default_power_limit_w=700.0, clock_reasons=("gpu_idle",),
+)  # fmt: skip
 
 
 class _Nvml:
@@ -74,16 +75,13 @@ def written(folder: Path, gpu: str = A, **columns: Callable[[float], Any]) -> Gp
 def test_energy_is_interpolated_between_samples_of_the_counter_and_only_in_the_windows(tmp_path: Path) -> None:
     # 100 W, but 900 W from 5 to 10 s, in between the windows.
     samples = written(tmp_path, energy_j=lambda now: 1000 + 100 * now + 800 * min(max(now - 5, 0), 5))
-    energy = samples.of_gpu(A, [(1.1, 4.9), (10.2, 13.3)])["energy"]
+    energy = samples.of_gpu(A, [(1.1, 4.9), (10.2, 13.3)]).energy
     seconds = 3.8 + 3.1
-    assert energy == {
-        "energy_j": pytest.approx(100 * seconds),
-        "duration_s": pytest.approx(seconds),
-        "reason": None,
-    }
+    assert (energy.energy_j, energy.duration_s) == (pytest.approx(100 * seconds), pytest.approx(seconds))
+    assert energy.reason is None
     # Samples that failed are passed over.
     samples = written(tmp_path, energy_j=lambda now: None if 3 < now < 6 else 50 * now)
-    assert samples.of_gpu(A, [(2.0, 8.0)])["energy"]["energy_j"] == pytest.approx(50 * 6)
+    assert samples.of_gpu(A, [(2.0, 8.0)]).energy.energy_j == pytest.approx(50 * 6)
 
 
 @pytest.mark.parametrize(
@@ -97,8 +95,8 @@ def test_energy_is_interpolated_between_samples_of_the_counter_and_only_in_the_w
 def test_where_there_are_no_joules_there_is_a_reason(
     tmp_path: Path, columns: dict[str, Any], windows: list[tuple[float, float]], reason: str
 ) -> None:
-    energy = written(tmp_path, **columns).of_gpu(A, windows)["energy"]
-    assert energy == {"energy_j": None, "duration_s": None, "reason": reason}
+    energy = written(tmp_path, **columns).of_gpu(A, windows).energy
+    assert energy == Energy(reason=reason)
 
 
 def test_throttling_counts_in_the_windows_on_a_gpu_at_work_alone(tmp_path: Path) -> None:
@@ -110,29 +108,26 @@ def test_throttling_counts_in_the_windows_on_a_gpu_at_work_alone(tmp_path: Path)
         return 0x4 if now < 8 else 0x80
 
     samples = written(tmp_path, clock_reasons=reasons, temperature_c=lambda now: 40 + now)
-    found = samples.of_gpu(A, [(4.2, 7.8)])["gpu_conditions"]
-    assert found["clock_reasons"] == ["sw_power_cap"]
-    assert (found["before"]["temperature_c"], found["after"]["temperature_c"]) == (40.0, 47.5)
-    assert found["before"]["clock_reasons"] == ["hw_thermal_slowdown"]
-    assert samples.of_gpu(A, [])["gpu_conditions"]["after"] is None
+    found = samples.of_gpu(A, [(4.2, 7.8)]).conditions
+    assert found.clock_reasons == ("sw_power_cap",)
+    assert (found.before.temperature_c, found.after.temperature_c) == (40.0, 47.5)
+    assert found.before.clock_reasons == ("hw_thermal_slowdown",)
+    assert samples.of_gpu(A, []).conditions.after is None
 
 
 def test_memory_is_the_most_before_the_first_test(tmp_path: Path) -> None:
     samples = written(tmp_path, memory_used_bytes=lambda now: 7 if now < 5 else 9 if now < 6 else 20)
-    assert samples.of_gpu(A, [(2.0, 5.6), (8.0, 9.0)])["device_memory_used_bytes"] == 9
-    assert samples.of_gpu(A, [(2.1, 2.2)])["device_memory_used_bytes"] == 7  # between two samples
+    assert samples.of_gpu(A, [(2.0, 5.6), (8.0, 9.0)]).memory_used_bytes == 9
+    assert samples.of_gpu(A, [(2.1, 2.2)]).memory_used_bytes == 7  # between two samples
 
 
 def test_a_rank_gets_its_own_gpus_and_one_on_cpus_none(tmp_path: Path) -> None:
     samples = written(tmp_path, B, energy_j=lambda now: now)
-    found = samples.of_rank({"gpus": [{"uuid": B}, {"uuid": A}], "windows": [[1.0, 3.0]]})
-    assert [(each["energy_j"], each["reason"]) for each in found["energy"]] == [
-        (pytest.approx(2.0), None),
-        (None, "NVML does not know the GPU"),
-    ]
-    assert found["gpu_conditions"][1] is found["device_memory_used_bytes"][1] is None
-    [on_cpu] = GpuSamples().of_rank({"gpus": None, "windows": [[1.0, 3.0]]})["energy"]
-    assert on_cpu == {"energy_j": None, "duration_s": None, "reason": "no meter for a CPU"}
+    first, second = samples.of_rank([B, A], [(1.0, 3.0)])
+    assert (first.energy.energy_j, first.energy.reason) == (pytest.approx(2.0), None)
+    assert second == GpuMeasures(Energy(reason="NVML does not know the GPU"), None, None)
+    [on_cpu] = GpuSamples().of_rank([], [(1.0, 3.0)])
+    assert on_cpu == GpuMeasures(Energy(reason="no meter for a CPU"), None, None)
 
 
 def sampled(folder: Path, nvml: _Nvml, seconds: float = 0.0) -> GpuSamples:
@@ -149,27 +144,27 @@ def test_every_gpu_is_sampled_several_times_a_second_from_before_the_job_until_a
     assert began <= times.iloc[0] and times.iloc[-1] >= began + 0.55
     assert 2 <= len(times) <= 8 and (times.diff() >= 0.09).sum() >= len(times) - 3
     found = samples.of_gpu(B, [(times.iloc[0], times.iloc[-1])])
-    assert found["gpu_conditions"]["before"] == found["gpu_conditions"]["after"] == STATE
-    assert found["gpu_conditions"]["clock_reasons"] == []  # the GPU was idle throughout
-    assert found["device_memory_used_bytes"] == 3 * 2**30
+    assert found.conditions.before == found.conditions.after == STATE
+    assert found.conditions.clock_reasons == ()  # the GPU was idle throughout
+    assert found.memory_used_bytes == 3 * 2**30
 
 
 def test_what_a_driver_does_not_support_is_none_and_an_older_one_is_asked_by_the_former_name(tmp_path: Path) -> None:
     nvml = _Nvml(A)
     nvml.answers.clear()
-    assert set(sampled(tmp_path, nvml).of_gpu(A, [])["gpu_conditions"]["before"].values()) == {None}
+    assert sampled(tmp_path, nvml).of_gpu(A, []).conditions.before == GpuState()
     nvml.answers["nvmlDeviceGetCurrentClocksThrottleReasons",] = 0x1
-    assert sampled(tmp_path, nvml).of_gpu(A, [])["gpu_conditions"]["before"]["clock_reasons"] == ["gpu_idle"]
+    assert sampled(tmp_path, nvml).of_gpu(A, []).conditions.before.clock_reasons == ("gpu_idle",)
 
 
 def test_a_partitioned_gpu_or_no_driver_is_a_reason(tmp_path: Path) -> None:
     nvml = _Nvml(A)
     nvml.answers["nvmlDeviceGetMigMode",] = [1, 1]
-    instance = sampled(tmp_path, nvml).of_rank({"gpus": [{"uuid": "GPU-instance"}], "windows": [[0, 1]]})
-    assert instance["energy"][0]["reason"] == "the GPU is partitioned (MIG)"
+    [instance] = sampled(tmp_path, nvml).of_rank(["GPU-instance"], [(0.0, 1.0)])
+    assert instance.energy.reason == "the GPU is partitioned (MIG)"
     nvml.broken = True
-    energy = sampled(tmp_path, nvml).of_gpu(A, [(0, 1)])["energy"]
-    assert energy["reason"] == "NVML cannot be used: Driver Not Loaded"
+    energy = sampled(tmp_path, nvml).of_gpu(A, [(0, 1)]).energy
+    assert energy.reason == "NVML cannot be used: Driver Not Loaded"
 
 
 def test_a_line_that_was_cut_is_left_out_and_without_a_file_there_are_none(tmp_path: Path) -> None:
@@ -192,5 +187,6 @@ def test_a_real_gpu_under_load_takes_more_than_it_does_idle(tmp_path: Path) -> N
             torch.cuda.synchronize()
         ended = time.monotonic()
     samples = GpuSamples.read(tmp_path / "gpu_samples.csv")
-    [energy] = samples.of_rank({"gpus": identities([device]), "windows": [[began, ended]]})["energy"]
-    assert energy["reason"] is None and 10 < energy["energy_j"] / energy["duration_s"] < 2000  # watts
+    [identity] = identities([device])
+    energy = samples.of_gpu(identity["uuid"], [(began, ended)]).energy
+    assert energy.reason is None and 10 < energy.energy_j / energy.duration_s < 2000  # watts

@@ -1,7 +1,6 @@
 """Real jobs end in an outcome and leave a complete run directory."""
 
 import csv
-import json
 import os
 import shutil
 import tempfile
@@ -14,7 +13,8 @@ import pytest
 from conftest import TINY
 from forked_ranks import forked_ranks
 from multicard.core.layout import PHASES
-from multicard.core.reasons import describe_reason
+from multicard.core.reasons import Reason, describe_reason
+from multicard.experiment.read_run import read_run
 from multicard.launch.job import run_job
 from multicard.record.binding import parse_cpus
 from multicard.record.profiled_window import LEAST_SETTLING
@@ -43,16 +43,16 @@ def test_a_run_directory_has_every_step_of_every_rank_and_says_what_ran(two_rank
     share = steps[[f"{phase}_s" for phase in PHASES]].sum(axis=1) / steps["duration_s"]
     assert share.median() == pytest.approx(1, abs=0.05)
 
-    record = json.loads((two_rank_run / "run.json").read_text())
+    record = read_run(two_rank_run)
     stated = VisionParameters(**TINY, strategy="ddp-ds", devices=2, profiler="kineto")
-    assert record["parameters"] == stated.model_dump()
-    assert record["hardware"]["logical_cpus"] >= 1
-    assert record["versions"]["torch"].startswith("2.11.0")
-    assert record["profiler"]["why"] == "as configured"
-    assert record["started"] < record["ended"]
-    assert [(rank["rank"], rank["binding"]["note"]) for rank in record["ranks"]] == [(0, None), (1, None)]
+    assert record.parameters == stated
+    assert record.hardware.logical_cpus >= 1
+    assert record.versions["torch"].startswith("2.11.0")
+    assert record.profiler.why == "as configured"
+    assert record.started < record.ended
+    assert [(rank.rank, rank.binding.note) for rank in record.ranks] == [(0, None), (1, None)]
     # 1438 training samples, half for each of 2 ranks, in full batches of 8: floor(719 / 8).
-    assert record["steps_per_pass"] == 89
+    assert record.steps_per_pass == 89
 
     with (two_rank_run / "epochs.csv").open(newline="") as file:
         [epoch] = csv.DictReader(file)
@@ -87,39 +87,39 @@ def test_equal_seeds_train_equally_and_what_an_earlier_attempt_left_is_removed(d
 
 def test_a_job_over_its_time_limit_is_the_outcome_timed_out(digits: Path, tmp_path: Path) -> None:
     record = job(digits, tmp_path, limit=1.5, epochs=1000)
-    assert (record["outcome"], record["reason"]) == ("timed_out", {"code": "timed_out", "time_limit_s": 1.5})
-    assert describe_reason(record["reason"]) == "exceeded its time limit of 0.025 min"
+    assert (record.outcome, record.reason) == ("timed_out", Reason("timed_out", time_limit_s=1.5))
+    assert describe_reason(record.reason) == "exceeded its time limit of 0.025 min"
 
 
 def test_others_are_metered_in_the_measured_steps_and_bindings_are_recorded(digits: Path, tmp_path: Path) -> None:
     record = forked(digits, tmp_path, strategy="ddp-ds", devices=2, epochs=2, binding="numa")
-    [host] = record["conditions"]
-    metered, steps = host["measured_steps"], pd.read_csv(tmp_path / "steps.csv")
+    [host] = record.conditions
+    metered, steps = host.measured_steps, pd.read_csv(tmp_path / "steps.csv")
     measured = steps[(steps["window"] == "measured") & (steps["rank"] == 0)]
-    assert measured["duration_s"].sum() <= metered["wall_s"] <= host["wall_s"]
-    assert 0 <= metered["others_cpu_s"] <= metered["wall_s"] * host["usable_cpus"]
-    for binding in (rank["binding"] for rank in record["ranks"]):
-        assert parse_cpus(binding["cpus"]) <= os.sched_getaffinity(0)
+    assert measured["duration_s"].sum() <= metered.wall_s <= host.wall_s
+    assert 0 <= metered.others_cpu_s <= metered.wall_s * host.usable_cpus
+    for binding in (rank.binding for rank in record.ranks):
+        assert parse_cpus(binding.cpus) <= os.sched_getaffinity(0)
         # What can be done depends on the machine; tests/record/test_binding.py has machines of every kind.
-        assert binding["note"].startswith(("bound to CPUs", "not bound: "))
+        assert binding.note.startswith(("bound to CPUs", "not bound: "))
 
 
 def test_what_cannot_be_trained_on_fails_with_a_reason(digits: Path, tmp_path: Path) -> None:
     record = forked(digits, tmp_path / "short", warmup_steps=8)
     said = "rank 0: warmup_steps: 8, but the run has only 8 steps"
-    assert (record["outcome"], describe_reason(record["reason"])) == ("failed", said)
+    assert (record.outcome, describe_reason(record.reason)) == ("failed", said)
     shutil.copytree(digits, tmp_path / "data")
     with (tmp_path / "data" / "test_labels.npy").open("ab") as file:
         file.write(b"x")
     record = forked(tmp_path / "data", tmp_path / "run")
-    assert record["outcome"] == "failed"
-    assert "test_labels.npy: missing or changed" in record["reason"]["message"]
+    assert record.outcome == "failed"
+    assert "test_labels.npy: missing or changed" in record.reason.message
 
 
 @pytest.mark.gpu
 def test_a_job_on_a_gpu_is_timed_by_events_and_its_trace_has_kernels(digits: Path, tmp_path: Path) -> None:
     record = job(digits, tmp_path, device="cuda", profiler="kineto")
-    assert record["outcome"] == "completed", record["reason"]
+    assert record.outcome == "completed", record.reason
     steps = pd.read_csv(tmp_path / "steps.csv")
     share = steps[[f"{phase}_s" for phase in PHASES]].sum(axis=1) / steps["duration_s"]
     assert share.median() == pytest.approx(1, abs=0.05)
@@ -138,7 +138,7 @@ def test_nsys_records_both_ranks_in_one_report_and_does_not_meet_temporary_files
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     record = job(digits, tmp_path / "run", strategy="ddp", devices=2, profiler="nsys")
-    assert (record["outcome"], record["profiler"]["trace_missing"]) == ("completed", None)
+    assert (record.outcome, record.profiler.trace_missing) == ("completed", None)
     assert (tmp_path / "run" / "trace" / "report.nsys-rep").stat().st_size > 10_000
     left = {path.name for path in (tmp_path / "tmp").iterdir()}
     assert {name for name in left if not name.startswith("torchinductor_")} == {"nvidia"}  # that is PyTorch's cache

@@ -14,9 +14,11 @@ from multicard.core.layout import rank_file
 from multicard.core.reasons import describe_reason
 from multicard.launch import job as job_module
 from multicard.launch import node_ranks, several_nodes
-from multicard.launch.job import choose_profiler, run_job
+from multicard.launch.job import run_job
+from multicard.launch.profiler_choice import ProfilerChoice, choose_profiler
 from multicard.launch.supervise import Ended
 from multicard.launch.variables import LOOPBACK
+from multicard.runs.record import ProfilerUse
 from multicard.workloads.vision.parameters import VisionParameters
 
 
@@ -50,19 +52,19 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[s
 def test_settings_are_recorded_and_secrets_are_named_without_their_values(
     job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    choice = job_module.Choice("none", "nsys 1 is older than 2, which came with CUDA 3; torch uses 3", "a caveat")
+    choice = ProfilerChoice("none", "nsys 1 is older than 2, which came with CUDA 3; torch uses 3", "a caveat")
     monkeypatch.setattr(job_module, "choose_profiler", lambda *_: choice)
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
     for name in ("NVIDIA_API_KEY", "HF_TOKEN"):
         monkeypatch.setenv(name, "planted")
     record, printed = job(profiler="auto"), capsys.readouterr().err
-    assert record["variables"]["NVIDIA_TF32_OVERRIDE"] == "0"
+    assert record.variables["NVIDIA_TF32_OVERRIDE"] == "0"
     assert f"starting, profiler none ({choice.why})\n" in printed
-    assert record["profiler"] == {
-        "used": "none", "why": choice.why, "caveat": "a caveat", "trace_missing": "no profiler was used",
-    }  # fmt: skip
+    assert record.profiler == ProfilerUse(
+        used="none", why=choice.why, caveat="a caveat", trace_missing="no profiler was used"
+    )
     [said] = [line for line in printed.splitlines() if "withheld that may be secret: " in line]
-    assert {"HF_TOKEN", "NVIDIA_API_KEY"} <= {*said.rpartition(": ")[2].split(", ")} & {*record["withheld"]}
+    assert {"HF_TOKEN", "NVIDIA_API_KEY"} <= {*said.rpartition(": ")[2].split(", ")} & {*record.withheld}
     assert "planted" not in printed + (tmp_path / "run" / "run.json").read_text()
     [(_, environment)] = job.started  # which the job's process gets as it is (test_supervise.py)
     assert "planted" not in environment.values() and environment["NVIDIA_TF32_OVERRIDE"] == "0"
@@ -73,14 +75,14 @@ def test_ranks_that_share_a_gpu_fail_their_job(job: Any, monkeypatch: pytest.Mon
     for uuids, outcome in (("ab", "completed"), ("aa", "failed")):
         gpus = [[{"uuid": uuid, "name": "H100"}] for uuid in uuids]
         record = job(*({"gpus": own} for own in gpus), device="cuda", strategy="ddp", devices=2)
-        assert record["outcome"] == outcome
-        assert [rank["gpus"] for rank in record["ranks"]] == gpus
+        assert record.outcome == outcome
+        assert [[gpu.model_dump() for gpu in rank.gpus] for rank in record.ranks] == gpus
 
 
 def test_a_run_whose_profiler_failed_has_completed_and_says_why_it_has_no_trace(job: Any, tmp_path: Path) -> None:
     facts = {"trace_problem": None}, {"trace_problem": "RuntimeError: no"}
     record = job(*facts, strategy="ddp", devices=2, profiler="kineto")
-    assert (record["outcome"], record["profiler"]["trace_missing"]) == ("completed", "rank 1: RuntimeError: no")
+    assert (record.outcome, record.profiler.trace_missing) == ("completed", "rank 1: RuntimeError: no")
     assert json.loads((tmp_path / "run" / "trace" / "captured.json").read_text())["files"] == []
 
 
@@ -106,7 +108,7 @@ def test_in_a_job_of_slurm_ranks_write_to_a_folder_of_the_node(
     (tmp_path / "own").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "own"))
     monkeypatch.setenv("SLURM_JOB_ID", "1")
-    assert job({})["outcome"] == "completed"
+    assert job({}).outcome == "completed"
     [(command, _)] = job.started
     assert str(tmp_path / "own") in command[-1]
     assert not list((tmp_path / "own").glob("multicard-*")) and not list((tmp_path / "run").glob(".scratch-*"))
@@ -118,13 +120,13 @@ def test_what_this_machine_cannot_run_fails_with_the_reason(
     work = type(job_module.WORKLOADS["vision"])
     monkeypatch.setattr(work, "refusal", lambda *_: "no C compiler")
     record = job()
-    assert (record["outcome"], record["reason"]["code"], job.started) == ("failed", "cannot_run", [])
-    assert "no C compiler" in describe_reason(record["reason"])
+    assert (record.outcome, record.reason.code, job.started) == ("failed", "cannot_run", [])
+    assert "no C compiler" in describe_reason(record.reason)
     assert {path.name for path in (tmp_path / "run").iterdir()} >= {"run.json", "steps.csv", "epochs.csv", "log.txt"}
 
 
 def test_a_configured_nsys_that_cannot_be_used_is_an_error_and_auto_takes_pytorchs(without_nsys: None) -> None:
-    assert choose_profiler("auto", "cpu") == ("kineto", "no nsys on the PATH", None)
+    assert choose_profiler("auto", "cpu") == ProfilerChoice("kineto", "no nsys on the PATH")
     with pytest.raises(UserError, match=r"^profiler: nsys cannot be used: no nsys on the PATH$"):
         choose_profiler("nsys", "cpu")
     hidden = "Slurm starts the ranks outside of the process that it runs"

@@ -8,8 +8,10 @@ import pytest
 
 from multicard.core.files import write_json
 from multicard.core.reasons import Reason, describe_reason
-from multicard.launch.judge import judge, judge_gpus, measured_steps
+from multicard.launch.judge import JobFacts, MeasuredSteps, Verdict, judge, judge_gpus, measured_steps
 from multicard.launch.supervise import Ended
+from multicard.runs.rank_report import RankReport
+from multicard.runs.record import GpuIdentity, Observed, Outcome
 from multicard.workloads.script.outcome import judge_script
 from multicard.workloads.script.parameters import ScriptParameters
 
@@ -44,26 +46,32 @@ def failures(other: tuple[int, int], first: tuple[int, int]) -> str:
     return FAILURES.format(other[0], *other, first[0], *first)
 
 
-def ended_as(outcome: str, rank: int, code: str = "error", **facts: Any) -> dict[str, Any]:
-    """The record of a rank."""
-    reason = None if outcome == "completed" else Reason(code, rank=rank, **facts).record()
-    return {"rank": rank, "outcome": outcome, "reason": reason}
+def ended_as(outcome: Outcome, rank: int, code: str = "error", **facts: Any) -> RankReport:
+    """The report of a rank."""
+    reason = None if outcome == "completed" else Reason(code, rank=rank, **facts)
+    return RankReport(rank=rank, outcome=outcome, reason=reason)
 
 
-def failed(rank: int, message: str) -> dict[str, Any]:
+def failed(rank: int, message: str) -> RankReport:
     return ended_as("failed", rank, message=message)
 
 
-def short(rank: int) -> dict[str, Any]:
+def short(rank: int) -> RankReport:
     return ended_as("failed", rank, "too_few_steps", steps=4, needed_steps=9)
 
 
-def judged(folder: Path, records: list[dict[str, Any]], exit_code: int = 1, log: str = "", **nodes: Any) -> str:
+def verdict_on(
+    reports: list[RankReport], exit_code: int = 1, log: str = "", timed_out: bool = False, **nodes: Any
+) -> Verdict:
+    """The verdict on a job of two ranks."""
+    return judge(JobFacts(Ended(exit_code, timed_out, 1.0), reports, 2, 60.0, log, **nodes))
+
+
+def judged(reports: list[RankReport], exit_code: int = 1, log: str = "", **nodes: Any) -> str:
     """Why a job of two ranks failed, in words."""
-    (folder / "log.txt").write_text(log)
-    outcome, reason = judge(Ended(exit_code, False, 1.0), records, 2, 60.0, folder / "log.txt", **nodes)
-    assert outcome == "failed"
-    return describe_reason(reason.record())
+    verdict = verdict_on(reports, exit_code, log, **nodes)
+    assert verdict.outcome == "failed"
+    return describe_reason(verdict.reason)
 
 
 COMPLETED = [ended_as("completed", rank) for rank in (0, 1)]
@@ -86,22 +94,22 @@ COMPLETED = [ended_as("completed", rank) for rank in (0, 1)]
     ],
 )
 def test_what_the_ranks_wrote_decides_the_outcome(
-    records: list[dict[str, Any]], exit_code: int, timed_out: bool, expected: str
+    records: list[RankReport], exit_code: int, timed_out: bool, expected: str
 ) -> None:
-    outcome, reason = judge(Ended(exit_code, timed_out, 1.0), records, 2, 60.0, Path("no log.txt"))
-    assert outcome == expected
-    assert (reason is None) == (expected == "completed")
+    verdict = verdict_on(records, exit_code, timed_out=timed_out)
+    assert verdict.outcome == expected
+    assert (verdict.reason is None) == (expected == "completed")
 
 
 def test_a_broken_connection_is_the_reason_only_where_there_is_no_other(tmp_path: Path) -> None:
     for lost in LOST:
-        assert judged(tmp_path, [failed(0, lost), failed(1, "the cause")]) == "rank 1: the cause"
-        assert judged(tmp_path, [failed(0, lost), COMPLETED[1]]) == f"rank 0: {lost}"
+        assert judged([failed(0, lost), failed(1, "the cause")]) == "rank 1: the cause"
+        assert judged([failed(0, lost), COMPLETED[1]]) == f"rank 0: {lost}"
 
 
 def test_an_error_is_the_reason_before_ranks_that_waited_for_the_one_that_had_it(tmp_path: Path) -> None:
     waited = ended_as("failed", 0, "steps_disagree", step=21)
-    assert judged(tmp_path, [waited, failed(1, "FileNotFoundError: shard7")]) == "rank 1: FileNotFoundError: shard7"
+    assert judged([waited, failed(1, "FileNotFoundError: shard7")]) == "rank 1: FileNotFoundError: shard7"
 
 
 def test_where_nothing_was_reported_the_reason_is_what_was_printed_last(tmp_path: Path) -> None:
@@ -110,7 +118,7 @@ def test_where_nothing_was_reported_the_reason_is_what_was_printed_last(tmp_path
         f"usage: train.py\n{said}\nGenerated:\n\t/a\n"
         "E1123 10:00 7 torch/distributed/elastic/multiprocessing/api.py:988] failed (exitcode: 2) local_rank: 0\n"
     )
-    assert judged(tmp_path, [], 2, log) == f"exit code 2: {said}; rank 0, 1 exited without reporting"
+    assert judged([], 2, log) == f"exit code 2: {said}; rank 0, 1 exited without reporting"
 
 
 @pytest.mark.parametrize(
@@ -130,9 +138,9 @@ def test_where_nothing_was_reported_the_reason_is_what_was_printed_last(tmp_path
     ],
 )
 def test_of_ranks_that_did_not_report_the_first_to_exit_is_named(
-    records: list[dict[str, Any]], exit_code: int, listed: Any, reason: str, tmp_path: Path
+    records: list[RankReport], exit_code: int, listed: Any, reason: str, tmp_path: Path
 ) -> None:
-    assert judged(tmp_path, records, exit_code, failures(*listed) if listed else "") == reason
+    assert judged(records, exit_code, failures(*listed) if listed else "") == reason
 
 
 @pytest.mark.parametrize(
@@ -147,10 +155,10 @@ def test_of_ranks_that_did_not_report_the_first_to_exit_is_named(
     ],
 )
 def test_a_script_that_exits_with_an_error_is_not_told_to_train_longer(
-    records: list[dict[str, Any]], exit_code: int, listed: Any, reason: str, tmp_path: Path
+    records: list[RankReport], exit_code: int, listed: Any, reason: str, tmp_path: Path
 ) -> None:
     log = f"step 4, error: 0.3\nout of samples\n{failures(*listed) if listed else ''}"
-    assert judged(tmp_path, records, exit_code, log).startswith(reason)
+    assert judged(records, exit_code, log).startswith(reason)
 
 
 @pytest.mark.parametrize(
@@ -163,22 +171,25 @@ def test_a_script_that_exits_with_an_error_is_not_told_to_train_longer(
     ],
 )
 def test_of_several_nodes_the_reason_names_the_one_that_failed(
-    records: list[dict[str, Any]], exit_code: int, reason: str, tmp_path: Path
+    records: list[RankReport], exit_code: int, reason: str, tmp_path: Path
 ) -> None:
-    assert judged(tmp_path, records, exit_code, node_of={0: "n1", 1: "n2"}) == reason
+    assert judged(records, exit_code, node_of={0: "n1", 1: "n2"}) == reason
 
 
 def test_a_completed_job_on_fewer_gpus_than_its_devices_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def on(*uuids: str) -> list[dict[str, Any]]:
-        return [{"rank": rank, "gpus": [{"uuid": uuid} for uuid in own]} for rank, own in enumerate(uuids)]
+    def on(*uuids: str) -> list[RankReport]:
+        return [
+            RankReport(rank=rank, outcome="completed", gpus=tuple(GpuIdentity(uuid=uuid) for uuid in of_rank))
+            for rank, of_rank in enumerate(uuids)
+        ]
 
-    assert judge_gpus(on("a", "b"), 2) == judge_gpus(on("ab"), 2) == ("completed", None)  # by ddp, by dp
-    for ranks, found in ((on("a", "a"), 1), ([{"rank": 0}, {"rank": 1}], 0)):
-        outcome, reason = judge_gpus(ranks, 2)
-        assert (outcome, reason) == ("failed", Reason("wrong_gpus", devices=2, gpus=found))
-    assert f"its 2 ranks shared GPUs (distinct: {found})" in describe_reason(reason.record())
+    assert judge_gpus(on("a", "b"), 2) == judge_gpus(on("ab"), 2) == Verdict("completed")  # by ddp, by dp
+    for ranks, found in ((on("a", "a"), 1), (COMPLETED, 0)):
+        verdict = judge_gpus(ranks, 2)
+        assert verdict == Verdict("failed", Reason("wrong_gpus", devices=2, gpus=found))
+        assert f"its 2 ranks shared GPUs (distinct: {found})" in describe_reason(verdict.reason)
     monkeypatch.setenv("MULTICARD_SHARED_GPU", "1")
-    assert judge_gpus(on("a", "a"), 2) == ("completed", None)
+    assert judge_gpus(on("a", "a"), 2) == Verdict("completed")
 
 
 def test_the_step_time_that_is_printed_is_that_of_the_slowest_rank_of_each_epoch(tmp_path: Path) -> None:
@@ -186,24 +197,20 @@ def test_the_step_time_that_is_printed_is_that_of_the_slowest_rank_of_each_epoch
     rows += ["0,1,2,measured,50,1", "0,1,3,measured,51.5,1", "0,2,4,measured,90,1"]  # 2.5 s and 1 s for three steps
     rows += ["1,1,2,measured,50,1", "1,1,3,measured,51,1", "1,2,4,measured,90,1.5"]  # 2 s and 1.5 s
     (tmp_path / "steps.csv").write_text("\n".join(rows))
-    assert measured_steps(tmp_path / "steps.csv", 2) == (3, pytest.approx(4 / 3))
+    assert measured_steps(tmp_path / "steps.csv", 2) == MeasuredSteps(3, pytest.approx(4 / 3))
     (tmp_path / "steps.csv").write_text("\n".join(rows[:-1]))  # the last step of a rank that was killed
-    assert measured_steps(tmp_path / "steps.csv", 2) == (2, pytest.approx(2.5 / 2))
+    assert measured_steps(tmp_path / "steps.csv", 2) == MeasuredSteps(2, pytest.approx(2.5 / 2))
     assert measured_steps(tmp_path / "steps.csv", 3) is None  # a rank has left none
     (tmp_path / "steps.csv").write_text("\n".join(rows[:2]))
     assert measured_steps(tmp_path / "steps.csv", 2) is None
 
 
 def test_a_rank_that_made_too_few_steps_where_another_made_enough_disagrees_with_that(tmp_path: Path) -> None:
-    few = {"code": "too_few_steps", "rank": 1, "steps": 4, "needed_steps": 7}
-    ranks = [COMPLETED[0], {"rank": 1, "outcome": "failed", "reason": few}]
-    outcome, reason = judge(Ended(0, False, 9.0), ranks, 2, 60.0, tmp_path / "log.txt")
-    assert outcome == "failed"
     said = "rank 0: another rank ended before step 5; every rank has to make the same number of steps"
-    assert describe_reason(reason.record()) == said
+    assert judged([COMPLETED[0], short(1)], exit_code=0) == said
 
 
-EARLY = [{"rank": rank, "outcome": "completed", "ended_early": True} for rank in (0, 1)]
+EARLY = [RankReport(rank=rank, outcome="completed", ended_early=True) for rank in (0, 1)]
 
 
 @pytest.mark.parametrize(
@@ -217,9 +224,8 @@ EARLY = [{"rank": rank, "outcome": "completed", "ended_early": True} for rank in
 def test_ranks_that_left_by_themselves_after_their_measured_steps_have_completed_unless_they_failed_then(
     exit_code: int, listed: str, judged: Any, tmp_path: Path
 ) -> None:
-    (tmp_path / "log.txt").write_text(listed)
-    outcome, reason = judge(Ended(exit_code, False, 9.0), EARLY, 2, 60.0, tmp_path / "log.txt")
-    assert (outcome, reason and (reason.rank, reason.exit_code)) == judged
+    verdict = verdict_on(EARLY, exit_code, listed)
+    assert (verdict.outcome, verdict.reason and (verdict.reason.rank, verdict.reason.exit_code)) == judged
 
 
 # What is judged further of a script: which of its processes trained, and how far they came.
@@ -245,13 +251,16 @@ def script(
 def test_only_ranks_of_which_none_exchanged_anything_trained_apart(
     exchanged: list[bool | None], outcome: str, tmp_path: Path
 ) -> None:
-    ranks = [COMPLETED[rank] | {"observed": {"exchanged": each}} for rank, each in enumerate(exchanged)]
+    ranks = [
+        COMPLETED[rank].model_copy(update={"observed": Observed(exchanged=entry)})
+        for rank, entry in enumerate(exchanged)
+    ]
     p = script(tmp_path, *range(len(ranks)), devices=len(ranks))
     found, reason = judge_script(p, "completed", None, ranks, tmp_path)
     assert found == outcome
     if outcome == "failed":
         assert reason == Reason("trained_apart", ranks=2)
-        said = describe_reason(reason.record())
+        said = describe_reason(reason)
         assert "init_process_group" in said and "DistributedSampler" not in said
 
 
@@ -292,7 +301,7 @@ def test_a_script_that_reaches_its_time_limit_is_told_how_far_it_came(
     p = script(tmp_path, *range(len(made)), made=made)
     outcome, reason = judge_script(p, "timed_out", Reason("timed_out", time_limit_s=3600), [], tmp_path)
     assert outcome == "timed_out"
-    assert describe_reason(reason.record()) == f"exceeded its time limit of 60 min{said}"
+    assert describe_reason(reason) == f"exceeded its time limit of 60 min{said}"
 
 
 def test_a_script_without_an_optimizer_that_reaches_its_time_limit_is_told_so(tmp_path: Path) -> None:
@@ -305,7 +314,7 @@ def test_a_script_without_an_optimizer_that_reaches_its_time_limit_is_told_so(tm
 def test_ranks_that_were_ended_because_one_exited_are_not_told_to_agree(tmp_path: Path) -> None:
     p = script(tmp_path, 0, 1, made=(17, 16))
     _, reason = judge_script(p, "failed", Reason("exited", exit_code=3), [], tmp_path)
-    assert describe_reason(reason.record()) == "exit code 3: steps made: rank 0 17, rank 1 16"
+    assert describe_reason(reason) == "exit code 3: steps made: rank 0 17, rank 1 16"
 
 
 def test_one_process_that_uses_fewer_gpus_than_it_has_is_told_so(tmp_path: Path) -> None:
@@ -338,9 +347,9 @@ NODE_FAILURE = "srun: error: Node failure on n2\nsrun: Force Terminated StepId=7
     ],
 )
 def test_a_node_that_slurm_says_is_lost_is_the_reason(
-    tmp_path: Path, records: list[dict[str, Any]], exit_code: int, says: str
+    tmp_path: Path, records: list[RankReport], exit_code: int, says: str
 ) -> None:
     nodes = {0: "n1", 1: "n2"}
-    assert judged(tmp_path, records, exit_code, NODE_FAILURE, node_of=nodes) == says
+    assert judged(records, exit_code, NODE_FAILURE, node_of=nodes) == says
     # A script on one node may print what it likes.
-    assert "lost" not in judged(tmp_path, [], 137, NODE_FAILURE)
+    assert "lost" not in judged([], 137, NODE_FAILURE)

@@ -13,6 +13,7 @@ import torch
 
 from conftest import ROOT, TINY
 from forked_ranks import forked_ranks
+from multicard.experiment.read_run import read_run
 from multicard.launch.job import run_job
 from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.workloads.vision.parameters import VisionParameters
@@ -66,9 +67,9 @@ def test_a_killed_run_ends_with_the_losses_of_one_that_was_not(
     kill_after_two_epochs(OF_TWO_RANKS, digits, two, waiting)
     with forked_ranks():
         run_job(VisionParameters(**(LONG | OF_TWO_RANKS)), digits, two, time_limit_s=1800)
-    record, output = json.loads((two / "run.json").read_text()), (two / "log.txt").read_text()
-    assert record["outcome"] == "completed", output
-    assert record["resumed"]
+    record, output = read_run(two), (two / "log.txt").read_text()
+    assert record.outcome == "completed", output
+    assert record.resumed
     assert "epoch 2, step" not in output and "epoch 3, step 1 of 16" in output
 
     learned = [pd.read_csv(run / "epochs.csv")[LEARNED] for run in (one, two)]
@@ -93,7 +94,7 @@ def test_after_a_time_limit_there_is_a_checkpoint_and_after_divergence_there_is_
     endless = VisionParameters(**(LONG | {"epochs": 1000}))
     with forked_ranks(limit_at="checkpoint after epoch 1"):
         record = run_job(endless, digits, late, time_limit_s=20)
-    assert record["outcome"] == "timed_out"
+    assert record.outcome == "timed_out"
     assert torch.load(late / "checkpoint.pt", weights_only=True)["epochs"]
 
     wild.mkdir()
@@ -101,6 +102,6 @@ def test_after_a_time_limit_there_is_a_checkpoint_and_after_divergence_there_is_
     diverging = VisionParameters(**(LONG | {"learning_rate": 1e30}))
     with forked_ranks():
         record = run_job(diverging, digits, wild, time_limit_s=1800)
-    assert (record["outcome"], record["reason"]["code"], record["reason"]["rank"]) == ("diverged", "diverged", 0)
-    assert record["reason"]["loss"] in ("nan", "inf")
+    assert (record.outcome, record.reason.code, record.reason.rank) == ("diverged", "diverged", 0)
+    assert record.reason.loss in ("nan", "inf")
     assert left_in(wild) == {".lock", "run.json", "steps.csv", "epochs.csv", "log.txt", "trace/captured.json"}

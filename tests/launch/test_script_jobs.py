@@ -16,10 +16,12 @@ import pytest
 from conftest import ROOT
 from multicard.analysis.runs.measures import measure_run
 from multicard.core.reasons import describe_reason
+from multicard.experiment.read_run import read_run
 from multicard.experiment.workload import WORKLOADS
 from multicard.launch import node_ranks, supervise
 from multicard.launch.job import run_job
 from multicard.record.observe import OBSERVE
+from multicard.runs.record import OperationCount
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from multicard.workloads.script.parameters import ScriptParameters
@@ -52,13 +54,13 @@ def forked(server: Server, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def ended(record: dict[str, Any]) -> tuple[str, str]:
     """Why a job failed, by its code and in one line."""
-    assert record["outcome"] == "failed"
-    [line] = describe_reason(record["reason"]).splitlines()
-    return record["reason"]["code"], line
+    assert record.outcome == "failed"
+    [line] = describe_reason(record.reason).splitlines()
+    return record.reason.code, line
 
 
 def completed(record: dict[str, Any], folder: Path) -> dict[str, Any]:
-    assert record["outcome"] == "completed", (record["reason"], (folder / "log.txt").read_text())
+    assert record.outcome == "completed", (record.reason, (folder / "log.txt").read_text())
     return record
 
 
@@ -104,10 +106,10 @@ def test_steps_are_those_of_the_scripts_own_stopwatch(
     elapsed_s = (ends - measured.groupby("rank")["start_s"].min()).max()
     assert measure_run(tmp_path)["iteration_time_s"] == pytest.approx(elapsed_s / WINDOWS["steps"])
     # As of any other job.
-    record = json.loads((tmp_path / "run.json").read_text())
-    assert (record["script"]["file"], len(record["script"]["sha256"])) == ("timed.py", 64)
-    assert record["parameters"]["command"] == ["timed.py", "--out", "{run_dir}", *arguments]
-    assert record["ranks"][0]["observed"]["optimizers"] == ["SGD"]
+    record = read_run(tmp_path)
+    assert (record.script.file, len(record.script["sha256"])) == ("timed.py", 64)
+    assert record.parameters.command == ("timed.py", "--out", "{run_dir}", *arguments)
+    assert record.ranks[0].observed.optimizers == ("SGD",)
     assert (tmp_path / "epochs.csv").read_text().count("\n") == 1
 
 
@@ -121,7 +123,7 @@ def test_nsys_sees_every_rank_that_a_script_starts_and_is_not_held_by_what_it_le
     )
     run, changes = tmp_path / "run", {"folder": str(tmp_path), "launcher": "command", "profiler": "nsys", "devices": 2}
     record = completed(job(run, "leaves.py", "--out", "{run_dir}", *SPAWN, script=sys.executable, **changes), run)
-    assert not record["ended_at_time_limit"]
+    assert not record.ended_at_time_limit
     agrees_with_the_stopwatch(run, 2)
 
 
@@ -137,14 +139,14 @@ def test_of_a_script_its_version_and_its_operations_are_recorded(tmp_path: Path)
     run = own / "results" / "runs" / "r"
     stated = {"folder": str(own), "script": "train.py", "count_operations": True}
     record = completed(job(run, "--write", "new.txt", **stated), run)
-    assert record["script"]["sha256"] == hashlib.sha256((SCRIPTS / "timed.py").read_bytes()).hexdigest()
-    assert (record["script"]["commit"], record["script"]["modified"]) == (commit, False)
+    assert record.script["sha256"] == hashlib.sha256((SCRIPTS / "timed.py").read_bytes()).hexdigest()
+    assert (record.script.commit, record.script.modified) == (commit, False)
     assert not (run / "saved").exists()
 
     # Of 4 samples through a layer of 16 by 4: its forward pass, and the gradient of its weights.
     expected = 2 * (2 * 4 * 16 * 4)
-    [rank] = record["ranks"]
-    assert rank["operations"] == {"model": expected, "hardware": expected, "precision": "fp32", "problem": None}
+    [rank] = record.ranks
+    assert rank.operations == OperationCount(model=expected, hardware=expected, precision="fp32")
     assert WORKLOADS["script"].operations(record, None).model == expected
 
 
@@ -224,7 +226,7 @@ def test_what_a_rank_says_as_it_exits_is_the_reason_under_torchrun_too(tmp_path:
         "import os, sys, time\nif os.environ['RANK'] == '1':\n    time.sleep(600)\nsys.exit('Please set DATA_DIR')\n"
     )
     record = job(tmp_path / "before", script="exits.py", folder=str(tmp_path), devices=2)
-    assert (record["outcome"], record["reason"]["message"]) == ("failed", "Please set DATA_DIR")
+    assert (record.outcome, record.reason.message) == ("failed", "Please set DATA_DIR")
 
 
 @pytest.mark.parametrize(("devices", "imports"), [(1, ""), (1, "import torch\n"), (2, "")])

@@ -57,9 +57,9 @@ def mounted(tmp_path: Path) -> Iterator[Callable[..., Path]]:
 )
 def test_a_script_that_speaks_of_a_full_disk_has_its_own_outcome(says: str, message: str, tmp_path: Path) -> None:
     record = run_job(program(f"import sys; print({says!r}); sys.exit(4)"), None, tmp_path / "run", 60)
-    assert record["outcome"] == "failed"
-    assert (record["reason"]["code"], record["reason"]["exit_code"]) == ("exited", 4)
-    assert record["reason"]["message"] == message
+    assert record.outcome == "failed"
+    assert (record.reason.code, record.reason.exit_code) == ("exited", 4)
+    assert record.reason.message == message
     assert (tmp_path / "run" / "run.json").exists()
 
 
@@ -69,8 +69,8 @@ def test_a_script_whose_own_cache_is_on_a_full_disk_fails_with_what_it_says(
     cache = mounted("size=100k") / "cache"
     code = f"open({str(cache)!r}, 'wb').write(bytes(1 << 20))"
     record = run_job(program(code), None, tmp_path / "run", 60)
-    assert record["outcome"] == "failed"
-    assert NO_SPACE in record["reason"]["message"]
+    assert record.outcome == "failed"
+    assert NO_SPACE in record.reason.message
 
 
 def test_a_run_folder_on_a_full_disk_is_named(mounted: Callable[..., Path]) -> None:

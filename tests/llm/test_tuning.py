@@ -22,6 +22,7 @@ from multicard.core.prepared import read_unchanged
 from multicard.core.reasons import describe_reason
 from multicard.experiment.datasets import ShippedText, TextFile
 from multicard.experiment.models import Model
+from multicard.experiment.read_run import read_run
 from multicard.launch.job import run_job
 from multicard.record.profiled_window import LEAST_SETTLING
 from multicard.trace.export import export_run
@@ -90,8 +91,8 @@ def tune(tiny: Path, texts: Callable[[str], Path], tmp_path_factory: pytest.Temp
 
 
 def steps_of(folder: Path) -> pd.DataFrame:
-    record = read_json(folder / "run.json")
-    assert record["outcome"] == "completed", (folder / "log.txt").read_text()
+    record = read_run(folder)
+    assert record.outcome == "completed", (folder / "log.txt").read_text()
     return pd.read_csv(folder / "steps.csv")
 
 
@@ -202,9 +203,9 @@ def test_the_data_are_passed_over_again_when_they_end(
     folder = tune(data=data, technique="lora", batch_size=4)
     epochs = steps_of(folder)["epoch"].tolist()
     assert epochs[:14] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7]
-    record = read_json(folder / "run.json")
-    assert record["steps_per_pass"] == 2
-    assert record["profiled_window"]["crosses_pass"]
+    record = read_run(folder)
+    assert record.steps_per_pass == 2
+    assert record.profiled_window.crosses_pass
 
 
 def test_tokens_per_sample_are_those_that_are_left(tune: Callable[..., Path]) -> None:
@@ -216,9 +217,9 @@ def test_tokens_per_sample_are_those_that_are_left(tune: Callable[..., Path]) ->
 
 def test_what_cannot_be_trained_is_said_in_one_line(tune: Callable[..., Path]) -> None:
     record = read_json(tune(technique="lora", batch_size=400, gradient_accumulation_steps=2) / "run.json")
-    assert record["outcome"] == "failed"
+    assert record.outcome == "failed"
     said = r"rank 0: batch_size: a step of all devices needs 800 samples, found \d+"
-    assert re.fullmatch(said, describe_reason(record["reason"])), record["reason"]
+    assert re.fullmatch(said, describe_reason(record.reason)), record.reason
 
 
 @pytest.mark.nsys
@@ -234,8 +235,8 @@ def test_one_nsys_report_shows_the_phases_of_both_ranks(tune: Callable[..., Path
 
 def test_a_loss_that_is_not_finite_is_an_outcome(tune: Callable[..., Path]) -> None:
     folder = tune(technique="full", learning_rate=1e30, steps=2)
-    record = read_json(folder / "run.json")
-    assert record["outcome"] == "diverged", record["reason"]
+    record = read_run(folder)
+    assert record.outcome == "diverged", record.reason
     assert len(pd.read_csv(folder / "steps.csv")) >= 4
 
 

@@ -18,7 +18,7 @@ def all_reduce(devices: int, message_bytes: int) -> dict[str, Any]:
 
 
 def record(name: str = "node07") -> dict[str, Any]:
-    gpu = {"name": "GPU", "memory_bytes": 8e10, "capability": "9.0"}
+    gpu = {"name": "GPU", "memory_bytes": 80_000_000_000, "capability": "9.0"}
     device = [
         {"measure": "matmul", "precision": "bf16", "threads": 1,
          "edge": 8192, "operations": 1e12, "times_s": [2e-3] * 3},
@@ -31,7 +31,8 @@ def record(name: str = "node07") -> dict[str, Any]:
         "device": "cuda",
         "host": {"name": name, "system": "Linux"},
         "hardware": {
-            "processor": "A processor", "logical_cpus": 8, "usable_cpus": 4, "memory_bytes": 8e9, "gpus": [gpu, gpu],
+            "processor": "A processor", "logical_cpus": 8, "usable_cpus": 4, "memory_bytes": 8_000_000_000,
+            "gpus": [gpu, gpu],
         },
         "versions": {"torch": "2.11.0"},
         "variables": {},

@@ -16,7 +16,7 @@ import torch
 from changed_traces import change
 from machine.faked_programs import put
 from multicard.core.errors import TraceError, UserError
-from multicard.launch.job import choose_profiler
+from multicard.launch.profiler_choice import ProfilerChoice, choose_profiler
 from multicard.launch.trace_files import keep_trace
 from multicard.profilers import nsys
 from multicard.profilers.nsys import CAPTURE_RANGE, PROFILER, cuda_of_torch
@@ -268,14 +268,14 @@ def test_on_gpus_auto_takes_no_nsys_that_is_older_than_the_cuda_of_torch(
     found = f"nsys {version} is on the PATH"
     auto, stated = choose_profiler("auto", "cuda"), choose_profiler("nsys", "cuda")
     if too_old is None:
-        assert auto == ("nsys", found, None)
-        assert stated == ("nsys", f"as configured; {found}", None)
+        assert auto == ProfilerChoice("nsys", found)
+        assert stated == ProfilerChoice("nsys", f"as configured; {found}")
     else:
         why = f"{too_old}; torch uses {cuda}"
-        assert auto == ("kineto", why, None)
-        assert stated == ("nsys", f"as configured; {found}; {why}", why)
+        assert auto == ProfilerChoice("kineto", why)
+        assert stated == ProfilerChoice("nsys", f"as configured; {found}; {why}", why)
     # What CPUs do, every version of it records.
-    assert choose_profiler("auto", "cpu") == ("nsys", found, None)
+    assert choose_profiler("auto", "cpu") == ProfilerChoice("nsys", found)
 
 
 def test_the_cuda_of_torch_is_found_without_importing_it() -> None:
@@ -301,11 +301,11 @@ def test_a_torch_without_nvtx_is_not_recorded_by_nsys(
     """One that was built without CUDA, of this interpreter or of another: its functions for NVTX raise an error."""
     of_version(tmp_path, "2025.3.2.474-253236389321v0", monkeypatch)
     (tmp_path / "torch" / "version.py").write_text(f"__version__ = '2.5.0+cpu'\n{written}\nhip = None\n")
-    assert choose_profiler("auto", device, None, python) == ("kineto", nsys.NO_NVTX, None)
+    assert choose_profiler("auto", device, None, python) == ProfilerChoice("kineto", nsys.NO_NVTX)
     with pytest.raises(UserError, match=rf"^profiler: nsys cannot be used: {nsys.NO_NVTX}$"):
         choose_profiler("nsys", device, None, python)
     monkeypatch.setattr(nsys.importlib.util, "find_spec", lambda _: SimpleNamespace(origin=tmp_path / "torch" / "x"))
-    assert choose_profiler("auto", device) == ("kineto", nsys.NO_NVTX, None)
+    assert choose_profiler("auto", device) == ProfilerChoice("kineto", nsys.NO_NVTX)
 
 
 @pytest.mark.parametrize(("cuda", "found"), [("11.8", "nsys"), ("99.0", "kineto")])

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 from torchvision.models import MobileNet_V2_Weights, mobilenet_v2
 
+from factories import make_run
 from multicard.analysis.machine.utilization import PEAKS
 from multicard.experiment.workload import WORKLOADS
 from multicard.machine.device_job import fp32_as
@@ -199,7 +200,7 @@ def test_operations_of_a_script_are_the_mean_of_its_ranks_if_all_counted() -> No
     work = WORKLOADS["script"]
 
     def found(*ranks: Any) -> Any:
-        return work.operations({"ranks": [{"operations": each} for each in ranks]}, None)
+        return work.operations(make_run(ranks=[{"rank": 0, "operations": each} for each in ranks]), None)
 
     one = {"model": 10, "hardware": 20, "precision": "tf32", "problem": None}
     assert vars(found(one, one | {"model": 30, "hardware": 40})) == {

@@ -13,6 +13,7 @@ from multicard.record import memory_held, memory_snapshot
 from multicard.record.memory_held import Forwards, Use, live, owned, sum_up, use_of
 from multicard.record.memory_snapshot import MemoryHistory, Snapshots
 from multicard.record.out_of_memory import GpuMemory
+from multicard.runs.rank_report import reason_from
 
 TORCH = Path(torch.__file__).parent
 
@@ -168,7 +169,9 @@ def test_live_objects_own_their_tensors(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_reason_is_one_line_with_the_most_first() -> None:
     held = HELD | {"wanted_bytes": 250, "snapshot": "memory_snapshot.pickle"}
-    text = describe_reason(Reason("out_of_memory", rank=1, message="CUDA out of memory", held=held).record())
+    text = describe_reason(
+        reason_from(Reason("out_of_memory", rank=1, message="CUDA out of memory", held=held).record())
+    )
     assert text == (
         "rank 1: no memory for 250 B more; GPU 1 has 1.00 kB: activations 620 B (420 B of it in forward of Block, "
         "3 modules), CUDA and other processes 100 B, reserved but unallocated 65 B, other tensors 40 B (40 B of "
@@ -197,7 +200,7 @@ def test_an_error_of_a_library_on_a_full_gpu_is_explained_and_one_of_the_host_is
     found = history.held(RuntimeError("unhandled cuda error"), scarce)
     assert found["bytes"]["activations"] == 620 and "wanted_bytes" not in found
     assert [path.name for path in tmp_path.iterdir()] == ["memory_snapshot.pickle.rank0"]
-    text = describe_reason(Reason("out_of_memory", message="NCCL", held=found).record())
+    text = describe_reason(reason_from(Reason("out_of_memory", message="NCCL", held=found).record()))
     assert text.startswith("NCCL; GPU 1 has 1.00 kB: ")
 
 

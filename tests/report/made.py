@@ -1,13 +1,14 @@
 """A results folder made by hand, with synthetic numbers: what a report is written from."""
 
 import base64
-import json
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from factories import make_run, write_run
 from multicard.report.results import Plan
+from multicard.runs.record import RunRecord
 
 HOSTILE = "<script>document.title='taken'</script>\"'><img src=x onerror=\"document.title='taken'\">&amp;"
 QUESTION = f"Does a second process help? {HOSTILE}"
@@ -29,32 +30,48 @@ SVG = (
 )
 
 RUNS = [  # name, scenario, outcome, reason, devices, iteration time in seconds
-    ("vision_digits_ddp-ds_cpu1_r1", "processes", "completed", "", 1, 0.100),
-    ("vision_digits_ddp-ds_cpu1_r2", "processes", "completed", "", 1, 0.120),
-    ("vision_digits_ddp-ds_cpu2_r1", "processes", "completed", "", 2, 0.080),
-    ("vision_digits_ddp-ds_cpu2_r2", "processes", "out_of_memory", f"killed {HOSTILE}", 2, None),
-    ("llm_tiny_lora_cpu1_r1", "techniques", "completed", "", 1, 1.5),
-    ("llm_tiny_dpo_cpu1_r1", "techniques", "completed", "", 1, 10.25),
-    ("vision_digits_ddp-ds_cuda8_r1", "gpus", "not run", REASON, 8, None),
+    ("vision_digits_32px_ddp-ds_cpu1_fp32_r1", "processes", "completed", "", 1, 0.100),
+    ("vision_digits_32px_ddp-ds_cpu1_fp32_r2", "processes", "completed", "", 1, 0.120),
+    ("vision_digits_32px_ddp-ds_cpu2_fp32_r1", "processes", "completed", "", 2, 0.080),
+    ("vision_digits_32px_ddp-ds_cpu2_fp32_r2", "processes", "out_of_memory", f"killed {HOSTILE}", 2, None),
+    ("llm_tiny_lora_chats_cpu1_bf16_r1", "techniques", "completed", "", 1, 1.5),
+    ("llm_tiny_dpo_chats_cpu1_bf16_r1", "techniques", "completed", "", 1, 10.25),
+    ("vision_digits_32px_ddp-ds_cuda8_fp32_r1", "gpus", "not run", REASON, 8, None),
 ]
 
+VISION = {"workload": "vision", "dataset": "digits", "image_size": 32, "strategy": "ddp-ds"}
+TUNING = {"workload": "llm", "dataset": "chats", "model": "tiny", "device": "cpu"}
+_STATED = (
+    *(VISION | {"device": "cpu", "devices": devices, "repeat": repeat} for devices in (1, 2) for repeat in (1, 2)),
+    *(TUNING | {"technique": technique} for technique in ("lora", "dpo")),
+    VISION | {"device": "cuda", "devices": 8},
+)
+PARAMETERS = {name: stated for (name, *_), stated in zip(RUNS, _STATED, strict=True)}
+HARDWARE = {"processor": "A processor", "logical_cpus": 4, "usable_cpus": 2, "memory_bytes": 8_000_000_000, "gpus": []}
 
-def record(run: str, outcome: str, reason: str, devices: int) -> dict[str, Any]:
-    """A run.json."""
-    return {
-        "run": run,
-        "outcome": outcome,
-        "reason": reason or None,
-        "parameters": {"device": "cpu", "devices": devices},
-        "started": "2026-01-02T03:04:05.000+00:00",
-        "ended": "2026-01-02T03:05:05.000+00:00",
-        "wall_time_s": 60.0,
-        "profiler": {"used": "nsys", "why": f"nsys is on the PATH {HOSTILE}", "trace_missing": None},
-        "host": {"name": HOSTILE, "system": "Linux"},
-        "hardware": {"processor": "A processor", "logical_cpus": 4, "usable_cpus": 2, "memory_bytes": 8e9, "gpus": []},
-        "versions": {"multicard": "0.1.0", "python": "3.11.2", "torch": "2.11.0", "cuda": None},
-        "data": {"dataset": HOSTILE, "source": "synthetic", "files": [{"name": "a.npz", "sha256": "0" * 64}]},
-    }
+
+def record(run: str, outcome: str = "completed", reason: str = "", **changes: Any) -> RunRecord:
+    """The record of one of `RUNS`, on one machine."""
+    return make_run(
+        PARAMETERS[run],
+        **{
+            "outcome": outcome,
+            "reason": {"code": outcome, "message": reason} if reason else None,
+            "started": "2026-01-02T03:04:05.000+00:00",
+            "ended": "2026-01-02T03:05:05.000+00:00",
+            "wall_time_s": 60.0,
+            "profiler": {"used": "nsys", "why": f"nsys is on the PATH {HOSTILE}"},
+            "host": {"name": HOSTILE, "system": "Linux"},
+            "hardware": HARDWARE,
+            "versions": {"multicard": "0.1.0", "python": "3.11.2", "torch": "2.11.0", "cuda": None},
+            "data": {
+                "dataset": HOSTILE,
+                "source": "synthetic",
+                "files": [{"name": "a.npz", "bytes": 1, "sha256": "0" * 64}],
+            },
+        }
+        | changes,
+    )
 
 
 def results(folder: Path) -> Path:
@@ -70,9 +87,7 @@ def results(folder: Path) -> Path:
         table.to_csv(place / "runs.csv", index=False)
         ran[["run", "outcome", "reason", "devices", "iteration_time_s"]].to_csv(place / "measures.csv", index=False)
         for _, row in ran.iterrows():
-            path = folder / "runs" / row["run"] / "run.json"
-            path.parent.mkdir(parents=True)
-            path.write_text(json.dumps(record(row["run"], row["outcome"], row["reason"], row["devices"])))
+            write_run(folder / "runs", record(row["run"], row["outcome"], row["reason"]))
     _figure(folder, "processes", "iteration_time", lines(), svg=True)
     _figure(folder, "processes", "step_times", lines())
     _figure(folder, "processes", "step_breakdown", pd.DataFrame({"nothing_to_show": ["no phases were recorded"]}))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from made import HOSTILE, PLANS, RUNS, bars, judged, lines, record, results
+from made import HARDWARE, HOSTILE, PLANS, RUNS, bars, judged, lines, record, results
 
 from conftest import refusal
 from factories import Row, vision_runs, write_results
@@ -159,7 +159,7 @@ def test_a_run_that_scenarios_share_has_one_row(copy: Path) -> None:
     shutil.copytree(copy / "scenarios" / "techniques", shared)
     table = run_table(read_results(copy, {**PLANS, "again": Plan()}))
     assert len(table.rows) == len(RUNS)
-    lora = table.rows[table.whole.index("llm_tiny_lora_cpu1_r1")]
+    lora = table.rows[table.whole.index("llm_tiny_lora_chats_cpu1_bf16_r1")]
     assert lora[table.headings.index("Scenario")] == "techniques, again"
 
 
@@ -191,8 +191,10 @@ def test_figures_of_the_papers_own_jobs_name_the_paper_and_link_to_it(tmp_path: 
 
 def test_a_run_named_like_a_path_is_not_followed(copy: Path) -> None:
     path = copy / "scenarios" / "techniques" / "runs.csv"
-    path.write_text(path.read_text().replace("llm_tiny_lora_cpu1_r1", "../runs/llm_tiny_lora_cpu1_r1"))
-    assert "../runs/llm_tiny_lora_cpu1_r1" not in read_results(copy, PLANS).records
+    path.write_text(
+        path.read_text().replace("llm_tiny_lora_chats_cpu1_bf16_r1", "../runs/llm_tiny_lora_chats_cpu1_bf16_r1")
+    )
+    assert "../runs/llm_tiny_lora_chats_cpu1_bf16_r1" not in read_results(copy, PLANS).records
 
 
 @pytest.mark.parametrize(
@@ -202,8 +204,8 @@ def test_a_run_named_like_a_path_is_not_followed(copy: Path) -> None:
         ("scenarios/gpus/runs.csv", b"", "scenarios/gpus/runs.csv: empty, expected a header"),
         ("scenarios/gpus/runs.csv", b"run,reason\n", "scenarios/gpus/runs.csv: no column outcome"),
         ("scenarios/gpus/measures.csv", b"run\n\xff", "scenarios/gpus/measures.csv: does not parse as CSV"),
-        ("runs/llm_tiny_lora_cpu1_r1/run.json", b"{", "run.json: does not parse as JSON"),
-        ("runs/llm_tiny_lora_cpu1_r1/run.json", b"[]", "run.json: found list, expected an object"),
+        ("runs/llm_tiny_lora_chats_cpu1_bf16_r1/run.json", b"{", "run.json: does not parse as JSON"),
+        ("runs/llm_tiny_lora_chats_cpu1_bf16_r1/run.json", b"[]", "run.json: found list, expected an object"),
         ("claims.csv", b"claim,verdict\n", "claims.csv: no column claim_text"),
         ("claims_tests.csv", b"claim,test\n", "claims_tests.csv: no column finding"),
     ],
@@ -217,26 +219,25 @@ def test_a_broken_file_is_named_in_one_line(copy: Path, file: str, content: byte
 
 
 def test_machines_and_versions_are_told_once_with_the_number_of_runs() -> None:
-    records = [record(f"r{n}", "completed", "", 1) for n in range(3)]
-    records[2]["versions"] = {"torch": "2.10.0"}
-    records.append({"outcome": "failed", "host": None, "hardware": None, "versions": None})  # ended before it could say
+    run = RUNS[0][0]
+    records = [record(run), record(run), record(run, versions={"torch": "2.10.0"})]
+    records.append(record(run, "failed", host=None, hardware=None, versions=None))  # ended before it could say
     found = environment(records)
     assert [count for _, count in found.machines] == [3]
     assert [(pairs["torch"], count) for pairs, count in found.versions] == [("2.11.0", 2), ("2.10.0", 1)]
     assert found.mixed == "2 sets of versions"
     assert environment(records[:2]).mixed is None
-    records[0]["variables"], records[1]["variables"] = {"NCCL_ALGO": "Ring"}, {}
+    records[:2] = record(run, variables={"NCCL_ALGO": "Ring"}), record(run, variables={})
     found = environment(records)
     assert found.variables == [({"NCCL_ALGO": "Ring"}, 1), ({"Set": "none"}, 1)]
     assert found.mixed == "2 sets of versions and 2 sets of environment variables"
 
 
 def test_a_machine_is_one_whatever_part_of_it_each_run_was_given() -> None:
-    records = [record(f"r{n}", "completed", "", 1) for n in range(4)]
-    for given, each in zip((2, 4, 1, 1), records, strict=True):
-        gpus = [{"name": "H100", "memory_bytes": 80e9, "capability": "9.0"}] * given
-        each["hardware"] |= {"gpus": gpus, "usable_cpus": given}
-    records[3]["hardware"]["gpus"][0]["name"] = "H200"
+    records = []
+    for count, name in ((2, "H100"), (4, "H100"), (1, "H100"), (1, "H200")):
+        gpus = [{"name": name, "memory_bytes": 80_000_000_000, "capability": "9.0"}] * count
+        records.append(record(RUNS[0][0], hardware=HARDWARE | {"gpus": gpus, "usable_cpus": count}))
     found = environment(records).machines
     assert [(facts["GPUs"], facts["CPUs"], count) for facts, count in found] == [
         ("4 × H100, 80.0 GB", "4 usable of 4", 3),

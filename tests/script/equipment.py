@@ -146,7 +146,7 @@ class Script:
 
     def completed(self) -> "Script":
         """The same, which must have completed."""
-        assert self.record["outcome"] == "completed", f"{self.record['reason']}\n{self.log}"
+        assert self.record.outcome == "completed", f"{self.record.reason}\n{self.log}"
         return self
 
     def of_rank(self, rank: int) -> list[dict[str, str]]:
@@ -155,11 +155,11 @@ class Script:
 
     def log_without_observer(self) -> str:
         """What the same command prints where nothing observes it."""
-        p = self.record["parameters"]
-        gpus = ",".join(map(str, range(p["devices"]))) if p["device"] == "cuda" else ""
-        launcher = LAUNCHERS[ScriptParameters(**p).launched_by].environment()
+        p = self.record.parameters
+        gpus = ",".join(map(str, range(p.devices))) if p.device == "cuda" else ""
+        launcher = LAUNCHERS[p.launched_by].environment()
         ended = subprocess.run(
-            self.record["command"], cwd=p["folder"],
+            self.record.command, cwd=p.folder,
             env=self._environment | launcher | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": gpus},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S,
         )  # fmt: skip
@@ -214,14 +214,14 @@ def every_step_is_seen(run: Script, case: Case, least_bytes: float = 100e6) -> N
         tokens = "" if case.length is None else str(case.samples * case.length)
         assert {step["tokens"] for step in steps[2:6]} == {tokens}
         has_memory_and_phases(steps[2:6], least_bytes=least_bytes)
-        has_transfer = run.record["parameters"]["device"] == "cuda" and not case.asks_ahead
+        has_transfer = run.record.parameters.device == "cuda" and not case.asks_ahead
         assert {step["transfer_s"] != "" for step in steps} == {has_transfer}
-    assert run.record["exit_code"] == 0
+    assert run.record.exit_code == 0
     assert "Traceback" not in run.log
-    for rank in run.record["ranks"]:
-        observed = rank["observed"]
-        assert observed["optimizers"] == [case.optimizer]
-        assert [loader["distinct"] for loader in observed["loaders"]] == [True]
+    for rank in run.record.ranks:
+        observed = rank.observed
+        assert observed.optimizers == (case.optimizer,)
+        assert [loader.distinct for loader in observed.loaders] == [True]
 
 
 def _plain(environment: Mapping[str, str]) -> dict[str, str]:

@@ -59,7 +59,7 @@ def test_every_step_of_every_rank_is_seen_and_the_losses_stay(
         steps=case.steps,
     ).completed()
     every_step_is_seen(run, case)
-    assert {rank["binding"]["cpus"] for rank in run.record["ranks"]} == {bound()["cpus"]}
+    assert {rank.binding.cpus for rank in run.record.ranks} == {bound()["cpus"]}
     if name in COMPARED:
         printed = losses(run.log)
         unobserved = losses(run.log_without_observer())
@@ -77,9 +77,9 @@ def test_torchtune_by_its_own_command(user_python: str, tmp_path: Path) -> None:
     run = Script(tmp_path / "run", command=command, python=user_python, launcher="command").completed()
     has_memory_and_phases(run.steps[2:6])
     assert {step["samples"] for step in run.steps} == {"8"}  # a batch of 4, two of them in a step
-    [rank] = run.record["ranks"]
-    assert rank["observed"]["optimizers"] == ["AdamW"]
-    assert [loader["kind"] for loader in rank["observed"]["loaders"]] == ["StatefulDataLoader"]
+    [rank] = run.record.ranks
+    assert rank.observed.optimizers == ("AdamW",)
+    assert [loader.kind for loader in rank.observed.loaders] == ["StatefulDataLoader"]
     # The first update ends no step, and the loss of the last is not printed before the script is ended.
     assert len(losses(run.log)) == len(run.steps)
 

@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 
 from multicard.core.reasons import Reason
+from multicard.runs.rank_report import RankReport
+from multicard.runs.record import Observed
 from multicard.workloads.script.outcome import CHECKS, JobFacts, ObservedProcess, first_verdict
 from multicard.workloads.script.parameters import ScriptParameters
 
-COMPLETED = {"outcome": "completed"}
-APART = COMPLETED | {"observed": {"exchanged": False}}
+COMPLETED = RankReport(rank=0, outcome="completed")
+APART = COMPLETED.model_copy(update={"observed": Observed(exchanged=False)})
 WRONG_GPUS = Reason("wrong_gpus", devices=2, gpus=1)
 EXITED = Reason("exited", exit_code=1)
 FAILED = {"outcome": "out_of_memory", "reason": {"code": "out_of_memory", "message": "no memory"}}
@@ -23,7 +25,7 @@ def process(rank: int | None = None, program: str = "train.py", **facts: Any) ->
 def judged(
     outcome: str,
     reason: Reason | None,
-    ranks: list[dict[str, Any]],
+    ranks: list[RankReport],
     *processes: ObservedProcess,
     is_complete: bool = True,
     **changes: Any,

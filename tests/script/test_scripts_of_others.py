@@ -45,11 +45,11 @@ def test_imagenet_of_pytorchs_examples(user_python: str, tmp_path: Path) -> None
     assert {step["samples"] for step in run.steps} == {"2"}
     assert len(measured) == 3
     has_memory_and_phases(measured)
-    observed = run.record["ranks"][0]["observed"]
-    assert observed["optimizers"] == ["SGD"]
-    assert [(loader["distinct"], loader["num_workers"]) for loader in observed["loaders"]] == [(True, 1)]
+    observed = run.record.ranks[0].observed
+    assert observed.optimizers == ("SGD",)
+    assert [(loader.distinct, loader.num_workers) for loader in observed.loaders] == [(True, 1)]
     # 1 281 167 samples (`--dummy`) in batches of 2, of which the last may be smaller.
-    assert run.record["steps_per_pass"] == 640_584
+    assert run.record.steps_per_pass == 640_584
     assert len(re.findall(r"Epoch: \[0\].*?Loss \S+", run.log)) == len(run.steps)
 
 
@@ -59,8 +59,8 @@ def test_nanogpt(user_python: str, tmp_path: Path) -> None:
     folder, command = nanogpt(SCRIPTS, tmp_path, **options)
     given = {"command": command, "folder": folder, "samples_per_step": 12}
     run, measured = completed(tmp_path / "run", user_python, **given)
-    observed = run.record["ranks"][0]["observed"]
-    assert (observed["optimizers"], observed["loaders"]) == (["AdamW"], [])
+    observed = run.record.ranks[0].observed
+    assert (observed.optimizers, observed.loaders) == (("AdamW",), ())
     assert (len(run.steps), len(measured)) == (4, 3)
     assert {step["data_s"] for step in run.steps} == {""}  # nothing of it is known without a loader
     has_memory_and_phases(measured, ("backward", "optimizer"))

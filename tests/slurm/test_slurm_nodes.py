@@ -1,7 +1,6 @@
 """How runs on several nodes end on a real Slurm: a hang, a failed rank, a controller that is away."""
 
 import csv
-import json
 import os
 import re
 import signal
@@ -17,6 +16,7 @@ from slurm_projects import LIMIT_S, command, environment, project, slurm_cluster
 
 from conftest import ROOT
 from multicard.core.reasons import describe_reason
+from multicard.experiment.read_run import read_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.rare]
 
@@ -56,14 +56,14 @@ def test_a_hang_on_two_nodes_ends_at_its_time_limit_with_what_both_had_seen(
     done = snakemake(folder, "--until", "launch_run")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     [path] = (folder / "results/runs").glob("*/run.json")
-    record = json.loads(path.read_text())
-    assert record["outcome"] == "timed_out"
-    reason = describe_reason(record["reason"])
+    record = read_run(path.parent)
+    assert record.outcome == "timed_out"
+    reason = describe_reason(record.reason)
     # A step counts when the next one begins.
     assert re.search(rf"it had made [12] of at least {NEEDED_STEPS} steps", reason), reason
     with (path.parent / "steps.csv").open() as steps:
         assert {row["rank"] for row in csv.DictReader(steps)} == {"0", "1"}, "each node has copied its part"
-    assert 120 <= record["wall_time_s"] < 180
+    assert 120 <= record.wall_time_s < 180
     assert list(temporary.glob("multicard-*")) == []
 
 
@@ -74,9 +74,9 @@ def test_of_a_rank_that_fails_on_a_node_the_reason_is_kept_and_the_other_node_co
     done = snakemake(folder, "--until", "launch_run")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     [path] = (folder / "results/runs").glob("*/run.json")
-    record = json.loads(path.read_text())
-    assert record["outcome"] == "failed"
-    assert "I give up" in describe_reason(record["reason"])
+    record = read_run(path.parent)
+    assert record.outcome == "failed"
+    assert "I give up" in describe_reason(record.reason)
     assert list(temporary.glob("multicard-*")) == []
 
 
@@ -103,9 +103,9 @@ def test_a_job_on_two_nodes_that_starts_while_the_controller_is_away_waits_for_i
             pipeline.kill()
             pipeline.wait()
     [path] = (folder / "results/runs").glob("*/run.json")
-    record = json.loads(path.read_text())
-    assert record["outcome"] == "timed_out", record["reason"]
-    assert re.search("it had made [12] of", describe_reason(record["reason"]))
+    record = read_run(path.parent)
+    assert record.outcome == "timed_out", record.reason
+    assert re.search("it had made [12] of", describe_reason(record.reason))
     assert len((path.parent / ".starts").read_text().split()) == 1
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from changed_traces import Rows, change, change_events, rows_of
+from factories import make_run
 from multicard.core.errors import TraceError
 from multicard.core.files import described, write_json
 from multicard.trace.export import export_run
@@ -241,7 +242,7 @@ def captured(folder: Path, *files: Path, missing: str | None = None) -> Path:
         folder / "trace" / "captured.json",
         {"profiler": "kineto", "missing": missing, "files": [described(file) for file in kept]},
     )
-    write_json(folder / "run.json", {"ranks": [{"rank": 5, "pid": PID}]})
+    write_json(folder / "run.json", make_run(ranks=[{"rank": 5, "pid": PID}]).as_json())
     return folder
 
 

@@ -13,6 +13,7 @@ from conftest import TINY
 from forked_ranks import forked_ranks
 from multicard.launch.job import run_job
 from multicard.record.profiled_window import place_window
+from multicard.runs.record import ProfiledWindowRecord
 from multicard.workloads.vision.parameters import VisionParameters, read_ahead
 
 
@@ -73,9 +74,9 @@ def test_the_loader_settles_after_recording_has_begun_and_no_step_of_the_trace_s
     p = VisionParameters(**TINY | {"num_workers": 2, "prefetch_factor": 1, "profiler": "kineto"})
     with forked_ranks():
         record = run_job(p, digits, tmp_path, time_limit_s=600)
-    assert record["profiled_window"] == {
-        "warmup_steps": 4, "settling_steps": 4, "profiled_steps": 8, "crosses_pass": False
-    }  # fmt: skip
+    assert record.profiled_window == ProfiledWindowRecord(
+        warmup_steps=4, settling_steps=4, profiled_steps=8, crosses_pass=False
+    )
     windows = ["warmup"] * 2 + ["measured"] * 6 + ["warmup"] * 8 + ["profiled"] * 8
     assert pd.read_csv(tmp_path / "steps.csv")["window"].tolist() == windows
 

@@ -123,7 +123,7 @@ def outcome(digits: Path, folder: Path, **changes: Any) -> dict[str, Any]:
         pytest.skip(unsupported)
     with forked_ranks():
         record = run_job(parameters, digits, folder, time_limit_s=1800)
-    assert record["outcome"] == "completed", (folder / "log.txt").read_text()
+    assert record.outcome == "completed", (folder / "log.txt").read_text()
     return record
 
 

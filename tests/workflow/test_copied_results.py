@@ -11,6 +11,7 @@ import yaml
 
 import forked_python
 from conftest import ROOT, TINY
+from factories import make_run
 from multicard.experiment.load import check
 from multicard.experiment.runs import distinct, expand
 
@@ -31,7 +32,7 @@ def copied(folder: Path, experiment: dict[str, Any]) -> list[str]:
     runs = distinct(expand(check(experiment, "mine.yaml", outside=False)))
     for name, run in runs.items():
         files = {
-            "run.json": {"run": name, "outcome": "completed", "parameters": run.parameters.model_dump(mode="json")},
+            "run.json": make_run(run.parameters).as_json(),
             "trace/captured.json": {}, "trace/exported.json": {}, "activity/tables.json": {},
         }  # fmt: skip
         for file in (*files, "steps.csv", "epochs.csv"):

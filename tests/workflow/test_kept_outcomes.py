@@ -1,11 +1,13 @@
 """An outcome survives Snakemake, which deletes the outputs of jobs that it believes to have failed."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from factories import make_run
+from multicard.core.files import write_json
+from multicard.core.reasons import Reason
+from multicard.experiment.read_run import read_run
 from multicard.launch.attempts import scratch_in
 from multicard.workflow.kept_outcomes import WITH_RECORD, drop_kept, keep, made_of, restore
 from multicard.workloads.script.parameters import ScriptParameters
@@ -14,12 +16,13 @@ from multicard.workloads.vision.parameters import VisionParameters
 OF = made_of(VisionParameters(device="cpu"), Path("data/digits-1"), None)
 
 
-def finished(folder: Path, reason: dict[str, Any] | None = None) -> Path:
+def finished(folder: Path, reason: Reason | None = None) -> Path:
     """A run directory whose outcome is kept, with 4000 MB, and whose record Snakemake has deleted."""
     for name in WITH_RECORD:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
-    (folder / "run.json").write_text(json.dumps({"reason": reason}))
+    record = make_run(outcome="failed" if reason else "completed", reason=reason)
+    write_json(folder / "run.json", record.as_json())
     keep(folder, OF, 4000)
     (folder / "run.json").unlink()
     return folder
@@ -28,7 +31,7 @@ def finished(folder: Path, reason: dict[str, Any] | None = None) -> Path:
 def test_a_record_that_snakemake_deleted_is_put_back(tmp_path: Path) -> None:
     run = finished(tmp_path / "run")
     assert restore(run, OF, 8000)
-    assert json.loads((run / "run.json").read_text()) == {"reason": None}
+    assert read_run(run).completed
     assert not list(run.rglob(".run-*"))
     # But not where the rest of the outcome is gone.
     (run / "steps.csv").unlink()
@@ -56,7 +59,7 @@ def test_another_run_is_not_put_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("memory_mb", "put_back"), [(4000, True), (8000, False)])
 def test_a_killed_run_is_repeated_only_with_more_memory(tmp_path: Path, memory_mb: int, put_back: bool) -> None:
-    run = finished(tmp_path / "run", {"code": "killed", "signal": "SIGKILL"})
+    run = finished(tmp_path / "run", Reason("killed", signal="SIGKILL"))
     assert restore(run, OF, memory_mb) is put_back
 
 

@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 
 from conftest import ROOT, TINY
+from factories import make_run
 from machine.faked_programs import put
 from multicard.core.layout import KEPT
+from multicard.core.reasons import Reason
+from multicard.experiment.read_run import read_run
 from multicard.launch import job
 from multicard.workflow.kept_outcomes import WITH_RECORD
 from multicard.workflow.starts import forget_starts
@@ -110,7 +113,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         arguments.update(signature.bind(*values).arguments)
         for name in (*WITH_RECORD, "run.json"):
             (arguments["folder"] / name).parent.mkdir(parents=True, exist_ok=True)
-            (arguments["folder"] / name).write_text(json.dumps({"outcome": "completed", "times": len(arguments)}))
+            (arguments["folder"] / name).write_text(json.dumps(make_run(arguments["parameters"]).as_json()))
 
     monkeypatch.setattr(job, "run_job", run_job)
     return arguments
@@ -159,8 +162,8 @@ def test_a_run_is_lost_when_two_other_jobs_have_started_it_however_often_slurm_r
         for name in (KEPT, "run.json"):
             remove(folder / name)
     assert starts_in("9") == {}
-    written = json.loads((folder / "run.json").read_text())
-    assert (written["outcome"], written["reason"]) == ("failed", {"code": "job_lost"})
+    written = read_run(folder)
+    assert (written.outcome, written.reason) == ("failed", Reason("job_lost"))
     assert all((folder / name).exists() for name in WITH_RECORD)
 
     # The user starts the pipeline again, after removing that outcome.
@@ -176,6 +179,6 @@ def test_too_few_samples_are_an_outcome_before_the_job_starts(
     """Where Snakemake is started by itself, the run was planned before its data were prepared."""
     (tmp_path / "provenance.json").write_text(json.dumps({"train_samples": 7}))
     assert launch(TINY) == [] and not given
-    record = json.loads((tmp_path / "run/run.json").read_text())
-    assert record["outcome"] == "failed" and record["reason"]["code"] == "cannot_run"
-    assert record["reason"]["message"].startswith("batch_size: 8 needs 8 training samples per rank, found 7; set ")
+    record = read_run(tmp_path / "run")
+    assert record.outcome == "failed" and record.reason.code == "cannot_run"
+    assert record.reason.message.startswith("batch_size: 8 needs 8 training samples per rank, found 7; set ")

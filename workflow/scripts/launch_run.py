@@ -1,7 +1,6 @@
 """Run one job under its profiler; whatever becomes of it is written to run.json."""
 
 import argparse
-import json
 import socket
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from multicard.experiment.runs import Run
 from multicard.launch.ending import end_with_process
 from multicard.launch.job import refuse_job, run_job
 from multicard.runs.parameters import run_id
+from multicard.runs.record import Place
 from multicard.workflow.kept_outcomes import keep, made_of, restore
 from multicard.workflow.starts import note_start, started_jobs
 
@@ -30,7 +30,7 @@ parser.add_argument("--out", type=Path, required=True, help="the run directory")
 parser.add_argument("--parent", type=int, default=0, help="id of the process that this one ends with")
 parser.add_argument("--time-limit-min", type=float, default=60, help="minutes after which the job is ended")
 parser.add_argument("--memory-mb", type=int, help="memory of a node that the job requests, in Slurm's MB")
-parser.add_argument("--order", type=json.loads, help="place of the run in the planned order, as JSON, for run.json")
+parser.add_argument("--order", type=Place.model_validate_json, help="its place in the planned order, as JSON")
 arguments = parser.parse_args()
 end_with_process(arguments.parent)
 with reported(), report_unwritable(arguments.out):

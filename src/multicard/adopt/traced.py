@@ -16,7 +16,6 @@ from multicard.core.layout import (
     CAPTURED,
     EPOCH_COLUMNS,
     EPOCHS,
-    FROM_FIRST_RANK,
     RUN,
     STEP_COLUMNS,
     STEPS,
@@ -24,6 +23,7 @@ from multicard.core.layout import (
 )
 from multicard.core.text import gpu_name, natural
 from multicard.experiment.workload import parameters_of
+from multicard.runs.record import AdoptedRecord, AdoptedTrace, ListedFile, ProfilerUse, RankRecord, RunRecord
 from multicard.trace.extract import write_tables
 from multicard.trace.files import open_trace
 from multicard.trace.find_steps import FoundSteps, Owner, find_steps, with_steps
@@ -33,7 +33,6 @@ from multicard.trace.tables import activity_tables
 
 MOST_APART = 1  # steps by which the captures of two ranks may differ
 MOST_NAMED = 5  # ranges in a message
-UNKNOWN = ("order", "started", "ended", "wall_time_s", "exit_code", "variables", *FROM_FIRST_RANK)
 
 
 @dataclass
@@ -168,28 +167,24 @@ def _write_run(traced: Traced, recorded: Sequence[Trace], folder: Path) -> None:
     gpus = dict.fromkeys(gpu_name(name) for trace in traces for name in trace.gpus)
     steps_from = traced.source if traced.steps else None
     why = f"adopted trace, {f'steps from {steps_from}' if steps_from else 'without steps'}"
-    record: dict[str, Any] = {
-        "run": run.id,
-        "outcome": "completed",
-        "reason": None,
-        "parameters": parameters_of(run.parameters).model_dump(),
-        **dict.fromkeys(UNKNOWN),
-        "versions": {"GPU": ", ".join(gpus)} if gpus else None,
-        "ended_at_time_limit": False,
-        "profiler": {"used": profiler, "why": why, "caveat": None, "trace_missing": None},
-        "files": [described(folder / name) for name in (STEPS, EPOCHS)],
-        "command": [],
-        "conditions": [],
-        "ranks": [{"rank": rank, "pid": process} for (_, process), rank in traced.ranks.items()],
-        "adopted": {
-            "traces": [described(path) for path in run.files],
+    record = RunRecord(
+        run=run.id,
+        outcome="completed",
+        parameters=parameters_of(run.parameters),
+        versions={"GPU": ", ".join(gpus)} if gpus else None,
+        ended_at_time_limit=False,
+        profiler=ProfilerUse(used=profiler, why=why),
+        files=tuple(ListedFile(**described(folder / name)) for name in (STEPS, EPOCHS)),
+        ranks=tuple(RankRecord(rank=rank, pid=process) for (_, process), rank in traced.ranks.items()),
+        adopted=AdoptedRecord(
+            traces=tuple(AdoptedTrace(**described(path)) for path in run.files),
             **run.facts,
-            "steps_from": steps_from,
-            "steps": traced.count,
-            "traced_devices": traced.devices,
-        },
-    }
-    write_json(folder / RUN, record)
+            steps_from=steps_from,
+            steps=traced.count,
+            traced_devices=traced.devices,
+        ),
+    )
+    write_json(folder / RUN, record.as_json())
     (folder / ACTIVITY / ACTIVITY_INDEX).touch()  # it is made of the record, by the rules
 
 

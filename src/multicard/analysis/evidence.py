@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from multicard.analysis.runs.notices import without_empty
-from multicard.analysis.runs.run_files import read_object
-from multicard.analysis.scenario_tables import ScenarioTables, machine, versions
+from multicard.analysis.scenario_tables import ScenarioTables
 from multicard.core.errors import UserError
 from multicard.core.layout import RUN, RUN_NAME
-from multicard.core.text import counted, gpu_name, without_names
+from multicard.core.text import counted, without_names
 from multicard.experiment.config import configuration_key, parameters_in
+from multicard.experiment.read_run import read_run
 from multicard.experiment.workload import WORKLOADS, Workload
+from multicard.runs.environment import gpu_names, machine_in_words, smallest_gpu_bytes, versions_in_words
 from multicard.runs.parameters import ARGS, ARGS_PREFIX, as_columns
 from multicard.stats.samples import geometric_mean
 
@@ -333,23 +334,20 @@ def _cell(value: Any) -> Any:
 
 def _provenance(runs: Path, run: str) -> Provenance:
     """Machine, versions and data of a run, from its record if there is one."""
-    path = runs / run / RUN
-    if not RUN_NAME.fullmatch(run) or not path.is_file():
+    if not RUN_NAME.fullmatch(run) or not (runs / run / RUN).is_file():
         return Provenance()
-    record = read_object(path)
-    hardware = record.get("hardware") or {}
-    gpus = hardware.get("gpus") or []
-    memory = [gpu["memory_bytes"] for gpu in gpus if gpu.get("memory_bytes")]
-    nodes = [(rank.get("binding") or {}).get("numa_nodes") or [] for rank in record.get("ranks") or []]
+    record = read_run(runs / run)
+    hardware = record.hardware
+    bindings = [rank.binding for rank in record.ranks if rank.binding]
     return Provenance(
-        machine=machine(hardware) if hardware else None,
-        versions=versions(record),
-        gpu=", ".join(dict.fromkeys(gpu_name(gpu["name"]) for gpu in gpus)) or None,
-        gpu_memory_bytes=min(memory, default=None),
-        numa_nodes=frozenset(node for rank in nodes for node in rank),
-        usable_cpus=hardware.get("usable_cpus"),
-        data_source=(record.get("data") or {}).get("source"),
-        group=tuple((record.get("order") or {}).get("group") or ()),
+        machine=machine_in_words(hardware) if hardware else None,
+        versions=versions_in_words(record),
+        gpu=", ".join(dict.fromkeys(gpu_names(hardware))) or None,
+        gpu_memory_bytes=smallest_gpu_bytes(hardware),
+        numa_nodes=frozenset(node for binding in bindings for node in binding.numa_nodes or ()),
+        usable_cpus=hardware.usable_cpus if hardware else None,
+        data_source=record.data.source if record.data else None,
+        group=record.order.group if record.order else (),
     )
 
 

@@ -17,7 +17,8 @@ from multicard.analysis.runs.run_files import RunFiles, check_unchanged, files_i
 from multicard.core.errors import UserError
 from multicard.core.files import atomic_write, read_object
 from multicard.core.layout import EPOCH_COLUMNS, GATHERED_ACTIVITIES, NOT_RUN, SCENARIO_INDEX, STEP_COLUMNS
-from multicard.core.text import for_csv, from_csv, gpu_name
+from multicard.core.text import for_csv, from_csv
+from multicard.runs.environment import machine_in_words, versions_in_words
 from multicard.runs.parameter_types import own_value
 from multicard.runs.parameters import ARGS_PREFIX
 from multicard.trace.tables import ACTIVITIES
@@ -27,8 +28,6 @@ OUTCOME_TABLE = "runs.csv"
 
 _INTEGERS = ("rank", "epoch", "step")
 _TEXTS = ("window", "machine", "versions", "variables", "trace_missing")
-
-SHOWN = 12  # characters of the checksum of a script
 
 
 def _recorded(columns: Iterable[str]) -> pa.Schema:
@@ -159,7 +158,7 @@ def tables_of(run: Path | RunFiles) -> dict[str, pa.Table]:
     """
     run = RunFiles.of(run)
     record = run.record
-    if record["outcome"] != "completed":
+    if not record.completed:
         return {}
     found = {name: run.activity(name, SCHEMAS[name].names) for name in GATHERED_ACTIVITIES}
     for name, wanted in (("steps", STEP_COLUMNS), ("epochs", EPOCH_COLUMNS)):
@@ -168,7 +167,7 @@ def tables_of(run: Path | RunFiles) -> dict[str, pa.Table]:
     found["runs_info"] = pa.Table.from_pylist([_info(run)], SCHEMAS["runs_info"])
     named = {}
     for name, table in found.items():
-        ids = pa.array([record["run"]] * table.num_rows, pa.string())
+        ids = pa.array([record.run] * table.num_rows, pa.string())
         own = table.replace_schema_metadata(None).select(SCHEMAS[name].names)
         named[name] = own.add_column(0, "run", ids)
     return named
@@ -210,35 +209,16 @@ def _with_texts(table: pd.DataFrame, function: Callable[[str], str]) -> pd.DataF
     return table.assign(**changed)
 
 
-def machine(hardware: dict[str, Any]) -> str:
-    """Name the kind of machine that `hardware` of a run's record describes: GPUs, processor, CPUs.
-
-    >>> machine({"gpus": [{"name": "NVIDIA H100"}] * 4, "processor": "AMD EPYC 9334", "logical_cpus": 128})
-    '4 × NVIDIA H100, AMD EPYC 9334, 128 CPUs'
-    """
-    names = [gpu_name(gpu["name"]) for gpu in hardware.get("gpus") or []]
-    gpus = [f"{names.count(name)} × {name}" for name in dict.fromkeys(names)]
-    return ", ".join([*gpus, f"{hardware.get('processor')}", f"{hardware.get('logical_cpus')} CPUs"])
-
-
-def versions(record: dict[str, Any]) -> str:
-    """Name the versions that a run's record lists, with the profiler that was used, and the script's."""
-    found = (record.get("versions") or {}) | {"profiler": (record.get("profiler") or {}).get("used")}
-    script = record.get("script") or {}
-    found |= {str(script.get("file")): script["sha256"][:SHOWN]} if script.get("sha256") else {}
-    return ", ".join(f"{name} {version}" for name, version in found.items() if version is not None)
-
-
 def _info(run: RunFiles) -> dict[str, Any]:
     """Where a run took place, its variables as JSON, steps of its trace per process, and why it has none."""
     record, steps = run.record, run.traced_steps
     processes = len(steps[["report", "process"]].drop_duplicates())
     return {
-        "machine": machine(record.get("hardware") or {}),
-        "versions": versions(record),
-        "variables": json.dumps(record["variables"]) if record.get("variables") is not None else None,
+        "machine": machine_in_words(record.hardware),
+        "versions": versions_in_words(record),
+        "variables": None if record.variables is None else json.dumps(record.variables),
         "traced_steps": len(steps) / processes if processes else None,
-        "trace_missing": record["profiler"].get("trace_missing"),
+        "trace_missing": record.profiler.trace_missing,
     }
 
 

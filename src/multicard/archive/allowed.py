@@ -5,19 +5,32 @@ parameter. Text that users wrote themselves (commands, parameters, questions) le
 addresses: see `own_text`.
 """
 
+import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
+
+from pydantic import BaseModel
 
 from multicard.analysis.evidence import SYNTHETIC
-from multicard.analysis.machine.limits import NAMES
-from multicard.analysis.runs.conditions import SLOWDOWNS
 from multicard.archive.own_text import argument_without_places, arguments_without_places, without_places
-from multicard.core.layout import OUTCOMES, PHASES
-from multicard.core.reasons import WORDINGS
+from multicard.core.layout import PHASES
 from multicard.core.secrets import REMOVED, is_secret_argument, secret_parameters
-from multicard.profilers import PROFILERS
-from multicard.runs.parameters import ABLATIONS
+from multicard.core.sharing import (
+    AS_IT_IS,
+    PRIVATE,
+    Beginning,
+    ByKey,
+    ErrorText,
+    Form,
+    Keys,
+    Numbered,
+    OwnText,
+    Remark,
+    Rule,
+    Words,
+)
+from multicard.runs.record import RunRecord
 from multicard.trace.captured_events import SCOPES
 from multicard.trace.host import FIRST_LAUNCH
 from multicard.trace.host_collectives import BARRIER
@@ -30,94 +43,75 @@ from multicard.trace.steps import DEVICE, HOST, STEP
 COMMAND = "command"  # the key of a command, or under `vary` of several
 PROSE = ("", "question")  # keys of running text
 UNSAID = "for a reason that archives leave out"
-Rule = Callable[[Any], Any]
+TextRule = Callable[[Any], Any]
 
-
-def one_of(*words: str) -> Rule:
-    """Rule that lets these words through."""
-    return lambda value: value if value in words else None
-
-
-def text(pattern: str) -> Rule:
-    """Rule that lets through text of a form."""
-    form = re.compile(pattern)
-    return lambda value: value if form.fullmatch(value) else None
-
-
-def begins(pattern: str) -> Rule:
-    """Rule that lets through the part of a text, from its beginning, that has a form."""
-    form = re.compile(pattern)
-    return lambda value: found[0] if (found := form.match(value)) else None
-
-
-def given(words: str) -> Rule:
-    """Rule that says that there is something, not what."""
-    return lambda value: words if value else None
-
-
-class Numbered:
-    """Rule that gives each name a number, the same by the same: names of machines, GPUs and traces."""
-
-    def __init__(self, kind: str):
-        self._kind = kind
-        self._numbers: dict[str, str] = {}
-
-    def __call__(self, value: Any) -> str | None:
-        """The name that leaves; that something is synthetic stays."""
-        if not value or value == SYNTHETIC:
-            return value or None
-        key = value.lower().partition(".")[0] if self._kind == "host" else value.lower()
-        found = self._numbers.setdefault(key, f"{self._kind}-{len(self._numbers) + 1}")
-        return f"{found} ({SYNTHETIC})" if value.endswith(f"({SYNTHETIC})") else found
-
-
-# Names of hardware are made by vendors: words with a capital or a digit first.
-HARDWARE = text(
-    rf"(?:(?:[A-Z0-9(@][\w()./,+-]{{0,30}}|v\d|with|and|w\d-\w+|i\d-\w+|processor|{SYNTHETIC}|x86_64|aarch64)(?: +|$))+"
-)
-VERSION = begins(r"\d+(?:\.\d+)*(?:(?:a|b|rc|\.?dev|\.?post)\d+)?(?:\+(?:cu\d+|cpu|rocm[\d.]+|g?[0-9a-f]{7,40})\b)?")
-CPUS = text(r"[\d,-]+")
-WORD = one_of(*SLOWDOWNS, *NAMES, "fp64", "fp32", "tf32", "bf16", "fp16", "stated", "loader")
-setting = text(r"(?i)(?:[-+]?[\d.]+|true|false|yes|no|on|off|info|warn|[,:;=]|[a-z_]+:(?=true|false|\d))+")
-# What a program printed may be anything: of it the kind of the error is kept, and what PyTorch wanted to allocate.
-ERROR = begins(
+# Of what a program printed the kind of the error is kept, and what PyTorch wanted to allocate.
+KIND_OF_ERROR = re.compile(
     r"(?:OutOfMemoryError: )?CUDA out of memory\.(?: Tried to allocate [\d.]+ (?:[KMGT]i?B|bytes)\.)?"
     r"|[A-Z][A-Za-z]{2,40}(?:Error|Exception|Interrupt|Exit)(?=: |$)"
 )
 
 
-def message(value: str) -> str:
-    """What a program printed: the kind of the error, and that there was more."""
-    known = ERROR(value)
-    return f"text {REMOVED}" if known is None else known if known == value else f"{known}: text {REMOVED}"
+def one_of(*words: str) -> TextRule:
+    """Return a rule that lets these words through."""
+    return lambda value: value if value in words else None
 
 
-# Keys of run.json and of the limits of a machine that leave. In them numbers do, and text by the rules of `Allowed`.
-RECORD = (
-    "run", "outcome", "reason", "parameters", "order", "started", "ended", "wall_time_s", "exit_code",
-    "ended_at_time_limit", "profiler", "files", "variables", "conditions", "host", "hardware", "versions",
-    "steps_per_pass", "profiled_window", "resumed", "data", "model", "ranks", "nodes", "script", "adopted",
-)  # fmt: skip
-MACHINE = ("device", "seconds", "started", "ended", "host", "hardware", "versions", "variables", "parts")
-KEY = re.compile(r"[a-z][a-z0-9_]{0,31}|GPU|\d{1,3}")
-VARIABLE = re.compile(
-    r"(?:NCCL|GLOO|OMP|MKL|KMP|TORCH|TORCHINDUCTOR|TRITON|PYTORCH|NVIDIA|CUDA|CUBLAS|CUDNN|UCX|FI)_[A-Z0-9_]{1,60}"
-)
+def text(pattern: str) -> TextRule:
+    """Return a rule that lets text of a form through."""
+    form = re.compile(pattern)
+    return lambda value: value if form.fullmatch(value) else None
+
+
+def given(words: str) -> TextRule:
+    """Return a rule that says that there is something, not what."""
+    return lambda value: words if value else None
+
+
+def error_text(message: str) -> str:
+    """Return what leaves of a program's message: the kind of the error, and that there was more.
+
+    >>> error_text("FileNotFoundError: /data/secret"), error_text("segfault in alice's code")
+    ('FileNotFoundError: text removed', 'text removed')
+    """
+    kind = KIND_OF_ERROR.match(message)
+    if kind is None:
+        return f"text {REMOVED}"
+    return message if kind[0] == message else f"{kind[0]}: text {REMOVED}"
+
+
+class NumberedNames:
+    """Gives each name of a series a number, equal names the same: machines, GPUs and traces."""
+
+    def __init__(self, series: str):
+        self._series = series
+        self._numbers: dict[str, str] = {}
+
+    def __call__(self, name: str | None) -> str | None:
+        """Return the name that leaves; that something is synthetic stays."""
+        if not name or name == SYNTHETIC:
+            return name or None
+        key = name.lower().partition(".")[0] if self._series == "host" else name.lower()
+        numbered = self._numbers.setdefault(key, f"{self._series}-{len(self._numbers) + 1}")
+        return f"{numbered} ({SYNTHETIC})" if name.endswith(f"({SYNTHETIC})") else numbered
 
 
 def _commands(value: Any, name: str = "") -> Iterator[Sequence[str]]:
     """Yield the commands that stand anywhere in JSON."""
     if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _commands(each, key)
+        for key, entry in value.items():
+            yield from _commands(entry, key)
     elif isinstance(value, list | tuple) and name == COMMAND:
-        if all(isinstance(each, str) for each in value):
+        if all(isinstance(entry, str) for entry in value):
             yield value
-        for each in value:
-            yield from _commands(each, name)
+        for entry in value:
+            yield from _commands(entry, name)
     elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _commands(each)
+        for entry in value:
+            yield from _commands(entry)
+
+
+Shared = TypeVar("Shared", bound=BaseModel)
 
 
 class Allowed:
@@ -126,52 +120,30 @@ class Allowed:
     `records`: those of its runs, whose machines are numbered first.
     """
 
-    def __init__(self, records: Iterable[Mapping[str, Any]] = ()):
-        self.hosts = Numbered("host")
-        nodes = [node for record in records for node in (record.get("host"), *(record.get("nodes") or ()))]
-        names = [name for node in nodes if isinstance(node, Mapping) and self.hosts(name := node.get("name"))]
+    def __init__(self, records: Iterable[RunRecord] = ()):
+        self.hosts = NumberedNames("host")
+        self._numbered = {"host": self.hosts, "gpu": NumberedNames("gpu")}
+        names = [name for record in records for name in _machine_names(record)]
+        for name in names:
+            self.hosts(name)
         # A machine called `train` is no reason to change train.py.
-        known = [part for name in names for part in {name, name.partition(".")[0]} if not part.isalpha()]
-        longest_first = "|".join(map(re.escape, sorted(known, key=len, reverse=True)))
+        recognizable = {part for name in names for part in (name, name.partition(".")[0]) if not part.isalpha()}
+        longest_first = "|".join(map(re.escape, sorted(recognizable, key=len, reverse=True)))
         self._host = re.compile(rf"(?i)(?<![\w.-])(?:{longest_first or '(?!)'})(?![\w-])")
-        time = text(r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d)?")
-        of_inputs = (
-            f"{of}.{key}" for of in ("data", "model") for key in ("dataset", "source", "model", "architecture", "kind")
-        )
-        # Rules of text by the key that it stands under, or by the key above that too (`above.key`, `above.` for any).
-        self._rules: dict[str, Rule] = dict.fromkeys(of_inputs, self.own) | {
-            ".run": str, "order.group": str, "outcome": one_of(*OUTCOMES), "started": time, "ended": time,
-            "code": one_of(*WORDINGS), "node": self.hosts, "signal": text(r"SIG[A-Z0-9+]{2,9}"), "message": message,
-            "reason": message, "problem": message, "loss": text(r"[+-]?(?:nan|inf|[\d.]+(?:e[+-]?\d+)?)"),
-            "used": one_of(*PROFILERS, "none"), "why": one_of("as configured"), "caveat": given(f"limited {UNSAID}"),
-            "trace_missing": lambda value: missing(value) or f"missing {UNSAID}",
-            "steps_by": one_of("optimizer", "marks", "backward passes"),
-            "files.name": one_of("steps.csv", "epochs.csv"), "traces.name": self.own, "steps_from": self.own,
-            "sha256": text(r"[0-9a-f]{64}"),
-            "host.name": self.hosts, "nodes.name": self.hosts,
-            "machine_digest": text(r"[0-9a-f]{32}"),
-            "system": begins(r"(?:Linux|macOS|Darwin|Windows)(?:-\d+(?:\.\d+)*)?"),
-            "processor": HARDWARE, "gpus.name": HARDWARE, "versions.GPU": HARDWARE, "capability": text(r"\d+\.\d+"),
-            "versions.": VERSION, "variables.": lambda value: setting(value) or "set", "uuid": Numbered("gpu"),
-            "cpus": CPUS, "script.file": text(r"[\w.+-]{1,80}\.py"),
-            "limit": text(r"[a-z_]+_limit"), "device": one_of("cpu", "cuda"),
-            "part": one_of("device", "all_reduce", *ABLATIONS),
-        }  # fmt: skip
-        missing = one_of("no profiler was used", *(f"the run ended as {outcome}" for outcome in OUTCOMES))
 
     def own(self, value: Any) -> Any:
-        """JSON with text that a user wrote: without places and secrets, and machines by their numbers."""
+        """Return JSON with text that a user wrote: without places and secrets, and machines by their numbers."""
         secrets = {name for command in _commands(value) for name in secret_parameters(command)}
         return self._own(value, "", secrets)
 
     def _own(self, value: Any, name: str, secrets: Collection[str]) -> Any:
         """Return the same of what stands under a name; `secrets`: names of parameters that are secrets."""
         if isinstance(value, Mapping):
-            return {key: self._own(each, key, secrets) for key, each in value.items()}
+            return {key: self._own(entry, key, secrets) for key, entry in value.items()}
         if isinstance(value, list | tuple):
-            if name == COMMAND and all(isinstance(each, str) for each in value):
-                return [self._without_hosts(each) for each in arguments_without_places(value)]
-            return [self._own(each, name, secrets) for each in value]
+            if name == COMMAND and all(isinstance(entry, str) for entry in value):
+                return [self._without_hosts(argument) for argument in arguments_without_places(value)]
+            return [self._own(entry, name, secrets) for entry in value]
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             return value
         if name in secrets or is_secret_argument(name, str(value)):
@@ -181,30 +153,85 @@ class Allowed:
         return self._without_hosts(without_places(value) if name in PROSE else argument_without_places(value))
 
     def _without_hosts(self, text: str) -> str:
-        return self._host.sub(lambda found: str(self.hosts(found[0])), text)
+        return self._host.sub(lambda match: str(self.hosts(match[0])), text)
 
-    def record(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """What leaves of a run's record, whose parameters were checked and may leave."""
-        kept = {name: self._picked(record[name], name) for name in RECORD if name in record}
-        return kept | ({"parameters": record["parameters"]} if "parameters" in record else {})
+    def record(self, record: Shared) -> Shared:
+        """Return what leaves of a record, by the rules beside its fields.
 
-    def machine(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """What leaves of the limits of a machine."""
-        return {name: self._picked(record[name], name) for name in MACHINE if name in record}
+        The parameters of a run were checked before: they leave as they are.
+        """
+        leaving = {}
+        for name, field in type(record).model_fields.items():
+            if name in record.model_fields_set:
+                value, is_kept = self._leaving(getattr(record, name), field.metadata)
+                if is_kept:
+                    leaving[name] = value
+        return type(record).model_construct(set(leaving), **leaving)
 
-    def _picked(self, value: Any, key: str, above: str = "") -> Any:
-        """What leaves of a value under a key; text that does not leave is not there at all."""
+    def _leaving(self, value: Any, rules: Sequence[object]) -> tuple[Any, bool]:
+        """Return what leaves of a value by the rules of its field, and whether anything does."""
+        if PRIVATE in rules:
+            return None, False
+        if AS_IT_IS in rules or value is None or isinstance(value, bool | int | float):
+            return value, True
+        if isinstance(value, str):
+            text = self._text(value, next((rule for rule in rules if isinstance(rule, Rule)), None))
+            return text, text is not None
+        if isinstance(value, BaseModel):
+            return self.record(value), True
         if isinstance(value, Mapping):
-            form = VARIABLE if key == "variables" else KEY
-            kept = {name: self._picked(each, name, key) for name, each in value.items() if form.fullmatch(name)}
-            return {name: new for name, new in kept.items() if new is not None or not isinstance(value[name], str)}
-        if isinstance(value, list):
-            kept = [self._picked(each, key, above) for each in value]
-            return [new for new, old in zip(kept, value, strict=True) if new is not None or not isinstance(old, str)]
-        if not isinstance(value, str):
-            return value if value is None or isinstance(value, int | float) else None
-        rules = self._rules
-        return (rules.get(f"{above}.{key}") or rules.get(key) or rules.get(f"{above}.") or WORD)(value)
+            return self._entries(value, rules), True
+        if isinstance(value, list | tuple):
+            entries = [self._leaving(entry, rules) for entry in value]
+            return tuple(entry for entry, is_kept in entries if is_kept), True
+        return self._fields(value), True
+
+    def _entries(self, values: Mapping[str, Any], rules: Sequence[object]) -> dict[str, Any]:
+        """Return the entries of a mapping that leave."""
+        keys = next((rule for rule in rules if isinstance(rule, Keys)), Keys())
+        by_key = next((rule for rule in rules if isinstance(rule, ByKey)), None)
+        leaving = {}
+        for key, value in values.items():
+            rule_of_value = rules if by_key is None else [by_key.rules.get(key, by_key.otherwise)]
+            entry, is_kept = self._leaving(value, rule_of_value)
+            if is_kept and re.fullmatch(keys.pattern, key):
+                leaving[key] = entry
+        return leaving
+
+    def _fields(self, value: Any) -> Any:
+        """Return a dataclass with what leaves of its fields; others are at their defaults."""
+        hints = get_type_hints(type(value), include_extras=True)
+        leaving = {}
+        for field in dataclasses.fields(value):
+            rules = getattr(hints[field.name], "__metadata__", ())
+            entry, is_kept = self._leaving(getattr(value, field.name), rules)
+            if is_kept:
+                leaving[field.name] = entry
+        return type(value)(**leaving)
+
+    def _text(self, value: str, rule: Rule | None) -> str | None:
+        """Return what leaves of a text by its rule; None where nothing does, as without a rule."""
+        match rule:
+            case Words():
+                return value if value in rule.words else rule.otherwise
+            case Form() | Beginning():
+                return rule.allowed(value)
+            case Remark():
+                return rule.remark if value else None
+            case Numbered():
+                return self._numbered[rule.series](value)
+            case OwnText():
+                return self.own(value)
+            case ErrorText():
+                return error_text(value)
+        return None
+
+
+def _machine_names(record: RunRecord) -> list[str]:
+    """Return the names of the machines of a run."""
+    nodes = record.nodes or ()
+    names = [record.host and record.host.name, *(node.name for node in nodes)]
+    return [name for name in names if name]
 
 
 # Columns of text of the activity tables, but for `report`.
@@ -216,7 +243,7 @@ _SYSTEM_CALLS = (
     "sendmsg", "sleep", "usleep", "wait4", "waitpid", "write", "writev",
 )  # fmt: skip
 _FUNCTION = r"(?:cu(?:da)?|hip)[A-Z]\w{1,80}"
-COLUMNS: dict[str, Rule] = {
+COLUMNS: dict[str, TextRule] = {
     "phase": one_of(STEP, *PHASES),
     "api": one_of("runtime", "driver", "backtrace", "other"),
     "function": text(_FUNCTION),

@@ -5,16 +5,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from multicard.core.files import read_json
+from multicard.core.errors import UserError
 from multicard.core.layout import CAPTURED, EPOCHS, RUN, STEPS, TRACE
 from multicard.core.prepared import PROVENANCE, folder_name
 from multicard.core.text import counted
 from multicard.experiment.cluster import machine_for
 from multicard.experiment.config import Experiment
 from multicard.experiment.machine import Machine
-from multicard.experiment.order import Place, planned_order
+from multicard.experiment.order import planned_order
+from multicard.experiment.read_run import read_run
 from multicard.experiment.runs import Run, distinct, expand
-from multicard.experiment.workload import parameters_of
+from multicard.runs.record import Place
 
 # By the parameter that names an input: the folder that holds all prepared inputs of its sort, and how the rule that
 # runs a job calls it.
@@ -175,6 +176,6 @@ def _has_record(folder: Path, run: Run) -> bool:
     if not all((folder / name).exists() for name in (RUN, STEPS, EPOCHS, f"{TRACE}/{CAPTURED}")):
         return False
     try:
-        return parameters_of(read_json(folder / RUN)["parameters"]) == run.parameters
-    except (OSError, ValueError, KeyError, TypeError):
+        return read_run(folder).parameters == run.parameters
+    except UserError:
         return False

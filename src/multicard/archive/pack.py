@@ -23,11 +23,11 @@ from pydantic import ValidationError
 from multicard import __version__
 from multicard.analysis.machine.limits import read_machine
 from multicard.analysis.runs.run_files import RunFiles
-from multicard.archive.allowed import COLUMNS, UNSAID, Allowed, Numbered, given, text
+from multicard.archive.allowed import COLUMNS, UNSAID, Allowed, NumberedNames, given, text
 from multicard.archive.manifest import FORMAT, MANIFEST, check_suffix, configuration_of, configured
 from multicard.archive.whole import first_missing
 from multicard.core.errors import UserError
-from multicard.core.files import atomic_write, read_json, unwritable
+from multicard.core.files import atomic_write, unwritable
 from multicard.core.layout import (
     ACTIVITY,
     ACTIVITY_INDEX,
@@ -42,9 +42,11 @@ from multicard.core.layout import (
 )
 from multicard.core.validation import first_fault
 from multicard.experiment.config import Experiment
+from multicard.experiment.read_run import read_run
 from multicard.experiment.runs import distinct, expand
 from multicard.experiment.workload import WORKLOADS, parameters_of
 from multicard.runs.parameters import run_id
+from multicard.runs.record import RunRecord
 from multicard.trace.tables import ACTIVITIES
 
 WINDOWS = (b"warmup", b"measured", b"profiled")
@@ -83,10 +85,10 @@ def pack(experiment: Experiment, out: Path) -> Packed:
                 packed.runs.append(run)
     if not packed.runs:
         raise UserError(f"{runs}: found no complete run of the experiment, expected one or more to archive")
-    found = [read_named_record(runs / run) for run in packed.runs]
+    found = [_read_record(runs / run) for run in packed.runs]
     allowed = Allowed(found)
     records = [allowed.record(_renamed(record, allowed)) for record in found]
-    ids = [record["run"] for record in records]
+    ids = [record.run for record in records]
     if twice := [old for old, new in zip(packed.runs, ids, strict=True) if ids.count(new) > 1]:
         raise UserError(f"{runs}: {twice[0]} and {twice[1]} differ only in what an archive leaves out, such as paths")
 
@@ -98,14 +100,15 @@ def pack(experiment: Experiment, out: Path) -> Packed:
             files.append({"name": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()})
 
         for number, path in enumerate(machine_records(Path(experiment.results)), start=1):
-            limits = allowed.machine(read_machine(path).model_dump(mode="json"))
-            add(f"{MACHINES}/{number}-{limits['device']}.json", _json(limits))
+            limits = allowed.record(read_machine(path))
+            add(f"{MACHINES}/{number}-{limits.device}.json", _json(limits.model_dump(mode="json", exclude_unset=True)))
         for folder, record in zip((runs / run for run in packed.runs), records, strict=True):
             for name, content in _members(folder, record):
-                add(f"runs/{record['run']}/{name}", content)
+                add(f"runs/{record.run}/{name}", content)
         stated = allowed.own(configuration_of(experiment))
         _check_stated(stated)
-        packed.names = _names_in(json.dumps([stated, [record["parameters"] for record in records]], ensure_ascii=False))
+        written = [stated, [record.parameters.model_dump(mode="json") for record in records]]
+        packed.names = _names_in(json.dumps(written, ensure_ascii=False))
         manifest = {"format": FORMAT, "multicard": __version__, "experiment": stated, "files": files}
         spool.seek(0)
         members = ((file["name"], spool.read(file["bytes"])) for file in files)
@@ -123,34 +126,30 @@ def _check_stated(stated: dict[str, Any]) -> None:
         raise UserError(f"the configuration cannot be archived: with private text removed, {why}") from None
 
 
-def read_named_record(folder: Path) -> dict[str, Any]:
-    """Return run.json of a run, as a dictionary.
+def _read_record(folder: Path) -> RunRecord:
+    """Read the record of a run.
 
-    Raises `UserError` if it is no such file, or if the folder or the file names another run than its parameters make.
+    Raises `UserError` if it is damaged, or that of another run than the folder's name says.
     """
-    try:
-        record = read_json(folder / RUN)
-        made = run_id(parameters_of(record["parameters"]))
-        found = record["run"]
-    except ValidationError as error:
-        raise UserError(f"{folder / RUN}: parameters.{first_fault(error)}") from error
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise UserError(f"{folder / RUN}: not the record of a run: {error}") from error
-    if not made == found == folder.name:
-        raise UserError(f"{folder / RUN}: found the run {found}, expected {folder.name}, which its parameters make")
+    record = read_run(folder)
+    if record.run != folder.name:
+        raise UserError(f"{folder / RUN}: run: found {record.run!r}, expected {folder.name!r}, as its folder is named")
     return record
 
 
-def _renamed(record: dict[str, Any], allowed: Allowed) -> dict[str, Any]:
-    """The record with parameters that may leave, and the name that they make, where they hold text of the user's."""
-    if not WORKLOADS[record["parameters"]["workload"]].is_user_program:
+def _renamed(record: RunRecord, allowed: Allowed) -> RunRecord:
+    """Return a record with parameters that may leave, and the name that they make.
+
+    Raises `UserError` if they are no longer valid without private text.
+    """
+    if not WORKLOADS[record.parameters.workload].is_user_program:
         return record
-    parameters = allowed.own(record["parameters"])
     try:
-        return record | {"parameters": parameters, "run": run_id(parameters_of(parameters))}
+        parameters = parameters_of(allowed.own(record.parameters.model_dump(mode="json")))
     except ValidationError as error:
         why = f"with private text removed, {first_fault(error)}"
-        raise UserError(f"{record['run']}: its parameters cannot be archived: {why}") from None
+        raise UserError(f"{record.run}: its parameters cannot be archived: {why}") from None
+    return record.model_copy(update={"parameters": parameters, "run": run_id(parameters)})
 
 
 def _names_in(written: str) -> list[str]:
@@ -161,14 +160,14 @@ def _names_in(written: str) -> list[str]:
     return list(dict.fromkeys(found[0] for word in words if (found := re.search(word, written))))
 
 
-def _members(folder: Path, record: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
+def _members(folder: Path, record: RunRecord) -> Iterator[tuple[str, bytes]]:
     """Names and contents of what the archive takes of a run."""
     run = RunFiles(folder)
     run.check(STEPS)
     run.check(EPOCHS)
     yield STEPS, _numbers(folder / STEPS, STEP_COLUMNS)
     yield EPOCHS, _numbers(folder / EPOCHS, EPOCH_COLUMNS)
-    tables, reports = {}, Numbered("trace")
+    tables, reports = {}, NumberedNames("trace")
     for name in ARCHIVED_TABLES:
         table = _table(run, name, reports)
         absent = given(f"not recorded {UNSAID}")(run.why_absent(name))
@@ -178,9 +177,9 @@ def _members(folder: Path, record: dict[str, Any]) -> Iterator[tuple[str, bytes]
         yield f"{ACTIVITY}/{name}.parquet", buffer.getvalue()
     # Before the process such a line names the file, as a user may have called it.
     said = filter(None, (NOTICE(line[max(line.rfind("process "), 0) :]) for line in run.trace_notices()))
-    index = {"profiler": record["profiler"]["used"], "tables": tables, "notices": list(said)}
+    index = {"profiler": record.profiler.used, "tables": tables, "notices": list(said)}
     yield f"{ACTIVITY}/{ACTIVITY_INDEX}", _json(index)
-    yield RUN, _json(record)
+    yield RUN, _json(record.as_json())
 
 
 def _numbers(path: Path, columns: Iterable[str]) -> bytes:
@@ -195,7 +194,7 @@ def _numbers(path: Path, columns: Iterable[str]) -> bytes:
     raise UserError(f"{path}: found a column or text that multicard does not write, expected numbers")
 
 
-def _table(run: RunFiles, name: str, reports: Numbered) -> pa.Table:
+def _table(run: RunFiles, name: str, reports: NumberedNames) -> pa.Table:
     """An activity table: its columns of numbers, and the words of `COLUMNS` in those of text."""
     schema = ACTIVITIES[name].schema
     found = run.activity(name, schema.names)

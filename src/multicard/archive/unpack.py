@@ -18,10 +18,11 @@ from pydantic import ValidationError
 from multicard.archive.manifest import LONGEST, MANIFEST, MEMBER, Manifest, Member, check_suffix
 from multicard.core.compressed import GZIP_MAGIC, UnpackLimit, open_gzip
 from multicard.core.errors import UserError
-from multicard.core.files import DISK_FULL, parse_json, read_json, report_full_disk
+from multicard.core.files import DISK_FULL, parse_json, report_full_disk
 from multicard.core.layout import RUN
 from multicard.core.text import printable
 from multicard.core.validation import first_fault
+from multicard.experiment.read_run import read_run
 
 PIECE_BYTES = 1 << 20
 LIMIT = UnpackLimit(times=200)
@@ -58,8 +59,13 @@ def unpack(path: Path, folder: Path, machines: Path | None = None, limit: Unpack
         if missing:
             raise UserError(f"{path}: {next(iter(missing))}: missing, the archive was cut or altered")
     for run in manifest.runs:
-        if not _is_record_of(folder / run / RUN, run):
-            raise UserError(f"{path}: runs/{run}/{RUN}: not the record of this run")
+        try:
+            record = read_run(folder / run)
+        except UserError as error:
+            fault = str(error).removeprefix(f"{folder / run / RUN}: ")
+            raise UserError(f"{path}: runs/{run}/{RUN}: {fault}") from None
+        if record.run != run:
+            raise UserError(f"{path}: runs/{run}/{RUN}: run: found {record.run!r}, expected {run!r}")
     return manifest
 
 
@@ -71,13 +77,6 @@ def _target(member: Member, folder: Path, machines: Path | None) -> Path | None:
     if parts["run"]:
         return folder / parts["run"] / parts["file"]
     return machines / parts["machine"] if machines else None
-
-
-def _is_record_of(path: Path, run: str) -> bool:
-    try:
-        return bool(read_json(path)["run"] == run)
-    except (ValueError, KeyError, TypeError):
-        return False
 
 
 def _content_of(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> IO[bytes]:

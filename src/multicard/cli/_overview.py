@@ -77,19 +77,21 @@ def print_results(experiment: "Experiment", config: Path) -> None:
 
 def _changed_scripts(experiment: "Experiment") -> Iterator[str]:
     """A line for each script that has changed since it was measured: completed runs are not made again for that."""
-    from multicard.cli.run import read_record
     from multicard.core.files import sha256
     from multicard.core.system import read_or_none
+    from multicard.experiment.read_run import read_run_if_any
     from multicard.experiment.runs import distinct, expand
     from multicard.experiment.workload import WORKLOADS
 
     folder, changed = Path(experiment.results) / "runs", Counter()
     for name, run in distinct(expand(experiment)).items():
         script = WORKLOADS[run.parameters.workload].launching(run.parameters).script
-        before = (read_record(folder / name).get("script") or {}) if script else {}
-        now = read_or_none(lambda script=script: sha256(script)) if before.get("sha256") else None
-        if now not in (None, before.get("sha256")):
-            changed[before["file"]] += 1
+        record = read_run_if_any(folder / name) if script else None
+        if record is None or record.script is None or record.script.sha256 is None:
+            continue
+        now = read_or_none(lambda script=script: sha256(script))
+        if now not in (None, record.script.sha256):
+            changed[record.script.file] += 1
     for script, count in changed.items():
         were = f"{counted(count, 'run')} {'was' if count == 1 else 'were'}"
         yield f"{script} has changed since {were} measured; delete their folders in {folder} to measure them again"

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from multicard.cli._command import MEASURE, Command, add_configuration, add_profile
 from multicard.cli._console import say
@@ -118,11 +118,11 @@ def _refusal(p: "JobParameters") -> str | None:
     """Why a run cannot start on this machine, by its workload or by the profiler that is stated; None where it can."""
     from multicard.core.reasons import describe_reason
     from multicard.experiment.workload import WORKLOADS
-    from multicard.launch.job import choose_profiler
+    from multicard.launch.profiler_choice import choose_profiler
 
     work = WORKLOADS[p.workload]
     if reason := work.refusal(p):
-        return describe_reason(reason.record())
+        return describe_reason(reason)
     try:
         if p.profiler != "auto":
             launching = work.launching(p)
@@ -139,27 +139,21 @@ def run_and_print(matrix: "Matrix", config: Path, profile: Path | None = None, r
     """
     from multicard.cli._pipeline import run_pipeline
     from multicard.core.layout import RUN
+    from multicard.experiment.read_run import read_run_if_any
 
     folder = Path(matrix.experiment.results) / "runs"
     if retry_failed:
         for run in matrix.planned():
-            if read_record(folder / run).get("outcome", "completed") != "completed":
-                (folder / run / RUN).unlink(missing_ok=True)
+            record = read_run_if_any(folder / run)
+            if record is not None and not record.completed:
+                (folder / run / RUN).unlink()
     made = run_pipeline(config, profile)
-    ended = {read_record(folder / run).get("outcome") for run in matrix.runnable()}
+    records = [read_run_if_any(folder / run) for run in matrix.runnable()]
+    ended = {record.outcome if record else None for record in records}
     if not made or "completed" not in ended:
         sys.exit(1)
     if ended != {"completed"}:
         sys.exit(SOME_FAILED)
-
-
-def read_record(folder: Path) -> dict[str, Any]:
-    """The record of a run; empty where there is none that can be read."""
-    from multicard.core.files import read_json
-    from multicard.core.layout import RUN
-    from multicard.core.system import read_or_none
-
-    return read_or_none(lambda: read_json(folder / RUN)) or {}
 
 
 def print_runs(matrix: "Matrix", retry_failed: bool = False) -> None:
@@ -218,10 +212,14 @@ def _state(matrix: "Matrix", run: str, retry_failed: bool) -> str:
         return ELSEWHERE
     if matrix.reasons[run]:
         return CANNOT
-    outcome = read_record(Path(matrix.experiment.results) / "runs" / run).get("outcome")
-    if outcome == "completed":
+    from multicard.experiment.read_run import read_run_if_any
+
+    record = read_run_if_any(Path(matrix.experiment.results) / "runs" / run)
+    if record is None:
+        return WOULD_RUN
+    if record.completed:
         return DONE
-    return FAILED if outcome and not retry_failed else WOULD_RUN
+    return WOULD_RUN if retry_failed else FAILED
 
 
 def _memory_needed(run: "Run", machine: "Machine") -> str:

@@ -83,7 +83,7 @@ def run_status(
     """
     import pandas as pd
 
-    from multicard.analysis.runs.conditions import disturbance
+    from multicard.analysis.runs.conditions import disturbance_of
     from multicard.analysis.runs.notices import notices
     from multicard.analysis.runs.run_files import RunFiles
     from multicard.archive.whole import check_files
@@ -98,14 +98,12 @@ def run_status(
             return "running", [f"Slurm job {job.id}"] if job else [], True
         return ("cannot run here", [cannot_run], True) if cannot_run else ("waiting", [], True)
     files = RunFiles(folder)
-    record, outcome = files.record, files.record["outcome"]
-    remarks = [describe_reason(record["reason"])] if record.get("reason") else []
-    if caveat := (record.get("profiler") or {}).get("caveat"):
-        remarks.append(caveat)
+    record, outcome = files.record, files.record.outcome
+    remarks = list(filter(None, (describe_reason(record.reason), record.profiler.caveat)))
     traced = (folder / ACTIVITY / ACTIVITY_INDEX).exists()
     check_files(files, traced or row is not None)
     if row is None or outcome != "completed":
-        remarks += notices({"disturbance": disturbance(record)})
+        remarks += notices({"disturbance": disturbance_of(record)})
         return outcome, remarks, outcome != "failed"
     remarks += notices(row)
     if traced and (missing := files.why_absent("phases")):

@@ -63,8 +63,6 @@ STEP_COLUMNS = (
     "evaluation_s", "samples", "tokens", "padded_tokens", "loss", *REWARDS, "peak_memory_bytes", "peak_reserved_bytes",
 )  # fmt: skip
 EPOCH_COLUMNS = ("epoch", "train_loss", "test_loss", "test_accuracy", "epoch_time_s")
-# Keys of run.json that are taken from the first rank's record for all ranks.
-FROM_FIRST_RANK = ("host", "hardware", "versions", "steps_per_pass", "profiled_window")
 
 
 def node_file(name: str, node: int) -> str:

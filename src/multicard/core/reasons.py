@@ -1,11 +1,11 @@
 """Why a run did not complete: recorded as facts, and worded only where it is shown."""
 
-from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import Annotated, Any
 
 from multicard.core.secrets import without_secrets
+from multicard.core.sharing import HOST, ErrorText, Form, Words
 from multicard.core.text import counted, printable
 from multicard.core.units import BYTES, SECONDS, with_unit
 
@@ -44,92 +44,159 @@ WORDINGS = {
     "trained_on_cpu": "its processes trained on CPUs although `device` is cuda; move the model to the GPU, or "
     "set `device: cpu`",
 }
+PARTS = ("loader", "communication", "loader+communication", "host", "communication+host")  # that runs may go without
 HOLDERS = {"fragments": "reserved but unallocated", "outside_pytorch": "CUDA and other processes"}
 HINTS = {"SIGKILL": ", as Linux does when memory runs out"}
 
 
+# The fields of a record are checked where it is read, by pydantic, which a user's training process need not have.
+_STRICT = {"extra": "forbid", "strict": True}
+
+
+@dataclass(frozen=True)
+class UnreportedRank:
+    """A rank that ended without leaving a record, and its node in a job on several."""
+
+    rank: int
+    node: Annotated[str | None, HOST] = None
+
+    __pydantic_config__ = _STRICT
+
+
+@dataclass(frozen=True)
+class LargestUse:
+    """The code behind most of a category of GPU memory."""
+
+    bytes: int
+    where: str | None = None  # a line such as "train.py:27", or the class of a module; an archive leaves it out
+    modules: int | None = None  # live modules of that class; None of a line
+
+    __pydantic_config__ = _STRICT
+
+
+@dataclass(frozen=True)
+class MemoryHeld:
+    """What held the memory of a GPU when it ran out; made by `multicard.record.memory_held`."""
+
+    gpu: int
+    total_bytes: int
+    bytes: Mapping[str, int]  # by category; these add up to the total
+    wanted_bytes: int | None = None  # the allocation that failed
+    most: Mapping[str, LargestUse] = field(default_factory=dict)  # by category, of some
+    snapshot: str | None = None  # file name of PyTorch's snapshot
+
+    __pydantic_config__ = _STRICT
+
+
 @dataclass(frozen=True)
 class Reason:
-    """Why a run did not complete, as run.json has it, without the fields that are None or empty."""
+    """Why a run did not complete. In run.json it has no fields that are None or empty."""
 
-    code: str  # one of `WORDINGS`
+    code: Annotated[str, Words(*WORDINGS)]
     rank: int | None = None  # where it happened
-    node: str | None = None  # likewise, of a job on several
-    signal: str | None = None
+    node: Annotated[str | None, HOST] = None  # of that rank, in a job on several
+    signal: Annotated[str | None, Form(r"SIG[A-Z0-9+]{2,9}")] = None
     exit_code: int | None = None
-    loss: str | None = None
+    loss: Annotated[str | None, Form(r"[+-]?(?:nan|inf|[\d.]+(?:e[+-]?\d+)?)")] = None
     step: int | None = None
     time_limit_s: float | None = None
-    unreported: list[dict[str, Any]] = field(default_factory=list)  # ranks that left no record, each with its node
+    unreported: tuple[UnreportedRank, ...] = ()
     devices: int | None = None  # GPUs, or processes on CPUs, that the job was to have
-    gpus: int | None = None  # distinct ones that it had
+    gpus: int | None = None  # distinct GPUs that it had
     ranks: int | None = None  # processes that trained
-    steps: int | None = None  # that a script made, as far as that was known when it ended
-    needed_steps: int | None = None  # that its windows need
-    measured_steps: int | None = None  # that all ranks have made nevertheless
-    step_s: float | None = None  # the time of one of these
-    part: str | None = None  # that an ablated run was to go without
-    message: str | None = None  # what a program printed, which may be anything
-    held: dict[str, Any] | None = None  # of a GPU whose memory ran out: see `multicard.record.memory_held.sum_up`
+    steps: int | None = None  # steps that a script made, as far as known when it ended
+    needed_steps: int | None = None  # steps that its windows need
+    measured_steps: int | None = None  # steps that all ranks made in the measured window nevertheless
+    step_s: float | None = None  # time of one of these
+    part: Annotated[str | None, Words(*PARTS)] = None  # what an ablated run was to go without
+    message: Annotated[str | None, ErrorText()] = None  # what a program printed, which may be anything
+    held: MemoryHeld | None = None  # of a GPU whose memory ran out
+
+    __pydantic_config__ = _STRICT
 
     def record(self) -> dict[str, Any]:
-        """For JSON, without what looks like a secret in the message: it goes into tables and reports."""
-        facts = {name: value for name, value in asdict(self).items() if value not in (None, [])}
-        return facts | ({"message": without_secrets(self.message)} if self.message else {})
+        """Return the fields that are known, for JSON, without what looks like a secret in the message.
+
+        The message goes into tables and reports.
+        """
+        known = _known(asdict(self))
+        return known | ({"message": without_secrets(self.message)} if self.message else {})
 
 
-def describe_reason(reason: Mapping[str, Any] | str | None) -> str | None:
-    """Word the reason of a run.json in a line that may be shown; one from before reasons had fields is a text already.
+def _known(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are neither None nor empty, of nested mappings and lists of these too."""
+    known = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            value = _known(value)
+        elif isinstance(value, list | tuple):
+            value = [_known(entry) for entry in value]
+        if value is not None and value != [] and value != {}:
+            known[name] = value
+    return known
 
-    >>> describe_reason({"code": "killed", "rank": 1, "node": "n2", "signal": "SIGSEGV"})
+
+def describe_reason(reason: Reason | None) -> str | None:
+    """Return why a run did not complete as one line of text; None without a reason.
+
+    >>> describe_reason(Reason("killed", rank=1, node="n2", signal="SIGSEGV"))
     'rank 1 on n2: killed by SIGSEGV'
-    >>> describe_reason({"code": "timed_out", "time_limit_s": 480.0, "measured_steps": 8, "step_s": 13.6})
+    >>> describe_reason(Reason("timed_out", time_limit_s=480.0, measured_steps=8, step_s=13.6))
     'exceeded its time limit of 8 min; its 8 measured steps took 13.6 s each'
     """
-    if reason is None or isinstance(reason, str):
-        return reason and printable(reason)
-    fields, code = defaultdict(lambda: "?", reason), str(reason.get("code", "unknown"))
-    if reason.get("time_limit_s") is not None:
-        fields["limit_min"] = f"{reason['time_limit_s'] / 60:g}"
-    text = _held(fields) if reason.get("held") else WORDINGS.get(code, code.replace("_", " ")).format_map(fields)
-    text += HINTS.get(reason.get("signal", ""), "")
-    text += f": {reason['message']}" if code in ("exited", "timed_out") and reason.get("message") else ""
-    if "rank" in reason:
-        text = f"rank {_place(reason)}: {text}"
-    if reason.get("unreported"):
-        text += f"; rank {', '.join(map(_place, reason['unreported']))} exited without reporting"
-    if reason.get("measured_steps"):
-        text += f"; its {counted(reason['measured_steps'], 'measured step')} took {_each(reason)}"
+    if reason is None:
+        return None
+    if reason.held is not None:
+        text = _describe_memory(reason, reason.held)
+    else:
+        wording = WORDINGS.get(reason.code, reason.code.replace("_", " "))
+        text = wording.format_map(_fields_in_words(reason))
+    text += HINTS.get(reason.signal or "", "")
+    if reason.code in ("exited", "timed_out") and reason.message:
+        text += f": {reason.message}"
+    if reason.rank is not None:
+        text = f"rank {_rank_on_node(reason.rank, reason.node)}: {text}"
+    if reason.unreported:
+        silent = ", ".join(_rank_on_node(rank.rank, rank.node) for rank in reason.unreported)
+        text += f"; rank {silent} exited without reporting"
+    if reason.measured_steps and reason.step_s is not None:
+        steps = counted(reason.measured_steps, "measured step")
+        text += f"; its {steps} took {with_unit(reason.step_s, SECONDS)}{' each' if reason.measured_steps > 1 else ''}"
     return printable(text)
 
 
-def _each(reason: Mapping[str, Any]) -> str:
-    """Word the time of a measured step, of one or of each of several."""
-    return with_unit(reason["step_s"], SECONDS) + (" each" if reason["measured_steps"] > 1 else "")
+def _fields_in_words(reason: Reason) -> dict[str, Any]:
+    """Return what the wordings name, "?" for a field that the reason does not have."""
+    values = {entry.name: getattr(reason, entry.name) for entry in fields(reason)}
+    words = {name: "?" if value is None else value for name, value in values.items()}
+    words["limit_min"] = "?" if reason.time_limit_s is None else f"{reason.time_limit_s / 60:g}"
+    return words
 
 
-def _held(reason: Mapping[str, Any]) -> str:
-    """Word what held the memory of a GPU, the most first, and what is free."""
-    held = reason["held"]
-    wanted = held.get("wanted_bytes")
-    what = reason["message"] if wanted is None else f"no memory for {with_unit(wanted, BYTES)} more"
-    parts = []
-    for name, size in sorted(held["bytes"].items(), key=lambda each: (each[0] == "free", -each[1])):
-        if size:
-            most = held.get("most", {}).get(name, {})
-            # An archive leaves out what the user named.
-            at = f" ({with_unit(most['bytes'], BYTES)} of it {_holder(most)})" if most.get("where") else ""
-            parts.append(f"{HOLDERS.get(name, name.replace('_', ' '))} {with_unit(size, BYTES)}{at}")
-    see = f"; see {held['snapshot']}" if held.get("snapshot") else ""
-    return f"{what}; GPU {held['gpu']} has {with_unit(held['total_bytes'], BYTES)}: {', '.join(parts)}{see}"
+def _describe_memory(reason: Reason, held: MemoryHeld) -> str:
+    """Return what held the memory of a GPU, the largest category first and free memory last."""
+    if held.wanted_bytes is None:
+        text = str(reason.message)
+    else:
+        text = f"no memory for {with_unit(held.wanted_bytes, BYTES)} more"
+    by_size = sorted(held.bytes.items(), key=lambda entry: (entry[0] == "free", -entry[1]))
+    parts = [_describe_use(category, size, held.most.get(category)) for category, size in by_size if size]
+    snapshot = f"; see {held.snapshot}" if held.snapshot else ""
+    return f"{text}; GPU {held.gpu} has {with_unit(held.total_bytes, BYTES)}: {', '.join(parts)}{snapshot}"
 
 
-def _holder(most: Mapping[str, Any]) -> str:
-    """Word the code behind most of a category: a line, or a class of modules."""
-    if "modules" not in most:
-        return f"at {most['where']}"
-    return f"in forward of {most['where']}" + (f", {most['modules']} modules" if most["modules"] > 1 else "")
+def _describe_use(category: str, size: int, largest: LargestUse | None) -> str:
+    """Return the size of a category of memory, and the code that holds most of it where that is known."""
+    text = f"{HOLDERS.get(category, category.replace('_', ' '))} {with_unit(size, BYTES)}"
+    if largest is None or largest.where is None:
+        return text
+    if largest.modules is None:
+        code = f"at {largest.where}"
+    else:
+        several = f", {largest.modules} modules" if largest.modules > 1 else ""
+        code = f"in forward of {largest.where}{several}"
+    return f"{text} ({with_unit(largest.bytes, BYTES)} of it {code})"
 
 
-def _place(of: Mapping[str, Any]) -> str:
-    return f"{of['rank']} on {of['node']}" if of.get("node") else str(of["rank"])
+def _rank_on_node(rank: int, node: str | None) -> str:
+    return f"{rank} on {node}" if node else str(rank)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from multicard.core.text import counted
+from multicard.core.text import counted, quoted
 
 # What was expected, by pydantic's type of the fault.
 _EXPECTED = {
@@ -20,6 +20,7 @@ _EXPECTED = {
     "dict_type": "a mapping",
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",
+    "dataclass_type": "a mapping",
     "invalid_key": "a name that is text",
 }
 # What was expected, with the limit that pydantic states beside the type.
@@ -59,7 +60,7 @@ def expectation(fault: Mapping[str, Any]) -> str:
     match fault_type:
         case "missing":
             return "missing"
-        case "extra_forbidden":
+        case "extra_forbidden" | "unexpected_keyword_argument":
             return "unknown key"
         case "value_error":
             return str(context["error"])
@@ -73,10 +74,12 @@ def expectation(fault: Mapping[str, Any]) -> str:
 
 
 def first_fault(error: Any) -> str:
-    """Return the first fault of a `ValidationError`: its key, unless it is about the whole, and what was expected."""
+    """Return the first fault of a `ValidationError` in words: the key, what was found there, and what was expected."""
     fault = error.errors()[0]
-    key = ".".join(map(str, fault["loc"]))
-    return f"{key}: {expectation(fault)}" if key else expectation(fault)
+    key, expected = ".".join(map(str, fault["loc"])), expectation(fault)
+    if expected.startswith("expected "):
+        expected = f"found {quoted(fault['input'])}, {expected}"
+    return f"{key}: {expected}" if key else expected
 
 
 def choices_of(fault: Mapping[str, Any]) -> list[str]:

@@ -3,19 +3,9 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from multicard.experiment.runs import Run
-
-
-@dataclass(frozen=True)
-class Place:
-    """The place of a run in the order in which runs start; recorded as `order` in its run.json."""
-
-    seed: int  # the experiment's `order_seed`
-    group: tuple[str, ...]  # names of the scenarios among whose runs it starts; see `planned_order`
-    block: int  # the run's repeat: in each block every configuration of the group runs once
-    position: int  # among all runs of the group, from 1
+from multicard.runs.record import Place
 
 
 def planned_order(scenarios: Mapping[str, list[Run]], seed: int) -> dict[str, Place]:
@@ -32,7 +22,7 @@ def planned_order(scenarios: Mapping[str, list[Run]], seed: int) -> dict[str, Pl
         blocks = {run.id: run.parameters.repeat for name in group for run in scenarios[name]}
         shuffled = sorted(blocks, key=lambda run: (blocks[run], _digest(seed, run)))
         for position, run in enumerate(shuffled, start=1):
-            places[run] = Place(seed, group, blocks[run], position)
+            places[run] = Place(seed=seed, group=group, block=blocks[run], position=position)
     return places
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict
 
 from multicard.core.entries import by_name
 from multicard.core.reasons import Reason
@@ -14,6 +14,8 @@ from multicard.core.rendezvous import Rendezvous
 from multicard.core.units import ARGS_PREFIX
 from multicard.experiment.machine import Machine
 from multicard.runs.parameters import DEFAULT_WORKLOAD, JobParameters
+from multicard.runs.rank_report import RankReport
+from multicard.runs.record import DataRecord, ModelRecord, Outcome, RunRecord
 
 if TYPE_CHECKING:
     # Planning a run does without pandas, which takes long to import.
@@ -23,6 +25,13 @@ BATCH = "global batch size"  # key of `Workload.learning`
 
 # Definitions of the data set and model of a run, by the parameter that names each: `dataset`, `model`.
 Inputs = Mapping[str, Any]
+
+
+class InputRecords(TypedDict, total=False):
+    """What run.json says of a job's inputs."""
+
+    data: DataRecord
+    model: ModelRecord
 
 
 @dataclass(frozen=True)
@@ -191,17 +200,17 @@ class Workload(ABC):
             "is_user_program": self.is_user_program,
         }
 
-    def input_facts(self, data: Path, model: Path | None) -> dict[str, Any]:
-        """Return the entries of run.json about a job's inputs, read from their prepared folders."""
+    def input_facts(self, data: Path, model: Path | None) -> InputRecords:
+        """Return the records of a job's inputs, read from their prepared folders."""
         return {}
 
     def judge(
-        self, p: Any, outcome: str, reason: Reason | None, ranks: Sequence[Mapping[str, Any]], scratch: Path
-    ) -> tuple[str, Reason | None]:
+        self, p: Any, outcome: Outcome, reason: Reason | None, reports: Sequence[RankReport], scratch: Path
+    ) -> tuple[Outcome, Reason | None]:
         """Return the outcome of a job, and the reason unless it completed, by the workload's own criteria.
 
-        `outcome`, `reason`: by the criteria of every workload; `ranks`: records of the expected ranks; `scratch`:
-        folder with the files that the ranks of all nodes wrote.
+        `outcome`, `reason`: by the criteria of every workload; `reports`: of the expected ranks that left one;
+        `scratch`: folder with the files that the ranks of all nodes wrote.
         """
         return outcome, reason
 
@@ -222,11 +231,11 @@ class Workload(ABC):
         return importlib.import_module(f"{type(self).__module__.rpartition('.')[0]}.measures")
 
     def measure(
-        self, record: Mapping[str, Any], common: Mapping[str, Any], steps: "pd.DataFrame", epochs: "pd.DataFrame | None"
+        self, record: RunRecord, common: Mapping[str, Any], steps: "pd.DataFrame", epochs: "pd.DataFrame | None"
     ) -> dict[str, Any]:
         """Return the workload's own measures of a completed run, by `measure` of the module `measures` beside it.
 
-        `record`: contents of run.json; `common`: measures that every workload has, throughput in its `unit` included;
+        `record`: of the run; `common`: measures that every workload has, throughput in its `unit` included;
         `steps`, `epochs`: tables of the run; `epochs` is None unless the workload `has_epochs` and the run ended one.
         """
         return self._measures_module().measure(record, common, steps, epochs)
@@ -236,33 +245,33 @@ class Workload(ABC):
         """Name of the parameter by which a series is named in which nothing varies."""
         return self.method
 
-    def counted(self, record: Mapping[str, Any], steps: "pd.DataFrame") -> "pd.DataFrame":
+    def counted(self, record: RunRecord, steps: "pd.DataFrame") -> "pd.DataFrame":
         """Return the rows of steps.csv with the samples that the workload's measures count."""
         return steps
 
-    def distinct_share(self, record: Mapping[str, Any]) -> float:
+    def distinct_share(self, record: RunRecord) -> float:
         """Return the share of distinct samples among all that a run's ranks process: 1 unless ranks repeat samples."""
         return 1.0
 
-    def operations(self, record: Mapping[str, Any], steps: "pd.DataFrame") -> Operations | None:
+    def operations(self, record: RunRecord, steps: "pd.DataFrame") -> Operations | None:
         """Return the operations of a completed run's step, as its ranks counted them; None unless all counted.
 
         `steps`: rows of the measured steps, for whose tokens, padding included, the operations are scaled where tokens
         are counted.
         """
-        counted = [rank.get("operations") or {} for rank in record.get("ranks") or []]
-        if not counted or any(operations.get("model") is None for operations in counted):
+        counts = [rank.operations for rank in record.ranks if rank.operations is not None]
+        model = [count.model for count in counts if count.model is not None]
+        hardware = [count.hardware for count in counts if count.hardware is not None]
+        if not counts or not len(model) == len(hardware) == len(record.ranks):
             return None
         # Operations were counted in a step of the warm-up, whose sequences may have been of other lengths.
         growth = 1.0
-        tokens_when_counted: list[Any] = [operations.get("padded_tokens") for operations in counted]
-        if all(tokens_when_counted):
-            growth = steps["padded_tokens"].mean() * len(counted) / sum(tokens_when_counted)
-        model, hardware = (
-            growth * sum(operations[name] for operations in counted) / len(counted) for name in ("model", "hardware")
-        )
-        precision = counted[0]["precision"]
-        return Operations(model, hardware, (precision, "fp32") if precision == "tf32" else (precision,))
+        tokens_when_counted = [count.padded_tokens for count in counts if count.padded_tokens]
+        if len(tokens_when_counted) == len(counts):
+            growth = steps["padded_tokens"].mean() * len(counts) / sum(tokens_when_counted)
+        precision = counts[0].precision or ""
+        precisions = (precision, "fp32") if precision == "tf32" else (precision,)
+        return Operations(growth * sum(model) / len(model), growth * sum(hardware) / len(hardware), precisions)
 
     @abstractmethod
     def job(self, values: Mapping[str, Any]) -> str:

@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -15,6 +14,7 @@ from multicard.core.files import sha256
 from multicard.core.layout import EPOCHS, GPU_SAMPLES, KEPT, LOG, MEMORY_SNAPSHOT, RUN, SAVED, STEPS, TRACE
 from multicard.core.system import ask, read_or_none
 from multicard.launch.ending import deferred_signals, end_process
+from multicard.runs.record import ScriptRecord
 
 SCRATCH = ".scratch-"
 LOCK = ".lock"
@@ -94,19 +94,18 @@ def _remove_scratch(folder: Path) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def script_version(script: Path | None, folder: Path) -> dict[str, Any]:
-    """Return for run.json which version of a user's script ran.
+def script_version(script: Path | None, folder: Path) -> ScriptRecord:
+    """Return the checksum of a user's script, and the commit of the git repository that its folder is in.
 
-    `file` and `sha256`: name and checksum of the script. `commit`: of the git repository that its folder is in.
-    `modified`: True if files that git tracks in the folder differ from the commit. What is not known is None.
+    A field is None where there is no file, no repository or no git.
     """
     git = ["git", "--no-optional-locks", "-C", str(folder)]
     commit = ask([*git, "rev-parse", "HEAD"])
     changes = ask([*git, "status", "--porcelain", "--untracked-files=no", "--", "."])
     in_repository = commit.problem is None
-    return {
-        "file": script and script.name,
-        "sha256": script and read_or_none(lambda: sha256(script)),
-        "commit": commit.output.strip() if in_repository else None,
-        "modified": bool(changes.lines) if in_repository and changes.problem is None else None,
-    }
+    return ScriptRecord(
+        file=script.name if script else None,
+        sha256=read_or_none(lambda: sha256(script)) if script else None,
+        commit=commit.output.strip() if in_repository else None,
+        modified=bool(changes.lines) if in_repository and changes.problem is None else None,
+    )

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,7 @@ import psutil
 
 from multicard.core.system import read_or_none
 from multicard.launch.sampler import Row, Samples, Windows, read_samples, sampling
+from multicard.runs.record import CpuUse, NodeConditions
 
 PROC = Path("/proc")
 PERIOD_S = 0.5
@@ -67,8 +68,8 @@ def take_samples(
         yield rows, max(PERIOD_S, cost_s / MOST_OF_A_CPU)
 
 
-def host_record(file: Path, windows: Windows = ()) -> dict[str, Any]:
-    """Return for run.json who else used the CPUs of a node during a run, and during its measured steps.
+def host_record(file: Path, windows: Windows = ()) -> NodeConditions:
+    """Return who else used the CPUs of a node during a run, and during its measured steps.
 
     `others_cpu_s` is the CPU time that other processes took of the CPUs that the run may use:
 
@@ -76,15 +77,13 @@ def host_record(file: Path, windows: Windows = ()) -> dict[str, Any]:
 
     Interrupts are left out: the kernel also handles the run's own network and disks there. `stolen_cpu_s` is the time
     that the hypervisor gave to other virtual machines, Δ steal. Both have the granularity of the kernel's clock tick,
-    10 ms per CPU; `wall_s` is the time that they cover. `usable_cpus` counts these CPUs. `measured_steps` holds the
-    three of the samples around the measured steps, from the last before to the first after them; None without such
-    samples.
+    10 ms per CPU. `measured_steps` is by the samples around the measured steps, from the last before to the first after
+    them; None without such samples.
 
     `file`: written by `sample_cpus`; what it does not hold is None. `windows`: start and end of the measured steps of
     each rank of the node.
     """
     samples = read_samples(file, COLUMNS)
-    cpus = None if samples.empty else int(samples["usable_cpus"].iloc[-1])
     # Each row covers the time from the sample before to its own.
     spent = samples[["time_s", *SECONDS]].diff().rename(columns={"time_s": "wall_s"}).iloc[1:]
     starts = samples["time_s"].iloc[:-1].to_numpy()
@@ -93,11 +92,11 @@ def host_record(file: Path, windows: Windows = ()) -> dict[str, Any]:
     for start, end in windows:
         is_measured |= (starts < end) & (ends > start)
     measured = spent[is_measured]
-    return {
+    return NodeConditions(
         **_sums(spent),
-        "usable_cpus": cpus,
-        "measured_steps": None if measured.empty else _sums(measured),
-    }
+        usable_cpus=None if samples.empty else int(samples["usable_cpus"].iloc[-1]),
+        measured_steps=None if measured.empty else CpuUse(**_sums(measured)),
+    )
 
 
 def _sums(spent: pd.DataFrame) -> dict[str, float | None]:

@@ -7,7 +7,7 @@ not end a job. Whether a run counts as disturbed is judged later, by `multicard.
 
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,16 +19,11 @@ import pandas as pd
 
 from multicard.core.system import read_or_none
 from multicard.launch.sampler import Row, Samples, Windows, read_samples, sampling
+from multicard.runs.record import CLOCK_REASONS, Energy, GpuConditions, GpuState
 
 PERIOD_S = 0.1  # drivers renew power and energy every 20 to 100 ms
 SLOW_EVERY = 10  # samples, for the limits of power, which take longer to read
 
-# Bits of NVML's clocks event reasons (nvml.h).
-CLOCK_REASONS = {
-    0x1: "gpu_idle", 0x2: "applications_clocks_setting", 0x4: "sw_power_cap", 0x8: "hw_slowdown", 0x10: "sync_boost",
-    0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake_slowdown",
-    0x100: "display_clock_setting", 0x200: "board_limit", 0x400: "reliability",
-}  # fmt: skip
 IDLE = 0x1
 # Arguments of NVML's functions (nvml.h).
 SM_CLOCK = 1
@@ -165,77 +160,62 @@ class GpuSamples:
         samples = rows[rows["problem"].isna()]
         return cls(dict(iter(samples.groupby("gpu"))), dict(problems))
 
-    def of_rank(self, rank: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """Return for run.json the values of `of_gpu`, each as a list with an element for each GPU of a rank.
+    def of_rank(self, gpus: Sequence[str], windows: Windows) -> "list[GpuMeasures]":
+        """Return what each GPU of a rank, by its UUID, did in the rank's measured windows.
 
-        `rank`: its record, with `windows` and `gpus`. A rank on a CPU has one element, without a measurement.
+        A rank on a CPU has one entry, without energy.
         """
-        windows = [(start, end) for start, end in rank.get("windows") or []]
-        uuids = [gpu["uuid"] for gpu in rank.get("gpus") or []]
-        if not uuids:
-            return {
-                "energy": [_no_energy("no meter for a CPU")],
-                "gpu_conditions": [None],
-                "device_memory_used_bytes": [None],
-            }
-        measured = [self.of_gpu(uuid, windows) for uuid in uuids]
-        return {name: [gpu[name] for gpu in measured] for name in measured[0]}
+        if not gpus:
+            return [GpuMeasures(Energy(reason="no meter for a CPU"), None, None)]
+        return [self.of_gpu(uuid, windows) for uuid in gpus]
 
-    def of_gpu(self, uuid: str, windows: Windows) -> dict[str, Any]:
-        """Return for run.json what a GPU did in some windows of time.
-
-        `energy`: joules for everything that ran on it, by its counter; the seconds of the windows; and the reason where
-        there are no joules. `gpu_conditions`: the state at the first sample and at the last one
-        in the windows, and all `clock_reasons` that a sample in them found on a GPU that was not idle.
-        `device_memory_used_bytes`: the most that all processes together used in the first window, with CUDA contexts.
-        """
+    def of_gpu(self, uuid: str, windows: Windows) -> "GpuMeasures":
+        """Return what a GPU did in some windows of time, which are in order."""
         samples = self.gpus.get(uuid)
         if samples is None:
             any_problem = next(iter(self.problems.values()), "NVML does not know the GPU")
-            reason = self.problems.get(uuid) or any_problem
-            return {"energy": _no_energy(reason), "gpu_conditions": None, "device_memory_used_bytes": None}
-        return {
-            "energy": _energy(samples, windows),
-            "gpu_conditions": _conditions(samples, windows),
-            "device_memory_used_bytes": _most_memory(samples, windows[:1]),
-        }
+            return GpuMeasures(Energy(reason=self.problems.get(uuid) or any_problem), None, None)
+        memory = _most_memory(samples, windows[:1])
+        return GpuMeasures(_energy(samples, windows), _conditions(samples, windows), memory)
 
 
-def _energy(samples: pd.DataFrame, windows: Windows) -> dict[str, float | str | None]:
+@dataclass(frozen=True)
+class GpuMeasures:
+    """What the samples of a GPU say of some windows of time."""
+
+    energy: Energy
+    conditions: GpuConditions | None  # None where the GPU was not sampled
+    memory_used_bytes: int | None  # the most that all processes together used in the first window
+
+
+def _energy(samples: pd.DataFrame, windows: Windows) -> Energy:
     """Return the increase of the energy counter in some windows, between samples by a straight line."""
     if not windows:
-        return _no_energy("no step was measured")
+        return Energy(reason="no step was measured")
     times = samples["time_s"]
     (first_start, _), (_, last_end) = windows[0], windows[-1]
     if first_start < times.iloc[0] - PERIOD_S or last_end > times.iloc[-1] + PERIOD_S:
-        return _no_energy("the GPU was not sampled throughout")
+        return Energy(reason="the GPU was not sampled throughout")
     readings = samples.dropna(subset="energy_j")
     if readings.empty:
-        return _no_energy("the driver does not tell the energy")
+        return Energy(reason="the driver does not tell the energy")
     starts, ends = np.transpose(windows)
     joules_at_starts = np.interp(starts, readings["time_s"], readings["energy_j"])
     joules_at_ends = np.interp(ends, readings["time_s"], readings["energy_j"])
-    return {
-        "energy_j": float((joules_at_ends - joules_at_starts).sum()),
-        "duration_s": float((ends - starts).sum()),
-        "reason": None,
-    }
+    joules = float((joules_at_ends - joules_at_starts).sum())
+    return Energy(energy_j=joules, duration_s=float((ends - starts).sum()), reason=None)
 
 
-def _no_energy(reason: str) -> dict[str, float | str | None]:
-    return {"energy_j": None, "duration_s": None, "reason": reason}
-
-
-def _conditions(samples: pd.DataFrame, windows: Windows) -> dict[str, Any]:
+def _conditions(samples: pd.DataFrame, windows: Windows) -> GpuConditions:
     inside = _inside(samples, windows)
     reasons = inside["clock_reasons"].dropna().astype(int)
     # A GPU that idles lowers its clocks, which slows no step down.
     names = {name for bits in reasons if not bits & IDLE for name in reason_names(bits)}
-    return {
-        "before": _last_state(samples.iloc[:1]),
-        "after": None if inside.empty else _last_state(samples.loc[: inside.index[-1]]),
-        "clock_reasons": None if reasons.empty else sorted(names),
-    }
+    return GpuConditions(
+        before=_last_state(samples.iloc[:1]),
+        after=None if inside.empty else _last_state(samples.loc[: inside.index[-1]]),
+        clock_reasons=None if reasons.empty else tuple(sorted(names)),
+    )
 
 
 def _most_memory(samples: pd.DataFrame, windows: Windows) -> int | None:
@@ -254,11 +234,10 @@ def _inside(samples: pd.DataFrame, windows: Windows) -> pd.DataFrame:
     return samples[is_inside]
 
 
-def _last_state(samples: pd.DataFrame) -> dict[str, Any]:
+def _last_state(samples: pd.DataFrame) -> GpuState:
     """Return the state at the last of some samples; limits are those of the last sample that has them."""
     last = samples[STATE].iloc[-1]
     last = last.fillna(samples[LIMITS].ffill().iloc[-1])
-    state: dict[str, Any] = {name: None if pd.isna(value) else float(value) for name, value in last.items()}
-    if state["clock_reasons"] is not None:
-        state["clock_reasons"] = reason_names(int(state["clock_reasons"]))
-    return state
+    readings = {name: None if pd.isna(value) else float(value) for name, value in last.items()}
+    bits = readings.pop("clock_reasons")
+    return GpuState(**readings, clock_reasons=None if bits is None else tuple(reason_names(int(bits))))

@@ -1,46 +1,29 @@
-"""Run one job to its outcome and write its run directory."""
+"""Run one job to its outcome and write its run directory: prepare, run, collect, judge, write."""
 
 import contextlib
-import csv
 import shutil
 import socket
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from multicard.core.errors import UserError
-from multicard.core.files import (
-    described,
-    is_full,
-    mentions_full_disk,
-    read_json,
-    report_unwritable,
-    write_csv,
-    write_json,
-)
+from multicard.core.files import described, is_full, mentions_full_disk, report_unwritable, write_json
 from multicard.core.layout import (
     CHECKPOINT,
-    CPU_SAMPLES,
-    EPOCH_COLUMNS,
     EPOCHS,
-    FROM_FIRST_RANK,
-    GPU_SAMPLES,
     JOB,
     LOG,
     MEMORY_SNAPSHOT,
-    NODE,
-    OUTCOMES,
     PROGRESS,
     RUN,
     SAVED,
-    STEP_COLUMNS,
     STEPS,
     TRACE,
-    node_file,
-    node_files,
     rank_file,
 )
 from multicard.core.pipeline import full_version
@@ -52,21 +35,67 @@ from multicard.core.units import SECONDS, with_unit
 from multicard.experiment.machine import slurm_job
 from multicard.experiment.workload import WORKLOADS
 from multicard.launch.attempts import scratch_in, script_version
-from multicard.launch.cpu_samples import host_record
-from multicard.launch.gpu_samples import GpuSamples
-from multicard.launch.judge import judge, judge_gpus, judge_profiler, measured_steps, text_of
+from multicard.launch.collect import Collected, collect, join_tables
+from multicard.launch.judge import (
+    JobFacts,
+    MeasuredSteps,
+    Verdict,
+    judge,
+    judge_gpus,
+    judge_profiler,
+    measured_steps,
+    text_of,
+)
 from multicard.launch.node_folder import node_folder
 from multicard.launch.node_ranks import run_ranks
+from multicard.launch.profiler_choice import ProfilerChoice, choose_profiler
 from multicard.launch.several_nodes import run_on_nodes
+from multicard.launch.supervise import Ended
 from multicard.launch.trace_files import keep_trace
 from multicard.launch.variables import secrets_in, settings
 from multicard.profilers import PROFILERS
 from multicard.runs.parameters import JobParameters, run_id
+from multicard.runs.record import ListedFile, Place, ProfilerUse, RunRecord
 
-OF_EVERY_RANK = (
-    "rank", "node", "pid", "binding", "gpus", "windows", "energy", "gpu_conditions", "device_memory_used_bytes",
-    "observed", "operations", "intraop_threads",
-)  # fmt: skip
+LOG_TAIL = 20_000  # characters of a log in which a full disk is looked for
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at a job: what to run, under what, and where; made by `run_job`."""
+
+    parameters: JobParameters
+    profiler: ProfilerChoice
+    time_limit_s: float
+    folder: Path  # the run directory
+    scratch: Path  # where ranks write: a folder on the node, or on several nodes the one that all see
+    shared: Path  # temporary folder in the run directory, which all nodes see
+    order: Place | None  # its planned place
+
+    @property
+    def name(self) -> str:
+        """The id of the run."""
+        return run_id(self.parameters)
+
+    @property
+    def log(self) -> Path:
+        """What the job prints."""
+        return self.folder / LOG
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where the job resumes, if an earlier attempt was interrupted."""
+        return self.folder / CHECKPOINT
+
+
+@dataclass(frozen=True)
+class Execution:
+    """The command of a job, when it ran, and how it ended."""
+
+    command: Sequence[str]
+    ended: Ended
+    start: datetime
+    end: datetime
 
 
 def run_job(
@@ -75,9 +104,9 @@ def run_job(
     folder: Path,
     time_limit_s: float,
     model: Path | None = None,
-    order: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Run the job and write its run directory; return what run.json holds.
+    order: Place | None = None,
+) -> RunRecord:
+    """Run the job and write its run directory; return its record.
 
     Every job has an outcome: `completed`, `out_of_memory`, `diverged`, `timed_out` or `failed`. run.json is written
     last, so a directory that has one is complete. A job that was interrupted has no outcome; started again, it resumes
@@ -85,280 +114,268 @@ def run_job(
 
     `data` and `model`: folders of the prepared data set and language model, for a run that has them; `folder`: the run
     directory, from which all is removed that an earlier attempt left but its checkpoint; `order`: the run's place in
-    the planned order, for run.json; see `multicard.experiment.order.Place`.
+    the planned order.
 
     Raises `UserError` if the configured profiler cannot be used, or `folder` cannot be written, such as on a full disk:
     that is no outcome of the job.
     """
-    name, several = run_id(parameters), parameters.nodes > 1
-    work = WORKLOADS[parameters.workload]
-    launching = work.launching(parameters)
-    seen = launching.hidden_from_profilers, launching.interpreter
-    choice = choose_profiler(parameters.profiler, parameters.device, *seen)
-    if refusal := work.refusal(parameters):
+    workload = WORKLOADS[parameters.workload]
+    launching = workload.launching(parameters)
+    profiler = choose_profiler(
+        parameters.profiler, parameters.device, launching.hidden_from_profilers, launching.interpreter
+    )
+    refusal = workload.refusal(parameters)
+    if refusal is not None:
         return refuse_job(parameters, folder, refusal, order)
-    inputs = {"data": None, "model": None} | (work.input_facts(data, model) if data else {})
-    # On a cluster ranks write to a folder on the node, since writing over a network disturbs what is measured; of
-    # several nodes each makes its own and copies it to the shared one.
-    is_near = slurm_job() and not several
+    inputs = workload.input_facts(data, model) if data else {}
     with (
         report_unwritable(folder),
         scratch_in(folder) as shared,
-        node_folder() if is_near else contextlib.nullcontext(shared) as scratch,
+        _scratch_of_ranks(parameters, shared) as scratch,
     ):
-        checkpoint = folder / CHECKPOINT
-        resumes = checkpoint.is_file()
-        observed = work.observed(parameters)
-        if choice.name == "none" and work.is_user_program:
-            observed["profiled_steps"] = 0  # nothing would record them
-        write_json(
-            scratch / JOB,
-            {
-                "parameters": parameters.stated(),
-                "profiler": choice.name,
-                "data": str(data.absolute()) if data else None,
-                "model": str(model.absolute()) if model else None,
-                "keep": str((folder / SAVED).absolute()),
-                "scratch": str(scratch.absolute()),
-                "shared": str(shared.absolute()),
-                "time_limit_s": time_limit_s,
-                "port": free_port() if several else None,
-                "checkpoint": str(checkpoint.absolute()),
-                "observe": observed,
-            },
-        )
-        scripts = {}
-        if own_folder := launching.folder:
-            scripts = {"script": script_version(launching.script, own_folder)}
+        attempt = Attempt(parameters, profiler, time_limit_s, folder, scratch, shared, order)
+        has_checkpoint = attempt.checkpoint.is_file()
+        _write_job_file(attempt, data, model)
+        script = None
+        if launching.folder:
+            script = script_version(launching.script, launching.folder)
             (folder / SAVED).mkdir()  # the script may write there
-        start, secrets = datetime.now(UTC), secrets_in()
-        remark = "" if choice.name == parameters.profiler and choice.caveat is None else f" ({choice.why})"
-        _print(f"{PROGRESS}{name}: starting, profiler {choice.name}{remark}")
-        if secrets:
-            found = f"{counted(len(secrets), 'variable')} withheld that may be secret"
-            _print(f"{PROGRESS}{name}: {found}: {', '.join(secrets)}")
-        if several:  # each node makes the command and the environment of its ranks
-            job = (scratch / JOB).absolute()
-            command, ended = run_on_nodes(parameters, shared, job, folder / LOG, time_limit_s, _follow)
-        else:
-            ranks = range(parameters.ranks)
-            command, ended = run_ranks(parameters, choice.name, scratch, folder / LOG, time_limit_s, _follow, ranks)
-        end = datetime.now(UTC)
-
-        samples = _gpu_samples(scratch, folder, parameters.nodes)
-        ranks = [rank | samples[rank["node"]].of_rank(rank) for rank in _rank_records(scratch, parameters)]
-        nodes = _nodes(scratch, parameters, ranks) if several else []
-        node_of = {rank: node["name"] for node in nodes for rank in node["ranks"]}
-        outcome, reason = judge(ended, ranks, parameters.ranks, time_limit_s, folder / LOG, node_of)
-        if outcome == "failed":
-            reason = judge_profiler(reason, PROFILERS[choice.name], ended, folder / LOG)
-        if outcome == "completed" and parameters.device == "cuda":
-            outcome, reason = judge_gpus(ranks, parameters.devices)
-        outcome, reason = work.judge(parameters, outcome, reason, ranks, scratch)
-        if outcome == "failed" and (full := _full_folder(reason, folder / LOG, folder, scratch)):
-            raise UserError(f"{full}: cannot be written: No space left on device; free space and start again")
-        _join_parts(scratch, folder, parameters.ranks)
+        secrets = secrets_in()
+        _announce(attempt, secrets)
+        execution = _execute(attempt)
+        collected = collect(scratch, folder, parameters)
+        verdict = _judge(attempt, execution.ended, collected)
+        join_tables(scratch, folder, parameters.ranks)
         measured = measured_steps(folder / STEPS, parameters.ranks)
-        if measured and reason is not None:
-            reason = replace(reason, measured_steps=measured[0], step_s=measured[1])
-        if reason and reason.held and (snapshot := scratch / rank_file(MEMORY_SNAPSHOT, reason.rank)).exists():
-            shutil.move(snapshot, folder / MEMORY_SNAPSHOT)  # of the rank that the reason tells of
-        if ended.profiler_failed_before:
-            choice = choice._replace(why=f"{choice.why}; the job was started again: {ended.profiler_failed_before}")
-        failed = ((each["rank"], each.get("trace_problem")) for each in ranks)
-        problem = next((f"rank {rank}: {found}" for rank, found in failed if found), None)
-        missing = keep_trace(scratch, folder / TRACE, choice.name, outcome, parameters, ended, problem)
-        record = {
-            **_record(parameters, order, outcome, reason, start, end, choice, missing),
-            "wall_time_s": round(ended.wall_time_s, 3),
-            "exit_code": ended.exit_code,
-            "ended_at_time_limit": ended.timed_out,
-            "files": [described(folder / name) for name in (STEPS, EPOCHS)],
-            "command": arguments_without_secrets([part.replace(str(scratch), "$SCRATCH") for part in command]),
-            "variables": settings(),
-            "withheld": secrets,
-            "conditions": _conditions(scratch, parameters.nodes, ranks),
-            **_from_ranks(ranks),
-            "resumed": resumes,
-            **inputs,
-            **({"nodes": nodes} if several else {}),
-            **scripts,
-        }
-        if own_folder:
-            with contextlib.suppress(OSError):  # something is in it
-                (folder / SAVED).rmdir()
-        if outcome != "timed_out":  # the run is done, or the checkpoint may be the cause
-            checkpoint.unlink(missing_ok=True)
-        write_json(folder / RUN, record)
-        step_s = measured[1] if measured and outcome == "completed" else None
-        details = [outcome, step_s and f"{with_unit(step_s, SECONDS)} per step", describe_reason(record["reason"])]
-        see = outcome == "failed" and reason.message is None and f"see {folder / LOG}"
-        text = "; ".join(filter(None, (", ".join(filter(None, details)), see)))
-        _print(f"{PROGRESS}{name}: {text} ({ended.wall_time_s:.0f} s)")
+        if measured is not None and verdict.reason is not None:
+            reason = replace(verdict.reason, measured_steps=measured.count, step_s=measured.step_s)
+            verdict = replace(verdict, reason=reason)
+        _keep_memory_snapshot(attempt, verdict)
+        missing = keep_trace(
+            scratch, folder / TRACE, profiler.name, verdict.outcome, parameters, execution.ended,
+            _trace_problem(collected),
+        )  # fmt: skip
+        record = RunRecord(
+            **_common_fields(attempt, verdict, execution, missing),
+            files=tuple(ListedFile(**described(folder / name)) for name in (STEPS, EPOCHS)),
+            command=tuple(_command_without_private_parts(attempt, execution.command)),
+            variables=settings(),
+            withheld=tuple(secrets),
+            conditions=tuple(collected.conditions),
+            **_from_reports(collected),
+            resumed=has_checkpoint,
+            **({"data": None, "model": None} | inputs),
+            **({"nodes": tuple(collected.nodes)} if collected.nodes else {}),
+            **({"script": script} if script is not None else {}),
+        )
+        _write_record(attempt, record)
+        _report(attempt, record, execution.ended, measured)
         return record
 
 
-def refuse_job(
-    parameters: JobParameters, folder: Path, why: Reason | str, order: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def refuse_job(parameters: JobParameters, folder: Path, why: Reason | str, order: Place | None = None) -> RunRecord:
     """Leave the run directory of a job that this machine cannot run, for a reason or by a message: it has `failed`."""
     reason = Reason("cannot_run", node=socket.gethostname(), message=why) if isinstance(why, str) else why
-    text, now = describe_reason(reason.record()), datetime.now(UTC)
+    text, now = describe_reason(reason), datetime.now(UTC)
     with report_unwritable(folder), scratch_in(folder) as scratch:
         (folder / LOG).write_text(f"{text}\n", encoding="utf-8")
-        _join_parts(scratch, folder, 0)
+        join_tables(scratch, folder, 0)
         missing = keep_trace(scratch, folder / TRACE, "none", "failed", parameters)
-        record = {
-            **_record(parameters, order, "failed", reason, now, now, Choice("none", "nothing ran"), missing),
-            "wall_time_s": 0.0,
-            "exit_code": None,
-            "ended_at_time_limit": False,
-            "command": [],
-            "variables": None,
-            "conditions": [],
-            **_from_ranks([]),
-        }
-        write_json(folder / RUN, record)
-    _print(f"{PROGRESS}{record['run']}: failed, {text}")
+        nothing = ProfilerChoice("none", "nothing ran")
+        attempt = Attempt(parameters, nothing, 0.0, folder, scratch, scratch, order)
+        execution = Execution([], Ended(0, timed_out=False, wall_time_s=0.0), now, now)
+        record = RunRecord(
+            **_common_fields(attempt, Verdict("failed", reason), execution, missing) | {"exit_code": None},
+            command=(),
+            variables=None,
+            conditions=(),
+            **_from_reports(Collected([], [], [], [])),
+        )
+        write_json(folder / RUN, record.as_json())
+    _print(f"{PROGRESS}{record.run}: failed, {text}")
     return record
 
 
-def _record(
-    parameters: JobParameters,
-    order: Mapping[str, Any] | None,
-    outcome: str,
-    reason: Reason | None,
-    start: datetime,
-    end: datetime,
-    choice: "Choice",
-    missing: str | None,
-) -> dict[str, Any]:
-    """What is recorded of every job; `missing`: why there is no trace."""
-    return {
-        "run": run_id(parameters),
-        "outcome": outcome,
-        "reason": reason.record() if reason else None,
-        "parameters": parameters.model_dump(),
-        "order": order,
-        "started": start.isoformat(timespec="milliseconds"),
-        "ended": end.isoformat(timespec="milliseconds"),
-        "profiler": {"used": choice.name, "why": choice.why, "caveat": choice.caveat, "trace_missing": missing},
-    }
+def _scratch_of_ranks(parameters: JobParameters, shared: Path) -> AbstractContextManager[Path]:
+    """Return the folder that ranks write to.
 
-
-def _from_ranks(ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the record takes from those of the ranks."""
-    first = {key: ranks[0].get(key) if ranks else None for key in FROM_FIRST_RANK}
-    if first["versions"]:
-        first["versions"]["multicard"] = full_version()
-    return first | {"ranks": [{key: rank.get(key) for key in OF_EVERY_RANK} for rank in ranks]}
-
-
-class Choice(NamedTuple):
-    """Name of the profiler of a job, the reason for it, and why it may record too little."""
-
-    name: str
-    why: str
-    caveat: str | None = None
-
-
-def choose_profiler(wanted: str, device: str, hidden: str | None = None, python: str | None = None) -> Choice:
-    """Resolve `auto` to the first profiler that can be used, without a caveat, for jobs on `device` (cpu, cuda).
-
-    `hidden`: why one that runs the job as its child would not see its ranks; `python`: their interpreter, if not this
-    one. A profiler that is configured and cannot be used is a `UserError`.
+    On a cluster it is on the node, since writing over a network disturbs what is measured. Of several nodes each makes
+    its own, and copies it to the shared one.
     """
-    is_stated, reasons = wanted in PROFILERS, list[str]()
-    for name in [wanted] if is_stated else PROFILERS:
-        profiler = PROFILERS[name]
-        if hidden and profiler.node_file:
-            usable, why, caveat = False, f"{name} would see no rank: {hidden}", None
-        else:
-            usable, why, caveat = profiler.availability(device, python)
-        if usable and is_stated:
-            return Choice(name, "; ".join(filter(None, ("as configured", why, caveat))), caveat)
-        if usable and caveat is None:
-            return Choice(name, why or "; ".join(reasons))
-        reasons.append(caveat or why)
-    what = f"{wanted} cannot" if is_stated else "none can"
-    raise UserError(f"profiler: {what} be used: {'; '.join(reasons)}")
+    if slurm_job() and parameters.nodes == 1:
+        return node_folder()
+    return contextlib.nullcontext(shared)
 
 
-def _full_folder(reason: Reason, log: Path, *folders: Path) -> Path | None:
+def _write_job_file(attempt: Attempt, data: Path | None, model: Path | None) -> None:
+    """Write job.json, by which the ranks, the observer and other nodes know what to do."""
+    parameters = attempt.parameters
+    workload = WORKLOADS[parameters.workload]
+    observed = workload.observed(parameters)
+    if attempt.profiler.name == "none" and workload.is_user_program:
+        observed["profiled_steps"] = 0  # nothing would record them
+    content = {
+        "parameters": parameters.stated(),
+        "profiler": attempt.profiler.name,
+        "data": str(data.absolute()) if data else None,
+        "model": str(model.absolute()) if model else None,
+        "keep": str((attempt.folder / SAVED).absolute()),
+        "scratch": str(attempt.scratch.absolute()),
+        "shared": str(attempt.shared.absolute()),
+        "time_limit_s": attempt.time_limit_s,
+        "port": free_port() if parameters.nodes > 1 else None,
+        "checkpoint": str(attempt.checkpoint.absolute()),
+        "observe": observed,
+    }
+    write_json(attempt.scratch / JOB, content)
+
+
+def _execute(attempt: Attempt) -> Execution:
+    """Run the ranks, on this node or on several, until all have ended."""
+    parameters, scratch = attempt.parameters, attempt.scratch
+    start = datetime.now(UTC)
+    if parameters.nodes > 1:  # each node makes the command and the environment of its ranks
+        job = (scratch / JOB).absolute()
+        command, ended = run_on_nodes(parameters, attempt.shared, job, attempt.log, attempt.time_limit_s, _follow)
+    else:
+        ranks = range(parameters.ranks)
+        command, ended = run_ranks(
+            parameters, attempt.profiler.name, scratch, attempt.log, attempt.time_limit_s, _follow, ranks
+        )
+    return Execution(command, ended, start, datetime.now(UTC))
+
+
+def _judge(attempt: Attempt, ended: Ended, collected: Collected) -> Verdict:
+    """Return the verdict on a job, by what holds for every job and by what its workload knows.
+
+    Raises `UserError` if it failed because a disk was full, which is no outcome of the job.
+    """
+    parameters = attempt.parameters
+    workload = WORKLOADS[parameters.workload]
+    facts = JobFacts(
+        ended, collected.reports, parameters.ranks, attempt.time_limit_s, text_of(attempt.log), collected.node_of
+    )
+    verdict = judge(facts)
+    if verdict.outcome == "failed" and verdict.reason is not None:
+        reason = judge_profiler(verdict.reason, PROFILERS[attempt.profiler.name], ended, attempt.log)
+        verdict = replace(verdict, reason=reason)
+    if verdict.outcome == "completed" and parameters.device == "cuda":
+        verdict = judge_gpus(collected.reports, parameters.devices)
+    outcome, reason = workload.judge(parameters, verdict.outcome, verdict.reason, collected.reports, attempt.scratch)
+    if outcome == "failed" and reason is not None:
+        full = _full_folder(reason, attempt.log, (attempt.folder, attempt.scratch))
+        if full is not None:
+            raise UserError(f"{full}: cannot be written: No space left on device; free space and start again")
+    return Verdict(outcome, reason)
+
+
+def _full_folder(reason: Reason, log: Path, folders: Sequence[Path]) -> Path | None:
     """Return the folder whose disk was full when a job failed; None if none was.
 
-    What a job prints is no proof: a script may say so of another disk. It has to name the folder, or the folder has to
-    be full now.
+    A message is no proof: a script may complain about another disk. It has to name the folder, or the folder has to be
+    full now.
     """
-    lines = [reason.message or "", *text_of(log)[-20_000:].splitlines()]
+    lines = [reason.message or "", *text_of(log)[-LOG_TAIL:].splitlines()]
     complaints = [line for line in lines if mentions_full_disk(line)]
     for folder in folders:
-        named = any(str(folder) in line or str(folder.absolute()) in line for line in complaints)
-        if named or (complaints and is_full(folder)):
+        is_named = any(str(folder) in line or str(folder.absolute()) in line for line in complaints)
+        if is_named or (complaints and is_full(folder)):
             return folder
     return None
 
 
-def _rank_records(scratch: Path, parameters: JobParameters) -> list[dict[str, Any]]:
-    paths = [scratch / rank_file("rank.json", rank) for rank in range(parameters.ranks)]
-    records = [read_json(path) for path in paths if path.exists()]
-    assert all(record["outcome"] in OUTCOMES for record in records)
-    return [record | {"node": record["rank"] // parameters.ranks_per_node} for record in records]
+def _keep_memory_snapshot(attempt: Attempt, verdict: Verdict) -> None:
+    """Move PyTorch's snapshot of the rank whose memory ran out into the run directory."""
+    reason = verdict.reason
+    if reason is None or not reason.held or reason.rank is None:
+        return
+    snapshot = attempt.scratch / rank_file(MEMORY_SNAPSHOT, reason.rank)
+    if snapshot.exists():
+        shutil.move(snapshot, attempt.folder / MEMORY_SNAPSHOT)
 
 
-def _nodes(scratch: Path, parameters: JobParameters, ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Name, host, hardware and ranks of every node; None for what a node did not report."""
-
-    def described(node: int) -> dict[str, Any]:
-        file, first_rank = scratch / node_file(NODE, node), node * parameters.ranks_per_node
-        record = next((rank for rank in ranks if rank["node"] == node), {})
-        return {
-            "name": read_json(file)["name"] if file.exists() else f"node {node}",
-            "host": record.get("host"),
-            "hardware": record.get("hardware"),
-            "ranks": list(range(first_rank, first_rank + parameters.ranks_per_node)),
-        }
-
-    return [described(node) for node in range(parameters.nodes)]
+def _trace_problem(collected: Collected) -> str | None:
+    """Return why the profiler recorded too little in a rank, of the first that reports a problem."""
+    problems = [report for report in collected.reports if report.trace_problem]
+    return f"rank {problems[0].rank}: {problems[0].trace_problem}" if problems else None
 
 
-def _gpu_samples(scratch: Path, folder: Path, nodes: int) -> list[GpuSamples]:
-    """Move the samples of every node's GPUs into the run directory, and read them."""
-    names = node_files(GPU_SAMPLES, nodes)
-    for name in names:
-        if (scratch / name).exists():
-            shutil.move(scratch / name, folder / name)
-    return [GpuSamples.read(folder / name) for name in names]
+def _common_fields(attempt: Attempt, verdict: Verdict, execution: Execution, missing: str | None) -> dict[str, Any]:
+    """Return the fields that the record of every job has; `missing`: why there is no trace."""
+    profiler, ended = attempt.profiler, execution.ended
+    why = profiler.why
+    if ended.profiler_failed_before:
+        why = f"{why}; the job was started again: {ended.profiler_failed_before}"
+    return {
+        "run": attempt.name,
+        "outcome": verdict.outcome,
+        "reason": verdict.reason,
+        "parameters": attempt.parameters,
+        "order": attempt.order,
+        "started": execution.start.isoformat(timespec="milliseconds"),
+        "ended": execution.end.isoformat(timespec="milliseconds"),
+        "profiler": ProfilerUse(used=profiler.name, why=why, caveat=profiler.caveat, trace_missing=missing),
+        "wall_time_s": round(ended.wall_time_s, 3),
+        "exit_code": ended.exit_code,
+        "ended_at_time_limit": ended.timed_out,
+    }
 
 
-def _conditions(scratch: Path, nodes: int, ranks: list[dict[str, Any]]) -> list[dict[str, Any] | None]:
-    """Who else used the CPUs of every node; None of one that did not report."""
-    files = [scratch / name for name in node_files(CPU_SAMPLES, nodes)]
-    windows = [
-        [window for rank in ranks if rank["node"] == node for window in rank.get("windows") or ()]
-        for node in range(nodes)
-    ]
-    return [host_record(file, own) if file.exists() else None for file, own in zip(files, windows, strict=True)]
+def _from_reports(collected: Collected) -> dict[str, Any]:
+    """Return the fields of a record that the ranks reported; the first rank's stand for all where they are alike."""
+    first = collected.reports[0] if collected.reports else None
+    versions = first and first.versions
+    return {
+        "host": first and first.host,
+        "hardware": first and first.hardware,
+        "versions": {**versions, "multicard": full_version()} if versions else versions,
+        "steps_per_pass": first and first.steps_per_pass,
+        "profiled_window": first and first.profiled_window,
+        "ranks": tuple(collected.ranks),
+    }
 
 
-def _join_parts(scratch: Path, folder: Path, count: int) -> None:
-    """Join the parts of the ranks, in the order of the ranks; what no rank wrote stays an empty table."""
-    steps = [scratch / rank_file(STEPS, rank) for rank in range(count)]
-    write_csv(folder / STEPS, STEP_COLUMNS, _rows(steps))
-    write_csv(folder / EPOCHS, EPOCH_COLUMNS, _rows([scratch / rank_file(EPOCHS, 0)]))
+def _command_without_private_parts(attempt: Attempt, command: Sequence[str]) -> list[str]:
+    """Return the command without secrets and without the name of its temporary folder."""
+    return arguments_without_secrets([part.replace(str(attempt.scratch), "$SCRATCH") for part in command])
 
 
-def _rows(parts: list[Path]) -> Iterator[dict[str, str]]:
-    for part in parts:
-        if part.exists():
-            with part.open(newline="", encoding="utf-8") as source:
-                yield from csv.DictReader(source)
+def _write_record(attempt: Attempt, record: RunRecord) -> None:
+    """Write run.json, and remove what a run that is done does not need."""
+    with contextlib.suppress(OSError):  # the script kept something there, or there was no script
+        (attempt.folder / SAVED).rmdir()
+    if record.outcome != "timed_out":  # the run is done, or the checkpoint may be the cause
+        attempt.checkpoint.unlink(missing_ok=True)
+    write_json(attempt.folder / RUN, record.as_json())
+
+
+def _announce(attempt: Attempt, secrets: Sequence[str]) -> None:
+    """Print that the job starts, under which profiler, and what is withheld from it."""
+    profiler = attempt.profiler
+    is_as_configured = profiler.name == attempt.parameters.profiler and profiler.caveat is None
+    remark = "" if is_as_configured else f" ({profiler.why})"
+    _print(f"{PROGRESS}{attempt.name}: starting, profiler {profiler.name}{remark}")
+    if secrets:
+        withheld = f"{counted(len(secrets), 'variable')} withheld that may be secret"
+        _print(f"{PROGRESS}{attempt.name}: {withheld}: {', '.join(secrets)}")
+
+
+def _report(attempt: Attempt, record: RunRecord, ended: Ended, measured: MeasuredSteps | None) -> None:
+    """Print how the job ended, with the time of a step if it completed, else with the reason."""
+    details: list[str] = [record.outcome]
+    if measured is not None and record.completed:
+        details.append(f"{with_unit(measured.step_s, SECONDS)} per step")
+    text = ", ".join(filter(None, (*details, describe_reason(record.reason))))
+    if record.outcome == "failed" and record.reason is not None and record.reason.message is None:
+        text += f"; see {attempt.log}"
+    _print(f"{PROGRESS}{attempt.name}: {text} ({ended.wall_time_s:.0f} s)")
 
 
 def _follow(line: str) -> None:
-    _, told, progress = line.rpartition(f"{PROGRESS}  ")  # a progress bar of the script may stand before it
-    if told:
-        _print(told + progress)
+    """Print a line of the job if it is one of progress; a progress bar of the script may stand before it."""
+    _, prefix, progress = line.rpartition(f"{PROGRESS}  ")
+    if prefix:
+        _print(prefix + progress)
 
 
 def _print(line: str) -> None:

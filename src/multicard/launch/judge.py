@@ -1,25 +1,27 @@
-"""The outcome of a job, by what its ranks reported and how its launcher exited."""
+"""The verdict on a job, by what its ranks reported and how its launcher exited."""
 
 import itertools
 import re
 import signal
 import tempfile
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from multicard.core.files import is_full
 from multicard.core.layout import PROGRESS
-from multicard.core.reasons import LONGEST_MESSAGE, Reason
+from multicard.core.reasons import LONGEST_MESSAGE, Reason, UnreportedRank
 from multicard.core.system import ranks_may_share_gpus
 from multicard.core.text import printable
 from multicard.launch.supervise import Ended
 from multicard.profilers.interface import Profiler
+from multicard.runs.rank_report import RankReport
+from multicard.runs.record import Outcome
 
 # A rank and its exit code in the list of failures with which torchrun ends.
 FAILED_RANK = re.compile(r"rank +: (\d+) \(local_rank: \d+\)\s+exitcode +: (-?\d+) ")
-# What gloo, NCCL and the store of a process group say when another rank has gone, in lower case.
+# Parts of the messages of gloo, NCCL and a process group's store when another rank has gone, in lower case.
 LOST_PEER = (
     "connection closed by peer", "connection reset by peer", "connection refused", "broken pipe",
     "connection was likely closed", "remote process exited", "ncclremoteerror", "communicator was aborted",
@@ -27,174 +29,314 @@ LOST_PEER = (
 
 LOST_NODE = re.compile(r"^srun: error: Node failure on (\S+)", re.MULTILINE)
 ERROR = re.compile(r"error\b|no module named", re.IGNORECASE)
-OF_OTHERS = re.compile(rf"{PROGRESS}  |Generated:|\t")  # what this project prints, and nsys at its end
-OF_ERROR = re.compile(r"\[rank\d+\]: ")  # how PyTorch begins the lines of a traceback where there are several ranks
-REASONS = ("error", "exited")  # of a rank, in the order in which they explain the others
+# Lines that this project prints, and nsys at its end.
+NOT_OF_THE_JOB = re.compile(rf"{PROGRESS}  |Generated:|\t")
+# PyTorch begins the lines of a traceback like this where there are several ranks.
+LINE_OF_TRACEBACK = re.compile(r"\[rank\d+\]: ")
 TORCHRUN_ENDS = re.compile(r"torch[./]distributed[./]elastic|^Failures:|^Root Cause")
+# Exit codes from 128 on say that a signal ended the process.
+FIRST_SIGNAL_CODE = 128
 
 
-def judge(
-    ended: Ended,
-    ranks: list[dict[str, Any]],
-    expected: int,
-    time_limit_s: float,
-    log: Path,
-    node_of: Mapping[int, str] | None = None,
-) -> tuple[str, Reason | None]:
-    """Outcome of a job and, unless it completed, the reason.
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of a job, and the reason unless it completed."""
 
-    What the ranks reported decides; how a launcher or profiler exited after them does not. Of several failures the
-    reason is the one that caused the others: not a connection that broke because the rank at its other end was gone.
+    outcome: Outcome
+    reason: Reason | None = None
 
-    `node_of`: of a job on several nodes, the name of each rank's.
+
+COMPLETED = Verdict("completed")
+
+
+@dataclass(frozen=True)
+class RankExit:
+    """A rank that exited, and its code; the rank is None where several may be meant."""
+
+    rank: int | None
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What is known of a job that has ended."""
+
+    ended: Ended
+    reports: Sequence[RankReport]
+    rank_count: int
+    time_limit_s: float
+    log: str
+    node_of: Mapping[int, str] = field(default_factory=dict)  # node of each rank, of a job on several nodes
+
+    @cached_property
+    def listed_exits(self) -> list[RankExit]:
+        """Exits that torchrun lists; the first rank that failed comes last."""
+        return [RankExit(int(rank), int(code)) for rank, code in FAILED_RANK.findall(self.log)]
+
+    def listed_code(self, rank: int | None) -> int:
+        """Return the exit code of a rank: the listed one, 0 of one not listed, the launcher's without a list."""
+        if not self.listed_exits:
+            return self.ended.exit_code
+        codes = {exit_.rank: exit_.exit_code for exit_ in self.listed_exits}
+        return codes.get(rank, 0)
+
+    @cached_property
+    def silent_ranks(self) -> list[int]:
+        """Ranks that left no report."""
+        return sorted(set(range(self.rank_count)) - {report.rank for report in self.reports})
+
+    @property
+    def unreported(self) -> tuple[UnreportedRank, ...]:
+        """The silent ranks, for a reason."""
+        return tuple(UnreportedRank(rank, self.node_of.get(rank)) for rank in self.silent_ranks)
+
+    def reasons_of(self, outcome: Outcome) -> list[Reason]:
+        """Return the reasons of the ranks that ended so, in the order of the ranks."""
+        reports = [report for report in self.reports if report.outcome == outcome and report.reason is not None]
+        return [replace(report.reason, node=self.node_of.get(report.rank)) for report in reports if report.reason]
+
+    @cached_property
+    def first_failure(self) -> Reason | None:
+        """The failure that caused the others: a connection breaks because the rank at its other end was gone."""
+        failures = [_with_exit(reason, self) for reason in self.reasons_of("failed")]
+        return min(failures, key=_distance_from_cause, default=None)
+
+    @property
+    def has_own_failure(self) -> bool:
+        """True if a rank failed by itself, not because another one was gone."""
+        return self.first_failure is not None and not lost_a_peer(self.first_failure)
+
+    @cached_property
+    def first_killed(self) -> Reason | None:
+        """Why the first silent rank ended, if a signal killed it.
+
+        Without torchrun's list the rank is not known where several are silent.
+        """
+        if not self.silent_ranks:
+            return None
+        if self.listed_exits:
+            root_cause_first = [*self.listed_exits[-1:], *self.listed_exits[:-1]]
+            silent = (ended for ended in root_cause_first if ended.rank in self.silent_ranks)
+            first = next(silent, None)
+        else:
+            only_rank = self.silent_ranks[0] if len(self.silent_ranks) == 1 else None
+            first = RankExit(only_rank, self.ended.exit_code)
+        signal_name = None if first is None else _signal_of(first.exit_code)
+        if first is None or signal_name is None:
+            return None
+        if first.rank is None:
+            return Reason("killed", signal=signal_name, unreported=self.unreported)
+        return Reason("killed", rank=first.rank, node=self.node_of.get(first.rank), signal=signal_name)
+
+
+def judge(facts: JobFacts) -> Verdict:
+    """Return the outcome of a job and, unless it completed, the reason: the first verdict of `CHECKS`.
+
+    What the ranks reported decides; how a launcher or profiler exited after them does not.
     """
-    node_of = node_of or {}
-    if len(ranks) == expected and all(record["outcome"] == "completed" for record in ranks):
-        early = [record["rank"] for record in ranks if record.get("ended_early")]
-        return _judge_exit(early, ended, node_of, log) if early else ("completed", None)
-    reasons = {
-        outcome: [
-            Reason(**record["reason"] | {"node": node_of.get(record["rank"])})
-            for record in ranks
-            if record["outcome"] == outcome
-        ]
-        for outcome in ("out_of_memory", "diverged", "failed")
-    }
-    for outcome in ("out_of_memory", "diverged"):
-        if reasons[outcome]:
-            return outcome, reasons[outcome][0]
-    if ended.timed_out:
-        return "timed_out", Reason("timed_out", time_limit_s=time_limit_s)
-    silent = sorted(set(range(expected)) - {record["rank"] for record in ranks})
-    unreported = [{"rank": rank} | ({"node": node_of[rank]} if rank in node_of else {}) for rank in silent]
-    # In the list of failures with which torchrun ends the first to fail comes last.
-    listed = [(int(rank), int(code)) for rank, code in FAILED_RANK.findall(text_of(log))]
-    failed = sorted(
-        (_with_exit(each, ended, listed, log) for each in reasons["failed"]),
-        # One that a signal ended was ended by its launcher, after another one had failed.
-        key=lambda each: (_lost_a_peer(each), [*REASONS, each.code].index(each.code), (each.exit_code or 0) < 0),
-    )
-    lost = LOST_NODE.search(text_of(log)) if node_of else None
-    if lost and not (failed and not _lost_a_peer(failed[0])):
-        return "failed", Reason("node_lost", node=lost[1], unreported=unreported)
-    enough = next((record["rank"] for record in ranks if record["outcome"] == "completed"), None)
-    if failed and failed[0].code == "too_few_steps" and enough is not None:
-        return "failed", Reason("steps_disagree", rank=enough, step=failed[0].steps + 1, node=node_of.get(enough))
-    killed, signal_name = _first_killed(silent, ended, listed)
-    if failed and not (signal_name and _lost_a_peer(failed[0])):
-        if node_of and _lost_a_peer(failed[0]):  # the ranks of a lost node do not report
-            return "failed", replace(failed[0], unreported=unreported)
-        return "failed", failed[0]
-    if signal_name and killed is not None:
-        return "failed", Reason("killed", rank=killed, node=node_of.get(killed), signal=signal_name)
-    if signal_name:
-        return "failed", Reason("killed", signal=signal_name, unreported=unreported)
-    return "failed", Reason("exited", exit_code=ended.exit_code, unreported=unreported, message=_last_words(log))
+    for check in CHECKS:
+        verdict = check(facts)
+        if verdict is not None:
+            return verdict
+    # The ranks are gone without a word, and neither torchrun nor a signal explains it.
+    message = _last_error(facts.log)
+    reason = Reason("exited", exit_code=facts.ended.exit_code, unreported=facts.unreported, message=message)
+    return Verdict("failed", reason)
+
+
+def _all_ranks_completed(facts: JobFacts) -> Verdict | None:
+    """Completed, unless a rank that left by itself, after all was measured, exited because of an error."""
+    if len(facts.reports) != facts.rank_count or any(report.outcome != "completed" for report in facts.reports):
+        return None
+    for report in facts.reports:
+        # Such a rank left its report before it exited, so its exit code is known from outside only. Codes of signals
+        # do not count: they end what lingers after the measurement, and some processes as they end.
+        code = facts.listed_code(report.rank)
+        if report.ended_early and 0 < code < FIRST_SIGNAL_CODE:
+            node, message = facts.node_of.get(report.rank), _last_words(facts.log)
+            return Verdict("failed", Reason("exited", rank=report.rank, node=node, exit_code=code, message=message))
+    return COMPLETED
+
+
+def _memory_ran_out(facts: JobFacts) -> Verdict | None:
+    reasons = facts.reasons_of("out_of_memory")
+    return Verdict("out_of_memory", reasons[0]) if reasons else None
+
+
+def _loss_diverged(facts: JobFacts) -> Verdict | None:
+    reasons = facts.reasons_of("diverged")
+    return Verdict("diverged", reasons[0]) if reasons else None
+
+
+def _reached_time_limit(facts: JobFacts) -> Verdict | None:
+    if not facts.ended.timed_out:
+        return None
+    return Verdict("timed_out", Reason("timed_out", time_limit_s=facts.time_limit_s))
+
+
+def _lost_node(facts: JobFacts) -> Verdict | None:
+    """A node that Slurm lost, unless a rank failed by itself before."""
+    lost = LOST_NODE.search(facts.log) if facts.node_of else None
+    if lost is None or facts.has_own_failure:
+        return None
+    return Verdict("failed", Reason("node_lost", node=lost[1], unreported=facts.unreported))
+
+
+def _ranks_disagreed_on_steps(facts: JobFacts) -> Verdict | None:
+    """A rank that made too few steps while another one made all of them."""
+    failure = facts.first_failure
+    enough = next((report.rank for report in facts.reports if report.outcome == "completed"), None)
+    if failure is None or failure.code != "too_few_steps" or failure.steps is None or enough is None:
+        return None
+    node = facts.node_of.get(enough)
+    return Verdict("failed", Reason("steps_disagree", rank=enough, step=failure.steps + 1, node=node))
+
+
+def _rank_failed(facts: JobFacts) -> Verdict | None:
+    """The first failure that a rank reported, unless it followed from a signal that killed another one."""
+    failure = facts.first_failure
+    if failure is None:
+        return None
+    if not lost_a_peer(failure):
+        return Verdict("failed", failure)
+    if facts.first_killed is not None:
+        return None
+    if facts.node_of:  # the ranks of a lost node do not report
+        return Verdict("failed", replace(failure, unreported=facts.unreported))
+    return Verdict("failed", failure)
+
+
+def _signal_killed_a_rank(facts: JobFacts) -> Verdict | None:
+    return None if facts.first_killed is None else Verdict("failed", facts.first_killed)
+
+
+# Their order is the rule: a rank that ran out of memory explains why the job then hung until its time limit, and a
+# node that was lost explains the broken connections that the other ranks report.
+CHECKS: tuple[Callable[[JobFacts], Verdict | None], ...] = (
+    _all_ranks_completed,
+    _memory_ran_out,
+    _loss_diverged,
+    _reached_time_limit,
+    _lost_node,
+    _ranks_disagreed_on_steps,
+    _rank_failed,
+    _signal_killed_a_rank,
+)
 
 
 def judge_profiler(reason: Reason, profiler: Profiler, ended: Ended, log: Path) -> Reason:
-    """The reason of a failed job of which no rank reported an error: the profiler's, where that failed itself."""
+    """Return the reason of a failed job of which no rank reported an error: the profiler's, if that failed itself."""
     failure = profiler_failure(profiler, ended, log) if reason.code in ("exited", "killed") else None
     return Reason("profiler_failed", message=failure) if failure else reason
 
 
 def profiler_failure(profiler: Profiler, ended: Ended, log: Path) -> str | None:
-    """In words, how a profiler that wraps a job failed itself, with what it printed; None if it did not."""
-    printed = profiler.failure(text_of(log))
+    """Return how a profiler that wraps a job failed itself, with what it printed; None if it did not."""
+    text = text_of(log)
+    printed = profiler.failure(text)
     if ended.profiler_failure is None and printed is None:
         return None
-    parts = [ended.profiler_failure, printed or _last_words(log)]
-    if is_full(Path(tempfile.gettempdir())):  # without space there nsys hangs, or says nothing of that
+    parts = [ended.profiler_failure, printed or _last_error(text)]
+    if is_full(Path(tempfile.gettempdir())):  # without space there nsys hangs, or does not mention it
         parts.append("the disk of its temporary files (TMPDIR) is full")
     if ended.profiler_failed_before:
         parts.append("at an earlier start it failed too")
     return printable(f"{profiler.name}: {'; '.join(filter(None, parts))}", LONGEST_MESSAGE)
 
 
-def judge_gpus(ranks: list[dict[str, Any]], devices: int) -> tuple[str, Reason | None]:
-    """Outcome of a job whose ranks completed on GPUs: failed unless each device was a GPU of its own.
+def judge_gpus(reports: Sequence[RankReport], devices: int) -> Verdict:
+    """Return the verdict on a job whose ranks completed on GPUs: failed unless each device was a GPU of its own.
 
-    GPUs are told apart by their UUIDs, which each rank recorded.
+    GPUs are distinguished by the UUIDs that each rank reported.
     """
-    distinct = {gpu["uuid"] for rank in ranks for gpu in rank.get("gpus") or []}
+    distinct = {gpu.uuid for report in reports for gpu in report.gpus or ()}
     if len(distinct) >= devices or ranks_may_share_gpus():
-        return "completed", None
-    return "failed", Reason("wrong_gpus", devices=devices, gpus=len(distinct))
+        return COMPLETED
+    return Verdict("failed", Reason("wrong_gpus", devices=devices, gpus=len(distinct)))
 
 
-def measured_steps(steps: Path, ranks: int | None = None) -> tuple[int, float] | None:
-    """Measured steps that all ranks have made, and the time of one, as `iteration_time_s` counts it; None without one.
+@dataclass(frozen=True)
+class MeasuredSteps:
+    """Steps of the measured window that all ranks have made, and the time of one."""
 
-    That is of the slowest rank in each epoch. `ranks`: of the job; None of a completed one, where each has steps.
+    count: int
+    step_s: float
+
+
+def measured_steps(steps: Path, ranks: int | None = None) -> MeasuredSteps | None:
+    """Return the measured steps in a steps.csv, timed as `iteration_time_s` is; None if there is none.
+
+    The slowest rank in each epoch decides. `ranks`: those of the job; None of a completed one, where each has steps.
     """
     import pandas as pd
 
     rows = pd.read_csv(steps, usecols=["rank", "epoch", "step", "window", "start_s", "duration_s"])
     rows = rows.assign(end_s=rows["start_s"] + rows["duration_s"])[rows["window"] == "measured"]
-    rows = rows[rows.groupby("step")["rank"].transform("nunique") == (ranks or rows["rank"].nunique())]
+    rank_count = ranks or rows["rank"].nunique()
+    rows = rows[rows.groupby("step")["rank"].transform("nunique") == rank_count]
     epochs = rows.groupby(["rank", "epoch"])
-    elapsed = (epochs["end_s"].max() - epochs["start_s"].min()).groupby("epoch").max().sum()
+    elapsed_of_rank = epochs["end_s"].max() - epochs["start_s"].min()
+    elapsed_s = elapsed_of_rank.groupby("epoch").max().sum()
     count = rows["step"].nunique()
-    return (count, float(elapsed / count)) if count else None
+    return MeasuredSteps(count, float(elapsed_s / count)) if count else None
 
 
-def _judge_exit(early: list[int], ended: Ended, node_of: Mapping[int, str], log: Path) -> tuple[str, Reason | None]:
-    """Outcome of a job whose ranks have measured all and then left: failed if one of them exited because of an error.
-
-    `early`: the ranks that left by themselves, and could not know their exit code.
-    """
-    listed = dict(FAILED_RANK.findall(text_of(log)))
-    codes = {rank: int(listed.get(str(rank), 0)) if listed else ended.exit_code for rank in early}
-    # A signal ends what lingers after that, and some processes as they end.
-    rank = next((rank for rank, code in codes.items() if 0 < code < 128), None)
-    if rank is None:
-        return "completed", None
-    message = _last_words(log, of_errors=False)
-    return "failed", Reason("exited", rank=rank, node=node_of.get(rank), exit_code=codes[rank], message=message)
-
-
-def _with_exit(reason: Reason, ended: Ended, listed: list[tuple[int, int]], log: Path) -> Reason:
-    """The reason of a rank that made too few steps, by what it said as it exited unless it did so without an error."""
+def _with_exit(reason: Reason, facts: JobFacts) -> Reason:
+    """Return the reason of a rank that made too few steps: how it exited, if that was because of an error."""
     if reason.code != "too_few_steps":
         return reason
-    code = dict(listed).get(reason.rank, 0) if listed else ended.exit_code
-    # Python prints what it was told to exit with after all else; an exception would have been recorded.
-    return replace(reason, code="exited", exit_code=code, message=_last_words(log, of_errors=False)) if code else reason
+    code = facts.listed_code(reason.rank)
+    if code == 0:
+        return reason
+    # Python prints the argument of sys.exit after all else; an exception would have been recorded.
+    return replace(reason, code="exited", exit_code=code, message=_last_words(facts.log))
 
 
-def _last_words(log: Path, of_errors: bool = True) -> str | None:
-    """The last line that a job printed; None where there is none.
+def _distance_from_cause(reason: Reason) -> tuple[bool, int, bool]:
+    """Return a key by which the failure that caused others sorts first.
 
-    `of_errors`: of those that tell of an error, if any do; else of those that are of no traceback of a rank.
+    A broken connection is a consequence. An error explains an exit, and an exit explains the rest. A rank that a signal
+    ended was ended by its launcher, after another one had failed.
     """
-    lines = itertools.takewhile(lambda line: not TORCHRUN_ENDS.search(line), text_of(log).splitlines())
-    said = [line.strip() for line in lines if line.strip() and not OF_OTHERS.match(line)]
-    if of_errors:
-        said = [line for line in said if ERROR.search(line)] or said
-    else:
-        said = [line for line in said if not OF_ERROR.match(line)]
-    return printable(said[-1], LONGEST_MESSAGE) if said else None
+    explains = ["error", "exited", reason.code]
+    was_ended_by_signal = (reason.exit_code or 0) < 0
+    return lost_a_peer(reason), explains.index(reason.code), was_ended_by_signal
+
+
+def lost_a_peer(reason: Reason) -> bool:
+    """True if the message says that a connection to another rank broke."""
+    message = (reason.message or "").lower()
+    return any(sign in message for sign in LOST_PEER)
+
+
+def _signal_of(exit_code: int) -> str | None:
+    """Return the name of the signal that ended a process, by its code as Popen has it, or a shell around the job."""
+    number = -exit_code if exit_code < 0 else exit_code - FIRST_SIGNAL_CODE
+    return signal.Signals(number).name if number in list(signal.Signals) else None
+
+
+def _last_error(log: str) -> str | None:
+    """Return the last line that mentions an error, else the last line that the job printed; None without a line."""
+    lines = _lines_of_job(log)
+    errors = [line for line in lines if ERROR.search(line)]
+    return _quoted_last(errors or lines)
+
+
+def _last_words(log: str) -> str | None:
+    """Return the last line that the job printed and that is in no traceback of a rank; None without one."""
+    return _quoted_last([line for line in _lines_of_job(log) if not LINE_OF_TRACEBACK.match(line)])
+
+
+def _quoted_last(lines: Sequence[str]) -> str | None:
+    return printable(lines[-1], LONGEST_MESSAGE) if lines else None
+
+
+def _lines_of_job(log: str) -> list[str]:
+    """Return the lines that the job itself printed, before torchrun's own summary."""
+    before_summary = itertools.takewhile(lambda line: not TORCHRUN_ENDS.search(line), log.splitlines())
+    return [line.strip() for line in before_summary if line.strip() and not NOT_OF_THE_JOB.match(line)]
 
 
 def text_of(log: Path) -> str:
-    """What a job printed."""
+    """Return what a job printed; "" where it printed nothing."""
     return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-
-
-def _lost_a_peer(reason: Reason) -> bool:
-    return any(sign in (reason.message or "").lower() for sign in LOST_PEER)
-
-
-def _first_killed(silent: list[int], ended: Ended, listed: list[tuple[int, int]]) -> tuple[int | None, str | None]:
-    """The rank that ended first of those that did not report, and the signal, if one killed it; else None.
-
-    Without torchrun's list the rank is not known where several did not report.
-    """
-    ends: list[tuple[int | None, int]] = [end for end in listed[-1:] + listed[:-1] if end[0] in silent]
-    if silent and not listed:
-        ends = [(silent[0] if len(silent) == 1 else None, ended.exit_code)]
-    if not ends:
-        return None, None
-    rank, code = ends[0]
-    number = -code if code < 0 else code - 128  # as Popen has it, or as a shell or a profiler around the job
-    return (rank, signal.Signals(number).name) if number in list(signal.Signals) else (None, None)

@@ -101,13 +101,16 @@ def _device_part(device: str, seconds: float) -> tuple[dict[str, Any], Part]:
     problems = [fact["problem"] for fact in job.facts if "problem" in fact]
     if not facts.get("done"):
         problems.append(f"no end within {limit_s:g} s" if job.timed_out else job.ending)
-    conditions = samples.of_rank(facts.get("rank", {}))["gpu_conditions"]
+    rank = facts.get("rank", {})
+    uuids = [gpu["uuid"] for gpu in rank.get("gpus") or []]
+    measures = samples.of_rank(uuids, rank.get("windows") or [])
+    gpu_conditions = [gpu.conditions and gpu.conditions.model_dump() for gpu in measures]
     part = {
         "part": "device",
         "rows": [fact["row"] for fact in job.facts if "row" in fact],
         "problem": "; ".join(problems) or None,
-        "conditions": [host],
-        "ranks": [{"rank": 0, "gpu_conditions": conditions}],
+        "conditions": [host.model_dump(exclude_unset=True)],
+        "ranks": [{"rank": 0, "gpu_conditions": gpu_conditions}],
     }
     return facts.get("machine", {}), part
 
@@ -132,4 +135,5 @@ def _all_reduce_part(device: str, ranks: int, seconds: float) -> Part:
         }
         for size, times_s in sorted(result.times_s.items())
     ]
-    return {"part": "all_reduce", "devices": ranks, "rows": rows, "problem": result.problem, "conditions": [host]}
+    conditions = [host.model_dump(exclude_unset=True)]
+    return {"part": "all_reduce", "devices": ranks, "rows": rows, "problem": result.problem, "conditions": conditions}

@@ -2,18 +2,18 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from multicard.analysis.machine.limits import lines, read_machine
 from multicard.core.text import listed
-from multicard.core.units import BYTES, with_unit
 from multicard.report.tables import Table
+from multicard.runs.environment import machine_facts, profiler_in_words
+from multicard.runs.record import Hardware, RunRecord
 
 Facts = dict[str, str]
-UNKNOWN = "not recorded"
 
 
 @dataclass(frozen=True)
@@ -34,62 +34,50 @@ class Environment:
         return listed([f"{len(found)} {word}" for word, found in kinds.items() if len(found) > 1]) or None
 
 
-def environment(records: Iterable[Mapping[str, Any]]) -> Environment:
-    """Gather what the run records say about machine, versions and profiler."""
-    records = list(records)
+def environment(records: Sequence[RunRecord]) -> Environment:
+    """Gather what the records of runs say about machines, versions and profilers."""
+    machines = _machines(records)
     return Environment(
-        machines=_counted(_machines(records)),
-        versions=_counted(record.get("versions") for record in records),
+        machines=_counted(machines),
+        versions=_counted(record.versions for record in records),
         variables=_counted(_variables(record) for record in records),
-        profilers=Counter(_profiler(record) for record in records).most_common(),
-        first_started=min((start for record in records if (start := record.get("started"))), default=""),
+        profilers=Counter(map(profiler_in_words, records)).most_common(),
+        first_started=min((record.started for record in records if record.started), default=""),
     )
 
 
-def _machines(records: Iterable[Mapping[str, Any]]) -> list[Facts]:
-    """Facts of the machine of each record. A job is given a part of its GPUs and CPUs: the largest part is shown."""
-    found: dict[str, list[tuple[tuple[int, int], Facts]]] = {}
+def _machines(records: Sequence[RunRecord]) -> list[Facts]:
+    """Return the facts of the machine of each record.
+
+    A job is given a part of the GPUs and CPUs of its machine: the largest part that a job was given is shown.
+    """
+    records_by_machine: dict[str, list[RunRecord]] = {}
     for record in records:
-        host, hardware = record.get("host") or {}, dict(record.get("hardware") or {})
-        gpus, usable = hardware.pop("gpus", None) or [], hardware.pop("usable_cpus", None) or 0
-        kinds = sorted({str(gpu.get("name")) for gpu in gpus})
-        key = json.dumps([host, hardware, kinds], sort_keys=True)
-        found.setdefault(key, []).append(((len(gpus), usable), machine_facts(record)))
-    most = [(max(own, key=lambda each: each[0])[1], len(own)) for own in found.values()]
-    return [facts for facts, count in most for _ in range(count)]
+        records_by_machine.setdefault(_machine_key(record), []).append(record)
+    facts = []
+    for alike in records_by_machine.values():
+        largest = max(alike, key=_part_of_machine)
+        facts += [machine_facts(largest.host, largest.hardware)] * len(alike)
+    return facts
 
 
-def machine_facts(record: Mapping[str, Any]) -> Facts:
-    """Host and hardware by a record; empty where a job ended before it recorded them."""
-    host, hardware = record.get("host") or {}, record.get("hardware") or {}
-    if not host and not hardware:
-        return {}
-    gpus = Counter(f"{gpu.get('name')}, {_size(gpu.get('memory_bytes'))}" for gpu in hardware.get("gpus") or [])
-    usable, logical = hardware.get("usable_cpus"), hardware.get("logical_cpus")
-    return {
-        "Host": str(host.get("name") or UNKNOWN),
-        "Processor": str(hardware.get("processor") or UNKNOWN),
-        "CPUs": f"{usable or UNKNOWN} usable of {logical or UNKNOWN}",
-        "Memory": _size(hardware.get("memory_bytes")),
-        "GPUs": "; ".join(f"{n} × {gpu}" for gpu, n in gpus.items()) or ("none" if hardware else UNKNOWN),
-        "System": str(host.get("system") or UNKNOWN),
-    }
+def _machine_key(record: RunRecord) -> str:
+    """Return a key that is equal for jobs on one machine, whatever part of it they were given."""
+    hardware = record.hardware or Hardware()
+    kinds = sorted({str(gpu.name) for gpu in hardware.gpus})
+    host = record.host.model_dump() if record.host else None
+    return json.dumps([host, hardware.processor, hardware.logical_cpus, hardware.memory_bytes, kinds])
 
 
-def _size(count: float | None) -> str:
-    return with_unit(count, BYTES) if count else UNKNOWN
+def _part_of_machine(record: RunRecord) -> tuple[int, int]:
+    """Return how many GPUs and CPUs a job was given."""
+    hardware = record.hardware or Hardware()
+    return len(hardware.gpus), hardware.usable_cpus or 0
 
 
-def _variables(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Variables that may change results; that there was none is a fact too."""
-    found = record.get("variables")
-    return found if found is None else found or {"Set": "none"}
-
-
-def _profiler(record: Mapping[str, Any]) -> str:
-    profiler = record.get("profiler") or {}
-    missing = f"; no trace: {profiler['trace_missing']}" if profiler.get("trace_missing") else ""
-    return f"{profiler.get('used') or UNKNOWN} ({profiler.get('why') or 'no reason recorded'}){missing}"
+def _variables(record: RunRecord) -> Mapping[str, str] | None:
+    """Return the variables that may change results; that there was none is a fact, too."""
+    return record.variables if record.variables is None else record.variables or {"Set": "none"}
 
 
 def _counted(kinds: Iterable[Mapping[str, Any] | None]) -> list[tuple[Facts, int]]:
@@ -100,11 +88,12 @@ def _counted(kinds: Iterable[Mapping[str, Any] | None]) -> list[tuple[Facts, int
 def machine_page(path: Path) -> dict[str, Any]:
     """Name, facts, limits and notes of a record of limits; `UserError` if it is damaged."""
     limits = read_machine(path)
-    facts = machine_facts({"host": limits.host, "hardware": limits.hardware})
+    facts = machine_facts(limits.host, limits.hardware)
     versions = ", ".join(f"{name} {value}" for name, value in (limits.versions or {}).items() if value)
     rows = [[line.what, line.conditions, line.rate, line.spread] for line in lines(limits)]
+    host = (limits.host and limits.host.name) or "unknown host"
     return {
-        "name": f"{(limits.host or {}).get('name', 'unknown host')}, {'GPUs' if limits.device == 'cuda' else 'CPUs'}",
+        "name": f"{host}, {'GPUs' if limits.device == 'cuda' else 'CPUs'}",
         "facts": facts | {"Measured": str(limits.started), "Versions": versions},
         "limits": Table(["Limit", "Of", "Mean", "95% CI"], [False, False, True, True], rows),
         "notes": limits.notes,

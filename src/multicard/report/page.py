@@ -19,6 +19,7 @@ from multicard.papers.judge import NOT_MEASURED
 from multicard.report.environment import environment, machine_page
 from multicard.report.results import FigureFiles, Plan, Results, Scenario, figure_files, read_results
 from multicard.report.tables import in_words, nothing_to_show, numbers_table, run_table
+from multicard.runs.record import RunRecord
 
 # A larger SVG has so many points that the PNG is the better picture.
 LARGEST_SVG_BYTES = 1_000_000
@@ -51,7 +52,7 @@ def write_report(folder: Path, out: Path, plans: Mapping[str, Plan]) -> None:
         claims=_claims(results),
         not_measured=NOT_MEASURED,
         advice=results.advice,
-        environment=environment(results.records.values()),
+        environment=environment(list(results.records.values())),
         records=len(results.records),
         machines=[machine_page(path) for path in machine_records(folder)],
         searches=[each for place in places if (each := figure_files(folder, place))],
@@ -69,8 +70,8 @@ def template_environment(autoescape: bool) -> jinja2.Environment:
     )  # fmt: skip
 
 
-def _scenario(scenario: Scenario, records: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    where = environment(records[run] for run in scenario.runs["run"] if run in records)
+def _scenario(scenario: Scenario, records: Mapping[str, RunRecord]) -> dict[str, Any]:
+    where = environment([records[run] for run in scenario.runs["run"] if run in records])
     jobs = scenario.advice.jobs if scenario.advice else []
     answers = [
         f"{job.name}: {' '.join(job.answers)}" if len(jobs) > 1 else " ".join(job.answers)

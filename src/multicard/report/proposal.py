@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import pandas as pd
 
@@ -31,13 +30,13 @@ from multicard.analysis.evidence import DEVICE_WORDS, Configuration, Evidence
 from multicard.analysis.runs.per_run import trace_shares
 from multicard.analysis.scaling.headline import STEP_TIME
 from multicard.analysis.scaling.speedup import BASELINE_DIFFERS, scaling_of_runs
-from multicard.analysis.scenario_tables import SHOWN
 from multicard.core.text import counted, plural
 from multicard.core.units import ARGS_PREFIX, BYTES, SECONDS, UNKNOWN, number, number_in, percent, unit_for, with_unit
 from multicard.experiment.workload import BATCH
-from multicard.report.environment import UNKNOWN as NOT_RECORDED
 from multicard.report.environment import environment
 from multicard.report.proposal_page import Block, Proposal, Table
+from multicard.runs.environment import NOT_RECORDED, SHOWN_DIGITS
+from multicard.runs.record import RunRecord
 from multicard.stats.interval import Interval
 from multicard.stats.pool import Pool
 from multicard.workloads.script.template import fill, names_in
@@ -63,11 +62,11 @@ NOT_INCLUDED = "the start of jobs, and checkpoints and tests outside the measure
 
 
 def propose(
-    evidence: Evidence, records: Mapping[str, dict[str, Any]], request: Request, source: Sequence[tuple[str, str]]
+    evidence: Evidence, records: Mapping[str, RunRecord], request: Request, source: Sequence[tuple[str, str]]
 ) -> Proposal:
     """Make the page of the job that most runs measured.
 
-    `records`: what run.json holds, by run. `request`: what is applied for. `source`: facts about where the measurements
+    `records`: by run. `request`: what is applied for. `source`: facts about where the measurements
     are kept. Raises UserError if no throughput is known, or nothing was measured on the devices or of the work that is
     applied for.
     """
@@ -114,7 +113,7 @@ class _Page:
     series: Mapping[str, list[Choice]]  # by kind of scaling
     applied: Request
     evidence: Evidence
-    records: list[dict[str, Any]]
+    records: list[RunRecord]
 
     @property
     def of(self) -> Configuration:
@@ -205,10 +204,11 @@ class _Page:
         """What is trained."""
         own, work = self.of, self.of.workload
         facts = [("Command" if own["command"] else "Training", self.what)]
-        script = (self.records[0].get("script") or {}) if self.records else {}
-        if script.get("file"):
-            known = [f"{name} {script[name][:SHOWN]}" for name in ("commit", "sha256") if script.get(name)]
-            facts.append(("Script", ", ".join([script["file"], *known])))
+        script = self.records[0].script if self.records else None
+        if script is not None and script.file:
+            commit = [f"commit {script.commit[:SHOWN_DIGITS]}"] if script.commit else []
+            checksum = [f"sha256 {script.sha256[:SHOWN_DIGITS]}"] if script.sha256 else []
+            facts.append(("Script", ", ".join([script.file, *commit, *checksum])))
         source = own.provenance.data_source
         data = own["dataset"] and f"{own['dataset']}{f' ({source})' if source not in (None, own['dataset']) else ''}"
         facts.append(("Data", data or ("loaded by the script" if work.is_user_program else NOT_RECORDED)))
@@ -337,7 +337,7 @@ class _Page:
             facts.append(("Steps of a run", f"{', '.join(windows)}; timed while no profiler collects"))
         said = f"{repeats}, each a job of its own; in brackets: 95% CI over repeats"
         facts.append(("Repeats (n)", said if repeats > 1 else "1, so no intervals: multicard scale --repeats 3"))
-        profilers = sorted({str((each.get("profiler") or {}).get("used") or NOT_RECORDED) for each in self.records})
+        profilers = sorted({record.profiler.used for record in self.records})
         facts.append(("Profiler", ", ".join(profilers) or NOT_RECORDED))
         version = found.versions[0][0].get("multicard", "") if found.versions else ""
         facts.append(("Tool", f"multicard {version}".strip()))

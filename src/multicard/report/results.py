@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -14,9 +13,10 @@ from multicard.analysis.evidence import Evidence, read_evidence
 from multicard.analysis.provenance import notes
 from multicard.analysis.scenario_tables import MEASURES, OUTCOME_TABLE, ScenarioTables, read_checked
 from multicard.core.errors import UserError
-from multicard.core.files import read_object
 from multicard.core.layout import CLAIM_TESTS, CLAIMS, RUN, RUN_NAME
+from multicard.experiment.read_run import read_run
 from multicard.figures.catalog import catalog
+from multicard.runs.record import RunRecord
 
 REPORT = "report.html"
 
@@ -58,7 +58,7 @@ class Results:
     """All results of an experiment."""
 
     scenarios: list[Scenario]
-    records: dict[str, dict[str, Any]]  # run.json by run, of the runs that have one
+    records: dict[str, RunRecord]  # by run, of the runs that have one
     claims: pd.DataFrame | None
     claim_tests: pd.DataFrame | None
     advice: Recommendations | None
@@ -112,10 +112,13 @@ def figure_files(results: Path, place: str) -> FigureFiles | None:
     return FigureFiles(numbers.stem, place, svg, png, _table(numbers))
 
 
-def read_records(results: Path, runs: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """What run.json holds of those runs of a results folder that have one."""
-    paths = {name: results / "runs" / name / RUN for name in runs if RUN_NAME.fullmatch(str(name))}
-    return {name: read_object(path) for name, path in paths.items() if path.exists()}
+def read_records(results: Path, runs: Iterable[str]) -> dict[str, RunRecord]:
+    """Return the records of those runs of a results folder that have one.
+
+    Raises `UserError` at the first that is damaged.
+    """
+    folders = {name: results / "runs" / name for name in runs if RUN_NAME.fullmatch(str(name))}
+    return {name: read_run(folder) for name, folder in folders.items() if (folder / RUN).exists()}
 
 
 def _table(path: Path, *words: str) -> pd.DataFrame:

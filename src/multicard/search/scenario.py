@@ -10,7 +10,6 @@ import pandas as pd
 from multicard.analysis.evidence import as_stated, names_synthetic
 from multicard.analysis.runs.measures import measure_run
 from multicard.analysis.runs.run_files import RunFiles
-from multicard.analysis.scenario_tables import machine
 from multicard.archive.matrix import Matrix
 from multicard.core.errors import UserError
 from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, RUN
@@ -19,6 +18,7 @@ from multicard.core.units import ARGS_PREFIX, show
 from multicard.experiment.config import Experiment
 from multicard.experiment.runs import Run, combinations
 from multicard.experiment.workload import WORKLOADS
+from multicard.runs.environment import gpu_names
 from multicard.runs.parameters import as_columns
 from multicard.search.core import Search
 from multicard.search.space import Levels, Space
@@ -154,9 +154,9 @@ class ScenarioSpace:
         """
         files = RunFiles.of(self.record(run).parent)
         measures, record = measure_run(files), files.record
-        synthetic = names_synthetic([machine(record.get("hardware") or {})])
-        cost_s = float(record.get("wall_time_s") or 0.0)
-        outcome, reason = measures["outcome"], describe_reason(record.get("reason"))
+        synthetic = names_synthetic(gpu_names(record.hardware))
+        cost_s = record.wall_time_s or 0.0
+        outcome, reason = measures["outcome"], describe_reason(record.reason)
         if outcome != "completed":
             return Result(None, outcome, cost_s, synthetic, reason=reason)
         value = measures[self.measure]

@@ -6,13 +6,14 @@ and exited normally; a pipeline that was killed leaves its outputs marked as inc
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from multicard.core.files import atomic_write, read_json, sha256, write_json
 from multicard.core.layout import CAPTURED, EPOCHS, KEPT, RUN, STEPS, TRACE
 from multicard.core.system import read_or_none
+from multicard.experiment.read_run import read_run
 from multicard.experiment.workload import WORKLOADS
 from multicard.runs.parameters import JobParameters
 
@@ -55,23 +56,19 @@ def restore(folder: Path, ingredients: Ingredients, memory_mb: int | None) -> bo
     """
     kept = folder / KEPT
     before = read_or_none(lambda: read_json(kept / MADE_OF))
-    record = read_or_none(lambda: read_json(kept / RUN))
+    record = read_or_none(lambda: read_run(kept))
     if not before or not record:
         return False
     is_whole = all((folder / name).exists() for name in WITH_RECORD)
     if before["of"] != ingredients or not is_whole:
         return False
     has_more_memory = (memory_mb or 0) > (before["memory_mb"] or 0)
-    if _was_killed(record) and has_more_memory:
+    was_killed = record.reason is not None and record.reason.code == "killed"
+    if was_killed and has_more_memory:
         return False
     with atomic_write(folder / RUN) as temporary:
         shutil.copy2(kept / RUN, temporary)
     return True
-
-
-def _was_killed(record: Mapping[str, Any]) -> bool:
-    reason = record.get("reason")
-    return isinstance(reason, dict) and reason.get("code") == "killed"
 
 
 def drop_kept(runs: Path, repeated: Iterable[str] = ()) -> None:

@@ -16,11 +16,12 @@ from multicard.analysis.comparison.changes import (
     Verdict,
     judge,
 )
-from multicard.analysis.comparison.sessions import Record, sessions_of, tells_machine
+from multicard.analysis.comparison.sessions import sessions_of, tells_machine
 from multicard.analysis.comparison.sides import COLUMNS, HARDWARE, NOT_RECORDED, Side, environment_differences, name_of
 from multicard.analysis.evidence import Configuration
 from multicard.analysis.runs.notices import PROFILED, notices
 from multicard.core.text import counted
+from multicard.runs.record import RunRecord
 from multicard.stats.interval import interval_columns
 
 OTHER_HARDWARE = "measured on different hardware"
@@ -88,7 +89,7 @@ def compare(
     after: Side,
     tolerance: float | None = None,
     measures: Sequence[str] | None = None,
-    as_archived: Callable[[Record], Record] | None = None,
+    as_archived: Callable[[RunRecord], RunRecord] | None = None,
 ) -> Comparison:
     """Compare two sets of results. Their repeats did not run in turn, so they are not paired.
 

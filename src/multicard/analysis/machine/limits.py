@@ -3,17 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from multicard.analysis.evidence import names_synthetic
 from multicard.analysis.runs.conditions import disturbance
-from multicard.analysis.runs.run_files import read_object
-from multicard.core.errors import UserError
+from multicard.core.sharing import AS_IT_IS, SETTING, TIME, VARIABLE_NAMES, VERSION, ErrorText, Keys, Words
 from multicard.core.text import counted
 from multicard.core.units import BYTES, BYTES_PER_S, OPERATIONS_PER_S, Units, with_unit
-from multicard.core.validation import first_fault
+from multicard.runs.environment import gpu_names
+from multicard.runs.reading import read_model
+from multicard.runs.record import Hardware, Host, NodeConditions, RankRecord
 from multicard.stats.interval import Interval
 from multicard.stats.pool import geometric_mean_interval
 
@@ -31,12 +32,12 @@ class Row(BaseModel):
     and `message_bytes`.
     """
 
-    measure: Literal["matmul", "all_reduce"]
+    measure: Annotated[Literal["matmul", "all_reduce"], AS_IT_IS]
     # One time for each block of calls.
     times_s: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(min_length=1)
     operations: float | None = None
     bytes: float | None = None
-    precision: str | None = None
+    precision: Annotated[str | None, Words("fp64", "fp32", "tf32", "bf16", "fp16")] = None
     edge: int | None = None
     threads: int | None = None
     devices: int | None = None
@@ -65,19 +66,19 @@ class Row(BaseModel):
 class Part(BaseModel):
     """Measurements that were made in common processes."""
 
-    part: str
+    part: Annotated[str, Words("device", "all_reduce")]
     rows: list[Row]
     devices: int | None = None
     # Why something could not be measured.
-    problem: str | None = None
+    problem: Annotated[str | None, ErrorText()] = None
     # What else ran while it was measured, in the form that records of runs have.
-    conditions: list[dict[str, Any] | None] = []
-    ranks: list[dict[str, Any]] = []
+    conditions: tuple[NodeConditions | None, ...] = ()
+    ranks: tuple[RankRecord, ...] = ()
 
     @property
     def disturbance(self) -> str | None:
         """Words for what else ran, or throttled the GPU; None if nothing did, or nothing is known."""
-        return disturbance({"conditions": self.conditions, "ranks": self.ranks})
+        return disturbance(self.conditions, self.ranks)
 
     @property
     def notes(self) -> list[str]:
@@ -96,21 +97,20 @@ class Part(BaseModel):
 class MachineLimits(BaseModel):
     """The record of one kind of device of one machine."""
 
-    model_config = ConfigDict(extra="allow")
-
-    device: Literal["cpu", "cuda"]
+    device: Annotated[Literal["cpu", "cuda"], AS_IT_IS]
     seconds: float
-    started: str
-    host: dict[str, Any] | None = None
-    hardware: dict[str, Any] | None = None
-    versions: dict[str, Any] | None = None
+    started: Annotated[str, TIME]
+    ended: Annotated[str | None, TIME] = None
+    host: Host | None = None
+    hardware: Hardware | None = None
+    versions: Annotated[dict[str, str | None] | None, Keys(), VERSION] = None
+    variables: Annotated[dict[str, str] | None, VARIABLE_NAMES, SETTING] = None
     parts: list[Part]
 
     @property
     def synthetic(self) -> bool:
         """True if its GPUs are emulated, by their names: then no number means anything."""
-        gpus = (self.hardware or {}).get("gpus") or []
-        return names_synthetic(gpu.get("name") for gpu in gpus)
+        return names_synthetic(gpu_names(self.hardware))
 
     @property
     def notes(self) -> list[str]:
@@ -124,10 +124,7 @@ def read_machine(path: Path) -> MachineLimits:
 
     Raises `UserError` if it is not there, or damaged.
     """
-    try:
-        return MachineLimits.model_validate(read_object(path))
-    except ValidationError as error:
-        raise UserError(f"{path}: {first_fault(error)}") from None
+    return read_model(path, MachineLimits)
 
 
 @dataclass(frozen=True)

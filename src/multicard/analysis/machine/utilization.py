@@ -1,6 +1,6 @@
 """How far a run is from the limits of its machine: its operations, and the rate of matrix products."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,10 @@ import pandas as pd
 import yaml
 
 from multicard.analysis.machine.limits import MachineLimits, product_rate, products_disturbed
-from multicard.core.text import gpu_name
 from multicard.experiment.config import parameters_in
 from multicard.experiment.workload import Operations, Workload
+from multicard.runs.environment import gpu_names
+from multicard.runs.record import Hardware, RunRecord
 
 MEASURES = (
     "model_flop_per_step", "hardware_flop_per_step", "achieved_flop_per_s", "peak_flop_per_s", "mfu", "hfu", "mfu_of",
@@ -33,7 +34,7 @@ class Peak:
 
 
 def utilization(
-    record: Mapping[str, Any],
+    record: RunRecord,
     work: Workload,
     operations: Operations | None,
     iteration_time_s: float,
@@ -47,7 +48,7 @@ def utilization(
     """
     if operations is None:
         return {}
-    parameters = work.parameters.model_validate(record["parameters"])
+    parameters = record.parameters
     achieved = operations.model / iteration_time_s
     measures: dict[str, Any] = {
         "model_flop_per_step": operations.model,
@@ -77,30 +78,24 @@ def within_peaks(measures: pd.DataFrame) -> pd.DataFrame:
     return measures.assign(**{name: measures[name].mask(is_in_such_configuration) for name in OF_PEAK})
 
 
-def limits_of(record: Mapping[str, Any], device: str, machines: Iterable[MachineLimits]) -> MachineLimits | None:
+def limits_of(record: RunRecord, device: str, machines: Iterable[MachineLimits]) -> MachineLimits | None:
     """Return the limits of the machine that a run was on, else of one with the same kind of device, the newest.
 
     None if there are none.
     """
-    device_kind = _device_kind(record.get("hardware"), device)
-    if device_kind is None:
+    kind = _device_kind(record.hardware, device)
+    if kind is None:
         return None
-    alike = [
-        limits
-        for limits in machines
-        if limits.device == device and _device_kind(limits.hardware, device) == device_kind
-    ]
-    name = (record.get("host") or {}).get("name")
+    alike = [limits for limits in machines if limits.device == device and _device_kind(limits.hardware, device) == kind]
+    name = record.host.name if record.host else None
 
     def preference(limits: MachineLimits) -> tuple[bool, str]:
-        return (limits.host or {}).get("name") == name, limits.started
+        return limits.host is not None and limits.host.name == name, limits.started
 
     return max(alike, key=preference, default=None)
 
 
-def peak_of(
-    record: Mapping[str, Any], parameters: Any, precisions: Sequence[str], limits: MachineLimits | None
-) -> Peak | None:
+def peak_of(record: RunRecord, parameters: Any, precisions: Sequence[str], limits: MachineLimits | None) -> Peak | None:
     """Return the peak of a device in the first precision that has one: measured, else as the vendor states."""
     precisions = _computed_in(record, precisions)
     if limits is not None:
@@ -110,24 +105,25 @@ def peak_of(
             return Peak(measured, "measured, disturbed" if products_disturbed(limits) else "measured")
     if parameters.device != "cuda":
         return None
-    device_kind = _device_kind(record.get("hardware"), parameters.device)
-    stated = PEAKS.get(device_kind[0], {}) if device_kind else {}
+    kind = _device_kind(record.hardware, parameters.device)
+    stated = PEAKS.get(str(kind[0]), {}) if kind else {}
     return next((Peak(stated[precision], "vendor") for precision in precisions if precision in stated), None)
 
 
-def _device_kind(hardware: Mapping[str, Any] | None, device: str) -> tuple[Any, ...] | None:
+def _device_kind(hardware: Hardware | None, device: str) -> tuple[str | int | None, ...] | None:
     """Return what devices have in common that are equally fast; None if that is not known, or they are not alike."""
-    hardware = hardware or {}
+    if hardware is None:
+        return None
     if device == "cuda":
-        names = {gpu_name(gpu.get("name")) for gpu in hardware.get("gpus") or []}
+        names = set(gpu_names(hardware))
         return tuple(names) if len(names) == 1 else None
-    return (hardware["processor"], hardware.get("logical_cpus")) if hardware.get("processor") else None
+    return (hardware.processor, hardware.logical_cpus) if hardware.processor else None
 
 
-def _computed_in(record: Mapping[str, Any], precisions: Sequence[str]) -> Sequence[str]:
+def _computed_in(record: RunRecord, precisions: Sequence[str]) -> Sequence[str]:
     """Return the precisions, or TF32 alone where it is allowed and the run's GPUs have it."""
     if "tf32" not in precisions:
         return precisions
-    capabilities = [gpu.get("capability") for gpu in (record.get("hardware") or {}).get("gpus") or []]
+    capabilities = [gpu.capability for gpu in record.hardware.gpus] if record.hardware else []
     has_tf32 = capabilities and all(capability and float(capability) >= FIRST_WITH_TF32 for capability in capabilities)
     return ["tf32"] if has_tf32 else precisions

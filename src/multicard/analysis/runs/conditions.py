@@ -1,10 +1,10 @@
 """Whether the machine was the run's alone and ran at its own speed, from what run.json holds of its conditions."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
 
 from multicard.core.units import number
+from multicard.runs.record import CpuUse, GpuConditions, GpuState, NodeConditions, RankRecord, RunRecord
 
 # What others use on average of a node's CPUs, above both of which a run counts as disturbed: the services of a large
 # node use more than 0.1 of one, and find an idle one.
@@ -25,55 +25,67 @@ SLOWDOWNS = {
 }
 
 
-def disturbance(record: Mapping[str, Any]) -> str | None:
-    """In words, what disturbed or throttled a run; None where nothing did, or nothing is known.
+def disturbance(conditions: Iterable[NodeConditions | None], ranks: Iterable[RankRecord]) -> str | None:
+    """Return what disturbed or throttled a run, in words; None where nothing did, or nothing is known.
 
     While measured steps ran (from start to end where only that is known), on one of its nodes other processes or the
     hypervisor took CPU beyond the limits above, by more than `SURE` standard errors of a time that is sampled at
     ticks; or one of its GPUs was slowed down.
     Each reason is a kind, a colon and how much; "; " separates them.
     """
-    return "; ".join([*_by_others(record), *_throttled(record)]) or None
+    nodes = [node for node in conditions if node is not None]
+    by_processes = max((_cpus_taken(node, lambda use: use.others_cpu_s) for node in nodes), default=0.0)
+    by_hypervisor = max((_cpus_taken(node, lambda use: use.stolen_cpu_s) for node in nodes), default=0.0)
+    reasons = [
+        f"{source}: {_count_of_cpus(cpus)}"
+        for source, cpus in (("other processes", by_processes), ("hypervisor", by_hypervisor))
+        if cpus
+    ]
+    return "; ".join([*reasons, *_throttled(ranks)]) or None
 
 
-def _by_others(record: Mapping[str, Any]) -> list[str]:
-    found = []
-    for kind, name in (("other processes", "others_cpu_s"), ("hypervisor", "stolen_cpu_s")):
-        used = [_cpus_used(host, name) for host in record.get("conditions") or [] if host]
-        if worst := max(used, default=0.0):
-            cpus = number(worst, 2)
-            found.append(f"{kind}: {cpus} {'CPU' if cpus == '1' else 'CPUs'}")
-    return found
+def disturbance_of(record: RunRecord) -> str | None:
+    """Return what disturbed or throttled a run; see `disturbance`."""
+    return disturbance(record.conditions, record.ranks)
 
 
-def _cpus_used(host: Mapping[str, Any], name: str) -> float:
-    """CPUs of a node that others used while measured steps ran, else during the whole run; 0 for what is undisturbed.
+def _count_of_cpus(count: float) -> str:
+    text = number(count, 2)
+    return f"{text} {'CPU' if text == '1' else 'CPUs'}"
+
+
+def _cpus_taken(node: NodeConditions, taken_s: Callable[[CpuUse], float | None]) -> float:
+    """Return how many CPUs of a node were taken while measured steps ran, else during the whole run; 0 if too few.
 
     At each tick of the kernel's clock a CPU counts as busy or not, for the time since the last: of n ticks the number
     of busy ones has a standard error of at most half the root of n.
     """
-    watched = host.get("measured_steps") or host
-    spent, wall_s, cpus = _number(watched.get(name)), _number(watched.get("wall_s")), _number(host.get("usable_cpus"))
-    if spent is None or not wall_s:
+    span = node.measured_steps or node
+    spent_s, wall_s, cpus = taken_s(span), span.wall_s, node.usable_cpus or 0
+    if spent_s is None or not wall_s:
         return 0.0
-    error = 0.5 * math.sqrt((cpus or 0) * TICK_S / wall_s)
-    limit = max(OTHERS_CPUS, OTHERS_SHARE * (cpus or 0), SURE * error)
-    return spent / wall_s if spent / wall_s > limit else 0.0
+    standard_error = 0.5 * math.sqrt(cpus * TICK_S / wall_s)
+    limit = max(OTHERS_CPUS, OTHERS_SHARE * cpus, SURE * standard_error)
+    taken = spent_s / wall_s
+    return taken if taken > limit else 0.0
 
 
-def _throttled(record: Mapping[str, Any]) -> list[str]:
-    found = {}
-    ranks = record.get("ranks") or []
-    for rank, gpu in ((own.get("rank"), gpu) for own in ranks for gpu in own.get("gpu_conditions") or [] if gpu):
-        state = gpu.get("after") or gpu.get("before") or {}
-        limit, default = (_number(state.get(name)) for name in ("power_limit_w", "default_power_limit_w"))
-        causes = dict(SLOWDOWNS)
-        if limit is not None and default is not None and limit < default:
-            causes[POWER] = f"power limit of {limit:.0f} W instead of {default:.0f} W"
-        for cause in (causes[reason] for reason in gpu.get("clock_reasons") or [] if reason in causes):
-            found.setdefault(cause, f"GPU throttled ({cause}): seen on rank {rank}")
-    return list(found.values())
+def _throttled(ranks: Iterable[RankRecord]) -> list[str]:
+    """Return a line for each cause that slowed a GPU down, with the first rank that it was seen on."""
+    lines: dict[str, str] = {}
+    for rank in ranks:
+        for gpu in rank.gpu_conditions or ():
+            for cause in _causes(gpu) if gpu is not None else ():
+                lines.setdefault(cause, f"GPU throttled ({cause}): seen on rank {rank.rank}")
+    return list(lines.values())
 
 
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+def _causes(gpu: GpuConditions) -> Iterator[str]:
+    """Yield why a GPU ran below the clocks that it would reach by itself."""
+    state = gpu.after or gpu.before or GpuState()
+    limit_w, default_w = state.power_limit_w, state.default_power_limit_w
+    for reason in gpu.clock_reasons or ():
+        if reason in SLOWDOWNS:
+            yield SLOWDOWNS[reason]
+        elif reason == POWER and limit_w is not None and default_w is not None and limit_w < default_w:
+            yield f"power limit of {limit_w:.0f} W instead of {default_w:.0f} W"

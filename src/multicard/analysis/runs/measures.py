@@ -9,7 +9,7 @@ import pandas as pd
 from multicard.analysis.machine import utilization
 from multicard.analysis.machine.limits import MachineLimits
 from multicard.analysis.runs import breakdown, stationarity
-from multicard.analysis.runs.conditions import disturbance
+from multicard.analysis.runs.conditions import disturbance_of
 from multicard.analysis.runs.run_files import RunFiles
 from multicard.analysis.runs.windows import Window, elapsed_s, step_pitches
 from multicard.core.errors import UserError
@@ -18,6 +18,7 @@ from multicard.core.reasons import describe_reason
 from multicard.experiment.config import PARAMETERS, parameters_in
 from multicard.experiment.workload import WORKLOADS, Workload
 from multicard.runs.parameters import as_columns
+from multicard.runs.record import RunRecord
 
 # What each is: docs/files.md.
 COMMON = (
@@ -50,17 +51,17 @@ def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) ->
     """
     run = RunFiles.of(run)
     folder, record = run.folder, run.record
-    work = WORKLOADS[record["parameters"]["workload"]]
+    work = WORKLOADS[record.parameters.workload]
     row: dict[str, Any] = dict.fromkeys(ABOUT) | {
-        "run": record["run"],
-        "outcome": record["outcome"],
-        "reason": describe_reason(record.get("reason")),
-        "profiler_used": record["profiler"]["used"],
-        "disturbance": disturbance(record),
-        **as_columns({name: record["parameters"].get(name) for name in work.parameters.model_fields}),
+        "run": record.run,
+        "outcome": record.outcome,
+        "reason": describe_reason(record.reason),
+        "profiler_used": record.profiler.used,
+        "disturbance": disturbance_of(record),
+        **as_columns(record.parameters.model_dump()),
         **dict.fromkeys(MEASURES_OF[work.name]),
     }
-    if record["outcome"] == "completed":
+    if record.completed:
         steps = _read_steps(run, work)
         try:
             if steps.empty:
@@ -72,8 +73,8 @@ def measure_run(run: Path | RunFiles, machines: Sequence[MachineLimits] = ()) ->
         except (KeyError, TypeError, ValueError) as error:
             cause = f"found no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
             raise UserError(f"{folder / RUN}: not a complete record of a completed run: {cause}") from error
-    elif isinstance(reason := record.get("reason"), Mapping):
-        row |= {"measured_steps": reason.get("measured_steps"), "iteration_time_s": reason.get("step_s")}
+    elif record.reason is not None:
+        row |= {"measured_steps": record.reason.measured_steps, "iteration_time_s": record.reason.step_s}
     return row
 
 
@@ -101,22 +102,22 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
         "processed_samples_per_s": window.rate("samples"),
         "throughput_samples_per_s": distinct * window.rate("samples"),
         work.unit.throughput: distinct * window.rate(work.unit.column),
-        "estimated_epoch_time_s": record["steps_per_pass"] and window.iteration_time_s * record["steps_per_pass"],
+        "estimated_epoch_time_s": record.steps_per_pass and window.iteration_time_s * record.steps_per_pass,
         "median_iteration_time_s": window.median_iteration_time_s,
         **{name: times.mean() for name, times in phases.items() if times.notna().any()},
         "other_s": (measured["duration_s"] - known.sum(axis=1)).mean(),
         "mean_iteration_time_s": window.mean_iteration_time_s,
         "data_share": window.data_share,
-        **breakdown.of_steps(window, record["parameters"].get("devices") or 1),
+        **breakdown.of_steps(window, record.parameters.devices),
         "energy_per_sample_j": energy_per(record, measured["samples"]),
         "peak_reserved_bytes": _highest(measured.get("peak_reserved_bytes", pd.Series(dtype=float))),
         "device_memory_used_bytes": _highest(
-            pd.Series([used for rank in record["ranks"] for used in rank.get("device_memory_used_bytes") or []])
+            pd.Series([used for rank in record.ranks for used in rank.device_memory_used_bytes or ()])
         ),
         "peak_memory_bytes": _highest(measured["peak_memory_bytes"]),
         "measured_steps": window.count,
-        "intraop_threads": max((rank.get("intraop_threads") or 0 for rank in record["ranks"]), default=0) or None,
-        "usable_cpus": (record.get("hardware") or {}).get("usable_cpus"),
+        "intraop_threads": max((rank.intraop_threads or 0 for rank in record.ranks), default=0) or None,
+        "usable_cpus": record.hardware.usable_cpus if record.hardware else None,
         **stationarity.stationarity(window.pace_s),
         **_profiled(steps[steps["window"] == "profiled"], window),
         **_loader_alone(record),
@@ -125,7 +126,7 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
     }
     operations = work.operations(record, measured)
     row |= utilization.utilization(record, work, operations, window.iteration_time_s, machines)
-    is_replayed = "host" in str(record["parameters"].get("ablate"))  # in which no epoch ends
+    is_replayed = "host" in record.parameters.ablate  # in which no epoch ends
     epochs = run.table(EPOCHS, EPOCH_COLUMNS) if work.has_epochs and not is_replayed else None
     if epochs is not None and epochs.empty:
         raise UserError(f"{folder / EPOCHS}: found no epoch")
@@ -133,16 +134,18 @@ def _measures(run: RunFiles, steps: pd.DataFrame, work: Workload, machines: Sequ
     return row | work.measure(record, row, steps, epochs)
 
 
-def _loader_alone(record: Mapping[str, Any]) -> dict[str, float]:
-    """What the slowest rank's loader gave alone, with its workers; nothing unless that was measured."""
-    known = []
-    for rank in record.get("ranks") or []:
-        observed = rank.get("observed") or {}
-        alone, loaders = observed.get("loader_alone"), observed.get("loaders")
-        if alone and loaders:
-            step_s = alone["seconds"] / alone["batches"] * alone["batches_per_step"]
-            known.append((step_s, loaders[0]["num_workers"]))
-    return dict(zip(("loader_alone_s", "loader_workers"), max(known), strict=True)) if known else {}
+def _loader_alone(record: RunRecord) -> dict[str, float | None]:
+    """Return what the slowest rank's loader takes for a step alone, and its workers; nothing unless measured."""
+    measured: list[tuple[float, int | None]] = []
+    for rank in record.ranks:
+        alone = rank.observed.loader_alone if rank.observed else None
+        if alone is not None and rank.observed and rank.observed.loaders:
+            step_s = alone.seconds / alone.batches * alone.batches_per_step
+            measured.append((step_s, rank.observed.loaders[0].num_workers))
+    if not measured:
+        return {}
+    slowest_s, workers = max(measured)
+    return {"loader_alone_s": slowest_s, "loader_workers": workers}
 
 
 def disagreement(run: RunFiles, steps: pd.DataFrame) -> str | None:
@@ -194,15 +197,18 @@ def _iteration_time_of_trace(steps: pd.DataFrame) -> float | None:
     return elapsed_s(step_pitches(steps, "place"), "place") / steps["step"].nunique()
 
 
-def energy_per(record: dict[str, Any], counts: pd.Series) -> float | None:
-    """Joules of the measured steps per unit of `counts`, which has a row per step and rank; None unless measured.
+def energy_per(record: RunRecord, counts: pd.Series) -> float | None:
+    """Return the joules of the measured steps per unit of `counts`, which has a row per step and rank.
 
-    Not a number where a count is not known.
+    None unless each GPU was metered; not a number where a count is not known.
     """
-    meters = [meter for rank in record["ranks"] for meter in rank.get("energy") or [{"energy_j": None}]]
-    if any(meter["energy_j"] is None for meter in meters):
-        return None
-    return sum(meter["energy_j"] for meter in meters) / counts.sum(skipna=False)
+    joules: list[float] = []
+    for rank in record.ranks:
+        energies = [gpu.energy_j for gpu in rank.energy or ()]
+        if not energies or None in energies:
+            return None
+        joules += [energy for energy in energies if energy is not None]
+    return sum(joules) / counts.sum(skipna=False)
 
 
 def _highest(values: pd.Series) -> int | None:
@@ -224,17 +230,17 @@ def outcome_of(run: Path | RunFiles) -> dict[str, Any]:
     """The row of one run in the table of outcomes."""
     record = RunFiles.of(run).record
     return {
-        "run": record["run"],
-        "outcome": record["outcome"],
-        "reason": describe_reason(record.get("reason")),
-        "started": record.get("started"),
-        "wall_time_s": record.get("wall_time_s"),
-        "host": (record.get("host") or {}).get("name"),
-        "profiler": record["profiler"]["used"],
-        "trace_missing": record["profiler"].get("trace_missing"),
-        "block": record["parameters"].get("repeat"),
-        "planned_position": (record.get("order") or {}).get("position"),
-        "disturbance": disturbance(record),
+        "run": record.run,
+        "outcome": record.outcome,
+        "reason": describe_reason(record.reason),
+        "started": record.started,
+        "wall_time_s": record.wall_time_s,
+        "host": record.host.name if record.host else None,
+        "profiler": record.profiler.used,
+        "trace_missing": record.profiler.trace_missing,
+        "block": record.parameters.repeat,
+        "planned_position": record.order.position if record.order else None,
+        "disturbance": disturbance_of(record),
     }
 
 

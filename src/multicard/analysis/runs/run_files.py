@@ -1,22 +1,24 @@
 """The files of a run directory, read so that a damaged one is named in one line."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from multicard.core.errors import UserError
 from multicard.core.files import read_object
-from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, OUTCOMES, RUN
+from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX
 from multicard.core.prepared import is_unchanged
 from multicard.core.validation import first_fault
-from multicard.experiment.workload import WORKLOADS
+from multicard.experiment.read_run import read_run
+from multicard.runs.record import ListedFile, RunRecord
 from multicard.trace.steps import DEVICE, HOST
 from multicard.trace.tables import ACTIVITIES, STEP, STEPS
 
@@ -30,56 +32,12 @@ FREE_BYTES, MOST_TIMES = 64 << 20, 200  # what a file may unpack to at least, an
 DURATIONS = ("duration_s", "epoch_time_s")
 
 
-class _Profiler(BaseModel):
-    used: str
-
-
-class _Parameters(BaseModel):
-    workload: Literal[tuple(WORKLOADS)]
-
-
-class ListedFile(BaseModel):
-    """A file as a record or an index lists it."""
-
-    name: str
-    bytes: int
-    sha256: str
-
-
 class _Index(BaseModel):
-    """The form of a list of files, each with its checksum."""
+    """The form of a list of files, each with its checksum; an index has more than that."""
 
-    files: list[ListedFile] = []
+    model_config = ConfigDict(extra="ignore")
 
-
-class _Record(BaseModel):
-    """The form of run.json, as far as it is read here; None is what a job that ended early could not record."""
-
-    run: str
-    outcome: Literal[OUTCOMES]
-    reason: dict[str, Any] | str | None = None
-    parameters: _Parameters
-    profiler: _Profiler
-    files: list[ListedFile] = []
-    conditions: list[dict[str, Any] | None] = []
-    host: dict[str, Any] | None = None
-    hardware: dict[str, Any] | None = None
-    versions: dict[str, Any] | None = None
-    ranks: list[dict[str, Any]] = []
-
-
-def read_record(folder: Path) -> dict[str, Any]:
-    """Read run.json.
-
-    Raises `UserError` if it is not there, does not parse, or is not a record.
-    """
-    path = folder / RUN
-    record = read_object(path)
-    try:
-        _Record.model_validate(record)
-    except ValidationError as error:
-        raise UserError(f"{path}: not the record of a run: {first_fault(error)}") from None
-    return record
+    files: tuple[ListedFile, ...] = ()
 
 
 def read_csv(path: Path, **options: Any) -> pd.DataFrame:
@@ -108,9 +66,12 @@ class RunFiles:
         return run if isinstance(run, cls) else cls(run)
 
     @cached_property
-    def record(self) -> dict[str, Any]:
-        """As `read_record`."""
-        return read_record(self.folder)
+    def record(self) -> RunRecord:
+        """The record of the run.
+
+        Raises `UserError` if it is missing or damaged.
+        """
+        return read_run(self.folder)
 
     def table(self, name: str, columns: Iterable[str]) -> pd.DataFrame:
         """A table that the job wrote as CSV, which must have the columns; all but `window` are numbers.
@@ -144,7 +105,7 @@ class RunFiles:
         path = self.folder / name
         if path.parent != self._index_path.parent:
             made = f"since the run wrote it; delete {self.folder} to run it again"
-            check_unchanged(path, self._files_of_job, made)
+            check_unchanged(path, self.record.files, made)
         else:
             made = f"since it was made; delete {self._index_path} to have it made again"
             check_unchanged(path, self._files_of_activity, made)
@@ -154,16 +115,13 @@ class RunFiles:
 
         Raises `UserError` if the index of the tables is damaged.
         """
-        by_job = [file.name for file in self._files_of_job]
-        return [*by_job, *(f"{ACTIVITY}/{file.name}" for file in self._files_of_activity)]
+        by_job = [file.name for file in self.record.files if file.name is not None]
+        of_activity = [f"{ACTIVITY}/{file.name}" for file in self._files_of_activity]
+        return [*by_job, *of_activity]
 
     @cached_property
-    def _files_of_job(self) -> list[ListedFile]:
-        return files_in(self.record, self.folder / RUN)
-
-    @cached_property
-    def _files_of_activity(self) -> list[ListedFile]:
-        return files_in(self._index, self._index_path) if self._index_path.exists() else []
+    def _files_of_activity(self) -> Sequence[ListedFile]:
+        return files_in(self._index, self._index_path) if self._index_path.exists() else ()
 
     def trace_notices(self) -> list[str]:
         """Lines on what the trace lacks, or what was set right in it; none where it was not read.
@@ -308,13 +266,13 @@ def selected(table: pa.Table, columns: Sequence[str], path: Path) -> pa.Table:
     return table.select(columns)
 
 
-def files_in(content: Mapping[str, Any], path: Path) -> list[ListedFile]:
+def files_in(content: Mapping[str, Any], path: Path) -> Sequence[ListedFile]:
     """Return the files that an index or a record lists with their checksums; `content` is what `path` holds.
 
     Raises `UserError` if the list is damaged.
     """
     try:
-        return _Index.model_validate(content).files
+        return _Index.model_validate_json(json.dumps(content)).files
     except ValidationError as error:
         raise UserError(f"{path}: {first_fault(error)}; delete the file to have it made again") from None
 
@@ -322,5 +280,5 @@ def files_in(content: Mapping[str, Any], path: Path) -> list[ListedFile]:
 def check_unchanged(path: Path, files: Iterable[ListedFile], made: str) -> None:
     """Refuse a file that is listed with its size and checksum, and was cut or altered since it was `made`."""
     entry = next((file for file in files if file.name == path.name), None)
-    if entry and path.exists() and not is_unchanged(path, entry.model_dump()):
+    if entry and path.exists() and not is_unchanged(path, entry.model_dump(exclude_none=True)):
         raise UserError(f"{path}: cut or altered {made}")

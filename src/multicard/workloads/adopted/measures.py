@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from multicard.runs.record import RunRecord
+
 MEASURES: dict[str, str] = {
     "steps_per_s": "1 / iteration_time_s: the throughput in steps, where samples are not known",
     "steps_from": "what of the traces tells steps; empty where nothing does",
@@ -10,8 +12,14 @@ MEASURES: dict[str, str] = {
 }
 
 
-def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: Any, epochs: Any) -> dict[str, Any]:
+def measure(record: RunRecord, common: Mapping[str, Any], steps: Any, epochs: Any) -> dict[str, Any]:
     """Measures of one run from its record and the measures of every workload, which are empty without steps."""
     step_s = common["iteration_time_s"]
-    own = {name: record["adopted"][name] for name in ("steps_from", "traced_devices")}
-    return {"steps_per_s": None if step_s is None else 1 / step_s, **own}
+    adopted = record.adopted
+    if adopted is None:
+        raise ValueError("found no `adopted`")
+    return {
+        "steps_per_s": None if step_s is None else 1 / step_s,
+        "steps_from": adopted.steps_from,
+        "traced_devices": adopted.traced_devices,
+    }

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from multicard.experiment.models import ARCHITECTURES
+from multicard.runs.record import RunRecord
 from multicard.workloads.llm.memory_estimate import estimate_memory
 from multicard.workloads.llm.parameters import LlmParameters
 
@@ -30,13 +31,16 @@ MEASURES: dict[str, str] = {
 }
 
 
-def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.DataFrame, epochs: Any) -> dict[str, Any]:
+def measure(record: RunRecord, common: Mapping[str, Any], steps: pd.DataFrame, epochs: Any) -> dict[str, Any]:
     """Measures of one completed run from its record, the measures of every workload and its steps."""
-    p = LlmParameters.model_validate(record["parameters"])
+    p, model, hardware = record.parameters, record.model, record.hardware
+    assert isinstance(p, LlmParameters)
+    if model is None or model.architecture is None:
+        raise ValueError("found no architecture of its model")
     measured = steps[steps["window"] == "measured"]
     tokens = measured["tokens"].sum()
-    shape = ARCHITECTURES[record["model"]["architecture"]]
-    capabilities = [gpu.get("capability") for gpu in (record.get("hardware") or {}).get("gpus") or []]
+    shape = ARCHITECTURES[model.architecture]
+    capabilities = [gpu.capability for gpu in hardware.gpus] if hardware else []
     estimate = estimate_memory(p, shape, *capabilities[:1])
     losses = steps.groupby("step")["loss"].mean().sort_index()
     return {

@@ -10,8 +10,9 @@ from multicard.core.prepared import read_prepared
 from multicard.experiment.datasets import ShippedText, Text
 from multicard.experiment.machine import Machine
 from multicard.experiment.models import Architecture, Model
-from multicard.experiment.workload import BATCH, Inputs, Resources, Unit, Workload
+from multicard.experiment.workload import BATCH, InputRecords, Inputs, Resources, Unit, Workload
 from multicard.record.profiled_window import LEAST_SETTLING
+from multicard.runs.record import DataRecord, ModelRecord
 from multicard.workloads.llm.memory_estimate import BYTES, estimate_memory
 from multicard.workloads.llm.parameters import LlmParameters
 from multicard.workloads.llm.techniques import TECHNIQUES
@@ -41,15 +42,17 @@ class Llm(Workload):
         """Return the entries of every workload, and the number of measured steps, which the parameters state."""
         return super().observed(p) | {"measured_steps": p.steps}
 
-    def input_facts(self, data: Path, model: Path | None) -> dict[str, Any]:
-        """Return the entries of run.json about the texts and the model."""
+    def input_facts(self, data: Path, model: Path | None) -> InputRecords:
+        """Return the records of the texts and of the model."""
         if model is None:
             raise ValueError("a tuning job has a model, found none")
         texts = read_prepared(data, "set of texts")
         weights = read_prepared(model, "model")
+        of_data = ("dataset", "source", "kind", "train_samples", "files")
+        of_model = ("model", "architecture", "parameters", "files")
         return {
-            "data": {name: texts[name] for name in ("dataset", "source", "kind", "train_samples", "files")},
-            "model": {name: weights[name] for name in ("model", "architecture", "parameters", "files")},
+            "data": DataRecord.from_values({name: texts[name] for name in of_data}),
+            "model": ModelRecord.from_values({name: weights[name] for name in of_model}),
         }
 
     def config_error(self, p: LlmParameters, inputs: Inputs) -> str | None:

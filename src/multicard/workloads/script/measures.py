@@ -1,10 +1,11 @@
 """The measures that only runs of scripts have."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
+from multicard.runs.record import RankRecord, RunRecord
 from multicard.workloads.script.parameters import ScriptParameters
 
 MEASURES: dict[str, str] = {
@@ -21,7 +22,7 @@ MEASURES: dict[str, str] = {
 }
 
 
-def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.DataFrame, epochs: Any) -> dict[str, Any]:
+def measure(record: RunRecord, common: Mapping[str, Any], steps: pd.DataFrame, epochs: Any) -> dict[str, Any]:
     """Measures of one completed run from its record, the measures of every workload and its steps."""
     measured = steps[steps["window"] == "measured"]
     evaluation = measured.get("evaluation_s", pd.Series(dtype=float))
@@ -30,11 +31,19 @@ def measure(record: Mapping[str, Any], common: Mapping[str, Any], steps: pd.Data
         "distinct_share": distinct_share(record),
         "tokens_per_s": _tokens_per_s(record, common["elapsed_s"], measured),
         "measured_passes": measured["epoch"].nunique(),
-        "steps_per_pass": record.get("steps_per_pass"),
+        "steps_per_pass": record.steps_per_pass,
         "between_passes_s": between_passes_s(measured),
-        "steps_by": next((by for rank in record.get("ranks") or () if (by := _observed(rank).get("steps_by"))), None),
+        "steps_by": next(
+            (rank.observed.steps_by for rank in record.ranks if rank.observed and rank.observed.steps_by), None
+        ),
         "evaluation_s": evaluation.fillna(0.0).mean() if evaluation.notna().any() else None,
     }
+
+
+def _steps_by(ranks: Sequence[RankRecord]) -> str | None:
+    """Return what ends the steps, by the first rank that reports it."""
+    reports = (rank.observed.steps_by for rank in ranks if rank.observed)
+    return next(filter(None, reports), None)
 
 
 def between_passes_s(measured: pd.DataFrame) -> float | None:
@@ -45,35 +54,35 @@ def between_passes_s(measured: pd.DataFrame) -> float | None:
     return None if between.isna().all() else float(between.mean())
 
 
-def _observed(rank: Mapping[str, Any]) -> Mapping[str, Any]:
-    return rank.get("observed") or {}
-
-
-def distinct_share(record: Mapping[str, Any]) -> float | None:
-    """Part of the samples of a step that are distinct; None where that is not known.
+def distinct_share(record: RunRecord) -> float | None:
+    """Return the part of the samples of a step that are distinct; None if unknown.
 
     A stated number of samples per step counts distinct ones.
     """
-    stated = ScriptParameters.model_validate(record["parameters"]).stated_samples
-    return _drawn_share(record) if stated is None else 1.0
+    assert isinstance(record.parameters, ScriptParameters)
+    return _drawn_share(record.ranks) if record.parameters.stated_samples is None else 1.0
 
 
-def _drawn_share(record: Mapping[str, Any]) -> float | None:
-    """The same of what loaders gave: each of several ranks says how many of them draw samples of their own."""
-    ranks = record.get("ranks") or []
+def _drawn_share(ranks: Sequence[RankRecord]) -> float | None:
+    """Return the part of the samples drawn by loaders that are distinct; None if unknown, or if loaders disagree.
+
+    Each loader reports how many of the ranks draw samples of their own: all of them (True), none (False), or a number.
+    """
     if len(ranks) == 1:
         return 1.0
-    loaders = [_observed(rank).get("loaders") or [] for rank in ranks]
-    said = {loader.get("distinct") for each in loaders for loader in each}
-    if not all(loaders) or len(said) != 1:
+    loaders_of_ranks = [rank.observed.loaders if rank.observed else () for rank in ranks]
+    reports = {loader.distinct for loaders in loaders_of_ranks for loader in loaders}
+    if not all(loaders_of_ranks) or len(reports) != 1:
         return None
-    told = said.pop()
-    return None if told is None else 1.0 if told is True else max(1, told) / len(ranks)
+    distinct = reports.pop()
+    if distinct is None:
+        return None
+    return 1.0 if distinct is True else max(1, distinct) / len(ranks)
 
 
-def _tokens_per_s(record: Mapping[str, Any], elapsed_s: float, measured: pd.DataFrame) -> float | None:
+def _tokens_per_s(record: RunRecord, elapsed_s: float, measured: pd.DataFrame) -> float | None:
     """Tokens of all ranks over the time of the window, those that ranks repeat once; None where one is not known."""
-    tokens, share = measured["tokens"].sum(skipna=False), _drawn_share(record)
+    tokens, share = measured["tokens"].sum(skipna=False), _drawn_share(record.ranks)
     if share is None and distinct_share(record) is None:
         share = 1.0  # as of samples, which a notice says; a stated number of these tells nothing of tokens
     return None if share is None or pd.isna(tokens) else share * tokens / elapsed_s

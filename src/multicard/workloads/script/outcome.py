@@ -17,6 +17,8 @@ from multicard.core.layout import COPIED, JOB, MADE, PROCESS, node_file, rank_fi
 from multicard.core.reasons import Reason
 from multicard.core.text import counted
 from multicard.record.profiled_window import FIRST_BY_BACKWARD, LEAST_SETTLING
+from multicard.runs.rank_report import RankReport, reason_from
+from multicard.runs.record import Outcome
 from multicard.workloads.script.launchers import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 
@@ -24,11 +26,11 @@ from multicard.workloads.script.parameters import ScriptParameters
 LAUNCHER_VARIABLES = re.compile(r"\b(?:WORLD_SIZE|LOCAL_RANK|RANK|MASTER_ADDR|MASTER_PORT)\b")
 
 # An outcome, and the reason unless it is `completed`.
-Verdict = tuple[str, Reason | None]
+Verdict = tuple[Outcome, Reason | None]
 
 
 def judge_script(
-    p: ScriptParameters, outcome: str, reason: Reason | None, ranks: Sequence[Mapping[str, Any]], scratch: Path
+    p: ScriptParameters, outcome: Outcome, reason: Reason | None, ranks: Sequence[RankReport], scratch: Path
 ) -> Verdict:
     """See `multicard.experiment.workload.Workload.judge`."""
     facts = JobFacts.read(p, outcome, reason, ranks, scratch)
@@ -70,10 +72,10 @@ class JobFacts:
 
     p: ScriptParameters
     # The launcher's verdict.
-    outcome: str
+    outcome: Outcome
     reason: Reason | None
-    # Records of the ranks that reported.
-    ranks: Sequence[Mapping[str, Any]]
+    # Reports of the ranks that left one.
+    ranks: Sequence[RankReport]
     # All Python processes, in the order in which they last wrote to their files.
     processes: Sequence[ObservedProcess]
     trained: int  # number of processes that trained
@@ -82,7 +84,7 @@ class JobFacts:
 
     @classmethod
     def read(
-        cls, p: ScriptParameters, outcome: str, reason: Reason | None, ranks: Sequence[Mapping[str, Any]], scratch: Path
+        cls, p: ScriptParameters, outcome: Outcome, reason: Reason | None, ranks: Sequence[RankReport], scratch: Path
     ) -> "JobFacts":
         """Collect the facts from the scratch folder of a run."""
         files = sorted(scratch.glob(f"{PROCESS}.*[0-9]"), key=lambda file: file.stat().st_mtime_ns)
@@ -110,7 +112,7 @@ class JobFacts:
     def can_judge_ranks(self) -> bool:
         """True if no rank failed, so that the processes that trained are those that the script wants."""
         is_over = self.ended_without_error or self.outcome == "timed_out"
-        return is_over and all(rank["outcome"] == "completed" for rank in self.ranks)
+        return is_over and all(rank.outcome == "completed" for rank in self.ranks)
 
 
 def trained_on_cpus(facts: JobFacts) -> Verdict | None:
@@ -152,7 +154,7 @@ def trained_apart(facts: JobFacts) -> Verdict | None:
     """Object to ranks of which none exchanged anything, unless the run is to go without communication."""
     if not facts.can_judge_ranks or len(facts.ranks) < 2 or "communication" in facts.p.ablated:
         return None
-    exchanged = [(rank.get("observed") or {}).get("exchanged") for rank in facts.ranks]
+    exchanged = [rank.observed and rank.observed.exchanged for rank in facts.ranks]
     # None of a rank that did not observe it.
     if all(answer is False for answer in exchanged):
         return "failed", Reason("trained_apart", ranks=len(facts.ranks))
@@ -184,7 +186,7 @@ def failed_in_a_process(facts: JobFacts) -> Verdict | None:
     stated = {Path(word).name for word in facts.p.command}
     of_script = [(program, error) for program, error in errors if Path(program).name in stated]
     _, error = (of_script or errors)[0]
-    return error["outcome"], Reason(**error["reason"])
+    return error["outcome"], reason_from(error["reason"])
 
 
 def reached_the_limit_without_training(facts: JobFacts) -> Verdict | None:

@@ -11,6 +11,7 @@ from multicard.core.rendezvous import Rendezvous
 from multicard.core.text import without_names
 from multicard.experiment.machine import Machine
 from multicard.experiment.workload import Inputs, Launching, Resources, Unit, Workload, batch_and_own
+from multicard.runs.record import RunRecord
 from multicard.workloads.script import start
 from multicard.workloads.script.launchers import LAUNCHERS
 from multicard.workloads.script.outcome import judge_script
@@ -73,19 +74,20 @@ class Script(Workload):
         """Return a rough estimate of memory; Slurm gives a second attempt more."""
         return Resources(RANK_MB[p.device])
 
-    def counted(self, record: Mapping[str, Any], steps: Any) -> Any:
+    def counted(self, record: RunRecord, steps: Any) -> Any:
         """Return the steps with a time of 0 for phases that only other steps have, and with the stated samples.
 
         A stated number of samples is shared equally by the ranks.
         """
         phases = [f"{name}_s" for name in PHASES if steps[f"{name}_s"].notna().any()]
         steps = steps.assign(**{phase: steps[phase].fillna(0.0) for phase in phases})
-        stated = ScriptParameters.model_validate(record["parameters"]).stated_samples
+        assert isinstance(record.parameters, ScriptParameters)
+        stated = record.parameters.stated_samples
         if stated is None:
             return steps
         return steps.assign(samples=stated / steps["rank"].nunique())
 
-    def distinct_share(self, record: Mapping[str, Any]) -> float:
+    def distinct_share(self, record: RunRecord) -> float:
         """Return the part of the processed samples that are distinct, by the loaders of the ranks; 1 if stated."""
         return self._measures_module().distinct_share(record) or 1.0
 

@@ -4,6 +4,8 @@ from typing import Any
 
 import pandas as pd
 
+from multicard.runs.record import RunRecord
+
 ACCURACY = 0.98  # the goal that the papers set
 
 MEASURES: dict[str, str] = {
@@ -14,7 +16,7 @@ MEASURES: dict[str, str] = {
 }
 
 
-def measure(record: Any, common: Any, steps: Any, epochs: pd.DataFrame | None) -> dict[str, Any]:
+def measure(record: RunRecord, common: Any, steps: Any, epochs: pd.DataFrame | None) -> dict[str, Any]:
     """Results of the tests after each epoch, if there were any."""
     if epochs is None:
         return {}

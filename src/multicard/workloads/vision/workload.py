@@ -9,8 +9,9 @@ from multicard.core.prepared import read_prepared
 from multicard.core.text import counted
 from multicard.experiment.datasets import GrayscaleSource, ImageDataset, ImageFolder, ImageSource, Synthetic
 from multicard.experiment.machine import Machine
-from multicard.experiment.workload import BATCH, Inputs, Resources, Unit, Workload
+from multicard.experiment.workload import BATCH, InputRecords, Inputs, Resources, Unit, Workload
 from multicard.record.profiled_window import place_window
+from multicard.runs.record import DataRecord, RunRecord
 from multicard.workloads.vision.parameters import TUNED, VisionParameters, read_ahead
 from multicard.workloads.vision.strategies import STRATEGIES
 
@@ -100,11 +101,12 @@ class Vision(Workload):
         """Return the entries of every workload; the program itself states its number of measured steps."""
         return super().observed(p) | {"measured_steps": None}
 
-    def input_facts(self, data: Path, model: Path | None) -> dict[str, Any]:
-        """Return the entries of run.json about the data set."""
+    def input_facts(self, data: Path, model: Path | None) -> InputRecords:
+        """Return the record of the data set."""
         facts = read_prepared(data, "data set")
         names = ("dataset", "source", "train_samples", "test_samples", "files")
-        return {"data": {name: facts[name] for name in names} | {"classes": len(facts["classes"])}}
+        stated = {name: facts[name] for name in names} | {"classes": len(facts["classes"])}
+        return {"data": DataRecord.from_values(stated)}
 
     def resources(self, p: VisionParameters, inputs: Inputs) -> Resources:
         """Estimate durations, and the host's memory: batches loaded ahead and, on a CPU, what autograd keeps."""
@@ -144,9 +146,10 @@ class Vision(Workload):
         """Return whether the loader has no process of its own: PyTorch's has none without workers."""
         return p.loader == "torch" and not p.num_workers
 
-    def distinct_share(self, record: Mapping[str, Any]) -> float:
+    def distinct_share(self, record: RunRecord) -> float:
         """Return the share of distinct samples: ranks that iterate over all the data repeat each other's."""
-        p = VisionParameters.model_validate(record["parameters"])
+        p = record.parameters
+        assert isinstance(p, VisionParameters)
         return p.distinct_samples_of_step / p.samples_of_step
 
     def job(self, values: Mapping[str, Any]) -> str:

@@ -1,0 +1,60 @@
+"""Read the record of a run: one function, and one line for whatever is wrong with it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from multicard.core.errors import UserError
+from multicard.core.files import read_object
+from multicard.core.layout import RUN
+from multicard.core.text import quoted
+from multicard.core.validation import first_fault
+from multicard.experiment.workload import WORKLOADS, parameters_of
+from multicard.runs.parameters import JobParameters, run_id
+from multicard.runs.reading import read_model
+from multicard.runs.record import RunRecord
+
+NOT_A_RECORD = "not the record of a run"
+
+
+def read_run(folder: Path) -> RunRecord:
+    """Read and check run.json of a run directory.
+
+    Raises `UserError`, one line with the file, the key, what was found and what was expected, if it is not there, does
+    not parse, is not the record of a run, or is that of another run than its parameters make.
+    """
+    path = folder / RUN
+    content = read_object(path)
+    parameters = _parameters(path, content.get("parameters"))
+    record = read_model(path, RunRecord, f"{NOT_A_RECORD}: ", {"parameters": parameters})
+    name = run_id(parameters)
+    if record.run != name:
+        raise _not_a_record(path, f"run: found {quoted(record.run)}, expected {name!r}, which its parameters make")
+    return record
+
+
+def read_run_if_any(folder: Path) -> RunRecord | None:
+    """Read run.json of a run directory as `read_run`; None if there is none, as the run has not ended."""
+    return read_run(folder) if (folder / RUN).exists() else None
+
+
+def _parameters(path: Path, values: Any) -> JobParameters:
+    """Return the parameters of a record by the model of its workload.
+
+    Raises `UserError` if the workload is not known, or a parameter is not what the workload has.
+    """
+    if not isinstance(values, Mapping):
+        raise _not_a_record(path, f"parameters: found {quoted(values)}, expected a mapping")
+    if values.get("workload") not in WORKLOADS:
+        expected = f"expected one of {', '.join(WORKLOADS)}"
+        raise _not_a_record(path, f"parameters.workload: found {quoted(values.get('workload'))}, {expected}")
+    try:
+        return parameters_of(values)
+    except ValidationError as error:
+        raise _not_a_record(path, f"parameters.{first_fault(error)}") from None
+
+
+def _not_a_record(path: Path, fault: str) -> UserError:
+    return UserError(f"{path}: {NOT_A_RECORD}: {fault}")

@@ -1,0 +1,124 @@
+"""What the ranks and the samplers of a job left, gathered into its run directory."""
+
+import csv
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from multicard.core.files import read_json, write_csv
+from multicard.core.layout import (
+    CPU_SAMPLES,
+    EPOCH_COLUMNS,
+    EPOCHS,
+    GPU_SAMPLES,
+    NODE,
+    STEP_COLUMNS,
+    STEPS,
+    node_file,
+    node_files,
+    rank_file,
+)
+from multicard.launch.cpu_samples import host_record
+from multicard.launch.gpu_samples import GpuSamples
+from multicard.runs.parameters import JobParameters
+from multicard.runs.rank_report import RankReport, read_rank_report
+from multicard.runs.record import NodeConditions, NodeRecord, RankRecord
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a job left, beside its tables, its trace and its log."""
+
+    reports: Sequence[RankReport]  # of the ranks that left one, in order
+    ranks: Sequence[RankRecord]  # the same ranks, with what the samplers of their nodes saw
+    nodes: Sequence[NodeRecord]  # of a job on several nodes; else none
+    conditions: Sequence[NodeConditions | None]  # per node; None of a node that was not sampled
+
+    @property
+    def node_of(self) -> dict[int, str]:
+        """Name of the node of each rank, of a job on several nodes."""
+        return {rank: node.name for node in self.nodes for rank in node.ranks if node.name is not None}
+
+
+def collect(scratch: Path, folder: Path, parameters: JobParameters) -> Collected:
+    """Gather what a job left in its scratch folder; samples of GPUs are moved into the run directory."""
+    paths = [scratch / rank_file("rank.json", rank) for rank in range(parameters.ranks)]
+    reports = [read_rank_report(path) for path in paths if path.exists()]
+    samples = _gpu_samples(scratch, folder, parameters.nodes)
+    ranks = [_rank_record(report, parameters, samples) for report in reports]
+    nodes = _nodes(scratch, parameters, reports) if parameters.nodes > 1 else []
+    return Collected(reports, ranks, nodes, _conditions(scratch, parameters.nodes, ranks))
+
+
+def _rank_record(report: RankReport, parameters: JobParameters, samples: Sequence[GpuSamples]) -> RankRecord:
+    """Return the record of a rank: its report, and what the samples of its node say of its GPUs."""
+    node = report.rank // parameters.ranks_per_node
+    uuids = [gpu.uuid for gpu in report.gpus or () if gpu.uuid is not None]
+    measures = samples[node].of_rank(uuids, report.windows or ())
+    return RankRecord(
+        rank=report.rank,
+        node=node,
+        pid=report.pid,
+        binding=report.binding,
+        gpus=report.gpus,
+        windows=report.windows,
+        energy=tuple(gpu.energy for gpu in measures),
+        gpu_conditions=tuple(gpu.conditions for gpu in measures),
+        device_memory_used_bytes=tuple(gpu.memory_used_bytes for gpu in measures),
+        observed=report.observed,
+        operations=report.operations,
+        intraop_threads=report.intraop_threads,
+    )
+
+
+def _nodes(scratch: Path, parameters: JobParameters, reports: Iterable[RankReport]) -> list[NodeRecord]:
+    """Return name, host, hardware and ranks of every node, without what a node did not report."""
+    first_report = {report.rank // parameters.ranks_per_node: report for report in reversed(list(reports))}
+    records = []
+    for node in range(parameters.nodes):
+        file = scratch / node_file(NODE, node)
+        first_rank = node * parameters.ranks_per_node
+        report = first_report.get(node)
+        records.append(
+            NodeRecord(
+                name=read_json(file)["name"] if file.exists() else f"node {node}",
+                host=report and report.host,
+                hardware=report and report.hardware,
+                ranks=tuple(range(first_rank, first_rank + parameters.ranks_per_node)),
+            )
+        )
+    return records
+
+
+def _gpu_samples(scratch: Path, folder: Path, nodes: int) -> list[GpuSamples]:
+    """Move the samples of every node's GPUs into the run directory, and read them."""
+    names = node_files(GPU_SAMPLES, nodes)
+    for name in names:
+        if (scratch / name).exists():
+            shutil.move(scratch / name, folder / name)
+    return [GpuSamples.read(folder / name) for name in names]
+
+
+def _conditions(scratch: Path, nodes: int, ranks: Iterable[RankRecord]) -> list[NodeConditions | None]:
+    """Return who else used the CPUs of every node; None of a node that was not sampled."""
+    windows: dict[int, list[tuple[float, float]]] = {node: [] for node in range(nodes)}
+    for rank in ranks:
+        if rank.node is not None:
+            windows[rank.node] += rank.windows or ()
+    files = [scratch / name for name in node_files(CPU_SAMPLES, nodes)]
+    return [host_record(file, windows[node]) if file.exists() else None for node, file in enumerate(files)]
+
+
+def join_tables(scratch: Path, folder: Path, ranks: int) -> None:
+    """Join the tables of the ranks, in the order of the ranks, into those of the run; they may be empty."""
+    steps = [scratch / rank_file(STEPS, rank) for rank in range(ranks)]
+    write_csv(folder / STEPS, STEP_COLUMNS, _rows(steps))
+    write_csv(folder / EPOCHS, EPOCH_COLUMNS, _rows([scratch / rank_file(EPOCHS, 0)]))
+
+
+def _rows(parts: Iterable[Path]) -> Iterator[dict[str, str]]:
+    for part in parts:
+        if part.exists():
+            with part.open(newline="", encoding="utf-8") as source:
+                yield from csv.DictReader(source)

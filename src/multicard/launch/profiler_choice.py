@@ -1,0 +1,46 @@
+"""Which profiler a job runs under."""
+
+from dataclasses import dataclass
+
+from multicard.core.errors import UserError
+from multicard.profilers import PROFILERS
+
+
+@dataclass(frozen=True)
+class ProfilerChoice:
+    """The profiler of a job, the reason for it, and why it may record too little; made by `choose_profiler`."""
+
+    name: str
+    why: str
+    caveat: str | None = None
+
+
+def choose_profiler(
+    wanted: str, device: str, hidden: str | None = None, interpreter: str | None = None
+) -> ProfilerChoice:
+    """Return the profiler `wanted`, or for `auto` the first that can be used without a caveat.
+
+    `device`: what the job trains on (cpu, cuda). `hidden`: why a profiler that runs the job as its child would not see
+    its ranks. `interpreter`: Python of the ranks, if not this one.
+
+    Raises `UserError` if the profiler that was asked for cannot be used, or with `auto` none.
+    """
+    is_stated = wanted in PROFILERS
+    rejections: list[str] = []
+    for name in [wanted] if is_stated else PROFILERS:
+        usable, why, caveat = _availability(name, device, hidden, interpreter)
+        if usable and is_stated:
+            return ProfilerChoice(name, "; ".join(filter(None, ("as configured", why, caveat))), caveat)
+        if usable and caveat is None:
+            return ProfilerChoice(name, why or "; ".join(rejections))
+        rejections.append(caveat or why)
+    subject = f"{wanted} cannot" if is_stated else "none can"
+    raise UserError(f"profiler: {subject} be used: {'; '.join(rejections)}")
+
+
+def _availability(name: str, device: str, hidden: str | None, interpreter: str | None) -> tuple[bool, str, str | None]:
+    """Return whether a profiler can be used, why (not), and its caveat."""
+    profiler = PROFILERS[name]
+    if hidden and profiler.node_file:
+        return False, f"{name} would see no rank: {hidden}", None
+    return profiler.availability(device, interpreter)

@@ -1,0 +1,79 @@
+"""Where and with what a run ran, in words: the one place that words the hardware and the versions of a record."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from multicard.core.text import gpu_name
+from multicard.core.units import BYTES, with_unit
+from multicard.runs.record import GpuModel, Hardware, Host, RunRecord
+
+SHOWN_DIGITS = 12  # of a checksum
+NOT_RECORDED = "not recorded"
+
+
+def gpu_names(hardware: Hardware | None) -> list[str]:
+    """Return the name of each GPU that a job may use, as today's drivers give it."""
+    return [gpu_name(gpu.name) for gpu in hardware.gpus] if hardware else []
+
+
+def machine_in_words(hardware: Hardware | None) -> str:
+    """Return the kind of machine: GPUs, processor, CPUs.
+
+    >>> h100 = GpuModel(name="NVIDIA H100")
+    >>> machine_in_words(Hardware(gpus=(h100,) * 4, processor="AMD EPYC 9334", logical_cpus=128))
+    '4 × NVIDIA H100, AMD EPYC 9334, 128 CPUs'
+    """
+    gpus = [f"{count} × {name}" for name, count in Counter(gpu_names(hardware)).items()]
+    processor, cpus = (hardware.processor, hardware.logical_cpus) if hardware else (None, None)
+    return ", ".join([*gpus, f"{processor}", f"{cpus} CPUs"])
+
+
+def versions_in_words(record: RunRecord) -> str:
+    """Return the versions of a run's software with its profiler, and the checksum of its script.
+
+    Such as "torch 2.11.0, profiler nsys, train.py 0a1b2c3d4e5f".
+    """
+    versions: dict[str, str | None] = {**(record.versions or {}), "profiler": record.profiler.used}
+    if record.script is not None and record.script.sha256:
+        versions[str(record.script.file)] = record.script.sha256[:SHOWN_DIGITS]
+    return ", ".join(f"{name} {version}" for name, version in versions.items() if version is not None)
+
+
+def machine_facts(host: Host | None, hardware: Hardware | None) -> dict[str, str]:
+    """Return host and hardware as labelled facts; empty where a job ended before it recorded them."""
+    if host is None and hardware is None:
+        return {}
+    host, described = host or Host(), hardware or Hardware()
+    gpus = Counter(f"{gpu.name}, {_size(gpu.memory_bytes)}" for gpu in described.gpus)
+    no_gpus = "none" if hardware else NOT_RECORDED
+    return {
+        "Host": host.name or NOT_RECORDED,
+        "Processor": described.processor or NOT_RECORDED,
+        "CPUs": f"{described.usable_cpus or NOT_RECORDED} usable of {described.logical_cpus or NOT_RECORDED}",
+        "Memory": _size(described.memory_bytes),
+        "GPUs": "; ".join(f"{count} × {gpu}" for gpu, count in gpus.items()) or no_gpus,
+        "System": host.system or NOT_RECORDED,
+    }
+
+
+def profiler_in_words(record: RunRecord) -> str:
+    """Return the profiler of a run with the reason for it, and why there is no trace."""
+    profiler = record.profiler
+    missing = f"; no trace: {profiler.trace_missing}" if profiler.trace_missing else ""
+    return f"{profiler.used} ({profiler.why or 'no reason recorded'}){missing}"
+
+
+def gpu_in_words(gpu: GpuModel) -> str:
+    """Return the name of a GPU with its memory, where that is recorded."""
+    memory = f" ({with_unit(gpu.memory_bytes, BYTES)})" if gpu.memory_bytes else ""
+    return gpu_name(gpu.name) + memory
+
+
+def smallest_gpu_bytes(hardware: Hardware | None) -> int | None:
+    """Return the memory of the smallest GPU; None if none is recorded."""
+    sizes: Iterable[int | None] = (gpu.memory_bytes for gpu in hardware.gpus) if hardware else ()
+    return min(filter(None, sizes), default=None)
+
+
+def _size(count: int | None) -> str:
+    return with_unit(count, BYTES) if count else NOT_RECORDED

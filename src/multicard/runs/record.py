@@ -1,0 +1,397 @@
+"""The record of a run, run.json: written by the launcher when a job has ended, read by `read_run` alone.
+
+Each field states its meaning, its unit by the end of its name (`_s` seconds, `_bytes` bytes), and beside its type the
+rule by which a text of it may leave in an archive (`multicard.core.sharing`). docs/run-record.md and the archive's
+allow-list are made from these. Nearly every field may be None: a job that ended early recorded less, and an archive
+leaves some out. What was not recorded is None, never zero.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_serializer, field_validator
+
+from multicard.core.reasons import Reason
+from multicard.core.sharing import (
+    AS_IT_IS,
+    GPU,
+    HARDWARE,
+    HOST,
+    PRIVATE,
+    SETTING,
+    SHA256,
+    TIME,
+    VARIABLE_NAMES,
+    VERSION,
+    Beginning,
+    ByKey,
+    ErrorText,
+    Form,
+    Keys,
+    OwnText,
+    Remark,
+    Words,
+)
+from multicard.profilers import PROFILERS
+from multicard.runs.parameters import JobParameters
+
+Outcome = Literal["completed", "out_of_memory", "diverged", "timed_out", "failed"]
+OUTCOMES: tuple[Outcome, ...] = ("completed", "out_of_memory", "diverged", "timed_out", "failed")
+
+NO_PROFILER = "no profiler was used"
+# Names of NVML's clocks event reasons, by their bits (nvml.h).
+CLOCK_REASONS = {
+    0x1: "gpu_idle", 0x2: "applications_clocks_setting", 0x4: "sw_power_cap", 0x8: "hw_slowdown", 0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting", 0x200: "board_limit", 0x400: "reliability",
+}  # fmt: skip
+CLOCK_REASON = Form(rf"{'|'.join(CLOCK_REASONS.values())}|0x[0-9a-f]+")  # a bit without a name is a number
+
+
+def ended_as(outcome: str) -> str:
+    """Return why a run that did not complete has no trace."""
+    return f"the run ended as {outcome}"
+
+
+class RecordPart(BaseModel):
+    """Base of the record and its parts: never changed, and without fields that are not declared."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Self:
+        """Return a part by its values as JSON has them: lists for tuples, mappings for parts."""
+        return cls.model_validate_json(json.dumps(values))
+
+
+class ListedFile(RecordPart):
+    """A file, or a tree of files, with what its content is recognized by."""
+
+    name: Annotated[str | None, Words("steps.csv", "epochs.csv")] = Field(None, description="Its name.")
+    bytes: int = Field(description="Its size; of a tree all sizes together.")
+    sha256: Annotated[str | None, SHA256] = Field(None, description="Its checksum; none of a tree.")
+    files: int | None = Field(None, description="Of a tree the number of its files.")
+
+
+class Place(RecordPart):
+    """The planned place of a run among those that it shares blocks with."""
+
+    seed: int = Field(description="The experiment's `order_seed`.")
+    group: Annotated[tuple[str, ...], AS_IT_IS] = Field(
+        description="The scenarios whose runs it ran among: all that share runs, directly or through others."
+    )
+    block: int = Field(description="Its repeat: in each block every configuration of the group runs once.")
+    position: int = Field(description="Its place among all runs of the group, from 1.")
+
+
+class ProfilerUse(RecordPart):
+    """The profiler of a run, and what it missed."""
+
+    used: Annotated[Literal[("none", *PROFILERS)], AS_IT_IS] = Field(description="Its name, or `none`.")  # type: ignore[valid-type]  # the names are data
+    why: Annotated[str | None, Words("as configured")] = Field(None, description="Why this one.")
+    caveat: Annotated[str | None, Remark("limited for a reason that archives leave out")] = Field(
+        None, description="Why it may record too little."
+    )
+    trace_missing: Annotated[
+        str | None,
+        Words(
+            NO_PROFILER, *map(ended_as, OUTCOMES), otherwise="missing for a reason that archives leave out",
+        ),
+    ] = Field(None, description="Why there is no trace.")  # fmt: skip
+
+
+class Host(RecordPart):
+    """A machine, by its name and its system."""
+
+    name: Annotated[str | None, HOST] = Field(None, description="Its host name.")
+    system: Annotated[str | None, Beginning(r"(?:Linux|macOS|Darwin|Windows)(?:-\d+(?:\.\d+)*)?")] = Field(
+        None, description="Its operating system."
+    )
+    machine_digest: Annotated[str | None, Form(r"[0-9a-f]{32}")] = Field(
+        None,
+        description="The same for [all runs on this machine](comparing.md#different-sessions), and for no others.",
+    )
+
+
+class GpuModel(RecordPart):
+    """A kind of GPU."""
+
+    name: Annotated[str | None, HARDWARE] = Field(None, description="As its driver names it.")
+    memory_bytes: int | None = Field(None, description="Its memory.")
+    capability: Annotated[str | None, Form(r"\d+\.\d+")] = Field(None, description="CUDA's compute capability.")
+
+
+class Hardware(RecordPart):
+    """What a machine consists of, as far as the job could see it."""
+
+    processor: Annotated[str | None, HARDWARE] = Field(None, description="Name of the processor.")
+    logical_cpus: int | None = Field(None, description="CPUs of the machine.")
+    usable_cpus: int | None = Field(None, description="CPUs that the job may use.")
+    memory_bytes: int | None = Field(None, description="The machine's memory.")
+    gpus: tuple[GpuModel, ...] = Field((), description="GPUs that the job may use.")
+
+
+class CpuUse(RecordPart):
+    """What others took of the CPUs that a run may use, in some span of time; times have the grain of a clock tick."""
+
+    others_cpu_s: float | None = Field(None, description="CPU time of processes that are not of the run.")
+    stolen_cpu_s: float | None = Field(None, description="CPU time that the hypervisor gave to other machines.")
+    wall_s: float | None = Field(None, description="Length of the span.")
+
+
+class NodeConditions(CpuUse):
+    """Who else used the CPUs of a node, during the whole run."""
+
+    usable_cpus: int | None = Field(None, description="CPUs that the run may use.")
+    measured_steps: CpuUse | None = Field(
+        None, description="The same during the measured steps, from the last sample before to the first after them."
+    )
+
+
+class GpuState(RecordPart):
+    """Clocks, heat and power of a GPU at one moment."""
+
+    sm_clock_mhz: float | None = Field(None, description="Clock of the multiprocessors.")
+    memory_clock_mhz: float | None = Field(None, description="Clock of the memory.")
+    temperature_c: float | None = Field(None, description="Temperature.")
+    power_w: float | None = Field(None, description="Power drawn.")
+    power_limit_w: float | None = Field(None, description="Power limit in force.")
+    default_power_limit_w: float | None = Field(None, description="Power limit that the GPU is built for.")
+    clock_reasons: Annotated[tuple[str, ...] | None, CLOCK_REASON] = Field(
+        None, description="Why the clocks are not higher, by NVML's names."
+    )
+
+
+class GpuConditions(RecordPart):
+    """How a GPU ran during the measured steps."""
+
+    before: GpuState | None = Field(None, description="State at the first sample.")
+    after: GpuState | None = Field(None, description="State at the last sample within the measured steps.")
+    clock_reasons: Annotated[tuple[str, ...] | None, CLOCK_REASON] = Field(
+        None, description="All reasons for lower clocks in the measured steps while the GPU was not idle."
+    )
+
+
+class Energy(RecordPart):
+    """Energy that a GPU took for all that ran on it in the measured steps."""
+
+    energy_j: float | None = Field(None, description="Joules, from NVML's counter.")
+    duration_s: float | None = Field(None, description="Length of the measured windows.")
+    reason: Annotated[str | None, ErrorText()] = Field(None, description="Why there are no joules.")
+
+
+class GpuIdentity(RecordPart):
+    """One GPU, told from others of its kind."""
+
+    uuid: Annotated[str | None, GPU] = Field(None, description="As the driver identifies it.")
+    name: Annotated[str | None, HARDWARE] = Field(None, description="Its kind.")
+
+
+class Binding(RecordPart):
+    """CPUs that a rank was bound to."""
+
+    cpus: Annotated[str | None, Form(r"[\d,-]+")] = Field(None, description="A list as Linux writes it: `0-3,8`.")
+    numa_nodes: tuple[int, ...] | None = Field(None, description="NUMA nodes of these.")
+    note: str | None = Field(None, description="What binding did, if it was asked for.")
+
+
+class ProfiledWindowRecord(RecordPart):
+    """Steps of the pass that was profiled, in order."""
+
+    warmup_steps: int = Field(description="Before the profiler starts; `warmup` in steps.csv.")
+    settling_steps: int = Field(description="While the profiler is still starting; `warmup` in steps.csv.")
+    profiled_steps: int = Field(description="Recorded steps.")
+    crosses_pass: bool = Field(description="A pass over the data ends in the capture or shortly before.")
+
+
+class LoaderRecord(RecordPart):
+    """A loader of training data, as a rank saw it."""
+
+    kind: str | None = Field(None, description="Its class.")
+    sampler: str | None = Field(None, description="Class of its sampler.")
+    distinct: bool | int | None = Field(
+        None,
+        description="Whether each rank draws samples of its own; a number: how many ranks do, while the others repeat "
+        "them.",
+    )
+    batch_size: int | None = Field(None, description="Samples of a batch.")
+    num_workers: int | None = Field(None, description="Its worker processes.")
+
+
+class LoaderAlone(RecordPart):
+    """What a loader gave that had the machine to itself (`ablate: loader`)."""
+
+    batches: int = Field(description="Batches that it gave.")
+    seconds: float = Field(description="Time that these took.")
+    batches_per_step: float = Field(description="Batches that a step uses.")
+
+
+class Observed(RecordPart):
+    """What the observer saw of a script's rank."""
+
+    optimizers: tuple[str, ...] = Field((), description="Classes of the optimizers that updated.")
+    steps_by: Annotated[str | None, Words("optimizer", "marks", "backward passes")] = Field(
+        None, description="What ends the steps."
+    )
+    loaders: tuple[LoaderRecord, ...] = Field((), description="Loaders whose batches the steps used.")
+    exchanged: bool | None = Field(None, description="Whether ranks exchanged anything in the measured steps.")
+    loader_alone: LoaderAlone | None = Field(None, description="The slowest loader that the run went without.")
+
+
+class OperationCount(RecordPart):
+    """Floating-point operations of one warm-up step of a rank."""
+
+    model: float | None = Field(None, description="As the model needs them.")
+    hardware: float | None = Field(None, description="With those that activation checkpointing repeats.")
+    precision: Annotated[str | None, Words("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")] = Field(
+        None, description="Precision of most of them."
+    )
+    bytes: float | None = Field(None, description="Bytes that operators read and write.")
+    padded_tokens: int | None = Field(None, description="Tokens of the step, padding included.")
+    problem: Annotated[str | None, ErrorText()] = Field(None, description="Why they could not be counted.")
+
+
+class RankRecord(RecordPart):
+    """One rank of a run."""
+
+    rank: int = Field(description="Its number.")
+    node: int | None = Field(None, description="Number of its node.")
+    pid: int | None = Field(None, description="Its process id.")
+    binding: Binding | None = Field(None, description="The CPUs that it was bound to.")
+    gpus: tuple[GpuIdentity, ...] | None = Field(None, description="Its GPUs.")
+    windows: tuple[tuple[float, float], ...] | None = Field(
+        None, description="When its measured steps began and ended, by the node's CLOCK_MONOTONIC; a pair per pass."
+    )
+    energy: tuple[Energy, ...] | None = Field(None, description="Of each of its GPUs.")
+    gpu_conditions: tuple[GpuConditions | None, ...] | None = Field(None, description="Of each of its GPUs.")
+    device_memory_used_bytes: tuple[int | None, ...] | None = Field(
+        None, description="Of each of its GPUs the most memory that all processes used in the first measured window."
+    )
+    observed: Observed | None = Field(None, description="Scripts: what was seen of it.")
+    operations: OperationCount | None = Field(None, description="Scripts with `count_operations`.")
+    intraop_threads: int | None = Field(
+        None, description="Threads of PyTorch's operators at its end (`torch.get_num_threads`)."
+    )
+
+
+class NodeRecord(RecordPart):
+    """One of several nodes of a run."""
+
+    name: Annotated[str | None, HOST] = Field(None, description="Its name in Slurm.")
+    host: Host | None = Field(None, description="The machine.")
+    hardware: Hardware | None = Field(None, description="Its hardware.")
+    ranks: tuple[int, ...] = Field((), description="Ranks that ran there.")
+
+
+class DataRecord(RecordPart):
+    """The data set of a run."""
+
+    dataset: Annotated[str | None, OwnText()] = Field(None, description="Its name in the configuration.")
+    source: Annotated[str | None, OwnText()] = Field(None, description="Where it came from.")
+    kind: Annotated[str | None, OwnText()] = Field(None, description="Language models: the kind of its texts.")
+    train_samples: int | None = Field(None, description="Samples to train with.")
+    test_samples: int | None = Field(None, description="Samples to test with.")
+    classes: int | None = Field(None, description="Classes of images.")
+    files: tuple[ListedFile, ...] = Field((), description="Its files.")
+
+
+class ModelRecord(RecordPart):
+    """The language model of a run."""
+
+    model: Annotated[str | None, OwnText()] = Field(None, description="Its name in the configuration.")
+    architecture: Annotated[str | None, OwnText()] = Field(None, description="Its architecture.")
+    parameters: int | None = Field(None, description="Number of its weights.")
+    files: tuple[ListedFile, ...] = Field((), description="Its files.")
+
+
+class ScriptRecord(RecordPart):
+    """The user's script, and the repository that its folder is in."""
+
+    file: Annotated[str | None, Form(r"[\w.+-]{1,80}\.py")] = Field(None, description="Its file name.")
+    sha256: Annotated[str | None, SHA256] = Field(None, description="Its checksum.")
+    commit: str | None = Field(None, description="The commit of git that is checked out in its folder.")
+    modified: bool | None = Field(None, description="Whether files that git tracks there differ from the commit.")
+
+
+class AdoptedTrace(ListedFile):
+    """A trace that a run was made of."""
+
+    name: Annotated[str | None, OwnText()] = Field(None, description="Its name.")
+
+
+class AdoptedRecord(RecordPart):
+    """What a run that was [made of traces](traces.md#existing-traces) is based on."""
+
+    traces: tuple[AdoptedTrace, ...] = Field((), description="The traces.")
+    samples_per_step: float | None = Field(None, description="As stated.")
+    warmup_steps: int | None = Field(None, description="As stated.")
+    steps_from: Annotated[str | None, OwnText()] = Field(None, description="How steps were detected.")
+    steps: int | None = Field(None, description="Steps of a rank.")
+    traced_devices: int | None = Field(None, description="GPUs at work in the traces.")
+
+
+class RunRecord(RecordPart):
+    """A run: what it was to be, where and how it ran, and how it ended."""
+
+    run: Annotated[str, AS_IT_IS] = Field(description="Its name, made of its parameters.")
+    outcome: Annotated[Outcome, AS_IT_IS] = Field(description="How it ended; see [outcomes](files.md#outcomes).")
+    reason: Reason | None = Field(None, description="Why, unless it completed; see [outcomes](files.md#outcomes).")
+    parameters: Annotated[JobParameters, AS_IT_IS] = Field(description="All its [parameters](parameters.md).")
+    order: Place | None = Field(None, description="Its planned place.")
+    started: Annotated[str | None, TIME] = Field(None, description="When the last attempt started, in UTC.")
+    ended: Annotated[str | None, TIME] = Field(None, description="When it ended.")
+    profiler: ProfilerUse = Field(description="The profiler.")
+    wall_time_s: float | None = Field(None, description="Time of the last attempt.")
+    exit_code: int | None = Field(None, description="Of its launcher; minus the number of a signal that ended it.")
+    ended_at_time_limit: bool | None = Field(None, description="Whether the time limit ended it.")
+    files: tuple[ListedFile, ...] = Field((), description="Its tables of steps and epochs.")
+    command: Annotated[tuple[str, ...], PRIVATE] = Field((), description="The command that started the ranks.")
+    variables: Annotated[Mapping[str, str] | None, VARIABLE_NAMES, SETTING] = Field(
+        None, description="Environment variables of the job that may change its speed or results."
+    )
+    withheld: Annotated[tuple[str, ...], PRIVATE] = Field(
+        (), description="Names of your variables that it did not get because they look like secrets."
+    )
+    conditions: tuple[NodeConditions | None, ...] = Field((), description="Who else used the CPUs, per node.")
+    host: Host | None = Field(None, description="The machine; of several nodes the first.")
+    hardware: Hardware | None = Field(None, description="Its hardware.")
+    versions: Annotated[Mapping[str, str | None] | None, Keys(), ByKey({"GPU": HARDWARE}, VERSION)] = Field(
+        None, description="Versions of its software; of a run made of traces `GPU`, the kinds of GPUs."
+    )
+    steps_per_pass: int | None = Field(None, description="Steps of a rank in a pass over the training data.")
+    profiled_window: ProfiledWindowRecord | None = Field(None, description="None without a profiled window.")
+    ranks: tuple[RankRecord, ...] = Field((), description="Its ranks, in order.")
+    resumed: bool | None = Field(None, description="Whether it resumed from a checkpoint.")
+    data: DataRecord | None = Field(None, description="Its data set.")
+    model: ModelRecord | None = Field(None, description="Its language model.")
+    nodes: tuple[NodeRecord, ...] | None = Field(None, description="Of a run on several nodes.")
+    script: ScriptRecord | None = Field(None, description="Of a user's script.")
+    adopted: AdoptedRecord | None = Field(None, description="Of a run made of traces.")
+
+    @property
+    def completed(self) -> bool:
+        """True if it ran to its end, so that it has measures."""
+        return self.outcome == "completed"
+
+    @field_validator("parameters", mode="plain")
+    @classmethod
+    def _by_their_workload(cls, value: Any, info: ValidationInfo) -> JobParameters:
+        """Take parameters that were checked by the model of their workload, which only the reader of a file knows."""
+        parameters = value if isinstance(value, JobParameters) else (info.context or {}).get("parameters")
+        if not isinstance(parameters, JobParameters):
+            raise ValueError("expected parameters that were checked before; use read_run")
+        return parameters
+
+    @field_serializer("parameters")
+    def _all_parameters(self, parameters: JobParameters) -> dict[str, Any]:
+        """Return those at their defaults, too: a later version may have other defaults."""
+        return parameters.model_dump(mode="json")
+
+    @field_serializer("reason")
+    def _without_absent_fields(self, reason: Reason | None) -> dict[str, Any] | None:
+        return None if reason is None else reason.record()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the content of run.json: the fields that were stated, with None where nothing was recorded."""
+        return self.model_dump(mode="json", exclude_unset=True)
