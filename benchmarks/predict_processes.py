@@ -14,6 +14,7 @@ import yaml
 
 from multicard import read_results
 from multicard.experiment.load import read_experiment
+from multicard.experiment.read_run import read_run
 from multicard.experiment.runs import distinct, expand
 from multicard.launch.job import run_job
 from multicard.trace.export import export_run
@@ -58,9 +59,9 @@ def main() -> None:
     for name, run in sorted(runs.items(), key=lambda each: each[1].parameters.repeat):
         folder = results / "runs" / name
         if not (folder / "run.json").exists():
-            print(name, run_job(run.parameters, data, folder, time_limit_s=600)["outcome"], flush=True)
+            print(name, run_job(run.parameters, data, folder, time_limit_s=600).outcome, flush=True)
             export_run(folder)
-            extract_run(folder)
+            extract_run(folder, read_run(folder).ranks)
     found = read_results(results, config).predictions([8])
     columns = ["configuration", "devices", "predicted_s", "predicted_s_low", "predicted_s_high", "measured_s"]
     print(found.checks[[*columns, "prediction_error", "inside"]].to_string())

@@ -34,6 +34,7 @@ from multicard.core.layout import (
 )
 from multicard.experiment.config import Experiment
 from multicard.experiment.machine import Machine
+from multicard.experiment.read_run import read_run
 from multicard.experiment.runs import Run, distinct, expand
 from multicard.runs.parameters import JobParameters
 from multicard.trace.collectives import bus_bandwidth
@@ -73,7 +74,7 @@ def _activity(folder: Path, devices: int, steps: int = 20) -> Tables:
     write_json(trace / CAPTURED, {"profiler": "nsys", "missing": None, "files": files})
     write_json(trace / EXPORTED, {"profiler": "nsys", "missing": None, "files": files})
     write_json(folder / RUN, {"ranks": [{"pid": FIRST_PID + rank, "rank": rank} for rank in range(devices)]})
-    extract_run(folder)
+    extract_run(folder, read_run(folder).ranks)
     tables: Tables = {path.name: pq.read_table(path) for path in (folder / ACTIVITY).glob("*.parquet")}
     tables[ACTIVITY_INDEX] = read_object(folder / ACTIVITY / ACTIVITY_INDEX)
     return tables

@@ -71,7 +71,7 @@ def ours(p: VisionParameters, data: Path, device: torch.device) -> float:
     """Seconds per step of multicard's training program, by the epoch times that it records."""
     with tempfile.TemporaryDirectory() as name, contextlib.redirect_stderr(io.StringIO()):
         folder = Path(name)
-        steps = run_job(p, data, folder, LIMIT_S)["steps_per_pass"]
+        steps = run_job(p, data, folder, LIMIT_S).steps_per_pass
         with (folder / EPOCHS).open(newline="") as file:
             times = [float(row["epoch_time_s"]) / steps for row in csv.DictReader(file)]
     return statistics.median(times[1:])

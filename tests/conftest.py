@@ -19,6 +19,7 @@ from multicard.core.files import write_json
 from multicard.core.prepared import folder_name
 from multicard.experiment.datasets import Digits
 from multicard.experiment.machine import Machine
+from multicard.experiment.read_run import read_run
 from multicard.launch.job import run_job
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
@@ -165,7 +166,7 @@ def extracted_run(two_rank_run: Path, tmp_path_factory: pytest.TempPathFactory) 
     def extract(folder: Path) -> None:
         shutil.copytree(two_rank_run, folder)
         export_run(folder)
-        extract_run(folder)
+        extract_run(folder, read_run(folder).ranks)
 
     return made_once(tmp_path_factory, "extracted_run", extract)
 

@@ -21,7 +21,7 @@ PACKAGES: dict[str, set[str] | None] = {
     "workflow": {"core", "runs", "experiment"},
     "launch": {"core", "runs", "profilers", "record", "experiment"},
     "workloads": {"core", "runs", "record", "experiment"},
-    "trace": {"core", "profilers"},
+    "trace": {"core", "runs", "profilers"},
     "analysis": {"core", "runs", "stats", "experiment", "trace"},
     "papers": {"core", "runs", "stats", "experiment", "analysis"},
     "figures": {"core", "runs", "stats", "experiment", "workloads", "analysis"},

@@ -10,6 +10,7 @@ from multicard.analysis.runs.measures import trace_to_record
 from multicard.analysis.runs.run_files import RunFiles
 from multicard.core.files import write_json
 from multicard.core.layout import PHASES
+from multicard.experiment.read_run import read_run
 from multicard.runs.record import ProfilerUse, RankRecord
 from multicard.trace.extract import extract_run
 from synthetic import PID, training_trace
@@ -33,7 +34,7 @@ def run(folder: Path, calls: bool = True) -> Path:
     steps = pd.DataFrame({"rank": 0, "step": range(1, 1 + len(seconds)), "window": windows, "duration_s": seconds})
     steps = steps.assign(**{f"{phase}_s": seconds if phase == "forward" else 0.0 for phase in PHASES})
     steps.to_csv(folder / "steps.csv", index=False)
-    extract_run(folder)
+    extract_run(folder, read_run(folder).ranks)
     return folder
 
 

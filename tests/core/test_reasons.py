@@ -7,8 +7,9 @@ import pytest
 from factories import make_run, write_run
 from multicard.core.errors import UserError
 from multicard.core.files import write_json
-from multicard.core.reasons import Reason, UnreportedRank, describe_reason
+from multicard.core.reasons import PARTS, Reason, UnreportedRank, describe_reason
 from multicard.experiment.read_run import read_run
+from multicard.runs.parameters import ABLATIONS
 from multicard.runs.rank_report import reason_from
 
 
@@ -50,3 +51,7 @@ def test_a_record_is_refused_if_its_reason_has_another_form(tmp_path: Path) -> N
         with pytest.raises(UserError) as refused:
             read_run(folder)
         assert str(refused.value) == f"{folder}/run.json: not the record of a run: {fault}"
+
+
+def test_a_reason_knows_every_part_that_a_run_may_go_without() -> None:
+    assert ("none", *PARTS) == ABLATIONS

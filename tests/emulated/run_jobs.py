@@ -13,6 +13,7 @@ from unittest.mock import patch
 from forked_ranks import forked_ranks
 from multicard.analysis.runs.measures import measure_run
 from multicard.core.files import write_json
+from multicard.experiment.read_run import read_run
 from multicard.experiment.workload import WORKLOADS
 from multicard.launch import job
 from multicard.trace.export import export_run
@@ -32,5 +33,5 @@ def main(request: str) -> None:
             with patch.object(type(workload), "program", stated["program"] or workload.program):
                 job.run_job(parameters, Path(stated["data"]), folder, TIME_LIMIT_S, model)
             export_run(folder)
-            extract_run(folder)
+            extract_run(folder, read_run(folder).ranks)
             write_json(folder / "measures.json", measure_run(folder))

@@ -19,6 +19,7 @@ from emulated_jobs import GPU_NAME
 from emulated_gpu.fixtures import EmulatedGpus
 from multicard.analysis.runs.measures import measure_run
 from multicard.core.reasons import describe_reason
+from multicard.experiment.read_run import read_run
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from observed_scripts import has_memory_and_phases
@@ -79,7 +80,7 @@ def ran_on_its_gpus(run: Script, emulated: EmulatedGpus, communicates: bool = Tr
         assert peak % SMALLEST_BLOCK == reserved % SEGMENT == 0
     assert run.record.profiler.trace_missing is None
     export_run(run.folder)
-    extract_run(run.folder)
+    extract_run(run.folder, read_run(run.folder).ranks)
     tables = {name: pd.read_parquet(run.folder / "activity" / f"{name}.parquet") for name in ("kernels", "phases")}
     for table in tables.values():
         assert table["rank"].nunique() == ranks

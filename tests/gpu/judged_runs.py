@@ -8,6 +8,7 @@ from rows import judge
 
 from multicard.core.files import write_json
 from multicard.core.layout import PHASES
+from multicard.experiment.read_run import read_run
 from multicard.experiment.runs import Run
 from multicard.runs.parameters import JobParameters, run_id
 from multicard.trace.extract import extract_run
@@ -71,5 +72,5 @@ def judged(
     pd.concat([steps.assign(rank=rank) for rank in range(2)]).to_csv(folder / "steps.csv", index=False)
     epoch = {"epoch": 1, "train_loss": 1.0, "test_loss": 1.0, "test_accuracy": 0.5, "epoch_time_s": 1.0}
     pd.DataFrame([epoch]).to_csv(folder / "epochs.csv", index=False)
-    extract_run(folder)
+    extract_run(folder, read_run(folder).ranks)
     return judge(Run(run_id(p), p), folder, scenario)

@@ -13,6 +13,7 @@ from forked_ranks import forked_ranks
 from multicard.core.reasons import Reason, describe_reason
 from multicard.experiment.workload import WORKLOADS
 from multicard.launch.job import run_job
+from multicard.runs.record import RunRecord
 from multicard.workloads.vision.parameters import VisionParameters
 
 pytestmark = pytest.mark.slow
@@ -58,7 +59,7 @@ run_program(main)
 def run_instead(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run a job whose ranks run another program than vision training."""
 
-    def run_program(program: str, forked: bool = False, **changes: Any) -> dict[str, Any]:
+    def run_program(program: str, forked: bool = False, **changes: Any) -> RunRecord:
         (tmp_path / "stand_in.py").write_text(program)
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
         monkeypatch.setattr(type(WORKLOADS["vision"]), "program", "stand_in")

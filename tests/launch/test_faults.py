@@ -26,6 +26,7 @@ from forked_ranks import run_program
 from multicard.core.errors import TraceError
 from multicard.core.files import write_json
 from multicard.core.system import ask
+from multicard.experiment.read_run import read_run
 from multicard.launch import job as job_module
 from multicard.launch import node_ranks
 from multicard.launch.job import run_job
@@ -81,7 +82,7 @@ def watched(digits: Path, folder: Path, limit: float = 600, **changes: Any) -> d
 def tables_of(folder: Path) -> dict[str, Any]:
     """The activity tables of a run, which say why they are absent."""
     export_run(folder)
-    extract_run(folder)
+    extract_run(folder, read_run(folder).ranks)
     return json.loads((folder / "activity" / "tables.json").read_text())["tables"]
 
 
@@ -228,7 +229,7 @@ def test_an_nsys_that_loses_its_agent_is_the_reason(digits: Path, fake_nsys: Any
     for exit_code in (0, 137):
         job = "subprocess.run(command[:6] + ['true'])\n"
         fake_nsys(f"{job}print('an error of a step is 0.1')\nprint({LOST!r})\nsys.exit({exit_code})")
-        reason = watched(digits, tmp_path / "run")["reason"]
+        reason = watched(digits, tmp_path / "run").reason
         assert reason.code == "profiler_failed"
         assert reason.message.startswith(f"nsys: {LOST.splitlines()[0]}")
     # And one that never starts its job costs no more than the time limit.

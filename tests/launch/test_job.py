@@ -18,6 +18,7 @@ from multicard.experiment.read_run import read_run
 from multicard.launch.job import run_job
 from multicard.record.binding import parse_cpus
 from multicard.record.profiled_window import LEAST_SETTLING
+from multicard.runs.record import RunRecord
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from multicard.workloads.vision.parameters import VisionParameters
@@ -62,7 +63,7 @@ def test_a_run_directory_has_every_step_of_every_rank_and_says_what_ran(two_rank
     assert files(two_rank_run) == WITHOUT_TRACE | {"trace/rank0.json.gz", "trace/rank1.json.gz"}
 
 
-def job(data: Path, folder: Path, limit: float = 300, **changes: Any) -> dict[str, Any]:
+def job(data: Path, folder: Path, limit: float = 300, **changes: Any) -> RunRecord:
     return run_job(VisionParameters(**(TINY | {"profiler": "none"} | changes)), data, folder, limit)
 
 
@@ -79,7 +80,7 @@ def test_equal_seeds_train_equally_and_what_an_earlier_attempt_left_is_removed(d
     (tmp_path / "a" / "run.json").write_text("{half")
     losses = []
     for name, repeat in (("a", 1), ("b", 1), ("c", 2)):
-        assert forked(digits, tmp_path / name, repeat=repeat)["outcome"] == "completed"
+        assert forked(digits, tmp_path / name, repeat=repeat).outcome == "completed"
         losses.append(pd.read_csv(tmp_path / name / "steps.csv")["loss"].tolist())
     assert losses[0] == losses[1] != losses[2]
     assert files(tmp_path / "a") == WITHOUT_TRACE
@@ -124,7 +125,7 @@ def test_a_job_on_a_gpu_is_timed_by_events_and_its_trace_has_kernels(digits: Pat
     share = steps[[f"{phase}_s" for phase in PHASES]].sum(axis=1) / steps["duration_s"]
     assert share.median() == pytest.approx(1, abs=0.05)
     export_run(tmp_path)
-    extract_run(tmp_path)
+    extract_run(tmp_path, read_run(tmp_path).ranks)
     assert len(pd.read_parquet(tmp_path / "activity" / "kernels.parquet")) > 0
 
 

@@ -18,15 +18,15 @@ from multicard.launch.job import run_job
 from multicard.launch.profiler_choice import ProfilerChoice, choose_profiler
 from multicard.launch.supervise import Ended
 from multicard.launch.variables import LOOPBACK
-from multicard.runs.record import ProfilerUse
+from multicard.runs.record import ProfilerUse, RunRecord
 from multicard.workloads.vision.parameters import VisionParameters
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRecord]:
     """Run a job whose ranks leave these records and exit; the commands and environments that were started are kept."""
 
-    def run_played(*facts: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    def run_played(*facts: dict[str, Any], **changes: Any) -> RunRecord:
         def run(command: list[str], environment: dict[str, str], log: Path, *_: Any, **_options: Any) -> Ended:
             run_played.started.append((command, environment))
             log.touch()

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from multicard.core.files import write_json
+from multicard.core.layout import Outcome
 from multicard.core.reasons import Reason, describe_reason
-from multicard.launch.judge import JobFacts, MeasuredSteps, Verdict, judge, judge_gpus, measured_steps
+from multicard.launch.judge import JobFacts, MeasuredSteps, judge, judge_gpus, measured_steps
 from multicard.launch.supervise import Ended
 from multicard.runs.rank_report import RankReport
-from multicard.runs.record import GpuIdentity, Observed, Outcome
+from multicard.runs.record import GpuIdentity, Observed
+from multicard.runs.verdict import Verdict
 from multicard.workloads.script.outcome import judge_script
 from multicard.workloads.script.parameters import ScriptParameters
 

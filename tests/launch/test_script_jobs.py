@@ -21,7 +21,7 @@ from multicard.experiment.workload import WORKLOADS
 from multicard.launch import node_ranks, supervise
 from multicard.launch.job import run_job
 from multicard.record.observe import OBSERVE
-from multicard.runs.record import OperationCount
+from multicard.runs.record import OperationCount, RunRecord
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from multicard.workloads.script.parameters import ScriptParameters
@@ -34,7 +34,7 @@ WINDOWS = {"warmup_steps": 2, "steps": 12, "profiled_steps": 3}
 SPAWN = ("--spawn", "{devices}")
 
 
-def job(run: Path, *arguments: str, limit: float = 300, script: str = "timed.py", **changes: Any) -> dict[str, Any]:
+def job(run: Path, *arguments: str, limit: float = 300, script: str = "timed.py", **changes: Any) -> RunRecord:
     stated = {"command": [script, *arguments], "folder": str(SCRIPTS), "device": "cpu", "profiler": "none"}
     p = ScriptParameters(**(stated | WINDOWS | changes))
     return run_job(p, None, run, limit)
@@ -52,14 +52,14 @@ def forked(server: Server, monkeypatch: pytest.MonkeyPatch) -> Any:
     return job
 
 
-def ended(record: dict[str, Any]) -> tuple[str, str]:
+def ended(record: RunRecord) -> tuple[str, str]:
     """Why a job failed, by its code and in one line."""
     assert record.outcome == "failed"
     [line] = describe_reason(record.reason).splitlines()
     return record.reason.code, line
 
 
-def completed(record: dict[str, Any], folder: Path) -> dict[str, Any]:
+def completed(record: RunRecord, folder: Path) -> RunRecord:
     assert record.outcome == "completed", (record.reason, (folder / "log.txt").read_text())
     return record
 
@@ -84,7 +84,7 @@ def agrees_with_the_stopwatch(folder: Path, ranks: int) -> None:
     assert (steps.loc[steps["window"] == "measured", "samples"] == 4).all()
     assert json.loads((folder / "run.json").read_text())["profiler"]["trace_missing"] is None
     export_run(folder)
-    extract_run(folder)
+    extract_run(folder, read_run(folder).ranks)
     assert pd.read_parquet(folder / "activity" / "phases.parquet")["rank"].nunique() == ranks
 
 
@@ -107,7 +107,7 @@ def test_steps_are_those_of_the_scripts_own_stopwatch(
     assert measure_run(tmp_path)["iteration_time_s"] == pytest.approx(elapsed_s / WINDOWS["steps"])
     # As of any other job.
     record = read_run(tmp_path)
-    assert (record.script.file, len(record.script["sha256"])) == ("timed.py", 64)
+    assert (record.script.file, len(record.script.sha256)) == ("timed.py", 64)
     assert record.parameters.command == ("timed.py", "--out", "{run_dir}", *arguments)
     assert record.ranks[0].observed.optimizers == ("SGD",)
     assert (tmp_path / "epochs.csv").read_text().count("\n") == 1
@@ -139,7 +139,7 @@ def test_of_a_script_its_version_and_its_operations_are_recorded(tmp_path: Path)
     run = own / "results" / "runs" / "r"
     stated = {"folder": str(own), "script": "train.py", "count_operations": True}
     record = completed(job(run, "--write", "new.txt", **stated), run)
-    assert record.script["sha256"] == hashlib.sha256((SCRIPTS / "timed.py").read_bytes()).hexdigest()
+    assert record.script.sha256 == hashlib.sha256((SCRIPTS / "timed.py").read_bytes()).hexdigest()
     assert (record.script.commit, record.script.modified) == (commit, False)
     assert not (run / "saved").exists()
 

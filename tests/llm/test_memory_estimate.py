@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from factories import make_run
 from forked_ranks import start_ranks
 from multicard.experiment.models import ARCHITECTURES, Architecture
 from multicard.workloads.llm.measures import measure
@@ -132,11 +133,11 @@ def test_a_gpu_needs_two_workspaces_more(capability: str | None, kib: int) -> No
     on_gpu, on_cpu = (estimate_memory(job(device=device), TINY, capability) for device in ("cuda", "cpu"))
     assert on_gpu.total - on_cpu.total == 2 * kib * 1024
     # The estimate of a finished run is of its own GPU.
-    record = {
-        "parameters": job(device="cuda").model_dump(),
-        "model": {"architecture": "tiny"},
-        "hardware": {"gpus": [{"name": "synthetic", "capability": capability}]},
-    }
+    record = make_run(
+        job(device="cuda"),
+        model={"architecture": "tiny"},
+        hardware={"gpus": [{"name": "synthetic", "capability": capability}]},
+    )
     steps = pd.DataFrame(
         {"window": ["measured"], "step": [1], "loss": [1.0], "samples": [1], "tokens": [1], "padded_tokens": [1]}
     )

@@ -83,7 +83,7 @@ def test_samples_of_a_published_set_that_are_empty_are_left_out_and_counted(tmp_
     facts = made(tmp_path / "out", **definition, limit=3)
     assert rows(tmp_path / "out" / "train.jsonl") == [good, good]
     assert (facts["train_samples"], facts["left_out"]) == (2, 1)
-    assert facts["first_left_out"] == f"{tmp_path}/in, sample 2: dialogue: expected text"
+    assert facts["first_left_out"] == f"{tmp_path}/in, sample 2: dialogue: found None, expected text"
 
 
 NO_ROWS = BytesIO()

@@ -16,7 +16,6 @@ import pytest
 from conftest import ROOT
 from forked_ranks import forked_ranks
 from multicard.analysis.runs.measures import measure_run
-from multicard.core.files import read_json
 from multicard.core.layout import PHASES
 from multicard.core.prepared import read_unchanged
 from multicard.core.reasons import describe_reason
@@ -84,7 +83,7 @@ def tune(tiny: Path, texts: Callable[[str], Path], tmp_path_factory: pytest.Temp
             with nullcontext() if p.profiler == "nsys" else forked_ranks():
                 run_job(p, data or texts(p.dataset), done[key], 300, tiny)
             export_run(done[key])
-            extract_run(done[key])
+            extract_run(done[key], read_run(done[key]).ranks)
         return done[key]
 
     return run
@@ -216,7 +215,7 @@ def test_tokens_per_sample_are_those_that_are_left(tune: Callable[..., Path]) ->
 
 
 def test_what_cannot_be_trained_is_said_in_one_line(tune: Callable[..., Path]) -> None:
-    record = read_json(tune(technique="lora", batch_size=400, gradient_accumulation_steps=2) / "run.json")
+    record = read_run(tune(technique="lora", batch_size=400, gradient_accumulation_steps=2))
     assert record.outcome == "failed"
     said = r"rank 0: batch_size: a step of all devices needs 800 samples, found \d+"
     assert re.fullmatch(said, describe_reason(record.reason)), record.reason

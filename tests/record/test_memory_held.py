@@ -1,6 +1,7 @@
 """What held a GPU's memory is summed up from a snapshot made by hand, whose bytes are counted by hand."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from multicard.core.reasons import Reason, describe_reason
+from multicard.core.reasons import LargestUse, MemoryHeld, Reason, describe_reason
 from multicard.record import memory_held, memory_snapshot
 from multicard.record.memory_held import Forwards, Use, live, owned, sum_up, use_of
 from multicard.record.memory_snapshot import MemoryHistory, Snapshots
@@ -107,29 +108,29 @@ SNAPSHOT = {
 }
 OWNERS = {1000: "parameters", 7000: "optimizer_state"}
 TOTAL, FREE = 1000, 125
-HELD = {
-    "gpu": 1,
-    "total_bytes": 1000,
-    "bytes": {
+HELD = MemoryHeld(
+    gpu=1,
+    total_bytes=1000,
+    bytes={
         "parameters": 10, "activations": 20 + 200 + 400, "gradients": 7, "other_tensors": 40, "optimizer_state": 33,
         "fragments": 5 + 60, "outside_pytorch": 1000 - 125 - (242 + 500 + 33), "free": 125,
     },
-    "most": {
-        "activations": {"where": "Block", "bytes": 420, "modules": 3},
-        "other_tensors": {"where": "train.py:27", "bytes": 40},
+    most={
+        "activations": LargestUse(420, where="Block", modules=3),
+        "other_tensors": LargestUse(40, where="train.py:27"),
     },
-}  # fmt: skip
+)  # fmt: skip
 
 
 def test_bytes_of_the_gpu_add_up_by_category() -> None:
     found = sum_up(SNAPSHOT, 1, FREE, TOTAL, OWNERS, Forwards([Block(), Block(), nn.Linear(2, 2), Block()]))
     assert found == HELD
-    assert sum(found["bytes"].values()) == TOTAL
+    assert sum(found.bytes.values()) == TOTAL
 
 
 def test_without_any_stack_nothing_is_taken_for_a_gradient() -> None:
     found = sum_up({"segments": [segment(0, block(0, 10), block(10, 5))]}, 0, 0, 15, {0: "parameters"}, Forwards([]))
-    assert {name: size for name, size in found["bytes"].items() if size} == {"parameters": 10, "other_tensors": 5}
+    assert {name: size for name, size in found.bytes.items() if size} == {"parameters": 10, "other_tensors": 5}
 
 
 class Pair(torch.Tensor):
@@ -168,10 +169,9 @@ def test_live_objects_own_their_tensors(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_reason_is_one_line_with_the_most_first() -> None:
-    held = HELD | {"wanted_bytes": 250, "snapshot": "memory_snapshot.pickle"}
-    text = describe_reason(
-        reason_from(Reason("out_of_memory", rank=1, message="CUDA out of memory", held=held).record())
-    )
+    held = replace(HELD, wanted_bytes=250, snapshot="memory_snapshot.pickle")
+    reason = Reason("out_of_memory", rank=1, message="CUDA out of memory", held=held)
+    text = describe_reason(reason_from(reason.record()))
     assert text == (
         "rank 1: no memory for 250 B more; GPU 1 has 1.00 kB: activations 620 B (420 B of it in forward of Block, "
         "3 modules), CUDA and other processes 100 B, reserved but unallocated 65 B, other tensors 40 B (40 B of "
@@ -198,9 +198,9 @@ def test_an_error_of_a_library_on_a_full_gpu_is_explained_and_one_of_the_host_is
     assert history.held(MemoryError(), None) is history.held(MemoryError(), GpuMemory(1, 900, 1000)) is None
     assert not [*tmp_path.iterdir()]
     found = history.held(RuntimeError("unhandled cuda error"), scarce)
-    assert found["bytes"]["activations"] == 620 and "wanted_bytes" not in found
+    assert found.bytes["activations"] == 620 and found.wanted_bytes is None
     assert [path.name for path in tmp_path.iterdir()] == ["memory_snapshot.pickle.rank0"]
-    text = describe_reason(reason_from(Reason("out_of_memory", message="NCCL", held=found).record()))
+    text = describe_reason(Reason("out_of_memory", message="NCCL", held=found))
     assert text.startswith("NCCL; GPU 1 has 1.00 kB: ")
 
 
@@ -213,7 +213,7 @@ def test_a_snapshot_that_cannot_be_written_leaves_the_numbers_and_a_line(
     monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", fails)
     history.ran_out(1, 250, 0, FREE)
     found = history.held(torch.cuda.OutOfMemoryError("CUDA out of memory"), None)
-    assert found["wanted_bytes"] == 250 and "snapshot" not in found
+    assert found.wanted_bytes == 250 and found.snapshot is None
     assert "no memory snapshot: " in capsys.readouterr().err
 
 

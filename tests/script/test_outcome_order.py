@@ -7,7 +7,7 @@ import pytest
 from multicard.core.reasons import Reason
 from multicard.runs.rank_report import RankReport
 from multicard.runs.record import Observed
-from multicard.workloads.script.outcome import CHECKS, JobFacts, ObservedProcess, first_verdict
+from multicard.workloads.script.outcome import CHECKS, ObservedProcess, ScriptFacts, first_verdict
 from multicard.workloads.script.parameters import ScriptParameters
 
 COMPLETED = RankReport(rank=0, outcome="completed")
@@ -29,10 +29,10 @@ def judged(
     *processes: ObservedProcess,
     is_complete: bool = True,
     **changes: Any,
-) -> JobFacts:
+) -> ScriptFacts:
     p = ScriptParameters(**({"command": ["train.py"], "device": "cpu", "devices": 2} | changes))
     trained = sum(process.has_stepped for process in processes)
-    return JobFacts(p, outcome, reason, ranks, processes, trained, is_complete)
+    return ScriptFacts(p, outcome, reason, ranks, processes, trained, is_complete)
 
 
 ONE_PROCESS = {"device": "cuda", "launcher": "python"}
@@ -79,7 +79,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("facts", "codes"), CASES.values(), ids=CASES)
-def test_the_first_check_that_objects_decides(facts: JobFacts, codes: list[str]) -> None:
+def test_the_first_check_that_objects_decides(facts: ScriptFacts, codes: list[str]) -> None:
     verdicts = [verdict for check in CHECKS if (verdict := check(facts)) is not None]
     assert [reason.code for _, reason in verdicts] == codes
     assert first_verdict(facts) == (verdicts[0] if verdicts else (facts.outcome, facts.reason))

@@ -1,6 +1,5 @@
 """The tests' cluster, and copies of the project whose jobs go there."""
 
-import json
 import os
 import re
 import shutil
@@ -16,6 +15,8 @@ import pytest
 import yaml
 
 from conftest import ROOT, add_digits, ran
+from multicard.experiment.read_run import read_run
+from multicard.runs.record import RunRecord
 
 # Partitions for some tests each, by the memory of their nodes (MB): small ones, and such for several runs at a time.
 PARTITIONS = {"gpu": 8192, "scripts": 64_000, "ended": 64_000}
@@ -102,8 +103,8 @@ def planned_runs(folder: Path) -> list[str]:
     return sorted(re.findall(r"^Job \d+: run (.+)$", dry.stdout + dry.stderr, re.M))
 
 
-def record(folder: Path, run: str) -> dict[str, Any]:
-    return json.loads((folder / "results/runs" / run / "run.json").read_text())
+def record(folder: Path, run: str) -> RunRecord:
+    return read_run(folder / "results/runs" / run)
 
 
 def asked_for(folder: Path, run: str) -> str:

@@ -74,10 +74,10 @@ def test_every_stage_leaves_its_files_and_a_run_on_two_nodes_names_both(finished
     assert (finished / "results/report.html").stat().st_size > 0
 
     written = record(finished, ON_TWO_NODES)
-    assert sorted(node["name"] for node in written["nodes"]) == [*SMALL]
-    assert [node["ranks"] for node in written["nodes"]] == [[0], [1]]
-    assert all(node["host"]["name"] and node["hardware"]["logical_cpus"] for node in written["nodes"])
-    assert [rank["node"] for rank in written["ranks"]] == [0, 1]
+    assert sorted(node.name for node in written.nodes) == [*SMALL]
+    assert [node.ranks for node in written.nodes] == [(0,), (1,)]
+    assert all(node.host.name and node.hardware.logical_cpus for node in written.nodes)
+    assert [rank.node for rank in written.ranks] == [0, 1]
     phases = pd.read_parquet(finished / "results/runs" / ON_TWO_NODES / "activity/phases.parquet")
     steps = phases[phases["phase"] == "step"]
     assert steps.groupby("rank").size().to_dict() == dict.fromkeys(range(2), 3)
@@ -100,8 +100,8 @@ def test_runs_ask_for_whole_nodes_and_steps_for_what_a_small_partition_has(finis
 
 def test_what_a_node_does_not_have_is_the_outcome_of_the_run_that_it_was_given(finished: Path) -> None:
     written = record(finished, ON_A_GPU)
-    assert written["outcome"] == "failed"
-    assert re.fullmatch(r"cannot run on \S+: needs a CUDA GPU, none found", describe_reason(written["reason"]))
+    assert written.outcome == "failed"
+    assert re.fullmatch(r"cannot run on \S+: needs a CUDA GPU, none found", describe_reason(written.reason))
     table = pd.read_csv(finished / "results/scenarios/gpus/runs.csv").set_index("run")["reason"]
     assert table[ON_A_GPU.replace("cuda1", "cuda8")] == "needs 8 devices, 4 found"
 

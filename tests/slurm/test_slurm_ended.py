@@ -231,11 +231,11 @@ def test_however_jobs_end_only_what_is_missing_runs_again(slurm: Path, digits: P
     assert "failed: " not in said.read_text()
 
     lost = record(folder, LOSES_A_NODE)
-    assert lost["outcome"] == "failed"
-    reason = describe_reason(lost["reason"])
+    assert lost.outcome == "failed"
+    reason = describe_reason(lost.reason)
     assert reason.startswith(f"{SECOND} was lost"), reason
     assert re.search(rf"\b1 on {SECOND}", reason), reason
-    assert [node["name"] for node in lost["nodes"]] == [FIRST, SECOND]
+    assert [node.name for node in lost.nodes] == [FIRST, SECOND]
 
     asked = {run: [line for line in submitted(folder) if f"_{run} " in line] for run in REPEATED}
     assert len(asked[PREEMPTED]) == 1
@@ -243,8 +243,8 @@ def test_however_jobs_end_only_what_is_missing_runs_again(slurm: Path, digits: P
     assert first < second == 5000 < 2 * first
     for run in REPEATED:
         assert re.search("resuming after epoch [12],", (folder / "results/runs" / run / "log.txt").read_text())
-        assert record(folder, run)["outcome"] == "completed"
-        assert record(folder, run)["resumed"]
+        assert record(folder, run).outcome == "completed"
+        assert record(folder, run).resumed
     assert not list((folder / "results/runs").glob("*/.scratch-*"))
     assert planned_runs(folder) == []
 

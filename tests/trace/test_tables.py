@@ -12,6 +12,7 @@ from changed_traces import Rows, change, change_events, rows_of
 from factories import make_run
 from multicard.core.errors import TraceError
 from multicard.core.files import described, write_json
+from multicard.experiment.read_run import read_run
 from multicard.trace.export import export_run
 from multicard.trace.extract import extract_run
 from multicard.trace.files import open_trace
@@ -248,7 +249,7 @@ def captured(folder: Path, *files: Path, missing: str | None = None) -> Path:
 
 def extracted(folder: Path) -> tuple[dict, pd.DataFrame]:
     export_run(folder)
-    extract_run(folder)
+    extract_run(folder, read_run(folder).ranks)
     index = json.loads((folder / "activity" / "tables.json").read_text())
     return index["tables"], pd.read_parquet(folder / "activity" / "phases.parquet")
 

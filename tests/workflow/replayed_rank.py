@@ -35,7 +35,8 @@ def replaying(folder: Path, finished: Path, ends: Path | None = None) -> dict[st
 
 def main() -> None:
     """Keep a checkpoint, wait until the run may go on, and leave what the finished run left."""
-    from multicard.core.layout import FROM_FIRST_RANK, PROGRESS, rank_file
+    from multicard.core.layout import PROGRESS, rank_file
+    from multicard.runs.rank_report import RankReport
 
     asked = json.loads(Path(__file__).with_name("replay.json").read_text())
     job = json.loads(Path(sys.argv[sys.argv.index("--job") + 1]).read_text())
@@ -48,8 +49,9 @@ def main() -> None:
     while asked["ends"] and len(list(runs.glob("*/run.json"))) >= int(Path(asked["ends"]).read_text()):
         time.sleep(0.05)
     found = json.loads((finished / "run.json").read_text())
-    record = {name: found[name] for name in FROM_FIRST_RANK} | found["ranks"][0] | {"pid": os.getpid()}
-    record |= {"outcome": "completed", "reason": None}
+    recorded = found | found["ranks"][0]
+    record = {name: recorded[name] for name in RankReport.model_fields if name in recorded}
+    record |= {"pid": os.getpid(), "outcome": "completed", "reason": None}
     diverges = job["parameters"].get("learning_rate") == DIVERGES
     if diverges:
         record |= {"outcome": "diverged", "reason": {"code": "diverged", "rank": 0, "loss": "nan", "step": 3}}

@@ -3,6 +3,7 @@
 import re
 import socket
 from pathlib import Path
+from typing import Literal, get_args
 
 # A run's name in a table becomes a path: it must be a single name.
 RUN_NAME = re.compile(r"[a-z0-9][A-Za-z0-9_.+-]*")
@@ -54,7 +55,8 @@ GPU_SAMPLES = "gpu_samples.csv"  # in the directory of a run on GPUs
 PROGRESS = "multicard: "  # prefix of the log lines that are shown while a job runs
 
 PHASES = ("data", "transfer", "forward", "backward", "optimizer")
-OUTCOMES = ("completed", "out_of_memory", "diverged", "timed_out", "failed")
+Outcome = Literal["completed", "out_of_memory", "diverged", "timed_out", "failed"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 NOT_RUN = "not run"  # shown as the outcome of a run that cannot run here
 
 REWARDS = ("reward_chosen", "reward_rejected", "reward_accuracy")  # columns of DPO

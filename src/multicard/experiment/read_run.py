@@ -13,7 +13,7 @@ from multicard.core.text import quoted
 from multicard.core.validation import first_fault
 from multicard.experiment.workload import WORKLOADS, parameters_of
 from multicard.runs.parameters import JobParameters, run_id
-from multicard.runs.reading import read_model
+from multicard.runs.reading import checked
 from multicard.runs.record import RunRecord
 
 NOT_A_RECORD = "not the record of a run"
@@ -28,7 +28,7 @@ def read_run(folder: Path) -> RunRecord:
     path = folder / RUN
     content = read_object(path)
     parameters = _parameters(path, content.get("parameters"))
-    record = read_model(path, RunRecord, f"{NOT_A_RECORD}: ", {"parameters": parameters})
+    record = checked(content, path, RunRecord, f"{NOT_A_RECORD}: ", {"parameters": parameters})
     name = run_id(parameters)
     if record.run != name:
         raise _not_a_record(path, f"run: found {quoted(record.run)}, expected {name!r}, which its parameters make")

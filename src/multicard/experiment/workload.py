@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict
 
 from multicard.core.entries import by_name
+from multicard.core.layout import Outcome
 from multicard.core.reasons import Reason
 from multicard.core.rendezvous import Rendezvous
 from multicard.core.units import ARGS_PREFIX
 from multicard.experiment.machine import Machine
 from multicard.runs.parameters import DEFAULT_WORKLOAD, JobParameters
 from multicard.runs.rank_report import RankReport
-from multicard.runs.record import DataRecord, ModelRecord, Outcome, RunRecord
+from multicard.runs.record import DataRecord, ModelRecord, RunRecord
+from multicard.runs.verdict import Verdict
 
 if TYPE_CHECKING:
     # Planning a run does without pandas, which takes long to import.
@@ -206,13 +208,13 @@ class Workload(ABC):
 
     def judge(
         self, p: Any, outcome: Outcome, reason: Reason | None, reports: Sequence[RankReport], scratch: Path
-    ) -> tuple[Outcome, Reason | None]:
-        """Return the outcome of a job, and the reason unless it completed, by the workload's own criteria.
+    ) -> Verdict:
+        """Return the verdict on a job by the workload's own criteria.
 
         `outcome`, `reason`: by the criteria of every workload; `reports`: of the expected ranks that left one;
         `scratch`: folder with the files that the ranks of all nodes wrote.
         """
-        return outcome, reason
+        return Verdict(outcome, reason)
 
     def resources(self, p: Any, inputs: Inputs) -> Resources:
         """Estimate the resources that a run needs."""

@@ -83,8 +83,8 @@ def _nodes(scratch: Path, parameters: JobParameters, reports: Iterable[RankRepor
         records.append(
             NodeRecord(
                 name=read_json(file)["name"] if file.exists() else f"node {node}",
-                host=report and report.host,
-                hardware=report and report.hardware,
+                host=report.host if report else None,
+                hardware=report.hardware if report else None,
                 ranks=tuple(range(first_rank, first_rank + parameters.ranks_per_node)),
             )
         )

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from multicard.core.errors import UserError
 from multicard.core.files import described, is_full, mentions_full_disk, report_unwritable, write_json
@@ -33,13 +32,12 @@ from multicard.core.secrets import arguments_without_secrets
 from multicard.core.text import counted, printable
 from multicard.core.units import SECONDS, with_unit
 from multicard.experiment.machine import slurm_job
-from multicard.experiment.workload import WORKLOADS
+from multicard.experiment.workload import WORKLOADS, InputRecords
 from multicard.launch.attempts import scratch_in, script_version
 from multicard.launch.collect import Collected, collect, join_tables
 from multicard.launch.judge import (
     JobFacts,
     MeasuredSteps,
-    Verdict,
     judge,
     judge_gpus,
     judge_profiler,
@@ -55,7 +53,9 @@ from multicard.launch.trace_files import keep_trace
 from multicard.launch.variables import secrets_in, settings
 from multicard.profilers import PROFILERS
 from multicard.runs.parameters import JobParameters, run_id
+from multicard.runs.rank_report import RankReport
 from multicard.runs.record import ListedFile, Place, ProfilerUse, RunRecord
+from multicard.runs.verdict import Verdict
 
 LOG_TAIL = 20_000  # characters of a log in which a full disk is looked for
 
@@ -70,7 +70,6 @@ class Attempt:
     folder: Path  # the run directory
     scratch: Path  # where ranks write: a folder on the node, or on several nodes the one that all see
     shared: Path  # temporary folder in the run directory, which all nodes see
-    order: Place | None  # its planned place
 
     @property
     def name(self) -> str:
@@ -127,13 +126,13 @@ def run_job(
     refusal = workload.refusal(parameters)
     if refusal is not None:
         return refuse_job(parameters, folder, refusal, order)
-    inputs = workload.input_facts(data, model) if data else {}
+    inputs = workload.input_facts(data, model) if data else InputRecords()
     with (
         report_unwritable(folder),
         scratch_in(folder) as shared,
         _scratch_of_ranks(parameters, shared) as scratch,
     ):
-        attempt = Attempt(parameters, profiler, time_limit_s, folder, scratch, shared, order)
+        attempt = Attempt(parameters, profiler, time_limit_s, folder, scratch, shared)
         has_checkpoint = attempt.checkpoint.is_file()
         _write_job_file(attempt, data, model)
         script = None
@@ -149,24 +148,42 @@ def run_job(
         measured = measured_steps(folder / STEPS, parameters.ranks)
         if measured is not None and verdict.reason is not None:
             reason = replace(verdict.reason, measured_steps=measured.count, step_s=measured.step_s)
-            verdict = replace(verdict, reason=reason)
+            verdict = verdict._replace(reason=reason)
         _keep_memory_snapshot(attempt, verdict)
         missing = keep_trace(
             scratch, folder / TRACE, profiler.name, verdict.outcome, parameters, execution.ended,
             _trace_problem(collected),
         )  # fmt: skip
+        # Of what is alike on all ranks the first report stands for all.
+        first = collected.reports[0] if collected.reports else RankReport(rank=0, outcome=verdict.outcome)
         record = RunRecord(
-            **_common_fields(attempt, verdict, execution, missing),
+            run=attempt.name,
+            outcome=verdict.outcome,
+            reason=verdict.reason,
+            parameters=parameters,
+            order=order,
+            started=_timestamp(execution.start),
+            ended=_timestamp(execution.end),
+            profiler=_profiler_use(profiler, execution.ended, missing),
+            wall_time_s=round(execution.ended.wall_time_s, 3),
+            exit_code=execution.ended.exit_code,
+            ended_at_time_limit=execution.ended.timed_out,
             files=tuple(ListedFile(**described(folder / name)) for name in (STEPS, EPOCHS)),
             command=tuple(_command_without_private_parts(attempt, execution.command)),
             variables=settings(),
             withheld=tuple(secrets),
             conditions=tuple(collected.conditions),
-            **_from_reports(collected),
+            host=first.host,
+            hardware=first.hardware,
+            versions={**first.versions, "multicard": full_version()} if first.versions else None,
+            steps_per_pass=first.steps_per_pass,
+            profiled_window=first.profiled_window,
+            ranks=tuple(collected.ranks),
             resumed=has_checkpoint,
-            **({"data": None, "model": None} | inputs),
-            **({"nodes": tuple(collected.nodes)} if collected.nodes else {}),
-            **({"script": script} if script is not None else {}),
+            data=inputs.get("data"),
+            model=inputs.get("model"),
+            nodes=tuple(collected.nodes) or None,
+            script=script,
         )
         _write_record(attempt, record)
         _report(attempt, record, execution.ended, measured)
@@ -176,20 +193,22 @@ def run_job(
 def refuse_job(parameters: JobParameters, folder: Path, why: Reason | str, order: Place | None = None) -> RunRecord:
     """Leave the run directory of a job that this machine cannot run, for a reason or by a message: it has `failed`."""
     reason = Reason("cannot_run", node=socket.gethostname(), message=why) if isinstance(why, str) else why
-    text, now = describe_reason(reason), datetime.now(UTC)
+    text, now = describe_reason(reason), _timestamp(datetime.now(UTC))
     with report_unwritable(folder), scratch_in(folder) as scratch:
         (folder / LOG).write_text(f"{text}\n", encoding="utf-8")
         join_tables(scratch, folder, 0)
         missing = keep_trace(scratch, folder / TRACE, "none", "failed", parameters)
-        nothing = ProfilerChoice("none", "nothing ran")
-        attempt = Attempt(parameters, nothing, 0.0, folder, scratch, scratch, order)
-        execution = Execution([], Ended(0, timed_out=False, wall_time_s=0.0), now, now)
         record = RunRecord(
-            **_common_fields(attempt, Verdict("failed", reason), execution, missing) | {"exit_code": None},
-            command=(),
-            variables=None,
-            conditions=(),
-            **_from_reports(Collected([], [], [], [])),
+            run=run_id(parameters),
+            outcome="failed",
+            reason=reason,
+            parameters=parameters,
+            order=order,
+            started=now,
+            ended=now,
+            profiler=ProfilerUse(used="none", why="nothing ran", trace_missing=missing),
+            wall_time_s=0.0,
+            ended_at_time_limit=False,
         )
         write_json(folder / RUN, record.as_json())
     _print(f"{PROGRESS}{record.run}: failed, {text}")
@@ -258,15 +277,15 @@ def _judge(attempt: Attempt, ended: Ended, collected: Collected) -> Verdict:
     verdict = judge(facts)
     if verdict.outcome == "failed" and verdict.reason is not None:
         reason = judge_profiler(verdict.reason, PROFILERS[attempt.profiler.name], ended, attempt.log)
-        verdict = replace(verdict, reason=reason)
+        verdict = verdict._replace(reason=reason)
     if verdict.outcome == "completed" and parameters.device == "cuda":
         verdict = judge_gpus(collected.reports, parameters.devices)
-    outcome, reason = workload.judge(parameters, verdict.outcome, verdict.reason, collected.reports, attempt.scratch)
-    if outcome == "failed" and reason is not None:
-        full = _full_folder(reason, attempt.log, (attempt.folder, attempt.scratch))
+    verdict = workload.judge(parameters, *verdict, collected.reports, attempt.scratch)
+    if verdict.outcome == "failed" and verdict.reason is not None:
+        full = _full_folder(verdict.reason, attempt.log, (attempt.folder, attempt.scratch))
         if full is not None:
             raise UserError(f"{full}: cannot be written: No space left on device; free space and start again")
-    return Verdict(outcome, reason)
+    return verdict
 
 
 def _full_folder(reason: Reason, log: Path, folders: Sequence[Path]) -> Path | None:
@@ -300,39 +319,16 @@ def _trace_problem(collected: Collected) -> str | None:
     return f"rank {problems[0].rank}: {problems[0].trace_problem}" if problems else None
 
 
-def _common_fields(attempt: Attempt, verdict: Verdict, execution: Execution, missing: str | None) -> dict[str, Any]:
-    """Return the fields that the record of every job has; `missing`: why there is no trace."""
-    profiler, ended = attempt.profiler, execution.ended
+def _timestamp(time: datetime) -> str:
+    return time.isoformat(timespec="milliseconds")
+
+
+def _profiler_use(profiler: ProfilerChoice, ended: Ended, missing: str | None) -> ProfilerUse:
+    """Return what the record says of the profiler; `missing`: why there is no trace."""
     why = profiler.why
     if ended.profiler_failed_before:
         why = f"{why}; the job was started again: {ended.profiler_failed_before}"
-    return {
-        "run": attempt.name,
-        "outcome": verdict.outcome,
-        "reason": verdict.reason,
-        "parameters": attempt.parameters,
-        "order": attempt.order,
-        "started": execution.start.isoformat(timespec="milliseconds"),
-        "ended": execution.end.isoformat(timespec="milliseconds"),
-        "profiler": ProfilerUse(used=profiler.name, why=why, caveat=profiler.caveat, trace_missing=missing),
-        "wall_time_s": round(ended.wall_time_s, 3),
-        "exit_code": ended.exit_code,
-        "ended_at_time_limit": ended.timed_out,
-    }
-
-
-def _from_reports(collected: Collected) -> dict[str, Any]:
-    """Return the fields of a record that the ranks reported; the first rank's stand for all where they are alike."""
-    first = collected.reports[0] if collected.reports else None
-    versions = first and first.versions
-    return {
-        "host": first and first.host,
-        "hardware": first and first.hardware,
-        "versions": {**versions, "multicard": full_version()} if versions else versions,
-        "steps_per_pass": first and first.steps_per_pass,
-        "profiled_window": first and first.profiled_window,
-        "ranks": tuple(collected.ranks),
-    }
+    return ProfilerUse(used=profiler.name, why=why, caveat=profiler.caveat, trace_missing=missing)
 
 
 def _command_without_private_parts(attempt: Attempt, command: Sequence[str]) -> list[str]:

@@ -10,14 +10,14 @@ from functools import cached_property
 from pathlib import Path
 
 from multicard.core.files import is_full
-from multicard.core.layout import PROGRESS
+from multicard.core.layout import PROGRESS, Outcome
 from multicard.core.reasons import LONGEST_MESSAGE, Reason, UnreportedRank
 from multicard.core.system import ranks_may_share_gpus
 from multicard.core.text import printable
 from multicard.launch.supervise import Ended
 from multicard.profilers.interface import Profiler
 from multicard.runs.rank_report import RankReport
-from multicard.runs.record import Outcome
+from multicard.runs.verdict import COMPLETED, Verdict
 
 # A rank and its exit code in the list of failures with which torchrun ends.
 FAILED_RANK = re.compile(r"rank +: (\d+) \(local_rank: \d+\)\s+exitcode +: (-?\d+) ")
@@ -36,17 +36,6 @@ LINE_OF_TRACEBACK = re.compile(r"\[rank\d+\]: ")
 TORCHRUN_ENDS = re.compile(r"torch[./]distributed[./]elastic|^Failures:|^Root Cause")
 # Exit codes from 128 on say that a signal ended the process.
 FIRST_SIGNAL_CODE = 128
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The outcome of a job, and the reason unless it completed."""
-
-    outcome: Outcome
-    reason: Reason | None = None
-
-
-COMPLETED = Verdict("completed")
 
 
 @dataclass(frozen=True)

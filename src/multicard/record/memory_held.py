@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from multicard.core.reasons import LargestUse, MemoryHeld
+
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE = "parameters", "gradients", "optimizer_state"
 ACTIVATIONS, OTHER_TENSORS = "activations", "other_tensors"
 FRAGMENTS, OUTSIDE, FREE = "fragments", "outside_pytorch", "free"
@@ -160,11 +162,10 @@ def live(base: type) -> list[Any]:
 
 def sum_up(
     snapshot: Mapping[str, Any], gpu: int, free: int, total: int, owners: Mapping[int, str], forwards: Forwards
-) -> dict[str, Any]:
+) -> MemoryHeld:
     """Return the bytes of a GPU by category, which add up to `total`, and the code that holds most of some categories.
 
-    The result has `gpu`, `total_bytes`, `bytes` by category, and `most`: of activations and other tensors `where`, its
-    `bytes`, and of a class how many `modules` it has. `fragments` are reserved but not allocated; `outside_pytorch` is
+    These are activations and other tensors. `fragments` are reserved but not allocated; `outside_pytorch` is
     what the driver counts as used and PyTorch's allocator of this process has not reserved: contexts, libraries, and
     other processes. `free`, `total`: bytes of the GPU, as the driver counts them; `owners`: as `owned` returns them.
     """
@@ -181,12 +182,7 @@ def sum_up(
             by_code[use] += size
     held[OUTSIDE] = total - free - reserved
     held[FREE] = free
-    return {
-        "gpu": gpu,
-        "total_bytes": total,
-        "bytes": dict(held),
-        "most": _most_of_categories(by_code, forwards),
-    }
+    return MemoryHeld(gpu, total, dict(held), most=_most_of_categories(by_code, forwards))
 
 
 def _uses(segments: list[dict[str, Any]], owners: Mapping[int, str], forwards: Forwards) -> Iterator[tuple[Use, int]]:
@@ -208,12 +204,11 @@ def _uses(segments: list[dict[str, Any]], owners: Mapping[int, str], forwards: F
             address += block["size"]
 
 
-def _most_of_categories(by_code: Counter[Use], forwards: Forwards) -> dict[str, dict[str, Any]]:
+def _most_of_categories(by_code: Counter[Use], forwards: Forwards) -> dict[str, LargestUse]:
     """Return the code that holds most of each category, with its bytes."""
     modules_of_classes = Counter({cls.__qualname__: count for cls, count in forwards.modules.items()})
-    most: dict[str, dict[str, Any]] = {}
+    most: dict[str, LargestUse] = {}
     for use, size in reversed(by_code.most_common()):  # the most of each category comes last, and stays
-        most[use.category] = {"where": use.where, "bytes": size}
-        if use.category == ACTIVATIONS:
-            most[use.category]["modules"] = modules_of_classes[str(use.where)]
+        modules = modules_of_classes[str(use.where)] if use.category == ACTIVATIONS else None
+        most[use.category] = LargestUse(size, use.where, modules)
     return most

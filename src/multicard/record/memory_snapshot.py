@@ -6,6 +6,7 @@ documentation.
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import nn
 
 from multicard.core.files import atomic_write
 from multicard.core.layout import MEMORY_SNAPSHOT, PROGRESS, rank_file
+from multicard.core.reasons import MemoryHeld
 from multicard.record.memory_held import Forwards, live, owned, sum_up
 from multicard.record.observe.ranks import rank_of_process
 from multicard.record.out_of_memory import GpuMemory
@@ -47,7 +49,7 @@ class MemoryHistory:
         attach(snapshots.ran_out)
         self._snapshots = snapshots
 
-    def held(self, error: BaseException, memory: GpuMemory | None) -> dict[str, Any] | None:
+    def held(self, error: BaseException, memory: GpuMemory | None) -> MemoryHeld | None:
         """Return what held the memory when an error was raised; see `Snapshots.held`. None without a history."""
         return None if self._snapshots is None else self._snapshots.held(error, memory)
 
@@ -57,25 +59,25 @@ class Snapshots:
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
-        self._held: dict[str, Any] | None = None  # when PyTorch's allocator last failed
+        self._held: MemoryHeld | None = None  # when PyTorch's allocator last failed
 
     def ran_out(self, gpu: int, wanted: int, _limit: int, _free: int) -> None:
         """PyTorch's allocator has no memory and is about to raise; whatever is alive at this moment still is."""
-        _guarded(lambda: self._take(gpu, {"wanted_bytes": wanted}))
+        _guarded(lambda: self._take(gpu, wanted))
 
-    def _take(self, gpu: int, facts: dict[str, Any]) -> None:
+    def _take(self, gpu: int, wanted_bytes: int | None) -> None:
         self._held = None  # an earlier error was caught by the script
         modules = live(nn.Module)
         owners = owned(modules, live(torch.optim.Optimizer))
         snapshot = torch.cuda.memory._snapshot()
         free, total = torch.cuda.mem_get_info(gpu)
-        held = {**sum_up(snapshot, gpu, free, total, owners, Forwards(modules)), **facts}
+        held = replace(sum_up(snapshot, gpu, free, total, owners, Forwards(modules)), wanted_bytes=wanted_bytes)
         self._held = held
         with atomic_write(self._scratch / rank_file(MEMORY_SNAPSHOT, rank_of_process())) as temporary:
             torch.cuda.memory._dump_snapshot(str(temporary))
-        held["snapshot"] = MEMORY_SNAPSHOT
+        self._held = replace(held, snapshot=MEMORY_SNAPSHOT)
 
-    def held(self, error: BaseException, memory: GpuMemory | None) -> dict[str, Any] | None:
+    def held(self, error: BaseException, memory: GpuMemory | None) -> MemoryHeld | None:
         """Return what held the memory when an error was raised because it ran out, as `memory_held.sum_up` does.
 
         None if it ran out on the host. `memory`, of the fullest GPU, decides that for an error that is not from
@@ -85,7 +87,7 @@ class Snapshots:
             if memory is None or not memory.is_scarce:
                 return None
             gpu = memory.gpu
-            _guarded(lambda: self._take(gpu, {}))
+            _guarded(lambda: self._take(gpu, None))
         return self._held
 
 

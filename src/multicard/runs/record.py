@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_serializer, field_validator
 
+from multicard.core.layout import OUTCOMES, Outcome
 from multicard.core.reasons import Reason
 from multicard.core.sharing import (
     AS_IT_IS,
@@ -35,9 +36,6 @@ from multicard.core.sharing import (
 )
 from multicard.profilers import PROFILERS
 from multicard.runs.parameters import JobParameters
-
-Outcome = Literal["completed", "out_of_memory", "diverged", "timed_out", "failed"]
-OUTCOMES: tuple[Outcome, ...] = ("completed", "out_of_memory", "diverged", "timed_out", "failed")
 
 NO_PROFILER = "no profiler was used"
 # Names of NVML's clocks event reasons, by their bits (nvml.h).

@@ -1,6 +1,7 @@
 """Extract the activity tables of a run from its trace."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,18 @@ import pyarrow.parquet as pq
 
 from multicard.core.errors import TraceError
 from multicard.core.files import atomic_write, described, read_object, write_json
-from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, EXPORTED, RUN, TRACE
+from multicard.core.layout import ACTIVITY, ACTIVITY_INDEX, EXPORTED, TRACE
 from multicard.profilers import PROFILERS
+from multicard.runs.record import RankRecord
 from multicard.trace.files import open_trace
 from multicard.trace.model import Trace
 from multicard.trace.tables import ACTIVITIES, STEPS, ActivityTables, activity_tables
 
 
-def extract_run(folder: Path) -> None:
+def extract_run(folder: Path, ranks: Sequence[RankRecord]) -> None:
     """Write the activity tables of a run's steps, each as Parquet, and an index that lists which are recorded.
+
+    `ranks`: those of the run's record, which say whose processes the trace shows.
 
     A table that the trace holds nothing for is written without rows and listed with the reason.
     """
@@ -28,23 +32,23 @@ def extract_run(folder: Path) -> None:
     tables = ActivityTables({}, {})
     if missing is None:
         try:
-            tables = activity_tables(_open_traces(folder, exported["files"]), scope=STEPS)
+            tables = activity_tables(_open_traces(folder, exported["files"], ranks), scope=STEPS)
         except TraceError as error:
             missing = str(error)
     write_tables(tables, folder, exported["profiler"], missing)
 
 
-def _open_traces(folder: Path, entries: list[dict[str, Any]]) -> list[Trace]:
+def _open_traces(folder: Path, entries: list[dict[str, Any]], ranks: Sequence[RankRecord]) -> list[Trace]:
     """Open the exported files of a run; a trace that states no ranks gets those that the run recorded.
 
     Raises `TraceError` if a file cannot be opened.
     """
-    ranks = read_object(folder / RUN).get("ranks") or []
     traces = [open_trace(folder / TRACE / entry["name"]) for entry in entries]
     for entry, trace in zip(entries, traces, strict=True):
         # Two nodes may share a process id.
         node = entry.get("node")
-        rank_of_process = {rank["pid"]: rank["rank"] for rank in ranks if node in (None, rank.get("node"))}
+        near = [rank for rank in ranks if node in (None, rank.node)]
+        rank_of_process = {rank.pid: rank.rank for rank in near if rank.pid is not None}
         trace.ranks = rank_of_process | trace.ranks
     return traces
 

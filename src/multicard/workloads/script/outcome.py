@@ -13,29 +13,26 @@ from pathlib import Path
 from typing import Any
 
 from multicard.core.files import read_json
-from multicard.core.layout import COPIED, JOB, MADE, PROCESS, node_file, rank_file
+from multicard.core.layout import COPIED, JOB, MADE, PROCESS, Outcome, node_file, rank_file
 from multicard.core.reasons import Reason
 from multicard.core.text import counted
 from multicard.record.profiled_window import FIRST_BY_BACKWARD, LEAST_SETTLING
 from multicard.runs.rank_report import RankReport, reason_from
-from multicard.runs.record import Outcome
+from multicard.runs.verdict import Verdict
 from multicard.workloads.script.launchers import LAUNCHERS
 from multicard.workloads.script.parameters import ScriptParameters
 
 # Environment variables that scripts for several ranks read.
 LAUNCHER_VARIABLES = re.compile(r"\b(?:WORLD_SIZE|LOCAL_RANK|RANK|MASTER_ADDR|MASTER_PORT)\b")
 
-# An outcome, and the reason unless it is `completed`.
-Verdict = tuple[Outcome, Reason | None]
-
 
 def judge_script(
     p: ScriptParameters, outcome: Outcome, reason: Reason | None, ranks: Sequence[RankReport], scratch: Path
 ) -> Verdict:
     """See `multicard.experiment.workload.Workload.judge`."""
-    facts = JobFacts.read(p, outcome, reason, ranks, scratch)
+    facts = ScriptFacts.read(p, outcome, reason, ranks, scratch)
     outcome, reason = first_verdict(facts)
-    return outcome, _explained(reason, facts, scratch)
+    return Verdict(outcome, _explained(reason, facts, scratch))
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ class ObservedProcess:
 
 
 @dataclass(frozen=True)
-class JobFacts:
+class ScriptFacts:
     """Facts of a script's job that has ended, for the checks."""
 
     p: ScriptParameters
@@ -85,7 +82,7 @@ class JobFacts:
     @classmethod
     def read(
         cls, p: ScriptParameters, outcome: Outcome, reason: Reason | None, ranks: Sequence[RankReport], scratch: Path
-    ) -> "JobFacts":
+    ) -> "ScriptFacts":
         """Collect the facts from the scratch folder of a run."""
         files = sorted(scratch.glob(f"{PROCESS}.*[0-9]"), key=lambda file: file.stat().st_mtime_ns)
         processes = [ObservedProcess.read(file) for file in files]
@@ -115,21 +112,21 @@ class JobFacts:
         return is_over and all(rank.outcome == "completed" for rank in self.ranks)
 
 
-def trained_on_cpus(facts: JobFacts) -> Verdict | None:
+def trained_on_cpus(facts: ScriptFacts) -> Verdict | None:
     """Object to ranks of which none used a GPU."""
     if facts.reason is not None and facts.reason.code == "wrong_gpus" and not facts.reason.gpus:
-        return "failed", Reason("trained_on_cpu")
+        return Verdict("failed", Reason("trained_on_cpu"))
     return None
 
 
-def ended_without_training(facts: JobFacts) -> Verdict | None:
+def ended_without_training(facts: ScriptFacts) -> Verdict | None:
     """Object to a script that ran to its end without a step."""
     if facts.ended_without_error and facts.trained == 0:
-        return "failed", no_steps(facts.processes)
+        return Verdict("failed", no_steps(facts.processes))
     return None
 
 
-def trained_in_another_number(facts: JobFacts) -> Verdict | None:
+def trained_in_another_number(facts: ScriptFacts) -> Verdict | None:
     """Object to more or fewer processes that trained than the launcher has ranks."""
     if not facts.can_judge_ranks:
         return None
@@ -137,38 +134,38 @@ def trained_in_another_number(facts: JobFacts) -> Verdict | None:
     # At the time limit, processes that had not trained may have been about to.
     are_missing = facts.ended_without_error and facts.trained < expected
     if facts.trained > expected or are_missing:
-        return "failed", Reason("hidden_ranks", ranks=facts.trained, devices=expected)
+        return Verdict("failed", Reason("hidden_ranks", ranks=facts.trained, devices=expected))
     return None
 
 
-def claimed_one_rank(facts: JobFacts) -> Verdict | None:
+def claimed_one_rank(facts: ScriptFacts) -> Verdict | None:
     """Object to several processes that trained as the same rank."""
     claims = Counter(process.rank for process in facts.processes if process.has_stepped)
     if not facts.can_judge_ranks or not claims:
         return None
     [(rank, count)] = claims.most_common(1)
-    return ("failed", Reason("same_rank", rank=rank, ranks=count)) if count > 1 else None
+    return Verdict("failed", Reason("same_rank", rank=rank, ranks=count)) if count > 1 else None
 
 
-def trained_apart(facts: JobFacts) -> Verdict | None:
+def trained_apart(facts: ScriptFacts) -> Verdict | None:
     """Object to ranks of which none exchanged anything, unless the run is to go without communication."""
     if not facts.can_judge_ranks or len(facts.ranks) < 2 or "communication" in facts.p.ablated:
         return None
     exchanged = [rank.observed and rank.observed.exchanged for rank in facts.ranks]
     # None of a rank that did not observe it.
     if all(answer is False for answer in exchanged):
-        return "failed", Reason("trained_apart", ranks=len(facts.ranks))
+        return Verdict("failed", Reason("trained_apart", ranks=len(facts.ranks)))
     return None
 
 
-def left_gpus_unused(facts: JobFacts) -> Verdict | None:
+def left_gpus_unused(facts: ScriptFacts) -> Verdict | None:
     """Object to a process that used fewer GPUs than it got."""
     if facts.reason is not None and facts.uses_some_gpus:
-        return facts.outcome, replace(facts.reason, code="unused_gpus")
+        return Verdict(facts.outcome, replace(facts.reason, code="unused_gpus"))
     return None
 
 
-def failed_in_a_process(facts: JobFacts) -> Verdict | None:
+def failed_in_a_process(facts: ScriptFacts) -> Verdict | None:
     """Name the error of a process where the launcher knows an exit code only."""
     reason = facts.reason
     if facts.ended_without_error or reason is None or reason.code != "exited" or reason.rank is not None:
@@ -186,20 +183,20 @@ def failed_in_a_process(facts: JobFacts) -> Verdict | None:
     stated = {Path(word).name for word in facts.p.command}
     of_script = [(program, error) for program, error in errors if Path(program).name in stated]
     _, error = (of_script or errors)[0]
-    return error["outcome"], reason_from(error["reason"])
+    return Verdict(error["outcome"], reason_from(error["reason"]))
 
 
-def reached_the_limit_without_training(facts: JobFacts) -> Verdict | None:
+def reached_the_limit_without_training(facts: ScriptFacts) -> Verdict | None:
     """Name the missing steps of a job that reached its time limit, if no process can have made one unseen."""
     if facts.outcome != "timed_out" or facts.reason is None or not facts.is_complete:
         return None
     if any(process.has_stepped for process in facts.processes):
         return None
-    return facts.outcome, replace(no_steps(facts.processes), time_limit_s=facts.reason.time_limit_s)
+    return Verdict(facts.outcome, replace(no_steps(facts.processes), time_limit_s=facts.reason.time_limit_s))
 
 
 # The order matters: an earlier check names the cause of what a later one would find, too.
-CHECKS: tuple[Callable[[JobFacts], Verdict | None], ...] = (
+CHECKS: tuple[Callable[[ScriptFacts], Verdict | None], ...] = (
     trained_on_cpus,
     ended_without_training,
     trained_in_another_number,
@@ -211,7 +208,7 @@ CHECKS: tuple[Callable[[JobFacts], Verdict | None], ...] = (
 )
 
 
-def first_verdict(facts: JobFacts) -> Verdict:
+def first_verdict(facts: ScriptFacts) -> Verdict:
     """Return the verdict of the first of `CHECKS` that objects, else the launcher's."""
     for check in CHECKS:
         verdict = check(facts)
@@ -246,7 +243,7 @@ def no_steps(processes: Sequence[ObservedProcess]) -> Reason:
     return Reason("no_steps", message=message)
 
 
-def _explained(reason: Reason | None, facts: JobFacts, scratch: Path) -> Reason | None:
+def _explained(reason: Reason | None, facts: ScriptFacts, scratch: Path) -> Reason | None:
     """Return the reason with what helps a user further in its message."""
     if reason is None:
         return None
@@ -262,7 +259,7 @@ def _explained(reason: Reason | None, facts: JobFacts, scratch: Path) -> Reason 
     return reason
 
 
-def _steps_made(facts: JobFacts, code: str, scratch: Path) -> str | None:
+def _steps_made(facts: ScriptFacts, code: str, scratch: Path) -> str | None:
     """Describe how far the ranks came; None where no rank made a step, or where a node's ranks are unknown."""
     if not facts.is_complete:
         return None
