@@ -222,7 +222,7 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
 
 def test_a_record_of_another_run_is_refused(tmp_path: Path) -> None:
     for record, fault in (
-        (b"{}", "not the record of a run: parameters: found None, expected a mapping"),
+        (b"{}", "not the record of a run: parameters: missing"),
         (b"[", "does not parse as JSON"),
         (json.dumps(RECORDS[OTHER].as_json()).encode(), f"run: found {OTHER!r}, expected {RUN!r}"),
     ):

@@ -182,7 +182,7 @@ def test_a_damaged_file_is_named(extracted_run: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(tmp_path / "whole", tmp_path / "bad")) / "runs" / whole.name / "run.json"
     path.write_text("{}")
     [line] = multicard("compare", tmp_path / "whole", tmp_path / "bad").stderr.splitlines()
-    assert line.startswith(f"{path}: not the record of a run: run: missing")
+    assert line.startswith(f"{path}: not the record of a run: parameters: missing")
 
 
 def test_the_github_action_says_what_became_slower_and_what_cannot_be_told(

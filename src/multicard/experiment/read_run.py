@@ -27,7 +27,9 @@ def read_run(folder: Path) -> RunRecord:
     """
     path = folder / RUN
     content = read_object(path)
-    parameters = _parameters(path, content.get("parameters"))
+    if "parameters" not in content:
+        raise _not_a_record(path, "parameters: missing")
+    parameters = _parameters(path, content["parameters"])
     record = checked(content, path, RunRecord, f"{NOT_A_RECORD}: ", {"parameters": parameters})
     name = run_id(parameters)
     if record.run != name:
