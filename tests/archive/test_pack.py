@@ -35,13 +35,14 @@ def contents(path: Path) -> dict[str, bytes]:
         return {member.name: archive.extractfile(member).read() for member in archive}
 
 
-def plant(value: Any, canary: str) -> Any:
-    """JSON with a text in the place of every text, and as one more key of every object but those of numbers."""
+def plant(value: Any, canary: str, keys: bool = True) -> Any:
+    """JSON with a text in the place of every text and, with `keys`, as one more key of every object but of numbers."""
     if isinstance(value, dict):
-        more = {canary: canary} if any(isinstance(entry, str) for entry in value.values()) else {}
-        return {name: plant(entry, canary) for name, entry in value.items()} | more
+        more = {canary: canary} if keys and any(isinstance(entry, str) for entry in value.values()) else {}
+        return {name: plant(entry, canary, keys) for name, entry in value.items()} | more
     if isinstance(value, list):
-        return [plant(entry, canary) for entry in value] + [canary] * any(isinstance(entry, str) for entry in value)
+        planted = [plant(entry, canary, keys) for entry in value]
+        return planted + [canary] * any(isinstance(entry, str) for entry in value)
     return canary if isinstance(value, str) else value
 
 
@@ -65,12 +66,16 @@ def test_no_text_of_a_record_or_a_table_leaves_that_is_not_of_a_listed_form(
     record["ranks"][0]["observed"] = {"loaders": [{"kind": "DataLoader", "distinct": True}], "optimizers": ["Adam"]}
     state = {"clock_reasons": ["gpu_idle"]}
     record["ranks"][0]["gpu_conditions"] = [{"before": state, "after": state, "clock_reasons": ["gpu_idle"]}]
-    planted = plant(record, canary)
+    planted = plant(record, canary, keys=False)
+    planted["versions"][canary] = planted["variables"][canary] = canary
     # These name the run; what users write themselves is in another test.
     kept = {name: record[name] for name in ("run", "parameters", "outcome")}
     planted["data"] |= {"dataset": "digits", "source": "digits"}
     planted["model"] |= {"model": "tiny", "architecture": "tiny"}
     planted["profiler"]["used"], planted["files"] = "kineto", record["files"]
+    # Anywhere else another key is refused.
+    (folder / "run.json").write_text(json.dumps(plant(record, canary) | kept))
+    assert refused(tmp_path / "results", tmp_path / "out.tar.gz").endswith(": unknown key")
     (folder / "run.json").write_text(json.dumps(planted | kept))
     for path in (folder / "activity").glob("*.parquet"):
         schema = pq.read_schema(path)
@@ -212,11 +217,11 @@ def test_what_cannot_be_archived_is_one_line(extracted_run: Path, recorded_resul
 
     folder = add_run(extracted_run, tmp_path / "a", change=lambda record: record.update(run="other"))
     folder.rename(folder.parent / add_run(extracted_run, tmp_path / "b").name)
-    assert "found the run other, expected vision_digits" in refused(tmp_path / "a", tmp_path / "x.tar.gz")
+    assert "run: found 'other', expected 'vision_digits" in refused(tmp_path / "a", tmp_path / "x.tar.gz")
 
     record = next((tmp_path / "b").glob("runs/*/run.json"))
     record.write_text('{"run"')
-    assert "run.json: not the record of a run" in refused(tmp_path / "b", tmp_path / "x.tar.gz")
+    assert "run.json: does not parse as JSON: " in refused(tmp_path / "b", tmp_path / "x.tar.gz")
 
     folder = add_run(extracted_run, tmp_path / "c", change=lambda record: record.pop("files"))
     (folder / "steps.csv").write_text((folder / "steps.csv").read_text() + "0,1,some words\n")

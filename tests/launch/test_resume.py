@@ -56,7 +56,7 @@ def uninterrupted(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     folder = tmp_path_factory.mktemp("uninterrupted")
     with forked_ranks():
         once = run_job(VisionParameters(**(LONG | OF_TWO_RANKS)), digits, folder, time_limit_s=1800)
-    assert (once["outcome"], once["resumed"]) == ("completed", False)
+    assert (once.outcome, once.resumed) == ("completed", False)
     return folder
 
 

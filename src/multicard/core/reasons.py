@@ -92,7 +92,7 @@ class MemoryHeld:
 class Reason:
     """Why a run did not complete. In run.json it has no fields that are None or empty."""
 
-    code: Annotated[str, Words(*WORDINGS)]
+    code: Annotated[str, Words(*WORDINGS, otherwise="unknown")]
     rank: int | None = None  # where it happened
     node: Annotated[str | None, HOST] = None  # of that rank, in a job on several
     signal: Annotated[str | None, Form(r"SIG[A-Z0-9+]{2,9}")] = None
