@@ -185,6 +185,7 @@ def test_a_damaged_file_is_named(extracted_run: Path, tmp_path: Path) -> None:
     assert line.startswith(f"{path}: not the record of a run: parameters: missing")
 
 
+@pytest.mark.rare
 def test_the_github_action_says_what_became_slower_and_what_cannot_be_told(
     baseline: Path, slower: Path, extracted_run: Path, tmp_path: Path
 ) -> None:

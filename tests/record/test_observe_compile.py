@@ -77,7 +77,10 @@ compiling = server_fixture("module", observed=True)
 plain_compiling = server_fixture("module", observed=False)
 
 
-@pytest.mark.parametrize("compiled", COMPILED.values(), ids=COMPILED)
+@pytest.mark.parametrize(
+    "compiled",
+    [pytest.param(text, id=name, marks=[pytest.mark.rare] * (name == "update")) for name, text in COMPILED.items()],
+)
 def test_losses_and_graphs_are_the_same_without_the_observer(
     compiling: Server, plain_compiling: Server, tmp_path: Path, compiled: str
 ) -> None:

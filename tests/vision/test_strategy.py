@@ -127,17 +127,18 @@ def outcome(digits: Path, folder: Path, **changes: Any) -> dict[str, Any]:
     return record
 
 
-# Emulated GPUs have every strategy with every precision, with the losses of a CPU (tests/emulated).
+# Every day, strategies are held to one process above, and loaders to each other in their own tests. Emulated GPUs have
+# every strategy with every precision, with the losses of a CPU (tests/emulated).
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
-        {"strategy": "fsdp", "devices": 2},
-        {"strategy": "ddp", "devices": 2},
+        pytest.param({"strategy": "fsdp", "devices": 2}, marks=pytest.mark.rare),
+        pytest.param({"strategy": "ddp", "devices": 2}, marks=pytest.mark.rare),
         {"strategy": "ddp-ds", "devices": 2, "scaling": "strong", "bucket_cap_mb": 1},
         {"layout": "nhwc", "num_workers": 1, "prefetch_factor": 3, "persistent_workers": False},
         {"preset": "tuned", "precision": "bf16"},
-        {"loader": "dali", "strategy": "ddp-ds", "devices": 2},
+        pytest.param({"loader": "dali", "strategy": "ddp-ds", "devices": 2}, marks=pytest.mark.rare),
         {"dataset": "synthetic"},  # whose batches are learned by heart
         pytest.param({"precision": "fp64"}, marks=pytest.mark.rare),
         pytest.param({"precision": "fp16", "image_size": 16, "epochs": 4}, marks=pytest.mark.rare),
