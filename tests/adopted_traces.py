@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from itertools import accumulate, zip_longest
 from pathlib import Path
 
-from synthetic import MARKER, PID, Lanes, Work, training_trace
+from factories import MARKER, KernelTimes, Lanes, Process, make_trace
+from synthetic import PID
 
 GEMM = "ampere_sgemm_128x64_nn"
 UPDATE = "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>"
@@ -17,7 +18,7 @@ Kernels = Sequence[tuple[float, str]]  # of an iteration: milliseconds from its 
 SIMPLE: Kernels = ((1.0, GEMM), (2.0, GEMM), (3.0, ALL_REDUCE), (4.0, UPDATE), (4.5, UPDATE))
 
 
-def work(lengths: Sequence[float], kernels: Kernels = SIMPLE, begin: float = 0.0) -> list[Work]:
+def work(lengths: Sequence[float], kernels: Kernels = SIMPLE, begin: float = 0.0) -> list[KernelTimes]:
     """Iterations of these lengths in milliseconds; each kernel starts `LAG` after its launch and lasts 0.4 ms."""
     begins = list(accumulate(lengths, initial=begin))[: len(lengths)]
     times = [(begin + at, name) for begin in begins for at, name in kernels]
@@ -38,11 +39,10 @@ def trace(
     the processes begin, by default all at 0.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    of_process = {
-        PID + number: work(each, kernels, begin)
-        for number, (each, begin) in enumerate(zip_longest(lengths, begins, fillvalue=0.0))
-    }
-    training_trace(path, {pid: [] for pid in of_process}, of_process, calls, LANES)
+    processes = [
+        Process(kernels=work(each, kernels, begin)) for each, begin in zip_longest(lengths, begins, fillvalue=0.0)
+    ]
+    make_trace(path, *processes, calls=calls, lanes=LANES)
     if ranges:
         document = json.loads(path.read_text())
         shape = {"ph": "X", "cat": "user_annotation", "pid": PID, "tid": MARKER}

@@ -60,6 +60,10 @@ CALL_MS = 0.1
 COPY_BYTES = 64
 
 
+# A kernel as tests write it down: a tuple of these four.
+KernelTimes = tuple[float, float, float, str]
+
+
 class Kernel(NamedTuple):
     """Work of a device: when its launching call begins, when it starts and ends there, and its name."""
 
@@ -76,19 +80,22 @@ class Lane(NamedTuple):
     thread: int | None
 
 
+Lanes = Mapping[str, tuple[int | None, int | None]]
+
+
 @dataclass(frozen=True)
 class Process:
     """A process of a capture: start and end of its steps on the host in milliseconds, and its kernels, in any order."""
 
     steps: Sequence[tuple[float, float]] = ()
-    kernels: Sequence[Kernel | tuple[float, float, float, str]] = ()
+    kernels: Sequence[KernelTimes] = ()
 
 
 def make_trace(
     path: Path,
     *processes: Process,
     calls: bool = True,
-    lanes: Mapping[str, Lane | tuple[int | None, int | None]] | None = None,
+    lanes: Lanes | None = None,
     devices: Mapping[str, int] | None = None,
 ) -> Path:
     """Write processes as PyTorch's profiler does (`.json`, one process) or nsys (`.sqlite`, several on one clock).
@@ -112,7 +119,7 @@ def make_trace(
     return path
 
 
-def _lane(lanes: Mapping[str, Any] | None, name: str) -> Lane:
+def _lane(lanes: Lanes | None, name: str) -> Lane:
     return Lane(*(lanes or {}).get(name, (STREAM, MARKER)))
 
 
@@ -120,7 +127,7 @@ def _write_kineto(
     path: Path,
     processes: Mapping[int, Process],
     calls: bool,
-    lanes: Mapping[str, Any] | None,
+    lanes: Lanes | None,
     devices: Mapping[str, int],
 ) -> None:
     ((number, process),) = processes.items()
@@ -155,7 +162,7 @@ def _write_nsys(
     path: Path,
     processes: Mapping[int, Process],
     calls: bool,
-    lanes: Mapping[str, Any] | None,
+    lanes: Lanes | None,
     devices: Mapping[str, int],
 ) -> None:
     names = dict.fromkeys(work[3] for process in processes.values() for work in process.kernels)

@@ -7,13 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from factories import KernelTimes, Process, make_trace
 from multicard.analysis.bottlenecks.bottlenecks import KINDS
 from multicard.analysis.runs.breakdown import COLUMNS, PARTS, complete, device_time, of_steps, overall, parts_of
 from multicard.analysis.runs.windows import Window
 from multicard.trace.files import open_trace
 from multicard.trace.idle import CAUSES
 from multicard.trace.tables import activity_tables
-from synthetic import PID, Work, nsys_export, training_trace
+from synthetic import nsys_export
 
 
 def steps(pitches: Any, rank: int = 0, **seconds: Any) -> pd.DataFrame:
@@ -165,8 +166,8 @@ def test_parts_of_a_device_s_time_add_up_to_its_span(tmp_path: Path) -> None:
 
 def test_idle_time_of_a_host_that_is_busy_elsewhere_is_a_part_of_its_own(tmp_path: Path) -> None:
     # Two steps of 10 ms, 5 ms of each computing, 20 ms apart; the first is launched at once and the second late.
-    work: list[Work] = [(0.0, 0.0, 5.0, "gemm"), (31.0, 32.0, 37.0, "gemm")]
-    path = training_trace(tmp_path / "t.sqlite", {PID: [(0.0, 10.0), (30.0, 40.0)]}, {PID: work})
+    work: list[KernelTimes] = [(0.0, 0.0, 5.0, "gemm"), (31.0, 32.0, 37.0, "gemm")]
+    path = make_trace(tmp_path / "t.sqlite", Process([(0.0, 10.0), (30.0, 40.0)], work))
     timeline = activity_tables([open_trace(path)], ["timeline"], scope="steps").table("timeline").to_pandas()
     parts = device_time(overall(timeline)).iloc[0] * 1e3
     # Idle at 5-32 ms: the host makes no call between the steps, and is in them at 5-10 and 30-31.1, when the launching

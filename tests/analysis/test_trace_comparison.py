@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from adopted_traces import trace
+from factories import KernelTimes, Process, make_trace
 from multicard import read_trace
 from multicard.analysis.comparison.trace_comparison import SPAN, STEP_TIME, compare_captures
 from multicard.analysis.runs.step_periods import StepTime, long_steps, ratio_of_step_times, step_time
 from multicard.cli._compare_traces import compare_traces
 from multicard.trace.files import open_trace
 from multicard.trace.tables import STEPS, ActivityTables, activity_tables
-from synthetic import PID, Work, kineto_trace, nsys_export, training_trace
+from synthetic import PID, kineto_trace, nsys_export
 
 
 def tables(path: Path) -> ActivityTables:
@@ -84,7 +85,7 @@ def training(path: Path, pitch: float, device: bool = True) -> Path:
     """Four steps of 10 ms, one each `pitch`; a kernel that is launched 1 ms into it runs from 2 to 9 ms."""
     begins = [pitch * number for number in range(4)]
     kernels = [(begin + 1, begin + 2, begin + 9, "gemm") for begin in begins] if device else []
-    return training_trace(path, {PID: [(begin, begin + 10) for begin in begins]}, {PID: kernels})
+    return make_trace(path, Process([(begin, begin + 10) for begin in begins], kernels))
 
 
 def test_the_wait_between_steps_comes_first_when_it_is_what_changed(tmp_path: Path) -> None:
@@ -109,11 +110,11 @@ def test_the_period_is_that_of_the_host_on_cpus_and_of_the_device_where_the_host
     # Steps of 2 ms on the host; kernels of 8 ms, one after another.
     steps = [(2.0 * n, 2.0 * n + 2) for n in range(4)]
     kernels = [(2.0 * n + 0.5, 8.0 * n + 1, 8.0 * n + 9, "gemm") for n in range(4)]
-    path = training_trace(tmp_path / "ahead.json", {PID: steps}, {PID: kernels})
+    path = make_trace(tmp_path / "ahead.json", Process(steps, kernels))
     # The steps begin at 0, 9, 17 and 25 ms.
     assert periods_of(path) == pytest.approx([0.009, 0.008, 0.008])
     # One step has no period: it takes as long as it lasts, and there is no interval.
-    path = training_trace(tmp_path / "one.json", {PID: [(0, 10)]}, {PID: [(1, 2, 9, "gemm")]})
+    path = make_trace(tmp_path / "one.json", Process([(0, 10)], [(1, 2, 9, "gemm")]))
     assert periods_of(path) == ()
     time = step_time(tables(path))
     assert (time.count, time.mean_s, time.median_s, time.periods_s) == (1, pytest.approx(0.010), time.mean_s, ())
@@ -135,7 +136,7 @@ def job(path: Path, period: float, slow: dict[int, float], messages: int, seed: 
         (begin + 1.2 * k, begin + 1.2 * k + 0.1, begin + 1.2 * k + 1.1, ALL_REDUCE)
         for begin in begins[:-1] for k in range(messages)
     ]  # fmt: skip
-    return training_trace(path, {PID: [(start, end - 0.01) for start, end in pairwise(begins)]}, {PID: work})
+    return make_trace(path, Process([(start, end - 0.01) for start, end in pairwise(begins)], work))
 
 
 def test_one_slow_step_is_named_and_leaves_the_comparison_open(
@@ -162,7 +163,7 @@ def bursts(path: Path, pitches: list[float]) -> Path:
     """Steps of 7 ms, of which a kernel runs for 6, each so many milliseconds after the one before."""
     begins = [0.0, *accumulate(pitches)]
     work = [(begin + 0.5, begin + 1, begin + 7, "gemm") for begin in begins]
-    return training_trace(path, {PID: [(begin, begin + 7) for begin in begins]}, {PID: work})
+    return make_trace(path, Process([(begin, begin + 7) for begin in begins], work))
 
 
 def test_steps_that_come_in_bursts_take_what_the_job_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -307,12 +308,12 @@ def test_gpus_that_differ_are_said_first_and_calls_of_both_vendors_compared(
 def test_without_steps_on_one_side_both_whole_captures_are_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Work of 100 ms before two steps, which the other trace does not mark; in that one the steps come in 200 ms.
-    before: list[Work] = [(0.0, 0.1, 100.1, "gemm")]
+    # KernelTimes of 100 ms before two steps, which the other trace does not mark; in that one the steps come in 200 ms.
+    before: list[KernelTimes] = [(0.0, 0.1, 100.1, "gemm")]
     steps = [(begin + 1, begin + 2, begin + 9, "gemm") for begin in (110.0, 120.0)]
-    a = training_trace(tmp_path / "a.json", {PID: [(110, 120), (120, 130)]}, {PID: [*before, *steps]})
+    a = make_trace(tmp_path / "a.json", Process([(110, 120), (120, 130)], [*before, *steps]))
     later = [(begin + 1, begin + 2, begin + 9, "gemm") for begin in (210.0, 220.0)]
-    b = training_trace(tmp_path / "b.json", {PID: []}, {PID: [*before, *later]})
+    b = make_trace(tmp_path / "b.json", Process(kernels=[*before, *later]))
     found = read_trace(a, scope="steps").compare(read_trace(b, scope="steps"))
     assert found.attrs["basis"] == "whole capture"
     rows = by_name(found.to_dict("records"))

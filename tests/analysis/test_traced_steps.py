@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from factories import make_run
+from factories import Process, make_run, make_trace
 from multicard.analysis.runs.measures import trace_to_record
 from multicard.analysis.runs.run_files import RunFiles
 from multicard.core.files import write_json
@@ -13,7 +13,7 @@ from multicard.core.layout import PHASES
 from multicard.experiment.read_run import read_run
 from multicard.runs.record import ProfilerUse, RankRecord
 from multicard.trace.extract import extract_run
-from synthetic import PID, training_trace
+from synthetic import PID
 
 # The host begins a step every 2 ms and waits in the last one; the device needs 8 ms for each, one after another.
 HOST = [(0.0, 2.0), (2.0, 4.0), (4.0, 6.0), (6.0, 34.0)]
@@ -24,7 +24,7 @@ DEVICE_MS = [9.0, 8.0, 8.0, 9.0]
 
 def run(folder: Path, calls: bool = True) -> Path:
     (folder / "trace").mkdir(parents=True)
-    training_trace(folder / "trace" / "report.sqlite", {PID: HOST}, {PID: KERNELS}, calls)
+    make_trace(folder / "trace" / "report.sqlite", Process(HOST, KERNELS), calls=calls)
     exported = {"profiler": "nsys", "missing": None, "files": [{"name": "report.sqlite"}]}
     write_json(folder / "trace" / "exported.json", exported)
     record = make_run(profiler=ProfilerUse(used="nsys"), ranks=(RankRecord(rank=0, pid=PID),))

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 from rows import judge
 
+from factories import Process, make_trace
 from multicard.core.files import write_json
 from multicard.core.layout import PHASES
 from multicard.experiment.read_run import read_run
@@ -13,7 +14,7 @@ from multicard.experiment.runs import Run
 from multicard.runs.parameters import JobParameters, run_id
 from multicard.trace.extract import extract_run
 from multicard.workloads.vision.parameters import VisionParameters
-from synthetic import OTHER, PID, training_trace
+from synthetic import OTHER, PID
 
 GEMM, ALL_REDUCE = "gemm", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 # Milliseconds of the host's steps, of kernels with the call that launches each, and of the steps by CUDA events.
@@ -53,7 +54,8 @@ def judged(
     (folder / "trace").mkdir(parents=True)
     pids = (PID, OTHER)
     marks, work = marks or dict.fromkeys(pids, HOST), work or dict.fromkeys(pids, WORK)
-    training_trace(folder / "trace" / "report.sqlite", marks, work)
+    processes = [Process(marks.get(pid, ()), work.get(pid, ())) for pid in pids]
+    make_trace(folder / "trace" / "report.sqlite", *processes)
     exported = {"profiler": "nsys", "missing": None, "files": [{"name": "report.sqlite"}]}
     write_json(folder / "trace" / "exported.json", exported)
     facts = {

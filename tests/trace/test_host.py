@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from factories import KernelTimes, Process, make_trace
 from multicard.trace.collect import Events
 from multicard.trace.files import open_trace
 from multicard.trace.host import Host
 from multicard.trace.steps import Marks
 from multicard.trace.tables import activity_tables
 from random_inputs import seeds
-from synthetic import PID, Work, training_trace
 
 UNIT = 100_000  # ns; a pause counts from ten of them on
 END = 900
@@ -106,7 +106,7 @@ def of_steps(path: Path) -> dict[str, Any]:
     return activity_tables([open_trace(path)], ["timeline"], scope="steps").rows["timeline"][0]
 
 
-def starved(wait: float) -> tuple[list[tuple[float, float]], list[Work]]:
+def starved(wait: float) -> tuple[list[tuple[float, float]], list[KernelTimes]]:
     """Five steps of 10 ms, 20 kernels of 0.2 ms launched every 0.5 ms in each, and a wait before each, in ms."""
     begins = [n * (10 + wait) + wait for n in range(5)]
     work = [
@@ -117,7 +117,7 @@ def starved(wait: float) -> tuple[list[tuple[float, float]], list[Work]]:
 
 def test_a_wait_between_steps_is_no_launch_overhead(tmp_path: Path) -> None:
     steps, work = starved(30.0)
-    row = of_steps(training_trace(tmp_path / "t.json", {PID: steps}, {PID: work}))
+    row = of_steps(make_trace(tmp_path / "t.json", Process(steps, work)))
     # 0.2 of each 0.5 ms is busy. Each of the four waits lies between steps. Of the 0.3 ms between two kernels of a step
     # 0.1 lie in the next launching call, 0.2 before it; the last of each step are followed by no launch of the step.
     assert row["busy_s"] * 1e3 == pytest.approx(100 * 0.2)
@@ -131,7 +131,7 @@ def test_a_pause_within_steps_that_stands_out_is_no_launch_overhead(tmp_path: Pa
     # Steps that begin as the last one ends, and hold the wait: nothing but the pause itself tells.
     steps, work = starved(40.0)
     tiled = [(begin - 40, end) for begin, end in steps]
-    row = of_steps(training_trace(tmp_path / "t.sqlite", {PID: tiled}, {PID: work}))
+    row = of_steps(make_trace(tmp_path / "t.sqlite", Process(tiled, work)))
     # A call lasts 0.1 ms and the next comes 0.4 ms later; from the last call of a step to the first of the next one
     # 40.4 ms pass, idle but for the 0.2 ms of the last kernel. The wait before the first call has an unknown length.
     assert row["idle_host_elsewhere_s"] * 1e3 == pytest.approx(4 * 40.2)

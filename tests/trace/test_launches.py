@@ -6,9 +6,10 @@ import pytest
 
 from changed_traces import change, rows_of
 from console import multicard
+from factories import COPY, KernelTimes, Process, make_trace
 from multicard.trace.files import open_trace
 from multicard.trace.tables import STEPS, ActivityTables, activity_tables
-from synthetic import COPY, MS, PID, Work, global_id, kineto_trace, nsys_export, training_trace
+from synthetic import MS, PID, global_id, kineto_trace, nsys_export
 
 
 def launches(path: Path, *changes: str) -> dict:
@@ -59,7 +60,7 @@ def test_no_call_at_all_leaves_delays_empty(tmp_path: Path) -> None:
 
 # Twenty kernels of 1 ms in two steps, each launched 10 µs before it begins.
 STEP_TIMES = [(0.0, 20.0), (20.0, 40.0)]
-KERNELS: list[Work] = [(2.0 * n, 2.0 * n + 0.01, 2.0 * n + 1.01, "gemm") for n in range(20)]
+KERNELS: list[KernelTimes] = [(2.0 * n, 2.0 * n + 0.01, 2.0 * n + 1.01, "gemm") for n in range(20)]
 
 
 def tables(path: Path) -> ActivityTables:
@@ -68,8 +69,8 @@ def tables(path: Path) -> ActivityTables:
 
 @pytest.mark.parametrize("suffix", ["json", "sqlite"])
 def test_of_a_gpu_that_begins_before_it_is_told_no_launches_are_known(suffix: str, tmp_path: Path) -> None:
-    work: list[Work] = [(call, start - 325, end - 325, name) for call, start, end, name in KERNELS]
-    path = training_trace(tmp_path / f"t.{suffix}", {PID: STEP_TIMES}, {PID: work})
+    work: list[KernelTimes] = [(call, start - 325, end - 325, name) for call, start, end, name in KERNELS]
+    path = make_trace(tmp_path / f"t.{suffix}", Process(STEP_TIMES, work))
     found = tables(path)
     [line] = found.warnings
     assert line.startswith(f"t: process {PID}, device 0: begins work up to 325 ms before it is launched")
@@ -79,12 +80,12 @@ def test_of_a_gpu_that_begins_before_it_is_told_no_launches_are_known(suffix: st
 
 def test_a_gpu_that_is_far_behind_its_host_is_no_wrong_clock(tmp_path: Path) -> None:
     # The host launches everything within 3 ms, and the last kernel ends after 150.
-    work: list[Work] = [(0.02 * n, 1.0 * n + 0.01, 1.0 * n + 1.01, "gemm") for n in range(150)]
-    assert tables(training_trace(tmp_path / "t.sqlite", {PID: [(0.0, 151.0)]}, {PID: work})).warnings == ()
+    work: list[KernelTimes] = [(0.02 * n, 1.0 * n + 0.01, 1.0 * n + 1.01, "gemm") for n in range(150)]
+    assert tables(make_trace(tmp_path / "t.sqlite", Process([(0.0, 151.0)], work))).warnings == ()
 
 
 def test_launches_without_a_kernel_are_counted(tmp_path: Path) -> None:
-    path = training_trace(tmp_path / "t.sqlite", {PID: STEP_TIMES}, {PID: KERNELS})
+    path = make_trace(tmp_path / "t.sqlite", Process(STEP_TIMES, KERNELS))
     found = tables(change(path, "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE correlationId >= 18"))
     lacking = 20 - found.rows["kernels"][0]["calls"]
     assert found.warnings == (f"t: process {PID}: {lacking} of 20 kernel launches have no kernel",)
@@ -95,7 +96,7 @@ FAILED = ("ALTER TABLE CUPTI_ACTIVITY_KIND_RUNTIME ADD COLUMN returnValue INT DE
 
 
 def test_launches_that_failed_are_named_with_their_error(tmp_path: Path) -> None:
-    some = training_trace(tmp_path / "some.sqlite", {PID: STEP_TIMES}, {PID: KERNELS})
+    some = make_trace(tmp_path / "some.sqlite", Process(STEP_TIMES, KERNELS))
     of_some = "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 700 WHERE correlationId >= 18"
     # The call of the driver inside that of the runtime fails with it.
     inside = (
@@ -104,15 +105,15 @@ def test_launches_that_failed_are_named_with_their_error(tmp_path: Path) -> None
     gone = "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE correlationId >= 18"
     [warning] = tables(change(some, *FAILED, of_some, inside, gone)).warnings
     assert warning.endswith("kernel launches have no kernel: 2 launches failed (error 700)")
-    every = training_trace(tmp_path / "every.sqlite", {PID: STEP_TIMES}, {PID: KERNELS})
+    every = make_trace(tmp_path / "every.sqlite", Process(STEP_TIMES, KERNELS))
     of_all = "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 209"
     found = tables(change(every, *FAILED, of_all, "DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL"))
     assert found.diagnostics == ("20 launches failed (error 209)",)
 
 
 def test_without_a_launch_of_kernels_it_is_known_that_there_are_none(tmp_path: Path) -> None:
-    copies: list[Work] = [(call, start, end, COPY) for call, start, end, _ in KERNELS]
-    path = training_trace(tmp_path / "t.sqlite", {PID: STEP_TIMES}, {PID: copies}, lanes={})
+    copies: list[KernelTimes] = [(call, start, end, COPY) for call, start, end, _ in KERNELS]
+    path = make_trace(tmp_path / "t.sqlite", Process(STEP_TIMES, copies), lanes={})
     change(path, "DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL", "UPDATE StringIds SET value = 'cudaMemcpyAsync' WHERE id = 1")
     first, *_ = tables(path).rows["timeline"]
     # 1 ms of each 2 ms.

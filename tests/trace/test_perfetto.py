@@ -103,7 +103,7 @@ def test_ranks_lie_on_one_timeline_with_processes_of_their_own(tmp_path: Path) -
     assert sum("rank0" in name for name in processes) == sum("rank1" in name for name in processes) == 2
 
 
-def test_slices_that_overlap_without_nesting_are_put_onlanes_of() -> None:
+def test_slices_that_overlap_without_nesting_are_put_on_lanes() -> None:
     chance = random.Random(1)
     for _ in range(100):
         starts = sorted(chance.randrange(40) for _ in range(chance.randrange(1, 30)))

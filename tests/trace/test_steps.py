@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from changed_traces import change, change_events
+from factories import COPY, MARKER, KernelTimes, Lanes, Process, make_trace
 from multicard.trace.collect import Events
 from multicard.trace.files import open_trace
 from multicard.trace.idle import CAUSES
 from multicard.trace.steps import Marks, Steps, on_device
 from multicard.trace.tables import CAPTURE, STEPS, ActivityTables, activity_tables
 from random_inputs import seeds
-from synthetic import COPY, MARKER, OTHER, PID, Lanes, Work, training_trace
+from synthetic import OTHER, PID
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 EITHER = pytest.mark.parametrize("suffix", ["json", "sqlite"])
@@ -22,7 +23,7 @@ EITHER = pytest.mark.parametrize("suffix", ["json", "sqlite"])
 STEP_TIMES = [(1000.0, 1020.0), (1025.0, 1045.0)]
 
 
-def rank(late: float) -> list[Work]:
+def rank(late: float) -> list[KernelTimes]:
     return [
         each
         for begin, _ in STEP_TIMES
@@ -34,8 +35,8 @@ def rank(late: float) -> list[Work]:
 
 
 RANKS = {PID: rank(0.0), OTHER: rank(2.0)}
-BEFORE: Work = (500.0, 501.0, 801.0, ALL_REDUCE)  # 300 ms: waits for the skew of the ranks' profilers
-AFTER: Work = (1050.0, 1051.0, 1351.0, ALL_REDUCE)
+BEFORE: KernelTimes = (500.0, 501.0, 801.0, ALL_REDUCE)  # 300 ms: waits for the skew of the ranks' profilers
+AFTER: KernelTimes = (1050.0, 1051.0, 1351.0, ALL_REDUCE)
 
 
 def of_steps(path: Path, scope: str = STEPS, only: list[str] | None = None) -> ActivityTables:
@@ -65,35 +66,34 @@ def in_ms(rows: list[dict], name: str) -> list[float]:
     ],
 )
 def test_what_is_launched_outside_of_the_steps_is_in_no_table_of_them(
-    suffix: str, calls: bool, who: tuple[int, ...], extra: Work, tmp_path: Path
+    suffix: str, calls: bool, who: tuple[int, ...], extra: KernelTimes, tmp_path: Path
 ) -> None:
     ranks = RANKS if suffix == "sqlite" else {PID: RANKS[PID]}
-    times = dict.fromkeys(ranks, STEP_TIMES)
-    mutated = {pid: [*work, extra] if pid in who else work for pid, work in ranks.items()}
-    (tmp_path / "mutated").mkdir()
-    plain = training_trace(tmp_path / f"t.{suffix}", times, ranks, calls)
-    changed = training_trace(tmp_path / "mutated" / f"t.{suffix}", times, mutated, calls)
-    before, after = of_steps(plain), of_steps(changed)
+    plain = [Process(STEP_TIMES, kernels) for kernels in ranks.values()]
+    with_extra = [Process(STEP_TIMES, [*kernels, extra] if pid in who else kernels) for pid, kernels in ranks.items()]
+    (tmp_path / "extra").mkdir()
+    plain_trace = make_trace(tmp_path / f"t.{suffix}", *plain, calls=calls)
+    trace_with_extra = make_trace(tmp_path / "extra" / f"t.{suffix}", *with_extra, calls=calls)
+    before, after = of_steps(plain_trace), of_steps(trace_with_extra)
     assert {"kernels", "collectives", "timeline", "shares"} <= set(before.rows)
     assert ("stragglers" in before.rows) == (len(ranks) > 1)
     assert ("launches" in before.rows) == ("cuda_api" in before.rows) == calls
     assert after == before
     # It is in those of the whole capture.
-    rows = of_steps(changed, CAPTURE).rows
+    rows = of_steps(trace_with_extra, CAPTURE).rows
     assert sum(row["calls"] for row in rows["collectives"]) == 2 * len(ranks) + len(who)
 
 
 @EITHER
 def test_what_is_launched_as_the_steps_begin_is_theirs_and_as_they_end_is_not(suffix: str, tmp_path: Path) -> None:
-    work: list[Work] = [(1000.0, 1001.0, 1002.0, "first"), (1045.0, 1046.0, 1047.0, "after")]
-    path = training_trace(tmp_path / f"t.{suffix}", {PID: STEP_TIMES}, {PID: [*work, *rank(0.0)]})
+    work: list[KernelTimes] = [(1000.0, 1001.0, 1002.0, "first"), (1045.0, 1046.0, 1047.0, "after")]
+    path = make_trace(tmp_path / f"t.{suffix}", Process(STEP_TIMES, [*work, *rank(0.0)]))
     assert kernels_of(path) == {"first": 1, "gemm": 2, ALL_REDUCE: 2}
 
 
 def test_steps_of_ranks_have_the_sums_of_a_hand_count(tmp_path: Path) -> None:
-    path = training_trace(
-        tmp_path / "t.sqlite", dict.fromkeys(RANKS, STEP_TIMES), {**RANKS, PID: [*RANKS[PID], BEFORE]}
-    )
+    first, second = (Process(STEP_TIMES, kernels) for kernels in ([*RANKS[PID], BEFORE], RANKS[OTHER]))
+    path = make_trace(tmp_path / "t.sqlite", first, second)
     rows = of_steps(path).rows
     collectives = {row["process"]: (row["calls"], row["total_s"]) for row in rows["collectives"]}
     assert collectives == {PID: (2, pytest.approx(0.014)), OTHER: (2, pytest.approx(0.010))}
@@ -116,8 +116,8 @@ def test_steps_of_ranks_have_the_sums_of_a_hand_count(tmp_path: Path) -> None:
 @EITHER
 def test_kernels_belong_to_the_steps_that_launched_them_whenever_they_run(suffix: str, tmp_path: Path) -> None:
     # Launched before the step and run in it; launched in it and run after it; launched after it.
-    work: list[Work] = [(-3, 1, 4, "early"), (2, 5, 14, "late"), (11, 15, 16, "after")]
-    path = training_trace(tmp_path / f"t.{suffix}", {PID: [(0, 10)]}, {PID: work})
+    work: list[KernelTimes] = [(-3, 1, 4, "early"), (2, 5, 14, "late"), (11, 15, 16, "after")]
+    path = make_trace(tmp_path / f"t.{suffix}", Process([(0, 10)], work))
     assert kernels_of(path) == {"late": 1}
     # The device begins the step when it is done with what came before, and ends it with the last it launched.
     [together, step] = timeline_of(path)
@@ -127,8 +127,8 @@ def test_kernels_belong_to_the_steps_that_launched_them_whenever_they_run(suffix
 
 
 def test_without_recorded_launches_kernels_belong_to_the_steps_by_time(tmp_path: Path) -> None:
-    work: list[Work] = [(-3, -1, 4, "early"), (2, 5, 14, "inside"), (11, 15, 16, "after")]
-    path = training_trace(tmp_path / "t.sqlite", {PID: [(0, 10)]}, {PID: work}, calls=False)
+    work: list[KernelTimes] = [(-3, -1, 4, "early"), (2, 5, 14, "inside"), (11, 15, 16, "after")]
+    path = make_trace(tmp_path / "t.sqlite", Process([(0, 10)], work), calls=False)
     assert kernels_of(path) == {"inside": 1}
     [together, step] = timeline_of(path)
     assert [row["extent"] for row in (together, step)] == ["host", "host"]
@@ -137,14 +137,14 @@ def test_without_recorded_launches_kernels_belong_to_the_steps_by_time(tmp_path:
 
 # The host runs ahead by three steps and then waits: 8 ms on the device each, one after another.
 AHEAD_STEPS = [(0.0, 2.0), (2.0, 4.0), (4.0, 6.0), (6.0, 34.0)]
-AHEAD_WORK: list[Work] = [
+AHEAD_WORK: list[KernelTimes] = [
     (-1, -0.5, 0.5, "warm"), (0.6, 1, 9, "gemm"), (2.5, 9, 17, "gemm"), (4.5, 17, 25, "gemm"), (6.5, 25, 33, "gemm"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("suffix", "scope"), [("json", CAPTURE), ("sqlite", STEPS)])
 def test_where_the_host_runs_ahead_steps_last_as_long_as_on_the_device(suffix: str, scope: str, tmp_path: Path) -> None:
-    path = training_trace(tmp_path / f"t.{suffix}", {PID: AHEAD_STEPS}, {PID: AHEAD_WORK})
+    path = make_trace(tmp_path / f"t.{suffix}", Process(AHEAD_STEPS, AHEAD_WORK))
     steps = [row for row in timeline_of(path, scope) if row["scope"] == "step"]
     # 0.5-9, 9-17, 17-25 and 25-34 ms; the device is idle for 0.5 ms before the first kernel and 1 ms after the last.
     assert [row["extent"] for row in steps] == ["device"] * 4
@@ -158,14 +158,14 @@ def test_where_the_host_runs_ahead_steps_last_as_long_as_on_the_device(suffix: s
 # Steps of 10 ms, in each of which the device works for 9 ms. 1 ms before each step ends, another thread launches work
 # on another stream, 2 and 8 ms long in turn, for which the stream of the steps does not wait.
 LOADED_STEPS = [(10.0 * n, 10.0 * n + 10) for n in range(6)]
-COMPUTE: list[Work] = [(begin + 0.5, begin + 0.7, begin + 9.7, "gemm") for begin, _ in LOADED_STEPS]
-LOADER: list[Work] = [
+COMPUTE: list[KernelTimes] = [(begin + 0.5, begin + 0.7, begin + 9.7, "gemm") for begin, _ in LOADED_STEPS]
+LOADER: list[KernelTimes] = [
     (end - 1, end - 0.8, end - 0.8 + (2, 8)[n % 2], "resize") for n, (_, end) in enumerate(LOADED_STEPS)
 ]
 
 
-def loaded(path: Path, lanes: Lanes, work: list[Work] = LOADER) -> list[dict]:
-    return timeline_of(training_trace(path, {PID: LOADED_STEPS}, {PID: [*COMPUTE, *work]}, lanes=lanes))
+def loaded(path: Path, lanes: Lanes, work: list[KernelTimes] = LOADER) -> list[dict]:
+    return timeline_of(make_trace(path, Process(LOADED_STEPS, [*COMPUTE, *work]), lanes=lanes))
 
 
 @EITHER
@@ -182,7 +182,7 @@ def test_steps_do_not_wait_for_streams_of_other_threads(suffix: str, tmp_path: P
 @EITHER
 def test_streams_and_threads_decide_what_steps_wait_for(suffix: str, tmp_path: Path) -> None:
     # They wait for other threads on their own stream: autograd's launches the backward pass.
-    backward: list[Work] = [(7.0, 9.7, 12.0, "backward"), (16.0, 19.7, 20.5, "backward")]
+    backward: list[KernelTimes] = [(7.0, 9.7, 12.0, "backward"), (16.0, 19.7, 20.5, "backward")]
     _, *steps = loaded(tmp_path / f"backward.{suffix}", {"backward": (7, 2)}, backward)
     assert in_ms(steps, "start") == [0, 12, 20.5, 30, 40, 50]
     assert in_ms(steps, "span") == [12, 8.5, 9.5, 10, 10, 10]
@@ -190,18 +190,20 @@ def test_streams_and_threads_decide_what_steps_wait_for(suffix: str, tmp_path: P
     copies = [(call, start, end, COPY) for call, start, end, _ in LOADER]
     assert in_ms(loaded(tmp_path / f"copies.{suffix}", {COPY: (20, MARKER)}, copies), "span") == [60, *[10] * 6]
     # Kernels of a graph have the correlation of its launch, wherever they run: here the second branch lasts longer.
-    branch: list[Work] = [(8.0, 8.5, 12.0, "branch")]
+    branch: list[KernelTimes] = [(8.0, 8.5, 12.0, "branch")]
     _, *steps = loaded(tmp_path / f"graph.{suffix}", {"branch": (21, MARKER)}, branch)
     assert in_ms(steps[:2], "span") == [12, 8]
 
 
 def test_a_device_that_only_other_threads_use_has_steps_of_all_its_streams(tmp_path: Path) -> None:
     """As the replicas of `DataParallel` do, to which the main thread at most copies their batches."""
-    replica: list[Work] = [(1.0, 1.5, 13.0, "replica"), (0.5, 0.6, 1.0, COPY)]
-    path = training_trace(
-        tmp_path / "t.json", {PID: LOADED_STEPS}, {PID: [*COMPUTE, *replica]},
-        lanes={"replica": (7, 2), COPY: (30, MARKER)}, devices={"replica": 1, COPY: 1},
-    )  # fmt: skip
+    replica: list[KernelTimes] = [(1.0, 1.5, 13.0, "replica"), (0.5, 0.6, 1.0, COPY)]
+    path = make_trace(
+        tmp_path / "t.json",
+        Process(LOADED_STEPS, [*COMPUTE, *replica]),
+        lanes={"replica": (7, 2), COPY: (30, MARKER)},
+        devices={"replica": 1, COPY: 1},
+    )
     spans = {(row["device"], row["step"]): row["span_s"] * 1e3 for row in timeline_of(path)}
     assert (spans[0, 1], spans[0, 2]) == pytest.approx((10, 10))
     assert (spans[1, 1], spans[1, 2]) == pytest.approx((13, 7))
@@ -209,11 +211,13 @@ def test_a_device_that_only_other_threads_use_has_steps_of_all_its_streams(tmp_p
 
 @EITHER
 def test_streams_and_threads_add_no_rows_to_tables(suffix: str, tmp_path: Path) -> None:
-    path = training_trace(
-        tmp_path / f"t.{suffix}", {PID: LOADED_STEPS},
-        {PID: [*COMPUTE, (50.0, 50.5, 51.0, "resize"), (51.0, 51.5, 52.0, COPY), (52.0, 52.5, 53.0, "gemm")]},
+    path = make_trace(
+        tmp_path / f"t.{suffix}",
+        Process(
+            LOADED_STEPS, [*COMPUTE, (50.0, 50.5, 51.0, "resize"), (51.0, 51.5, 52.0, COPY), (52.0, 52.5, 53.0, "gemm")]
+        ),
         lanes={"resize": (20, 2)},
-    )  # fmt: skip
+    )
     rows = of_steps(path).rows
     assert {row["function"]: row["calls"] for row in rows["cuda_api"]} == {"cudaLaunchKernel": 9}
     assert {row["kernel"]: row["calls"] for row in rows["kernels"]} == {"gemm": 7, "resize": 1}
@@ -223,8 +227,8 @@ def test_streams_and_threads_add_no_rows_to_tables(suffix: str, tmp_path: Path) 
 @pytest.mark.parametrize(("unknown", "extent"), [(1, "device"), (2, "host")])
 def test_extents_are_the_hosts_where_launches_are_not_known(unknown: int, extent: str, tmp_path: Path) -> None:
     # Of ten kernels one call may be missing.
-    work: list[Work] = [(1 + n, 1.5 + n, 2 + n, "gemm") for n in range(10)]
-    path = training_trace(tmp_path / "t.sqlite", {PID: [(0, 20)]}, {PID: work})
+    work: list[KernelTimes] = [(1 + n, 1.5 + n, 2 + n, "gemm") for n in range(10)]
+    path = make_trace(tmp_path / "t.sqlite", Process([(0, 20)], work))
     change(path, f"DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId < {unknown}")
     assert [row["extent"] for row in timeline_of(path)] == [extent, extent]
     assert kernels_of(path) == {"gemm": 10}
@@ -232,12 +236,12 @@ def test_extents_are_the_hosts_where_launches_are_not_known(unknown: int, extent
 
 # The host marks a step every 2 ms and launches a kernel of 8 ms in each, which the device does one after another.
 LAGGING = [(2.0 * n, 2.0 * n + 2) for n in range(9)]
-QUEUED: list[Work] = [(2.0 * n + 0.5, 8.0 * n + 1, 8.0 * n + 9, "gemm") for n in range(9)]
+QUEUED: list[KernelTimes] = [(2.0 * n + 0.5, 8.0 * n + 1, 8.0 * n + 9, "gemm") for n in range(9)]
 
 
 @EITHER
 def test_what_was_launched_before_the_capture_belongs_to_no_step(suffix: str, tmp_path: Path) -> None:
-    path = training_trace(tmp_path / f"t.{suffix}", {PID: LAGGING[3:]}, {PID: QUEUED})
+    path = make_trace(tmp_path / f"t.{suffix}", Process(LAGGING[3:], QUEUED))
     # The capture begins with the fourth step, at 6 ms. What was launched before runs until 25 ms, and has no calls.
     if suffix == "json":
         change_events(path, lambda rows: rows.__setitem__(slice(None), [row for row in rows if not is_early(row)]))
@@ -259,14 +263,14 @@ def is_early(row: dict) -> bool:
 
 def test_calls_that_are_missing_within_steps_still_leave_these_to_the_host(tmp_path: Path) -> None:
     # The same calls are missing, but the first three steps are marked: nobody can tell them.
-    path = training_trace(tmp_path / "t.sqlite", {PID: LAGGING}, {PID: QUEUED})
+    path = make_trace(tmp_path / "t.sqlite", Process(LAGGING, QUEUED))
     change(path, "DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId < 3")
     assert {row["extent"] for row in timeline_of(path)} == {"host"}
 
 
 def marked(path: Path, *ranges: tuple[float, float, str]) -> Path:
     """A trace with a kernel and these ranges: start and end in milliseconds, name."""
-    training_trace(path, {PID: []}, {PID: [(1.0, 1.5, 2.0, "gemm")]}, lanes={})
+    make_trace(path, Process(kernels=[(1.0, 1.5, 2.0, "gemm")]), lanes={})
     shape = {"ph": "X", "cat": "user_annotation", "pid": PID, "tid": MARKER}
     more = [shape | {"name": name, "ts": start * 1e3, "dur": (end - start) * 1e3} for start, end, name in ranges]
     return change_events(path, lambda rows: rows.extend(more))
@@ -322,10 +326,11 @@ def test_warm_up_is_no_step(tmp_path: Path) -> None:
 
 
 def test_without_steps_a_process_has_those_of_its_trace_and_a_trace_its_whole_capture(tmp_path: Path) -> None:
-    work = {PID: [(1.0, 2.0, 3.0, "gemm")], OTHER: [(-9.0, -8.0, -7.0, "outside"), (1.0, 2.0, 3.0, "inside")]}
-    path = training_trace(tmp_path / "one.sqlite", {PID: [(0, 10)]}, work)
+    work: list[KernelTimes] = [(1.0, 2.0, 3.0, "gemm")]
+    without_steps = Process(kernels=[(-9.0, -8.0, -7.0, "outside"), (1.0, 2.0, 3.0, "inside")])
+    path = make_trace(tmp_path / "one.sqlite", Process([(0, 10)], work), without_steps)
     assert set(kernels_of(path)) == {"gemm", "inside"}
-    path = training_trace(tmp_path / "none.sqlite", {PID: []}, work)
+    path = make_trace(tmp_path / "none.sqlite", Process(kernels=work), without_steps)
     assert of_steps(path) == of_steps(path, CAPTURE)
 
 
@@ -360,6 +365,6 @@ def test_steps_on_a_device_are_between_the_events_that_its_stream_would_record(s
 @EITHER
 def test_times_around_the_largest_32_bit_number_add_up(suffix: str, tmp_path: Path) -> None:
     # From 4.2 to 4.4 s: 2³² ns are 4.295 s.
-    path = training_trace(tmp_path / f"t.{suffix}", {PID: []}, {PID: [(4150, 4200, 4400, "gemm")]})
+    path = make_trace(tmp_path / f"t.{suffix}", Process(kernels=[(4150, 4200, 4400, "gemm")]))
     [row] = timeline_of(path, CAPTURE)
     assert (row["span_s"], row["busy_s"], row["idle_s"]) == (pytest.approx(0.2), pytest.approx(0.2), 0)
