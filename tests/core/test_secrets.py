@@ -10,7 +10,7 @@ from multicard.core.secrets import arguments_without_secrets, secret_parameters,
     [
         # Passwords and secrets may be digits alone; tokens and keys are not, for their options count tokens, too.
         (["--password", "12345"], ["--password", "removed"]),
-        (["--pw=1234"], ["--pw=removed"]),
+        (["--pw=1234", "--passwd=two words"], ["--pw=removed", "--passwd=removed"]),
         (["--client-secret", "42"], ["--client-secret", "removed"]),
         (["--token", "512"], ["--token", "512"]),
         (["--api-key=1e5"], ["--api-key=1e5"]),

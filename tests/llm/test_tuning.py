@@ -44,7 +44,11 @@ DPO = {"technique": "dpo", "devices": 2, "gradient_accumulation_steps": 2}
 # Every technique on two devices. Daily are adapters on one and on two devices, and pairs of answers, whose recipe is
 # the most unlike the others. test_memory_estimate.py makes steps of all techniques every day, and emulated GPUs have
 # all on one device, with references on the CPU (tests/emulated/test_emulated_tuning.py).
-DAILY = [{"technique": "lora", "devices": 1}, {"technique": "lora", "devices": 2}, DPO]
+DAILY = [
+    {"technique": "lora", "devices": 1},
+    {"technique": "lora", "devices": 2},
+    DPO,
+]
 RARE = [QLORA, QAT, QAT | {"qat_of": "weights"}, {"technique": "full", "devices": 2}]
 RUNS = [*DAILY, *(pytest.param(changes, marks=pytest.mark.rare) for changes in RARE)]
 LOSS = re.compile(r"loss:([0-9.e-]+)")
