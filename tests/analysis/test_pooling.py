@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from scipy.special import polygamma
-from scipy.stats import chi2, ttest_rel
+from scipy.stats import chi2, multivariate_t, ttest_rel
 from scipy.stats import f as f_distribution
 from scipy.stats import t as student
 
@@ -250,6 +250,39 @@ def test_critical_values_of_many_to_one_are_those_of_dunnetts_table(
 ) -> None:
     # Charles Dunnett, Biometrics 20(3), 1964: two-sided, joint coverage of 95%.
     assert dunnett_critical_value(count, freedom) == pytest.approx(critical, abs=0.006)
+
+
+@pytest.mark.parametrize(("level", "count"), [(0.95, 4), (0.9, 2)])
+def test_a_ratio_that_was_chosen_has_bounds_and_p_value_of_the_multivariate_t_distribution(
+    level: float, count: int
+) -> None:
+    freedom, error = 20, 0.01
+    statistic = 2.65
+    alone = np.log(1.1) + error * student.ppf((1 + level) / 2, freedom) * np.array([-1, 1])
+    p_value = 2 * student.sf(statistic, freedom)
+    ratio = Interval(1.1, *np.exp(alone), repeats=3, coverage=level, p_value=p_value, freedom=freedom)
+    found = chosen_among(ratio, count)
+    # Ratios to one baseline have correlations of a half.
+    correlated = multivariate_t(np.zeros(count), (np.eye(count) + 1) / 2, freedom, seed=1)
+
+    def all_within(reach: float) -> float:
+        return correlated.cdf(np.full(count, reach), lower_limit=np.full(count, -reach))
+
+    assert found.p_value == pytest.approx(1 - all_within(statistic), abs=2e-4)
+    assert all_within(np.log(found.high / 1.1) / error) == pytest.approx(level, abs=2e-4)
+    assert (found.value, found.low) == (1.1, pytest.approx(1.1**2 / found.high))
+
+
+@pytest.mark.parametrize("p_value", [1e-15, 0.9, 1.0])
+def test_the_p_value_of_a_chosen_ratio_is_between_that_of_one_and_bonferronis(p_value: float) -> None:
+    found = chosen_among(Interval(1.1, 1.0, 1.21, repeats=3, p_value=p_value, freedom=20), 4)
+    assert p_value <= found.p_value <= min(1, 4 * p_value)
+
+
+def test_what_has_no_test_is_the_same_whether_it_was_chosen_or_not() -> None:
+    for bounds, p_value, freedom in (((None, None), 0.01, 20), ((1.0, 1.21), None, 20), ((1.0, 1.21), 0.01, None)):
+        ratio = Interval(1.1, *bounds, repeats=3, p_value=p_value, freedom=freedom)
+        assert chosen_among(ratio, 4) == ratio
 
 
 @pytest.mark.parametrize(("count", "repeats"), [(20, 3), pytest.param(4, 5, marks=pytest.mark.slow)])
