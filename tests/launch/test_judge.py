@@ -178,6 +178,42 @@ def test_of_several_nodes_the_reason_names_the_one_that_failed(
     assert judged(records, exit_code, node_of={0: "n1", 1: "n2"}) == reason
 
 
+def test_of_several_nodes_the_one_of_a_killed_rank_or_of_one_that_disagrees_is_named() -> None:
+    nodes = {0: "n1", 1: "n2"}
+    assert judged([], 1, failures((0, -9), (1, -11)), node_of=nodes) == "rank 1 on n2: killed by SIGSEGV"
+    assert judged([COMPLETED[1], short(0)], 0, node_of=nodes).startswith("rank 1 on n2: ")
+
+
+def test_a_job_over_its_time_limit_states_the_limit() -> None:
+    limit = Reason("timed_out", time_limit_s=60.0)
+    assert verdict_on(COMPLETED[:1], 0, timed_out=True) == Verdict("timed_out", limit)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "exit_code", "listed", "failure"),
+    [
+        ((0, 1), 0, None, None),
+        ((0, 1), 1, None, "rank 0 on n1: exit code 1: out of samples"),
+        ((0, 1), 127, None, "rank 0 on n1: exit code 127: out of samples"),
+        # A signal ends what lingers.
+        ((0, 1), 128, None, None),
+        ((0, 1), 128 + 9, None, None),
+        ((0, 1), -9, None, None),
+        ((0, 1), 1, ((0, -15), (1, 3)), "rank 1 on n2: exit code 3: out of samples"),
+        # The one that failed had not left early.
+        ((0,), 1, ((1, 3), (1, 3)), None),
+    ],
+)
+def test_ranks_that_leave_after_their_last_step_fail_by_their_exit_code(
+    ranks: tuple[int, ...], exit_code: int, listed: Any, failure: str | None
+) -> None:
+    log = f"step 4, error: 0.3\nout of samples\n{failures(*listed) if listed else ''}"
+    reports = [report.model_copy(update={"ended_early": report.rank in ranks}) for report in COMPLETED]
+    verdict = verdict_on(reports, exit_code, log, node_of={0: "n1", 1: "n2"})
+    assert verdict.outcome == ("failed" if failure else "completed")
+    assert (None if verdict.reason is None else describe_reason(verdict.reason)) == failure
+
+
 def test_a_completed_job_on_fewer_gpus_than_its_devices_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     def on(*uuids: str) -> list[RankReport]:
         return [
