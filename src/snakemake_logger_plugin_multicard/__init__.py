@@ -9,6 +9,7 @@ prints in the job's own.
 import logging
 import sys
 import threading
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -168,6 +169,8 @@ class LogHandler(LogHandlerBase):
                     self._all.handle(record)
         except OSError:
             pass
+        except Exception:
+            traceback.print_exc()  # Snakemake ignores what a handler raises as it closes, and the results would be lost
         super().close()
 
 

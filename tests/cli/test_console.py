@@ -86,6 +86,17 @@ def test_a_job_that_succeeds_when_it_is_tried_again_leaves_results(pipeline: Pip
     assert len(shown) == 1
 
 
+def test_results_that_cannot_be_printed_are_told(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise AttributeError("a fault of ours")
+
+    monkeypatch.setattr("snakemake_logger_plugin_multicard.console.print_results", fails)
+    pipeline.begins(launch_run=1)
+    pipeline.runs(pipeline.matrix.planned()[0])
+    pipeline.handler.close()
+    assert pipeline.said().err.splitlines()[-1] == "AttributeError: a fault of ours"
+
+
 def test_jobs_that_are_ended_with_the_pipeline_are_no_failures(pipeline: Pipeline) -> None:
     ending = threading.Event()
     pipeline.say("Started", ending=ending)

@@ -51,6 +51,18 @@ def printed(folder: Path, *rows: dict[str, Any], **reasons: str) -> str:
     return re.sub(r"[ │┃]+", " ", shown(folder))
 
 
+def test_runs_without_a_part_are_told_below_the_table(tmp_path: Path) -> None:
+    script = {"workload": "script", "command": ["train.py"], "device": "cpu", "devices": 1}
+    rows = [
+        script | {"ablate": part, "iteration_time_s": step_s, "throughput_samples_per_s": 8 / step_s}
+        for part, step_s in (("none", 0.1), ("loader", 0.04))
+    ]
+    text = printed(tmp_path, *rows)
+    # 100 ms are 2.5 times 40 ms.
+    assert "\n1 CPU process: without loading 2.50× (n=1): loading costs 60% of the time\n" in text
+    assert f"\nreport: {tmp_path / 'report.html'}\n" in text
+
+
 def test_a_configuration_has_a_row_with_intervals_where_there_are_repeats(tmp_path: Path) -> None:
     scatter = {1: (0.9, 1.0, 1.1), 2: (1.1, 1.0, 0.9)}
     rows = [one for n in scatter for one in repeats_of(row(n, 0.1, data_share=0.25), scatter[n])]

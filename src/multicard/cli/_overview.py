@@ -66,7 +66,7 @@ def print_results(experiment: "Experiment", config: Path) -> None:
             ]
         if len(tables.ablated):
             evidence = evidence_of(tables)
-            lines += ablation.lines(ablation.costs(evidence))
+            lines += ablation.cost_lines(ablation.costs(evidence))
             lines += [text for _, text in ablation.not_measured(evidence)]
         lines += [f"{count} cannot run here: {reason}" for reason, count in Counter(tables.reasons_not_run).items()]
         lines += notes(tables, profiled=True)
