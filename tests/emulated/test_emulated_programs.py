@@ -49,8 +49,7 @@ def test_healthy_gpus_have_no_fault_and_exchange_data_by_nccl(emulated: Emulated
 
 def test_every_measurement_of_a_gpu_is_executed_and_said_to_be_synthetic(emulated: EmulatedGpus) -> None:
     printed = emulated.output(LIMITS, limit_s=PATIENT_S, gpus=2, gpu_gib=1)
-    record = json.loads(printed.splitlines()[-1])
-    limits = MachineLimits.model_validate(record)
+    limits = MachineLimits.model_validate_json(printed.splitlines()[-1])
     assert [part.problem for part in limits.parts] == [None] * 2
     assert limits.synthetic and limits.notes[0].startswith("Synthetic: ")
     device, reduced = limits.parts
@@ -58,8 +57,8 @@ def test_every_measurement_of_a_gpu_is_executed_and_said_to_be_synthetic(emulate
     products = ["fp64", "fp32", "tf32", "bf16", "fp16"]
     assert [(row.measure, row.precision) for row in device.rows] == [("matmul", precision) for precision in products]
     assert [(row.devices, row.message_bytes) for row in reduced.rows] == [(2, 4096), (2, 65536), (2, 1048576)]
-    [gpu] = device.ranks[0]["gpu_conditions"]
-    assert gpu["before"]["sm_clock_mhz"]
+    [gpu] = device.ranks[0].gpu_conditions
+    assert gpu.before.sm_clock_mhz
 
 
 SCRIPT = """\

@@ -268,7 +268,7 @@ def test_what_a_search_ran_a_full_matrix_takes_over(tmp_path: Path) -> None:
 @pytest.mark.rare
 @pytest.mark.nsys
 def test_with_nsys_on_the_path_reports_and_databases_are_real(digits: Path, tmp_path: Path) -> None:
-    folder = project(tmp_path / "project")
+    folder = project(tmp_path / "project", EXPERIMENT)
     add_digits(folder, digits)
     run = folder / "results/runs" / TWO
     done = snakemake(folder, "--", str(run.relative_to(folder) / "activity/tables.json"), nsys=True)
