@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import accumulate, zip_longest
 from pathlib import Path
 
-from factories import MARKER, KernelTimes, Lanes, Process, make_trace
+from captures import MARKER, KernelTimes, Lanes, Process, make_trace
 from synthetic import PID
 
 GEMM = "ampere_sgemm_128x64_nn"

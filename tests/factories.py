@@ -1,8 +1,4 @@
-"""What tests analyse, made from a few numbers: captures of a profiler, and results of runs.
-
-A capture, in milliseconds. Each kernel has its launching call, start, end and name:
-
-    path = make_trace(tmp_path / "t.json", Process(steps=[(0, 10), (10, 20)], kernels=[(1, 2, 9, "gemm")]))
+"""Results of runs, made from a few numbers; captures of a profiler are made by `captures.make_trace`.
 
 The results of a scenario, as a question about them reads them. `vision_runs(100)` are three repeats of a run with 100
 images per second, a few thousandths apart; parameters and measures of the run are keywords:
@@ -14,20 +10,17 @@ The folder of such results, for what reads files (commands, the report), here of
     folder = write_results(tmp_path / "results", tuning_runs(0.5), tuning_runs(0.3, devices=2))
 
 A test states the numbers that its expectation follows from, and leaves the rest to the defaults here. What these do
-not make: a run directory with every step is written by `script_runs.write_run`, a copy of a real run by
-`recorded_runs.add_run`, and one small capture with every kind of event, whose sums are known, by
-`synthetic.nsys_export` and `synthetic.kineto_trace`.
+not make: a run directory with every step is written by `script_runs.write_run`, and a copy of a real run by
+`recorded_runs.add_run`.
 """
 
 import itertools
 import json
-import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -47,165 +40,6 @@ from multicard.core.text import without_escapes
 from multicard.experiment.workload import WORKLOADS, parameters_of
 from multicard.runs.parameters import JobParameters, as_columns, run_id
 from multicard.runs.record import RunRecord
-from synthetic import MS, PID, RUNTIME, global_id, put
-
-# Captures ------------------------------------------------------------------------------------------------------------
-
-# Work of this name is a copy of 64 bytes to the device instead of a kernel.
-COPY = "Memcpy HtoD (Pinned -> Device)"
-# The thread that marks the steps. It launches what no other thread is stated to launch.
-MARKER = 1
-STREAM = 7
-CALL_MS = 0.1
-COPY_BYTES = 64
-
-
-# A kernel as tests write it down: a tuple of these four.
-KernelTimes = tuple[float, float, float, str]
-
-
-class Kernel(NamedTuple):
-    """Work of a device: when its launching call begins, when it starts and ends there, and its name."""
-
-    call_ms: float
-    start_ms: float
-    end_ms: float
-    name: str
-
-
-class Lane(NamedTuple):
-    """A stream and the thread that launches what is on it, by number; None: not recorded."""
-
-    stream: int | None
-    thread: int | None
-
-
-Lanes = Mapping[str, tuple[int | None, int | None]]
-
-
-@dataclass(frozen=True)
-class Process:
-    """A process of a capture: start and end of its steps on the host in milliseconds, and its kernels, in any order."""
-
-    steps: Sequence[tuple[float, float]] = ()
-    kernels: Sequence[KernelTimes] = ()
-
-
-def make_trace(
-    path: Path,
-    *processes: Process,
-    calls: bool = True,
-    lanes: Lanes | None = None,
-    devices: Mapping[str, int] | None = None,
-) -> Path:
-    """Write processes as PyTorch's profiler does (`.json`, one process) or nsys (`.sqlite`, several on one clock).
-
-    Parameters
-    ----------
-    path
-        The file. Its suffix says whose form it has.
-    processes
-        Their ids are PID, PID + 1 and so on; the work of PID + n is on the device n.
-    calls
-        Whether the launching calls were recorded. Each lasts 0.1 ms.
-    lanes
-        By names of kernels, the lane of each. Those not named are on stream 7, launched by the thread `MARKER`. Without
-        `lanes` no streams were recorded.
-    devices
-        By names of kernels, the device of those that are not on the one of their process.
-    """
-    write = {".json": _write_kineto, ".sqlite": _write_nsys}[path.suffix]
-    write(path, dict(enumerate(processes)), calls, lanes, devices or {})
-    return path
-
-
-def _lane(lanes: Lanes | None, name: str) -> Lane:
-    return Lane(*(lanes or {}).get(name, (STREAM, MARKER)))
-
-
-def _write_kineto(
-    path: Path,
-    processes: Mapping[int, Process],
-    calls: bool,
-    lanes: Lanes | None,
-    devices: Mapping[str, int],
-) -> None:
-    ((number, process),) = processes.items()
-    pid = PID + number
-    has_lanes = lanes is not None
-
-    def event(category: str, name: str, start_ms: float, duration_ms: float, **others: Any) -> dict[str, Any]:
-        times_us = {"ts": start_ms * 1e3, "dur": duration_ms * 1e3}
-        return {"ph": "X", "cat": category, "name": name, **times_us, **others}
-
-    thread_of_marks = {"tid": MARKER} if has_lanes else {}
-    events = [
-        event("user_annotation", "step", start, end - start, pid=pid, **thread_of_marks) for start, end in process.steps
-    ]
-    for correlation, work in enumerate(process.kernels):
-        kernel = Kernel(*work)
-        lane = _lane(lanes, kernel.name)
-        link = {"correlation": correlation, "device": devices.get(kernel.name, number)}
-        if calls:
-            thread = {"tid": lane.thread} if has_lanes else {}
-            events.append(
-                event("cuda_runtime", "cudaLaunchKernel", kernel.call_ms, CALL_MS, pid=pid, args=link, **thread)
-            )
-        category = "gpu_memcpy" if kernel.name == COPY else "kernel"
-        arguments = link | ({"stream": lane.stream} if has_lanes else {})
-        duration_ms = kernel.end_ms - kernel.start_ms
-        events.append(event(category, kernel.name, kernel.start_ms, duration_ms, pid=0, args=arguments))
-    path.write_text(json.dumps({"traceEvents": events}))
-
-
-def _write_nsys(
-    path: Path,
-    processes: Mapping[int, Process],
-    calls: bool,
-    lanes: Lanes | None,
-    devices: Mapping[str, int],
-) -> None:
-    names = dict.fromkeys(work[3] for process in processes.values() for work in process.kernels)
-    texts = ["cudaLaunchKernel", *names]
-    id_of = {text: number for number, text in enumerate(texts, start=1)}
-    marks: list[tuple[Any, ...]] = []
-    kernels: list[tuple[Any, ...]] = []
-    copies: list[tuple[Any, ...]] = []
-    launches: list[tuple[Any, ...]] = []
-
-    def nanoseconds(start_ms: float, end_ms: float) -> tuple[int, int]:
-        return round(start_ms * MS), round(end_ms * MS)
-
-    for number, process in processes.items():
-        pid = PID + number
-        marks += [(*nanoseconds(*step), 59, "step", global_id(pid, MARKER)) for step in process.steps]
-        for correlation, work in enumerate(process.kernels):
-            kernel = Kernel(*work)
-            lane = _lane(lanes, kernel.name)
-            stream = () if lanes is None else (lane.stream,)
-            device = devices.get(kernel.name, number)
-            row = (*nanoseconds(kernel.start_ms, kernel.end_ms), device, global_id(pid), correlation, *stream)
-            if kernel.name == COPY:
-                copies.append((*row, COPY_BYTES, 1))
-            else:
-                kernels.append((*row, id_of[kernel.name]))
-            times = nanoseconds(kernel.call_ms, kernel.call_ms + CALL_MS)
-            launches.append((*times, 0, global_id(pid, lane.thread or 0), correlation, id_of["cudaLaunchKernel"]))
-    columns = "start INT, end INT, deviceId INT, globalPid INT, correlationId INT"
-    if lanes is not None:
-        columns += ", streamId INT"
-    with closing(sqlite3.connect(path)) as db:
-        put(db, "StringIds", "id INTEGER PRIMARY KEY, value TEXT", enumerate(texts, start=1))
-        put(db, "NVTX_EVENTS", "start INT, end INT, eventType INT, text TEXT, globalTid INT", marks)
-        put(db, "CUPTI_ACTIVITY_KIND_KERNEL", f"{columns}, demangledName INT", kernels)
-        if copies:
-            put(db, "CUPTI_ACTIVITY_KIND_MEMCPY", f"{columns}, bytes INT, copyKind INT", copies)
-        if calls:
-            put(db, "CUPTI_ACTIVITY_KIND_RUNTIME", RUNTIME, launches)
-        db.commit()
-
-
-# Results -------------------------------------------------------------------------------------------------------------
 
 # A run: its parameters, measures and outcome by the names that they have in measures.csv.
 Row = dict[str, Any]

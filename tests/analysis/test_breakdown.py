@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from factories import KernelTimes, Process, make_trace
+from captures import KernelTimes, Process, make_trace
 from multicard.analysis.bottlenecks.bottlenecks import KINDS
 from multicard.analysis.runs.breakdown import COLUMNS, PARTS, complete, device_time, of_steps, overall, parts_of
 from multicard.analysis.runs.windows import Window

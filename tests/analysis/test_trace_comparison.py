@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from adopted_traces import trace
-from factories import KernelTimes, Process, make_trace
+from captures import KernelTimes, Process, make_trace
 from multicard import read_trace
 from multicard.analysis.comparison.trace_comparison import SPAN, STEP_TIME, compare_captures
 from multicard.analysis.runs.step_periods import StepTime, long_steps, ratio_of_step_times, step_time

@@ -5,7 +5,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from factories import Process, make_run, make_trace
+from captures import Process, make_trace
+from factories import make_run
 from multicard.analysis.runs.measures import trace_to_record
 from multicard.analysis.runs.run_files import RunFiles
 from multicard.core.files import write_json

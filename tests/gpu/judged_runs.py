@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 from rows import judge
 
-from factories import Process, make_trace
+from captures import Process, make_trace
 from multicard.core.files import write_json
 from multicard.core.layout import PHASES
 from multicard.experiment.read_run import read_run

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from factories import KernelTimes, Process, make_trace
+from captures import KernelTimes, Process, make_trace
 from multicard.trace.collect import Events
 from multicard.trace.files import open_trace
 from multicard.trace.host import Host

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from captures import COPY, KernelTimes, Process, make_trace
 from changed_traces import change, rows_of
 from console import multicard
-from factories import COPY, KernelTimes, Process, make_trace
 from multicard.trace.files import open_trace
 from multicard.trace.tables import STEPS, ActivityTables, activity_tables
 from synthetic import MS, PID, global_id, kineto_trace, nsys_export

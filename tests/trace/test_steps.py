@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from captures import COPY, MARKER, KernelTimes, Lanes, Process, make_trace
 from changed_traces import change, change_events
-from factories import COPY, MARKER, KernelTimes, Lanes, Process, make_trace
 from multicard.trace.collect import Events
 from multicard.trace.files import open_trace
 from multicard.trace.idle import CAUSES
