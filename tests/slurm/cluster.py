@@ -151,7 +151,7 @@ def configuration(folder: Path, partitions: Mapping[str, int], devices: list[Pat
         "SelectTypeParameters=CR_Core_Memory",
         "AccountingStorageType=accounting_storage/none",
         "GresTypes=gpu",
-        "MinJobAge=300",  # ended jobs stay in squeue for as long, and without accounting nowhere else
+        "MinJobAge=3600",  # ended jobs stay in squeue for as long, and without accounting nowhere else
         "SlurmdTimeout=20",  # a node that is silent for as long is lost: not one that only is busy
         "ReturnToService=2",
         "SchedulerParameters=sched_min_interval=0,sched_interval=2,bf_interval=2,batch_sched_delay=0",
