@@ -11,7 +11,7 @@ from changed_traces import change, change_events
 from multicard.trace.collect import Events
 from multicard.trace.files import open_trace
 from multicard.trace.idle import CAUSES
-from multicard.trace.steps import Marks, Steps, on_device
+from multicard.trace.steps import Marks, Steps, steps_on_device
 from multicard.trace.tables import CAPTURE, STEPS, ActivityTables, activity_tables
 from random_inputs import seeds
 from synthetic import OTHER, PID
@@ -354,7 +354,7 @@ def test_steps_on_a_device_are_between_the_events_that_its_stream_would_record(s
             marks.append(host)
             events.append(max(stream, host))
     steps = Steps(np.array(marks[::2]), np.array(marks[1::2]))
-    found = on_device(steps, np.array(calls, np.int64), np.array(ends, np.int64))
+    found = steps_on_device(steps, np.array(calls, np.int64), np.array(ends, np.int64))
     if calls:
         assert found.extent == "device"
         assert (found.starts.tolist(), found.ends.tolist()) == (events[::2], events[1::2])

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from multicard.core.system import in_parallel
 from multicard.core.units import SECONDS, with_unit
-from multicard.trace.collect import Events, Place, collect, left_out_notices
+from multicard.trace.collect import Events, Location, collect, left_out_notices
 from multicard.trace.host_collectives import host_collectives
 from multicard.trace.kernel_classes import collective, kernel_class
 from multicard.trace.launches import NO_THREAD, UNKNOWN, calling_threads, join_calls
@@ -18,7 +18,7 @@ from multicard.trace.messages import communication_kernels
 from multicard.trace.model import DEVICE, KINDS, Integers, Trace
 from multicard.trace.rank_matching import Matching, match_ranks
 from multicard.trace.statistics import Grouped, Statistics, statistics
-from multicard.trace.steps import LONG_AGO, Marks, Steps, Window, launched_before, on_device
+from multicard.trace.steps import LONG_AGO, Marks, Steps, Window, launched_before, steps_on_device
 
 CAPTURE, STEPS = "capture", "steps"
 SCOPES = (CAPTURE, STEPS)
@@ -155,40 +155,40 @@ class CapturedEvents:
         """Return what ran on devices, with its kind, in the order of `ON_DEVICE`."""
         return [(kind, self._events[kind]) for kind in ON_DEVICE if kind in self._events]
 
-    def places(self) -> list[Place]:
+    def locations(self) -> list[Location]:
         """Return the devices of processes on which anything ran, in the order of their texts."""
-        return sorted({place for _, events in self.on_device() for place in events.places}, key=str)
+        return sorted({location for _, events in self.on_device() for location in events.locations}, key=str)
 
     @property
     def has_graph_launches(self) -> bool:
         """True if calls that replay CUDA graphs were recorded, so that events have the array `by_graph`."""
         return any("by_graph" in events.arrays for _, events in self.on_device())
 
-    def of_device(self, place: Place, name: str) -> Integers:
+    def of_device(self, location: Location, name: str) -> Integers:
         """Return a number of what ran on a device, one kind after another.
 
         Starts are 64-bit integers, since narrower ones would overflow when a duration is added.
         """
-        values = np.concatenate([events.arrays[name][events.at(place)] for _, events in self.on_device()])
+        values = np.concatenate([events.arrays[name][events.slice_of(location)] for _, events in self.on_device()])
         return values.astype(np.int64) if name == "start" else values
 
     @cached_property
-    def steps(self) -> dict[Place, Steps]:
+    def steps(self) -> dict[Location, Steps]:
         """Steps of each device of a process that marked steps: the device's own where launches are known."""
-        places = [place for place in self.places() if place[:2] in self.marks.steps]
+        locations = [location for location in self.locations() if location[:2] in self.marks.steps]
         if not self.linked:
-            return {place: self.marks.steps[place[:2]] for place in places}
-        return dict(zip(places, in_parallel(self._steps_of_device, places), strict=True))
+            return {location: self.marks.steps[location[:2]] for location in locations}
+        return dict(zip(locations, in_parallel(self._steps_of_device, locations), strict=True))
 
-    def _steps_of_device(self, place: Place) -> Steps:
-        awaited = np.flatnonzero(self._on_streams_of_steps(place))
-        call = self.of_device(place, "call").take(awaited)
-        start = self.of_device(place, "start").take(awaited)
-        duration = self.of_device(place, "duration").take(awaited)
-        before = self._launched_before(place)
+    def _steps_of_device(self, location: Location) -> Steps:
+        awaited = np.flatnonzero(self._on_streams_of_steps(location))
+        call = self.of_device(location, "call").take(awaited)
+        start = self.of_device(location, "start").take(awaited)
+        duration = self.of_device(location, "duration").take(awaited)
+        before = self._launched_before(location)
         if before is not None:
             call = np.where(before.take(awaited), LONG_AGO, call)
-        return on_device(self.marks.steps[place[:2]], call, start + duration)
+        return steps_on_device(self.marks.steps[location[:2]], call, start + duration)
 
     @cached_property
     def matching(self) -> Matching:
@@ -200,7 +200,7 @@ class CapturedEvents:
 
     def _repeated_ranks(self) -> list[str]:
         """Return a line for each rank whose work on devices is in several traces."""
-        owners = {place[:2] for place in self.places() if len(place) > 1}
+        owners = {location[:2] for location in self.locations() if len(location) > 1}
         ranks = Counter(self.traces[trace].ranks.get(process) for trace, process in owners)
         return [
             f"rank {rank} is in {count} traces: captures of one rank count as GPUs of their own"
@@ -215,8 +215,8 @@ class CapturedEvents:
             self._warn_of_missing_kernels(trace, process, missing, launches)
         for events in (api, *device_events):
             events.arrays.pop("correlation")
-        for place in self.places():
-            self._check_clocks(place)
+        for location in self.locations():
+            self._check_clocks(location)
 
     def _warn_of_missing_kernels(self, trace: int, process: int, missing: int, launches: int) -> None:
         # Kernels that were recorded but left out, as they end before they begin, are not missing.
@@ -229,15 +229,15 @@ class CapturedEvents:
         name = self.traces[trace].name
         self.warnings.append(f"{name}: process {process}: {missing} of {launches} kernel launches have no kernel{why}")
 
-    def _check_clocks(self, place: Place) -> None:
+    def _check_clocks(self, location: Location) -> None:
         """Drop the launching calls of a device whose work begins before them: its clock is not that of the host."""
-        start = self.of_device(place, "start")
-        call = self.of_device(place, "call")
+        start = self.of_device(location, "start")
+        call = self.of_device(location, "call")
         launched = np.flatnonzero(call != UNKNOWN)
         latency = start.take(launched) - call.take(launched)
         if not len(latency) or np.quantile(latency, EARLY_SHARE) >= -EARLY_TOLERANCE_NS:
             return
-        trace, process, device = place
+        trace, process, device = location
         earliest = with_unit(-float(latency.min()) / 1e9, SECONDS)
         self.warnings.append(
             f"{self.traces[trace].name}: process {process}, device {device}: begins work up to {earliest} before it is "
@@ -245,10 +245,10 @@ class CapturedEvents:
             "much"
         )
         for _, events in self.on_device():
-            events.arrays["call"][events.at(place)] = UNKNOWN
-            events.arrays["returned"][events.at(place)] = UNKNOWN
+            events.arrays["call"][events.slice_of(location)] = UNKNOWN
+            events.arrays["returned"][events.slice_of(location)] = UNKNOWN
 
-    def _on_streams_of_steps(self, place: Place) -> Mask:
+    def _on_streams_of_steps(self, location: Location) -> Mask:
         """Return which events of a device its steps wait for, all kinds one after another.
 
         They are on streams with kernels that the thread launched that marks the steps, such as those of the forward
@@ -256,14 +256,14 @@ class CapturedEvents:
         as DALI, use others. On a device without such kernels all streams are: with `DataParallel` replicas run in a
         thread per device.
         """
-        streams_of_steps = self._streams_of_marking_threads(place)
+        streams_of_steps = self._streams_of_marking_threads(location)
         masks = []
         for _, events in self.on_device():
-            chosen = [not streams_of_steps or stream in streams_of_steps for stream in events.field("stream")]
-            masks.append(events.mask(chosen, events.at(place)))
+            chosen = [not streams_of_steps or stream in streams_of_steps for stream in events.group_field("stream")]
+            masks.append(events.mask(chosen, events.slice_of(location)))
         return np.concatenate(masks)
 
-    def _streams_of_marking_threads(self, place: Place) -> set[int | None]:
+    def _streams_of_marking_threads(self, location: Location) -> set[int | None]:
         """Return the streams of a device on which threads that mark steps launched kernels."""
         if self.kernels is None or self.api is None:
             return set()
@@ -271,56 +271,56 @@ class CapturedEvents:
         marks_steps = np.zeros(NO_THREAD + 1, bool)
         callers = calling_threads(self.api)
         marks_steps[: len(callers)] = [caller in self.marks.threads for caller in callers]
-        on_this_device = self.kernels.at(place)
+        on_this_device = self.kernels.slice_of(location)
         thread = self.kernels.arrays["thread"][on_this_device]
         launched = np.flatnonzero(marks_steps.take(thread))
         counts = np.bincount(self.kernels.code[on_this_device].take(launched))
-        streams = self.kernels.field("stream")
+        streams = self.kernels.group_field("stream")
         return {streams[code] for code in np.flatnonzero(counts).tolist()}
 
-    def _launched_before(self, place: Place) -> Mask | None:
+    def _launched_before(self, location: Location) -> Mask | None:
         """Return which events of a device were `launched_before` the steps, all kinds one after another.
 
         None if all calls were recorded, so that their times are the answer.
         """
-        calls = [events.arrays["call"][events.at(place)] for _, events in self.on_device()]
+        calls = [events.arrays["call"][events.slice_of(location)] for _, events in self.on_device()]
         if all(call.max(initial=0) != UNKNOWN for call in calls):
             return None
         # `launched_before` takes streams as numbers, equal ones for one stream in all kinds.
         numbers: dict[int | None, int] = {}
         for _, events in self.on_device():
-            for stream in events.field("stream"):
+            for stream in events.group_field("stream"):
                 numbers.setdefault(stream, len(numbers))
         streams = []
         for _, events in self.on_device():
-            number_by_code = np.array([numbers[stream] for stream in events.field("stream")], np.int32)
-            streams.append(number_by_code.take(events.code[events.at(place)]))
-        steps = self.marks.steps[place[:2]]
+            number_by_code = np.array([numbers[stream] for stream in events.group_field("stream")], np.int32)
+            streams.append(number_by_code.take(events.code[events.slice_of(location)]))
+        steps = self.marks.steps[location[:2]]
         first_step = int(steps.starts[0]), int(steps.ends[0])
-        start = self.of_device(place, "start")
+        start = self.of_device(location, "start")
         return launched_before(first_step, np.concatenate(calls), start, np.concatenate(streams))
 
-    def _by_kind(self, place: Place, values: Mask) -> dict[str, Mask]:
+    def _by_kind(self, location: Location, values: Mask) -> dict[str, Mask]:
         """Divide values of what ran on a device, all kinds one after another, by kind."""
         kinds = [kind for kind, _ in self.on_device()]
-        counts = [len(events.code[events.at(place)]) for _, events in self.on_device()]
+        counts = [len(events.code[events.slice_of(location)]) for _, events in self.on_device()]
         return dict(zip(kinds, np.split(values, np.cumsum(counts)[:-1]), strict=True))
 
     def _keep_steps(self) -> None:
         """Drop what belongs to no step."""
         steps = self.steps
-        device_windows = {place: steps_of_place.window for place, steps_of_place in steps.items()}
-        before_steps: dict[Place, dict[str, Mask]] = {}
-        for place in steps:
+        device_windows = {location: steps_of_location.window for location, steps_of_location in steps.items()}
+        before_steps: dict[Location, dict[str, Mask]] = {}
+        for location in steps:
             # Where the extent of the steps is that of the host, too few launches are known.
-            before = self._launched_before(place) if steps[place].extent == DEVICE else None
+            before = self._launched_before(location) if steps[location].extent == DEVICE else None
             if before is not None:
-                before_steps[place] = self._by_kind(place, before)
+                before_steps[location] = self._by_kind(location, before)
         for kind, events in self.on_device():
             inside = self._in_steps(events, device_windows)
             if self.linked:
-                for place, masks in before_steps.items():
-                    inside[events.at(place)] &= ~masks[kind]
+                for location, masks in before_steps.items():
+                    inside[events.slice_of(location)] &= ~masks[kind]
             self._events[kind] = events.where(inside)
             if kind == "kernels" and self.communication is not None:
                 positions = self.communication.arrays["kernel"]
@@ -328,12 +328,12 @@ class CapturedEvents:
         for kind in ("ranges", "api"):
             if kind in self._events:
                 host_events = self._events[kind]
-                windows = {place: self.marks.window(*place) for place in host_events.places}
+                windows = {location: self.marks.window(*location) for location in host_events.locations}
                 self._events[kind] = host_events.where(_inside(host_events, "start", windows))
 
-    def _in_steps(self, events: Events, device_windows: dict[Place, Window]) -> Mask:
+    def _in_steps(self, events: Events, device_windows: dict[Location, Window]) -> Mask:
         """Return which events of devices belong to steps: by their launching call, else by the device's own steps."""
-        windows = {place: self.marks.window(*place[:2]) for place in events.places}
+        windows = {location: self.marks.window(*location[:2]) for location in events.locations}
         if not self.linked:
             return _inside(events, "start", windows)
         ran = _inside(events, "start", windows | device_windows)
@@ -345,7 +345,7 @@ def _add_classes(kernels: Events) -> None:
     """Add the fields `class` and `collective` to the groups of kernels, by the names of these."""
     kernels.groups = [
         (*group, kernel_class(name), collective(name))
-        for group, name in zip(kernels.groups, kernels.field("name"), strict=True)
+        for group, name in zip(kernels.groups, kernels.group_field("name"), strict=True)
     ]
     kernels.fields += ("class", "collective")
 
@@ -360,12 +360,12 @@ def _losses(traces: Sequence[Trace]) -> list[str]:
     ]
 
 
-def _inside(events: Events, name: str, windows: Mapping[Place, Window]) -> Mask:
-    """Return which events have a time in the window [first, last) of their place."""
+def _inside(events: Events, name: str, windows: Mapping[Location, Window]) -> Mask:
+    """Return which events have a time in the window [first, last) of their location."""
     times = events.arrays[name]
     inside = np.zeros(len(times), bool)
-    for place, part in events.places.items():
-        first, last = windows[place]
+    for location, part in events.locations.items():
+        first, last = windows[location]
         inside[part] = (first <= times[part]) & (times[part] < last)
     return inside
 

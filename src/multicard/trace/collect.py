@@ -19,7 +19,7 @@ from multicard.trace.statistics import Grouped
 
 # Where events happened: (trace, process) on the host, (trace, process, device) on a device, or () where only durations
 # were read. A trace is its position among the traces of the capture.
-Place = tuple[Any, ...]
+Location = tuple[Any, ...]
 
 
 @dataclass
@@ -28,8 +28,8 @@ class Events:
 
     An event is a position in `code` and in each array of `arrays`. `groups` holds, by code, the number of the trace and
     the values of `fields`. `arrays` are the numbers that `collect` was asked for, as uint32 where that can hold them.
-    Events of one place lie side by side in the order in which they were recorded, in the slice that `places` gives. If
-    only durations were read there is one place, (). `left_out` counts, by trace, the events that end before they begin,
+    Events of one location lie side by side in the order in which they were recorded, in the slice that `locations` gives. If
+    only durations were read there is one location, (). `left_out` counts, by trace, the events that end before they begin,
     which are not among these.
     """
 
@@ -37,11 +37,11 @@ class Events:
     groups: list[tuple[Any, ...]]
     code: Integers
     arrays: dict[str, Integers]
-    places: dict[Place, slice]
+    locations: dict[Location, slice]
     left_out: dict[int, int] = dataclass_field(default_factory=dict)
 
     def where(self, keep: npt.NDArray[np.bool_]) -> "Events":
-        """Return the events of a mask, and only the groups and places that still have some."""
+        """Return the events of a mask, and only the groups and locations that still have some."""
         if keep.all():
             return self
         kept = np.flatnonzero(keep)
@@ -51,16 +51,16 @@ class Events:
         groups = [self.groups[code] for code in np.flatnonzero(is_used).tolist()]
         arrays = {name: values.take(kept) for name, values in self.arrays.items()}
 
-        places: dict[Place, slice] = {}
-        for place, part in self.places.items():
+        locations: dict[Location, slice] = {}
+        for location, part in self.locations.items():
             first, last = np.searchsorted(kept, (part.start, part.stop)).tolist()
             if first < last:
-                places[place] = slice(first, last)
-        return Events(self.fields, groups, new_code_of_old.take(old_code), arrays, places, self.left_out)
+                locations[location] = slice(first, last)
+        return Events(self.fields, groups, new_code_of_old.take(old_code), arrays, locations, self.left_out)
 
-    def at(self, place: Place) -> slice:
-        """Return the slice of the events of a place; an empty one if it has none."""
-        return self.places.get(place, slice(0, 0))
+    def slice_of(self, location: Location) -> slice:
+        """Return the slice of the events of a location; an empty one if it has none."""
+        return self.locations.get(location, slice(0, 0))
 
     def number(self, name: str, positions: Integers) -> Integers:
         """Return a number of some events as 64-bit integers: narrow ones would overflow in sums and differences."""
@@ -70,7 +70,7 @@ class Events:
         """Return when some events end; `arrays` must have their starts and durations."""
         return self.number("start", positions) + self.number("duration", positions)
 
-    def in_order(self, positions: Integers) -> Integers:
+    def in_time_order(self, positions: Integers) -> Integers:
         """Return some events in the order of their starts."""
         return positions.take(np.argsort(self.arrays["start"].take(positions), kind="stable"))
 
@@ -94,21 +94,21 @@ class Events:
             return np.full(len(code), is_chosen[0])
         return is_chosen.take(code)
 
-    def field(self, name: str) -> list[Any]:
+    def group_field(self, name: str) -> list[Any]:
         """Return one field of each group, by code."""
         position = self.fields.index(name) + 1
         return [group[position] for group in self.groups]
 
-    def positions(self, place: Place) -> Integers:
-        """Return the positions of the events of a place."""
-        part = self.at(place)
+    def positions(self, location: Location) -> Integers:
+        """Return the positions of the events of a location."""
+        part = self.slice_of(location)
         return np.arange(part.start, part.stop)
 
-    def described(self) -> list[dict[str, Any]]:
+    def group_dicts(self) -> list[dict[str, Any]]:
         """Return the values of `fields` of each group, by name."""
         return [dict(zip(self.fields, group[1:], strict=True)) for group in self.groups]
 
-    def values(self, *names: str) -> list[tuple[Any, ...]]:
+    def group_fields(self, *names: str) -> list[tuple[Any, ...]]:
         """Return the trace and the named fields of each group."""
         positions = [self.fields.index(name) + 1 for name in names]
         return [(group[0], *(group[position] for position in positions)) for group in self.groups]
@@ -140,18 +140,18 @@ def collect(
     for part in parts:
         left_out[part.trace] += part.left_out
 
-    # Second pass: split every part by place. A source has described all of its groups only when it was read.
-    layout = _layout(kind, fields, sources, has_places="start" in numbers)
+    # Second pass: split every part by location. A source has described all of its groups only when it was read.
+    layout = _layout(kind, fields, sources, has_locations="start" in numbers)
     divided = in_parallel(layout.divide, parts)
     parts.clear()  # frees what was read before the arrays are joined
 
     def join(array: str) -> Integers:
-        by_place = range(len(layout.places))
-        return _joined([piece for position in by_place for part in divided for piece in part[position][array]])
+        by_location = range(len(layout.locations))
+        return _joined([piece for position in by_location for part in divided for piece in part[position][array]])
 
     code, *arrays = in_parallel(join, (_CODE, *numbers))
-    places = layout.slices(divided)
-    return Events(fields, layout.groups, code, dict(zip(numbers, arrays, strict=True)), places, dict(+left_out))
+    locations = layout.slices(divided)
+    return Events(fields, layout.groups, code, dict(zip(numbers, arrays, strict=True)), locations, dict(+left_out))
 
 
 _CODE = "code"
@@ -182,48 +182,48 @@ class _Part:
 class _Layout:
     """The groups of all traces, and how their events are to lie in the arrays of `Events`.
 
-    `first_code`: the code of the first group of each trace. `place_of_code`: for each group the position of its place
-    in `places`, of the narrowest type that can hold a code.
+    `first_code`: the code of the first group of each trace. `location_of_code`: for each group the position of its location
+    in `locations`, of the narrowest type that can hold a code.
     """
 
     groups: list[tuple[Any, ...]]
     first_code: dict[int, int]
-    places: list[Place]
-    place_of_code: Integers
+    locations: list[Location]
+    location_of_code: Integers
 
     def divide(self, part: _Part) -> list[_Pieces]:
-        """Return the arrays of a part for each place, with codes that count over all traces."""
+        """Return the arrays of a part for each location, with codes that count over all traces."""
         pieces = part.pieces | {_CODE: self._global_codes(part)}
-        if len(self.places) == 1:
+        if len(self.locations) == 1:
             return [pieces]
         arrays = {name: _joined(values) for name, values in pieces.items()}
-        place_of_event = self.place_of_code.take(arrays[_CODE])
+        location_of_event = self.location_of_code.take(arrays[_CODE])
         # A stable sort keeps the order of recording; for codes of 16 bits it is a radix sort.
-        order = np.argsort(place_of_event, kind="stable")
-        counts = np.bincount(place_of_event, minlength=len(self.places))
-        by_place: list[_Pieces] = [{} for _ in self.places]
+        order = np.argsort(location_of_event, kind="stable")
+        counts = np.bincount(location_of_event, minlength=len(self.locations))
+        by_location: list[_Pieces] = [{} for _ in self.locations]
         for name, values in arrays.items():
             ordered = values.take(order)
-            for pieces_of_place, part_of_place in zip(by_place, _slices(counts), strict=True):
-                pieces_of_place[name] = [ordered[part_of_place]]
-        return by_place
+            for pieces_of_location, part_of_location in zip(by_location, _slices(counts), strict=True):
+                pieces_of_location[name] = [ordered[part_of_location]]
+        return by_location
 
     def _global_codes(self, part: _Part) -> list[Integers]:
         codes = part.pieces[_CODE]
         first = self.first_code[part.trace]
         if first == 0:
             return codes
-        dtype = self.place_of_code.dtype
+        dtype = self.location_of_code.dtype
         return [code.astype(dtype) + dtype.type(first) for code in codes]
 
-    def slices(self, divided: Sequence[Sequence[_Pieces]]) -> dict[Place, slice]:
-        """Return where the events of each place that has some lie, once its parts are joined in order."""
-        counts = [0] * len(self.places)
+    def slices(self, divided: Sequence[Sequence[_Pieces]]) -> dict[Location, slice]:
+        """Return where the events of each location that has some lie, once its parts are joined in order."""
+        counts = [0] * len(self.locations)
         for part in divided:
             for position, pieces in enumerate(part):
                 counts[position] += sum(map(len, pieces[_CODE]))
-        parts = zip(self.places, _slices(counts), strict=True)
-        return {place: part for place, part in parts if part.start < part.stop}
+        parts = zip(self.locations, _slices(counts), strict=True)
+        return {location: part for location, part in parts if part.start < part.stop}
 
 
 def _slices(counts: Iterable[int]) -> list[slice]:
@@ -236,8 +236,8 @@ def _slices(counts: Iterable[int]) -> list[slice]:
     return [slice(first, last) for first, last in pairwise(edges)]
 
 
-def _layout(kind: str, fields: tuple[str, ...], sources: Mapping[int, EventSource], *, has_places: bool) -> _Layout:
-    """Return how the events of some sources, which were read, are to lie; all at one place without `has_places`."""
+def _layout(kind: str, fields: tuple[str, ...], sources: Mapping[int, EventSource], *, has_locations: bool) -> _Layout:
+    """Return how the events of some sources, which were read, are to lie; all at one location without `has_locations`."""
     groups: list[tuple[Any, ...]] = []
     first_code: dict[int, int] = {}
     for trace, source in sources.items():
@@ -245,15 +245,15 @@ def _layout(kind: str, fields: tuple[str, ...], sources: Mapping[int, EventSourc
         groups += [(trace, *values) for values in _described(kind, fields, source)]
 
     positions: list[int] = []
-    if has_places:
+    if has_locations:
         positions = [0, *(fields.index(name) + 1 for name in ("process", "device") if name in fields)]
-    numbers: dict[Place, int] = {}  # each place counts from 0 in the order of the groups
-    place_numbers: list[int] = []
+    numbers: dict[Location, int] = {}  # each location counts from 0 in the order of the groups
+    location_numbers: list[int] = []
     for group in groups:
-        place = tuple(group[position] for position in positions)
-        place_numbers.append(numbers.setdefault(place, len(numbers)))
+        location = tuple(group[position] for position in positions)
+        location_numbers.append(numbers.setdefault(location, len(numbers)))
     dtype = np.uint16 if len(groups) <= np.iinfo(np.uint16).max else np.int32
-    return _Layout(groups, first_code, list(numbers), np.array(place_numbers, dtype))
+    return _Layout(groups, first_code, list(numbers), np.array(location_numbers, dtype))
 
 
 def _read(numbers: tuple[str, ...], job: _Job) -> _Part:
@@ -269,7 +269,7 @@ def _read(numbers: tuple[str, ...], job: _Job) -> _Part:
             left_out += reversed_count
         for name, values in arrays.items():
             pieces[name].append(values)
-    if "start" in numbers:  # the places need whole arrays; durations alone stay as they are
+    if "start" in numbers:  # the locations need whole arrays; durations alone stay as they are
         pieces = {name: [_joined(values)] for name, values in pieces.items()}
     return _Part(job.trace, pieces, left_out)
 

@@ -59,7 +59,7 @@ def message_columns(kernels: Events, positions: Integers, transfer: Integers) ->
     columns["messages"] = len(sized)
     columns["message_bytes"] = int(sizes.sum())
 
-    groups = kernels.values("collective", "ranks")
+    groups = kernels.group_fields("collective", "ranks")
     codes_of_sized = kernels.code.take(sized)
     codes = np.unique(codes_of_sized).tolist()
     rank_counts = {ranks for _, _, ranks in (groups[code] for code in codes)}
@@ -91,7 +91,7 @@ def by_message_size(kernels: Events) -> list[tuple[dict[str, Any], Integers]]:
     if not len(sized):
         raise CannotTell("no collective has one message for each of its kernels")
     codes_of_key: dict[tuple[Any, ...], list[int]] = {}
-    for code, key in enumerate(kernels.values("process", "device", "collective", "communicator", "ranks")):
+    for code, key in enumerate(kernels.group_fields("process", "device", "collective", "communicator", "ranks")):
         codes_of_key.setdefault(key, []).append(code)
     rows: list[tuple[dict[str, Any], Integers]] = []
     for key, codes in sorted(codes_of_key.items(), key=str):

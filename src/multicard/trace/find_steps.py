@@ -287,10 +287,10 @@ def _threads(capture: CapturedEvents, owner: Owner, call_starts: Integers) -> li
     """Return the threads that made the calls that began at some moments; None for calls that were not recorded."""
     if capture.api is None:
         return [None] * len(call_starts)
-    part = capture.api.at(owner)
+    part = capture.api.slice_of(owner)
     start = capture.api.arrays["start"][part]
     code = capture.api.code[part]
-    thread_of_code = capture.api.field("thread")
+    thread_of_code = capture.api.group_field("thread")
     calls = np.flatnonzero(np.isin(start, call_starts))
     pairs = zip(start[calls].tolist(), code[calls].tolist(), strict=True)
     thread_of_start = {moment: thread_of_code[code_of_call] for moment, code_of_call in pairs}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from multicard.trace.api_calls import HostActivity, host_activity
-from multicard.trace.collect import Events, Place
+from multicard.trace.collect import Events, Location
 from multicard.trace.intervals import (
     ALL_TIME,
     FIRST,
@@ -51,7 +51,7 @@ USUAL_LAUNCH_SAMPLE = 10_000  # number of launching calls whose median is the us
 # disjoint. It is usually that of the inner call, as of a library that is loaded within a launch. Launching calls are by
 # far the most numerous, so they are not listed: they are what remains of all calls.
 _INNERMOST_FIRST = (HostActivity.LOADING_CODE, HostActivity.ALLOCATING, HostActivity.WAITING, HostActivity.OTHER)
-_NOT_COUNTED = -1  # in place of a HostActivity: a call of another process or thread, or one that repeats another
+_NOT_COUNTED = -1  # instead of a HostActivity: a call of another process or thread, or one that repeats another
 
 IsCounted = Callable[[int | None], bool]  # True for the threads that count
 
@@ -72,7 +72,7 @@ class Host:
         api: Events,
         ranges: Events | None,
         marks: Marks,
-        owner: Place,
+        owner: Location,
         loading: Intervals = NOTHING,
         host_calls: Events | None = None,
     ) -> None:
@@ -87,7 +87,7 @@ class Host:
         self._owner = owner
         self._loading = loading
         self._host_calls = host_calls
-        callers = [thread for *process, thread in api.values("process", "thread") if tuple(process) == owner]
+        callers = [thread for *process, thread in api.group_fields("process", "thread") if tuple(process) == owner]
         self._threads = {thread: self._host_thread(_is(thread), FIRST, LAST) for thread in dict.fromkeys(callers)}
         self._outside: dict[frozenset[int | None], tuple[Intervals, Intervals]] = {}
 
@@ -141,7 +141,7 @@ class Host:
         """
         if self._host_calls is None:
             return None
-        calls = enumerate(self._host_calls.values("process", "name", "thread"))
+        calls = enumerate(self._host_calls.group_fields("process", "name", "thread"))
         groups = [
             (function, code)
             for code, (trace, process, function, thread) in calls
@@ -157,7 +157,7 @@ class Host:
         activity_of_code = np.full(len(self._api.groups), _NOT_COUNTED, np.int8)
         for group in self._call_groups(is_counted):
             activity_of_code[group.code] = group.activity
-        part = self._api.at(self._owner)
+        part = self._api.slice_of(self._owner)
         start = self._api.arrays["start"][part]
         duration = self._api.arrays["duration"][part]
         activity = activity_of_code.take(self._api.code[part])
@@ -190,7 +190,7 @@ class Host:
 
     def _call_groups(self, is_counted: IsCounted) -> Iterator[CallGroup]:
         """Yield the groups of calls by the threads that count, without rows that repeat a call with its backtrace."""
-        groups = self._api.values("process", "api", "name", "thread")
+        groups = self._api.group_fields("process", "api", "name", "thread")
         for code, (trace, process, api, function, thread) in enumerate(groups):
             if (trace, process) == self._owner and api != "backtrace" and is_counted(thread):
                 yield CallGroup(code, function, host_activity(function))
@@ -206,7 +206,7 @@ class Host:
     @cached_property
     def _calls_of_code(self) -> Integers:
         """Number of calls of the process in each group."""
-        return np.bincount(self._api.code[self._api.at(self._owner)], minlength=len(self._api.groups))
+        return np.bincount(self._api.code[self._api.slice_of(self._owner)], minlength=len(self._api.groups))
 
 
 class HostThread:
@@ -232,14 +232,14 @@ class HostThread:
         return self._host.library_function_in(self._is_counted, gaps)
 
 
-def loading_launches(kernels: Events | None, owner: Place) -> Intervals:
+def loading_launches(kernels: Events | None, owner: Location) -> Intervals:
     """Return the launching calls of a process in which the code of a kernel was loaded.
 
     These are the first launches of a kernel, by its name, that take far longer than launches usually do.
     """
     if kernels is None:
         return NOTHING
-    parts = [part for place, part in kernels.places.items() if place[:2] == owner]
+    parts = [part for location, part in kernels.locations.items() if location[:2] == owner]
     return together([_loading_launches_of_device(kernels, part) for part in parts])
 
 
@@ -267,7 +267,7 @@ def _loading_launches_of_device(kernels: Events, part: slice) -> Intervals:
 
 def _first_of_name(kernels: Events, part: slice, call: Integers, candidates: Integers) -> Integers:
     """Return those of some kernels, by their positions in a part, that were launched first of all with their name."""
-    name_of_code = kernels.field("name")
+    name_of_code = kernels.group_field("name")
     candidate_codes = kernels.code[part].take(candidates)
     candidate_names = [name_of_code[code] for code in candidate_codes.tolist()]
     first_call: dict[str, int] = {}
@@ -280,7 +280,7 @@ def _first_of_name(kernels: Events, part: slice, call: Integers, candidates: Int
     return candidates[np.array(is_first, bool)]
 
 
-def _long_pauses(calls: list[Intervals], ranges: Events | None, marks: Marks, owner: Place) -> Intervals:
+def _long_pauses(calls: list[Intervals], ranges: Events | None, marks: Marks, owner: Location) -> Intervals:
     """Return the moments at which a process is in no call for long, so launches nothing.
 
     Pauses between calls of at least `PAUSE_NS` count as far as they lie outside the marked steps; in a process without
@@ -346,17 +346,17 @@ def _codes_by_name(groups: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
     return codes
 
 
-def _named_moments(events: Events, owner: Place, pattern: re.Pattern[str]) -> Intervals:
+def _named_moments(events: Events, owner: Location, pattern: re.Pattern[str]) -> Intervals:
     """Return the moments of the events of a process whose whole name fits a pattern."""
-    codes = [code for code, name in enumerate(events.field("name")) if pattern.fullmatch(name)]
+    codes = [code for code, name in enumerate(events.group_field("name")) if pattern.fullmatch(name)]
     return _moments(events, owner, codes)
 
 
-def _moments(events: Events, owner: Place, codes: Collection[int]) -> Intervals:
+def _moments(events: Events, owner: Location, codes: Collection[int]) -> Intervals:
     """Return the moments of the events of a process that are of some groups."""
     if not len(codes):
         return NOTHING
-    part = events.at(owner)
+    part = events.slice_of(owner)
     start = events.arrays["start"][part]
     duration = events.arrays["duration"][part]
     chosen_codes = set(codes)

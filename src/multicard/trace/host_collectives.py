@@ -35,15 +35,15 @@ def host_collectives(ranges: Events) -> Events | None:
 
     `ranges`: with process, name, start and duration.
     """
-    is_collective = [collective_of(name) is not None for name in ranges.field("name")]
+    is_collective = [collective_of(name) is not None for name in ranges.group_field("name")]
     if not any(is_collective):
         return None
     chosen = ranges.where(ranges.mask(is_collective))
     groups = [
         (trace, process, None, None, name, "communication", collective_of(name), None, None)
-        for trace, process, name in chosen.values("process", "name")
+        for trace, process, name in chosen.group_fields("process", "name")
     ]
     missing = np.full(len(chosen.code), MISSING, np.int64)
     arrays = chosen.arrays | {"bytes": missing, "sequence": missing}
-    places = {(*owner, None): part for owner, part in chosen.places.items()}
-    return Events(COMMUNICATION_FIELDS, groups, chosen.code, arrays, places)
+    locations = {(*owner, None): part for owner, part in chosen.locations.items()}
+    return Events(COMMUNICATION_FIELDS, groups, chosen.code, arrays, locations)

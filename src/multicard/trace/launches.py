@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from multicard.core.system import in_parallel
 from multicard.trace.api_calls import GRAPH_LAUNCH, KERNEL_LAUNCH
-from multicard.trace.collect import Events, Place
+from multicard.trace.collect import Events, Location
 from multicard.trace.model import Integers
 
-UNKNOWN = np.iinfo(np.int64).max  # in place of a time: the launching call was not recorded
+UNKNOWN = np.iinfo(np.int64).max  # instead of a time: the launching call was not recorded
 NO_THREAD = np.iinfo(np.uint16).max
 
 
@@ -29,15 +29,17 @@ def join_calls(api: Events, sets: Sequence[Events]) -> dict[tuple[Any, ...], tup
     for events in sets:
         _add_arrays(events, has_graphs=bool(calls.launches_graph.any()))
 
-    def join(owner: Place) -> tuple[int, int] | None:
-        parts = [(events, part) for events in sets for place, part in events.places.items() if place[:2] == owner]
+    def join(owner: Location) -> tuple[int, int] | None:
+        parts = [
+            (events, part) for events in sets for location, part in events.locations.items() if location[:2] == owner
+        ]
         first_calls = calls.first_of_each_correlation(owner)
         if len(first_calls.correlation):
             for events, part in parts:
                 _join_part(calls, first_calls, events, part)
         return calls.without_kernel(owner, [events.arrays["correlation"][part] for events, part in parts])
 
-    owners = list(dict.fromkeys(place[:2] for events in sets for place in events.places))
+    owners = list(dict.fromkeys(location[:2] for events in sets for location in events.locations))
     counts = zip(owners, in_parallel(join, owners), strict=True)
     return {owner: count for owner, count in counts if count is not None}
 
@@ -54,7 +56,7 @@ def _add_arrays(events: Events, *, has_graphs: bool) -> None:
 
 def calling_threads(api: Events) -> list[tuple[Any, ...]]:
     """Return trace, process and number of each thread that makes calls."""
-    return list(dict.fromkeys(api.values("process", "thread")))
+    return list(dict.fromkeys(api.group_fields("process", "thread")))
 
 
 def first_position(ordered: Integers, wanted: Integers) -> tuple[Integers, npt.NDArray[np.bool_]]:
@@ -94,8 +96,8 @@ class _Calls:
     @classmethod
     def of(cls, api: Events) -> "_Calls":
         """Return what the names of calls and their threads mean."""
-        names = api.field("name")
-        is_call = [api_of_call != "backtrace" for api_of_call in api.field("api")]
+        names = api.group_field("name")
+        is_call = [api_of_call != "backtrace" for api_of_call in api.group_field("api")]
         is_kernel_launch = [KERNEL_LAUNCH.match(name) is not None for name in names]
         threads = {thread: number for number, thread in enumerate(calling_threads(api))}
         return cls(
@@ -103,12 +105,12 @@ class _Calls:
             is_call=is_call,
             launches_kernel=[call and launch for call, launch in zip(is_call, is_kernel_launch, strict=True)],
             launches_graph=np.array([GRAPH_LAUNCH.match(name) is not None for name in names], bool),
-            thread=np.array([threads[thread] for thread in api.values("process", "thread")], np.uint16),
+            thread=np.array([threads[thread] for thread in api.group_fields("process", "thread")], np.uint16),
         )
 
-    def first_of_each_correlation(self, owner: Place) -> _FirstCalls:
+    def first_of_each_correlation(self, owner: Location) -> _FirstCalls:
         """Return the calls of a process that may have launched something."""
-        part = self.events.at(owner)
+        part = self.events.slice_of(owner)
         correlation = self.events.arrays["correlation"]
         can_launch = (correlation[part] >= 0) & self.events.mask(self.is_call, part)
         calls = np.flatnonzero(can_launch) + part.start
@@ -116,18 +118,18 @@ class _Calls:
         # Profilers mostly write calls in the order of their correlations, each once: then there is nothing to sort.
         if (number[1:] > number[:-1]).all():
             return _FirstCalls(number, calls)
-        calls = self.events.in_order(calls)
+        calls = self.events.in_time_order(calls)
         calls = calls.take(np.argsort(correlation.take(calls), kind="stable"))
         number = correlation.take(calls)
         first = np.flatnonzero(np.append(True, number[1:] != number[:-1]))
         return _FirstCalls(number.take(first), calls.take(first))
 
-    def without_kernel(self, owner: Place, on_device: list[Integers]) -> tuple[int, int] | None:
+    def without_kernel(self, owner: Location, on_device: list[Integers]) -> tuple[int, int] | None:
         """Return how many launches of kernels of a process have none among these correlations, and how many there are.
 
         None if the process launched no kernels.
         """
-        part = self.events.at(owner)
+        part = self.events.slice_of(owner)
         launches = np.flatnonzero(self.events.mask(self.launches_kernel, part))
         if not len(launches):
             return None

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from multicard.trace.collect import Events, Place
+from multicard.trace.collect import Events, Location
 from multicard.trace.launches import first_position
 from multicard.trace.model import MISSING, Integers
 
 # Fields of the groups of communication kernels, beside the trace.
 COMMUNICATION_FIELDS = ("process", "device", "stream", "name", "class", "collective", "ranks", "communicator")
 
-# In place of a position: a kernel's message, or the call that launched it, is unknown.
+# Instead of a position: a kernel's message, or the call that launched it, is unknown.
 _NONE = -1
 
 
@@ -41,7 +41,7 @@ def communication_kernels(kernels: Events, api: Events | None, messages: Events 
     `kernels`: with process, device, name, class, collective and, for messages, start and correlation; `api`: calls
     with thread, correlation and start, or None if the calls were not recorded.
     """
-    is_communication = kernels.mask(class_name == "communication" for class_name in kernels.field("class"))
+    is_communication = kernels.mask(class_name == "communication" for class_name in kernels.group_field("class"))
     chosen = kernels.where(is_communication)
     message_of_kernel = np.full(len(chosen.code), _NONE)
     if messages is not None and len(messages.code):
@@ -58,19 +58,20 @@ def communication_kernels(kernels: Events, api: Events | None, messages: Events 
         "sequence": _numbers_of(messages, message_of_kernel, "sequence"),
         "kernel": np.flatnonzero(is_communication),
     }
-    return Events(COMMUNICATION_FIELDS, groups, code, arrays, dict(chosen.places))
+    return Events(COMMUNICATION_FIELDS, groups, code, arrays, dict(chosen.locations))
 
 
 def _groups(
     kernels: Events, messages: Events | None, message_of_kernel: Integers
 ) -> tuple[Integers, list[tuple[Any, ...]]]:
     """Return for each kernel the code of its group, and the groups: the pairs of kernel and message that occur."""
-    kernel_groups = kernels.described()
+    kernel_groups = kernels.group_dicts()
     message_groups: list[_Message] = []
     # The code of each kernel's message counts from 1; 0 stands for no message.
     message_code = np.zeros(len(message_of_kernel), np.int64)
     if messages is not None:
-        message_groups = [_Message(*values) for _, *values in messages.values("collective", "ranks", "communicator")]
+        described = messages.group_fields("collective", "ranks", "communicator")
+        message_groups = [_Message(*values) for _, *values in described]
         has_message = message_of_kernel != _NONE
         message_code[has_message] = messages.code.take(message_of_kernel[has_message]).astype(np.int64) + 1
     base = len(message_groups) + 1
@@ -103,7 +104,7 @@ def _numbers_of(messages: Events | None, message_of_kernel: Integers, name: str)
 class _Process:
     """The communication kernels of one process, and its messages, by their positions among all."""
 
-    owner: Place
+    owner: Location
     kernels: Events
     messages: Events
     kernel_positions: Integers
@@ -113,8 +114,8 @@ class _Process:
 def _messages_of(kernels: Events, api: Events | None, messages: Events) -> Integers:
     """Return the position of the message that each kernel carries, or `_NONE`."""
     message_of_kernel = np.full(len(kernels.code), _NONE)
-    for owner, part in messages.places.items():
-        parts_of_devices = [kernels.positions(place) for place in kernels.places if place[:2] == owner]
+    for owner, part in messages.locations.items():
+        parts_of_devices = [kernels.positions(location) for location in kernels.locations if location[:2] == owner]
         if not parts_of_devices:
             continue
         positions = np.concatenate(parts_of_devices)
@@ -168,8 +169,8 @@ def _by_call(process: _Process, api: Events) -> Integers:
     """Return the message of the call of NCCL during which each kernel was launched, on the same thread; or `_NONE`."""
     messages = process.messages
     launches = _launches(api, process.owner, process.kernels.number("correlation", process.kernel_positions))
-    launching_threads = api.field("thread")
-    calling_threads = messages.field("thread")
+    launching_threads = api.group_field("thread")
+    calling_threads = messages.group_field("thread")
     message_of_kernel = np.full(len(process.kernel_positions), _NONE)
     for thread in {thread for thread in calling_threads if thread is not None}:
         calls = messages.of_groups(_codes_equal(calling_threads, thread), process.message_positions)
@@ -182,7 +183,7 @@ def _by_call(process: _Process, api: Events) -> Integers:
 
 def _enclosing_calls(messages: Events, calls: Integers, moments: Integers) -> tuple[Integers, npt.NDArray[np.bool_]]:
     """Return for each moment the latest of some calls that had begun, and whether it had not yet ended."""
-    calls = messages.in_order(calls)
+    calls = messages.in_time_order(calls)
     begun = np.searchsorted(messages.number("start", calls), moments, side="right")
     call = calls.take(np.maximum(begun - 1, 0))
     return call, (begun > 0) & (moments <= messages.number("end", call))
@@ -200,19 +201,19 @@ class _Launches(NamedTuple):
     code: Integers
 
 
-def _launches(api: Events, owner: Place, correlation: Integers) -> _Launches:
+def _launches(api: Events, owner: Location, correlation: Integers) -> _Launches:
     """Return the calls of a process that launched its kernels of these correlations.
 
     Of calls with one correlation the one that began first counts.
     """
     launches = _Launches(np.zeros(len(correlation), np.int64), np.full(len(correlation), _NONE))
-    part = api.at(owner)
+    part = api.slice_of(owner)
     # Rows that repeat a call with its backtrace are left out.
-    is_call = api.mask((name != "backtrace" for name in api.field("api")), part)
+    is_call = api.mask((name != "backtrace" for name in api.group_field("api")), part)
     is_wanted = np.isin(api.arrays["correlation"][part], correlation[correlation >= 0])
     calls = np.flatnonzero(is_call & is_wanted) + part.start
     if len(calls):
-        calls = api.in_order(calls)
+        calls = api.in_time_order(calls)
         calls = calls.take(np.argsort(api.arrays["correlation"].take(calls), kind="stable"))
         position, is_launched = first_position(api.arrays["correlation"].take(calls), correlation)
         launching_call = calls.take(position[is_launched])
@@ -238,10 +239,10 @@ class _ByOrder:
         self._free_messages = process.message_positions[~np.isin(process.message_positions, carried)]
 
         stream_fields = ["stream"] if "stream" in self._kernels.fields else []
-        self._stream_of_kernel_code = self._kernels.values("device", *stream_fields)
-        self._collective_of_kernel_code = self._kernels.field("collective")
-        self._collective_of_message_code = self._messages.field("collective")
-        self._communicator_of_message_code = self._messages.field("communicator")
+        self._stream_of_kernel_code = self._kernels.group_fields("device", *stream_fields)
+        self._collective_of_kernel_code = self._kernels.group_field("collective")
+        self._collective_of_message_code = self._messages.group_field("collective")
+        self._communicator_of_message_code = self._messages.group_field("communicator")
 
         self._communicators_of_collective = self._communicators_of_collectives(process.message_positions)
         self._communicator_of_stream = self._communicators_of_streams(process.kernel_positions[carried != _NONE])
@@ -298,8 +299,8 @@ class _ByOrder:
         A kernel that began before the first of the calls, and a call that began after the last of the kernels, have no
         partner in the capture.
         """
-        kernels = self._kernels.in_order(self._kernels.of_groups(kernel_codes, self._free_kernels))
-        calls = self._messages.in_order(self._messages.of_groups(message_codes, self._free_messages))
+        kernels = self._kernels.in_time_order(self._kernels.of_groups(kernel_codes, self._free_kernels))
+        calls = self._messages.in_time_order(self._messages.of_groups(message_codes, self._free_messages))
         calls = calls[~np.isin(calls, self._message_of_kernel)]
         if not len(kernels) or not len(calls):
             return

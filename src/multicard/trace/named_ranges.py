@@ -47,7 +47,7 @@ def named_ranges(ranges: Events | None, stated: str | None) -> Ranges:
     """
     if ranges is None:
         return {}
-    groups = ranges.values("process", "name", "thread")
+    groups = ranges.group_fields("process", "name", "thread")
     codes_of_name: dict[tuple[Owner, str], list[int]] = {}
     for code, (trace, process, name, _) in enumerate(groups):
         key = ((trace, process), unnumbered(name))

@@ -47,7 +47,7 @@ def write_perfetto(traces: Sequence[Trace], out: Path) -> None:
         raise TraceError(f"{', '.join(trace.name for trace in traces)}: no events to show on a timeline")
     if "api" in events:
         calls = events["api"]
-        events["api"] = calls.where(calls.mask(api != "backtrace" for api in calls.field("api")))
+        events["api"] = calls.where(calls.mask(api != "backtrace" for api in calls.group_field("api")))
     open_file = partial(gzip.open, compresslevel=4) if out.suffix == ".gz" else open
     with atomic_write(out) as temporary, open_file(temporary, "wb") as file:
         separator = b'{"displayTimeUnit":"ns","traceEvents":[\n'
@@ -208,9 +208,9 @@ class _Timeline:
         """Return what the slices of each group have in common, by code."""
         calls = ""
         if event_kind == "api":
-            calls = f"{api_name(events.field('name'))} calls"
+            calls = f"{api_name(events.group_field('name'))} calls"
         groups: list[_Group] = []
-        for (trace, *_), fields in zip(events.groups, events.described(), strict=True):
+        for (trace, *_), fields in zip(events.groups, events.group_dicts(), strict=True):
             label = _label(event_kind, fields, calls)
             device = str(fields["device"]) if "device" in fields else ""
             pid = self._process(trace, fields["process"], device)
@@ -239,7 +239,7 @@ def _origins(traces: Sequence[Trace], events: Mapping[str, Events]) -> list[int]
     """Return for each trace the time that counts as 0: its first event."""
     first = [sys.maxsize] * len(traces)
     for recorded in events.values():
-        for (trace, *_), part in recorded.places.items():
+        for (trace, *_), part in recorded.locations.items():
             first[trace] = min(first[trace], int(recorded.arrays["start"][part].min()))
     return first
 

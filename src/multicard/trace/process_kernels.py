@@ -44,10 +44,10 @@ class ProcessKernels:
 def process_kernels(capture: CapturedEvents, kernels: Events) -> Mapping[Owner, ProcessKernels]:
     """Return the kernels of each process that has some, in the order of the processes' texts."""
     call = kernels.arrays["call"] if capture.linked else np.full(len(kernels.code), UNKNOWN)
-    class_of_code = np.array([CLASSES.index(name) for name in kernels.field("class")], np.int32)
+    class_of_code = np.array([CLASSES.index(name) for name in kernels.group_field("class")], np.int32)
     by_process: dict[Owner, ProcessKernels] = {}
-    for owner in sorted({place[:2] for place in kernels.places}, key=str):
-        devices = sorted((place[2] for place in kernels.places if place[:2] == owner), key=str)
+    for owner in sorted({location[:2] for location in kernels.locations}, key=str):
+        devices = sorted((location[2] for location in kernels.locations if location[:2] == owner), key=str)
         by_device = [kernels.positions((*owner, device)) for device in devices]
         positions = np.concatenate(by_device)
         device = np.repeat(np.arange(len(devices)), list(map(len, by_device)))

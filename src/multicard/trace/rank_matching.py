@@ -1,7 +1,7 @@
 """Match the calls of collectives between the ranks that took part in them, be they in one trace or in one each.
 
 A rank is a device of a process of a trace. Its calls belong to those of other ranks that have the same communicator and
-sequence number, or, where these were not recorded, the same place in the order of the calls.
+sequence number, or, where these were not recorded, the same position in the order of the calls.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multicard.core.text import plural
-from multicard.trace.collect import Events, Place
+from multicard.trace.collect import Events, Location
 from multicard.trace.model import MISSING, Integers, Trace
 from multicard.trace.process_groups import RankTimes, Unclear, groups_of
 
@@ -43,7 +43,7 @@ class MatchedCalls:
 
     collective: str
     group: str | None  # the communicator, or the ranks if several groups were found by times; None for the only group
-    ranks: list[Place]
+    ranks: list[Location]
     events: Integers
     starts: Integers
     ends: Integers
@@ -84,7 +84,7 @@ class _Pool(NamedTuple):
 class _Member:
     """Calls of one rank that may belong to those of others: their positions among the events, in order of time."""
 
-    rank: Place
+    rank: Location
     events: Integers
 
 
@@ -116,7 +116,7 @@ def _pools(events: Events) -> dict[_Pool, list[_Member]]:
     Without a communicator each stream of a rank is a member: a communicator has a stream of its own.
     """
     codes_of_pool: dict[_Pool, dict[tuple[Any, ...], list[int]]] = {}
-    described = events.values("process", "device", "stream", "collective", "communicator")
+    described = events.group_fields("process", "device", "stream", "collective", "communicator")
     for code, (trace, process, device, stream, collective, communicator) in enumerate(described):
         if collective is not None and collective not in POINT_TO_POINT:
             member = (trace, process, device, stream if communicator is None else None)
@@ -130,7 +130,7 @@ def _pools(events: Events) -> dict[_Pool, list[_Member]]:
         for member in sorted(codes_of_member, key=str):
             rank = member[:3]
             calls = events.of_groups(codes_of_member[member], events.positions(rank))
-            pools[pool].append(_Member(rank, events.in_order(calls)))
+            pools[pool].append(_Member(rank, events.in_time_order(calls)))
     return pools
 
 
@@ -142,7 +142,7 @@ class _Matcher:
         self._traces = traces
         self._on_host = on_host
         # Groups of ranks, as symmetric collectives show them, each once.
-        self._groups: dict[tuple[Place, ...], None] = {}
+        self._groups: dict[tuple[Location, ...], None] = {}
         self.matched: list[MatchedCalls] = []
         self.unmatched: list[str] = []
 
@@ -160,7 +160,7 @@ class _Matcher:
 
     def _is_reused(self, communicator: str, members: list[_Member]) -> bool:
         """Return True if a name stands for several process groups, as more ranks use it than one group has."""
-        sizes = {ranks for _, ranks, name in self._events.values("ranks", "communicator") if name == communicator}
+        sizes = {ranks for _, ranks, name in self._events.group_fields("ranks", "communicator") if name == communicator}
         return None not in sizes and len(members) > max(sizes)
 
     def _match_by_communicator(self, pool: _Pool, members: list[_Member]) -> None:
@@ -271,7 +271,7 @@ class _Matcher:
         if collective in SYMMETRIC:
             self._groups[tuple(ranks)] = None
 
-    def _clocks_agree(self, collective: str, ranks: list[Place], starts: Integers, ends: Integers) -> bool:
+    def _clocks_agree(self, collective: str, ranks: list[Location], starts: Integers, ends: Integers) -> bool:
         """Return True if the times of ranks that should have one clock can be those of the same calls."""
         if not _overlap(starts, ends):
             return False
@@ -285,7 +285,7 @@ class _Matcher:
         """Return the starts and ends of events."""
         return self._events.number("start", events), self._events.ends(events)
 
-    def _clock(self, rank: Place) -> str:
+    def _clock(self, rank: Location) -> str:
         """Return the name of a rank's clock, which is its trace's own unless the trace names another."""
         clock = self._traces[rank[0]].clock
         return f"trace {rank[0]}" if clock is None else clock
@@ -317,10 +317,10 @@ def _overlap(starts: Integers, ends: Integers) -> bool:
 
 def _by_rank(events: Events, members: list[_Member]) -> list[_Member]:
     """Return members with the calls on all streams of a rank, in order of time."""
-    streams: dict[Place, list[Integers]] = {}
+    streams: dict[Location, list[Integers]] = {}
     for member in members:
         streams.setdefault(member.rank, []).append(member.events)
-    return [_Member(rank, events.in_order(np.concatenate(positions))) for rank, positions in streams.items()]
+    return [_Member(rank, events.in_time_order(np.concatenate(positions))) for rank, positions in streams.items()]
 
 
 def _in_all(members: list[_Member], sequences: list[Integers]) -> list[_Member]:

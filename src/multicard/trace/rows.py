@@ -13,7 +13,7 @@ import numpy as np
 from multicard.core.layout import PHASES
 from multicard.trace.api_calls import LAUNCH
 from multicard.trace.captured_events import STEPS, CapturedEvents, Key, summed
-from multicard.trace.collect import Events, Place
+from multicard.trace.collect import Events, Location
 from multicard.trace.collectives import CannotTell, by_message_size, message_columns
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Integers, why_absent
@@ -23,7 +23,7 @@ from multicard.trace.stragglers import straggler_rows, transfer_times
 
 Row = dict[str, Any]
 Rows = list[Row]
-# The fields of a group of events by name, as `Events.described` returns them.
+# The fields of a group of events by name, as `Events.group_dicts` returns them.
 Group = dict[str, Any]
 
 DEVICE_COLUMNS = ("trace", "process", "device")
@@ -85,7 +85,7 @@ def sums(kind: str, fields: Mapping[str, str]) -> Callable[[CapturedEvents], Row
 
     def make(capture: CapturedEvents) -> Rows:
         events = capture.required(kind)
-        keys = events.values("process", *fields.values())
+        keys = events.group_fields("process", *fields.values())
         return _sorted_rows(summed(events.durations, events, keys), *fields)
 
     return make
@@ -98,12 +98,12 @@ def launches(capture: CapturedEvents) -> Rows:
     """
     kernels = capture.required("kernels")
     rows = []
-    for place in sorted(kernels.places, key=str):
-        begin = kernels.arrays["start"][kernels.at(place)]
-        call_begin = kernels.arrays["call"][kernels.at(place)]
-        call_end = kernels.arrays["returned"][kernels.at(place)]
+    for location in sorted(kernels.locations, key=str):
+        begin = kernels.arrays["start"][kernels.slice_of(location)]
+        call_begin = kernels.arrays["call"][kernels.slice_of(location)]
+        call_end = kernels.arrays["returned"][kernels.slice_of(location)]
         joined = np.flatnonzero(call_begin != UNKNOWN)
-        row: Row = dict(zip(DEVICE_COLUMNS, place, strict=True))
+        row: Row = dict(zip(DEVICE_COLUMNS, location, strict=True))
         row |= {"kernels": len(begin), "joined": len(joined)}
         if len(joined):
             row |= _delays("latency", begin.take(joined) - call_begin.take(joined))
@@ -130,7 +130,7 @@ def collectives(capture: CapturedEvents) -> Rows:
     """Return a row for each device and collective: its communication kernels and their messages."""
     kernels = _communication(capture)
     transfer = transfer_times(kernels, capture.matching)
-    keys = kernels.values("process", "device", "collective")
+    keys = kernels.group_fields("process", "device", "collective")
     rows = _sorted_rows(summed(kernels.durations, kernels, keys), "device", "collective")
     for row in rows:
         row_key = (row["trace"], row["process"], row["device"], row["collective"])
@@ -160,7 +160,7 @@ def memory_operations(capture: CapturedEvents) -> Rows:
     """
     memory = capture.required("memory")
     fields = ("device", "operation", "host_memory")
-    keys = memory.values("process", *fields)
+    keys = memory.group_fields("process", *fields)
     has_size = memory.arrays["bytes"] >= 0
     sizes = Grouped(memory.code[has_size], memory.arrays["bytes"][has_size])
     size_of_key = dict(summed(sizes, memory, keys))
@@ -196,7 +196,7 @@ def _why_no_stragglers(capture: CapturedEvents) -> str:
     kernels = capture.communication
     if kernels is None:
         return why_absent(capture.traces, ["kernels"])
-    is_named = any(collective is not None for collective in kernels.field("collective"))
+    is_named = any(collective is not None for collective in kernels.group_field("collective"))
     return "only one rank" if is_named else "the capture holds no collectives that are named"
 
 
@@ -244,10 +244,10 @@ def shares(capture: CapturedEvents) -> Rows:
 
 def _share_rows(share: _Share, events: Events) -> Rows:
     """Return a row for each process and value of the share's fields, in the order of their texts."""
-    part_ns: dict[Place, int] = {}
-    total_ns: dict[Place, int] = {}
-    keys = events.values("process", *share.fields)
-    for code, group in enumerate(events.described()):
+    part_ns: dict[Location, int] = {}
+    total_ns: dict[Location, int] = {}
+    keys = events.group_fields("process", *share.fields)
+    for code, group in enumerate(events.group_dicts()):
         # A row of the class backtrace repeats a call that has a row of its own.
         if code not in events.durations or group.get("api") == "backtrace":
             continue

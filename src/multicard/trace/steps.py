@@ -97,7 +97,7 @@ def launched_before(first_step: Window, call: Integers, start: Integers, stream:
     return is_early | (is_before_recorded & lags[stream])
 
 
-def on_device(steps: Steps, call: Integers, end: Integers) -> Steps:
+def steps_on_device(steps: Steps, call: Integers, end: Integers) -> Steps:
     """Return steps as a device of the process ran them; those of the host where too few launches were recorded.
 
     A step begins when the host has begun it and the device has done all that was launched before; it ends when the
@@ -112,7 +112,7 @@ def on_device(steps: Steps, call: Integers, end: Integers) -> Steps:
     The host begins a step at 0 and ends it at 10; the device works until 25 on what it launched at 5:
 
     >>> host = Steps(np.array([0]), np.array([10]))
-    >>> device = on_device(host, call=np.array([5]), end=np.array([25]))
+    >>> device = steps_on_device(host, call=np.array([5]), end=np.array([25]))
     >>> device.starts.tolist(), device.ends.tolist(), device.extent
     ([0], [25], 'device')
     """
@@ -215,7 +215,7 @@ class Marks:
         """Return the phases among the ranges, and without stated steps the steps that do not warm up."""
         if self._ranges is None:
             return []
-        groups = self._ranges.values("process", "name", "thread")
+        groups = self._ranges.group_fields("process", "name", "thread")
         phases = [mark_of(name) for _, _, name, _ in groups]
         is_mark = [phase in PHASES or (phase == STEP and self._by_range) for phase in phases]
         warm_up: dict[Owner, list[Window]] = {}

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multicard.trace.collect import Events, Place
+from multicard.trace.collect import Events, Location
 from multicard.trace.model import MISSING, Integers
 from multicard.trace.rank_matching import MatchedCalls, Matching
 
@@ -15,7 +15,7 @@ class _Key(NamedTuple):
 
     collective: str
     group: str | None
-    rank: Place
+    rank: Location
 
 
 def straggler_rows(calls: Sequence[MatchedCalls]) -> list[dict[str, Any]]:

@@ -166,9 +166,9 @@ def _diagnostics(capture: CapturedEvents) -> tuple[str, ...]:
 def _shared_gpus(capture: CapturedEvents) -> dict[tuple[str, int, int], int]:
     """Return by report, process and device the process under which the row of a shared GPU stands."""
     shared: dict[tuple[str, int, int], int] = {}
-    for places in gpus_of(capture):
-        _, first_process, _ = places[0]
-        for trace, process, device in places[1:]:
+    for locations in gpus_of(capture):
+        _, first_process, _ = locations[0]
+        for trace, process, device in locations[1:]:
             shared[capture.traces[trace].name, process, device] = first_process
     return shared
 

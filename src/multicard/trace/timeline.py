@@ -10,7 +10,7 @@ import numpy as np
 from multicard.core.system import in_parallel
 from multicard.trace.api_calls import GRAPH_LAUNCH, KERNEL_LAUNCH
 from multicard.trace.captured_events import CAPTURE, STEPS, CapturedEvents
-from multicard.trace.collect import Events, Place
+from multicard.trace.collect import Events, Location
 from multicard.trace.device_times import (
     COMMUNICATION,
     COMPUTE,
@@ -54,17 +54,17 @@ def timeline(capture: CapturedEvents) -> list[Row]:
     return [row for rows in in_parallel(devices.rows, gpus_of(capture)) for row in rows]
 
 
-def gpus_of(capture: CapturedEvents) -> list[tuple[Place, ...]]:
-    """Return the places of each GPU: more than one where processes share it, as far as the trace identifies GPUs."""
-    places_of_gpu: dict[Any, list[Place]] = {}
-    for place in capture.places():
-        if len(place) < 3:  # only durations were read
+def gpus_of(capture: CapturedEvents) -> list[tuple[Location, ...]]:
+    """Return the locations of each GPU: more than one where processes share it, as far as the trace identifies GPUs."""
+    places_of_gpu: dict[Any, list[Location]] = {}
+    for location in capture.locations():
+        if len(location) < 3:  # only durations were read
             continue
-        trace, process, device = place
+        trace, process, device = location
         identity = capture.traces[trace].gpu_identities.get((process, device))
-        gpu = place if identity is None else (trace, identity)
-        places_of_gpu.setdefault(gpu, []).append(place)
-    return [tuple(places) for places in places_of_gpu.values()]
+        gpu = location if identity is None else (trace, identity)
+        places_of_gpu.setdefault(gpu, []).append(location)
+    return [tuple(locations) for locations in places_of_gpu.values()]
 
 
 @dataclass(frozen=True)
@@ -91,24 +91,24 @@ class _Devices:
         self._without_launches = _traces_without_launches(capture)
         self._host = lru_cache(self._HOSTS_KEPT)(self._new_host)
 
-    def rows(self, places: tuple[Place, ...]) -> list[Row]:
-        """Return the rows of a GPU, which is at these places: that of its window, then one for each step."""
-        place = places[0]
-        trace, process, device_number = place
-        launches = self._launches(places)
-        device = self._device(places, launches)
-        steps = self._capture.steps.get(place, _NO_STEPS)
-        window = self._window(place, device, steps)
+    def rows(self, locations: tuple[Location, ...]) -> list[Row]:
+        """Return the rows of a GPU, which is at these locations: that of its window, then one for each step."""
+        location = locations[0]
+        trace, process, device_number = location
+        launches = self._launches(locations)
+        device = self._device(locations, launches)
+        steps = self._capture.steps.get(location, _NO_STEPS)
+        window = self._window(location, device, steps)
         starts = np.append(window.first, steps.starts)
         ends = np.append(window.last, steps.ends)
-        activity_of = partial(self._thread_activity, place[:2], self._launching_threads(launches))
+        activity_of = partial(self._thread_activity, location[:2], self._launching_threads(launches))
         times = device.between(starts, ends, activity_of)
         shares = self._recorded_shares(trace, times)
         origin = self._origins.get(trace)
 
         rows: list[Row] = []
         for number, start in enumerate(starts.tolist()):
-            row = {"trace": trace, "process": process, "device": device_number, "processes": len(places)}
+            row = {"trace": trace, "process": process, "device": device_number, "processes": len(locations)}
             if number == 0:
                 row |= {"scope": window.scope, "extent": window.extent, "step": None}
             else:
@@ -121,29 +121,29 @@ class _Devices:
             rows.append(row)
         return rows
 
-    def _device(self, places: Sequence[Place], launches: Launches | None) -> Device:
-        """Return all that ran at some places."""
-        start = self._joined(places, "start")
-        end = start + self._joined(places, "duration")
+    def _device(self, locations: Sequence[Location], launches: Launches | None) -> Device:
+        """Return all that ran at some locations."""
+        start = self._joined(locations, "start")
+        end = start + self._joined(locations, "duration")
         kinds = []
-        for place in places:
-            kinds += [kind_of_code.take(events.code[events.at(place)]) for events, kind_of_code in self._kinds]
+        for location in locations:
+            kinds += [kind_of_code.take(events.code[events.slice_of(location)]) for events, kind_of_code in self._kinds]
         return Device(start, end, np.concatenate(kinds), launches)
 
-    def _launches(self, places: Sequence[Place]) -> Launches | None:
-        """Return the launching calls of all that ran at some places; None where these were not joined."""
+    def _launches(self, locations: Sequence[Location]) -> Launches | None:
+        """Return the launching calls of all that ran at some locations; None where these were not joined."""
         if not self._capture.linked:
             return None
         return Launches(
-            call=self._joined(places, "call"),
-            returned=self._joined(places, "returned"),
-            thread=self._joined(places, "thread"),
-            by_graph=self._joined(places, "by_graph") if self._capture.has_graph_launches else None,
+            call=self._joined(locations, "call"),
+            returned=self._joined(locations, "returned"),
+            thread=self._joined(locations, "thread"),
+            by_graph=self._joined(locations, "by_graph") if self._capture.has_graph_launches else None,
         )
 
-    def _joined(self, places: Sequence[Place], name: str) -> Integers:
-        """Return an array of all that ran at some places."""
-        parts = [self._capture.of_device(place, name) for place in places]
+    def _joined(self, locations: Sequence[Location], name: str) -> Integers:
+        """Return an array of all that ran at some locations."""
+        parts = [self._capture.of_device(location, name) for location in locations]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _launching_threads(self, launches: Launches | None) -> list[_Thread]:
@@ -155,7 +155,7 @@ class _Devices:
         return [self._threads[number] for number in used.tolist()]
 
     def _thread_activity(
-        self, first_owner: Place, launching: Sequence[_Thread], number: int, first: int, last: int
+        self, first_owner: Location, launching: Sequence[_Thread], number: int, first: int, last: int
     ) -> ThreadActivity:
         """Return what a thread does, by its number in the array `thread` of device events.
 
@@ -171,15 +171,15 @@ class _Devices:
         data, elsewhere = host.outside([other[2] for other in launching if other[:2] == (trace, process)])
         return ThreadActivity(host.thread(thread), data, elsewhere)
 
-    def _new_host(self, owner: Place) -> Host:
+    def _new_host(self, owner: Location) -> Host:
         capture = self._capture
         assert capture.api is not None
         loading = loading_launches(capture.kernels, owner)
         return Host(capture.api, capture.ranges, capture.marks, owner, loading, capture.host_calls)
 
-    def _window(self, place: Place, device: Device, steps: Steps) -> _Window:
+    def _window(self, location: Location, device: Device, steps: Steps) -> _Window:
         """Return the window of a device's first row: the capture's, or that of all steps in the scope `STEPS`."""
-        trace, process, _ = place
+        trace, process, _ = location
         step_window = steps.window if len(steps.starts) else None
         marked = self._capture.marks.window(trace, process) if self._capture.scope == STEPS else ALWAYS
         if marked != ALWAYS:
@@ -216,14 +216,14 @@ def _traces_without_launches(capture: CapturedEvents) -> set[int]:
     """Return the traces whose calls were recorded and launched neither a kernel nor a graph."""
     if capture.api is None:
         return set()
-    calls = capture.api.values("name")
+    calls = capture.api.group_fields("name")
     launching = {trace for trace, name in calls if KERNEL_LAUNCH.match(name) or GRAPH_LAUNCH.match(name)}
     return {trace for trace, _ in calls} - launching
 
 
 def _kinds_of(name: str, events: Events) -> Integers:
     """Return the kind of activity of each group of "kernels", "memory" or "graphs"."""
-    groups = events.described()
+    groups = events.group_dicts()
     if name == "kernels":
         kinds = [COMMUNICATION if group["class"] == "communication" else COMPUTE for group in groups]
     elif name == "memory":
