@@ -14,10 +14,14 @@ of durations do not. Nothing here loops over intervals in Python.
 import numpy as np
 import numpy.typing as npt
 
+# A set of moments, of shape (n, 2).
 Intervals = npt.NDArray[np.int64]
+# Moments or lengths in nanoseconds, of shape (n,).
+Times = npt.NDArray[np.int64]
 
 NOTHING: Intervals = np.empty((0, 2), np.int64)
-FIRST, LAST = -(1 << 62), 1 << 62  # the time that a complement covers
+# The time that a complement covers.
+FIRST, LAST = -(1 << 62), 1 << 62
 ALL_TIME: Intervals = np.array([[FIRST, LAST]], np.int64)
 
 
@@ -25,42 +29,58 @@ def union(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
     """Return the moments that at least one of the given intervals covers.
 
     The intervals may overlap, nest, touch, be empty or unordered.
+
+    >>> union([20, 5, 0, 40], [30, 15, 10, 40]).tolist()
+    [[0, 15], [20, 30]]
     """
-    starts, ends = np.asarray(starts, np.int64), np.asarray(ends, np.int64)
+    starts = np.asarray(starts, np.int64)
+    ends = np.asarray(ends, np.int64)
     is_real = ends > starts
     if not is_real.all():
-        starts, ends = starts[is_real], ends[is_real]
+        starts = starts[is_real]
+        ends = ends[is_real]
     if len(starts) == 0:
         return NOTHING
-    if (starts[1:] < starts[:-1]).any():
+    is_ordered = (starts[1:] >= starts[:-1]).all()
+    if not is_ordered:
         order = np.argsort(starts, kind="stable")
         starts = starts.take(order)
         ends = ends.take(order)
     # The calls of one thread are disjoint already, which is cheaper to check than to merge.
-    if (starts[1:] > ends[:-1]).all():
+    is_disjoint = (starts[1:] > ends[:-1]).all()
+    if is_disjoint:
         return np.array((starts, ends)).T
     moments, _ = merged(starts, ends)
     return moments
 
 
-def merged(starts: Intervals, ends: Intervals) -> tuple[Intervals, Intervals]:
+def merged(starts: Times, ends: Times) -> tuple[Intervals, npt.NDArray[np.int64]]:
     """Return the union of some intervals, and the index of the interval that opens each row of it.
 
     The intervals are ordered by start. There is at least one, and none is empty.
 
-    >>> moments, openers = merged(np.array([0, 5, 20]), np.array([10, 8, 30]))
+    The second interval lies in the first, the third reaches beyond it, and the fourth begins after all of these:
+
+    >>> moments, openers = merged(np.array([0, 5, 9, 20]), np.array([10, 8, 15, 30]))
     >>> moments.tolist(), openers.tolist()
-    ([[0, 10], [20, 30]], [0, 2])
+    ([[0, 15], [20, 30]], [0, 3])
     """
-    # An interval opens a new row if it begins after all intervals before it have ended.
+    # When all intervals up to each one have ended: in the example 10, 10, 15, 30.
     latest_end = np.maximum.accumulate(ends)
-    openers = np.flatnonzero(np.append(True, starts[1:] > latest_end[:-1]))
-    # Filled in place, as starts and ends that lie side by side in memory are what later look-ups are fast on.
-    rows = np.empty((2, len(openers)), np.int64)
-    starts.take(openers, out=rows[0], mode="clip")
-    latest_end.take(openers[1:] - 1, out=rows[1, :-1], mode="clip")
-    rows[1, -1] = latest_end[-1]
-    return rows.T, openers
+    # An interval opens a new row if it begins after all intervals before it have ended.
+    is_after_all = starts[1:] > latest_end[:-1]
+    openers = np.flatnonzero(np.append(True, is_after_all))
+    # A row lasts until all intervals before the next opener have ended.
+    last_of_row = openers[1:] - 1
+
+    # Both halves are filled in place, as starts and ends that lie side by side in memory are what later look-ups are
+    # fast on. The mode "clip" saves a copy; no index is out of range.
+    halves = np.empty((2, len(openers)), np.int64)
+    row_starts, row_ends = halves
+    starts.take(openers, out=row_starts, mode="clip")
+    latest_end.take(last_of_row, out=row_ends[:-1], mode="clip")
+    row_ends[-1] = latest_end[-1]
+    return halves.T, openers
 
 
 def together(sets: list[Intervals]) -> Intervals:
@@ -70,7 +90,11 @@ def together(sets: list[Intervals]) -> Intervals:
 
 
 def complement(moments: Intervals) -> Intervals:
-    """Return the moments between `FIRST` and `LAST` that a set does not hold."""
+    """Return the moments between `FIRST` and `LAST` that a set does not hold.
+
+    >>> complement(union([0, 20], [10, 30])).tolist() == [[FIRST, 0], [10, 20], [30, LAST]]
+    True
+    """
     starts = np.append(FIRST, moments[:, 1])
     ends = np.append(moments[:, 0], LAST)
     return _rows(starts, ends)
@@ -80,6 +104,9 @@ def intersection(a: Intervals, b: Intervals) -> Intervals:
     """Return the moments that both sets hold.
 
     The time is logarithmic in the size of the larger set for each row of the smaller one.
+
+    >>> intersection(union([0, 20], [10, 30]), union([5, 22, 25], [21, 23, 40])).tolist()
+    [[5, 10], [20, 21], [22, 23], [25, 30]]
     """
     few, many = sorted((a, b), key=len)
     if not len(few):
@@ -87,14 +114,17 @@ def intersection(a: Intervals, b: Intervals) -> Intervals:
     few_starts, few_ends = few.T
     many_starts, many_ends = many.T
     # A row of `few` overlaps with the rows of `many` that end after it begins and begin before it ends. These follow
-    # each other: `counts` of them, from `first_overlap` on.
+    # each other: `overlap_counts` of them, from `first_overlap` on. In the example, where `few` has the rows 0 to 10
+    # and 20 to 30, these are 1 from 0 on, and 3 from 0 on.
     first_overlap = np.searchsorted(many_ends, few_starts, side="right")
-    counts = np.searchsorted(many_starts, few_ends, side="left") - first_overlap
+    behind_overlaps = np.searchsorted(many_starts, few_ends, side="left")
+    overlap_counts = behind_overlaps - first_overlap
 
-    # From here on there is one element for each overlap: the index of its row of `few`, and of its row of `many`.
-    in_few = np.repeat(np.arange(len(few)), counts)
-    overlaps_before = np.cumsum(counts) - counts
-    number_in_row = np.arange(len(in_few)) - np.repeat(overlaps_before, counts)
+    # Every array below has one element for each overlap. `in_few`, `in_many`: the index of its row in both sets; in the
+    # example 0, 1, 1, 1 and 0, 0, 1, 2.
+    in_few = np.repeat(np.arange(len(few)), overlap_counts)
+    overlaps_before_row = np.cumsum(overlap_counts) - overlap_counts
+    number_in_row = np.arange(len(in_few)) - np.repeat(overlaps_before_row, overlap_counts)
     in_many = first_overlap.take(in_few) + number_in_row
     starts = np.maximum(few_starts.take(in_few), many_starts.take(in_many))
     ends = np.minimum(few_ends.take(in_few), many_ends.take(in_many))
@@ -103,17 +133,21 @@ def intersection(a: Intervals, b: Intervals) -> Intervals:
 
 def difference(a: Intervals, b: Intervals) -> Intervals:
     """Return the moments that the first set holds and the second does not."""
-    remaining = intersection(a, complement(b)) if len(a) and len(b) else a
+    remaining = a
+    if len(a) and len(b):
+        remaining = intersection(a, complement(b))
     # Where rows of `b` touch, its complement has an empty row between them.
-    return remaining[remaining[:, 1] > remaining[:, 0]]
+    starts, ends = remaining.T
+    return remaining[ends > starts]
 
 
 def length(moments: Intervals) -> int:
     """Return the nanoseconds that a set lasts."""
-    return int((moments[:, 1] - moments[:, 0]).sum())
+    starts, ends = moments.T
+    return int((ends - starts).sum())
 
 
-def _rows(starts: Intervals, ends: Intervals) -> Intervals:
+def _rows(starts: Times, ends: Times) -> Intervals:
     """Return the rows [start, end), all starts side by side in memory, and all ends."""
     return np.stack((starts, ends)).T
 
@@ -131,15 +165,17 @@ class Measure:
         self._starts, self._ends = moments.T
         self._length_before = _length_before(self._ends - self._starts)
 
-    def between(self, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
+    def between(self, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Times:
         """Return the length of the set within each [start, end)."""
-        return self._until(np.asarray(ends, np.int64)) - self._until(np.asarray(starts, np.int64))
+        until_end = self._until(np.asarray(ends, np.int64))
+        until_start = self._until(np.asarray(starts, np.int64))
+        return until_end - until_start
 
-    def _until(self, moments: Intervals) -> Intervals:
+    def _until(self, moments: Times) -> Times:
         """Return the length of the set before each moment."""
         if len(self._starts) == 0:
             return np.zeros(len(moments), np.int64)
-        # The last row that has begun may have ended already, or go on after the moment.
+        # The last row that has begun, -1 if none has. It may have ended already, or go on after the moment.
         row = np.searchsorted(self._starts, moments, side="right") - 1
         in_row = np.minimum(moments, self._ends[row]) - self._starts[row]
         return np.where(row >= 0, self._length_before[row] + in_row, 0)
@@ -150,33 +186,46 @@ class CommonMeasure:
 
     Built with one look-up in the larger set for each row of the smaller one.
 
+    The sets have 5 to 10 and 20 to 25 in common, of which 5 to 10 and 20 to 22 lie in the time that is asked for:
+
     >>> gaps, calls = Measure(union([0, 20], [10, 30])), union([5], [25])
-    >>> CommonMeasure(gaps, calls).between([0], [22]).tolist()  # 5 to 10, and 20 to 22
+    >>> CommonMeasure(gaps, calls).between([0], [22]).tolist()
     [7]
     """
 
     def __init__(self, a: Measure, b: Intervals) -> None:
         if len(b) > len(a.moments):
-            few, self._many = a.moments, Measure(b)
+            few = a.moments
+            self._many = Measure(b)
         else:
-            few, self._many = b, a
+            few = b
+            self._many = a
         self._starts, self._ends = few.T
-        self._length_before = _length_before(self._many.between(self._starts, self._ends))
+        # For each row of the smaller set, how much of it the larger set covers; added up before each row.
+        common_in_row = self._many.between(self._starts, self._ends)
+        self._length_before = _length_before(common_in_row)
 
-    def between(self, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
+    def between(self, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Times:
         """Return the length of the common moments within each [start, end)."""
-        return self._until(np.asarray(ends, np.int64)) - self._until(np.asarray(starts, np.int64))
+        until_end = self._until(np.asarray(ends, np.int64))
+        until_start = self._until(np.asarray(starts, np.int64))
+        return until_end - until_start
 
-    def _until(self, moments: Intervals) -> Intervals:
+    def _until(self, moments: Times) -> Times:
         """Return the length of the common moments before each moment."""
         if len(self._starts) == 0:
             return np.zeros(len(moments), np.int64)
+        # As in `Measure`, but within the last row that has begun only what the larger set covers counts.
         row = np.searchsorted(self._starts, moments, side="right") - 1
-        row_starts = self._starts[row]
-        in_row = self._many.between(row_starts, np.minimum(moments, self._ends[row]))
-        return np.where(row >= 0, self._length_before[row] + in_row, 0)
+        last_in_row = np.minimum(moments, self._ends[row])
+        common_in_row = self._many.between(self._starts[row], last_in_row)
+        return np.where(row >= 0, self._length_before[row] + common_in_row, 0)
 
 
-def _length_before(lengths: Intervals) -> Intervals:
-    """Return the length of all rows before each row, and of all rows."""
+def _length_before(lengths: Times) -> Times:
+    """Return the length of all rows before each row, and last that of all rows.
+
+    >>> _length_before(np.array([10, 5])).tolist()
+    [0, 10, 15]
+    """
     return np.concatenate(([0], np.cumsum(lengths)))
