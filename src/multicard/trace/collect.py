@@ -17,8 +17,10 @@ from multicard.trace.api_names import call_name
 from multicard.trace.model import KINDS, BatchReader, EventSource, Integers, Trace
 from multicard.trace.statistics import Grouped
 
-# Where events happened: (trace, process) on the host, (trace, process, device) on a device, or () where only durations
-# were read. A trace is its position among the traces of the capture.
+# A process of a capture: the number of its trace, and its process id. A trace is its position among the traces.
+Owner = tuple[int, int]
+# Where events happened: (trace, process) on the host, (trace, process, device) on a device, or () if only durations
+# were read. The first two are the `Owner`.
 Location = tuple[Any, ...]
 
 
@@ -26,11 +28,22 @@ Location = tuple[Any, ...]
 class Events:
     """Events of one kind from all traces, made by `collect`.
 
-    An event is a position in `code` and in each array of `arrays`. `groups` holds, by code, the number of the trace and
-    the values of `fields`. `arrays` are the numbers that `collect` was asked for, as uint32 where that can hold them.
-    Events of one location lie side by side in the order in which they were recorded, in the slice that `locations` gives. If
-    only durations were read there is one location, (). `left_out` counts, by trace, the events that end before they begin,
-    which are not among these.
+    An event is a position in `code` and in each array of `arrays`, which holds the numbers that `collect` was asked
+    for, as uint32 where that can hold them. `code` is the number of the event's group; `groups` has, by code, the trace
+    and the values of `fields`. Events of one location lie side by side in the order in which they were recorded, in the
+    slice that `locations` gives. If only durations were read there is one location, (). `left_out` counts, by trace,
+    the events that end before they begin, which are not among these.
+
+    >>> kernels = Events(
+    ...     fields=("process", "device", "name"),
+    ...     groups=[(0, 4242, 1, "gemm"), (0, 4242, 1, "relu")],
+    ...     code=np.array([0, 1, 0]),
+    ...     arrays={"start": np.array([10, 20, 30]), "duration": np.array([5, 6, 7])},
+    ...     locations={(0, 4242, 1): slice(0, 3)},
+    ... )
+    >>> is_gemm = kernels.mask(name == "gemm" for name in kernels.group_field("name"))
+    >>> is_gemm.tolist(), kernels.ends(np.flatnonzero(is_gemm)).tolist()
+    ([True, False, True], [15, 37])
     """
 
     fields: tuple[str, ...]
@@ -47,20 +60,33 @@ class Events:
         kept = np.flatnonzero(keep)
         old_code = self.code.take(kept)
         is_used = np.bincount(old_code, minlength=len(self.groups)) > 0
+        # The codes that are left close up: without any event of group 1, the groups 0, 1, 2 become 0 and 1.
         new_code_of_old = (np.cumsum(is_used) - 1).astype(old_code.dtype)
-        groups = [self.groups[code] for code in np.flatnonzero(is_used).tolist()]
-        arrays = {name: values.take(kept) for name, values in self.arrays.items()}
+        return Events(
+            fields=self.fields,
+            groups=[self.groups[code] for code in np.flatnonzero(is_used).tolist()],
+            code=new_code_of_old.take(old_code),
+            arrays={name: values.take(kept) for name, values in self.arrays.items()},
+            locations=self._locations_of(kept),
+            left_out=self.left_out,
+        )
 
+    def _locations_of(self, kept: Integers) -> dict[Location, slice]:
+        """Return the locations that have some of the kept positions, and where those lie once the others are gone."""
         locations: dict[Location, slice] = {}
         for location, part in self.locations.items():
             first, last = np.searchsorted(kept, (part.start, part.stop)).tolist()
             if first < last:
                 locations[location] = slice(first, last)
-        return Events(self.fields, groups, new_code_of_old.take(old_code), arrays, locations, self.left_out)
+        return locations
 
     def slice_of(self, location: Location) -> slice:
         """Return the slice of the events of a location; an empty one if it has none."""
         return self.locations.get(location, slice(0, 0))
+
+    def locations_of(self, owner: Location) -> list[Location]:
+        """Return the locations of a process: its devices, for events that run on devices."""
+        return [location for location in self.locations if location[:2] == owner]
 
     def number(self, name: str, positions: Integers) -> Integers:
         """Return a number of some events as 64-bit integers: narrow ones would overflow in sums and differences."""
@@ -72,11 +98,13 @@ class Events:
 
     def in_time_order(self, positions: Integers) -> Integers:
         """Return some events in the order of their starts."""
-        return positions.take(np.argsort(self.arrays["start"].take(positions), kind="stable"))
+        starts = self.arrays["start"].take(positions)
+        return positions.take(np.argsort(starts, kind="stable"))
 
     def of_groups(self, codes: Sequence[int], positions: Integers) -> Integers:
         """Return those of some events that are of some groups."""
-        return positions[np.isin(self.code.take(positions), codes)]
+        is_chosen = np.isin(self.code.take(positions), codes)
+        return positions[is_chosen]
 
     @cached_property
     def durations(self) -> Grouped:
@@ -90,28 +118,29 @@ class Events:
         """
         is_chosen = np.fromiter(groups, bool, len(self.groups))
         code = self.code[part]
-        if len(set(is_chosen.tolist())) == 1:
-            return np.full(len(code), is_chosen[0])
+        # Filling an array is faster than a look-up for each event.
+        if is_chosen.all() or not is_chosen.any():
+            return np.full(len(code), is_chosen.any())
         return is_chosen.take(code)
-
-    def group_field(self, name: str) -> list[Any]:
-        """Return one field of each group, by code."""
-        position = self.fields.index(name) + 1
-        return [group[position] for group in self.groups]
 
     def positions(self, location: Location) -> Integers:
         """Return the positions of the events of a location."""
         part = self.slice_of(location)
         return np.arange(part.start, part.stop)
 
-    def group_dicts(self) -> list[dict[str, Any]]:
-        """Return the values of `fields` of each group, by name."""
-        return [dict(zip(self.fields, group[1:], strict=True)) for group in self.groups]
+    def group_field(self, name: str) -> list[Any]:
+        """Return one field of each group, by code."""
+        index = self.fields.index(name) + 1
+        return [group[index] for group in self.groups]
 
     def group_fields(self, *names: str) -> list[tuple[Any, ...]]:
-        """Return the trace and the named fields of each group."""
-        positions = [self.fields.index(name) + 1 for name in names]
-        return [(group[0], *(group[position] for position in positions)) for group in self.groups]
+        """Return the trace and the named fields of each group, by code."""
+        indices = [0, *(self.fields.index(name) + 1 for name in names)]
+        return [tuple(group[index] for index in indices) for group in self.groups]
+
+    def group_dicts(self) -> list[dict[str, Any]]:
+        """Return the values of `fields` of each group by name, by code."""
+        return [dict(zip(self.fields, group[1:], strict=True)) for group in self.groups]
 
 
 def collect(
@@ -125,39 +154,41 @@ def collect(
     """
     fields = tuple(groups or KINDS[kind].groups)
     numbers = tuple(numbers)
-    sources = {
-        number: trace.open(kind, numbers, fields)  # by the number of the trace
-        for number, trace in enumerate(traces)
-        if trace.has(kind)
-    }
+    sources: dict[int, EventSource] = {}
+    for trace_number, trace in enumerate(traces):
+        if trace.has(kind):
+            sources[trace_number] = trace.open(kind, numbers, fields)
     if not sources:
         return None
 
     # First pass: read every part, each in the order in which it was recorded.
-    jobs = [_Job(trace, reader) for trace, source in sources.items() for reader in source.parts]
+    jobs = [_Job(trace_number, reader) for trace_number, source in sources.items() for reader in source.parts]
     parts = in_parallel(partial(_read, numbers), jobs)
     left_out = Counter[int]()
     for part in parts:
         left_out[part.trace] += part.left_out
 
-    # Second pass: split every part by location. A source has described all of its groups only when it was read.
+    # Second pass: split every part by location. A source can describe all of its groups only once it was read.
     layout = _layout(kind, fields, sources, has_locations="start" in numbers)
     divided = in_parallel(layout.divide, parts)
-    parts.clear()  # frees what was read before the arrays are joined
+    # What was read is freed before the arrays are joined.
+    parts.clear()
+    code, *arrays = in_parallel(partial(_joined_by_location, divided), (_CODE, *numbers))
+    return Events(
+        fields=fields,
+        groups=layout.groups,
+        code=code,
+        arrays=dict(zip(numbers, arrays, strict=True)),
+        locations=layout.slices(divided),
+        left_out={trace_number: count for trace_number, count in left_out.items() if count},
+    )
 
-    def join(array: str) -> Integers:
-        by_location = range(len(layout.locations))
-        return _joined([piece for position in by_location for part in divided for piece in part[position][array]])
 
-    code, *arrays = in_parallel(join, (_CODE, *numbers))
-    locations = layout.slices(divided)
-    return Events(fields, layout.groups, code, dict(zip(numbers, arrays, strict=True)), locations, dict(+left_out))
-
-
+# Name of the array of the codes of groups, beside the names of numbers.
 _CODE = "code"
 
-# Arrays of some events by name, the code of their groups as `_CODE`, each in pieces that follow each other. They are
-# joined as late as possible, as each join needs the memory of the whole array once more.
+# Arrays of some events by name, each in pieces that follow each other. They are joined as late as possible, as each
+# join needs the memory of the whole array once more.
 _Pieces = dict[str, list[Integers]]
 
 
@@ -182,8 +213,17 @@ class _Part:
 class _Layout:
     """The groups of all traces, and how their events are to lie in the arrays of `Events`.
 
-    `first_code`: the code of the first group of each trace. `location_of_code`: for each group the position of its location
-    in `locations`, of the narrowest type that can hold a code.
+    `first_code`: the code of the first group of each trace. `location_of_code`: for each group the index of its
+    location in `locations`, of the narrowest type that can hold a code.
+
+    With two groups on device 0 and one on device 1, the events of a part are sorted by device and keep their order:
+
+    >>> groups = [(0, 7, 0, "a"), (0, 7, 1, "b"), (0, 7, 0, "c")]
+    >>> layout = _Layout(groups, {0: 0}, locations=[(0, 7, 0), (0, 7, 1)], location_of_code=np.array([0, 1, 0]))
+    >>> part = _Part(trace=0, pieces={"code": [np.array([1, 0, 2])], "start": [np.array([10, 20, 30])]}, left_out=0)
+    >>> on_first, on_second = layout.divide(part)
+    >>> on_first["start"][0].tolist(), on_second["start"][0].tolist()
+    ([20, 30], [10])
     """
 
     groups: list[tuple[Any, ...]]
@@ -201,11 +241,13 @@ class _Layout:
         # A stable sort keeps the order of recording; for codes of 16 bits it is a radix sort.
         order = np.argsort(location_of_event, kind="stable")
         counts = np.bincount(location_of_event, minlength=len(self.locations))
+        slices = _consecutive_slices(counts)
+
         by_location: list[_Pieces] = [{} for _ in self.locations]
         for name, values in arrays.items():
             ordered = values.take(order)
-            for pieces_of_location, part_of_location in zip(by_location, _slices(counts), strict=True):
-                pieces_of_location[name] = [ordered[part_of_location]]
+            for pieces_of_location, slice_of_location in zip(by_location, slices, strict=True):
+                pieces_of_location[name] = [ordered[slice_of_location]]
         return by_location
 
     def _global_codes(self, part: _Part) -> list[Integers]:
@@ -220,40 +262,63 @@ class _Layout:
         """Return where the events of each location that has some lie, once its parts are joined in order."""
         counts = [0] * len(self.locations)
         for part in divided:
-            for position, pieces in enumerate(part):
-                counts[position] += sum(map(len, pieces[_CODE]))
-        parts = zip(self.locations, _slices(counts), strict=True)
-        return {location: part for location, part in parts if part.start < part.stop}
-
-
-def _slices(counts: Iterable[int]) -> list[slice]:
-    """Return slices of these lengths that follow each other from 0 on.
-
-    >>> _slices([2, 3])
-    [slice(0, 2, None), slice(2, 5, None)]
-    """
-    edges = np.cumsum([0, *counts]).tolist()
-    return [slice(first, last) for first, last in pairwise(edges)]
+            for index, pieces in enumerate(part):
+                counts[index] += sum(len(codes) for codes in pieces[_CODE])
+        slices: dict[Location, slice] = {}
+        for location, slice_of_location in zip(self.locations, _consecutive_slices(counts), strict=True):
+            if slice_of_location.start < slice_of_location.stop:
+                slices[location] = slice_of_location
+        return slices
 
 
 def _layout(kind: str, fields: tuple[str, ...], sources: Mapping[int, EventSource], *, has_locations: bool) -> _Layout:
-    """Return how the events of some sources, which were read, are to lie; all at one location without `has_locations`."""
+    """Return how the events of some sources, which were read, are to lie.
+
+    Without `has_locations` all events have the location ().
+    """
     groups: list[tuple[Any, ...]] = []
     first_code: dict[int, int] = {}
-    for trace, source in sources.items():
-        first_code[trace] = len(groups)
-        groups += [(trace, *values) for values in _described(kind, fields, source)]
+    for trace_number, source in sources.items():
+        first_code[trace_number] = len(groups)
+        groups += [(trace_number, *values) for values in _described(kind, fields, source)]
 
-    positions: list[int] = []
+    # A location is some elements of a group: the trace, which is the first, the process and the device.
+    indices: list[int] = []
     if has_locations:
-        positions = [0, *(fields.index(name) + 1 for name in ("process", "device") if name in fields)]
-    numbers: dict[Location, int] = {}  # each location counts from 0 in the order of the groups
+        indices = [0, *(fields.index(name) + 1 for name in ("process", "device") if name in fields)]
+    # Locations are numbered in the order of the groups.
+    number_of_location: dict[Location, int] = {}
     location_numbers: list[int] = []
     for group in groups:
-        location = tuple(group[position] for position in positions)
-        location_numbers.append(numbers.setdefault(location, len(numbers)))
+        location = tuple(group[index] for index in indices)
+        number = number_of_location.setdefault(location, len(number_of_location))
+        location_numbers.append(number)
     dtype = np.uint16 if len(groups) <= np.iinfo(np.uint16).max else np.int32
-    return _Layout(groups, first_code, list(numbers), np.array(location_numbers, dtype))
+    return _Layout(
+        groups=groups,
+        first_code=first_code,
+        locations=list(number_of_location),
+        location_of_code=np.array(location_numbers, dtype),
+    )
+
+
+def _described(kind: str, fields: tuple[str, ...], source: EventSource) -> list[tuple[Any, ...]]:
+    """Return the values of the fields of each group, with the names of calls as programs have them."""
+    groups = source.described()
+    if kind != "api" or "name" not in fields:
+        return groups
+    index = fields.index("name")
+    return [(*group[:index], call_name(group[index]), *group[index + 1 :]) for group in groups]
+
+
+def _consecutive_slices(lengths: Iterable[int]) -> list[slice]:
+    """Return slices of these lengths that follow each other from 0 on.
+
+    >>> _consecutive_slices([2, 3])
+    [slice(0, 2, None), slice(2, 5, None)]
+    """
+    edges = np.cumsum([0, *lengths]).tolist()
+    return [slice(first, last) for first, last in pairwise(edges)]
 
 
 def _read(numbers: tuple[str, ...], job: _Job) -> _Part:
@@ -269,7 +334,8 @@ def _read(numbers: tuple[str, ...], job: _Job) -> _Part:
             left_out += reversed_count
         for name, values in arrays.items():
             pieces[name].append(values)
-    if "start" in numbers:  # the locations need whole arrays; durations alone stay as they are
+    # Dividing by location needs whole arrays. Durations alone are not divided, so they stay as they are.
+    if "start" in numbers:
         pieces = {name: [_joined(values)] for name, values in pieces.items()}
     return _Part(job.trace, pieces, left_out)
 
@@ -281,36 +347,41 @@ def _without_reversed(arrays: dict[str, Integers]) -> tuple[dict[str, Integers],
     if durations.dtype == np.uint32 or not len(durations) or durations.min() >= 0:
         return arrays, 0
     kept = np.flatnonzero(durations >= 0)
-    return {name: values.take(kept) for name, values in arrays.items()}, len(durations) - len(kept)
-
-
-def _described(kind: str, fields: tuple[str, ...], source: EventSource) -> list[tuple[Any, ...]]:
-    """Return the values of the fields of each group, with the names of calls as programs have them."""
-    groups = source.described()
-    if kind != "api" or "name" not in fields:
-        return groups
-    position = fields.index("name")
-    return [(*group[:position], call_name(group[position]), *group[position + 1 :]) for group in groups]
+    kept_arrays = {name: values.take(kept) for name, values in arrays.items()}
+    return kept_arrays, len(durations) - len(kept)
 
 
 def _narrow_code(code: Integers) -> Integers:
-    """Return codes as uint16 where they fit."""
-    return code.astype(np.uint16) if code.max(initial=0) <= np.iinfo(np.uint16).max else code
+    """Return codes as uint16 if all of them fit."""
+    if code.max(initial=0) <= np.iinfo(np.uint16).max:
+        return code.astype(np.uint16)
+    return code
 
 
 def _narrow(values: Integers) -> Integers:
-    """Return 64-bit integers as uint32 where they fit, which takes half the space."""
-    if values.dtype == np.int64 and len(values) and values.min() >= 0 and values.max() <= np.iinfo(np.uint32).max:
+    """Return 64-bit integers as uint32 if all of them fit, which takes half the space."""
+    if values.dtype != np.int64 or not len(values):
+        return values
+    if values.min() >= 0 and values.max() <= np.iinfo(np.uint32).max:
         return values.astype(np.uint32)
     return values
+
+
+def _joined_by_location(divided: Sequence[Sequence[_Pieces]], name: str) -> Integers:
+    """Return one array of all parts, in the order of the locations, and of the parts within a location."""
+    pieces: list[Integers] = []
+    for pieces_of_parts in zip(*divided, strict=True):
+        for pieces_of_part in pieces_of_parts:
+            pieces += pieces_of_part[name]
+    return _joined(pieces)
 
 
 def _joined(pieces: list[Integers]) -> Integers:
     """Join arrays into one of the widest type among those that hold something; return a single one as it is."""
     pieces = [piece for piece in pieces if len(piece)]
-    if len(pieces) == 1:
-        return pieces[0]
-    return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
+    if not pieces:
+        return np.empty(0, np.int64)
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
 _NAMES = {
@@ -322,10 +393,15 @@ _NAMES = {
 def left_out_notices(traces: Sequence[Trace], events: Mapping[str, Events | None]) -> list[str]:
     """Return a line per trace that has events, given by kind, that end before they begin."""
     notices = []
-    for number, trace in enumerate(traces):
-        counts = {name: recorded.left_out.get(number, 0) for name, recorded in events.items() if recorded is not None}
-        parts = [counted(count, _NAMES[name]) for name, count in counts.items() if count]
-        if parts:
-            verb = "ends before it begins" if sum(counts.values()) == 1 else "end before they begin"
-            notices.append(f"{trace.name}: {listed(parts)} {verb}, left out")
+    for trace_number, trace in enumerate(traces):
+        phrases: list[str] = []
+        total = 0
+        for event_kind, recorded in events.items():
+            count = 0 if recorded is None else recorded.left_out.get(trace_number, 0)
+            if count:
+                phrases.append(counted(count, _NAMES[event_kind]))
+                total += count
+        if phrases:
+            verb = "ends before it begins" if total == 1 else "end before they begin"
+            notices.append(f"{trace.name}: {listed(phrases)} {verb}, left out")
     return notices
