@@ -5,6 +5,7 @@ there a kernel carries the message of the call during which it was launched. A k
 end of a group of calls, gets its message by order within its communicator.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,14 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from multicard.trace.collect import Events, Location
+from multicard.trace.collect import Events, Owner
 from multicard.trace.launches import first_position
 from multicard.trace.model import MISSING, Integers
+
+Mask = npt.NDArray[np.bool_]
 
 # Fields of the groups of communication kernels, beside the trace.
 COMMUNICATION_FIELDS = ("process", "device", "stream", "name", "class", "collective", "ranks", "communicator")
 
-# Instead of a position: a kernel's message, or the call that launched it, is unknown.
+# Stands for a position if a kernel's message, or the call that launched it, is unknown.
 _NONE = -1
 
 
@@ -50,9 +53,7 @@ def communication_kernels(kernels: Events, api: Events | None, messages: Events 
     code, groups = _groups(chosen, messages, message_of_kernel)
     message_bytes = _numbers_of(messages, message_of_kernel, "bytes")
     # How the bytes of a call that launched several kernels are divided among them is unknown.
-    has_message = message_of_kernel != _NONE
-    kernels_of_message = np.bincount(message_of_kernel[has_message], minlength=1)
-    message_bytes[has_message & (kernels_of_message.take(message_of_kernel, mode="clip") > 1)] = MISSING
+    message_bytes[_shares_message(message_of_kernel)] = MISSING
     arrays = chosen.arrays | {
         "bytes": message_bytes,
         "sequence": _numbers_of(messages, message_of_kernel, "sequence"),
@@ -61,32 +62,47 @@ def communication_kernels(kernels: Events, api: Events | None, messages: Events 
     return Events(COMMUNICATION_FIELDS, groups, code, arrays, dict(chosen.locations))
 
 
+def _shares_message(message_of_kernel: Integers) -> Mask:
+    """Return which kernels carry a message that another one carries, too.
+
+    >>> _shares_message(np.array([4, 9, 4, _NONE])).tolist()
+    [True, False, True, False]
+    """
+    has_message = message_of_kernel != _NONE
+    kernels_of_message = np.bincount(message_of_kernel[has_message], minlength=1)
+    # The look-up for a kernel without a message is of no account, so its index only has to be valid.
+    kernel_count = kernels_of_message.take(message_of_kernel, mode="clip")
+    return has_message & (kernel_count > 1)
+
+
 def _groups(
     kernels: Events, messages: Events | None, message_of_kernel: Integers
 ) -> tuple[Integers, list[tuple[Any, ...]]]:
     """Return for each kernel the code of its group, and the groups: the pairs of kernel and message that occur."""
-    kernel_groups = kernels.group_dicts()
     message_groups: list[_Message] = []
-    # The code of each kernel's message counts from 1; 0 stands for no message.
+    # The code of the group of each kernel's message counts from 1; 0 stands for no message.
     message_code = np.zeros(len(message_of_kernel), np.int64)
     if messages is not None:
-        described = messages.group_fields("collective", "ranks", "communicator")
-        message_groups = [_Message(*values) for _, *values in described]
+        for _, collective, ranks, communicator in messages.group_fields("collective", "ranks", "communicator"):
+            message_groups.append(_Message(collective, ranks, communicator))
         has_message = message_of_kernel != _NONE
-        message_code[has_message] = messages.code.take(message_of_kernel[has_message]).astype(np.int64) + 1
-    base = len(message_groups) + 1
-    pairs, code = np.unique(kernels.code * np.int64(base) + message_code, return_inverse=True)
+        message = message_of_kernel[has_message]
+        message_code[has_message] = messages.code.take(message).astype(np.int64) + 1
 
-    groups = []
+    # The codes of a kernel and of its message become the digits of one number.
+    base = len(message_groups) + 1
+    pair_of_kernel = kernels.code * np.int64(base) + message_code
+    pairs, code = np.unique(pair_of_kernel, return_inverse=True)
+    kernel_groups = kernels.group_dicts()
+    groups: list[tuple[Any, ...]] = []
     for pair in pairs.tolist():
         kernel_code, code_of_message = divmod(pair, base)
         trace, *_ = kernels.groups[kernel_code]
-        kernel = kernel_groups[kernel_code]
+        fields = {"stream": None} | kernel_groups[kernel_code]
+        described = _Message(fields["collective"], None, None)
         if code_of_message:
-            message = message_groups[code_of_message - 1]
-        else:
-            message = _Message(kernel["collective"], None, None)
-        fields = kernel | {"stream": kernel.get("stream")} | message._asdict()
+            described = message_groups[code_of_message - 1]
+        fields |= described._asdict()
         groups.append((trace, *(fields[name] for name in COMMUNICATION_FIELDS)))
     return code.astype(np.int64), groups
 
@@ -104,7 +120,7 @@ def _numbers_of(messages: Events | None, message_of_kernel: Integers, name: str)
 class _Process:
     """The communication kernels of one process, and its messages, by their positions among all."""
 
-    owner: Location
+    owner: Owner
     kernels: Events
     messages: Events
     kernel_positions: Integers
@@ -115,10 +131,10 @@ def _messages_of(kernels: Events, api: Events | None, messages: Events) -> Integ
     """Return the position of the message that each kernel carries, or `_NONE`."""
     message_of_kernel = np.full(len(kernels.code), _NONE)
     for owner, part in messages.locations.items():
-        parts_of_devices = [kernels.positions(location) for location in kernels.locations if location[:2] == owner]
-        if not parts_of_devices:
+        on_devices = [kernels.positions(location) for location in kernels.locations_of(owner)]
+        if not on_devices:
             continue
-        positions = np.concatenate(parts_of_devices)
+        positions = np.concatenate(on_devices)
         is_noted = messages.arrays["kernel_start"][part] != MISSING
         noted = np.flatnonzero(is_noted) + part.start
         if len(noted):
@@ -127,9 +143,9 @@ def _messages_of(kernels: Events, api: Events | None, messages: Events) -> Integ
         calls = np.flatnonzero(~is_noted) + part.start
         if len(calls):
             if api is not None:
-                without = positions[message_of_kernel.take(positions) == _NONE]
-                process = _Process(owner, kernels, messages, without, calls)
-                message_of_kernel[without] = _by_call(process, api)
+                without_message = positions[message_of_kernel.take(positions) == _NONE]
+                process = _Process(owner, kernels, messages, without_message, calls)
+                message_of_kernel[without_message] = _by_call(process, api)
             _ByOrder(_Process(owner, kernels, messages, positions, calls), message_of_kernel).match()
     return message_of_kernel
 
@@ -168,25 +184,38 @@ def _common_codes(first: Integers, second: Integers) -> tuple[Integers, Integers
 def _by_call(process: _Process, api: Events) -> Integers:
     """Return the message of the call of NCCL during which each kernel was launched, on the same thread; or `_NONE`."""
     messages = process.messages
-    launches = _launches(api, process.owner, process.kernels.number("correlation", process.kernel_positions))
+    correlation = process.kernels.number("correlation", process.kernel_positions)
+    launches = _launches(api, process.owner, correlation)
     launching_threads = api.group_field("thread")
     calling_threads = messages.group_field("thread")
     message_of_kernel = np.full(len(process.kernel_positions), _NONE)
     for thread in {thread for thread in calling_threads if thread is not None}:
         calls = messages.of_groups(_codes_equal(calling_threads, thread), process.message_positions)
-        launched = np.flatnonzero(np.isin(launches.code, _codes_equal(launching_threads, thread)))
+        by_thread = np.isin(launches.code, _codes_equal(launching_threads, thread))
+        launched = np.flatnonzero(by_thread)
         if len(calls) and len(launched):
             call, is_during = _enclosing_calls(messages, calls, launches.start.take(launched))
             message_of_kernel[launched[is_during]] = call[is_during]
     return message_of_kernel
 
 
-def _enclosing_calls(messages: Events, calls: Integers, moments: Integers) -> tuple[Integers, npt.NDArray[np.bool_]]:
-    """Return for each moment the latest of some calls that had begun, and whether it had not yet ended."""
+def _enclosing_calls(messages: Events, calls: Integers, moments: Integers) -> tuple[Integers, Mask]:
+    """Return for each moment the latest of some calls that had begun, and whether it had not yet ended.
+
+    The first call lasts from 10 to 20 and the second from 30 to 50: 40 lies in the second, and 25 after the first.
+
+    >>> times = {"start": np.array([10, 30]), "duration": np.array([10, 20]), "end": np.array([20, 50])}
+    >>> messages = Events((), [], np.array([0, 0]), times, {})
+    >>> call, is_during = _enclosing_calls(messages, np.array([0, 1]), np.array([40, 25]))
+    >>> call.tolist(), is_during.tolist()
+    ([1, 0], [True, False])
+    """
     calls = messages.in_time_order(calls)
+    # How many of the calls had begun at each moment.
     begun = np.searchsorted(messages.number("start", calls), moments, side="right")
-    call = calls.take(np.maximum(begun - 1, 0))
-    return call, (begun > 0) & (moments <= messages.number("end", call))
+    latest_call = calls.take(np.maximum(begun - 1, 0))
+    is_during = (begun > 0) & (moments <= messages.number("end", latest_call))
+    return latest_call, is_during
 
 
 def _codes_equal(values: Sequence[Any], value: Any) -> list[int]:
@@ -201,25 +230,31 @@ class _Launches(NamedTuple):
     code: Integers
 
 
-def _launches(api: Events, owner: Location, correlation: Integers) -> _Launches:
+def _launches(api: Events, owner: Owner, correlation: Integers) -> _Launches:
     """Return the calls of a process that launched its kernels of these correlations.
 
     Of calls with one correlation the one that began first counts.
     """
-    launches = _Launches(np.zeros(len(correlation), np.int64), np.full(len(correlation), _NONE))
+    start = np.zeros(len(correlation), np.int64)
+    code = np.full(len(correlation), _NONE)
     part = api.slice_of(owner)
     # Rows that repeat a call with its backtrace are left out.
     is_call = api.mask((name != "backtrace" for name in api.group_field("api")), part)
     is_wanted = np.isin(api.arrays["correlation"][part], correlation[correlation >= 0])
     calls = np.flatnonzero(is_call & is_wanted) + part.start
     if len(calls):
+        # A stable sort keeps calls with one correlation in the order of their starts.
         calls = api.in_time_order(calls)
         calls = calls.take(np.argsort(api.arrays["correlation"].take(calls), kind="stable"))
         position, is_launched = first_position(api.arrays["correlation"].take(calls), correlation)
         launching_call = calls.take(position[is_launched])
-        launches.start[is_launched] = api.arrays["start"].take(launching_call)
-        launches.code[is_launched] = api.code.take(launching_call)
-    return launches
+        start[is_launched] = api.arrays["start"].take(launching_call)
+        code[is_launched] = api.code.take(launching_call)
+    return _Launches(start, code)
+
+
+# A device and the number of a stream on it, after the trace; without the number if streams were not recorded.
+_Stream = tuple[Any, ...]
 
 
 class _ByOrder:
@@ -239,7 +274,7 @@ class _ByOrder:
         self._free_messages = process.message_positions[~np.isin(process.message_positions, carried)]
 
         stream_fields = ["stream"] if "stream" in self._kernels.fields else []
-        self._stream_of_kernel_code = self._kernels.group_fields("device", *stream_fields)
+        self._stream_of_kernel_code: list[_Stream] = self._kernels.group_fields("device", *stream_fields)
         self._collective_of_kernel_code = self._kernels.group_field("collective")
         self._collective_of_message_code = self._messages.group_field("collective")
         self._communicator_of_message_code = self._messages.group_field("communicator")
@@ -259,10 +294,10 @@ class _ByOrder:
             )
 
     def _match_collective(self, collective: str, kernel_codes: list[int], message_codes: list[int]) -> None:
-        streams_of_communicators = list(self._communicator_of_stream.values())
+        streams_of_communicator = Counter(self._communicator_of_stream.values())
         for stream, communicator in self._communicator_of_stream.items():
-            # Where a communicator has two streams, the one that a message belongs to is unknown.
-            if streams_of_communicators.count(communicator) == 1:
+            # If a communicator has two streams, the one that a message belongs to is unknown.
+            if streams_of_communicator[communicator] == 1:
                 self._pair(
                     [code for code in kernel_codes if self._stream_of_kernel_code[code] == stream],
                     [code for code in message_codes if self._communicator_of_message_code[code] == communicator],
@@ -274,33 +309,37 @@ class _ByOrder:
         if len(devices) == 1 and len(self._communicators_of_collective[collective]) == 1:
             self._pair(on_other_streams, message_codes)
 
-    def _communicators_of_collectives(self, messages: Integers) -> dict[str, set[Any]]:
+    def _communicators_of_collectives(self, messages: Integers) -> dict[str, set[str | None]]:
         """Return the communicators of some messages, by collective."""
-        communicators: dict[str, set[Any]] = {}
+        communicators: dict[str, set[str | None]] = {}
         for code in np.unique(self._messages.code.take(messages)).tolist():
-            of_collective = communicators.setdefault(self._collective_of_message_code[code], set())
-            of_collective.add(self._communicator_of_message_code[code])
+            collective = self._collective_of_message_code[code]
+            communicators.setdefault(collective, set()).add(self._communicator_of_message_code[code])
         return communicators
 
-    def _communicators_of_streams(self, kernels: Integers) -> dict[tuple[Any, ...], Any]:
+    def _communicators_of_streams(self, kernels: Integers) -> dict[_Stream, str | None]:
         """Return the communicator of each stream whose kernels with messages are all of one communicator."""
         kernel_codes = self._kernels.code.take(kernels)
         message_codes = self._messages.code.take(self._message_of_kernel.take(kernels))
         pairs = np.unique(np.stack((kernel_codes, message_codes)), axis=1)
-        communicators: dict[tuple[Any, ...], set[Any]] = {}
+        communicators: dict[_Stream, set[str | None]] = {}
         for kernel_code, message_code in pairs.T.tolist():
             stream = self._stream_of_kernel_code[kernel_code]
             communicators.setdefault(stream, set()).add(self._communicator_of_message_code[message_code])
         return {stream: next(iter(names)) for stream, names in communicators.items() if len(names) == 1}
 
     def _pair(self, kernel_codes: list[int], message_codes: list[int]) -> None:
-        """Give the kernels of some groups the messages of some groups in order, where there are as many of both.
+        """Give the kernels of some groups the messages of some groups in order, if there are as many of both.
 
         A kernel that began before the first of the calls, and a call that began after the last of the kernels, have no
-        partner in the capture.
+        partner in the capture. Here the kernel at 2 and the call at 40 have none, and the others are paired:
+
+            kernels at  2  12  23  31
+            calls at      10  20  30  40
         """
         kernels = self._kernels.in_time_order(self._kernels.of_groups(kernel_codes, self._free_kernels))
         calls = self._messages.in_time_order(self._messages.of_groups(message_codes, self._free_messages))
+        # An earlier pair of streams and communicators may have used some of them.
         calls = calls[~np.isin(calls, self._message_of_kernel)]
         if not len(kernels) or not len(calls):
             return
