@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from multicard.core.system import in_parallel
 from multicard.core.units import SECONDS, with_unit
-from multicard.trace.collect import Events, Location, collect, left_out_notices
+from multicard.trace.collect import Events, Location, Owner, collect, left_out_notices
 from multicard.trace.host_collectives import host_collectives
 from multicard.trace.kernel_classes import collective, kernel_class
-from multicard.trace.launches import NO_THREAD, UNKNOWN, calling_threads, join_calls
+from multicard.trace.launches import NO_THREAD, UNKNOWN, LaunchCounts, calling_threads, join_calls
 from multicard.trace.messages import communication_kernels
 from multicard.trace.model import DEVICE, KINDS, Integers, Trace
 from multicard.trace.rank_matching import Matching, match_ranks
@@ -28,8 +28,8 @@ ON_DEVICE = ("kernels", "memory", "graphs")
 
 # A process may lack the kernels of this share of its launches before that is reported.
 MISSING_KERNELS_SHARE = 0.01
-# The clocks of device and host disagree if more than this share of a device's work begins before its launching call,
-# by more than the tolerance.
+# The clocks of device and host disagree if more than this share of a device's work begins longer before its launching
+# call than the tolerance.
 EARLY_SHARE = 0.01
 EARLY_TOLERANCE_NS = 1_000_000
 # The statistics of fewer values take less time than starting threads does.
@@ -73,9 +73,11 @@ class CapturedEvents:
             calls = self.api if can_link else None
             self.communication = communication_kernels(self.kernels, calls, messages)
 
-        trace_notices = [line for trace in traces for line in trace.notices]
-        in_order = {kind: self.events(kind) for kind in (*ON_DEVICE, "api", "ranges", "host_calls")}
-        self.notices = trace_notices + left_out_notices(traces, in_order)
+        self.notices: list[str] = []
+        for trace in traces:
+            self.notices += trace.notices
+        kinds_with_durations = (*ON_DEVICE, "api", "ranges", "host_calls")
+        self.notices += left_out_notices(traces, {name: self.events(name) for name in kinds_with_durations})
         self.warnings = _losses(traces) + self._repeated_ranks()
         self.linked = False
         if can_link and self.api is not None and self.on_device():
@@ -90,24 +92,29 @@ class CapturedEvents:
         Each number and each column of groups that is not needed saves time and memory.
         """
 
-        def read(kind: str, numbers: Sequence[str], groups: Sequence[str] | None = None) -> Events | None:
-            events = collect(self.traces, kind, numbers, groups) if kind in wanted else None
-            if events is not None and kind != "messages":
-                self._events[kind] = events
-            return events
+        def read(event_kind: str, numbers: Sequence[str], groups: Sequence[str]) -> Events | None:
+            if event_kind not in wanted:
+                return None
+            return collect(self.traces, event_kind, numbers, groups)
 
-        read("ranges", ("start", "duration"), ("process", "domain", "name", "thread"))
-        messages = read("messages", KINDS["messages"].numbers)
+        ranges = read("ranges", ["start", "duration"], ["process", "domain", "name", "thread"])
+        messages = read("messages", KINDS["messages"].numbers, KINDS["messages"].groups)
         times = ["start", "duration"] if needs_starts else ["duration"]
         if can_link or messages is not None:
             times = ["correlation", *times]
         stream = ["stream"] if can_link or "starts" in wanted else []
         thread = ["thread"] if can_link else []
-        read("kernels", times, ["process", "device", "name", *stream])
-        read("memory", [*times, "bytes"], ["process", "device", "operation", "host_memory", *stream])
-        read("graphs", times, ["process", "device", *stream])
-        read("api", times, ["process", "api", "name", *thread])
-        read("host_calls", ["start", "duration"], ["process", "name", "thread"])
+        events_of_kind = {
+            "ranges": ranges,
+            "kernels": read("kernels", times, ["process", "device", "name", *stream]),
+            "memory": read("memory", [*times, "bytes"], ["process", "device", "operation", "host_memory", *stream]),
+            "graphs": read("graphs", times, ["process", "device", *stream]),
+            "api": read("api", times, ["process", "api", "name", *thread]),
+            "host_calls": read("host_calls", ["start", "duration"], ["process", "name", "thread"]),
+        }
+        for event_kind, events in events_of_kind.items():
+            if events is not None:
+                self._events[event_kind] = events
         return messages
 
     @property
@@ -153,11 +160,14 @@ class CapturedEvents:
 
     def on_device(self) -> list[tuple[str, Events]]:
         """Return what ran on devices, with its kind, in the order of `ON_DEVICE`."""
-        return [(kind, self._events[kind]) for kind in ON_DEVICE if kind in self._events]
+        return [(name, self._events[name]) for name in ON_DEVICE if name in self._events]
 
     def locations(self) -> list[Location]:
         """Return the devices of processes on which anything ran, in the order of their texts."""
-        return sorted({location for _, events in self.on_device() for location in events.locations}, key=str)
+        locations: set[Location] = set()
+        for _, events in self.on_device():
+            locations |= events.locations.keys()
+        return sorted(locations, key=str)
 
     @property
     def has_graph_launches(self) -> bool:
@@ -169,7 +179,8 @@ class CapturedEvents:
 
         Starts are 64-bit integers, since narrower ones would overflow when a duration is added.
         """
-        values = np.concatenate([events.arrays[name][events.slice_of(location)] for _, events in self.on_device()])
+        parts = [events.arrays[name][events.slice_of(location)] for _, events in self.on_device()]
+        values = np.concatenate(parts)
         return values.astype(np.int64) if name == "start" else values
 
     @cached_property
@@ -185,9 +196,9 @@ class CapturedEvents:
         call = self.of_device(location, "call").take(awaited)
         start = self.of_device(location, "start").take(awaited)
         duration = self.of_device(location, "duration").take(awaited)
-        before = self._launched_before(location)
-        if before is not None:
-            call = np.where(before.take(awaited), LONG_AGO, call)
+        is_before_steps = self._launched_before(location)
+        if is_before_steps is not None:
+            call = np.where(is_before_steps.take(awaited), LONG_AGO, call)
         return steps_on_device(self.marks.steps[location[:2]], call, start + duration)
 
     @cached_property
@@ -211,23 +222,27 @@ class CapturedEvents:
     def _join(self, api: Events) -> None:
         """Find the calls that launched what ran on devices, and warn where that cannot be right."""
         device_events = [events for _, events in self.on_device()]
-        for (trace, process), (missing, launches) in join_calls(api, device_events).items():
-            self._warn_of_missing_kernels(trace, process, missing, launches)
+        for owner, counts in join_calls(api, device_events).items():
+            self._warn_of_missing_kernels(owner, counts)
         for events in (api, *device_events):
             events.arrays.pop("correlation")
         for location in self.locations():
             self._check_clocks(location)
 
-    def _warn_of_missing_kernels(self, trace: int, process: int, missing: int, launches: int) -> None:
+    def _warn_of_missing_kernels(self, owner: Owner, counts: LaunchCounts) -> None:
+        trace, process = owner
+        missing = counts.without_kernel
         # Kernels that were recorded but left out, as they end before they begin, are not missing.
         if self.kernels is not None:
             missing -= self.kernels.left_out.get(trace, 0)
-        if missing <= MISSING_KERNELS_SHARE * launches:
+        if missing <= MISSING_KERNELS_SHARE * counts.launches:
             return
+        name = self.traces[trace].name
         causes = self.traces[trace].failed_launches()
         why = f": {', '.join(causes)}" if causes else ""
-        name = self.traces[trace].name
-        self.warnings.append(f"{name}: process {process}: {missing} of {launches} kernel launches have no kernel{why}")
+        self.warnings.append(
+            f"{name}: process {process}: {missing} of {counts.launches} kernel launches have no kernel{why}"
+        )
 
     def _check_clocks(self, location: Location) -> None:
         """Drop the launching calls of a device whose work begins before them: its clock is not that of the host."""
@@ -267,78 +282,90 @@ class CapturedEvents:
         """Return the streams of a device on which threads that mark steps launched kernels."""
         if self.kernels is None or self.api is None:
             return set()
-        # By the number of a thread, with one element more for kernels whose thread is unknown.
-        marks_steps = np.zeros(NO_THREAD + 1, bool)
         callers = calling_threads(self.api)
+        # The index is the number of a thread. `NO_THREAD` is the last one, for kernels whose thread is unknown.
+        marks_steps = np.zeros(NO_THREAD + 1, bool)
         marks_steps[: len(callers)] = [caller in self.marks.threads for caller in callers]
+
         on_this_device = self.kernels.slice_of(location)
-        thread = self.kernels.arrays["thread"][on_this_device]
-        launched = np.flatnonzero(marks_steps.take(thread))
-        counts = np.bincount(self.kernels.code[on_this_device].take(launched))
+        thread_of_kernel = self.kernels.arrays["thread"][on_this_device]
+        launched = np.flatnonzero(marks_steps.take(thread_of_kernel))
+        code_of_kernel = self.kernels.code[on_this_device]
+        kernels_of_code = np.bincount(code_of_kernel.take(launched))
         streams = self.kernels.group_field("stream")
-        return {streams[code] for code in np.flatnonzero(counts).tolist()}
+        return {streams[code] for code in np.flatnonzero(kernels_of_code).tolist()}
 
     def _launched_before(self, location: Location) -> Mask | None:
         """Return which events of a device were `launched_before` the steps, all kinds one after another.
 
         None if all calls were recorded, so that their times are the answer.
         """
-        calls = [events.arrays["call"][events.slice_of(location)] for _, events in self.on_device()]
-        if all(call.max(initial=0) != UNKNOWN for call in calls):
+        call = self.of_device(location, "call")
+        if call.max(initial=0) != UNKNOWN:
             return None
-        # `launched_before` takes streams as numbers, equal ones for one stream in all kinds.
-        numbers: dict[int | None, int] = {}
-        for _, events in self.on_device():
-            for stream in events.group_field("stream"):
-                numbers.setdefault(stream, len(numbers))
-        streams = []
-        for _, events in self.on_device():
-            number_by_code = np.array([numbers[stream] for stream in events.group_field("stream")], np.int32)
-            streams.append(number_by_code.take(events.code[events.slice_of(location)]))
         steps = self.marks.steps[location[:2]]
         first_step = int(steps.starts[0]), int(steps.ends[0])
         start = self.of_device(location, "start")
-        return launched_before(first_step, np.concatenate(calls), start, np.concatenate(streams))
+        return launched_before(first_step, call, start, self._stream_numbers(location))
+
+    def _stream_numbers(self, location: Location) -> Integers:
+        """Return the stream of each event of a device as a number from 0, equal for one stream in all kinds."""
+        number_of_stream: dict[int | None, int] = {}
+        numbers: list[Integers] = []
+        for _, events in self.on_device():
+            number_of_code: list[int] = []
+            for stream in events.group_field("stream"):
+                number = number_of_stream.setdefault(stream, len(number_of_stream))
+                number_of_code.append(number)
+            code_of_event = events.code[events.slice_of(location)]
+            numbers.append(np.array(number_of_code, np.int32).take(code_of_event))
+        return np.concatenate(numbers)
 
     def _by_kind(self, location: Location, values: Mask) -> dict[str, Mask]:
         """Divide values of what ran on a device, all kinds one after another, by kind."""
-        kinds = [kind for kind, _ in self.on_device()]
-        counts = [len(events.code[events.slice_of(location)]) for _, events in self.on_device()]
-        return dict(zip(kinds, np.split(values, np.cumsum(counts)[:-1]), strict=True))
+        kinds: list[str] = []
+        counts: list[int] = []
+        for event_kind, events in self.on_device():
+            kinds.append(event_kind)
+            counts.append(len(events.code[events.slice_of(location)]))
+        begins_of_others = np.cumsum(counts)[:-1]
+        return dict(zip(kinds, np.split(values, begins_of_others), strict=True))
 
     def _keep_steps(self) -> None:
         """Drop what belongs to no step."""
         steps = self.steps
-        device_windows = {location: steps_of_location.window for location, steps_of_location in steps.items()}
+        device_windows = {location: steps_of_device.window for location, steps_of_device in steps.items()}
         before_steps: dict[Location, dict[str, Mask]] = {}
         for location in steps:
-            # Where the extent of the steps is that of the host, too few launches are known.
-            before = self._launched_before(location) if steps[location].extent == DEVICE else None
-            if before is not None:
-                before_steps[location] = self._by_kind(location, before)
-        for kind, events in self.on_device():
-            inside = self._in_steps(events, device_windows)
+            # If the extent of the steps is that of the host, too few launches are known.
+            is_before = self._launched_before(location) if steps[location].extent == DEVICE else None
+            if is_before is not None:
+                before_steps[location] = self._by_kind(location, is_before)
+
+        for event_kind, events in self.on_device():
+            is_kept = self._in_steps(events, device_windows)
             if self.linked:
-                for location, masks in before_steps.items():
-                    inside[events.slice_of(location)] &= ~masks[kind]
-            self._events[kind] = events.where(inside)
-            if kind == "kernels" and self.communication is not None:
+                for location, is_before_of_kind in before_steps.items():
+                    is_kept[events.slice_of(location)] &= ~is_before_of_kind[event_kind]
+            self._events[event_kind] = events.where(is_kept)
+            if event_kind == "kernels" and self.communication is not None:
                 positions = self.communication.arrays["kernel"]
-                self.communication = self.communication.where(inside.take(positions))
-        for kind in ("ranges", "api"):
-            if kind in self._events:
-                host_events = self._events[kind]
-                windows = {location: self.marks.window(*location) for location in host_events.locations}
-                self._events[kind] = host_events.where(_inside(host_events, "start", windows))
+                self.communication = self.communication.where(is_kept.take(positions))
+        for event_kind in ("ranges", "api"):
+            if event_kind in self._events:
+                host_events = self._events[event_kind]
+                windows = {owner: self.marks.window(*owner) for owner in host_events.locations}
+                self._events[event_kind] = host_events.where(_inside(host_events, "start", windows))
 
     def _in_steps(self, events: Events, device_windows: dict[Location, Window]) -> Mask:
         """Return which events of devices belong to steps: by their launching call, else by the device's own steps."""
-        windows = {location: self.marks.window(*location[:2]) for location in events.locations}
+        host_windows = {location: self.marks.window(*location[:2]) for location in events.locations}
         if not self.linked:
-            return _inside(events, "start", windows)
-        ran = _inside(events, "start", windows | device_windows)
-        launched = _inside(events, "call", windows)
-        return np.where(events.arrays["call"] == UNKNOWN, ran, launched)
+            return _inside(events, "start", host_windows)
+        ran_in_steps = _inside(events, "start", host_windows | device_windows)
+        launched_in_steps = _inside(events, "call", host_windows)
+        is_unknown = events.arrays["call"] == UNKNOWN
+        return np.where(is_unknown, ran_in_steps, launched_in_steps)
 
 
 def _add_classes(kernels: Events) -> None:
@@ -352,22 +379,21 @@ def _add_classes(kernels: Events) -> None:
 
 def _losses(traces: Sequence[Trace]) -> list[str]:
     """Return a line for each diagnostic of a profiler about events that it lost."""
-    return [
-        f"{trace.name}: {diagnostic.text}"
-        for trace in traces
-        for diagnostic in trace.diagnostics
-        if diagnostic.means_loss
-    ]
+    lines: list[str] = []
+    for trace in traces:
+        lines += [f"{trace.name}: {diagnostic.text}" for diagnostic in trace.diagnostics if diagnostic.means_loss]
+    return lines
 
 
 def _inside(events: Events, name: str, windows: Mapping[Location, Window]) -> Mask:
     """Return which events have a time in the window [first, last) of their location."""
     times = events.arrays[name]
-    inside = np.zeros(len(times), bool)
+    is_inside = np.zeros(len(times), bool)
     for location, part in events.locations.items():
         first, last = windows[location]
-        inside[part] = (first <= times[part]) & (times[part] < last)
-    return inside
+        times_of_part = times[part]
+        is_inside[part] = (first <= times_of_part) & (times_of_part < last)
+    return is_inside
 
 
 def summed(values: Grouped, events: Events, keys: Sequence[Key | None]) -> list[tuple[Key, Statistics]]:
@@ -375,17 +401,17 @@ def summed(values: Grouped, events: Events, keys: Sequence[Key | None]) -> list[
 
     The order is that of the texts of the groups. `keys`: the key of each group, by code; None leaves the group out.
     """
-    codes_of: dict[Key, list[int]] = {}
+    codes_of_key: dict[Key, list[int]] = {}
     for code in sorted(range(len(events.groups)), key=lambda code: str(events.groups[code])):
         key = keys[code]
         if key is not None and code in values:
-            codes_of.setdefault(key, []).append(code)
+            codes_of_key.setdefault(key, []).append(code)
 
     def statistics_of(codes: list[int]) -> Statistics:
         return statistics(values.of(codes))
 
     if len(values) < VALUES_WORTH_THREADS:
-        results = [statistics_of(codes) for codes in codes_of.values()]
+        results = [statistics_of(codes) for codes in codes_of_key.values()]
     else:
-        results = in_parallel(statistics_of, codes_of.values())
-    return list(zip(codes_of, results, strict=True))
+        results = in_parallel(statistics_of, codes_of_key.values())
+    return list(zip(codes_of_key, results, strict=True))

@@ -13,12 +13,13 @@ import numpy as np
 
 from multicard.core.text import counted
 from multicard.trace.captured_events import CapturedEvents
+from multicard.trace.collect import Owner
 from multicard.trace.kernel_classes import CLASSES
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Integers, Steps, Trace
 from multicard.trace.named_ranges import LIKE_STEP, OPTIMIZER_STEP, Ranges, named_ranges, unnumbered
 from multicard.trace.process_kernels import ProcessKernels, process_kernels
-from multicard.trace.steps import RECORDED, STEP, Owner, is_warm_up, warms_up
+from multicard.trace.steps import RECORDED, STEP, is_warm_up, warms_up
 
 # Classes of kernels that an optimizer does not launch: one of them between two kernels of the optimizer shows that
 # these belong to two updates.

@@ -9,39 +9,53 @@ import numpy.typing as npt
 
 from multicard.core.system import in_parallel
 from multicard.trace.api_calls import GRAPH_LAUNCH, KERNEL_LAUNCH
-from multicard.trace.collect import Events, Location
+from multicard.trace.collect import Events, Owner
 from multicard.trace.model import Integers
 
-UNKNOWN = np.iinfo(np.int64).max  # instead of a time: the launching call was not recorded
+# Stands for a time if the launching call was not recorded.
+UNKNOWN = np.iinfo(np.int64).max
+# Stands for the number of a thread if the launching call was not recorded.
 NO_THREAD = np.iinfo(np.uint16).max
 
 
-def join_calls(api: Events, sets: Sequence[Events]) -> dict[tuple[Any, ...], tuple[int, int]]:
-    """Add the arrays `call` and `returned` to device events: start and end of their launching calls, or `UNKNOWN`.
+class LaunchCounts(NamedTuple):
+    """How many calls of a process launched kernels, and how many of these kernels were not recorded."""
 
-    The array `thread` has the position in `calling_threads` of the thread that made the call, or `NO_THREAD`. Where
-    graphs were launched, the array `by_graph` is True if the call launched one. Of calls with one correlation the one
-    that began first counts: a runtime call comes before the driver call inside.
+    without_kernel: int
+    launches: int
 
-    Return by trace and process how many launches of kernels have none recorded, and how many launches there are.
+
+def join_calls(api: Events, device_events: Sequence[Events]) -> dict[Owner, LaunchCounts]:
+    """Add to device events the arrays `call` and `returned`: start and end of their launching calls, or `UNKNOWN`.
+
+    The array `thread` has the position in `calling_threads` of the thread that made the call, or `NO_THREAD`. If graphs
+    were launched, the array `by_graph` is True for what a graph launched. Of calls with one correlation the one that
+    began first counts: a runtime call comes before the driver call inside.
+
+    Return the counts of the processes that launched kernels.
     """
     calls = _Calls.of(api)
-    for events in sets:
+    for events in device_events:
         _add_arrays(events, has_graphs=bool(calls.launches_graph.any()))
 
-    def join(owner: Location) -> tuple[int, int] | None:
-        parts = [
-            (events, part) for events in sets for location, part in events.locations.items() if location[:2] == owner
-        ]
+    def join(owner: Owner) -> LaunchCounts | None:
+        """Join the device events of one process."""
         first_calls = calls.first_of_each_correlation(owner)
-        if len(first_calls.correlation):
-            for events, part in parts:
-                _join_part(calls, first_calls, events, part)
-        return calls.without_kernel(owner, [events.arrays["correlation"][part] for events, part in parts])
+        correlations: list[Integers] = []
+        for events in device_events:
+            for location in events.locations_of(owner):
+                part = events.slice_of(location)
+                correlations.append(events.arrays["correlation"][part])
+                if len(first_calls.correlation):
+                    _join_part(calls, first_calls, events, part)
+        return calls.launch_counts(owner, correlations)
 
-    owners = list(dict.fromkeys(location[:2] for events in sets for location in events.locations))
-    counts = zip(owners, in_parallel(join, owners), strict=True)
-    return {owner: count for owner, count in counts if count is not None}
+    owners = list(dict.fromkeys(location[:2] for events in device_events for location in events.locations))
+    counts_of_owner: dict[Owner, LaunchCounts] = {}
+    for owner, counts in zip(owners, in_parallel(join, owners), strict=True):
+        if counts is not None:
+            counts_of_owner[owner] = counts
+    return counts_of_owner
 
 
 def _add_arrays(events: Events, *, has_graphs: bool) -> None:
@@ -68,8 +82,11 @@ def first_position(ordered: Integers, wanted: Integers) -> tuple[Integers, npt.N
     >>> position.tolist(), is_present.tolist()
     ([1, 1], [True, False])
     """
-    position = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
-    return position, ordered.take(position) == wanted
+    position = np.searchsorted(ordered, wanted)
+    # A value above all others would have the position behind the last one.
+    position = np.minimum(position, len(ordered) - 1)
+    is_present = ordered.take(position) == wanted
+    return position, is_present
 
 
 class _FirstCalls(NamedTuple):
@@ -95,58 +112,82 @@ class _Calls:
 
     @classmethod
     def of(cls, api: Events) -> "_Calls":
-        """Return what the names of calls and their threads mean."""
-        names = api.group_field("name")
-        is_call = [api_of_call != "backtrace" for api_of_call in api.group_field("api")]
-        is_kernel_launch = [KERNEL_LAUNCH.match(name) is not None for name in names]
-        threads = {thread: number for number, thread in enumerate(calling_threads(api))}
+        """Return the calls, with what their names and threads mean."""
+        is_call: list[bool] = []
+        launches_kernel: list[bool] = []
+        launches_graph: list[bool] = []
+        for _, api_of_call, name in api.group_fields("api", "name"):
+            is_call.append(api_of_call != "backtrace")
+            launches_kernel.append(is_call[-1] and KERNEL_LAUNCH.match(name) is not None)
+            launches_graph.append(GRAPH_LAUNCH.match(name) is not None)
+        number_of_thread = {thread: number for number, thread in enumerate(calling_threads(api))}
+        thread_numbers = [number_of_thread[thread] for thread in api.group_fields("process", "thread")]
         return cls(
             events=api,
             is_call=is_call,
-            launches_kernel=[call and launch for call, launch in zip(is_call, is_kernel_launch, strict=True)],
-            launches_graph=np.array([GRAPH_LAUNCH.match(name) is not None for name in names], bool),
-            thread=np.array([threads[thread] for thread in api.group_fields("process", "thread")], np.uint16),
+            launches_kernel=launches_kernel,
+            launches_graph=np.array(launches_graph, bool),
+            thread=np.array(thread_numbers, np.uint16),
         )
 
-    def first_of_each_correlation(self, owner: Location) -> _FirstCalls:
-        """Return the calls of a process that may have launched something."""
+    def first_of_each_correlation(self, owner: Owner) -> _FirstCalls:
+        """Return the calls of a process that may have launched something.
+
+        A call without a correlation launched nothing. Of two calls with one correlation, such as 7, the one that began
+        first launched; it is at position 1:
+
+        >>> api = Events(
+        ...     fields=("process", "api", "name", "thread"),
+        ...     groups=[(0, 4242, "runtime", "cudaLaunchKernel", 1)],
+        ...     code=np.array([0, 0, 0, 0]),
+        ...     arrays={"start": np.array([30, 10, 20, 40]), "correlation": np.array([7, 7, -1, 6])},
+        ...     locations={(0, 4242): slice(0, 4)},
+        ... )
+        >>> first_calls = _Calls.of(api).first_of_each_correlation((0, 4242))
+        >>> first_calls.correlation.tolist(), first_calls.call.tolist()
+        ([6, 7], [3, 1])
+        """
         part = self.events.slice_of(owner)
         correlation = self.events.arrays["correlation"]
         can_launch = (correlation[part] >= 0) & self.events.mask(self.is_call, part)
         calls = np.flatnonzero(can_launch) + part.start
-        number = correlation.take(calls)
+        ordered = correlation.take(calls)
         # Profilers mostly write calls in the order of their correlations, each once: then there is nothing to sort.
-        if (number[1:] > number[:-1]).all():
-            return _FirstCalls(number, calls)
+        if (ordered[1:] > ordered[:-1]).all():
+            return _FirstCalls(ordered, calls)
+
+        # A stable sort keeps calls with one correlation in the order of their starts.
         calls = self.events.in_time_order(calls)
         calls = calls.take(np.argsort(correlation.take(calls), kind="stable"))
-        number = correlation.take(calls)
-        first = np.flatnonzero(np.append(True, number[1:] != number[:-1]))
-        return _FirstCalls(number.take(first), calls.take(first))
+        ordered = correlation.take(calls)
+        differs_from_last = np.append(True, ordered[1:] != ordered[:-1])
+        firsts = np.flatnonzero(differs_from_last)
+        return _FirstCalls(ordered.take(firsts), calls.take(firsts))
 
-    def without_kernel(self, owner: Location, on_device: list[Integers]) -> tuple[int, int] | None:
-        """Return how many launches of kernels of a process have none among these correlations, and how many there are.
+    def launch_counts(self, owner: Owner, on_device: list[Integers]) -> LaunchCounts | None:
+        """Return how many calls of a process launched kernels, and how many of them have none among the correlations.
 
-        None if the process launched no kernels.
+        `on_device`: correlations of what ran on its devices. None if the process launched no kernels.
         """
         part = self.events.slice_of(owner)
         launches = np.flatnonzero(self.events.mask(self.launches_kernel, part))
         if not len(launches):
             return None
         correlation = self.events.arrays["correlation"][part].take(launches)
-        is_lacking = ~np.isin(correlation, np.concatenate(on_device)) | (correlation < 0)
-        return int(is_lacking.sum()), len(launches)
+        has_kernel = (correlation >= 0) & np.isin(correlation, np.concatenate(on_device))
+        return LaunchCounts(without_kernel=int((~has_kernel).sum()), launches=len(launches))
 
 
 def _join_part(calls: _Calls, first_calls: _FirstCalls, events: Events, part: slice) -> None:
     """Write the launching calls of a part of some device events, which is of one process, into their arrays."""
     position, is_joined = first_position(first_calls.correlation, events.arrays["correlation"][part])
-    joined = np.flatnonzero(is_joined)
-    launching_call = first_calls.call.take(position.take(joined))
+    joined_in_part = np.flatnonzero(is_joined)
+    launching_call = first_calls.call.take(position.take(joined_in_part))
     launching_code = calls.events.code.take(launching_call)
-    chosen = joined + part.start
-    events.arrays["call"][chosen] = calls.events.arrays["start"].take(launching_call)
-    events.arrays["returned"][chosen] = calls.events.ends(launching_call)
-    events.arrays["thread"][chosen] = calls.thread.take(launching_code)
+
+    joined = joined_in_part + part.start
+    events.arrays["call"][joined] = calls.events.arrays["start"].take(launching_call)
+    events.arrays["returned"][joined] = calls.events.ends(launching_call)
+    events.arrays["thread"][joined] = calls.thread.take(launching_code)
     if "by_graph" in events.arrays:
-        events.arrays["by_graph"][chosen] = calls.launches_graph.take(launching_code)
+        events.arrays["by_graph"][joined] = calls.launches_graph.take(launching_code)

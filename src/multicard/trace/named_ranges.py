@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from multicard.trace.collect import Events
+from multicard.trace.collect import Events, Owner
 from multicard.trace.model import Integers, Steps, shared_name
-from multicard.trace.steps import LONG_AGO, ROUNDING_NS, Owner
+from multicard.trace.steps import LONG_AGO, ROUNDING_NS
 
 # Other names of a step, after `unnumbered`: Lightning's among them.
 LIKE_STEP = re.compile(

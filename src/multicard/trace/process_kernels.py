@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from multicard.trace.captured_events import CapturedEvents
-from multicard.trace.collect import Events
+from multicard.trace.collect import Events, Owner
 from multicard.trace.kernel_classes import CLASSES
 from multicard.trace.launches import UNKNOWN
 from multicard.trace.model import Integers
-from multicard.trace.steps import LONG_AGO, Owner
+from multicard.trace.steps import LONG_AGO
 
 
 @dataclass(frozen=True)
