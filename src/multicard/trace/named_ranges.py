@@ -21,7 +21,7 @@ _VLLM_STEP = re.compile(r"execute_(?:\d+_)?(?:context|new)_\d.*", re.DOTALL)
 _SGLANG_STEP = re.compile(r"step\[[^\[\]]*\]")
 _NUMBER = re.compile(r"[ _#:-]*\d+$")
 
-# By process and name after `unnumbered`: the ranges that do not lie inside another of that name.
+# The ranges of each process by name after `unnumbered`, without those that lie inside another of that name.
 Ranges = Mapping[Owner, Mapping[str, Steps]]
 
 
@@ -53,21 +53,23 @@ def named_ranges(ranges: Events | None, stated: str | None) -> Ranges:
         key = ((trace, process), unnumbered(name))
         codes_of_name.setdefault(key, []).append(code)
 
-    # With the ranges in the order of their codes, those of one code lie side by side.
+    # With the ranges in the order of their codes, those of one code lie side by side: from its begin to the next one's.
     order = np.argsort(ranges.code, kind="stable")
     codes = ranges.code[order]
     starts = ranges.number("start", order)
     ends = ranges.ends(order)
-    edges = np.searchsorted(codes, np.arange(len(groups) + 1))
+    begin_of_code = np.searchsorted(codes, np.arange(len(groups) + 1)).tolist()
 
     by_process: dict[Owner, dict[str, Steps]] = {}
     for (owner, name), codes_with_name in codes_of_name.items():
-        positions = np.concatenate([np.arange(edges[code], edges[code + 1]) for code in codes_with_name])
-        outermost, outermost_starts = _outermost(positions, starts, ends)
+        parts = [np.arange(begin_of_code[code], begin_of_code[code + 1]) for code in codes_with_name]
+        outermost, outermost_starts = _outermost(np.concatenate(parts), starts, ends)
         threads: list[int | None] = []
         # Other ranges, such as operators, may be millions, so their threads are not listed.
         if _may_be_step(name, stated):
-            threads = [groups[code][-1] for code in codes[outermost].tolist()]
+            for code in codes[outermost].tolist():
+                _, _, _, thread = groups[code]
+                threads.append(thread)
         steps = Steps(outermost_starts, ends[outermost], threads=threads)
         by_process.setdefault(owner, {})[name] = steps
     return by_process
@@ -77,14 +79,25 @@ def _outermost(positions: Integers, starts: Integers, ends: Integers) -> tuple[I
     """Return those of some ranges that do not lie inside another of them, in order of time, and their starts.
 
     A range that seems to begin before the one that it touches ends, by rounding, starts as that one ends.
+
+    The range from 2 to 5 µs lies inside the first one, and the one from 9.5 to 20 µs touches it:
+
+    >>> starts, ends = np.array([0, 2_000, 9_500]), np.array([10_000, 5_000, 20_000])
+    >>> outermost, outermost_starts = _outermost(np.array([0, 1, 2]), starts, ends)
+    >>> outermost.tolist(), outermost_starts.tolist()
+    ([0, 2], [0, 10000])
     """
+    # Of ranges that begin together the longest comes first, as it is around the others.
     ordered = positions[np.lexsort((-ends[positions], starts[positions]))]
-    ends_before = np.append(LONG_AGO, np.maximum.accumulate(ends[ordered])[:-1])
-    follows = ends_before <= starts[ordered]
-    touches = (ends_before <= starts[ordered] + ROUNDING_NS) & (ends_before < ends[ordered])
-    is_outermost = follows | touches
-    outermost = ordered[is_outermost]
-    return outermost, np.maximum(starts[outermost], ends_before[is_outermost])
+    ordered_starts = starts[ordered]
+    ordered_ends = ends[ordered]
+    latest_end_before = np.append(LONG_AGO, np.maximum.accumulate(ordered_ends)[:-1])
+    follows = latest_end_before <= ordered_starts
+    touches = latest_end_before <= ordered_starts + ROUNDING_NS
+    outlasts = latest_end_before < ordered_ends
+    is_outermost = follows | (touches & outlasts)
+    outermost_starts = np.maximum(ordered_starts, latest_end_before)
+    return ordered[is_outermost], outermost_starts[is_outermost]
 
 
 def _may_be_step(name: str, stated: str | None) -> bool:
