@@ -31,8 +31,8 @@ LEAF_PAGE = 13
 PAGE_HEADER_BYTES = {INTERIOR_PAGE: 12, LEAF_PAGE: 8}
 DEEPEST_TREE = 20
 
-# By the type of a value, the bytes that the value takes in a record. Larger types are texts and blobs.
-VALUE_BYTES = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((code - 12) // 2 for code in range(12, 128)))
+# The bytes that a value takes in a record, indexed by its type. Types from 12 on are texts and blobs.
+VALUE_BYTES = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((value_type - 12) // 2 for value_type in range(12, 128)))
 # Types of integers: six that store the value, and three that are the value. Type 7 is a floating-point number.
 STORED_INTEGER_TYPES = range(1, 7)
 CONSTANT_TYPES = {0: EMPTY, 8: 0, 9: 1}
@@ -105,15 +105,21 @@ def integer_columns(database: SqliteFile, table: str, names: Sequence[str]) -> l
 def _split(pages: "_TablePages", sizes: BatchSizes) -> list[_Part]:
     """Divide a table into parts."""
     leaves = pages.leaves()
-    batch_count = -(-len(leaves) * pages.page_bytes // sizes.page_bytes)
-    batches = np.array_split(leaves, min(len(leaves), batch_count))
+    table_bytes = len(leaves) * pages.page_bytes
+    # Rounded up, but every batch must have a page.
+    batch_count = min(len(leaves), -(-table_bytes // sizes.page_bytes))
+    batches = np.array_split(leaves, batch_count)
     part_begins = range(0, len(batches), sizes.batches_per_part)
-    grouped = [batches[begin : begin + sizes.batches_per_part] for begin in part_begins]
+    batches_of_parts = [batches[begin : begin + sizes.batches_per_part] for begin in part_begins]
+
     # Row ids grow from page to page, so the first one of each part bounds the part before.
-    first_rows = [pages.first_row(int(group[0][0])) for group in grouped[1:]]
-    bounds = ["TRUE", *(f"rowid >= {row}" for row in first_rows), "FALSE"]
+    bounds = ["TRUE"]
+    for batches_of_part in batches_of_parts[1:]:
+        first_page = int(batches_of_part[0][0])
+        bounds.append(f"rowid >= {pages.first_row(first_page)}")
+    bounds.append("FALSE")
     conditions = [f"{lower} AND NOT {upper}" for lower, upper in pairwise(bounds)]
-    return [_Part(group, condition) for group, condition in zip(grouped, conditions, strict=True)]
+    return [_Part(*part) for part in zip(batches_of_parts, conditions, strict=True)]
 
 
 class _TablePages:
@@ -126,7 +132,7 @@ class _TablePages:
         self._path = database.path
         self._names = names
         columns = database.ask('SELECT name, pk OR "hidden" FROM pragma_table_xinfo(?)', table)
-        # Generated columns and those that stand for the row id are not stored in their place.
+        # Generated columns and those that stand for the row id are not stored where their position would be.
         if any(is_special for _, is_special in columns):
             raise _UnknownForm
         column_names = [name for name, _ in columns]
@@ -204,23 +210,24 @@ class _TablePages:
 
         ends = np.array([form.end for form in forms])
         page_ends = (cells.page + 1) * self.page_bytes
-        if (records + _of_row(ends, codes) > page_ends).any():
+        is_beyond_page = records + _of_row(ends, codes) > page_ends
+        if is_beyond_page.any():
             raise _UnknownForm
 
         eight_bytes = _number_at_each_byte(content, ">i8")
-        begins = np.array([form.begins for form in forms])
-        shifts = np.array([form.shifts for form in forms])
         columns: Columns = {}
-        for number, name in enumerate(self._names):
-            constants = [form.constants[number] for form in forms]
+        for column, name in enumerate(self._names):
+            constants = [form.constants[column] for form in forms]
             is_stored = np.array([constant is None for constant in constants])
             fixed = np.array([constant or 0 for constant in constants])
             if not is_stored.any():
                 columns[name] = fixed.take(codes)
                 continue
-            values = eight_bytes[records + _of_row(begins[:, number], codes)].astype(np.int64)
+            begins = np.array([form.begins[column] for form in forms])
+            shifts = np.array([form.shifts[column] for form in forms])
+            values = eight_bytes[records + _of_row(begins, codes)].astype(np.int64)
             # Shifting right drops the bytes behind the value, and keeps its sign.
-            values >>= _of_row(shifts[:, number], codes)
+            values >>= _of_row(shifts, codes)
             if not is_stored.all():
                 values = np.where(is_stored.take(codes), values, fixed.take(codes))
             columns[name] = values
@@ -228,14 +235,19 @@ class _TablePages:
 
     def _record_forms_of(self, content: Integers, records: Integers) -> tuple[Integers, list[_RecordForm]]:
         """Return the code of each record's form, and the form of each code."""
-        lengths = content[records].astype(np.int64)
-        # The types are a byte each. They are compared eight at a time, as the rows of a table have few different ones.
+        # A record begins with the length of its header, a byte, and the types of its columns, a byte each. The rows of
+        # a table have few different headers. To find these, types are compared eight at a time, as one 64-bit word.
+        header_lengths = content[records].astype(np.int64)
         type_count = max(self._positions) + 1
         eight_bytes = _number_at_each_byte(content, "<i8")
-        words = [eight_bytes[records + 1 + begin] for begin in range(0, type_count, 8)]
-        if type_count % 8:
-            words[-1] &= (1 << 8 * (type_count % 8)) - 1
-        codes, headers = encode([*words, lengths])
+        words: list[Integers] = []
+        for first_type in range(0, type_count, 8):
+            words.append(eight_bytes[records + 1 + first_type])
+        types_in_last_word = type_count % 8
+        if types_in_last_word:
+            words[-1] &= (1 << 8 * types_in_last_word) - 1
+
+        codes, headers = encode([*words, header_lengths])
         for header in headers:
             if header not in self._record_forms:
                 self._record_forms[header] = self._record_form(type_count, header)
@@ -247,8 +259,8 @@ class _TablePages:
         numbers = [number for number in header if number is not None]
         if len(numbers) < len(header):
             raise _UnknownForm
-        *words, length = numbers
-        if not type_count < length < FIRST_LONG_VARINT:
+        *words, header_length = numbers
+        if not type_count < header_length < FIRST_LONG_VARINT:
             raise _UnknownForm
         types = b"".join(word.to_bytes(8, "little", signed=True) for word in words)[:type_count]
         if max(types) >= FIRST_LONG_VARINT:
@@ -256,55 +268,68 @@ class _TablePages:
         wanted_types = [types[position] for position in self._positions]
         if any(code not in STORED_INTEGER_TYPES and code not in CONSTANT_TYPES for code in wanted_types):
             raise _UnknownForm
-        begins = np.cumsum([length, *(VALUE_BYTES[code] for code in types)]).tolist()
-        if begins[-1] > self._undivided_bytes:
+
+        # The values follow the header, in the order of their columns.
+        value_bytes = [VALUE_BYTES[code] for code in types]
+        offsets = np.cumsum([header_length, *value_bytes]).tolist()
+        end = offsets[-1]
+        if end > self._undivided_bytes:
             raise _UnknownForm
         return _RecordForm(
-            begins=[begins[position] for position in self._positions],
+            begins=[offsets[position] for position in self._positions],
             shifts=[64 - 8 * VALUE_BYTES[code] if code in STORED_INTEGER_TYPES else 0 for code in wanted_types],
             constants=[CONSTANT_TYPES.get(code) for code in wanted_types],
-            end=begins[-1],
+            end=end,
         )
 
     def _cells(self, content: Integers, page_type: int) -> _Cells:
         """Return the cells of pages of one type, whose contents follow one another."""
-        page_begins = np.arange(len(content) // self.page_bytes) * self.page_bytes
-        counts = content[page_begins + 3].astype(np.int64) << 8 | content[page_begins + 4]
+        page_count = len(content) // self.page_bytes
+        page_begins = np.arange(page_count) * self.page_bytes
+        if (content[page_begins] != page_type).any():
+            raise _UnknownForm
+        high_bytes = content[page_begins + 3].astype(np.int64)
+        low_bytes = content[page_begins + 4]
+        cell_counts = high_bytes << 8 | low_bytes
         header_bytes = PAGE_HEADER_BYTES[page_type]
-        has_other_type = content[page_begins] != page_type
-        if has_other_type.any() or (header_bytes + 2 * counts > self.page_bytes).any():
+        pointer_ends = header_bytes + 2 * cell_counts
+        if (pointer_ends > self.page_bytes).any():
             raise _UnknownForm
 
-        # A rectangle of pointers, a row for each page, as wide as the longest list: shorter lists run into other bytes
-        # of their page, which `is_used` leaves out.
-        longest = int(counts.max(initial=0))
-        page_rows = content[: len(page_begins) * self.page_bytes].reshape(-1, self.page_bytes)
+        # A rectangle of pointers, a row for each page, as wide as the longest list: a shorter list runs into other
+        # bytes of its page, which are not used.
+        longest = int(cell_counts.max(initial=0))
+        page_rows = content[: page_count * self.page_bytes].reshape(-1, self.page_bytes)
         pointer_bytes = np.ascontiguousarray(page_rows[:, header_bytes : header_bytes + 2 * longest])
         pointers = pointer_bytes.view(">u2").astype(np.int64)
-        is_used = np.arange(longest) < counts[:, np.newaxis]
+        is_used = np.arange(longest) < cell_counts[:, np.newaxis]
 
         # A cell has at least four bytes, and lies behind the header of its page.
         is_outside = (pointers < header_bytes) | (pointers + 4 > self.page_bytes)
         if (is_used & is_outside).any():
             raise _UnknownForm
-        pointers += page_begins[:, np.newaxis]
-        return _Cells(np.repeat(np.arange(len(page_begins)), counts), pointers[is_used])
+        begins = pointers + page_begins[:, np.newaxis]
+        page_of_cell = np.repeat(np.arange(page_count), cell_counts)
+        return _Cells(page_of_cell, begins[is_used])
 
     def _read(self, pages: Integers) -> Integers:
         """Return the content of some pages, one after another, and eight bytes more, so that eight follow each byte."""
         # Page 1 begins with the header of the file, so it is never one of these.
         if (pages < 2).any() or (pages > self._page_count).any():
             raise _UnknownForm
-        runs = np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1)
+        # Pages that follow each other in the file are read at once.
+        begins_run = np.diff(pages) != 1
+        runs = np.split(pages, np.flatnonzero(begins_run) + 1)
         content = np.zeros(len(pages) * self.page_bytes + 8, np.uint8)
         unfilled = content.data
         with self._path.open("rb", buffering=0) as file:
             for run in runs:
-                size = len(run) * self.page_bytes
-                file.seek((int(run[0]) - 1) * self.page_bytes)
-                if file.readinto(unfilled[:size]) != size:
+                first_page = int(run[0])
+                run_bytes = len(run) * self.page_bytes
+                file.seek((first_page - 1) * self.page_bytes)
+                if file.readinto(unfilled[:run_bytes]) != run_bytes:
                     raise _UnknownForm
-                unfilled = unfilled[size:]
+                unfilled = unfilled[run_bytes:]
         return content
 
 
@@ -316,23 +341,35 @@ def _of_row(values: Integers, codes: Integers) -> Integers:
 
 
 def _number_at_each_byte(content: Integers, dtype: str) -> Integers:
-    """Return a view of the numbers that begin at each byte of some content."""
-    size = np.dtype(dtype).itemsize
-    return np.ndarray((len(content) - size + 1,), dtype, content, strides=(1,))
+    """Return a view of the numbers that begin at each byte of some content.
+
+    The 16-bit numbers of the bytes 1, 2, 3, highest byte first, are 1 * 256 + 2 and 2 * 256 + 3:
+
+    >>> _number_at_each_byte(np.array([1, 2, 3], np.uint8), ">u2").tolist()
+    [258, 515]
+    """
+    number_bytes = np.dtype(dtype).itemsize
+    return np.ndarray((len(content) - number_bytes + 1,), dtype, content, strides=(1,))
 
 
 def _after_varint(content: Integers, begins: Integers) -> Integers:
     """Return the offsets behind the numbers of varying length that begin at some offsets.
 
-    The highest bit of a byte tells whether another one follows. A number has at most nine bytes.
+    The highest bit of a byte is set if another one follows. A number has at most nine bytes.
+
+    The number at offset 0 has one byte, and that at offset 1 two, as 129 has the highest bit set:
+
+    >>> _after_varint(np.array([5, 129, 7], np.uint8), np.array([0, 1])).tolist()
+    [1, 3]
     """
     continues = np.ones(len(begins), bool)
     ends = begins
-    for size in range(1, 10):
+    for byte_count in range(1, 10):
         if continues.all():
             # Most numbers of a batch have one length, so that no number has ended yet, and none needs its own offset.
-            continues = content[size - 1 :].take(begins) >= FIRST_LONG_VARINT
-            ends = begins + size
+            last_byte = content[byte_count - 1 :].take(begins)
+            continues = last_byte >= FIRST_LONG_VARINT
+            ends = begins + byte_count
         else:
             ends += continues
             continues &= content[ends - 1] >= FIRST_LONG_VARINT
